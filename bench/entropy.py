@@ -47,7 +47,9 @@ def sources(n: int) -> dict[str, np.ndarray]:
 
 def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
     """Return gcodec's coders for bytes that contain `together` symbols each."""
-    from gcodec.entropy.tabled import String, Table, write
+    from gcodec.entropy import tabled
+    from gcodec.entropy.coder import BitSpan, ignore
+    from gcodec.entropy.tabled import Table
     from gcodec.kernels.bits.bit_string import BitString
     from gcodec.kernels.bits.coded_mask import CodedMask
     from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -61,12 +63,11 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
         table = Table.own(kind, counts, alphabet)
 
         def encode(table: Table = table) -> Any:
-            return write(table, lambda i, j, room: x[i:j], coded, BitString(), x.size)
+            return tabled.write(table, lambda i, j, room: x[i:j], coded, BitString(), x.size)
 
         def decode(written: Any, kind: Any = kind) -> None:
             data, nbits, seek = written
-            string = String.behind(kind, data, 0, nbits, alphabet, coded, seek)
-            string.read(lambda at, part: None)
+            tabled.open(kind, BitSpan(data, 0, nbits, seek), alphabet, coded).read(ignore)
 
         yield Coder(
             f"gcodec {kind}", encode, decode, lambda written: written[1], x.size * together

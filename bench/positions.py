@@ -19,6 +19,7 @@ import numpy as np
 
 from bench.bits import DATA, tensors, tensors_of
 from gcodec.entropy import positions
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import CODES, IndexString
 from gcodec.kernels.numeric import select
 
@@ -48,7 +49,7 @@ def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
                 uniform(x.size, share) if name == "uniform" else select.largest(x.reshape(-1), k)
             )
             assert indices is not None
-            each = [positions.write(indices, x.size, c, _FRONT).nbits for c in (*CODES, "auto")]
+            each = [positions.write(indices, x.size, c, _FRONT)[1].nbits for c in (*CODES, "auto")]
             total, count, least = total + each, count + indices.size, least + limit(x.size, k)
     if not count:
         return None
@@ -72,10 +73,8 @@ def speeds(n: int, rounds: int) -> Iterator[str]:
     for share in SHARES:
         indices = uniform(n, share)
         for code in CODES:
-            written = positions.write(indices, n, code, _FRONT)
-            string = IndexString(
-                code, written.data, 0, written.nbits, indices.size, n, written.seek
-            )
+            _, (data, nbits, seek) = positions.write(indices, n, code, _FRONT)
+            string = IndexString(BitSpan(data, 0, nbits, seek), code, indices.size, n)
             write = _seconds(lambda c=code, f=indices: positions.write(f, n, c, _FRONT), rounds)
             read = _seconds(lambda s=string: s.read(), rounds)
             cells = (f"{indices.size / t / 1e6:,.0f}" for t in (write, read))

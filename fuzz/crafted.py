@@ -23,6 +23,7 @@ from fuzz.crafted_lists import wrong_lists
 from fuzz.targets import CODES
 from gcodec import entropy
 from gcodec.entropy.code import Code
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.kernels.prefix import level_codes, prefix, prefix_read, run_level_read
 from gcodec.kernels.prefix.run_level import RunLevelPairs
@@ -147,7 +148,7 @@ def _packed(data: bytes, key: bytes | None = None) -> Any:
 def _cut_short(data: bytes, key: bytes | None = None) -> Any:
     """Read positions whose last codeword lies in the fill bits, which codecs check first."""
     end = 8 * len(data) - 2
-    return IndexString("eliasfano", np.frombuffer(data, np.uint8), 0, end, 2, 8, None).read()
+    return IndexString(BitSpan(np.frombuffer(data, np.uint8), 0, end), "eliasfano", 2, 8).read()
 
 
 def _uneven_blocks() -> Crafted:

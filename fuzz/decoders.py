@@ -18,7 +18,7 @@ import numpy as np
 import gcodec
 from fuzz.promises import promise, same_bits
 from fuzz.settings import codec_of
-from gcodec.arrays.intake import NUMPY_DTYPES, outlet
+from gcodec.arrays.source import NUMPY_DTYPES, outlet
 from gcodec.codec import Codec
 from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits

@@ -75,32 +75,28 @@ __all__ = [
     "training",
 ]
 
-# Where each public name lives; loaded when it is first asked for, so that importing stays light.
-_HOMES = {
+# Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
+_PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
+_API = ("decode", "decode_add", "decode_range", "decode_sparse", "encode", "iter_frames")
+_MODULES = dict.fromkeys(_API, "api") | {
     "Codec": "codec",
-    "Payload": "payload",
-    "register": "codec",
-    "parse": "codecs",
     "Feedback": "feedback",
     "Frame": "frame",
-    "choose": "advisor.choose",
-    "decode": "api",
-    "decode_add": "api",
-    "decode_range": "api",
-    "decode_sparse": "api",
-    "encode": "api",
-    "iter_frames": "api",
     "Limits": "limits",
+    "Payload": "payload",
     "Policy": "policy",
+    "choose": "advisor.choose",
+    "parse": "codecs",
+    "register": "codec",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("advisor", "codecs", "entropy", "interop", "training"):
+    if name in _PACKAGES:
         return importlib.import_module(f"gcodec.{name}")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'gcodec' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"gcodec.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"gcodec.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""The calls on whole frames: `encode`, `decode` and its kin, and `iter_frames`."""
+"""The functions that encode a tensor to a frame and decode frames."""
 
 from __future__ import annotations
 
@@ -7,30 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.intake import (
-    NonFinite,
-    byte_buffer,
-    check_nonfinite,
-    intake,
-    shares_memory,
-    with_policy,
-    writable_bytes,
-)
-from gcodec.arrays.protocols import working_on
+from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, with_policy
+from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
+from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.payload import MissedTarget
-from gcodec.runtime.deferred import once
-from gcodec.runtime.device import device_of
 from gcodec.wire.primitives import encode_name
 
 
 def encode(
     x: Any,
-    codec: Any,
+    codec: CodecLike,
     *,
     seed: int = 0,
     name: str | None = None,
@@ -41,44 +32,50 @@ def encode(
 ) -> Any:
     """Compress one tensor to a frame.
 
+    A frame stores its codec, the dtype and the shape, so `decode` needs nothing else.
+
     Parameters
     ----------
     x : array
-        On the host, of NumPy, torch, JAX, TensorFlow or MLX, or with DLPack, the buffer protocol
-        or ``__array__``; on a CUDA device, of CuPy or torch, or with ``__cuda_array_interface__``:
-        it is then coded there, if the codec works there. float32, float16, bfloat16 or float64;
-        with the codec ``raw`` also integers of 8 to 64 bits and booleans, which come back
-        unchanged.
+        Tensor of any shape. On the host: an array of NumPy, torch, JAX, TensorFlow or MLX, or an
+        object with DLPack, the buffer protocol or ``__array__``. On a CUDA device: an array of
+        CuPy or torch, or an object with ``__cuda_array_interface__``; the codec then runs on that
+        device. The dtype is float32, float16, bfloat16 or float64. The codec ``raw`` also takes
+        integers of 8 to 64 bits and booleans, and keeps them unchanged.
     codec : str, mapping or Codec
-        See `gcodec.parse`.
+        Codec and its parameters, such as ``"minmax:bits=4"``; see `gcodec.parse`.
     seed : int
-        From 0 to 2**64 - 1; codecs that round at random take their bits from it.
+        Seed for stochastic rounding, from 0 to 2**64 - 1. Other codecs ignore it.
     name : str, optional
-        Of the tensor, kept in the frame.
+        Name of the tensor, stored in the frame.
     nonfinite : {"raise", "zero", "propagate"}
-        NaN and Inf are refused, replaced by 0, or left to the codec.
+        Policy for NaN and Inf: raise `ParameterError`, replace them by 0, or pass them to the
+        codec.
     out : writable buffer, optional
-        Of at least ``codec.max_encoded_nbytes(n, name)`` bytes; the frame is written to its start.
-        For integers pass their ``dtype=`` to that method, too.
+        Buffer of at least ``codec.max_encoded_nbytes(n, name)`` bytes for a tensor of n elements
+        (for integers and booleans, pass ``dtype=`` to that method). The frame is written to its
+        start.
     key : bytes, optional
-        1 to 64 bytes; the frame then bears a BLAKE2b tag that only this key can make.
+        Secret of 1 to 64 bytes. The frame then ends with a BLAKE2b tag that only this key can
+        produce.
     report : callable, optional
-        Called with a `gcodec.payload.MissedTarget` if the tensor cannot meet a target of the
-        codec, such as the bits of ``ecsq:bits=1``, and gets the nearest one.
+        Function that receives a `gcodec.payload.MissedTarget` if the codec has a target, such as
+        the bits of ``ecsq:bits=1``, that this tensor cannot meet. The frame then uses the nearest
+        value.
 
     Returns
     -------
-    bytes, or int
-        The frame; the number of bytes used where `out` is given.
+    bytes or int
+        The frame; if `out` is given, the number of bytes written to it.
 
     Raises
     ------
     ParameterError
-        A bad argument, or NaN or Inf under ``"raise"``.
+        If an argument is invalid, or if `x` contains NaN or Inf under ``"raise"``.
     TypeError
-        No array, a dtype that is not taken, or a device on which the codec does not work.
+        If `x` is no array, or has a dtype or lies on a device that the codec does not support.
     ImportError, RuntimeError, MemoryError
-        CuPy, the driver or the memory is missing that an array on a CUDA device needs.
+        If CuPy, the driver or device memory is missing for an array on a CUDA device.
 
     Examples
     --------
@@ -87,27 +84,25 @@ def encode(
     >>> gcodec.decode(frame)
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
-    codec = parse(codec)
+    codec = codec if isinstance(codec, Codec) else parse(codec)
     if name is not None:
-        encode_name(name)  # refuses what a frame cannot bear before any work is done
-    check_nonfinite(nonfinite)
+        encode_name(name)  # refuse an invalid name before any work is done
     seed = check_seed(seed)
-    with working_on(x), once():
-        tensor = intake(x, integers=codec.takes_integers, segments=codec.reads_segments)
-        codec._check_device(tensor.values)
+    check_nonfinite(nonfinite)
+    source = inspect(x, "x")
+    with source.context():
+        tensor = source.read(integers=codec.takes_integers, segments=codec.reads_segments)
         if nonfinite != "raise" or not codec.refuses_nonfinite:
             tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
-        bound = codec._of_dtype(tensor.dtype)._of_shape(tensor.shape)
-        made = bound._encode(tensor.values, seed, None)
-        payload = made.settled(data_too=True)
+        payload = codec._bound_to(tensor)._encode(tensor.values, seed, None)
+        payload = payload.settled(data_too=True)
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
         if report is not None and payload.missed is not None:
             report(payload.missed)
-        if out is None:
-            values = tensor.values
-            own = device_of(values) is None and not shares_memory(payload.data, values)
-            return frame.drained() if own else frame.to_bytes()
-        return _write(frame, out)
+        if out is not None:
+            return _write(frame, out)
+        is_own = source.device is None and not shares_memory(payload.data, tensor.values)
+        return frame.drained() if is_own else frame.to_bytes()
 
 
 def decode(
@@ -118,39 +113,46 @@ def decode(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> Any:
-    """Decode a frame.
+    """Decode a frame to a tensor.
 
     Parameters
     ----------
     frame : bytes-like
+        One frame, such as `encode` returns.
     like : array, optional
-        The result takes its library, device and dtype; it is NumPy's where the library is none of
-        those of `encode`. Its shape must be the frame's, and for integers and booleans its dtype,
-        too.
+        Array whose library, device and dtype the result takes. Its shape must equal the frame's;
+        for integers and booleans its dtype must, too. The result is a NumPy array if `encode`
+        does not know the library.
     out : array, optional
-        Where to write the result: of the frame's shape and dtype. Arrays of JAX, TensorFlow and
-        MLX cannot be written to. What it holds after a `FormatError` is not defined.
+        Array of the frame's shape and dtype that receives the result. Arrays of JAX, TensorFlow
+        and MLX cannot be written to. The contents are undefined after a `FormatError`.
     limits : Limits, optional
-        What the frame may make this call allocate. Default ``Limits()``, but where `like` or `out`
-        fixes the shape.
+        Bounds on the memory that the frame may make this call allocate. Default: ``Limits()``, or
+        none if `like` or `out` fixes the shape.
     key : bytes, optional
-        The frame must then bear the tag of this key.
+        Key of the frame's tag. A frame without a tag of this key is refused.
 
     Returns
     -------
     array
-        Of the frame's shape and dtype, or `out`.
+        A NumPy array of the frame's shape and dtype, an array like `like`, or `out`.
 
     Raises
     ------
     FormatError
-        The bytes are wrong.
+        If the frame is damaged, is no frame, or exceeds the limits.
     ParameterError
-        An argument is wrong, or its shape or dtype differs from the frame's.
+        If an argument is invalid, or its shape or dtype differs from the frame's.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = gcodec.encode(np.array([[0.3, -0.9]], np.float32), "sign:scale=none")
+    >>> gcodec.decode(frame)
+    array([[ 1., -1.]], dtype=float32)
     """
     received = _receive(frame, limits, key, like is not None or out is not None)
-    with working_on(out if like is None else like):
-        return received.decode(like=like, out=out)
+    return received.decode(like=like, out=out)
 
 
 def decode_range(
@@ -161,35 +163,36 @@ def decode_range(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> np.ndarray:
-    """Decode some elements of a frame, such as some of its rows.
+    """Decode a range of elements of a frame, such as some rows of a matrix.
 
-    ``ecsq`` reads no others but some before and behind: through the frame's seek table, in units
-    of its blocks, which take at most 2^18 elements; without one it reads all before. Other codecs
-    decode all, and keep these. The checksums, and the tag, are those of all bytes, and are checked
-    whatever the range.
+    ``ecsq`` uses the frame's seek table to decode only the blocks that overlap the range, of at
+    most 2^18 elements each; without a table it decodes everything before the range, too. Other
+    codecs decode all elements and return the range. The checksums and the tag cover all bytes,
+    and are verified for any range.
 
     Parameters
     ----------
     frame : bytes-like
+        One frame.
     start, stop : int
-        Of the flattened tensor, in C order, 0 <= start <= stop <= its size: elements start to
-        stop - 1. Rows i to j - 1 are ``i * width`` to ``j * width``, with `width` the product of
-        all dimensions but the first.
+        First element, and end of the range (exclusive), in the tensor flattened in C order:
+        0 <= start <= stop <= size. Rows i to j - 1 are the elements ``i * width`` to
+        ``j * width``, where `width` is the product of all dimensions but the first.
     limits, key
-        As for `decode`; limits are for the tensor of which these are elements.
+        See `decode`. The limits apply to the whole tensor.
 
     Returns
     -------
     (stop - start,) array
-        The bits of ``decode(frame).reshape(-1)[start:stop]``.
+        The same bits as ``decode(frame).reshape(-1)[start:stop]``.
 
     Raises
     ------
     FormatError
-        The bytes are wrong. Damage outside of what is read may stay unseen; docs/exactness.md
-        lists what a part checks.
+        If the bytes that this range needs are damaged. Other damage may remain unnoticed;
+        docs/exactness.md lists the checks.
     ParameterError
-        An argument is wrong.
+        If an argument is invalid.
 
     Examples
     --------
@@ -207,31 +210,30 @@ def decode_sparse(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode a frame of which few elements are sent, without an array of all.
+    """Decode a sparse frame to indices and values, without an array of the tensor's size.
 
-    Memory is proportional to the frame and what is returned, whatever the shape says; so the
-    default limits bound the elements that are sent by the frame's own bytes alone.
+    The memory is proportional to the frame and the result, whatever shape the frame states.
 
     Parameters
     ----------
     frame : bytes-like
-        Of ``topk``, ``randomk``, or ``qsgd`` and ``mxnet-2bit`` with ``form=sparse``.
+        Frame of ``topk`` or ``randomk``, or of ``qsgd`` or ``mxnet-2bit`` with ``form=sparse``.
     limits, key
-        As for `decode`; default limits: none.
+        See `decode`. Default limits: none.
 
     Returns
     -------
     indices : (k,) int64 array
-        Into the flattened tensor, rising.
+        Indices into the flattened tensor, in ascending order.
     values : (k,) array
-        Of the frame's dtype; all other elements are 0.
+        Values at the indices, in the frame's dtype. All other elements are 0.
 
     Raises
     ------
     FormatError
-        The bytes are wrong.
+        If the frame is damaged or is no frame.
     ParameterError
-        An argument is wrong, or the frame sends all elements.
+        If an argument is invalid, or if the frame stores all elements.
 
     Examples
     --------
@@ -251,28 +253,38 @@ def decode_add(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> None:
-    """Add ``scale`` times the decoded frame to `acc`, without an array in between where possible.
+    """Add ``scale`` times the decoded tensor to `acc`.
+
+    Most codecs add while they decode and need no intermediate array.
 
     Parameters
     ----------
     frame : bytes-like
+        One frame of floats.
     acc : float32 array
-        Of the frame's shape.
+        Accumulator of the frame's shape, updated in place.
     scale : float
-        Rounded to float32, as is its product with a decoded value.
+        Factor, rounded to float32. The product with each decoded value is rounded to float32, too.
     limits, key
-        As for `decode`.
+        See `decode`. Default limits: none.
 
     Raises
     ------
     FormatError
-        The bytes are wrong.
+        If the frame is damaged or is no frame.
     ParameterError
-        An argument is wrong, or the frame holds integers or booleans, which are not added up.
+        If an argument is invalid, or if the frame stores integers or booleans.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> total = np.zeros(2, np.float32)
+    >>> frame = gcodec.encode(np.array([0.5, -2], np.float32), "raw")
+    >>> gcodec.decode_add(frame, total, 0.5)
+    >>> total
+    array([ 0.25, -1.  ], dtype=float32)
     """
-    received = _receive(frame, limits, key, True)
-    with working_on(acc):
-        received.decode_add(acc, scale)
+    _receive(frame, limits, key, True).decode_add(acc, scale)
 
 
 def iter_frames(
@@ -281,34 +293,36 @@ def iter_frames(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> Iterator[Frame]:
-    """Read frames that lie end to end, as in a ``.gcf`` file.
+    """Read consecutive frames, such as the contents of a ``.gcf`` file.
 
     Parameters
     ----------
     data : bytes-like
+        Frames without gaps. The payloads of the results are views of this memory.
     limits, key
-        As for `decode`.
+        See `decode`. Default limits: ``Limits()``.
 
     Yields
     ------
     Frame
+        The next frame, verified but not decoded.
 
     Raises
     ------
     FormatError
-        At the first frame that is wrong.
+        At the first frame that is damaged or exceeds the limits.
     """
-    bounds = Limits.given(limits)
-    at, end = 0, len(memoryview(data).cast("B"))
-    while at < end:
-        frame, at = Frame.read(data, at, bounds, key)
+    limits = Limits.given(limits)
+    start, end = 0, len(memoryview(data).cast("B"))
+    while start < end:
+        frame, start = Frame.read(data, start, limits, key)
         yield frame
 
 
-def _receive(data: Any, limits: Limits | None, key: bytes | None, shape_is_known: bool) -> Frame:
-    if limits is None:
-        # The caller's own array bounds what can be asked for.
-        limits = Limits(1 << 62, 1 << 62) if shape_is_known else Limits()
+def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bool) -> Frame:
+    """Read a frame; `is_bounded` states that the caller's own array bounds the memory."""
+    if limits is None and is_bounded:
+        limits = Limits(1 << 62, 1 << 62)
     return Frame.from_bytes(byte_buffer(data, "frame"), limits=limits, key=key)
 
 
@@ -316,8 +330,8 @@ def _write(frame: Frame, out: Any) -> int:
     target = writable_bytes(out, "out")
     if len(target) < frame.nbytes:
         raise ParameterError.of("out", f"{len(target)} bytes", f"at least {frame.nbytes} bytes")
-    at = 0
+    start = 0
     for part in frame.parts():
-        target[at : at + len(part)] = part
-        at += len(part)
-    return at
+        target[start : start + len(part)] = part
+        start += len(part)
+    return start

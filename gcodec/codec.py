@@ -1,8 +1,9 @@
-"""What a codec is: a frozen set of parameters with quantize → Symbols → pack, and back.
+"""Codecs: quantize a tensor to symbols, pack symbols into a payload, and back.
 
-All floating point is on the left of `Symbols`, all bytes on the right. A codec's class writes four
-methods on flat arrays (`_quantize`, `_dequantize`, `_pack`, `_unpack`), and may fuse others with
-the same bits. All that users call is given here once: intake, checks, allocation, compositions.
+All floating-point operations happen before `Symbols`, all bytes are written after them. A codec
+class implements four methods on flat arrays (`_quantize`, `_dequantize`, `_pack`, `_unpack`) and
+may fuse others with the same bits. The base class implements everything that users call: it reads
+the caller's arrays, checks arguments, allocates memory and composes the four methods.
 """
 
 from __future__ import annotations
@@ -11,21 +12,19 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.intake import (
+from gcodec.arrays.nonfinite import check_top, nonfinite_error
+from gcodec.arrays.source import (
     NUMPY_DTYPES,
     Tensor,
-    check_sum,
-    empty_like_shape,
-    intake,
+    dimensions,
+    inspect,
     is_flat,
-    nonfinite_error,
     shares_memory,
     size_of,
-    writable,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
@@ -33,17 +32,17 @@ from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
-from gcodec.payload import Payload, Undecided
-from gcodec.runtime import pool
-from gcodec.runtime.deferred import once, settled, wanted, when_known
+from gcodec.payload import Payload, Selection
+from gcodec.runtime import Array, pool
+from gcodec.runtime.deferred import Deferred, once, settled, wanted, when_known
 from gcodec.runtime.device import device_of, host, no_twin
-from gcodec.runtime.memory import Drainable, empty_beside, release
+from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32, check_number
 from gcodec.wire.params import Parameters, param
-from gcodec.wire.primitives import FLOATS, encode_name, max_header_nbytes
+from gcodec.wire.primitives import FLOATS, INTEGERS, encode_name, max_header_nbytes
 from gcodec.wire.seek import Blocks, SeekTable, most_nbytes
 
-# All that a codec outside this package needs; see ``docs/add-a-codec.md``.
+# Everything that a codec outside this package needs; see ``docs/add-a-codec.md``.
 __all__ = [
     "Choice",
     "Codec",
@@ -67,317 +66,63 @@ __all__ = [
 Symbols = Any  # each codec declares its own NamedTuple
 
 _PART = 1 << 18  # elements that stay in a cache while they are converted
-_SAFE = 2.0**127  # a sum of magnitudes that is far from the end of float32
+_SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
 
-_H = TypeVar("_H", bound="Hooks")
+_Self = TypeVar("_Self", bound="Codec")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Hooks(Parameters):
-    """What a codec is made of; `gcodec.Codec` adds what users call."""
+class Codec(Parameters):
+    """Base class of all codecs; see `gcodec.register`.
+
+    A codec is an immutable set of parameters and holds no state.
+
+    Attributes
+    ----------
+    id : int
+        Number of the codec in frames.
+    name : str
+        Name of the codec in specs.
+    """
 
     id: ClassVar[int]
     name: ClassVar[str]
-    # Whether `_quantize` itself refuses NaN and Inf, so that no one else has to read the values
-    # for it; and up to which magnitude it takes all tensors, whose x̂ is finite as float32.
+    # Whether `_quantize` itself raises for NaN and Inf, so that no other pass has to check.
     refuses_nonfinite: ClassVar[bool] = False
+    # The codec accepts every tensor up to this magnitude, and its decoded values are finite.
     takes_up_to: ClassVar[float] = math.inf
-    # Whether it takes NaN and Inf, which stay in the residual: who wants to know looks there.
+    # Whether the codec accepts NaN and Inf and leaves them in the residual, to be checked there.
     keeps_nonfinite: ClassVar[bool] = False
-    # Whether `_largest` bounds x̂ by symbols that the host has.
+    # Whether `_largest` computes a bound from symbols that are on the host.
     tells_largest: ClassVar[bool] = False
-    # Whether `_quantize` looks at its prior: else no one keeps symbols for it.
+    # Whether `_quantize` reads its `prior`; otherwise `Feedback` keeps no symbols.
     uses_prior: ClassVar[bool] = False
-    # Whether `_quantize` and `_encode` read values by segments only, so that those on the host may
-    # be a `ConvertedArray`: a tensor that is not float32 then needs no float32 copy of its size.
+    # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
+    # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
-    # Whether its kernels have twins, for arrays on a CUDA device; and whether payloads are read on
-    # the host, as they are small, though the tensor is not.
+    # Whether the codec's kernels have CUDA twins.
     has_twins: ClassVar[bool] = False
+    # Whether payloads, being small, are read on the host even for a tensor on a device.
     symbols_on_host: ClassVar[bool] = False
-    # Whether it looks at the shape of a tensor; and the shape, which `_of_shape` sets.
+    # Whether the codec depends on the shape of a tensor, and the shape that `_of_shape` binds.
     uses_shape: ClassVar[bool] = False
     _shape: ClassVar[tuple[int, ...] | None] = None
-    # Whether it also takes tensors of integers and booleans, unchanged; see `_of_dtype`.
+    # Whether the codec also accepts integers and booleans; see `_of_dtype`.
     takes_integers: ClassVar[bool] = False
 
-    # What a class writes. Arrays are flat; `values` and `out` are float32.
-
-    def _quantize(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Symbols:
-        raise NotImplementedError
-
-    def _dequantize(self, symbols: Symbols, out: np.ndarray) -> None:
-        raise NotImplementedError
-
-    def _pack(self, symbols: Symbols) -> Payload | Undecided:
-        """Turn symbols into a message; its codec has every ``auto`` resolved."""
-        raise NotImplementedError
-
-    def _unpack(self, payload: Payload, n: int) -> Symbols:
-        """Check everything that bytes from a stranger can get wrong; raise `FormatError`."""
-        raise NotImplementedError
-
-    def max_payload_nbits(self, n: int) -> int:
-        """Return the most bits of the payload of n elements."""
-        raise NotImplementedError
-
-    # What a class of which some parameters have no twins of their kernels says.
-
-    @property
-    def on_device(self) -> bool:
-        """Whether arrays on a CUDA device are coded there."""
-        return self.has_twins
-
-    def _check_device(self, *arrays: Any) -> None:
-        """Raise TypeError if one of the arrays is on a device where the codec does not work."""
-        if device_of(*arrays) is not None and not self.on_device:
-            raise no_twin(str(self))
-
-    # What a class that looks at more of a tensor than its elements is told of it.
-
-    def _of_shape(self: _H, shape: Any) -> _H:
-        """Return the codec for tensors of this shape, a tuple or an integer."""
-        if not self.uses_shape:
-            return self
-        bound: _H = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__)
-        dims = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        object.__setattr__(bound, "_shape", dims)
-        return bound
-
-    def _of_dtype(self: _H, dtype: str) -> _H:
-        """Return the codec for tensors of this dtype; raise `ParameterError` if there is none."""
-        if dtype not in FLOATS:
-            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
-        return self
-
-    @property
-    def _values_dtype(self) -> np.dtype[Any]:
-        """Dtype of the arrays that `_quantize` reads and `_dequantize` writes."""
-        return np.dtype(np.float32)
-
-    def _shape_of(self, n: int) -> tuple[int, ...]:
-        """Return the shape of a tensor of n elements; that of a vector where none was told."""
-        return (n,) if self._shape is None else self._shape
-
-    # What a class of variable length may add.
-
-    @property
-    def seek_blocks(self) -> Blocks | None:
-        """What blocks of a seek table count; None: no table."""
-        return None
-
-    def seek_count(self, n: int) -> int:
-        """Return how many there are of that in n elements, or are at most."""
-        return n
-
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        """Return the table of a payload, found by decoding it from bit 0; raise `FormatError`."""
-        raise NotImplementedError
-
-    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what few elements a message sends; memory must not depend on n.
-
-        Returns
-        -------
-        positions : (k,) int64 array
-            Rising.
-        values : (k,) float32 array
-        """
-        raise ParameterError(f"frame: {self} sends all elements; use decode")
-
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        """Bits of a payload of n elements, where its bytes alone tell; else `ParameterError`."""
-        nbits = self.max_payload_nbits(n)
-        return nbits if -(-nbits // 8) == data.size else 8 * data.size
-
-    # What a class should add, for those who look at payloads.
-
-    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        """Tell what the bits of a payload are, in order; raise `FormatError` where they are wrong.
-
-        What is not told is shown as undecoded. See `gcodec.inspect`.
-        """
-        return iter(())
-
-    # What a class may fuse, with the same bits.
-
-    def _encode(self, values: np.ndarray, seed: int, prior: Symbols | None) -> Payload | Undecided:
-        return self._pack(self._quantize(values, seed, prior))
-
-    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        """Return the values of a message, or write them to `out`, some even if it is wrong."""
-        symbols = self._unpack(payload, n)  # before there is memory for the values
-        values = empty_beside(n, self._values_dtype, payload.data) if out is None else out
-        self._dequantize(symbols, values)
-        return values
-
-    def _part_unit(self, n: int) -> int:
-        """Return a number of elements at whose multiples `_part` divides n; 0: nowhere."""
-        return 0
-
-    def _part(self, symbols: Symbols, start: int, stop: int) -> Symbols:
-        """Return symbols that `_dequantize` turns into elements `start` to `stop - 1`.
-
-        Both are multiples of `_part_unit`, but for a `stop` that is the number of all elements.
-        """
-        raise NotImplementedError
-
-    def _decode_as(
-        self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return the values of a message on the host in a dtype of floats, or write them to `out`.
-
-        Codecs that define `_part` dequantize and convert one part after another. Others decode to
-        a float32 array, whose memory is released while it is converted.
-        """
-        if dtype == "float32":
-            return self._decode(payload, n, out)
-        unit = self._part_unit(n)
-        symbols = self._unpack(payload, n) if unit else None
-        values = np.empty(0, np.float32) if unit else self._decode(payload, n)
-        is_own = not np.may_share_memory(values, payload.data)
-        drained: Any = Drainable(values) if is_own else values
-        converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
-        length = -(-_PART // max(unit, 1)) * max(unit, 1)
-
-        def task(start: int, stop: int) -> None:
-            room = np.empty(min(length, stop - start) if unit else 0, np.float32)
-            for at in range(start, stop, length):
-                end = min(at + length, stop)
-                part = room[: end - at] if unit else values[at:end]
-                if unit:
-                    self._dequantize(self._part(symbols, at, end), part)
-                convert.put(part, dtype, converted[at:end])
-                release(drained, at, end)
-
-        pool.run(task, n, length)
-        return converted
-
-    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
-        """Return values start to stop - 1 of n, 0 <= start <= stop <= n.
-
-        Here all are decoded. Who overrides this takes time and memory for the range, not for all,
-        but for what has to be read before; returns the same bits; and refuses what is wrong in
-        what it reads.
-        """
-        return self._decode(payload, n)[start:stop].copy()
-
-    def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Symbols | None,
-        out: np.ndarray,
-    ) -> Symbols:
-        """Quantise u = x + decay·residual, and write u − x̂ to `out`.
-
-        That is another array than `residual`, which is then only read. Or, on the host, the very
-        same: then it is as it was where a `ParameterError` is raised.
-        """
-        minus = np.float32(-1)  # u − x̂ is u + (−1)·x̂, bit for bit
-        values, top, is_sure = self._corrected(tensor, residual, decay, out)
-        if is_sure:
-            symbols = self._quantize(values, seed, prior)
-            self._dequantize_add(symbols, tensor.dtype, minus, values)
-            return symbols
-        if self.tells_largest and tensor.dtype in ("float32", "float64"):
-            wanted(top)  # with what the host needs for the symbols
-        else:
-            top = INFINITY_BITS
-        symbols = self._quantize(values, seed, prior)
-        self._dequantize_add(symbols, tensor.dtype, minus, values)
-
-        def check(wrong: bool) -> None:
-            if wrong:
-                raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
-
-        largest = _number_of(top)
-        if not largest < _SAFE or not largest + self._largest(symbols) < _SAFE:
-            when_known(newly_infinite(values, tensor.values, residual, decay), check)
-        if values is not out:
-            out[:] = values
-        return symbols
-
-    def _largest(self, symbols: Symbols) -> float:
-        """Return a bound of |x̂|, but for its rounding."""
-        return math.inf
-
-    def _corrected(
-        self, tensor: Tensor, residual: np.ndarray, decay: np.float32, out: np.ndarray
-    ) -> tuple[np.ndarray, Any, bool]:
-        """Return u, the bits of its largest magnitude, and whether it is sure to be taken.
-
-        u is in `out`, unless that is the residual and something may yet fail. NaN and Inf are
-        refused here only where all else is sure to be taken.
-        """
-        x, most = tensor.values, self.takes_up_to
-        is_told = self.refuses_nonfinite and tensor.dtype in ("float32", "float64")
-        if most < math.inf:  # a device would have to wait
-            is_told = is_told and most > 0 and device_of(x) is None
-        top: Any = INFINITY_BITS
-        if out is not residual:
-            top = arithmetic.correct(x, residual, decay, out)
-        elif is_told:
-            top = max_abs_bits_corrected(x, residual, decay)
-        if is_told and most == math.inf:
-            check_sum(top, x)
-        is_sure = is_told and (most == math.inf or _number_of(top) <= most)
-        if out is not residual:
-            return out, top, is_sure
-        values = out if is_sure else empty_like_shape(out.size)
-        return values, arithmetic.correct(x, residual, decay, values), is_sure
-
-    def _dequantize_add(
-        self, symbols: Symbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        decoded = empty_like_shape(out.size, out)
-        self._dequantize(symbols, decoded)
-        arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
-
-    # The laws; None where none holds.
-
-    @property
-    def unbiased(self) -> bool:
-        """Whether the expectation of the decoded value, over seeds, is the value."""
-        return False
-
-    def contraction(self, n: int) -> float | None:
-        """δ with ‖x − x̂‖² ≤ (1 − δ)·‖x‖² for every x of n elements, or None."""
-        return None
-
-    def variance(self, n: int) -> float | None:
-        """ω with E‖x − x̂‖² ≤ ω·‖x‖² for every x of n elements, or None."""
-        return None
-
-    def _require(self, fits: bool, n: int, shape: tuple[int, ...] | None = None) -> None:
-        """Raise `ParameterError` unless symbols, and their shape, fit what they are decoded to."""
-        if not fits or (shape is not None and math.prod(shape) != n):
-            raise ParameterError(f"symbols: they are not those of {n} elements")
-
-
-def _number_of(bits: Any) -> float:
-    """Return the float32 of a bit pattern; of one that a device has yet to tell, wait for it."""
-    return float(np.uint32(int(bits)).view(np.float32))
-
-
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Codec(Hooks):
-    """Base of all codecs; see `gcodec.register`."""
+    # --- Methods for users
 
     def quantize(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Symbols:
-        """Turn a gradient into integers and the few scalars that are sent verbatim.
+        """Turn a gradient into integers, and the few scalars that the payload stores verbatim.
 
         Parameters
         ----------
         x : array of n elements
-            See `gcodec.encode`. No policy for NaN and Inf applies here.
+            Gradient; see `gcodec.encode`. No policy for NaN and Inf applies.
         seed : int
-            From 0 to 2**64 - 1.
+            Seed for stochastic rounding, from 0 to 2**64 - 1.
         prior : Symbols, optional
-            What this codec made of the same tensor at the previous step.
+            Symbols of the same tensor at the previous step, from this codec.
 
         Returns
         -------
@@ -386,38 +131,44 @@ class Codec(Hooks):
 
         Raises
         ------
-        ParameterError, TypeError
+        ParameterError
+            If the seed is invalid, or the codec refuses the values.
+        TypeError
+            If `x` is no array, or has a dtype or device that the codec does not support.
         """
-        tensor = intake(x, integers=self.takes_integers, segments=self.reads_segments)
-        self._check_device(tensor.values)
-        codec = self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
-        with once():
+        source = inspect(x, "x")
+        with source.context():
+            tensor = source.read(integers=self.takes_integers, segments=self.reads_segments)
+            codec = self._bound_to(tensor)
             symbols: Symbols = settled(codec._quantize(tensor.values, check_seed(seed), prior))
         return symbols
 
     def quantize_residual(
         self,
         x: Any,
-        residual: np.ndarray,
+        residual: Any,
         *,
         decay: float = 1.0,
         seed: int = 0,
         prior: Symbols | None = None,
     ) -> Symbols:
-        """Quantise u = x + decay·residual and set residual to u − x̂.
+        """Quantize u = x + decay·residual, and set the residual to u − x̂.
 
-        x̂ is what decoding returns, rounded to the dtype of `x`.
+        x̂ is the decoded tensor, rounded to the dtype of `x`.
 
         Parameters
         ----------
         x : array of n elements
+            Gradient; see `gcodec.encode`.
         residual : float32 array of n elements
-            C-contiguous; updated in place. Untouched when an error is raised.
+            C-contiguous array on the device of `x`, updated in place. An error leaves it
+            unchanged.
         decay : float
+            Factor of the residual, finite as float32.
         seed : int
-            From 0 to 2**64 - 1.
+            Seed for stochastic rounding, from 0 to 2**64 - 1.
         prior : Symbols, optional
-            What this codec made of the same tensor at the previous step.
+            Symbols of the same tensor at the previous step, from this codec.
 
         Returns
         -------
@@ -426,71 +177,80 @@ class Codec(Hooks):
 
         Raises
         ------
-        ParameterError, TypeError
+        ParameterError
+            If an argument is invalid, or the codec refuses the values.
+        TypeError
+            If an argument is no array, or has a dtype or device that the codec does not support.
         """
-        tensor = intake(x)
-        decay = check_number("decay", decay, "a number, finite as float32")
-        if not math.isfinite(binary32(decay)):
-            raise ParameterError.of("decay", decay, "a number, finite as float32")
-        self._check_device(tensor.values)
-        shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)
-        kept = writable(residual, "residual", "float32", shape)
-        if kept.size != tensor.values.size:
-            raise ParameterError.of("residual.shape", shape, f"of {tensor.values.size} elements")
-        if not is_flat(kept):
-            raise ParameterError("residual is strided: must be C-contiguous")
-        if (device := device_of(kept)) is not device_of(tensor.values):
-            raise ParameterError("residual and x are on different devices")
-        if (device.overlap if device else np.may_share_memory)(kept, tensor.values):
-            raise ParameterError("residual shares memory with x: must be an array of its own")
-        codec, flat = self._of_shape(tensor.shape), kept.reshape(-1)
-        left = empty_like_shape(flat.size, flat) if device else flat  # it may fail in the end
-        with once():
-            made = codec._quantize_residual(
-                tensor, flat, np.float32(decay), check_seed(seed), prior, left
-            )
-            symbols: Symbols = settled(made)
-        if device:
-            flat[:] = left
-        return symbols
+        source = inspect(x, "x")
+        with source.stream():
+            tensor = source.read()
+            decay = check_number("decay", decay, "a number, finite as float32")
+            if not math.isfinite(binary32(decay)):
+                raise ParameterError.of("decay", decay, "a number, finite as float32")
+            codec, values = self._bound_to(tensor), tensor.values
+            shape = tuple(residual.shape) if hasattr(residual, "shape") else np.shape(residual)
+            kept = inspect(residual, "residual").target("float32", shape)
+            if kept.size != values.size:
+                raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
+            if not is_flat(kept):
+                raise ParameterError("residual is strided: must be C-contiguous")
+            device = source.device
+            if device_of(kept) is not device:
+                raise ParameterError("residual and x are on different devices")
+            if (device.overlap if device else np.may_share_memory)(kept, values):
+                raise ParameterError("residual shares memory with x: must be an array of its own")
+            kept = kept.reshape(-1)
+            # On a device an error may be found after all kernels have run.
+            left = empty_beside(kept.size, np.float32, kept) if device else kept
+            with once():
+                symbols: Symbols = settled(
+                    codec._quantize_residual(
+                        tensor, kept, np.float32(decay), check_seed(seed), prior, left
+                    )
+                )
+            if device:
+                kept[:] = left
+            return symbols
 
     def dequantize(self, symbols: Symbols, shape: Any) -> np.ndarray:
-        """Return the float32 array of `shape` that the symbols stand for.
+        """Return the float32 array of `shape` that the symbols represent.
 
         Raises
         ------
         ParameterError
-            If the symbols are not those of as many elements.
+            If the number of symbols does not match the shape.
         """
         out = empty_beside(size_of(shape), self._values_dtype, None)
         self._of_shape(shape)._dequantize(symbols, out)
         return out.reshape(shape)
 
     def pack(self, symbols: Symbols) -> Payload:
-        """Turn symbols into the published bytes."""
+        """Write symbols as the bytes that the paper or system defines."""
         with once():
             return self._pack(symbols).settled()
 
     def unpack(self, payload: Payload, shape: Any) -> Symbols:
-        """Turn the published bytes into symbols.
+        """Read the symbols of a tensor of `shape`.
 
         Raises
         ------
         FormatError
-            If the bytes are not those of as many elements.
+            If the bytes are damaged, or belong to a tensor of another size.
         """
-        payload = self._checked(payload, size_of(shape))
+        n = size_of(shape)
+        payload = self._checked(payload, n)
         with once():
-            return payload.codec._of_shape(shape)._unpack(payload, size_of(shape))
+            return payload.codec._of_shape(shape)._unpack(payload, n)
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
-        """Quantise and pack; see `quantize`."""
-        tensor = intake(x, integers=self.takes_integers, segments=self.reads_segments)
-        self._check_device(tensor.values)
-        codec = self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
-        with once():
+        """Quantize and pack; see `quantize`."""
+        source = inspect(x, "x")
+        with source.context():
+            tensor = source.read(integers=self.takes_integers, segments=self.reads_segments)
+            codec = self._bound_to(tensor)
             payload = codec._encode(tensor.values, check_seed(seed), prior).settled()
-        if shares_memory(payload.data, tensor.values):  # and outlives the caller's array
+        if shares_memory(payload.data, tensor.values):  # the payload outlives the caller's array
             payload = payload._replace(data=payload.data.copy())
         return payload
 
@@ -507,12 +267,14 @@ class Codec(Hooks):
         Parameters
         ----------
         payload : Payload or bytes-like
+            Payload of this kind of codec, or bytes without any header.
         shape : tuple of int or int
-            Of the gradient, in elements.
+            Shape of the tensor.
         nbits : int, optional
-            Bits of a bare payload, where its bytes do not tell.
+            Number of bits of bare bytes, for formats in which the bytes do not determine it.
         **scalars
-            The values that the original keeps outside the bytes, such as ``threshold=0.25``.
+            Values that the original system stores outside of the bytes, such as
+            ``threshold=0.25``.
 
         Returns
         -------
@@ -524,46 +286,22 @@ class Codec(Hooks):
         ParameterError
             If a scalar is missing, unknown or out of range.
         FormatError
-            If the bytes are wrong.
+            If the bytes are damaged, or belong to a tensor of another size.
         """
+        n = size_of(shape)
         if not isinstance(payload, Payload):
-            payload = self._bare_payload(payload, size_of(shape), nbits, scalars)
+            payload = self._bare_payload(payload, n, nbits, scalars)
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
-        payload = self._checked(payload, size_of(shape))
-        codec = payload.codec._of_shape(shape)
+        payload = self._checked(payload, n)
         with once():
-            values: np.ndarray = codec._decode(payload, size_of(shape))
+            values: np.ndarray = payload.codec._of_shape(shape)._decode(payload, n)
         return values.reshape(shape)
-
-    def _checked(self, payload: Payload, n: int) -> Payload:
-        """Return a message of n elements that is one of this kind of codec, and whole."""
-        if type(payload.codec) is not type(self):
-            raise ParameterError.of("payload.codec", str(payload.codec), f"a {self.name} codec")
-        if unresolved := payload.codec.unresolved():
-            raise ParameterError(f"payload.codec: {unresolved[0]} is not resolved")
-        for field in payload.codec.message_fields():
-            if field.name not in payload.scalars:
-                raise ParameterError(f"payload.scalars: {field.name} is missing")
-        self._check_device(payload.data)
-        if payload.codec.symbols_on_host:
-            payload = payload._replace(data=host(payload.data))
-        device = device_of(payload.data)
-        data = device.flat(payload.data) if device else np.ascontiguousarray(payload.data)
-        if data.dtype != np.uint8:
-            raise ParameterError.of("payload.data", str(data.dtype), "of uint8")
-        if data.size != -(-payload.nbits // 8):
-            kind = Truncated if 8 * data.size < payload.nbits else Corrupt
-            raise kind(f"the payload has {data.size} bytes for {payload.nbits} bits")
-        if payload.seek is not None:
-            count = payload.codec.seek_count(n)
-            payload.seek.check(payload.codec.seek_blocks, count, payload.nbits)
-        return payload._replace(data=data)
 
     def max_encoded_nbytes(
         self, n: int, name: str | None = None, *, dtype: str = "float32"
     ) -> int:
-        """Return the most bytes that `gcodec.encode` makes of a tensor.
+        """Return the largest number of bytes that `gcodec.encode` can produce for a tensor.
 
         Parameters
         ----------
@@ -572,35 +310,321 @@ class Codec(Hooks):
         name : str, optional
             Name of the tensor.
         dtype : str
-            Dtype of the tensor. It matters for integers and booleans alone, which only ``raw``
-            takes: all floats have the same bound.
+            Dtype of the tensor. All float dtypes have the same bound.
 
         Raises
         ------
         ParameterError
-            If the codec takes no tensors of that dtype.
+            If the codec does not support the dtype.
         """
         payload = -(-self._of_dtype(dtype).max_payload_nbits(size_of(n)) // 8)
-        title = 0 if name is None else len(encode_name(name))
-        header = max_header_nbytes(n, title, self.fields_nbytes())
-        has_blocks = type(self).seek_blocks is not Codec.seek_blocks  # whatever "auto" becomes
+        name_nbytes = 0 if name is None else len(encode_name(name))
+        header = max_header_nbytes(n, name_nbytes, self.fields_nbytes())
+        # Ask the class: an instance with an unresolved "auto" cannot know.
+        has_blocks = type(self).seek_blocks is not Codec.seek_blocks
         return payload + header + (most_nbytes(n, payload) if has_blocks else 0)
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether the expectation of each decoded value, over the seeds, is the value itself."""
+        return False
+
+    def contraction(self, n: int) -> float | None:
+        """Return δ with ‖x − x̂‖² ≤ (1 − δ)·‖x‖² for every x of n elements, or None."""
+        return None
+
+    def variance(self, n: int) -> float | None:
+        """Return ω with E‖x − x̂‖² ≤ ω·‖x‖² for every x of n elements, or None."""
+        return None
+
+    # --- Methods that every codec implements. Arrays are flat; `values` and `out` are float32.
+
+    def _quantize(self, values: Array, seed: int, prior: Symbols | None) -> Symbols:
+        raise NotImplementedError
+
+    def _dequantize(self, symbols: Symbols, out: Array) -> None:
+        raise NotImplementedError
+
+    def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
+        """Write the payload; its codec has every ``auto`` resolved."""
+        raise NotImplementedError
+
+    def _unpack(self, payload: Payload, n: int) -> Symbols:
+        """Read untrusted bytes: check everything, and raise `FormatError` for any damage."""
+        raise NotImplementedError
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the largest number of bits of a payload of n elements."""
+        raise NotImplementedError
+
+    # --- Methods that a codec should implement to describe its payloads
+
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        """Describe the bits of a payload in order; raise `FormatError` at damage.
+
+        Bits that no span describes are shown as undecoded. See `gcodec.inspect`.
+        """
+        return iter(())
+
+    # --- Methods for codecs with few CUDA kernels, and for codecs that use shape or dtype
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the codec runs on the device of an array on a CUDA device."""
+        return self.has_twins
+
+    def _check_device(self, array: Array) -> None:
+        """Raise TypeError if the array is on a device where the codec does not run."""
+        if not self.on_device and device_of(array) is not None:
+            raise no_twin(str(self))
+
+    def _of_shape(self: _Self, shape: Any) -> _Self:
+        """Return the codec bound to a shape, given as a tuple or an integer."""
+        if not self.uses_shape:
+            return self
+        bound: _Self = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__, _shape=dimensions(shape))
+        return bound
+
+    def _of_dtype(self: _Self, dtype: str) -> _Self:
+        """Return the codec bound to a dtype; raise `ParameterError` for an unsupported dtype."""
+        if dtype not in FLOATS:
+            raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
+        return self
+
+    def _bound_to(self: _Self, tensor: Tensor) -> _Self:
+        """Return the codec bound to the dtype and shape of a tensor; check the device."""
+        self._check_device(tensor.values)
+        return self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
+
+    @property
+    def _values_dtype(self) -> np.dtype[Any]:
+        """Dtype of the arrays that `_quantize` reads and `_dequantize` writes."""
+        return np.dtype(np.float32)
+
+    def _shape_of(self, n: int) -> tuple[int, ...]:
+        """Return the bound shape, or the shape of a vector of n elements."""
+        return (n,) if self._shape is None else self._shape
+
+    # --- Methods for codecs of variable length
+
+    @property
+    def seek_blocks(self) -> Blocks | None:
+        """Unit of the seek table's blocks; None for a codec without seek tables."""
+        return None
+
+    def seek_count(self, n: int) -> int:
+        """Return the number of these units in n elements, or an upper bound."""
+        return n
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        """Decode a payload from bit 0 to build its seek table; raise `FormatError`."""
+        raise NotImplementedError
+
+    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Decode a sparse payload; memory must not depend on n.
+
+        Returns
+        -------
+        positions : (k,) int64 array
+            In ascending order.
+        values : (k,) float32 array
+        """
+        raise ParameterError(f"frame: {self} sends all elements; use decode")
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        """Return the number of bits of bare bytes; raise `ParameterError` if undetermined."""
+        nbits = self.max_payload_nbits(n)
+        return nbits if -(-nbits // 8) == data.size else 8 * data.size
+
+    # --- Compositions, which a codec may fuse with the same bits
+
+    def _encode(
+        self, values: Array, seed: int, prior: Symbols | None
+    ) -> Payload | Selection[Payload]:
+        return self._pack(self._quantize(values, seed, prior))
+
+    def _decode(self, payload: Payload, n: int, out: Array | None = None) -> np.ndarray:
+        """Return the values, or write them to `out`; an error may leave `out` half written."""
+        symbols = self._unpack(payload, n)  # validate before allocating
+        values = empty_beside(n, self._values_dtype, payload.data) if out is None else out
+        self._dequantize(symbols, values)
+        return values
+
+    def _part_unit(self, n: int) -> int:
+        """Return the number of elements at whose multiples `_part` can split n; 0: nowhere."""
+        return 0
+
+    def _part(self, symbols: Symbols, start: int, stop: int) -> Symbols:
+        """Return the symbols that `_dequantize` turns into elements `start` to `stop - 1`.
+
+        Both are multiples of `_part_unit`, except that `stop` may be the number of all elements.
+        """
+        raise NotImplementedError
+
+    def _decode_as(
+        self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the values in the frame's dtype on the host, or write them to `out`.
+
+        Codecs that define `_part` dequantize and convert part by part. Other codecs decode to a
+        float32 array, whose memory is released during the conversion.
+        """
+        if dtype == "float32" or dtype in INTEGERS:
+            return self._decode(payload, n, out)
+        unit = self._part_unit(n)
+        symbols = self._unpack(payload, n) if unit else None
+        values = np.empty(0, np.float32) if unit else self._decode(payload, n)
+        is_own = not np.may_share_memory(values, payload.data)
+        drained: Any = Drainable(values) if is_own else values
+        converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
+        length = -(-_PART // max(unit, 1)) * max(unit, 1)
+
+        def task(start: int, stop: int) -> None:
+            buffer = np.empty(min(length, stop - start) if unit else 0, np.float32)
+            for begin in range(start, stop, length):
+                end = min(begin + length, stop)
+                part = buffer[: end - begin] if unit else values[begin:end]
+                if unit:
+                    self._dequantize(self._part(symbols, begin, end), part)
+                convert.put(part, dtype, converted[begin:end])
+                release(drained, begin, end)
+
+        pool.run(task, n, length)
+        return converted
+
+    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        """Return the values `start` to `stop - 1` of n, 0 <= start <= stop <= n.
+
+        This method decodes all values. An override returns the same bits, takes time and memory
+        for the range and the data that precedes it, and verifies all bytes that it reads.
+        """
+        return self._decode(payload, n)[start:stop].copy()
+
+    def _quantize_residual(
+        self,
+        tensor: Tensor,
+        residual: Array,
+        decay: np.float32,
+        seed: int,
+        prior: Symbols | None,
+        out: Array,
+    ) -> Symbols:
+        """Quantize u = x + decay·residual, and write u − x̂ to `out`.
+
+        `out` is either another array than `residual`, which is then only read; or, on the host,
+        the same array, which a `ParameterError` leaves unchanged.
+        """
+        minus = np.float32(-1)  # u − x̂ is u + (−1)·x̂, bit for bit
+        values, top_bits, is_accepted = self._corrected(tensor, residual, decay, out)
+        if is_accepted:
+            symbols = self._quantize(values, seed, prior)
+            self._dequantize_add(symbols, tensor.dtype, minus, values)
+            return symbols
+        if self.tells_largest and tensor.dtype in ("float32", "float64"):
+            wanted(top_bits)  # fetch it together with the numbers that the symbols need
+        else:
+            top_bits = INFINITY_BITS
+        symbols = self._quantize(values, seed, prior)
+        self._dequantize_add(symbols, tensor.dtype, minus, values)
+
+        def check(is_infinite: bool) -> None:
+            if is_infinite:
+                raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
+
+        largest = _float_of(top_bits)
+        if not largest < _SAFE or not largest + self._largest(symbols) < _SAFE:
+            when_known(newly_infinite(values, tensor.values, residual, decay), check)
+        if values is not out:
+            out[:] = values
+        return symbols
+
+    def _largest(self, symbols: Symbols) -> float:
+        """Return an upper bound of |x̂| before rounding."""
+        return math.inf
+
+    def _corrected(
+        self, tensor: Tensor, residual: Array, decay: np.float32, out: Array
+    ) -> tuple[Array, int | Deferred, bool]:
+        """Compute u = x + decay·residual.
+
+        Returns
+        -------
+        values : (n,) float32 array
+            u; it is `out` unless `out` is the residual and a later step may still fail.
+        top_bits : int or Deferred
+            Bit pattern of the largest magnitude of u.
+        is_accepted : bool
+            Whether `_quantize` accepts u for sure, and decodes it to finite values. NaN and Inf
+            are refused here only if everything else is accepted.
+        """
+        x, bound = tensor.values, self.takes_up_to
+        is_checkable = self.refuses_nonfinite and tensor.dtype in ("float32", "float64")
+        if bound < math.inf:  # comparing with the bound on a device would wait for it
+            is_checkable = is_checkable and bound > 0 and device_of(x) is None
+        top_bits: int | Deferred = INFINITY_BITS
+        if out is not residual:
+            top_bits = arithmetic.correct(x, residual, decay, out)
+        elif is_checkable:
+            top_bits = max_abs_bits_corrected(x, residual, decay)
+        if is_checkable and bound == math.inf:
+            check_top(top_bits, x)
+        is_accepted = is_checkable and (bound == math.inf or _float_of(top_bits) <= bound)
+        if out is not residual:
+            return out, top_bits, is_accepted
+        values = out if is_accepted else empty_beside(out.size, np.float32, None)
+        return values, arithmetic.correct(x, residual, decay, values), is_accepted
+
+    def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
+        """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""
+        decoded = empty_beside(out.size, np.float32, out)
+        self._dequantize(symbols, decoded)
+        arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
+
+    # --- Checks
+
+    def _require(self, fits: bool, n: int, shape: tuple[int, ...] | None = None) -> None:
+        """Raise `ParameterError` unless symbols fit n elements, and their shape has n elements."""
+        if not fits or (shape is not None and math.prod(shape) != n):
+            raise ParameterError(f"symbols: they do not match {n} elements")
+
+    def _checked(self, payload: Payload, n: int) -> Payload:
+        """Check that a payload is complete, and belongs to this kind of codec and n elements."""
+        codec = payload.codec
+        if type(codec) is not type(self):
+            raise ParameterError.of("payload.codec", str(codec), f"a {self.name} codec")
+        if unresolved := codec.unresolved():
+            raise ParameterError(f"payload.codec: {unresolved[0]} is not resolved")
+        for field in codec.message_fields():
+            if field.name not in payload.scalars:
+                raise ParameterError(f"payload.scalars: {field.name} is missing")
+        self._check_device(payload.data)
+        data = flattened(host(payload.data) if codec.symbols_on_host else payload.data)
+        if data.dtype != np.uint8:
+            raise ParameterError.of("payload.data", str(data.dtype), "uint8")
+        if data.size != -(-payload.nbits // 8):
+            error = Truncated if 8 * data.size < payload.nbits else Corrupt
+            raise error(f"the payload has {data.size} bytes for {payload.nbits} bits")
+        if payload.seek is not None:
+            payload.seek.check(codec.seek_blocks, codec.seek_count(n), payload.nbits)
+        return payload._replace(data=data)
 
     def _bare_payload(
         self, data: Any, n: int, nbits: int | None, scalars: Mapping[str, Any]
     ) -> Payload:
+        """Make a payload of bare bytes and the caller's scalars."""
         kinds = {field.name: field.kind for field in self.message_fields()}
         for name in scalars:
             if name not in kinds:
                 allowed = ", ".join(kinds) or "none"
                 raise ParameterError(f"{name}: scalars of a {self.name} message are: {allowed}")
-        given = {name: kinds[name].check(name, value) for name, value in scalars.items()}
-        codec = self.of_message(given)
-        own = {d.name: getattr(codec, d.attribute) for d in codec.declared() if d.in_message}
-        values = own | given
+        scalars = {name: kinds[name].check(name, value) for name, value in scalars.items()}
+        codec = self.of_message(scalars)
+        defaults = {d.name: getattr(codec, d.attribute) for d in codec.declared() if d.in_message}
+        values = defaults | scalars
         missing = [name for name in kinds if name not in values]
         for name in (*codec.unresolved(), *missing):
-            raise ParameterError(f"{name}: bare bytes do not tell it; give it as {name}=…")
+            raise ParameterError(f"{name}: the bytes do not contain it; pass it as {name}=…")
         try:
             flat = np.frombuffer(data, np.uint8) if device_of(data) is None else data
         except (TypeError, ValueError, BufferError) as error:
@@ -612,25 +636,38 @@ class Codec(Hooks):
         return Payload(codec, values, flat, int(nbits))
 
 
+def _float_of(bits: int | Deferred) -> float:
+    """Return the float32 with a bit pattern; wait for the device if it is deferred."""
+    return float(np.uint32(int(bits)).view(np.float32))
+
+
+CodecLike: TypeAlias = str | Mapping[str, Any] | Codec
+"""A codec, or the spec of one; see `gcodec.parse`."""
+
 _C = TypeVar("_C", bound="type[Codec]")
 
-_registry: dict[str, type[Codec]] = {}  # in the order of their ids
+_registry: dict[str, type[Codec]] = {}  # in the order of the ids
 
 
 def register(*, id: int, name: str) -> Callable[[_C], _C]:
-    """Make a class a codec: a frozen dataclass, known by `name` in specs and `id` in frames.
+    """Register a class as a codec, and make it a frozen dataclass.
 
     Parameters
     ----------
     id : int
-        On the wire, never reused; 192 to 255 are for codecs of one's own.
+        Number in frames, never reused. The range 192 to 255 is for private codecs.
     name : str
-        In lower case.
+        Lower-case name in specs.
+
+    Returns
+    -------
+    callable
+        Class decorator.
 
     Raises
     ------
     ParameterError
-        If the id or the name is taken.
+        If the id or the name is taken, or the id is not from 1 to 255.
     """
 
     def decorate(cls: _C) -> _C:
@@ -642,8 +679,9 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
             if (other.id == id or other.name == name) and not same:
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         cls.id, cls.name = id, name
-        every = _registry | {name: dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)}
-        _registry = dict(sorted(every.items(), key=lambda item: item[1].id))
+        codec = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+        codecs = _registry | {name: codec}
+        _registry = dict(sorted(codecs.items(), key=lambda item: item[1].id))
         with_id.cache_clear()
         return cls
 
@@ -651,11 +689,11 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
 
 
 def registered() -> dict[str, type[Codec]]:
-    """Return the codecs known so far, by name, in the order of their ids."""
+    """Return the registered codec classes by name, in the order of their ids."""
     return dict(_registry)
 
 
 @functools.cache
 def with_id(id: int) -> type[Codec] | None:
-    """Return the codec that frames call `id`, if it is known so far."""
+    """Return the codec class with an id, or None if no such codec is registered."""
     return next((cls for cls in _registry.values() if cls.id == id), None)

@@ -1,39 +1,39 @@
-"""Errors: who is at fault, the caller or the bytes."""
+"""Exceptions: `ParameterError` blames the caller, `FormatError` blames the bytes."""
 
 from __future__ import annotations
 
 
 def brief(text: str) -> str:
-    """Shorten text that a caller or a file brought along, for use in a message."""
+    """Shorten text from a caller or a file for use in a message."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 class GcodecError(Exception):
-    """Root of every error that gcodec raises on purpose."""
+    """Base class of all exceptions that gcodec defines."""
 
 
 class ParameterError(GcodecError, ValueError):
-    """The caller is wrong: the message names the parameter, its value and what is allowed."""
+    """An argument is invalid; the message states its name, its value and the allowed values."""
 
     @classmethod
     def of(cls, name: str, value: object, allowed: str) -> ParameterError:
-        """Build the one form of message that a bad argument gets."""
+        """Return an error with the standard message ``name=value: must be allowed``."""
         try:
             shown = brief(repr(value))
-        except ValueError:  # Python writes no integer of thousands of digits
+        except ValueError:  # Python refuses to print an integer with thousands of digits
             shown = "…"
         return cls(f"{brief(name)}={shown}: must be {allowed}")
 
 
 class FormatError(GcodecError, ValueError):
-    """The bytes are wrong: a frame, a payload or a file of tensors cannot be read.
+    """The bytes are invalid: a frame, a payload or a tensor file cannot be read.
 
     Parameters
     ----------
     message : str
-        What is wrong.
+        Description of the damage.
     offset : int, optional
-        Where, in bytes from the start of what was read.
+        Position of the damage, in bytes from the start of the input.
     """
 
     def __init__(self, message: str, offset: int | None = None) -> None:
@@ -42,24 +42,24 @@ class FormatError(GcodecError, ValueError):
 
 
 class Truncated(FormatError):
-    """The bytes end too early."""
+    """The input ends too early."""
 
 
 class Corrupt(FormatError):
-    """The bytes contradict themselves: a checksum, a length, a reserved bit."""
+    """The bytes contradict themselves: a checksum, a length or a reserved bit is wrong."""
 
 
 class Unsupported(FormatError):
-    """Well-formed as far as can be told, but of a version or kind not known to this release."""
+    """The bytes have a version or a kind that this release does not support."""
 
 
 class Unsafe(Unsupported):
-    """Reading this file would run code that it brings along."""
+    """Reading the file would execute code that it contains."""
 
 
 class LimitExceeded(FormatError):
-    """The bytes ask for more memory than the limits allow; the message says how to raise them."""
+    """Decoding would exceed the limits; the message states how to raise them."""
 
 
 class CompilerDisabled(GcodecError, RuntimeError):
-    """Numba's compiler is switched off in this process, so no kernel can run."""
+    """Numba's compiler is disabled in this process, so no kernel can run."""

@@ -1,4 +1,4 @@
-"""Error feedback: what a codec left out of one step's gradient is added to the next one's."""
+"""Error feedback: add the residual of one step's gradient to the gradient of the next step."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import (
+from gcodec.arrays.nonfinite import (
     NonFinite,
-    Tensor,
     check_corrected,
     check_left,
     check_nonfinite,
-    intake,
     with_policy,
 )
-from gcodec.arrays.protocols import working_on
-from gcodec.codec import Codec
+from gcodec.arrays.source import Tensor, inspect
+from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse
 from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import Frame, check_key
@@ -31,7 +29,8 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
 from gcodec.limits import Limits
 from gcodec.policy import Policy
-from gcodec.runtime.deferred import once, settled
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import settled
 from gcodec.runtime.device import Device, beside, device_of, host
 from gcodec.runtime.memory import clear, empty_beside
 from gcodec.wire.kinds import check_number
@@ -44,11 +43,11 @@ def derive_seed(seed: int, *, name: str, step: int = 0, rank: int = 0) -> int:
     Parameters
     ----------
     seed : int
-        Of the run, 0 to 2**64 - 1.
+        Seed of the training run, from 0 to 2**64 - 1.
     name : str
-        Of the tensor.
+        Name of the tensor.
     step, rank : int
-        From 0 to 2**64 - 1.
+        Step and rank of the message, from 0 to 2**64 - 1.
 
     Returns
     -------
@@ -61,32 +60,25 @@ def derive_seed(seed: int, *, name: str, step: int = 0, rank: int = 0) -> int:
 
 
 class SpareArrays:
-    """Float32 arrays that nobody reads, by device and number of elements.
+    """Unused float32 arrays, by device and number of elements.
 
     A step reads one array and writes another. The array that it has read then serves the next
-    tensor of as many elements, so there is one array more than there are tensors of a size. Any
-    number of threads may use one object: an array is handed to one of them alone.
+    tensor of the same size, so each size needs one array more than it has tensors. The class is
+    thread-safe: each array goes to one thread only.
     """
 
     def __init__(self) -> None:
-        self._arrays: dict[tuple[Device | None, int], list[np.ndarray]] = {}
+        self._arrays: dict[tuple[Device | None, int], list[Array]] = {}
 
-    def take(self, size: int, beside: Any = None) -> np.ndarray:
-        """Return a (size,) array of any content, on the device of another array."""
+    def take(self, size: int, beside: Array) -> Array:
+        """Return an uninitialized (size,) array on the device of the array `beside`."""
         try:
-            # A list hands out each of its items once, to whichever thread asks first.
-            return self._arrays[device_of(beside), size].pop()
+            return self._arrays[device_of(beside), size].pop()  # atomic
         except (KeyError, IndexError):
             return empty_beside(size, np.float32, beside)
 
-    def take_zeros(self, size: int, beside: Any = None) -> np.ndarray:
-        """Return a (size,) array of zeros, on the device of another array."""
-        array = self.take(size, beside)
-        clear(array)
-        return array
-
-    def give(self, array: np.ndarray) -> None:
-        """Let an array be written to; nobody may read it any more."""
+    def give(self, array: Array) -> None:
+        """Make an array available; the caller must not read it any more."""
         self._arrays.setdefault((device_of(array), array.size), []).append(array.reshape(-1))
 
     def counts(self) -> list[int]:
@@ -94,20 +86,20 @@ class SpareArrays:
         return [len(arrays) for arrays in self._arrays.values()]
 
 
-_RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes in a state_dict
-_MOST = 1 << 62  # steps
+_RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
+_MAX_STEPS = 1 << 62
 _NO_LIMITS = Limits(1 << 62, 1 << 62)
 
 
 class L1Norms(NamedTuple):
-    """Sums of the magnitudes of one tensor, in float64 by the fixed order.
+    """Sums of magnitudes of one tensor, in float64 and in the fixed order of summation.
 
     Attributes
     ----------
     gradient : float
-        Of the last step's gradient.
+        Norm of the last step's gradient.
     residual : float
-        Of what that step left.
+        Norm of the residual after that step.
     """
 
     gradient: float
@@ -115,38 +107,39 @@ class L1Norms(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a `Feedback` keeps of one tensor; see `Feedback.memory`.
+    """State of one tensor; see `Feedback.memory`.
 
     Attributes
     ----------
     residual : float32 array or None
-        The very array, which is not to be written to; None where no gradient was compressed yet.
+        The array itself, not a copy: do not write to it. None before the first gradient.
     step : int
+        Number of steps so far.
     prior : tuple or None
-        Last symbols, and the codec whose they are.
+        Codec of the last message, and its symbols.
     """
 
-    residual: np.ndarray | None
+    residual: Array | None
     step: int
-    prior: tuple[Codec, Any] | None
+    prior: tuple[Codec, Symbols] | None
 
 
 class _Use(enum.Flag):
-    """Readers of the array of a residual other than the steps.
+    """Readers of a residual's array besides the steps.
 
-    A step never writes to the array that it reads. Once it has read one that nobody else uses,
-    another step may write to it.
+    A step never writes to the array that it reads. After the step, another step may write to the
+    array if it has no other reader.
     """
 
     OWN = 0
-    SHOWN = 1  # callers of `residual`, or a copy of the object: for as long as they like
-    BORROWED = 2  # who asked for a `Memory`, until `Feedback.forget`
+    SHOWN = 1  # a caller of `residual`, or a copy of the object, may read it forever
+    BORROWED = 2  # the holder of a `Memory` may read it until `Feedback.forget`
 
 
 class _TensorState(NamedTuple):
-    """All that is kept of one tensor.
+    """Complete state of one tensor.
 
-    One assignment replaces it, so no interrupt, fork or thread finds half of a step.
+    One assignment replaces it, so no interrupt, fork or thread sees an incomplete step.
     """
 
     memory: Memory
@@ -154,36 +147,36 @@ class _TensorState(NamedTuple):
     gradient_norm: float | None = None
 
     @property
-    def array(self) -> np.ndarray:
+    def array(self) -> Array:
         """The residual."""
-        assert self.memory.residual is not None
         return self.memory.residual
 
 
 class _Tensors:
-    """States by name, a lock for each name, and spare arrays.
+    """States by tensor name, a lock for each name, and spare arrays.
 
-    Only who holds the lock of a name reads or replaces its state.
+    Only the holder of a name's lock may read or replace its state. The methods take the lock,
+    except `replace`, whose caller holds it during the whole step.
     """
 
     def __init__(self, states: Mapping[str, _TensorState] | None = None) -> None:
         self.states: dict[str, _TensorState] = dict(states or {})
         self.spares = SpareArrays()
         self._locks: dict[tuple[int, str], threading.Lock] = {}
-        self._shown: dict[int, np.ndarray] = {}  # borrowed ones that are no state's any more
+        self._shown: dict[int, Array] = {}  # borrowed arrays that no state has any more
 
     def lock(self, name: str) -> threading.Lock:
         """Return the lock of a name.
 
-        A forked child has locks of its own: no thread there would release those of the parent.
+        A forked child has its own locks, because it has no thread to release the parent's locks.
         """
         key = os.getpid(), name
-        found = self._locks.get(key)
-        # Atomic: of several threads that are the first, all get the same lock.
-        return self._locks.setdefault(key, threading.Lock()) if found is None else found
+        lock = self._locks.get(key)
+        # `setdefault` is atomic: threads that arrive together get the same lock.
+        return self._locks.setdefault(key, threading.Lock()) if lock is None else lock
 
-    def replace(self, name: str, read: np.ndarray, state: _TensorState) -> None:
-        """Set the state that a step has made of a residual; that array is spare then."""
+    def replace(self, name: str, read: Array, state: _TensorState) -> None:
+        """Set the state after a step that has read the residual `read`, which becomes spare."""
         before = self.states.get(name)
         self.states[name] = state  # first: an interrupt may come at any time
         if before is not None and before.use is not _Use.OWN:
@@ -192,46 +185,50 @@ class _Tensors:
             self.spares.give(read)
 
     def show(self, name: str) -> _TensorState | None:
-        """Return the state of a tensor, to whose array no step will write."""
-        if (state := self.states.get(name)) is None:
-            return None
-        state = self.states[name] = state._replace(use=state.use | _Use.SHOWN)
-        return state
+        """Return the state of a tensor; no later step will write to its array."""
+        with self.lock(name):
+            if (state := self.states.get(name)) is None:
+                return None
+            state = self.states[name] = state._replace(use=state.use | _Use.SHOWN)
+            return state
 
     def lend(self, name: str) -> Memory:
-        """Return the memory of a tensor, to whose array no step writes before `take_back`."""
-        if (state := self.states.get(name)) is None:
-            return Memory(None, 0, None)
-        self.states[name] = state._replace(use=state.use | _Use.BORROWED)
-        return state.memory
+        """Return the memory of a tensor; no step writes to its array before `take_back`."""
+        with self.lock(name):
+            if (state := self.states.get(name)) is None:
+                return Memory(None, 0, None)
+            self.states[name] = state._replace(use=state.use | _Use.BORROWED)
+            return state.memory
 
     def restore(self, name: str, memory: Memory) -> None:
-        """Return to a memory that was lent, and still is."""
-        before = self.states.get(name)
-        if memory.residual is None:
-            self.states.pop(name, None)
-        else:
-            use, norm = _Use.BORROWED, None
-            if before is not None:
-                norm = before.gradient_norm
-                if before.array is memory.residual:
-                    use |= before.use
-            if self._shown.pop(id(memory.residual), None) is not None:
-                use |= _Use.SHOWN
-            self.states[name] = _TensorState(memory, use, norm)
-        if before is not None and before.array is not memory.residual:
-            self._drop(before)
+        """Restore a memory that is still lent."""
+        with self.lock(name):
+            before = self.states.get(name)
+            if memory.residual is None:
+                self.states.pop(name, None)
+            else:
+                use, norm = _Use.BORROWED, None
+                if before is not None:
+                    norm = before.gradient_norm
+                    if before.array is memory.residual:
+                        use |= before.use
+                if self._shown.pop(id(memory.residual), None) is not None:
+                    use |= _Use.SHOWN
+                self.states[name] = _TensorState(memory, use, norm)
+            if before is not None and before.array is not memory.residual:
+                self._drop(before)
 
-    def take_back(self, name: str, array: np.ndarray) -> None:
-        """Take back an array that was lent."""
-        state = self.states.get(name)
-        if state is not None and state.array is array:
-            self.states[name] = state._replace(use=state.use & ~_Use.BORROWED)
-        elif self._shown.pop(id(array), None) is None:
-            self.spares.give(array)
+    def take_back(self, name: str, array: Array) -> None:
+        """End the loan of an array."""
+        with self.lock(name):
+            state = self.states.get(name)
+            if state is not None and state.array is array:
+                self.states[name] = state._replace(use=state.use & ~_Use.BORROWED)
+            elif self._shown.pop(id(array), None) is None:
+                self.spares.give(array)
 
     def _drop(self, state: _TensorState) -> None:
-        """Let go of a state that is none any more."""
+        """Release the array of a state that was replaced."""
         if state.use is _Use.OWN:
             self.spares.give(state.array)
         elif state.use == _Use.SHOWN | _Use.BORROWED:
@@ -239,38 +236,38 @@ class _Tensors:
 
 
 class Feedback:
-    """Residual memory around a codec, per tensor name.
+    """Error feedback: a codec with a residual for each tensor name.
 
-    Each call of `compress` sends C(g + decay·e) for the gradient g and the residual e, and keeps
-    what was left: e ← g + decay·e − decoded. So with decay 1 the sum of what was sent and the
-    residual is the sum of the gradients. Source: Seide et al. 2014; Karimireddy et al. 2019.
+    `compress` encodes C(g + decay·e) for the gradient g and the residual e, and keeps the error
+    e ← g + decay·e − decoded. With decay 1, the sum of all decoded messages plus the residual
+    equals the sum of all gradients. Source: Seide et al. 2014; Karimireddy et al. 2019.
 
-    A step reads e from one array and writes it to another, which then change places: so there is a
-    float32 array for each tensor, and one more for each number of elements.
+    The object is thread-safe. Calls for different names run in parallel; calls for the same name
+    run one after another in some order. A pickle or a copy starts with the same state and is
+    independent from then on.
 
-    Any number of threads may use one object. Calls for the same name take turns, and each is one
-    step of that name, in some order; calls for different names run side by side. A pickle or a
-    copy has the state of each name, and goes its own way from there.
+    The memory is one float32 array for each tensor, and one more for each number of elements.
 
     Parameters
     ----------
     codec : str, mapping, Codec or Policy
-        See `gcodec.parse`. A policy is asked at every step, and what it says depends on name,
-        shape and dtype only: a restart changes nothing, another dtype may change the codec.
+        Codec, or policy that picks a codec for each tensor; see `gcodec.parse`.
     decay : float
-        From 0 (no memory) to 1.
+        Factor of the residual, from 0 (no memory) to 1.
     seed : int
-        Of the run, 0 to 2**64 - 1; each message's own is derived from it, step, rank and name.
+        Seed of the training run, from 0 to 2**64 - 1; see `derive_seed` for each message's seed.
     rank : int
-        Of this worker.
+        Rank of this worker.
     nonfinite : {"raise", "zero", "propagate"}
-        NaN and Inf are refused before anything changes, replaced by 0, or left to the codec.
+        Policy for NaN and Inf: raise `ParameterError` and change nothing, replace them by 0, or
+        pass them to the codec.
     track : bool
-        Whether to keep what `l1_norms` reports, which costs a pass over each gradient.
+        Whether to record the norms that `l1_norms` returns, which takes a pass over each gradient.
 
     Raises
     ------
     ParameterError
+        If an argument is invalid.
 
     Examples
     --------
@@ -283,7 +280,7 @@ class Feedback:
 
     def __init__(
         self,
-        codec: Any,
+        codec: CodecLike | Policy,
         *,
         decay: float = 1.0,
         seed: int = 0,
@@ -304,11 +301,8 @@ class Feedback:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, and the state of each tensor, for a pickle or a copy."""
-        states = {}
-        for name in list(self._tensors.states):
-            with self._tensors.lock(name):
-                if (shown := self._tensors.show(name)) is not None:
-                    states[name] = shown
+        shown = {name: self._tensors.show(name) for name in list(self._tensors.states)}
+        states = {name: state for name, state in shown.items() if state is not None}
         return {**self.__dict__, "_tensors": states}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -320,29 +314,30 @@ class Feedback:
         Parameters
         ----------
         name : str
-            Of the tensor; its residual and step count are kept under it.
+            Name of the tensor, stored in the frame. The residual and the step count belong to it.
         grad : array
-            See `gcodec.encode`; of the same shape at every step.
+            Gradient, of the same shape at every step; see `gcodec.encode`.
         key : bytes, optional
-            1 to 64 bytes; the frame then bears a tag that only this key can make, see
-            `gcodec.encode`. The object does not keep the key.
+            Secret of 1 to 64 bytes for the frame's tag; see `gcodec.encode`. The object does not
+            keep it.
 
         Returns
         -------
         bytes
-            A frame that bears the name.
+            A frame.
 
         Raises
         ------
         ParameterError, TypeError
-            As all else that may be raised, an interrupt or where memory fails, it leaves the
-            residual and the step count as they were.
+            If an argument is invalid. Any exception, even an interrupt, leaves the residual and
+            the step count unchanged.
         """
-        encode_name(name)  # refuses what a frame cannot bear before anything changes
+        encode_name(name)  # refuse an invalid name before anything changes
         check_key(key)
-        with working_on(grad), once():
-            tensor = intake(grad, "grad")
-            tensors = self._tensors  # a call that runs while others are loaded belongs to these
+        source = inspect(grad, "grad")
+        with source.context():
+            tensor = source.read()
+            tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
                 return self._compress(tensors, name, tensor, key)
 
@@ -351,53 +346,48 @@ class Feedback:
         if before is not None and before.array.shape != tensor.shape:
             allowed = f"{before.array.shape} for {name!r}"
             raise ParameterError.of("grad.shape", tensor.shape, allowed)
-        codec = self._codec_for(name, tensor)
-        codec._check_device(values)
-        if before is None:
-            residual = tensors.spares.take_zeros(values.size, values)
-        else:
-            residual = beside(before.array, values).reshape(-1)
+        codec = self.codec
+        if isinstance(codec, Policy):
+            codec = codec.codec(name, tensor.shape, tensor.dtype)
+        codec = codec._bound_to(tensor)
         left, decay = tensors.spares.take(values.size, values), np.float32(self.decay)
-        late = codec.refuses_nonfinite or codec.keeps_nonfinite
+        if before is None:
+            zeros = tensors.spares.take(values.size, values)
+            clear(zeros)
+            memory = Memory(zeros, 0, None)
+        else:
+            memory = before.memory
+        residual = beside(memory.residual, values).reshape(-1)
+        # Whether NaN and Inf are found while quantizing, or else in the new residual.
+        is_checked_later = codec.refuses_nonfinite or codec.keeps_nonfinite
         if self.nonfinite == "zero" and device_of(values) is not None:
-            late = False  # it would have to wait
-        if not late:
+            is_checked_later = False  # a second attempt would wait for the device
+        if not is_checked_later:
             tensor = self._finite(tensor, residual, decay)
-        step = 0 if before is None else before.memory.step
-        seed = derive_seed(self.seed, name=name, step=step, rank=self.rank)
+        seed = derive_seed(self.seed, name=name, step=memory.step, rank=self.rank)
         prior = None
-        if before is not None and before.memory.prior is not None:
-            last, symbols = before.memory.prior
-            if type(last) is type(codec):  # a codec knows what its own parameters change
-                prior = symbols
+        # A codec handles the symbols of other parameters, but not of other codecs.
+        if memory.prior is not None and type(memory.prior[0]) is type(codec):
+            prior = memory.prior[1]
         try:
             symbols = codec._quantize_residual(tensor, residual, decay, seed, prior, left)
-            if late and codec.keeps_nonfinite and self.nonfinite != "propagate":
+            if is_checked_later and codec.keeps_nonfinite and self.nonfinite != "propagate":
                 check_left(left, tensor.values, residual, decay, "grad")
             payload = codec._pack(symbols).settled(data_too=True)
             frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, key).to_bytes()
         except ParameterError:
-            finite = self._finite(tensor, residual, decay)  # says it better, if that is the reason
-            if not late or finite is tensor:
+            finite = self._finite(tensor, residual, decay)  # may raise a better message
+            if not is_checked_later or finite is tensor:
                 raise
             return self._compress(tensors, name, finite, key)
         norm = _l1_norm(tensor.values) if self.track else None
-        kept = None if before is None else before.memory.prior
-        if codec.uses_prior:
-            kept = codec, settled(symbols)
-        memory = Memory(left.reshape(tensor.shape), step + 1, kept)
+        last = (codec, settled(symbols)) if codec.uses_prior else memory.prior
+        memory = Memory(left.reshape(tensor.shape), memory.step + 1, last)
         tensors.replace(name, residual, _TensorState(memory, gradient_norm=norm))
         return frame
 
-    def _codec_for(self, name: str, tensor: Tensor) -> Codec:
-        if isinstance(self.codec, Policy):
-            codec = self.codec.codec(name, tensor.shape, tensor.dtype)
-        else:
-            codec = self.codec
-        return codec._of_shape(tensor.shape)
-
-    def _finite(self, tensor: Tensor, residual: np.ndarray, decay: np.float32) -> Tensor:
-        """Apply `nonfinite`, and refuse a gradient that makes the residual infinite for good."""
+    def _finite(self, tensor: Tensor, residual: Array, decay: np.float32) -> Tensor:
+        """Apply `nonfinite`, and refuse a gradient that would make the residual infinite."""
         if self.nonfinite == "propagate":
             return tensor
         if self.nonfinite == "zero":
@@ -408,18 +398,21 @@ class Feedback:
         check_corrected(tensor.values, residual, decay, "grad")
         return tensor
 
-    def residual(self, name: str) -> np.ndarray:
-        """Return what is still unsent of a tensor: a read-only float32 array in its shape.
+    def residual(self, name: str) -> Array:
+        """Return the residual of a tensor: the sum of its gradients that is not yet sent.
 
-        No later step changes it. On a device it can be written to, but should not.
+        Returns
+        -------
+        float32 array
+            In the shape of the tensor. Later steps do not change it. It is read-only on the host;
+            do not write to it on a device either.
 
         Raises
         ------
         ParameterError
-            If no gradient of that name was compressed yet.
+            If no gradient of that name has been compressed.
         """
-        with self._tensors.lock(name):
-            shown = self._tensors.show(name)
+        shown = self._tensors.show(name)
         if shown is None:
             raise ParameterError.of("name", name, "one that was compressed before")
         view = shown.array.view()
@@ -428,40 +421,37 @@ class Feedback:
         return view
 
     def memory(self, name: str) -> Memory:
-        """Return what is kept of a tensor, for `restore`; see `forget`.
+        """Return the state of a tensor, for `restore`; call `forget` when it is not needed.
 
         Nothing is copied: the next step writes to another array.
         """
-        with self._tensors.lock(name):
-            return self._tensors.lend(name)
+        return self._tensors.lend(name)
 
     def restore(self, name: str, memory: Memory) -> None:
-        """Return to a `memory` of the tensor: what was compressed since was not sent.
+        """Restore a `memory` of the tensor, to undo steps whose messages were not used.
 
-        So it is where a step is given up, as when the gradient of another worker held Inf.
+        For instance, all workers undo a step in which one worker's gradient contained Inf.
         """
-        with self._tensors.lock(name):
-            self._tensors.restore(name, memory)
+        self._tensors.restore(name, memory)
 
     def forget(self, name: str, memory: Memory) -> None:
-        """Take back a `memory` of the tensor that no one uses any more, once.
+        """Release a `memory` of the tensor; call this once for each.
 
-        A later step may write to its array, which saves fresh memory.
+        A later step may then reuse its array.
         """
         if memory.residual is not None:
-            with self._tensors.lock(name):
-                self._tensors.take_back(name, memory.residual)
+            self._tensors.take_back(name, memory.residual)
 
     def l1_norms(self, name: str) -> L1Norms:
-        """Return the L1 norms of a tensor's last gradient and of what is still unsent of it.
+        """Return the L1 norms of a tensor's last gradient and of its residual.
 
-        Where decay is below 1 the one should stay a small multiple of the other (Chen et al.,
-        "Convert, compress, correct", arXiv 2203.09044, Fig. 3).
+        With a decay below 1, the residual's norm should stay a small multiple of the gradient's
+        (Chen et al., "Convert, compress, correct", arXiv 2203.09044, Fig. 3).
 
         Raises
         ------
         ParameterError
-            If no gradient of that name was compressed yet by this object, with ``track=True``.
+            If this object has not compressed a gradient of that name with ``track=True``.
         """
         with self._tensors.lock(name):
             state = self._tensors.states.get(name)
@@ -471,16 +461,16 @@ class Feedback:
             return L1Norms(state.gradient_norm, _l1_norm(state.array.reshape(-1)))
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return residuals and step counts as plain arrays, copied.
+        """Return copies of the residuals, step counts and priors as NumPy arrays.
 
-        What it has of a tensor is of one step of that tensor, also while threads compress.
+        The entries of one tensor belong to the same step, even while threads compress.
 
         Returns
         -------
         dict
-            ``"residual:NAME"``: float32 array in the tensor's shape; ``"step:NAME"``: int64 scalar
-            array; and where the codec goes on from its last message, ``"prior:NAME"``: uint8
-            array, a frame of that.
+            ``"residual:NAME"``: float32 array in the tensor's shape. ``"step:NAME"``: int64 scalar
+            array. ``"prior:NAME"``, if the codec uses its last message: uint8 array, a frame of
+            that message.
         """
         residuals: dict[str, np.ndarray] = {}
         steps: dict[str, np.ndarray] = {}
@@ -489,7 +479,7 @@ class Feedback:
         for name in list(tensors.states):
             with tensors.lock(name):
                 state = tensors.states.get(name)
-                if state is None:  # taken back meanwhile
+                if state is None:  # undone meanwhile
                     continue
                 residuals[_RESIDUAL + name] = host(state.array).copy()
             steps[_STEP + name] = np.array(state.memory.step, np.int64)
@@ -501,23 +491,23 @@ class Feedback:
         return residuals | steps | priors
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace residuals, step counts and priors by those of `state_dict`.
+        """Replace all residuals, step counts and priors by those of a `state_dict`.
 
-        Calls of `compress` that other threads have begun count as steps before.
+        Calls of `compress` that other threads have begun still update the former state.
 
         Raises
         ------
         ParameterError
-            If `state` is not such a dict; nothing is then replaced.
+            If `state` is no such dict; nothing changes then.
         """
         residuals: dict[str, np.ndarray] = {}
         steps: dict[str, int] = {}
-        priors: dict[str, tuple[Frame, Any]] = {}
-        told = isinstance(state, Mapping) and all(isinstance(key, str) for key in state)
-        for key, value in state.items() if told else [(repr(state), None)]:
+        priors: dict[str, tuple[Frame, Symbols]] = {}
+        is_valid = isinstance(state, Mapping) and all(isinstance(key, str) for key in state)
+        for key, value in state.items() if is_valid else [(repr(state), None)]:
             array = np.asarray(value)
             if key.startswith(_RESIDUAL) and array.dtype == np.float32:
-                residuals[key.removeprefix(_RESIDUAL)] = _copied(array)
+                residuals[key.removeprefix(_RESIDUAL)] = array.copy()
             elif key.startswith(_STEP) and array.shape == () and array.dtype.kind in "iu":
                 steps[key.removeprefix(_STEP)] = int(array)
             elif key.startswith(_PRIOR) and array.ndim == 1 and array.dtype == np.uint8:
@@ -525,7 +515,8 @@ class Feedback:
             else:
                 allowed = "residual:NAME, step:NAME or prior:NAME of a state_dict"
                 raise ParameterError.of("state", key, allowed)
-        if residuals.keys() != steps.keys() or not all(0 <= n < _MOST for n in steps.values()):
+        in_range = all(0 <= step < _MAX_STEPS for step in steps.values())
+        if residuals.keys() != steps.keys() or not in_range:
             raise ParameterError("state: each name must have a residual and a step count")
         for name, (frame, _) in priors.items():
             if name not in residuals or frame.shape != residuals[name].shape:
@@ -541,16 +532,17 @@ class Feedback:
 
 
 class Transaction:
-    """Steps of a `Feedback` that are kept together, or taken back together.
+    """Steps of a `Feedback` that are committed together or rolled back together.
 
-    A training step compresses many tensors. Where it turns out in the end that the step does not
-    count, all of them must have their residual, step count and prior of before.
+    A training step compresses many tensors. If the step turns out to be invalid, `rollback`
+    restores the residual, step count and prior of all of them.
 
-    Until then there is a second array for each residual that a step has replaced.
+    Until then each replaced residual takes a second array.
 
     Parameters
     ----------
     feedback : Feedback
+        Object whose steps this transaction controls.
     """
 
     def __init__(self, feedback: Feedback) -> None:
@@ -558,7 +550,7 @@ class Transaction:
         self._before: dict[str, Memory] = {}
 
     def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
-        """Compress as `Feedback.compress` does; the first call for a name notes its memory."""
+        """Compress as `Feedback.compress` does; the first call for a name records its memory."""
         if name not in self._before:
             self._before[name] = self.feedback.memory(name)
         return self.feedback.compress(name, grad, key=key)
@@ -570,35 +562,28 @@ class Transaction:
             self.feedback.forget(name, memory)
 
     def rollback(self) -> None:
-        """Take back all steps since the last commit or rollback."""
+        """Undo all steps since the last commit or rollback."""
         for name, memory in self._before.items():
             self.feedback.restore(name, memory)
         self.commit()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return the `Feedback.state_dict` of before the steps that may yet be taken back."""
+        """Return the `Feedback.state_dict` without the steps that are not committed."""
         before = copy.copy(self.feedback)
         for name, memory in self._before.items():
             before.restore(name, memory)
         return before.state_dict()
 
 
-def _copied(array: np.ndarray) -> np.ndarray:
-    """Return a copy of a float32 array, on the same device."""
-    copy = empty_beside(array.size, np.float32, array).reshape(array.shape)
-    copy[...] = array
-    return copy
-
-
-def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Any]:
-    """Return a frame of a state_dict, and its symbols."""
+def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Symbols]:
+    """Return the frame in an entry of a state_dict, and its symbols."""
     try:
         frame = Frame.from_bytes(array.tobytes(), limits=_NO_LIMITS)
         return frame, frame.codec.unpack(frame.payload, frame.shape)
     except FormatError as error:
-        raise ParameterError(f"state: {key} is no frame: {error}") from error
+        raise ParameterError(f"state: {key} is not a frame: {error}") from error
 
 
-def _l1_norm(values: np.ndarray) -> float:
+def _l1_norm(values: Array) -> float:
     _, total = signs.quantize(values, squares=False)
     return float(total)

@@ -1,8 +1,8 @@
-"""gcodec for JAX: arrays of any device in and out, and inside `jax.jit` through a callback.
+"""Adapter for JAX: arrays of any device, also inside `jax.jit`.
 
-Under `jit` shapes are static, so a frame lies at the start of a buffer as long as the longest one,
-`encode_padded`; and `roundtrip` gives what the far end would decode, in one callback. Codecs run
-on the host. Needs the extra ``jax``.
+Under `jit` shapes are static, so `encode_padded` returns the frame at the start of a buffer of the
+largest size. `roundtrip` encodes and decodes in one callback. Codecs run on the host. This module
+needs the extra ``jax``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ except ImportError as error:
 import numpy as np
 
 from gcodec import api
-from gcodec.arrays.intake import NonFinite
+from gcodec.arrays.nonfinite import NonFinite
+from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import check_seed
@@ -28,28 +29,30 @@ from gcodec.wire.primitives import INTEGERS
 
 def encode(
     x: jax.Array,
-    codec: Any,
+    codec: CodecLike,
     *,
     seed: int = 0,
     name: str | None = None,
     nonfinite: NonFinite = "raise",
     key: bytes | None = None,
 ) -> bytes:
-    """Compress one array, of any device, to a frame; outside of `jit`.
+    """Compress one array to a frame, outside of `jit`.
 
-    As `gcodec.encode`, but an array that is not on the host is copied there.
+    The function copies an array on another device to the host and calls `gcodec.encode`.
 
     Parameters
     ----------
     x : jax.Array
-        float32, float16, bfloat16 or float64.
+        Array of float32, float16, bfloat16 or float64.
     codec : str, mapping or Codec
+        Codec and its parameters; see `gcodec.parse`.
     seed, name, nonfinite, key
         See `gcodec.encode`.
 
     Returns
     -------
     bytes
+        The frame.
 
     Raises
     ------
@@ -69,23 +72,24 @@ def decode(
     limits: Limits | None = None,
     key: bytes | None = None,
 ) -> jax.Array:
-    """Decode a frame to an array; outside of `jit`.
+    """Decode a frame to an array, outside of `jit`.
 
     Parameters
     ----------
     frame : bytes-like
+        One frame.
     like : jax.Array, optional
-        The result takes its dtype, device and sharding; its shape must be the frame's.
+        Array of the frame's shape, whose dtype, device and sharding the result takes.
     device : jax.Device or Sharding, optional
-        Where there is no `like`: of the result. Default: JAX's own.
+        Device of the result if `like` is not given. Default: JAX's default device.
     limits, key
         See `gcodec.decode`.
 
     Returns
     -------
     jax.Array
-        Of the frame's shape; of its dtype where `like` asks for no other, but that of float64 is
-        float32 unless JAX has it enabled.
+        Array of the frame's shape, in the dtype of `like` or of the frame. Without `like`,
+        float64 becomes float32 unless JAX has x64 enabled.
 
     Raises
     ------
@@ -96,25 +100,26 @@ def decode(
     return array if like is not None else jax.device_put(array, device)
 
 
-def roundtrip(x: Any, codec: Any, *, seed: Any = 0) -> jax.Array:
-    """Return what the far end of a wire would decode; also under `jit` and `vmap`.
+def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
+    """Encode and decode an array; also under `jit` and `vmap`.
 
-    NaN and Inf are left to the codec where it takes them, and refused, which fails the
-    computation, where it does not. It has no derivative: apply it to gradients, not to what they
-    are taken of.
+    The computation fails if the array contains NaN or Inf and the codec does not accept them. The
+    function has no derivative: apply it to gradients, not inside a function to differentiate.
 
     Parameters
     ----------
     x : array
-        float32, float16, bfloat16 or float64; it may be traced.
+        Array of float32, float16, bfloat16 or float64; it may be traced.
     codec : str, mapping or Codec
+        Codec and its parameters; see `gcodec.parse`.
     seed : int or integer array
-        See `gcodec.encode`; an array may be traced, such as the count of steps.
+        Seed for stochastic rounding; see `gcodec.encode`. An array, such as the step count, may
+        be traced.
 
     Returns
     -------
     jax.Array
-        Of the shape and dtype of `x`.
+        Decoded array, of the shape and dtype of `x`.
 
     Examples
     --------
@@ -128,50 +133,51 @@ def roundtrip(x: Any, codec: Any, *, seed: Any = 0) -> jax.Array:
 
     def on_host(values: Any, seed: Any) -> np.ndarray:
         frame = _encode(values, codec, seed)
-        array: np.ndarray = api.decode(frame, limits=_of_elements(np.size(values)))
+        array: np.ndarray = api.decode(frame, limits=_limits(np.size(values)))
         return array
 
-    shape = jax.ShapeDtypeStruct(np.shape(x), _dtype(x))
-    result: jax.Array = jax.pure_callback(on_host, shape, x, seed, vmap_method="sequential")
+    result_type = jax.ShapeDtypeStruct(np.shape(x), _dtype(x))
+    result: jax.Array = jax.pure_callback(on_host, result_type, x, seed, vmap_method="sequential")
     return result
 
 
-def encode_padded(x: Any, codec: Any, *, seed: Any = 0) -> tuple[jax.Array, jax.Array]:
-    """Compress one array to a frame and zeros behind it; also under `jit` and `vmap`.
+def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array, jax.Array]:
+    """Compress one array to a frame, padded with zeros; also under `jit` and `vmap`.
 
     Parameters
     ----------
     x, codec, seed
-        As for `roundtrip`.
+        See `roundtrip`.
 
     Returns
     -------
     buffer : (m,) uint8 array
-        The frame, then zeros; m is ``codec.max_encoded_nbytes(x.size)``.
-    length : int32 array of no dimension
-        Bytes of the frame.
+        The frame followed by zeros; m is ``codec.max_encoded_nbytes(x.size)``.
+    length : () int32 array
+        Number of bytes of the frame.
 
     Raises
     ------
     ParameterError
-        If such a frame may be of 2 GiB or more.
+        If the frame may take 2 GiB or more.
     """
     codec = parse(codec)
     _check_seed(seed)
-    dtype = _dtype(x).name
-    kept = dtype if codec.takes_integers and dtype in INTEGERS else "float32"
-    room = codec._of_shape(np.shape(x)).max_encoded_nbytes(math.prod(np.shape(x)), dtype=kept)
-    if room > np.iinfo(np.int32).max:
-        raise ParameterError.of("x.shape", np.shape(x), "of which a frame is below 2 GiB")
+    dtype, shape = _dtype(x).name, np.shape(x)
+    if not codec.takes_integers or dtype not in INTEGERS:
+        dtype = "float32"  # all floats have the same bound; other dtypes fail in the callback
+    max_nbytes = codec._of_shape(shape).max_encoded_nbytes(math.prod(shape), dtype=dtype)
+    if max_nbytes > np.iinfo(np.int32).max:
+        raise ParameterError.of("x.shape", shape, "small enough for a frame below 2 GiB")
 
     def on_host(values: Any, seed: Any) -> tuple[np.ndarray, np.ndarray]:
         frame = _encode(values, codec, seed)
-        buffer = np.zeros(room, np.uint8)
+        buffer = np.zeros(max_nbytes, np.uint8)
         buffer[: len(frame)] = np.frombuffer(frame, np.uint8)
         return buffer, np.array(len(frame), np.int32)
 
-    shapes = (jax.ShapeDtypeStruct((room,), np.uint8), jax.ShapeDtypeStruct((), np.int32))
-    buffer, length = jax.pure_callback(on_host, shapes, x, seed, vmap_method="sequential")
+    results = (jax.ShapeDtypeStruct((max_nbytes,), np.uint8), jax.ShapeDtypeStruct((), np.int32))
+    buffer, length = jax.pure_callback(on_host, results, x, seed, vmap_method="sequential")
     return buffer, length
 
 
@@ -181,37 +187,41 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     Parameters
     ----------
     buffer : (m,) uint8 array
-    length : integer array of no dimension
+        Buffer that begins with the frame.
+    length : () integer array
+        Number of bytes of the frame.
     like : array or ShapeDtypeStruct
-        Of the shape and dtype of the tensor, which the frame must have; only these are looked at.
+        Object with the shape and dtype that the frame must have.
 
     Returns
     -------
     jax.Array
-        Of the shape and dtype of `like`.
+        Decoded array, of the shape and dtype of `like`.
     """
-    shape = jax.ShapeDtypeStruct(np.shape(like), _dtype(like))
+    result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype(like))
 
     def on_host(buffer: Any, length: Any) -> np.ndarray:
         frame = np.asarray(buffer)[: int(length)].tobytes()
-        array: np.ndarray = api.decode(frame, limits=_of_elements(shape.size))
-        if (array.shape, array.dtype) != (shape.shape, shape.dtype):
-            found = (array.shape, array.dtype.name)
-            allowed = f"{(shape.shape, shape.dtype.name)}, the shape and dtype of like"
-            raise ParameterError.of("frame", found, allowed)
+        array: np.ndarray = api.decode(frame, limits=_limits(result_type.size))
+        if (array.shape, array.dtype) != (result_type.shape, result_type.dtype):
+            decoded = (array.shape, array.dtype.name)
+            allowed = f"{(result_type.shape, result_type.dtype.name)}, the shape and dtype of like"
+            raise ParameterError.of("frame", decoded, allowed)
         return array
 
-    result: jax.Array = jax.pure_callback(on_host, shape, buffer, length, vmap_method="sequential")
+    result: jax.Array = jax.pure_callback(
+        on_host, result_type, buffer, length, vmap_method="sequential"
+    )
     return result
 
 
-def _encode(values: Any, codec: Any, seed: Any) -> bytes:
+def _encode(values: Any, codec: Codec, seed: Any) -> bytes:
     frame: bytes = api.encode(np.asarray(values), codec, seed=int(seed), nonfinite="propagate")
     return frame
 
 
 def _check_seed(seed: Any) -> None:
-    """Raise `ParameterError` for what is no integer, as its value may be known later."""
+    """Raise `ParameterError` unless the seed is an integer; its value may not be known yet."""
     dtype = getattr(seed, "dtype", None)
     if dtype is None:
         check_seed(seed)
@@ -220,10 +230,11 @@ def _check_seed(seed: Any) -> None:
 
 
 def _dtype(x: Any) -> np.dtype[Any]:
-    """Return the dtype of an array, which has one that JAX can return."""
-    found: np.dtype[Any] = jax.dtypes.canonicalize_dtype(x.dtype)
-    return found
+    """Return the dtype that JAX can return for an array: float32 for float64 without x64."""
+    dtype: np.dtype[Any] = jax.dtypes.canonicalize_dtype(x.dtype)
+    return dtype
 
 
-def _of_elements(n: int) -> Limits:
+def _limits(n: int) -> Limits:
+    """Return limits for a tensor of n elements."""
     return Limits(max(n, 1), max(8 * n, 1))

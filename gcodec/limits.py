@@ -1,4 +1,4 @@
-"""Bounds on what untrusted bytes may make a reader allocate."""
+"""Bounds on the memory that untrusted bytes may make a reader allocate."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gcodec.errors import LimitExceeded, ParameterError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that a decoder or file reader checks before it allocates.
+    """Bounds that decoders and file readers check before they allocate memory.
 
     Parameters
     ----------
     max_elements : int
-        Most elements of one tensor.
+        Largest number of elements of a tensor.
     max_bytes : int
-        Most bytes of one decoded tensor.
+        Largest size of a decoded tensor in bytes.
     max_ratio : float, optional
-        Most decoded bytes per encoded byte. None sets no such bound.
+        Largest ratio of decoded to encoded bytes. Default: no such bound.
 
     Raises
     ------
@@ -33,7 +33,7 @@ class Limits:
     max_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        """Reject bounds that could not bound anything."""
+        """Refuse bounds that are not positive numbers."""
         for name in ("max_elements", "max_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -48,12 +48,12 @@ class Limits:
 
     @classmethod
     def given(cls, limits: Limits | None) -> Limits:
-        """Return the limits that a caller gave, or for None those by default.
+        """Return the caller's limits, or the default limits for None.
 
         Raises
         ------
         ParameterError
-            For what is something else, which would bound nothing.
+            If `limits` is another object, which would bound nothing.
         """
         if limits is None:
             return cls()
@@ -62,34 +62,35 @@ class Limits:
         return limits
 
     def check(
-        self, what: str, elements: int, nbytes: int, source_nbytes: int | None = None
+        self, subject: str, elements: int, nbytes: int, source_nbytes: int | None = None
     ) -> None:
         """Raise unless a tensor stays within the bounds.
 
         Parameters
         ----------
-        what : str
-            What is about to be decoded, for the message.
+        subject : str
+            Subject of the error message, such as "the frame".
         elements : int
-            Its number of elements.
+            Number of elements of the tensor.
         nbytes : int
-            The bytes that it needs once decoded.
+            Size of the decoded tensor in bytes.
         source_nbytes : int, optional
-            The encoded bytes that it comes from, for `max_ratio`.
+            Size of the encoded tensor in bytes, to check `max_ratio`.
 
         Raises
         ------
         LimitExceeded
-            If a bound is passed; the message names it, both numbers and how to raise it.
+            If the tensor exceeds a bound. The message states the bound, both numbers and the
+            limits that would allow the tensor.
         """
         if elements > self.max_elements:
             raise LimitExceeded(
-                f"{what} has {elements} elements, more than max_elements={self.max_elements}; "
+                f"{subject} has {elements} elements, more than max_elements={self.max_elements}; "
                 f"to allow it, pass limits=gcodec.Limits(max_elements={elements})"
             )
         if nbytes > self.max_bytes:
             raise LimitExceeded(
-                f"{what} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
+                f"{subject} needs {nbytes} bytes, more than max_bytes={self.max_bytes}; "
                 f"to allow it, pass limits=gcodec.Limits(max_bytes={nbytes})"
             )
         if self.max_ratio is None or source_nbytes is None:
@@ -97,7 +98,7 @@ class Limits:
         source = max(source_nbytes, 1)
         if nbytes > self.max_ratio * source:
             raise LimitExceeded(
-                f"{what} decodes {source_nbytes} bytes to {nbytes}, more than "
+                f"{subject} decodes {source_nbytes} bytes to {nbytes}, more than "
                 f"max_ratio={self.max_ratio} times as many; to allow it, "
                 f"pass limits=gcodec.Limits(max_ratio={math.ceil(nbytes / source)})"
             )

@@ -1,6 +1,6 @@
-"""The wires of MPI, through mpi4py.
+"""Communicator for MPI, through mpi4py.
 
-Needs the extra ``mpi``, and an MPI library.
+This module needs the extra ``mpi`` and an MPI library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 try:
     from mpi4py import MPI
-except ImportError as error:  # also where there is no MPI library
+except ImportError as error:  # mpi4py also raises this without an MPI library
     raise ImportError(f"gcodec.mpi needs mpi4py: pip install 'gcodec[mpi]' ({error})") from error
 
 import numpy as np
@@ -20,16 +20,20 @@ from gcodec.errors import ParameterError
 
 
 class MPICommunicator:
-    """A communicator of MPI as a `gcodec.training.communicator.Communicator`.
+    """MPI communicator with the methods of `gcodec.training.communicator.Communicator`.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm, optional
-        It is duplicated, so that messages cannot meet those of others. Default: that of all.
+        Communicator to duplicate; the duplicate keeps gcodec's messages apart from others.
+        Default: ``COMM_WORLD``.
 
     Attributes
     ----------
-    rank, size : int
+    rank : int
+        Rank of this process.
+    size : int
+        Number of processes.
     """
 
     def __init__(self, comm: Any = None) -> None:
@@ -38,7 +42,7 @@ class MPICommunicator:
         self.size: int = self.comm.Get_size()
 
     def all_gather(self, message: bytes) -> list[bytes]:
-        """Send one message to all; return those of all in the order of ranks."""
+        """Send a message to all ranks; return the messages of all ranks, in order."""
         sizes = np.empty(self.size, np.int64)
         self.comm.Allgather(np.array([len(message)], np.int64), sizes)
         received = np.empty(int(sizes.sum()), np.uint8)
@@ -48,24 +52,25 @@ class MPICommunicator:
         return _split(received, sizes)
 
     def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send message i to rank i; return what all sent to this one, in the order of ranks."""
+        """Send message i to rank i; return the messages to this rank, in the order of ranks."""
         if len(messages) != self.size:
             raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
         sizes = np.array([len(message) for message in messages], np.int64)
-        coming = np.empty_like(sizes)
-        self.comm.Alltoall(sizes, coming)
-        received = np.empty(int(coming.sum()), np.uint8)
+        received_sizes = np.empty_like(sizes)
+        self.comm.Alltoall(sizes, received_sizes)
+        received = np.empty(int(received_sizes.sum()), np.uint8)
         self.comm.Alltoallv(
             [joined(messages), sizes, _starts(sizes), MPI.BYTE],
-            [received, coming, _starts(coming), MPI.BYTE],
+            [received, received_sizes, _starts(received_sizes), MPI.BYTE],
         )
-        return _split(received, coming)
+        return _split(received, received_sizes)
 
     def all_reduce(self, values: np.ndarray) -> None:
-        """Replace a float32 array by the sum of those of all: the same bits on every rank."""
+        """Replace a float32 array by the sum over all ranks, with the same bits on every rank."""
         if values.dtype != np.float32 or not values.flags.writeable:
             raise ParameterError("values: must be a float32 array that can be written to")
-        # MPI advises, but does not promise, that Allreduce gives all ranks the same bits.
+        # The MPI standard recommends, but does not require, that all ranks get the same bits from
+        # Allreduce.
         total = np.require(values, requirements=["C"])
         if self.rank == 0:
             self.comm.Reduce(MPI.IN_PLACE, total)
@@ -75,7 +80,7 @@ class MPICommunicator:
         values[...] = total
 
     def exchange(self, to: int, message: bytes) -> bytes:
-        """Send a message to one member, which calls this as well; return the message of it."""
+        """Send a message to rank `to`, which calls this method too, and return its message."""
         size = np.empty(1, np.int64)
         self.comm.Sendrecv(np.array([len(message)], np.int64), to, recvbuf=size, source=to)
         received = np.empty(int(size[0]), np.uint8)
@@ -83,7 +88,7 @@ class MPICommunicator:
         return received.tobytes()
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
-        """Return the message of `root`; that of the others is not looked at."""
+        """Return the message of rank `root`; the messages of other ranks are ignored."""
         size = np.array([len(message)], np.int64)
         self.comm.Bcast(size, root)
         if self.rank == root:

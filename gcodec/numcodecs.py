@@ -1,6 +1,6 @@
-"""gcodec for numcodecs, and so for Zarr 2: any codec under the id ``gcodec``.
+"""Adapter for numcodecs and Zarr 2: every codec under the id ``gcodec``.
 
-Needs the extra ``numcodecs``.
+This module needs the extra ``numcodecs``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ except ImportError as error:
 import numpy as np
 
 from gcodec import api
-from gcodec.arrays.intake import NUMPY_DTYPES, NonFinite, check_nonfinite
-from gcodec.arrays.protocols import dtype_error
+from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
+from gcodec.arrays.source import NUMPY_DTYPES, inspect
+from gcodec.codec import CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import check_seed
@@ -28,28 +29,31 @@ from gcodec.wire.primitives import FLOATS, INTEGERS
 
 
 class GradientCodec(NumcodecsCodec):
-    """Frames of one codec.
+    """Numcodecs codec that stores each chunk as a frame.
 
     Parameters
     ----------
     spec : str, mapping or Codec
-        See `gcodec.parse`.
+        Codec of the frames; see `gcodec.parse`.
     seed : int
-        From 0 to 2**64 - 1; of every chunk, so their rounding errors are alike.
+        Seed for stochastic rounding, from 0 to 2**64 - 1. All chunks use the same seed, so their
+        rounding errors are correlated.
     nonfinite : {"raise", "zero", "propagate"}
+        Policy for NaN and Inf; see `gcodec.encode`.
     dtype : str, optional
-        Of the values in a buffer that says none, such as bytes: float32, float16, bfloat16 or
-        float64.
+        Dtype of the values in buffers without a dtype, such as bytes: float32, float16, bfloat16
+        or float64.
 
     Raises
     ------
     ParameterError
+        If an argument is invalid.
 
     Examples
     --------
     >>> import numcodecs, numpy as np
     >>> from gcodec.numcodecs import GradientCodec
-    >>> numcodecs.register_codec(GradientCodec)  # what the installed package does by itself
+    >>> numcodecs.register_codec(GradientCodec)  # installing gcodec does this, too
     >>> codec = numcodecs.get_codec({"id": "gcodec", "spec": "mxnet-2bit"})
     >>> codec.decode(codec.encode(np.array([[0.7, -0.2, -0.9]], np.float32)))
     array([[ 0.5,  0. , -0.5]], dtype=float32)
@@ -59,7 +63,7 @@ class GradientCodec(NumcodecsCodec):
 
     def __init__(
         self,
-        spec: Any,
+        spec: CodecLike,
         seed: int = 0,
         nonfinite: NonFinite = "raise",
         dtype: str | None = None,
@@ -73,16 +77,16 @@ class GradientCodec(NumcodecsCodec):
         self.dtype = dtype
 
     def encode(self, buf: Any) -> bytes:
-        """Compress an array, or another buffer, to a frame.
+        """Compress an array or another buffer to a frame.
 
         An array in Fortran order is encoded as its transpose, which has the same memory.
 
         Raises
         ------
         TypeError
-            For values that are not floating-point, and bytes where there is no `dtype`.
+            If the values are not floating-point, or the buffer has no dtype and `dtype` is None.
         ValueError
-            For memory that is not contiguous; `ParameterError` is one as well.
+            If the memory is not contiguous; or a `ParameterError`, see `gcodec.encode`.
         """
         array = ensure_ndarray(buf)
         if array.dtype.kind in "OMm":
@@ -92,9 +96,9 @@ class GradientCodec(NumcodecsCodec):
         if not array.flags.c_contiguous:
             array = array.T
         if self.dtype is not None and array.dtype.kind in "ui":
-            array = _values(array.reshape(-1), self.dtype)
+            array = _reinterpreted(array.reshape(-1), self.dtype)
         if array.dtype.name in INTEGERS:
-            raise dtype_error(array, "buf", array.dtype.name)
+            raise inspect(array, "buf").dtype_error(array.dtype.name)
         frame: bytes = api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
         return frame
 
@@ -104,8 +108,9 @@ class GradientCodec(NumcodecsCodec):
         Parameters
         ----------
         buf : bytes-like
+            The frame.
         out : writable buffer, optional
-            Of the size of the result.
+            Buffer of the size of the result, which receives the result.
 
         Returns
         -------
@@ -114,6 +119,9 @@ class GradientCodec(NumcodecsCodec):
         Raises
         ------
         FormatError
+            If the frame is damaged or is no frame.
+        ParameterError
+            If `out` has another size.
         """
         data = ensure_bytes(buf)
         if out is None:
@@ -126,11 +134,12 @@ class GradientCodec(NumcodecsCodec):
         return out
 
 
-def _values(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Return what (n,) bytes, or integers that are the bits of values, stand for."""
-    wanted = np.dtype(NUMPY_DTYPES[dtype])
-    if array.itemsize not in (1, wanted.itemsize):
+def _reinterpreted(array: np.ndarray, dtype: str) -> np.ndarray:
+    """View (n,) bytes, or integers that are bit patterns, as values of `dtype`."""
+    value_dtype = NUMPY_DTYPES[dtype]
+    itemsize = value_dtype.itemsize
+    if array.itemsize not in (1, itemsize):
         raise TypeError(f"buf has dtype {array.dtype}: must be bytes, or the bits of {dtype}")
-    if array.nbytes % wanted.itemsize:
-        raise ParameterError.of("buf.nbytes", array.nbytes, f"a multiple of {wanted.itemsize}")
-    return array.view(np.uint8).view(wanted)
+    if array.nbytes % itemsize:
+        raise ParameterError.of("buf.nbytes", array.nbytes, f"a multiple of {itemsize}")
+    return array.view(np.uint8).view(value_dtype)

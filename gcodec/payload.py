@@ -1,66 +1,70 @@
-"""One message: its published bytes, and what belongs to them."""
+"""The payload of one message, and the selection of the shortest of several candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from gcodec.kernels.prefix.table_choice_cuda import Gate, choose_string
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, Leading, fetch
-from gcodec.runtime.device import device_of, host
+from gcodec.runtime.device import device_of, host, placed
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.seek import SeekTable
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class PrefixedBytes(NamedTuple):
-    """Bytes on a device into which the host puts others, when it knows them.
+    """Bytes on a device, into which the host inserts a header after the device is done.
 
     Attributes
     ----------
-    array : (n,) uint8 array
-        Without them, and with room behind.
+    array : (n,) uint8 array on the device
+        The bytes without the header, with spare room at the end.
     lead : int
-        How many come before them.
-    front : callable
-        Returns them, as a uint8 array on the host, once all is known.
+        Number of bytes of `array` that precede the header.
+    header : callable
+        Returns the header, a uint8 array on the host, once all deferred numbers are known.
     nbits : Deferred
-        Bits of the array that count.
+        Number of valid bits in `array`.
     """
 
-    array: Any
+    array: Array
     lead: int
-    front: Callable[[], np.ndarray]
-    nbits: Any
+    header: Callable[[], np.ndarray]
+    nbits: Deferred
 
-    def joined(self, held: Any, nbytes: int) -> Any:
-        """Return the first bytes of all, given the array, where that lies."""
-        device, front = device_of(held), self.front()
-        parts = held[: self.lead], front, held[self.lead : max(nbytes - front.size, self.lead)]
-        if device is None:
-            found: Any = np.concatenate(parts)[:nbytes]
-            return found
-        out, at = device.empty(self.lead + front.size + parts[2].size, np.uint8), 0
-        for part in (parts[0], device.to_device(front), parts[2]):
-            out[at : at + part.size], at = part, at + part.size
+    def joined(self, array: Array, nbytes: int) -> Array:
+        """Return the first bytes of `array`, or of its copy on the host, with the header."""
+        header = placed(self.header(), array)
+        start, end = self.lead, self.lead + header.size
+        out = empty_beside(max(nbytes, end), np.uint8, array)
+        out[:start], out[start:end] = array[:start], header
+        out[end:] = array[start : start + out.size - end]
         return out[:nbytes]
 
 
-def array_of(data: Any) -> Any:
-    """Return the array of the data of a message, maybe one into which others will be put."""
+def array_of(data: Array | PrefixedBytes) -> Array:
+    """Return the array of the data of a payload, without a header that is still missing."""
     return data.array if type(data) is PrefixedBytes else data
 
 
 class MissedTarget(NamedTuple):
-    """A target of the encoder that a tensor cannot meet, and what it takes instead.
+    """A target of the encoder that a tensor cannot meet, and the nearest value that it can.
 
     Attributes
     ----------
     parameter : str
-        Such as "bits".
+        Name of the codec's parameter, such as "bits".
     target : float
-        What the codec was asked for.
+        Value of that parameter.
     reached : float
-        The nearest to it that the tensor can have; about, for bits.
+        Nearest value that the tensor can have; for bits an estimate.
     """
 
     parameter: str
@@ -73,24 +77,24 @@ class MissedTarget(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """The published bytes of one message, and what the original keeps outside of them.
+    """The published bytes of one message, and the values that the original system keeps elsewhere.
 
     Attributes
     ----------
     codec : Codec
-        With every ``auto`` resolved.
+        The codec, with every ``auto`` resolved.
     scalars : dict of str to number
-        The values that belong to this message alone, such as a resolved threshold.
+        Values that belong to this message alone, such as a resolved threshold.
     data : (ceil(nbits / 8),) uint8 array
-        On a device, where the tensor was on one and the codec works there. There may be another
-        kind of it until all is known, see `PrefixedBytes`.
+        The bytes. They lie on a device if the tensor lies there and the codec works there. Until
+        `settled`, the array may be longer, or a `PrefixedBytes`.
     nbits : int
-        Bits of the payload, its own norms, tables and padding included.
+        Size of the payload in bits, including its own norms, tables and padding.
     seek : SeekTable or None
-        Where the blocks of its bit string begin.
+        Positions of the blocks of the bit string.
     missed : MissedTarget or None
-        The target that the encoder could not meet. None where it met all, and of a payload that
-        was read: bytes do not tell what was asked for.
+        The target that the encoder could not meet. None if the encoder met all targets, and for a
+        payload that was read, since bytes do not store targets.
     """
 
     codec: Any
@@ -105,113 +109,177 @@ class Payload(NamedTuple):
         return host(self.data).tobytes()
 
     def settled(self, *, data_too: bool = False) -> Payload:
-        """Return it with the numbers that a device has yet to tell, and on demand with its data.
+        """Return the payload with its numbers on the host, and with its data there on demand.
 
-        All are fetched together, with what was noted of them; see `gcodec.runtime.deferred`.
+        Everything is fetched in one wait, with what the call has deferred until then; see
+        `gcodec.runtime.deferred`.
         """
-        return Undecided([self], 0).settled(data_too=data_too)
+        return Selection([self]).settled(data_too=data_too)
 
-    def _later(self) -> list[Deferred]:
+    def _deferred(self) -> list[Deferred]:
         return [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Deferred]
 
-    def _told(self, known: dict[int, np.ndarray], held: np.ndarray) -> Payload:
-        """Return it with its numbers, given their words, and with other data."""
+    def _with_words(self, words: dict[int, np.ndarray], array: Array) -> Payload:
+        """Return the payload with its numbers, read from their words by id, and with this data."""
 
         def number(n: Any) -> Any:
-            return n.tell(known[id(n.words)]) if type(n) is Deferred else n
+            return n.tell(words[id(n.words)]) if type(n) is Deferred else n
 
         scalars = {key: number(n) for key, n in self.scalars.items()}
-        of_numbers = any(type(n) is Deferred for n in self.scalars.values())
-        codec = self.codec.of_message(scalars) if of_numbers else self.codec
+        is_deferred = any(type(n) is Deferred for n in self.scalars.values())
+        codec = self.codec.of_message(scalars) if is_deferred else self.codec
         nbits = number(self.nbits)
         nbytes = -(-nbits // 8)
-        given: Any = self.data
-        data = given.joined(held, nbytes) if type(given) is PrefixedBytes else held[:nbytes]
+        data: Any = self.data
+        data = data.joined(array, nbytes) if type(data) is PrefixedBytes else array[:nbytes]
         return Payload(codec, scalars, data, nbits, number(self.seek), self.missed)
 
-    def _held(self) -> Any:
-        """Return what the host fetches of the data."""
-        nbits: Any = self.nbits
+    def _fetched_data(self) -> Array | Leading:
+        """Return the request by which the host fetches the data."""
         data: Any = self.data
-        if type(data) is PrefixedBytes:
-            return Leading(data.array, *data.nbits.bits)
+        nbits: Any = data.nbits if type(data) is PrefixedBytes else self.nbits
         if type(nbits) is not Deferred or nbits.bits is None:
-            return self.data
-        return Leading(self.data, *nbits.bits)
+            return data
+        return Leading(array_of(data), *nbits.bits)
 
 
-class Undecided(NamedTuple):
-    """Messages of which a device has yet to tell which it is.
+@dataclass(frozen=True, eq=False)
+class Selection(Generic[_T]):
+    """Candidate payloads, or the strings that become payloads, one of which is the message.
+
+    On the host there is only one candidate: the selected one. On a device there are several, and
+    the host learns with the data of the message which of them the kernels wrote.
 
     Attributes
     ----------
-    payloads : list of Payload
-        Maybe of the same data.
-    which : Deferred or int
-    otherwise : callable, optional
-        Given the one that was chosen, returns the number of another one if that is it, or a
-        message on the host, or else None.
+    candidates : sequence
+        Payloads or strings. Several of them may share their data.
+    select : callable
+        Returns the message, given a function that returns the candidate of an index with its
+        numbers and data on the host. Default: the only candidate.
+    numbers : tuple of Deferred
+        Numbers that `select` reads; they are fetched with those of the candidates.
     """
 
-    payloads: list[Payload]
-    which: Any
-    otherwise: Callable[[Payload], Payload | int | None] | None = None
+    candidates: Sequence[_T]
+    select: Callable[[Callable[[int], Payload]], Payload] = lambda payload: payload(0)
+    numbers: tuple[Deferred, ...] = ()
 
-    def settled(self, *, data_too: bool = False) -> Payload:
-        """Return the one that it is; see `Payload.settled`."""
-        first, which = self.payloads[0], self.which
-        told = [number for payload in self.payloads for number in payload._later()]
-        told += [which] if type(which) is Deferred else []
+    def map(self, payload_of: Callable[[_T], _R]) -> Selection[_R]:
+        """Return the same selection among what a function returns for each candidate."""
+        payloads = [payload_of(candidate) for candidate in self.candidates]
+        return Selection(payloads, self.select, self.numbers)
+
+    def settled(self: Selection[Payload], *, data_too: bool = False) -> Payload:
+        """Return the selected payload; see `Payload.settled`."""
+        first = self.candidates[0]
+        numbers = [*self.numbers, *(n for each in self.candidates for n in each._deferred())]
         array = array_of(first.data)
         data_too = data_too and device_of(array) is not None
-        if not told and not data_too:
+        if not numbers and not data_too:
             return first
-        words = {id(number.words): number.words for number in told}
-        held = {id(p.data): p._held() for p in self.payloads} if data_too else {}
-        found = fetch(device_of(array, *told), *words.values(), *held.values())
-        known = dict(zip(words, found, strict=False))
-        data = dict(zip(held, found[len(words) :], strict=True))
-        if type(which) is Deferred:
-            which = which.tell(known[id(which.words)])
+        requests: dict[int, Any] = {id(number.words): number.words for number in numbers}
+        if data_too:
+            requests |= {id(each.data): each._fetched_data() for each in self.candidates}
+        fetched = fetch(device_of(array, *numbers), *requests.values())
+        arrays = dict(zip(requests, fetched, strict=True))
+        for number in self.numbers:
+            number.tell(arrays[id(number.words)])
 
-        def made(number: int) -> Payload:
-            chosen = self.payloads[number]
-            array = data[id(chosen.data)] if data_too else array_of(chosen.data)
-            return chosen._told(known, array)
+        def payload(index: int) -> Payload:
+            chosen = self.candidates[index]
+            data = arrays[id(chosen.data)] if data_too else array_of(chosen.data)
+            return chosen._with_words(arrays, data)
 
-        chosen = made(which)
-        other = self.otherwise(chosen) if self.otherwise else None
-        if other is None:
-            return chosen
-        return made(other) if isinstance(other, int) else other
+        return self.select(payload)
 
 
-class Candidates(NamedTuple):
-    """Strings of which one is taken.
+@dataclass(frozen=True, eq=False)
+class Candidate(Generic[_T]):
+    """A string that an encoder may write, and its price.
 
     Attributes
     ----------
-    strings : list
-    which : Deferred or int
-    told : Deferred, optional
-        Three numbers, the last two of which are: which it is if the string of "context" turns out
-        not to be shorter than it, and its bits.
-    before : int
-        Bits before each string that are not of it.
+    nbits : int or Deferred
+        Price in bits, but for `more_nbits`; for rANS an estimate. A `Deferred` has an int64 word.
+    write : callable
+        Writes the string. Its argument is None if the string is selected, or a `Gate` if a device
+        selects: the kernels then write nothing unless the gate is open.
+    more_nbits : int
+        Bits of the price that `nbits` lacks.
+    count : int or Deferred
+        Number of symbols or bits that an open gate lets through; see `Gate`.
     """
 
-    strings: list[Any]
-    which: Any = 0
-    told: Deferred | None = None
-    before: int = 0
+    nbits: int | Deferred
+    write: Callable[[Gate | None], _T]
+    more_nbits: int = 0
+    count: int | Deferred = 0
 
-    def undecided(self, message: Callable[[Any], Payload]) -> Undecided:
-        """Return what is made of it, given what makes a message of a string."""
+    @property
+    def price(self) -> int:
+        """The whole price in bits, on the host."""
+        return int(self.nbits) + self.more_nbits
 
-        def other(chosen: Payload) -> int | None:
-            if self.told is None or chosen.codec.code != "context":
-                return None
-            _, best, least = map(int, self.told.value)
-            return best if chosen.nbits >= self.before + least else None
 
-        return Undecided([message(made) for made in self.strings], self.which, other)
+class EstimatedCandidate(NamedTuple):
+    """A string whose exact length is known only after it is written.
+
+    Attributes
+    ----------
+    write_below : callable
+        Writes the string on the host if it has fewer than a number of bits; else returns None.
+    plan : callable
+        Plans the string on a device, and returns a `Candidate` whose price is an estimate.
+    min_nbits : int
+        The string is longer than this.
+    lead_nbits : int
+        Bits of the written string that its price does not include.
+    """
+
+    write_below: Callable[[int], Any]
+    plan: Callable[[], Candidate[Any]]
+    min_nbits: int
+    lead_nbits: int
+
+
+def write_shortest(
+    candidates: Sequence[Candidate[_T]], estimated: EstimatedCandidate | None = None
+) -> Selection[_T]:
+    """Select and write the shortest of some strings, the first of equals.
+
+    The host compares prices and writes one string. On a device a kernel compares them, since the
+    host would have to wait for the prices before it could launch the writers. The estimated string
+    is selected if its estimate is below all prices, and if so is its length in the end: where it
+    seems shortest, a device also writes the best of the others.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Not empty.
+    estimated : EstimatedCandidate, optional
+        A further string, the last of equals.
+    """
+    if len(candidates) == 1 and estimated is None:
+        return Selection([candidates[0].write(None)])
+    device = device_of(*(candidate.nbits for candidate in candidates))
+    if device is None:
+        shortest = min(candidates, key=lambda candidate: candidate.price)
+        string = None if estimated is None else estimated.write_below(shortest.price)
+        return Selection([shortest.write(None) if string is None else string])
+    strings = [*candidates] if estimated is None else [*candidates, estimated.plan()]
+    gates, verdict = choose_string(
+        device,
+        [(string.nbits, string.more_nbits, string.count) for string in strings],
+        None if estimated is None else estimated.min_nbits,
+    )
+
+    def select(payload: Callable[[int], Payload]) -> Payload:
+        selected, shortest, nbits = verdict.value.tolist()
+        chosen = payload(selected)
+        if estimated is not None and selected == len(candidates):
+            return chosen if chosen.nbits < estimated.lead_nbits + nbits else payload(shortest)
+        return chosen
+
+    written = [string.write(gate) for string, gate in zip(strings, gates, strict=True)]
+    return Selection(written, select, (verdict,))

@@ -1,4 +1,4 @@
-"""Policies: which codec for which tensor, by its name, number of dimensions and size."""
+"""Policies: rules that pick a codec by a tensor's name, number of dimensions and size."""
 
 from __future__ import annotations
 
@@ -9,34 +9,32 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from gcodec.arrays.intake import size_of
+from gcodec.arrays.source import dimensions
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.errors import ParameterError, brief
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE, MAX_NDIM, encode_name
 
-_KEYS = ("name", "ndim", "min_bytes", "max_bytes", "codec")  # of a rule
+_KEYS = ("name", "ndim", "min_bytes", "max_bytes", "codec")  # keys of a rule
 _SOURCE = "a mapping of globs to specs, or a list of rules"
-_MOST_BYTES = 2**63 - 1
-_TOO_DEEP = "policy: is nested too deep: must be a list of rules"
+_MAX_NBYTES = 2**63 - 1
+_TOO_DEEP = "policy: is nested too deeply: must be a list of rules"
 
 
 class Rule(NamedTuple):
-    """One line of a policy.
+    """One rule of a policy.
 
     Attributes
     ----------
     codec : Codec
-        For the tensors that match.
+        Codec of the tensors that match.
     names : tuple of str
-        Globs, of which the name must match one; empty for any name.
+        Globs of which the tensor's name must match one; empty for any name.
     ndims : tuple of int
-        Allowed numbers of dimensions; empty for any.
+        Allowed numbers of dimensions; empty for any number.
     min_bytes, max_bytes : int
-        Bounds of the size, both inclusive.
+        Inclusive bounds of the tensor's size.
     """
 
     codec: Codec
@@ -46,7 +44,7 @@ class Rule(NamedTuple):
     max_bytes: int
 
     def matches(self, name: str, ndim: int, nbytes: int) -> bool:
-        """Tell whether the rule is for such a tensor."""
+        """Whether the rule applies to a tensor."""
         return (
             (not self.names or any(fnmatch.fnmatchcase(name, glob) for glob in self.names))
             and (not self.ndims or ndim in self.ndims)
@@ -54,45 +52,47 @@ class Rule(NamedTuple):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the rule as a policy's source spells it, without what is left at its default."""
-        found: dict[str, Any] = {}
+        """Return the rule as a mapping for `Policy`, without the keys that have default values."""
+        rule: dict[str, Any] = {}
         for key, values in (("name", self.names), ("ndim", self.ndims)):
             if values:
-                found[key] = values[0] if len(values) == 1 else list(values)
+                rule[key] = values[0] if len(values) == 1 else list(values)
         if self.min_bytes > 0:
-            found["min_bytes"] = self.min_bytes
-        if self.max_bytes < _MOST_BYTES:
-            found["max_bytes"] = self.max_bytes
-        return found | {"codec": str(self.codec)}
+            rule["min_bytes"] = self.min_bytes
+        if self.max_bytes < _MAX_NBYTES:
+            rule["max_bytes"] = self.max_bytes
+        return rule | {"codec": str(self.codec)}
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Policy:
-    """Which codec for which tensor: rules of which the first that matches wins.
+    """Rules that pick a codec for each tensor; the first rule that matches wins.
 
     Parameters
     ----------
     source : mapping or list
-        ``{glob: spec}``, in order, for rules that look at the name only; or a list of rules; or
-        ``{"rules": [...]}`` around that list. A rule is a mapping with the keys
+        ``{glob: spec}`` for rules that depend on the name only, in this order; or a list of
+        rules; or ``{"rules": [...]}`` around such a list. A rule is a mapping with the keys
 
-        - ``"name"``: a glob, or a list of globs of which one must match. ``*``, ``?``, ``[seq]``
-          and ``[!seq]`` are as in `fnmatch.fnmatchcase`: case counts, and ``*`` matches dots and
-          slashes too. For names with brackets: ``[[]`` matches ``[``, and `glob.escape` escapes.
-        - ``"ndim"``: a number of dimensions, or a list of them.
+        - ``"name"``: a glob, or a list of globs of which one must match, with the syntax of
+          `fnmatch.fnmatchcase`: ``*``, ``?``, ``[seq]`` and ``[!seq]``. Case matters, and ``*``
+          also matches dots and slashes. ``[[]`` matches a bracket; `glob.escape` escapes a name.
+        - ``"ndim"``: a number of dimensions, or a list of such numbers.
         - ``"min_bytes"``, ``"max_bytes"``: inclusive bounds of the size in the tensor's own dtype.
         - ``"codec"``: required; a spec, a mapping or a Codec, as for `gcodec.parse`.
 
-        A tensor matches a rule if it meets all that the rule asks for.
+        A tensor matches a rule if it satisfies all keys.
 
     Attributes
     ----------
     rules : tuple of Rule
+        The rules, in order.
 
     Raises
     ------
     ParameterError
-        Names the rule, the key, the value and what is allowed.
+        If the source is invalid. The message states the rule, the key, the value and the allowed
+        values.
 
     Examples
     --------
@@ -115,12 +115,17 @@ class Policy:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Policy:
-        """Read a policy from JSON: an object or a list as `Policy` takes it, bytes in UTF-8.
+        """Read a policy from JSON.
+
+        Parameters
+        ----------
+        text : str or bytes
+            JSON object or list with the structure that `Policy` takes; bytes in UTF-8.
 
         Raises
         ------
         ParameterError
-            Also for a key that stands twice in an object, and for NaN and Infinity.
+            If the text is no JSON, contains NaN, Infinity or a duplicate key, or is no policy.
 
         Examples
         --------
@@ -132,21 +137,22 @@ class Policy:
     def codec(self, name: str | None, shape: Any, dtype: Any) -> Codec:
         """Return the codec for a tensor.
 
-        Integers and booleans are not rules' business: their codec is always ``raw``.
+        Integers and booleans always use ``raw``, whatever the rules.
 
         Parameters
         ----------
         name : str or None
-            A tensor without a name is matched as if its name were empty.
+            Name of the tensor; None matches like an empty name.
         shape : tuple of int
+            Shape of the tensor.
         dtype : str or dtype
-            float32, float16, bfloat16, float64, an integer of 8 to 64 bits or bool; of NumPy,
-            torch or JAX.
+            Dtype of NumPy, torch or JAX, or its name: float32, float16, bfloat16, float64, an
+            integer of 8 to 64 bits, or bool.
 
         Raises
         ------
         ParameterError
-            If no rule matches.
+            If no rule matches, or an argument is invalid.
         """
         if name is not None:
             encode_name(name)
@@ -156,8 +162,8 @@ class Policy:
             raise ParameterError.of("dtype", dtype, f"one of {', '.join(DTYPE_CODES)}")
         if text in INTEGERS:
             return parse("raw")
-        dims = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        ndim, nbytes = len(dims), size_of(dims) * ITEMSIZE[text]
+        sizes = dimensions(shape)
+        ndim, nbytes = len(sizes), math.prod(sizes) * ITEMSIZE[text]
         for rule in self.rules:
             if rule.matches(name or "", ndim, nbytes):
                 return rule.codec
@@ -171,7 +177,7 @@ class Policy:
         return {"rules": [rule.to_dict() for rule in self.rules]}
 
     def to_json(self) -> str:
-        """Return the canonical source as JSON, a line for each rule."""
+        """Return the canonical source as JSON, with one line for each rule."""
         lines = ",\n  ".join(json.dumps(rule.to_dict()) for rule in self.rules)
         return f'{{"rules": [\n  {lines}\n]}}'
 
@@ -182,24 +188,25 @@ class Policy:
 
 def _rules(source: Any) -> tuple[Rule, ...]:
     if isinstance(source, Mapping) and "rules" not in source:
-        found = [_short_rule(glob, spec) for glob, spec in source.items()]
+        rules = [_name_rule(glob, spec) for glob, spec in source.items()]
     elif isinstance(source, Mapping):
         _check_keys("policy", source, ("rules",))
         if not isinstance(source["rules"], (list, tuple)):
             raise ParameterError.of("policy.rules", source["rules"], "a list of rules")
         return _rules(source["rules"])
     elif isinstance(source, (list, tuple)):
-        found = [_rule(f"policy.rules[{place}]", rule) for place, rule in enumerate(source)]
+        rules = [_rule(f"policy.rules[{index}]", rule) for index, rule in enumerate(source)]
     else:
         raise ParameterError.of("policy", source, _SOURCE)
-    if not found:
+    if not rules:
         raise ParameterError.of("policy", source, _SOURCE + "; not empty")
-    return tuple(found)
+    return tuple(rules)
 
 
-def _short_rule(glob: object, spec: object) -> Rule:
+def _name_rule(glob: object, spec: object) -> Rule:
+    """Return the rule for an item of ``{glob: spec}``."""
     if glob in _KEYS:
-        # Someone forgot the list, or passes the mapping of a codec.
+        # The caller forgot the list around a rule, or passed the mapping of a codec.
         raise ParameterError.of(
             f"policy.{glob}",
             spec,
@@ -207,105 +214,105 @@ def _short_rule(glob: object, spec: object) -> Rule:
         )
     if not isinstance(glob, str):
         raise ParameterError.of("policy", glob, _SOURCE)
-    return Rule(_codec(_at("policy", glob), spec), (glob,), (), 0, _MOST_BYTES)
+    return Rule(_codec(_path_to("policy", glob), spec), (glob,), (), 0, _MAX_NBYTES)
 
 
-def _rule(where: str, rule: object) -> Rule:
+def _rule(path: str, rule: object) -> Rule:
+    """Return the rule for a mapping; `path` is its place in the source, for error messages."""
     if not isinstance(rule, Mapping):
-        raise ParameterError.of(where, rule, f"a mapping with the keys {', '.join(_KEYS)}")
-    _check_keys(where, rule, _KEYS)
+        raise ParameterError.of(path, rule, f"a mapping with the keys {', '.join(_KEYS)}")
+    _check_keys(path, rule, _KEYS)
     if "codec" not in rule:
-        raise ParameterError(f"{where}.codec is missing: must be a spec, a mapping or a Codec")
-    least = _bytes(f"{where}.min_bytes", rule.get("min_bytes", 0))
-    most = _bytes(f"{where}.max_bytes", rule.get("max_bytes", _MOST_BYTES))
-    if least > most:
-        raise ParameterError.of(f"{where}.min_bytes", least, f"at most max_bytes={most}")
+        raise ParameterError(f"{path}.codec is missing: must be a spec, a mapping or a Codec")
+    min_bytes = _nbytes(f"{path}.min_bytes", rule.get("min_bytes", 0))
+    max_bytes = _nbytes(f"{path}.max_bytes", rule.get("max_bytes", _MAX_NBYTES))
+    if min_bytes > max_bytes:
+        raise ParameterError.of(f"{path}.min_bytes", min_bytes, f"at most max_bytes={max_bytes}")
     return Rule(
-        _codec(f"{where}.codec", rule["codec"]),
-        _names(f"{where}.name", rule["name"]) if "name" in rule else (),
-        _ndims(f"{where}.ndim", rule["ndim"]) if "ndim" in rule else (),
-        least,
-        most,
+        _codec(f"{path}.codec", rule["codec"]),
+        _names(f"{path}.name", rule["name"]) if "name" in rule else (),
+        _ndims(f"{path}.ndim", rule["ndim"]) if "ndim" in rule else (),
+        min_bytes,
+        max_bytes,
     )
 
 
-def _check_keys(where: str, found: Mapping[Any, object], known: tuple[str, ...]) -> None:
-    for key, value in found.items():
-        if key not in known:
-            allowed = f"left out; the keys are {', '.join(known)}"
-            raise ParameterError.of(_at(where, key), value, allowed)
+def _check_keys(path: str, mapping: Mapping[Any, object], keys: tuple[str, ...]) -> None:
+    for key, value in mapping.items():
+        if key not in keys:
+            allowed = f"left out; the keys are {', '.join(keys)}"
+            raise ParameterError.of(_path_to(path, key), value, allowed)
 
 
-def _at(where: str, key: object) -> str:
-    """Say where the value of a key stands."""
-    named = isinstance(key, str) and key.isidentifier()
-    return f"{where}.{brief(str(key))}" if named else f"{where}[{brief(repr(key))}]"
+def _path_to(path: str, key: object) -> str:
+    """Return the path of the value that a key of a mapping has."""
+    is_plain = isinstance(key, str) and key.isidentifier()
+    return f"{path}.{brief(str(key))}" if is_plain else f"{path}[{brief(repr(key))}]"
 
 
-def _codec(where: str, spec: Any) -> Codec:
+def _codec(path: str, spec: Any) -> Codec:
     try:
         return parse(spec)
     except ParameterError as error:
-        raise ParameterError(f"{where}: {error}") from None
+        raise ParameterError(f"{path}: {error}") from None
 
 
-def _names(where: str, value: object) -> tuple[str, ...]:
+def _names(path: str, value: object) -> tuple[str, ...]:
     globs = value if isinstance(value, (list, tuple)) else [value]
     if not globs or not all(isinstance(glob, str) for glob in globs):
-        raise ParameterError.of(where, value, "a glob or a list of globs")
+        raise ParameterError.of(path, value, "a glob or a list of globs")
     return tuple(dict.fromkeys(globs))
 
 
-def _ndims(where: str, value: object) -> tuple[int, ...]:
+def _ndims(path: str, value: object) -> tuple[int, ...]:
     ndims = value if isinstance(value, (list, tuple)) else [value]
     allowed = f"an integer from 0 to {MAX_NDIM}, or a list of such"
     if not ndims:
-        raise ParameterError.of(where, value, allowed)
-    return tuple(sorted({check_integer(where, ndim, 0, MAX_NDIM, allowed) for ndim in ndims}))
+        raise ParameterError.of(path, value, allowed)
+    return tuple(sorted({check_integer(path, ndim, 0, MAX_NDIM, allowed) for ndim in ndims}))
 
 
-def _bytes(where: str, value: object) -> int:
-    return check_integer(where, value, 0, _MOST_BYTES, "an integer from 0 to 2**63 - 1")
+def _nbytes(path: str, value: object) -> int:
+    return check_integer(path, value, 0, _MAX_NBYTES, "an integer from 0 to 2**63 - 1")
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as it was written, a key that stands twice included."""
+    """Items of a JSON object, duplicate keys included."""
 
 
 def _from_json(text: str | bytes) -> Any:
-    """Read what `Policy` takes out of JSON."""
+    """Parse JSON to the mappings and lists that `Policy` takes."""
     if not isinstance(text, (str, bytes)):
         raise ParameterError.of("policy", text, "JSON text; Policy(...) takes mappings and lists")
     try:
-        found = json.loads(
+        source = json.loads(
             text if isinstance(text, str) else text.decode("utf-8-sig"),
             object_pairs_hook=_Pairs,
-            # Python may refuse to read integers of many digits; as floats they are refused here.
+            # Python may refuse to parse integers of many digits; floats are refused later.
             parse_int=lambda digits: int(digits) if len(digits) <= 20 else float(digits),
         )
-        return _plain("policy.rules" if type(found) is list else "policy", found)
+        return _plain("policy.rules" if type(source) is list else "policy", source)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise ParameterError.of("policy", text, f"JSON: {error.msg} at {place}") from None
+        position = f"line {error.lineno}, column {error.colno}"
+        raise ParameterError.of("policy", text, f"JSON: {error.msg} at {position}") from None
     except UnicodeDecodeError as error:
         raise ParameterError.of("policy", text, f"UTF-8: byte {error.start} is not") from None
     except RecursionError:
         raise ParameterError(_TOO_DEEP) from None
 
 
-def _plain(where: str, value: Any) -> Any:
-    """Turn pairs into dicts, and refuse what JSON or a dict would hide."""
+def _plain(path: str, value: Any) -> Any:
+    """Turn `_Pairs` into dicts; refuse duplicate keys, NaN and Infinity."""
     if isinstance(value, _Pairs):
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, item in value:
-            if key in found:
-                raise ParameterError.of(
-                    _at(where, key), item, "given once, but this is the second"
-                )
-            found[key] = _plain(_at(where, key), item)
-        return found
+            item_path = _path_to(path, key)
+            if key in mapping:
+                raise ParameterError.of(item_path, item, "given once, but this is the second")
+            mapping[key] = _plain(item_path, item)
+        return mapping
     if isinstance(value, list):
-        return [_plain(f"{where}[{place}]", item) for place, item in enumerate(value)]
+        return [_plain(f"{path}[{index}]", item) for index, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
-        raise ParameterError.of(where, value, "a finite number")
+        raise ParameterError.of(path, value, "a finite number")
     return value

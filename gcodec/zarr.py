@@ -1,8 +1,8 @@
-"""gcodec for Zarr 3: any codec as a serializer under the name ``gcodec``.
+"""Adapter for Zarr 3: every codec as a serializer under the name ``gcodec``.
 
     zarr.create_array(store, ..., serializer=gcodec.zarr.GradientCodec("qsgd:s=15"))
 
-Needs the extra ``zarr``.
+This module needs the extra ``zarr``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ except ImportError as error:
 import numpy as np
 
 from gcodec import api
-from gcodec.arrays.intake import NUMPY_DTYPES, NonFinite, check_nonfinite
+from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
+from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.codec import CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
@@ -30,19 +32,22 @@ from gcodec.wire.primitives import FLOATS
 
 @dataclass(frozen=True)
 class GradientCodec(ArrayBytesCodec):
-    """Chunks as frames of one codec.
+    """Zarr serializer that stores each chunk as a frame.
 
     Parameters
     ----------
     spec : str, mapping or Codec
-        See `gcodec.parse`.
+        Codec of the frames; see `gcodec.parse`.
     seed : int
-        From 0 to 2**64 - 1; of every chunk, so their rounding errors are alike.
+        Seed for stochastic rounding, from 0 to 2**64 - 1. All chunks use the same seed, so their
+        rounding errors are correlated.
     nonfinite : {"raise", "zero", "propagate"}
+        Policy for NaN and Inf; see `gcodec.encode`.
 
     Raises
     ------
     ParameterError
+        If an argument is invalid.
     """
 
     is_fixed_size = False
@@ -51,7 +56,7 @@ class GradientCodec(ArrayBytesCodec):
     seed: int = 0
     nonfinite: NonFinite = "raise"
 
-    def __init__(self, spec: Any, seed: int = 0, nonfinite: NonFinite = "raise") -> None:
+    def __init__(self, spec: CodecLike, seed: int = 0, nonfinite: NonFinite = "raise") -> None:
         check_nonfinite(nonfinite)
         object.__setattr__(self, "spec", str(parse(spec)))
         object.__setattr__(self, "seed", check_seed(seed))
@@ -59,22 +64,22 @@ class GradientCodec(ArrayBytesCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> GradientCodec:
-        """Make the codec of an array's metadata."""
+        """Create the serializer from an array's metadata."""
         return cls(**data["configuration"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what an array's metadata says of it."""
+        """Return the entry for an array's metadata."""
         configuration = {"spec": self.spec, "seed": self.seed, "nonfinite": self.nonfinite}
         return {"name": "gcodec", "configuration": configuration}
 
     def validate(self, *, shape: Any, dtype: Any, chunk_grid: Any) -> None:
-        """Raise `ParameterError` for an array of a dtype that is not taken."""
+        """Raise `ParameterError` unless the array has a supported dtype."""
         native = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
         if native.newbyteorder("=") not in [NUMPY_DTYPES[name] for name in FLOATS]:
             raise ParameterError.of("dtype", native.name, f"one of {', '.join(FLOATS)}")
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
-        """Raise NotImplementedError: sizes differ."""
+        """Raise NotImplementedError: the size of a frame depends on the values."""
         raise NotImplementedError
 
     async def _encode_single(self, chunk_array: Any, chunk_spec: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Decoding some elements: the bits of all, what is read for them, and what is refused."""
+"""Range decoding: the same bits as a full decode, the bytes that are read, and refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcodec.wire.seek import SeekTable
 
 RUN = 1 << 16
 SHAPE = (1100, 1264)
-N = SHAPE[0] * SHAPE[1]  # five whole blocks, and runs of one more
+N = SHAPE[0] * SHAPE[1]  # five whole blocks and a few runs of a sixth
 assert 5 * BLOCK + RUN < N < 5 * BLOCK + 2 * RUN - 1000
 
 TABLES = [None, 5, 11, 16, 17, 18]
@@ -29,7 +29,7 @@ each_table = pytest.mark.parametrize("log2_block", TABLES)
 
 @functools.cache
 def frame_of(log2_block: int | None) -> Frame:
-    """A frame of `ecsq`, about 2 bits for each value, with a table of such blocks."""
+    """Return a frame of `ecsq` with about 2 bits per value and a table of such blocks."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal(SHAPE, np.float32) * np.exp2(rng.normal(0, 1, (SHAPE[0], 1)))
     x = (x * np.exp2(rng.normal(0, 1, SHAPE[1]))).astype(np.float32)
@@ -43,19 +43,19 @@ def frame_of(log2_block: int | None) -> Frame:
 
 @functools.cache
 def flat() -> np.ndarray:
-    """All values of it."""
+    """Return all values, decoded."""
     values: np.ndarray = frame_of(None).decode().reshape(-1)
     assert np.count_nonzero(values >= 4999) >= 6
     return values
 
 
 def with_table(frame: Frame, table: SeekTable) -> Frame:
-    """The frame with another table and right checksums, as its bytes are read."""
+    """Return the frame with another table and correct checksums, read from its bytes."""
     return Frame.from_bytes(replace(frame, payload=frame.payload._replace(seek=table)).to_bytes())
 
 
 def with_damage(frame: Frame, at: int) -> Frame:
-    """The frame with another byte in its payload."""
+    """Return the frame with one changed byte in its payload."""
     data = frame.payload.data.copy()
     data[at] ^= 0x5A
     return replace(frame, payload=frame.payload._replace(data=data))
@@ -66,22 +66,22 @@ def with_damage(frame: Frame, at: int) -> Frame:
 
 @given(st.data())
 @settings(max_examples=150)
-def test_bits_are_those_of_the_slice(data: st.DataObject) -> None:
+def test_bits_equal_the_slice_of_decode(data: st.DataObject) -> None:
     codec, dtype = data.draw(gs.codecs()), data.draw(gs.dtypes())
     x = gs.as_dtype(data.draw(gs.gradients(codec)), dtype)
     x, key = x.reshape(data.draw(gs.shapes(x.size))), data.draw(gs.keys())
     frame = gcodec.encode(x, codec, key=key)
     stop = data.draw(st.integers(0, x.size))
     start = data.draw(st.integers(0, stop))
-    found = gcodec.decode_range(frame, start, stop, key=key)
+    actual = gcodec.decode_range(frame, start, stop, key=key)
     expected = gcodec.decode(frame, key=key).reshape(-1)[start:stop]
-    assert found.dtype == x.dtype
-    assert found.flags.writeable
-    assert gs.same_bits(found, expected)
+    assert actual.dtype == x.dtype
+    assert actual.flags.writeable
+    assert gs.same_bits(actual, expected)
 
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
-def test_every_codec(codec: Any) -> None:
+def test_range_of_every_codec(codec: Any) -> None:
     x = np.random.default_rng(1).standard_normal((30, 41), np.float32)
     frame = Frame.from_bytes(gcodec.encode(x, codec, seed=2))
     whole = frame.decode().reshape(-1)
@@ -90,7 +90,7 @@ def test_every_codec(codec: Any) -> None:
 
 
 @pytest.mark.parametrize("spec", ["ecsq:step=1", "raw"])
-def test_what_is_asked_for_wrongly(spec: str) -> None:
+def test_invalid_ranges(spec: str) -> None:
     frame = gcodec.encode(np.ones((3, 4), np.float32), spec)
     for start in (-1, 13, 1.0, None, True, "0"):
         with pytest.raises(ParameterError, match=r"^start=.*from 0 to 12"):
@@ -105,11 +105,11 @@ def test_what_is_asked_for_wrongly(spec: str) -> None:
         gcodec.decode_range(frame, 5, 6, key=b"k" * 16)
     for shape in ((0,), (4, 0)):
         nothing = gcodec.encode(np.empty(shape, np.float16), spec)
-        found = gcodec.decode_range(nothing, 0, 0)
-        assert (found.shape, found.dtype) == ((0,), np.float16)
+        actual = gcodec.decode_range(nothing, 0, 0)
+        assert (actual.shape, actual.dtype) == ((0,), np.float16)
 
 
-def test_checksums_are_those_of_all() -> None:
+def test_checksums_cover_all_bytes() -> None:
     data = bytearray(frame_of(16).to_bytes())
     data[-100] ^= 1
     with pytest.raises(Corrupt, match="checksum"):
@@ -136,7 +136,7 @@ def test_ranges(log2_block: int | None, threads: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("n", [1, 500, 70_000, BLOCK + 3 * RUN + 7])
 @pytest.mark.parametrize("scale", [0, 0.05, 3])
-def test_strings_of_few_states(n: int, scale: float) -> None:
+def test_strings_with_few_rans_states(n: int, scale: float) -> None:
     x = np.random.default_rng(n).standard_normal(n, np.float32) * np.float32(scale)
     frame = Frame.from_bytes(gcodec.encode(x, "ecsq:step=1"))
     whole = frame.decode()
@@ -148,12 +148,12 @@ def test_strings_of_few_states(n: int, scale: float) -> None:
 def test_dtypes(dtype: str) -> None:
     x = gs.as_dtype(np.linspace(-40, 40, 3 * BLOCK, dtype=np.float32), dtype)
     frame = gcodec.encode(x.reshape(3, -1), "ecsq:step=1")
-    found = gcodec.decode_range(frame, BLOCK, BLOCK + 300)
-    assert gs.same_bits(found, gcodec.decode(frame)[1, :300])
+    actual = gcodec.decode_range(frame, BLOCK, BLOCK + 300)
+    assert gs.same_bits(actual, gcodec.decode(frame)[1, :300])
 
 
-def test_no_other_runs_are_read() -> None:
-    """Others may be wrong, but for the one before, which tells of the states of the first."""
+def test_reads_only_the_runs_of_the_range() -> None:
+    """Other runs may be damaged, except the preceding run, which determines the first states."""
     frame = frame_of(16)
     assert frame.seek is not None
     first = frame.payload.data.size - int(frame.seek.offsets[-1]) // 8
@@ -168,8 +168,8 @@ def test_no_other_runs_are_read() -> None:
                 with pytest.raises(Corrupt):
                     damaged.decode_range(start, stop - RUN // 2)
                 continue
-            found = damaged.decode_range(start + 1, stop)
-            assert gs.same_bits(found, flat()[start + 1 : stop])
+            actual = damaged.decode_range(start + 1, stop)
+            assert gs.same_bits(actual, flat()[start + 1 : stop])
     damaged = with_damage(frame, -3).without_seek()  # in the last block
     assert gs.same_bits(damaged.decode_range(RUN, 5 * BLOCK), flat()[RUN : 5 * BLOCK])
     with pytest.raises(Corrupt):
@@ -177,26 +177,26 @@ def test_no_other_runs_are_read() -> None:
 
 
 @each_table
-def test_memory_is_that_of_the_range(
+def test_memory_is_proportional_to_the_range(
     log2_block: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     frame = frame_of(log2_block)
-    frame.decode_range(3 * RUN + 7, 3 * RUN + 9)  # kernels are compiled now
+    frame.decode_range(3 * RUN + 7, 3 * RUN + 9)  # compile the kernels
     tracemalloc.start()
     try:
         frame.decode_range(3 * RUN + 7, 3 * RUN + 9)
         used = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    tables = 64 * 4096 * 6 + 64 * 256 * 16  # of classes
+    tables = 64 * 4096 * 6 + 64 * 256 * 16  # tables of the classes
     assert used < tables + 8 * BLOCK < 4 * N
 
 
 # --- wrong tables -------------------------------------------------------------------------------
 
 
-def test_wrong_states() -> None:
+def test_wrong_states_in_the_seek_table() -> None:
     frame, rng = frame_of(16), np.random.default_rng(0)
     assert frame.seek is not None
     assert frame.seek.states is not None
@@ -217,7 +217,7 @@ def test_wrong_states() -> None:
         with_table(frame, replace(frame.seek, states=states)).decode_range(2 * RUN, N)
 
 
-def test_wrong_lengths() -> None:
+def test_wrong_lengths_in_the_seek_table() -> None:
     frame = frame_of(16)
     assert frame.seek is not None
     for run, far in ((1, 2), (1, 4), (4, 5), (5, 4), (8, 12), (19, 20)):
@@ -238,7 +238,7 @@ def test_wrong_lengths() -> None:
 
 @given(st.data())
 @settings(max_examples=60)
-def test_tables_give_right_values_or_an_error(data: st.DataObject) -> None:
+def test_damaged_tables_give_correct_values_or_an_error(data: st.DataObject) -> None:
     log2_block = data.draw(st.sampled_from([5, 11, 16, 17, 18]))
     frame = frame_of(log2_block)
     assert frame.seek is not None
@@ -263,7 +263,7 @@ def test_tables_give_right_values_or_an_error(data: st.DataObject) -> None:
     start = min(max(0, (row << log2_block) + data.draw(st.integers(-RUN, RUN))), N)
     stop = min(start + data.draw(st.integers(1, 2 * RUN)), N)
     try:
-        found = wrong.decode_range(start, stop)
+        actual = wrong.decode_range(start, stop)
     except Corrupt:
         return
-    assert gs.same_bits(found, flat()[start:stop])
+    assert gs.same_bits(actual, flat()[start:stop])

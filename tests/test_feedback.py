@@ -1,4 +1,4 @@
-"""Error feedback: what is sent and what is kept add up; nothing refused leaves a trace."""
+"""Error feedback: conservation, restarts, refused and undone steps, threads and forks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ EXACT = ["raw", "mxnet-2bit:threshold=0.25", "mxnet-2bit", "mxnet-2bit:threshold
 
 @pytest.mark.parametrize("spec", EXACT)
 @given(data=st.data())
-def test_sent_and_kept_add_up_exactly(spec: str, data: st.DataObject) -> None:
-    """Small multiples of 1/16 need no rounding, so the sums are equal as numbers."""
+def test_decoded_sum_plus_residual_equals_gradient_sum_exactly(
+    spec: str, data: st.DataObject
+) -> None:
+    """Small multiples of 1/16 need no rounding, so the sums are exactly equal."""
     n = data.draw(st.sampled_from([1, 17, 129, 300]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     feedback = Feedback(spec)
@@ -52,7 +54,9 @@ def test_sent_and_kept_add_up_exactly(spec: str, data: st.DataObject) -> None:
 
 
 @given(gs.codecs(), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 0.9, 0.5]))
-def test_sent_and_kept_add_up(codec: gcodec.Codec, seed: int, decay: float) -> None:
+def test_decoded_sum_plus_residual_equals_gradient_sum(
+    codec: gcodec.Codec, seed: int, decay: float
+) -> None:
     rng = np.random.default_rng(seed)
     feedback = Feedback(codec, decay=decay)
     kept = np.zeros(130, np.float32)
@@ -62,7 +66,7 @@ def test_sent_and_kept_add_up(codec: gcodec.Codec, seed: int, decay: float) -> N
         decoded = gcodec.decode(feedback.compress("w", grad)).astype(np.float64)
         corrected = (grad + np.float32(decay) * kept).astype(np.float64)
         residual = feedback.residual("w")
-        # One rounding, of the subtraction.
+        # The subtraction rounds once.
         assert np.all(np.abs(corrected - decoded - residual) <= np.spacing(np.abs(residual)))
         kept = residual.copy()
 
@@ -77,8 +81,8 @@ def test_sent_and_kept_add_up(codec: gcodec.Codec, seed: int, decay: float) -> N
         *("sign", "sign:scale=l2", "sign:scale=none"),
     ],
 )
-def test_the_residual_is_what_the_receiver_lacks(dtype: str, spec: str) -> None:
-    """Also where the frame's dtype rounds what is decoded."""
+def test_residual_is_the_error_of_the_decoded_frame(dtype: str, spec: str) -> None:
+    """This also holds if the frame's dtype rounds the decoded values."""
     feedback = Feedback(spec, decay=0.9)
     kept = np.zeros(G.shape, np.float32)
     for step in range(5):
@@ -90,14 +94,14 @@ def test_the_residual_is_what_the_receiver_lacks(dtype: str, spec: str) -> None:
         assert gs.same_bits(feedback.residual("w"), kept)
 
 
-def test_without_memory() -> None:
+def test_zero_decay_keeps_no_memory() -> None:
     feedback = Feedback("mxnet-2bit:threshold=4", decay=0)
     for _ in range(20):
         assert not gcodec.decode(feedback.compress("w", G)).any()
         assert np.array_equal(feedback.residual("w"), G)
 
 
-def test_small_gradients_arrive_in_the_end() -> None:
+def test_small_gradients_accumulate_until_sent() -> None:
     feedback = Feedback("mxnet-2bit:threshold=1")
     grad = np.full(100, 0.125, np.float32)
     sent = sum(gcodec.decode(feedback.compress("w", grad)) for _ in range(80))
@@ -108,7 +112,7 @@ def test_small_gradients_arrive_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
-def test_the_first_frame_is_that_of_encode(codec: gcodec.Codec) -> None:
+def test_first_frame_equals_encode(codec: gcodec.Codec) -> None:
     seed = derive_seed(5, name="layer/w", step=0, rank=2)
     expected = gcodec.encode(G, codec, seed=seed, name="layer/w")
     assert Feedback(codec, seed=5, rank=2).compress("layer/w", G) == expected
@@ -149,7 +153,7 @@ def test_seeds_differ_by_rank_step_and_name(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(0 <= seed < 2**64 for seed in seen)
 
 
-def test_the_prior_is_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prior_is_the_previous_steps_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     raw = gcodec.codecs()["raw"]
     original = raw._quantize_residual
@@ -163,7 +167,7 @@ def test_the_prior_is_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
     feedback = Feedback("raw")
     feedback.compress("b", G)
     feedback.compress("b", G)
-    assert seen.pop()[0] is None is seen.pop()[0]  # no one keeps what no one uses
+    assert seen.pop()[0] is None is seen.pop()[0]  # symbols that nothing reads are not kept
     monkeypatch.setattr(raw, "uses_prior", True)
     for _ in range(3):
         feedback.compress("a", G)
@@ -187,7 +191,7 @@ def test_derived_seeds_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
-def test_the_frame_after_a_restart_is_the_same(codec: gcodec.Codec, tmp_path: Any) -> None:
+def test_frame_after_restart_is_unchanged(codec: gcodec.Codec, tmp_path: Any) -> None:
     feedback = Feedback(codec, seed=9, rank=1)
     scalar = np.float32(0.3)
     for step in range(3):
@@ -207,7 +211,7 @@ def test_the_frame_after_a_restart_is_the_same(codec: gcodec.Codec, tmp_path: An
     assert state_of(restored) == state_of(feedback)
 
 
-def test_state_is_a_copy() -> None:
+def test_state_dict_is_a_copy() -> None:
     feedback = Feedback("mxnet-2bit")
     feedback.compress("w", G)
     before = state_of(feedback)
@@ -232,12 +236,12 @@ def test_state_is_a_copy() -> None:
 STATE = {"residual:w": np.zeros(3, np.float32), "step:w": np.array(1)}
 
 
-def test_what_a_codec_goes_on_from_is_state() -> None:
+def test_state_dict_contains_the_prior() -> None:
     feedback = Feedback("powersgd:rank=1")
     feedback.compress("w", G)
     prior = feedback.state_dict()["prior:w"]
     assert prior.dtype == np.uint8
-    # A frame of what was sent, but for the name of the dtype: the next step begins with its Q.
+    # The prior is the last frame except for the dtype: the next step starts from its Q.
     sent = gcodec.Frame.from_bytes(gcodec.Feedback("powersgd:rank=1").compress("w", G))
     assert gcodec.Frame.from_bytes(prior.tobytes()).payload.tobytes() == sent.payload.tobytes()
     cold = Feedback("powersgd:rank=1")
@@ -245,7 +249,7 @@ def test_what_a_codec_goes_on_from_is_state() -> None:
     assert cold.compress("w", G) != feedback.compress("w", G)
 
 
-def test_names_with_colons() -> None:
+def test_names_with_colons_in_state_dict() -> None:
     feedback, other = Feedback("mxnet-2bit"), Feedback("mxnet-2bit")
     for name in ("a:b", "residual:x", "step:", ""):
         feedback.compress(name, G)
@@ -275,7 +279,7 @@ def test_names_with_colons() -> None:
         {**STATE, "prior:v": np.frombuffer(gcodec.encode(np.ones(3), "raw"), np.uint8)},
     ],
 )
-def test_states_that_are_refused_replace_nothing(state: dict[str, Any]) -> None:
+def test_invalid_state_dict_changes_nothing(state: dict[str, Any]) -> None:
     feedback = Feedback("mxnet-2bit")
     feedback.compress("w", G)
     before = state_of(feedback)
@@ -295,7 +299,7 @@ def refused_step(feedback: Feedback, name: str, grad: Any, kind: Any, match: str
 
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
-def test_refused_steps_leave_no_trace(codec: gcodec.Codec) -> None:
+def test_refused_step_changes_nothing(codec: gcodec.Codec) -> None:
     feedback, twin = Feedback(codec), Feedback(codec)
     for one in (feedback, twin):
         one.compress("w", G)
@@ -318,7 +322,7 @@ def test_refused_steps_leave_no_trace(codec: gcodec.Codec) -> None:
     thinned(itertools.product([c for c in gs.FEW if c.refuses_nonfinite], gs.DTYPES), 3),
     ids=str,
 )
-def test_some_codecs_refuse_what_others_propagate(codec: gcodec.Codec, dtype: str) -> None:
+def test_codecs_that_refuse_nonfinite_ignore_propagate(codec: gcodec.Codec, dtype: str) -> None:
     free, twin = Feedback(codec, nonfinite="propagate"), Feedback(codec)
     grad = G.astype(gs.DTYPES[dtype])
     for value in (np.nan, np.inf, -np.inf):
@@ -337,8 +341,8 @@ def test_some_codecs_refuse_what_others_propagate(codec: gcodec.Codec, dtype: st
 @pytest.mark.parametrize(
     ("codec", "dtype"), thinned(itertools.product(gs.FEW, gs.DTYPES), 3), ids=str
 )
-def test_large_residuals_are_refused_or_served(codec: gcodec.Codec, dtype: str) -> None:
-    """What would pass the frame's dtype, or float32, is refused before the residual changes."""
+def test_large_residual_is_refused_or_encoded(codec: gcodec.Codec, dtype: str) -> None:
+    """Values beyond the frame's dtype or float32 are refused before the residual changes."""
     grad = np.full(40, 6e4).astype(gs.DTYPES[dtype])
     for size in (1e5, 3e38):
         residual = np.resize(np.float32([size, -size, 1]), 40)
@@ -356,11 +360,11 @@ def test_large_residuals_are_refused_or_served(codec: gcodec.Codec, dtype: str) 
         assert gs.same_bits(infinite, before)
 
 
-def test_names_without_utf8_leave_no_trace() -> None:
+def test_name_without_utf8_changes_nothing() -> None:
     refused_step(Feedback("mxnet-2bit"), "\ud800", G, ParameterError, "name")
 
 
-def test_residuals_that_pass_float32() -> None:
+def test_residual_beyond_float32() -> None:
     feedback = Feedback("mxnet-2bit:threshold=1")
     grad = np.full(10, 3e38, np.float32)
     feedback.compress("w", grad)
@@ -382,8 +386,8 @@ def test_residuals_that_pass_float32() -> None:
         ("mxnet-2bit:threshold=70000", np.float16, 6e4),
     ],
 )
-def test_no_finite_gradient_poisons_the_residual(spec: str, dtype: Any, value: float) -> None:
-    """What is decoded may overflow the payload's or the frame's dtype."""
+def test_finite_gradients_keep_the_residual_finite(spec: str, dtype: Any, value: float) -> None:
+    """Decoded values may overflow the payload's or the frame's dtype."""
     feedback = Feedback(spec)
     grad = np.full(4, value, dtype)
     for _ in range(3):
@@ -394,7 +398,7 @@ def test_no_finite_gradient_poisons_the_residual(spec: str, dtype: Any, value: f
         assert np.isfinite(feedback.residual("w")).all()
 
 
-def test_policies() -> None:
+def test_nonfinite_policies() -> None:
     bad = G.copy()
     bad[0, :3] = [np.nan, np.inf, -np.inf]
     zeroed = np.where(np.isfinite(bad), bad, np.float32(0))
@@ -430,12 +434,12 @@ def test_policies() -> None:
     ],
     ids=str,
 )
-def test_arguments(arguments: dict[str, Any]) -> None:
+def test_invalid_arguments(arguments: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(arguments))):
         Feedback("raw", **arguments)
 
 
-def test_the_gradient_is_not_kept() -> None:
+def test_gradient_is_not_retained() -> None:
     feedback = Feedback("mxnet-2bit:threshold=8", decay=1)
     grad = G.copy()
     feedback.compress("w", grad)
@@ -464,7 +468,7 @@ def test_l1_norms() -> None:
 
 
 @pytest.mark.parametrize("spec", ["mxnet-2bit", "qsgd:s=3", "dct8:chunk=4"])
-def test_a_step_that_is_undone_leaves_no_trace(spec: str) -> None:
+def test_restored_step_changes_nothing(spec: str) -> None:
     random = np.random.default_rng(5)
     undone, plain = (gcodec.Feedback(spec, seed=3) for _ in range(2))
     for step in range(6):
@@ -490,12 +494,12 @@ def test_a_step_that_is_undone_leaves_no_trace(spec: str) -> None:
     assert undone.state_dict() == {}
 
 
-# --- which arrays are written to ----------------------------------------------------------------
+# --- reuse of arrays ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", ["mxnet-2bit", "sign", "minifloat:code=none", "randomk", "dct8"])
-def test_two_arrays_change_places(spec: str) -> None:
-    """The one that a step reads is written to by the next one, of any tensor of that size."""
+def test_steps_alternate_between_two_arrays(spec: str) -> None:
+    """The next step of any tensor of the same size writes to the array that a step has read."""
     feedback = gcodec.Feedback(spec)
     names = ("a", "b", "c")
     for name in names:
@@ -515,25 +519,25 @@ def test_two_arrays_change_places(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["mxnet-2bit", "sign", "qsgd"])
-def test_a_residual_that_was_shown_stays_as_it_is(spec: str) -> None:
+def test_returned_residual_never_changes(spec: str) -> None:
     feedback, plain = gcodec.Feedback(spec), gcodec.Feedback(spec)
     shown = []
     for step in range(4):
         for name in ("w", "v"):
             assert feedback.compress(name, G * step) == plain.compress(name, G * step)
         shown.append((feedback.residual("w"), plain._tensors.states["w"].array.copy()))
-    for found, expected in shown:
-        assert gs.same_bits(found, expected)
+    for residual, expected in shown:
+        assert gs.same_bits(residual, expected)
 
 
 class Broken(BaseException):
-    """Such as an interrupt."""
+    """An exception such as an interrupt."""
 
 
 @pytest.mark.parametrize("kind", [MemoryError, Broken])
 @pytest.mark.parametrize("method", ["_quantize_residual", "_pack"])
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
-def test_a_step_that_is_broken_off_leaves_no_trace(
+def test_interrupted_step_changes_nothing(
     codec: gcodec.Codec, method: str, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feedback, twin = Feedback(codec), Feedback(codec)
@@ -560,7 +564,7 @@ def test_a_step_that_is_broken_off_leaves_no_trace(
 
 @pytest.fixture
 def hasty() -> Iterator[None]:
-    """Threads that take turns as often as they can."""
+    """Make threads switch as often as possible."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -568,7 +572,7 @@ def hasty() -> Iterator[None]:
 
 
 def in_threads(*works: Callable[[], Any]) -> None:
-    """Run functions at once; raise what one of them raises."""
+    """Run functions in parallel; raise the exception of one of them."""
     barrier, errors = threading.Barrier(len(works)), []
 
     def run(work: Callable[[], Any]) -> None:
@@ -588,14 +592,14 @@ def in_threads(*works: Callable[[], Any]) -> None:
 
 
 def sixteenths(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Values of which sums are exact."""
+    """Return values whose sums are exact."""
     return (rng.integers(-40, 41, n) / 16).astype(np.float32)
 
 
 @pytest.mark.parametrize("spec", ["topk:ratio=0.05", "mxnet-2bit:threshold=0.25", "powersgd"])
 @pytest.mark.parametrize("names", [1, 3])
-def test_threads_that_share_names_lose_nothing(spec: str, names: int, hasty: None) -> None:
-    """Each call is one step of its name, and spare arrays are never those of two names."""
+def test_threads_that_share_names_lose_no_step(spec: str, names: int, hasty: None) -> None:
+    """Each call is one step of its name, and no spare array serves two names."""
     n, feedback = 4000, Feedback(spec, seed=1)
     frames: list[bytes] = []
     total = {f"w{k}": np.zeros((n // 20, 20)) for k in range(names)}
@@ -625,7 +629,7 @@ def test_threads_that_share_names_lose_nothing(spec: str, names: int, hasty: Non
         assert error <= (0 if spec != "powersgd" else 0.01)
 
 
-def test_all_that_may_be_asked_while_threads_compress(hasty: None) -> None:
+def test_queries_while_threads_compress(hasty: None) -> None:
     n, feedback = 900, Feedback("mxnet-2bit:threshold=4", track=True)
     feedback.compress("w", np.ones(n, np.float32))
     done = threading.Event()
@@ -641,7 +645,7 @@ def test_all_that_may_be_asked_while_threads_compress(hasty: None) -> None:
             done.set()
 
     def ask() -> None:
-        """Each residual is of one step: its elements are alike, and 4 was sent of every 4."""
+        """Each residual belongs to one step: all elements equal the step count modulo 4."""
         while not done.is_set():
             shown = feedback.residual("w")
             value = shown[0]
@@ -661,8 +665,8 @@ def test_all_that_may_be_asked_while_threads_compress(hasty: None) -> None:
     assert feedback.state_dict()["step:w"] == 601
 
 
-def test_states_that_are_taken_back_and_loaded_while_threads_compress(hasty: None) -> None:
-    """Whatever order the calls come in, what is left is the state of whole steps."""
+def test_restore_and_load_while_threads_compress(hasty: None) -> None:
+    """In any order of the calls, the final state is one of complete steps."""
     n, feedback = 900, Feedback("mxnet-2bit:threshold=4")
     feedback.compress("w", np.ones(n, np.float32))
     first = feedback.state_dict()
@@ -690,23 +694,23 @@ def test_states_that_are_taken_back_and_loaded_while_threads_compress(hasty: Non
 
 
 @pytest.mark.parametrize(
-    "made", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+    "duplicate", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
 )
 @pytest.mark.parametrize("spec", ["mxnet-2bit", "sign", "qsgd", "powersgd"])
-def test_a_copy_goes_its_own_way(spec: str, made: Any) -> None:
+def test_copies_are_independent(spec: str, duplicate: Any) -> None:
     feedback, plain = Feedback(spec, seed=2), Feedback(spec, seed=2)
     for step in range(3):
         assert feedback.compress("w", G * step) == plain.compress("w", G * step)
     memory = feedback.memory("w")
-    other = made(feedback)
+    other = duplicate(feedback)
     feedback.forget("w", memory)
-    for step in range(4):  # of one, with other gradients, and another tensor of that size
+    for step in range(4):  # other gradients for one of them, and another tensor of the same size
         feedback.compress("w", -G)
         feedback.compress("v", G)
         assert other.compress("w", G * step) == plain.compress("w", G * step)
 
 
-def test_a_residual_that_is_shown_while_its_memory_is_out() -> None:
+def test_residual_returned_while_its_memory_is_lent() -> None:
     for order in ("shown first", "memory first"):
         feedback = Feedback("mxnet-2bit:threshold=4")
         feedback.compress("w", G)
@@ -723,8 +727,8 @@ def test_a_residual_that_is_shown_while_its_memory_is_out() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_child_does_not_wait_for_threads_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork in the middle of a step of another thread: the child has the state before it."""
+def test_forked_child_does_not_wait_for_parent_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child forked during another thread's step has the state before that step."""
     feedback = Feedback("raw")
     feedback.compress("w", G)
     raw = gcodec.codecs()["raw"]
@@ -759,7 +763,7 @@ def test_a_child_does_not_wait_for_threads_of_its_parent(monkeypatch: pytest.Mon
 # --- keys ---------------------------------------------------------------------------------------
 
 
-def test_a_key_authenticates_a_frame_and_is_not_kept() -> None:
+def test_key_authenticates_the_frame_and_is_not_retained() -> None:
     key = b"not to be found again"
     feedback, plain = Feedback("topk:ratio=0.1"), Feedback("topk:ratio=0.1")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Frames: the bytes, every refusal by its name, limits, and frames end to end."""
+"""Frames: bytes, refusals by exception class, limits, and consecutive frames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HALF = struct.pack("<f", 0.5)
 
 
 def build(**changes: Any) -> bytes:
-    """Build the 2-bit frame of the specification's example with the reference, or nearly."""
+    """Build the specification's 2-bit example with the reference, with changes."""
     fields: dict[str, Any] = {
         "codec_id": TWO_BIT,
         "dtype_code": 1,
@@ -45,7 +45,7 @@ def build(**changes: Any) -> bytes:
 
 
 def with_header(header: bytes, payload: bytes = b"") -> bytes:
-    """Put right checksums behind a header's bytes and a payload."""
+    """Return a header and a payload with correct checksums."""
     return b"".join(
         (
             header,
@@ -79,7 +79,7 @@ def test_worked_example() -> None:
 @pytest.mark.parametrize("dtype", gs.DTYPES)
 @pytest.mark.parametrize("key", [None, b"k", b"k" * 64], ids=["open", "short-key", "long-key"])
 @pytest.mark.parametrize("name", [None, "", "layer.0/weight", "größe 名", "n" * 200])
-def test_bytes_are_those_of_the_reference(dtype: str, key: bytes | None, name: str | None) -> None:
+def test_bytes_equal_the_reference(dtype: str, key: bytes | None, name: str | None) -> None:
     x = np.arange(-6, 6).astype(gs.DTYPES[dtype]).reshape(3, 1, 4)
     code = 1 + list(gs.DTYPES).index(dtype)
     common = {"dtype_code": code, "shape": (3, 1, 4), "name": name, "key": key}
@@ -108,7 +108,7 @@ def test_bytes_are_those_of_the_reference(dtype: str, key: bytes | None, name: s
     )
 
 
-def test_frame_is_a_record() -> None:
+def test_frame_is_an_immutable_record() -> None:
     frame = gcodec.Frame.from_bytes(
         gcodec.encode(X, "mxnet-2bit", name="w", key=b"s3cret"), key=b"s3cret"
     )
@@ -133,7 +133,7 @@ def test_automatic_threshold_is_resolved_in_the_frame() -> None:
     assert frame.payload.scalars == {"threshold": frame.codec.threshold}  # type: ignore[attr-defined]
 
 
-def test_payload_is_a_view_of_what_was_read() -> None:
+def test_payload_is_a_view_of_the_input() -> None:
     data = np.frombuffer(gcodec.encode(np.ones(1000, np.float32), "raw"), np.uint8)
     assert np.shares_memory(gcodec.Frame.from_bytes(data).payload.data, data)
 
@@ -141,13 +141,13 @@ def test_payload_is_a_view_of_what_was_read() -> None:
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, "numpy"])
 def test_bytes_likes(kind: Any) -> None:
     data = gcodec.encode(X, "mxnet-2bit")
-    given = np.frombuffer(data, np.uint8) if kind == "numpy" else kind(data)
-    assert gcodec.decode(given).tolist() == [0.5, -0.5, 0, -0.5, 0.5]
-    assert [frame.name for frame in gcodec.iter_frames(given)] == [None]
+    buffer = np.frombuffer(data, np.uint8) if kind == "numpy" else kind(data)
+    assert gcodec.decode(buffer).tolist() == [0.5, -0.5, 0, -0.5, 0.5]
+    assert [frame.name for frame in gcodec.iter_frames(buffer)] == [None]
 
 
 @pytest.mark.parametrize("data", ["GCF", None, 3, [1, 2]])
-def test_what_is_not_bytes(data: Any) -> None:
+def test_inputs_that_are_not_bytes(data: Any) -> None:
     with pytest.raises(TypeError):
         gcodec.decode(data)
 
@@ -156,39 +156,39 @@ def test_what_is_not_bytes(data: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"G", b"GC", b"GCF", b"GCF\1", b"GCF\1\0\1\1"])
-def test_too_short(data: bytes) -> None:
+def test_truncated_frames(data: bytes) -> None:
     refused(data, Truncated)
 
 
 @pytest.mark.parametrize("data", [b"\0", b"GCG\1", b"gcf\1", b"PK\3\4", b"\x93NUMPY", b"XCF"])
-def test_magic(data: bytes) -> None:
+def test_wrong_magic(data: bytes) -> None:
     assert refused(data, Corrupt, "GCF").offset == 0
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
-def test_version(version: int) -> None:
+def test_unsupported_version(version: int) -> None:
     assert refused(b"GCF" + bytes([version]) + bytes(40), Unsupported, "version").offset == 3
 
 
 @pytest.mark.parametrize("flag", [8, 16, 32, 64, 128])
-def test_flags(flag: int) -> None:
+def test_unknown_flags(flag: int) -> None:
     header = bytearray(build()[:16])
     header[4] |= flag
     refused(with_header(bytes(header), bytes.fromhex("e2c00000")), Unsupported, "flags")
 
 
 @pytest.mark.parametrize("codec_id", [0, 14, 100, 191, 254, 255])
-def test_codec_id(codec_id: int) -> None:
+def test_unknown_codec_id(codec_id: int) -> None:
     refused(build(codec_id=codec_id), Unsupported, f"codec id {codec_id}")
 
 
 @pytest.mark.parametrize("code", [0, 5, 255])
-def test_dtype(code: int) -> None:
+def test_unknown_dtype(code: int) -> None:
     refused(build(dtype_code=code), Unsupported, f"dtype {code}")
 
 
 @pytest.mark.parametrize("ndim", [33, 64, 255])
-def test_ndim(ndim: int) -> None:
+def test_ndim_above_32(ndim: int) -> None:
     header = b"GCF\1\0" + bytes([RAW, 1, ndim]) + b"\1" * ndim + b"\0\0\x20"
     refused(with_header(header, bytes(4)), Corrupt, "ndim")
 
@@ -209,7 +209,7 @@ def test_32_dimensions() -> None:
         ("ff" * 40, "longer than 10"),
     ],
 )
-def test_leb128(number: str, match: str) -> None:
+def test_invalid_leb128(number: str, match: str) -> None:
     header = b"GCF\1\0" + bytes([RAW, 1, 1]) + bytes.fromhex(number) + b"\0\0\x20"
     assert refused(with_header(header, bytes(4)), Corrupt, match).offset == 8
     bits = b"GCF\1\0" + bytes([RAW, 1, 0]) + b"\0\0" + bytes.fromhex(number)
@@ -217,7 +217,7 @@ def test_leb128(number: str, match: str) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
-def test_name_is_utf8(raw: bytes) -> None:
+def test_name_must_be_utf8(raw: bytes) -> None:
     header = b"GCF\1\1" + bytes([RAW, 1, 0, len(raw)]) + raw + b"\0\0\x20"
     refused(with_header(header, bytes(4)), Corrupt, "UTF-8")
 
@@ -227,7 +227,7 @@ def test_name_longer_than_the_frame() -> None:
     refused(with_header(header, bytes(4)), Truncated)
 
 
-def test_names_with_control_characters_are_kept() -> None:
+def test_names_keep_control_characters() -> None:
     frame = build(name="\x1b[31m\0\n")
     assert gcodec.Frame.from_bytes(frame).name == "\x1b[31m\0\n"
     assert gcodec.Frame.from_bytes(frame).to_bytes() == frame
@@ -243,7 +243,7 @@ def test_header_checksum(at: int) -> None:
     refused(bytes(data), Corrupt, "header's checksum")
 
 
-def test_every_header_field_is_under_the_checksum() -> None:
+def test_header_checksum_covers_every_field() -> None:
     for at in range(4, 16):
         data = bytearray(build())
         data[at] ^= 0x10
@@ -259,7 +259,7 @@ def test_payload_checksum(at: int) -> None:
     refused(bytes(data), Corrupt, "payload's checksum")
 
 
-def test_checksum_comes_before_meaning() -> None:
+def test_checksums_are_verified_before_meaning() -> None:
     data = bytearray(build(codec_id=99))
     data[-1] ^= 1
     refused(bytes(data), Unsupported, "codec id")
@@ -278,13 +278,13 @@ def test_tags() -> None:
         data[-1 - bit // 8] ^= 1 << bit % 8
         refused(bytes(data), Corrupt, "tag", key=b"right")
     refused(tagged[:-1], Truncated, key=b"right")
-    # A forged frame of the same key holder's other tensor does not borrow its tag.
+    # The tag of another tensor under the same key does not authenticate this frame.
     other = build(key=b"right", name="other")
     refused(tagged[:-16] + other[-16:], Corrupt, "tag", key=b"right")
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 65, "text", 3, bytearray(b"k")])
-def test_keys_of_the_wrong_kind(key: Any) -> None:
+def test_invalid_keys(key: Any) -> None:
     with pytest.raises(ParameterError, match="key"):
         gcodec.encode(X, "raw", key=key)
     with pytest.raises(ParameterError, match="key"):
@@ -303,7 +303,7 @@ def test_keys_of_the_wrong_kind(key: Any) -> None:
     [
         ({"params": b"\2"}, Unsupported),  # a choice that does not exist
         ({"params": b"\xff"}, Unsupported),
-        ({"params": b"\1\0\0\0"}, Unsupported),  # a parameter more than there are
+        ({"params": b"\1\0\0\0"}, Unsupported),  # one parameter too many
         ({"params": b"\0" * 255}, Unsupported),
         ({"scalars": HALF + b"\0"}, Unsupported),
         ({"scalars": HALF * 60}, Unsupported),
@@ -313,7 +313,9 @@ def test_keys_of_the_wrong_kind(key: Any) -> None:
         ({"codec_id": ONE_BIT, "params": HALF + b"\0", "scalars": b""}, Unsupported),
     ],
 )
-def test_fields_of_a_later_release(changes: dict[str, Any], kind: type[FormatError]) -> None:
+def test_fields_of_later_releases_are_unsupported(
+    changes: dict[str, Any], kind: type[FormatError]
+) -> None:
     refused(build(**changes), kind)
 
 
@@ -324,7 +326,7 @@ def test_missing_scalars(scalars: bytes) -> None:
 
 
 @pytest.mark.parametrize("params", [HALF[:1], HALF[:3]], ids=bytes.hex)
-def test_parameters_cut_short(params: bytes) -> None:
+def test_truncated_parameters(params: bytes) -> None:
     with pytest.raises((Truncated, Corrupt)):
         gcodec.decode(build(codec_id=ONE_BIT, params=params, scalars=b""))
 
@@ -332,18 +334,18 @@ def test_parameters_cut_short(params: bytes) -> None:
 @pytest.mark.parametrize(
     "threshold", [0.0, -0.0, -0.5, np.nan, -np.inf, 1e-45, -1e-45, 2.0**-127], ids=str
 )
-def test_thresholds_that_cannot_be(threshold: float) -> None:
+def test_invalid_thresholds(threshold: float) -> None:
     refused(build(scalars=struct.pack("<f", threshold)), Corrupt, "threshold")
 
 
-def test_parameters_that_do_not_fit_together() -> None:
+def test_inconsistent_parameters() -> None:
     scalars = struct.pack("<f", 1e-7)
     assert gcodec.decode(build(scalars=scalars)).size == 5
     refused(build(params=b"\1", scalars=scalars), Corrupt, "fit together")
 
 
 @pytest.mark.parametrize("bits", [0x7F800000, 0xFF800000, 0x7FC00000, 0x80000000, 1, 0x7F7FFFFF])
-def test_any_one_bit_threshold(bits: int) -> None:
+def test_one_bit_threshold_may_have_any_bits(bits: int) -> None:
     frame = build(
         codec_id=ONE_BIT, params=struct.pack("<I", bits), scalars=b"", payload=b"\xa8\0\0\0"
     )
@@ -356,7 +358,7 @@ def test_any_one_bit_threshold(bits: int) -> None:
 
 @pytest.mark.parametrize("codec_id", [RAW, TWO_BIT, ONE_BIT])
 @pytest.mark.parametrize("size", [0, 1, 3, 5, 8, 16, 24])
-def test_payload_of_another_length(codec_id: int, size: int) -> None:
+def test_payload_of_wrong_length(codec_id: int, size: int) -> None:
     scalars = HALF if codec_id == TWO_BIT else b""
     expected = 20 if codec_id == RAW else 4
     frame = build(codec_id=codec_id, scalars=scalars, payload=bytes(size), nbits=8 * size)
@@ -367,8 +369,8 @@ def test_payload_of_another_length(codec_id: int, size: int) -> None:
     ("codec_id", "size", "nbits"),
     [(RAW, 20, 153), (RAW, 20, 159), (TWO_BIT, 4, 25), (TWO_BIT, 4, 31), (ONE_BIT, 4, 25)],
 )
-def test_payload_bits_that_are_not_whole_bytes(codec_id: int, size: int, nbits: int) -> None:
-    """The bit count of these codecs is fixed, so a second way to write it is no frame."""
+def test_payload_bits_must_be_whole_bytes(codec_id: int, size: int, nbits: int) -> None:
+    """The bit count of these codecs is fixed, so no other count is valid."""
     scalars = HALF if codec_id == TWO_BIT else b""
     frame = build(codec_id=codec_id, scalars=scalars, payload=bytes(size), nbits=nbits)
     with pytest.raises((Corrupt, Truncated)):
@@ -376,7 +378,7 @@ def test_payload_bits_that_are_not_whole_bytes(codec_id: int, size: int, nbits: 
 
 
 @pytest.mark.parametrize("element", range(5))
-def test_code_01(element: int) -> None:
+def test_two_bit_code_01_is_invalid(element: int) -> None:
     word = bytearray(4)
     word[element // 4] = 1 << (6 - 2 * (element % 4))
     frame = build(payload=bytes(word))
@@ -388,7 +390,7 @@ def test_code_01(element: int) -> None:
 
 
 @pytest.mark.parametrize(("codec_id", "used"), [(TWO_BIT, 10), (ONE_BIT, 5)])
-def test_padding(codec_id: int, used: int) -> None:
+def test_padding_bits_must_be_zero(codec_id: int, used: int) -> None:
     scalars = HALF if codec_id == TWO_BIT else b""
     for bit in range(used, 32):
         word = (1 << (31 - bit)).to_bytes(4, "big")
@@ -398,7 +400,7 @@ def test_padding(codec_id: int, used: int) -> None:
         assert gcodec.decode(build(codec_id=codec_id, scalars=scalars, payload=word)).size == 5
 
 
-def test_refused_payloads_leave_out_and_acc_alone() -> None:
+def test_invalid_payloads_leave_out_and_acc_unchanged() -> None:
     frame = build(payload=b"\x40\0\0\0")
     out = np.full(5, 7, np.float32)
     for call in (
@@ -411,7 +413,7 @@ def test_refused_payloads_leave_out_and_acc_alone() -> None:
 
 
 @pytest.mark.parametrize("suffix", [b"\0", b"GCF", bytes(100)], ids=len)
-def test_trailing_bytes(suffix: bytes) -> None:
+def test_trailing_bytes_are_refused(suffix: bytes) -> None:
     assert refused(build() + suffix, Corrupt, "follow").offset == len(build())
 
 
@@ -423,7 +425,7 @@ BOMBS = [(2**29,), (2**20, 2**20), (2**60,), (2**30, 2**30), (2**64 - 1,) * 32]
 
 @pytest.mark.parametrize("shape", BOMBS, ids=range(len(BOMBS)))
 @pytest.mark.parametrize("codec_id", [RAW, TWO_BIT, ONE_BIT])
-def test_bombs(shape: tuple[int, ...], codec_id: int) -> None:
+def test_decompression_bombs(shape: tuple[int, ...], codec_id: int) -> None:
     scalars = HALF if codec_id == TWO_BIT else b""
     frame = build(codec_id=codec_id, shape=shape, scalars=scalars, payload=b"", nbits=0)
     out = np.zeros(5, np.float32)
@@ -481,21 +483,21 @@ def test_each_limit() -> None:
             gcodec.Frame.from_bytes(frame, limits=small)
         with pytest.raises(LimitExceeded, match=match):
             next(gcodec.iter_frames(frame, limits=small))
-        # Limits that the caller gives hold everywhere.
+        # The caller's limits apply everywhere.
         with pytest.raises(LimitExceeded, match=match):
             gcodec.decode(frame, out=np.empty_like(x), limits=small)
         with pytest.raises(LimitExceeded, match=match):
             gcodec.decode_add(frame, np.zeros((10, 10), np.float32), limits=small)
 
 
-def test_the_advice_of_a_limit_works() -> None:
+def test_limits_advised_by_the_message_work() -> None:
     frame = gcodec.encode(np.ones(1000, np.float32), "mxnet-1bit")
     text = str(refused(frame, LimitExceeded, limits=Limits(max_ratio=2.5)))
     limits = eval(text[text.index("gcodec.Limits") :], {"gcodec": gcodec})
     assert gcodec.decode(frame, limits=limits).size == 1000
 
 
-def test_default_limits_do_not_apply_where_an_array_fixes_the_shape(
+def test_default_limits_do_not_apply_if_an_array_fixes_the_shape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x = np.ones(64, np.float32)
@@ -523,17 +525,17 @@ def test_default_limits_do_not_apply_where_an_array_fixes_the_shape(
         {"max_ratio": "1"},
     ],
 )
-def test_limits_that_bound_nothing(values: dict[str, Any]) -> None:
+def test_invalid_limits(values: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(values))):
         Limits(**values)
 
 
 @pytest.mark.parametrize("limits", [0, 5, {}, {"max_elements": 5}, Limits])
-def test_what_is_no_limits_is_refused(limits: Any) -> None:
-    """What is falsy would else be taken for the default, and bound nothing of what was meant."""
+def test_objects_that_are_not_limits(limits: Any) -> None:
+    """Falsy objects must not select the default limits silently."""
     frame = gcodec.encode(np.ones(64, np.float32), "raw")
     calls: list[Callable[..., Any]] = [
-        lambda **told: list(gcodec.iter_frames(frame, **told)),
+        lambda **options: list(gcodec.iter_frames(frame, **options)),
         *(partial(call, frame) for call in (gcodec.decode, gcodec.Frame.from_bytes)),
     ]
     for call in calls:
@@ -543,23 +545,23 @@ def test_what_is_no_limits_is_refused(limits: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0), (0, 2**64 - 1), (2**33, 0, 2**33)])
 @pytest.mark.parametrize("codec_id", [RAW, TWO_BIT, ONE_BIT])
-def test_empty_with_dimensions_that_no_array_has(shape: tuple[int, ...], codec_id: int) -> None:
+def test_empty_shape_that_no_array_can_have(shape: tuple[int, ...], codec_id: int) -> None:
     scalars = HALF if codec_id == TWO_BIT else b""
     frame = build(codec_id=codec_id, shape=shape, scalars=scalars, payload=b"", nbits=0)
     with pytest.raises(FormatError):
         gcodec.decode(frame)
 
 
-def test_empty_with_one_great_dimension() -> None:
+def test_empty_shape_with_one_large_dimension() -> None:
     x = np.empty((0, 2**40), np.float32)
     for codec in gs.FEW:
         assert gcodec.decode(gcodec.encode(x, codec)).shape == (0, 2**40)
 
 
-# --- frames end to end --------------------------------------------------------------------------
+# --- consecutive frames -------------------------------------------------------------------------
 
 
-def test_iteration_stops_at_the_first_wrong_frame() -> None:
+def test_iteration_stops_at_the_first_damaged_frame() -> None:
     one, two = build(name="one"), build(name="two")
     frames = gcodec.iter_frames(one + two + b"GCF\2")
     assert [next(frames).name, next(frames).name] == ["one", "two"]
@@ -583,12 +585,12 @@ def test_iteration_with_a_key() -> None:
         list(gcodec.iter_frames(frames[0] + build(), key=b"k"))
 
 
-def test_iteration_makes_limits_of_each_frame() -> None:
+def test_iteration_checks_limits_for_each_frame() -> None:
     frames = [gcodec.encode(np.ones(n, np.float32), "raw") for n in (4, 400, 4)]
-    found = gcodec.iter_frames(b"".join(frames), limits=Limits(40))
-    assert next(found).size == 4
+    iterator = gcodec.iter_frames(b"".join(frames), limits=Limits(40))
+    assert next(iterator).size == 4
     with pytest.raises(LimitExceeded):
-        next(found)
+        next(iterator)
 
 
 # --- arguments ----------------------------------------------------------------------------------
@@ -630,7 +632,7 @@ def test_like_and_out_must_fit() -> None:
 
 
 @pytest.mark.parametrize("name", ["like", "out"])
-def test_odd_layouts_of_out(name: str) -> None:
+def test_unusual_layouts_of_out(name: str) -> None:
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     frame = gcodec.encode(x, "raw")
     misaligned = np.frombuffer(bytearray(97), np.uint8)[1:].view(np.float32).reshape(2, 3, 4)
@@ -658,7 +660,7 @@ def test_misaligned_targets(spec: str, n: int) -> None:
         assert np.array_equal(target, 2 * gcodec.decode(frame))
 
 
-def test_out_that_is_a_scalar_cannot_be_written_to() -> None:
+def test_scalar_out_is_refused() -> None:
     frame = gcodec.encode(np.float32(3), "raw")
     assert gcodec.decode(frame).shape == ()
     with pytest.raises((ParameterError, TypeError)):
@@ -667,7 +669,7 @@ def test_out_that_is_a_scalar_cannot_be_written_to() -> None:
         gcodec.decode_add(frame, np.float32(0))
 
 
-def test_encode_out() -> None:
+def test_encode_to_out() -> None:
     frame = build()
     for target in (bytearray(40), memoryview(bytearray(40)), np.zeros(10, np.float32)):
         assert gcodec.encode(X, "mxnet-2bit", out=target) == 28
@@ -682,7 +684,7 @@ def test_encode_out() -> None:
 
 
 @pytest.mark.parametrize("name", [3, b"w", ["w"]])
-def test_names_that_are_not_text(name: Any) -> None:
+def test_names_that_are_not_strings(name: Any) -> None:
     with pytest.raises(ParameterError, match="name"):
         gcodec.encode(X, "raw", name=name)
 
@@ -694,7 +696,7 @@ def test_names_without_utf8() -> None:
         gcodec.parse("raw").max_encoded_nbytes(1, "\ud800")
 
 
-def test_errors_have_two_roots() -> None:
+def test_exception_hierarchy() -> None:
     kinds = (Truncated, Corrupt, Unsupported, LimitExceeded, gcodec.Unsafe)
     assert all(issubclass(kind, FormatError) for kind in kinds)
     assert issubclass(FormatError, GcodecError) and issubclass(FormatError, ValueError)
@@ -714,7 +716,7 @@ def test_dtypes_of_results() -> None:
     assert gcodec.decode(gcodec.encode(x, "raw")).dtype != ml_dtypes.bfloat16
 
 
-def test_a_key_is_no_attribute_that_a_pickle_shows() -> None:
+def test_pickles_do_not_contain_the_key() -> None:
     secret = b"SECRET-of-the-run"
     frame = Frame.from_bytes(build(key=secret), key=secret)
     assert frame.key == secret
@@ -728,7 +730,7 @@ def test_a_key_is_no_attribute_that_a_pickle_shows() -> None:
         assert back.key is None
         assert (back.codec, back.shape, back.name) == (frame.codec, frame.shape, frame.name)
         assert dataclasses.replace(back, key=secret).to_bytes() == frame.to_bytes()
-    # What makes another frame of one keeps its key.
+    # Methods that derive a frame from another keep the key.
     for other in (copy.copy(frame), copy.deepcopy(frame), dataclasses.replace(frame)):
         assert other is not frame and other.key == secret
         assert other.to_bytes() == frame.to_bytes()

@@ -1,4 +1,4 @@
-"""Integers and booleans: frames of `raw` that hold them unchanged, and refusals elsewhere."""
+"""Integers and booleans: `raw` stores them unchanged; all other codecs refuse them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build(dtype: str, payload: bytes, n: int, codec: int = 1, params: bytes = b"
     return reference_frame.build(codec, integers.CODES[dtype], (n,), *parts)
 
 
-def test_dtypes_are_those_of_the_reference() -> None:
+def test_dtype_codes_equal_the_reference() -> None:
     assert {name: primitives.DTYPE_CODES[name] for name in primitives.INTEGERS} == integers.CODES
     assert {name: primitives.ITEMSIZE[name] for name in primitives.INTEGERS} == {
         name: np.dtype(name).itemsize for name in primitives.INTEGERS
@@ -43,7 +43,7 @@ def test_dtypes_are_those_of_the_reference() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", primitives.INTEGERS)
-def test_frames_are_those_of_the_reference(dtype: str, shape: tuple[int, ...]) -> None:
+def test_frames_equal_the_reference(dtype: str, shape: tuple[int, ...]) -> None:
     x = sample(dtype, shape)
     frame = gcodec.encode(x, "raw", name="steps", key=b"k")
     payload = integers.write(x.reshape(-1).tolist(), dtype)
@@ -61,15 +61,15 @@ def test_frames_are_those_of_the_reference(dtype: str, shape: tuple[int, ...]) -
 
 
 @given(st.data())
-def test_integers_come_back(data: st.DataObject) -> None:
+def test_integers_round_trip(data: st.DataObject) -> None:
     flat = data.draw(gs.integers())
     x = flat.reshape(data.draw(gs.shapes(flat.size)))
     before = x.copy()
     policy = data.draw(st.sampled_from(["raise", "zero", "propagate"]))
     frame = gcodec.encode(x, "raw", name=data.draw(gs.names()), nonfinite=policy)
     assert np.array_equal(x, before)
-    found = reference_frame.parse(frame)
-    assert integers.read(found["payload"], found["nbits"], x.size, str(x.dtype)) == flat.tolist()
+    parsed = reference_frame.parse(frame)
+    assert integers.read(parsed["payload"], parsed["nbits"], x.size, str(x.dtype)) == flat.tolist()
     out, like = np.empty_like(x), np.zeros_like(x)
     assert gcodec.decode(frame, out=out) is out
     for back in (gcodec.decode(frame), out, gcodec.decode(frame, like=like)):
@@ -97,7 +97,7 @@ def test_memory_of_any_layout(dtype: str) -> None:
     assert scalar == x[0, 0] and type(scalar) is type(x[0, 0])
 
 
-def test_a_payload_alone() -> None:
+def test_payload_without_a_frame() -> None:
     x = sample("int64")
     raw = gcodec.parse("raw")
     payload = raw.encode(x)
@@ -106,21 +106,21 @@ def test_a_payload_alone() -> None:
     assert raw.decode(payload, x.shape).dtype == np.int64
     assert np.array_equal(payload.codec.dequantize(raw.quantize(x), x.shape), x)
     assert np.array_equal(pickle.loads(pickle.dumps(payload.codec)).decode(payload, x.shape), x)
-    # The codec of a payload of integers encodes floats as any other.
+    # The codec of an integer payload encodes floats like any other codec.
     y = np.ones(3, np.float32)
     assert gcodec.encode(y, payload.codec) == gcodec.encode(y, "raw")
-    with pytest.raises(ParameterError, match="they are not those of 15 elements"):
+    with pytest.raises(ParameterError, match="they do not match 15 elements"):
         raw.dequantize(raw.quantize(x), x.shape)
     with pytest.raises(TypeError, match=r"^x has dtype int64"):
         raw.quantize_residual(x, np.zeros(x.shape, np.float32))
 
 
-def test_memory_of_booleans_may_hold_any_byte() -> None:
+def test_booleans_of_any_nonzero_byte() -> None:
     x = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
     assert gcodec.encode(x, "raw") == gcodec.encode(np.array([0, 1, 1, 1], np.bool_), "raw")
 
 
-def test_a_buffer_for_the_frame() -> None:
+def test_encode_to_a_buffer() -> None:
     x = sample("uint64")
     room = bytearray(gcodec.parse("raw").max_encoded_nbytes(x.size, dtype="uint64"))
     used = gcodec.encode(x, "raw", out=room)
@@ -131,7 +131,7 @@ def test_a_buffer_for_the_frame() -> None:
 
 
 @pytest.mark.parametrize("spec", ["sign", "qsgd", "mxnet-2bit", "ecsq", "topk", "minmax"])
-def test_other_codecs_refuse_and_name_raw(spec: str) -> None:
+def test_other_codecs_refuse_integers_and_suggest_raw(spec: str) -> None:
     x = sample("int32")
     with pytest.raises(TypeError, match=r"^x has dtype int32: .*'raw'.*astype"):
         gcodec.encode(x, spec)
@@ -147,7 +147,7 @@ def test_a_float_payload_of_integers_is_refused(dtype: str) -> None:
         gcodec.encode(sample("int16"), f"raw:dtype={dtype}")
 
 
-def test_integers_are_not_added_nor_converted() -> None:
+def test_integers_are_neither_added_nor_converted() -> None:
     frame = gcodec.encode(sample("int64"), "raw")
     acc = np.zeros((3, 5), np.float32)
     with pytest.raises(ParameterError, match=r"^frame\.dtype='int64': must be one of float32"):
@@ -166,7 +166,7 @@ def test_integers_are_not_added_nor_converted() -> None:
 
 
 @pytest.mark.parametrize("dtype", primitives.INTEGERS)
-def test_wrong_frames(dtype: str) -> None:
+def test_damaged_integer_frames(dtype: str) -> None:
     good = integers.write([0, 1, 1], dtype)
     assert gcodec.decode(build(dtype, good, 3)).tolist() == [0, 1, 1]
     assert gcodec.decode(build(dtype, good, 3, params=b"\0")).tolist() == [0, 1, 1]
@@ -188,29 +188,29 @@ def test_wrong_frames(dtype: str) -> None:
         gcodec.decode(build(dtype, good, 3), limits=most)
 
 
-def test_a_boolean_is_0_or_1() -> None:
+def test_boolean_bytes_must_be_0_or_1() -> None:
     for byte in range(2, 256):
         data = build("bool", bytes([1, 0, byte]), 3)
         for read in (gcodec.decode, lambda data: gcodec.decode(data, out=np.empty(3, np.bool_))):
             with pytest.raises(Corrupt, match=f"byte {byte} is neither true nor false"):
                 read(data)
-    found = Dissection(data)
-    assert [f.value for f in found if f.part == "payload"] == [True, False]
-    assert isinstance(found.error, Corrupt) and found.bad == 8 * (len(data) - 5)
+    dissection = Dissection(data)
+    assert [f.value for f in dissection if f.part == "payload"] == [True, False]
+    assert isinstance(dissection.error, Corrupt) and dissection.bad == 8 * (len(data) - 5)
 
 
 def test_dissection_shows_all_digits() -> None:
     x = np.array([2**64 - 1, 2**63, 0], np.uint64)
-    found = Dissection(gcodec.encode(x, "raw"))
-    values = [f.value for f in found if f.part == "payload"]
-    assert values == x.tolist() and found.error is None
+    dissection = Dissection(gcodec.encode(x, "raw"))
+    values = [f.value for f in dissection if f.part == "payload"]
+    assert values == x.tolist() and dissection.error is None
 
 
 # --- other libraries
 
 
 @pytest.mark.parametrize("dtype", primitives.INTEGERS)
-def test_torch(dtype: str) -> None:
+def test_torch_integers(dtype: str) -> None:
     torch = pytest.importorskip("torch")
     x = sample(dtype)
     tensor = torch.from_numpy(x.copy())
@@ -226,7 +226,7 @@ def test_torch(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "bool"])
-def test_jax(dtype: str) -> None:
+def test_jax_integers(dtype: str) -> None:
     jax = pytest.importorskip("jax")
     x = jax.numpy.asarray(sample(dtype))
     frame = gcodec.encode(x, "raw")
@@ -235,7 +235,7 @@ def test_jax(dtype: str) -> None:
     assert isinstance(back, jax.Array) and back.dtype == x.dtype and (back == x).all()
 
 
-def test_the_advice_runs() -> None:
+def test_advice_of_the_message_works() -> None:
     with pytest.raises(TypeError) as raised:
         gcodec.encode(sample("int8"), "sign")
     advice = re.findall(r"as in (.*)$", str(raised.value))

@@ -18,7 +18,7 @@ from reference import halves
 from sweeps import thinned
 
 import gcodec
-from gcodec.arrays import intake
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.payload import Payload
 from gcodec.wire.primitives import MAX_NDIM
@@ -477,7 +477,7 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     frozen = before.copy()
     frozen.flags.writeable = False  # who writes to another array only reads the residual
     left = gs.placed(np.full(n, 7, np.float32), offset % 4)
-    inputs = intake.intake(x), np.float32(decay), seed, None
+    inputs = inspect(x, "x").read(), np.float32(decay), seed, None
 
     def quantised(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
         return method(codec, inputs[0], residual, *inputs[1:], out)

@@ -23,8 +23,7 @@ LAYERS = [
     {"inspect"},
     {"codec"},
     {"codecs"},
-    {"header", "policy"},
-    {"frame"},
+    {"frame", "policy"},
     {"api", "advisor", "feedback", "tensorfiles"},
     {"analysis", "interop", "training"},
     {"torch", "jax", "mpi", "numcodecs", "zarr"},
@@ -34,7 +33,7 @@ ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib"}
 FRAMEWORKS |= {"zarr", "numcodecs", "mpi4py"}
 # The one module or package that may import each of them.
-ADAPTERS = {"cli.report.vector_graphics": "matplotlib", "torch": "torch", "jax": "jax"}
+ADAPTERS = {"cli.render.figures": "matplotlib", "torch": "torch", "jax": "jax"}
 ADAPTERS |= {"mpi": "mpi4py", "numcodecs": "numcodecs", "zarr": "zarr"}
 
 MODULES = sorted(

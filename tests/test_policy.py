@@ -1,4 +1,4 @@
-"""Policies: which rule a tensor meets, what is refused and where, and `Feedback` under one."""
+"""Policies: the rule that matches, refusals with their paths, and `Feedback` with a policy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def misses(source: Any, *tensor: Any) -> bool:
     return False
 
 
-# --- which rule
+# --- matching
 
 
 def test_the_first_match_wins() -> None:
@@ -66,7 +66,7 @@ def test_the_first_match_wins() -> None:
     assert [rule.codec for rule in Policy(many).rules] == list(map(gcodec.parse, many.values()))
 
 
-def test_a_rule_matches_when_all_that_it_asks_for_holds() -> None:
+def test_rule_matches_only_if_all_keys_do() -> None:
     rule = [{"name": "a*", "ndim": 2, "min_bytes": 8, "max_bytes": 24, "codec": "raw"}]
     assert not misses(rule, "ab", (2, 3))
     assert misses(rule, "b", (2, 3))
@@ -78,7 +78,7 @@ def test_a_rule_matches_when_all_that_it_asks_for_holds() -> None:
 @pytest.mark.parametrize(
     ("dtype", "itemsize"), [("float16", 2), ("bfloat16", 2), ("float32", 4), ("float64", 8)]
 )
-def test_bounds_are_inclusive_and_in_the_bytes_of_the_tensor(dtype: str, itemsize: int) -> None:
+def test_size_bounds_are_inclusive_in_the_tensors_dtype(dtype: str, itemsize: int) -> None:
     least = [{"min_bytes": 10 * itemsize, "codec": "raw"}]
     most = [{"max_bytes": 10 * itemsize, "codec": "raw"}]
     for n in (0, 9, 10, 11):
@@ -96,7 +96,7 @@ def test_small_and_large_bounds() -> None:
     assert misses([{"min_bytes": 2**63 - 1, "codec": "raw"}], "w", (2**60,))
 
 
-def test_dimensions() -> None:
+def test_rules_by_number_of_dimensions() -> None:
     for ndim, shape in enumerate([(), (3,), (3, 1), (0, 2, 2), (1,) * 32]):
         ndim = len(shape) if ndim == 4 else ndim
         assert not misses([{"ndim": ndim, "codec": "raw"}], "w", shape)
@@ -106,7 +106,7 @@ def test_dimensions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "matching", "others"),
+    ("pattern", "matching", "not_matching"),
     [
         (
             "*.bias",
@@ -126,22 +126,22 @@ def test_dimensions() -> None:
         ("[z-a]", [], ["a", "z", "[z-a]"]),
     ],
 )
-def test_globs(pattern: str, matching: list[str], others: list[str]) -> None:
+def test_globs(pattern: str, matching: list[str], not_matching: list[str]) -> None:
     for source in ({pattern: "raw"}, [{"name": ["never", pattern], "codec": "raw"}]):
         for name in matching:
             assert not misses(source, name), name
-        for name in others:
+        for name in not_matching:
             assert misses(source, name), name
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_an_escaped_name_matches_itself_only(name: str) -> None:
+def test_escaped_name_matches_only_itself(name: str) -> None:
     source = [{"name": glob.escape(name), "codec": "raw"}]
     assert not misses(source, name)
     assert misses(source, name + "x")
 
 
-def test_a_tensor_without_a_name_is_as_one_with_an_empty_name() -> None:
+def test_missing_name_matches_like_an_empty_name() -> None:
     for name in (None, ""):
         assert chosen({"?*": "raw", "*": "mxnet-2bit"}, name) == "mxnet-2bit"
         assert chosen([{"name": "", "codec": "raw"}], name) == "raw"
@@ -183,7 +183,7 @@ def test_no_match_names_the_tensor() -> None:
     assert len(str(caught.value)) < 250
 
 
-def test_tensors_that_there_cannot_be() -> None:
+def test_impossible_tensors() -> None:
     with pytest.raises(ParameterError, match=r"^name=3: must be a string"):
         chosen({"*": "raw"}, 3)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="UTF-8"):
@@ -193,10 +193,10 @@ def test_tensors_that_there_cannot_be() -> None:
             chosen({"*": "raw"}, "w", shape)
 
 
-# --- a policy as a value
+# --- sources and equality
 
 
-def test_forms_that_mean_the_same() -> None:
+def test_equivalent_sources() -> None:
     short = Policy({"*.bias": "raw", "*": {"name": "mxnet-2bit", "threshold": 0.25}})
     listed = Policy(
         [
@@ -233,7 +233,7 @@ def test_round_trips() -> None:
         assert again.to_json() == policy.to_json()
 
 
-def test_a_policy_does_not_change() -> None:
+def test_policy_is_immutable() -> None:
     source = copy.deepcopy(CANONICAL)
     policy = Policy(source)
     source["rules"][0]["name"].append("*")
@@ -257,8 +257,10 @@ rules = st.fixed_dictionaries(
 
 
 @given(st.lists(rules, min_size=1, max_size=4), names, st.integers(0, 5), st.integers(0, 30))
-def test_any_policy(source: list[dict[str, Any]], name: str, ndim: int, size: int) -> None:
-    """It survives every spelling, and gives the codec of the first rule that matches."""
+def test_random_policies_round_trip_and_match(
+    source: list[dict[str, Any]], name: str, ndim: int, size: int
+) -> None:
+    """A policy survives every spelling and returns the codec of the first matching rule."""
     policy = Policy(source)
     assert Policy.from_json(policy.to_json()) == policy
     assert eval(repr(policy), {"Policy": Policy}) == policy
@@ -270,7 +272,7 @@ def test_any_policy(source: list[dict[str, Any]], name: str, ndim: int, size: in
         assert misses(source, name, shape)
 
 
-# --- what is refused
+# --- refusals
 
 KEYS = "name, ndim, min_bytes, max_bytes, codec"
 WRONG: list[tuple[Any, str]] = [
@@ -291,7 +293,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"*": "mxnet-2bit:threshold=x"}, "policy['*']: threshold='x': must be"),
     ({"*": {"name": "raw", "x": 1}}, "policy['*']: x=1: raw has the parameters dtype"),
     ({"*": {"threshold": 1}}, "policy['*']: codec=None: must be one of"),
-    # The mapping of a codec, and a rule without its list.
+    # The mapping of a codec, and a rule without a list around it.
     ({"name": "mxnet-2bit"}, "policy.name='mxnet-2bit': must be in a rule in a list"),
     ({"codec": "raw"}, "policy.codec='raw': must be in a rule in a list; for a tensor of that "),
     (["raw"], f"policy.rules[0]='raw': must be a mapping with the keys {KEYS}"),
@@ -339,7 +341,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("source", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_wrong_policies_are_refused_with_their_place(source: Any, message: str) -> None:
+def test_invalid_policies_are_refused_with_their_path(source: Any, message: str) -> None:
     with pytest.raises(ParameterError, match="^" + re.escape(message)):
         Policy(source)
     try:
@@ -381,7 +383,7 @@ WRONG_JSON: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG_JSON, ids=[m for _, m in WRONG_JSON])
-def test_wrong_json_is_refused_with_its_place(text: Any, message: str) -> None:
+def test_invalid_json_is_refused_with_its_path(text: Any, message: str) -> None:
     with pytest.raises(ParameterError) as caught:
         Policy.from_json(text)
     assert message in str(caught.value)
@@ -444,17 +446,17 @@ def check_text(text: Any) -> None:
 
 
 @given(json_values)
-def test_any_json_is_a_policy_or_refused(value: Any) -> None:
+def test_random_json_is_a_policy_or_refused(value: Any) -> None:
     check_text(json.dumps(value))
 
 
 @given(st.one_of(st.text(), st.binary()))
-def test_any_text_is_a_policy_or_refused(text: Any) -> None:
+def test_random_text_is_a_policy_or_refused(text: Any) -> None:
     check_text(text)
 
 
 @given(st.data())
-def test_a_damaged_policy_is_a_policy_or_refused(data: st.DataObject) -> None:
+def test_damaged_policy_is_a_policy_or_refused(data: st.DataObject) -> None:
     text = json.dumps(CANONICAL)
     at = data.draw(st.integers(0, len(text)))
     put = data.draw(st.text('{}[]":,0179-.eE\\ntrfalsu*', max_size=4))
@@ -486,7 +488,7 @@ def gradient(name: str, step: int) -> np.ndarray:
     return np.asarray(rng.standard_normal(shape), np.float32)
 
 
-def test_feedback_gives_each_tensor_the_frames_of_its_codec() -> None:
+def test_feedback_uses_the_codec_of_each_tensor() -> None:
     mixed = Feedback(MIXED, seed=3, rank=1, decay=0.9)
     assert mixed.codec is MIXED
     direct = {
@@ -502,7 +504,7 @@ def test_feedback_gives_each_tensor_the_frames_of_its_codec() -> None:
         assert gs.same_bits(mixed.residual(name), feedback.residual(name))
 
 
-def test_feedback_goes_on_after_a_restart() -> None:
+def test_feedback_resumes_after_a_restart() -> None:
     one, other = Feedback(MIXED), Feedback(Policy.from_json(MIXED.to_json()))
     for name in TENSORS:
         one.compress(name, gradient(name, 0))
@@ -511,7 +513,7 @@ def test_feedback_goes_on_after_a_restart() -> None:
         assert one.compress(name, gradient(name, 1)) == other.compress(name, gradient(name, 1))
 
 
-def test_another_dtype_may_change_the_codec_and_keeps_the_residual() -> None:
+def test_other_dtype_may_change_the_codec_but_keeps_the_residual() -> None:
     feedback = Feedback(Policy([{"max_bytes": 100, "codec": "raw"}, {"codec": "mxnet-2bit"}]))
     grad = np.full(50, 0.375, np.float32)
     feedback.compress("w", grad)
@@ -523,7 +525,7 @@ def test_another_dtype_may_change_the_codec_and_keeps_the_residual() -> None:
     assert str(gcodec.Frame.from_bytes(feedback.compress("w", grad)).codec) == "mxnet-2bit"
 
 
-def test_a_prior_goes_to_the_codec_that_made_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prior_goes_only_to_the_codec_that_produced_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, Any, Any]] = []  # codec, prior, symbols
 
     def spied(original: Any) -> Any:
@@ -555,7 +557,7 @@ def test_a_prior_goes_to_the_codec_that_made_it_only(monkeypatch: pytest.MonkeyP
     assert priors[3] is seen[2][2]
 
 
-def test_no_match_leaves_no_trace() -> None:
+def test_no_match_changes_nothing() -> None:
     feedback, twin = Feedback(MIXED), Feedback(MIXED)
     for one in (feedback, twin):
         one.compress("conv", gradient("conv", 0))
@@ -570,7 +572,7 @@ def test_no_match_leaves_no_trace() -> None:
     )
 
 
-def test_a_mapping_is_the_mapping_of_a_codec() -> None:
+def test_feedback_takes_a_mapping_as_a_codec() -> None:
     assert Feedback({"name": "mxnet-2bit", "threshold": 0.25}).codec == gcodec.parse(
         "mxnet-2bit:threshold=0.25"
     )
@@ -582,7 +584,7 @@ def test_a_mapping_is_the_mapping_of_a_codec() -> None:
 # --- the README
 
 
-def test_the_policies_of_the_readme() -> None:
+def test_policies_of_the_readme() -> None:
     (block,) = re.findall(r"^```json\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
     policy = Policy.from_json(block)
     assert policy.to_json() == block.strip()

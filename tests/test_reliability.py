@@ -14,7 +14,7 @@ import pytest
 import gcodec
 from bench import corruption
 from fuzz import cuts
-from gcodec import frame as frame_module
+from gcodec.wire.primitives import TAG_NBYTES
 
 
 def test_damage_is_never_silent() -> None:
@@ -71,7 +71,7 @@ def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
     gcodec.decode(frame, key=b"secret")
     with pytest.raises(gcodec.Corrupt, match="tag"):
         gcodec.decode(frame, key=b"other")
-    assert len(seen) == 2 and seen[0][0] == seen[0][1] == frame[-frame_module.TAG_NBYTES :]
+    assert len(seen) == 2 and seen[0][0] == seen[0][1] == frame[-TAG_NBYTES:]
 
 
 @pytest.mark.parametrize("call", [gcodec.decode, gcodec.Frame.from_bytes, gcodec.decode_sparse])

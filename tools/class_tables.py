@@ -90,7 +90,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Count symbols by the scales that suit them best."""
-    return counts(symbols, Scales.of(symbols, best_matrix(symbols, matrices(shape)).matrix))
+    return counts(symbols, Scales.of(symbols, best_matrix(symbols, matrices(shape))))
 
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:

@@ -47,8 +47,7 @@ from gcodec.advisor.estimate import (
     ranges,
 )
 from gcodec.advisor.rank_trial import Factors, affordable_rank, largest_rank, smallest_rank
-from gcodec.arrays.intake import Tensor, intake
-from gcodec.arrays.protocols import as_numpy
+from gcodec.arrays.source import Tensor, inspect
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
@@ -193,7 +192,7 @@ def choose(
     """
     target = Aim.of(max_err, max_bits)
     check_seed(seed)
-    tensor = intake(x)
+    tensor = inspect(x, "x").read()
     stats = Statistics.of(tensor)
     if target.max_err is not None:
         return _for_error(x, tensor, stats, target.max_err, seed)
@@ -212,7 +211,7 @@ def _for_error(x: Any, tensor: Tensor, stats: Statistics, error: float, seed: in
         candidates += ranges(tensor, stats, error)
     best = min(candidates, key=lambda candidate: candidate.nbits)
     if best in exact and tensor.dtype == "float64":
-        wide = as_numpy(x, "x").astype(np.float64).reshape(-1)
+        wide = inspect(x, "x").as_numpy().astype(np.float64).reshape(-1)
         smallest = float(((wide - tensor.values) ** 2).sum() / (wide**2).sum())
         if smallest > error:
             raise ParameterError.of("max_err", error, f"at least {smallest:.3g} for this tensor")

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor, nonfinite_error, outlet
+from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.source import Tensor, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.codecs.ecsq.filter_transform import FilterTransform

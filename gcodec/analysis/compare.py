@@ -1,4 +1,4 @@
-"""How far tensors are from one another, in float64 sums of one fixed order."""
+"""Differences between tensors, in float64 sums of one fixed order, and pairs of tensors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gcodec.tensorfiles.entries import Entry
+from gcodec.wire import primitives
 
 Values = NDArray[Any]
 
@@ -56,6 +59,72 @@ class Difference(NamedTuple):
     def sign_agreement(self) -> float:
         """Share of the values of a other than 0 whose sign b has; NaN where there are none."""
         return self.agreeing / self.signed if self.signed else math.nan
+
+
+class TensorPair(NamedTuple):
+    """Tensors of the same name in two files.
+
+    Attributes
+    ----------
+    name : str
+        Name of the tensors.
+    a, b : Entry or None
+        Entry of each file; None if the file lacks the tensor.
+    difference : Difference or None
+        Difference of floating-point tensors; None before `compared`, and for other tensors.
+    unequal : int or None
+        Number of elements in which integers or booleans differ; None before `compared`, and for
+        other tensors.
+    """
+
+    name: str
+    a: Entry | None
+    b: Entry | None
+    difference: Difference | None = None
+    unequal: int | None = None
+
+    @property
+    def problem(self) -> str:
+        """Reason why the tensors cannot be compared; empty if they can be."""
+        if self.a is None or self.b is None:
+            return "only in B" if self.a is None else "only in A"
+        if (self.a.dtype in primitives.INTEGERS) != (self.b.dtype in primitives.INTEGERS):
+            return "another dtype"
+        return "" if self.a.shape == self.b.shape else "another shape"
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both tensors were read and compared."""
+        return self.difference is not None or self.unequal is not None
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the tensor, by preference of A."""
+        entry = self.a or self.b
+        assert entry is not None
+        return math.prod(entry.shape)
+
+    @property
+    def error(self) -> float:
+        """Relative error; infinite for tensors that cannot be compared, and unequal integers."""
+        if self.unequal is not None:
+            return math.inf if self.unequal else 0.0
+        return math.inf if self.difference is None else self.difference.nmse
+
+    def compared(self, a: Values, b: Values) -> TensorPair:
+        """Return the pair with the difference of these values."""
+        if self.a is not None and self.a.dtype in primitives.INTEGERS:
+            return self._replace(unequal=unequal(a, b))
+        return self._replace(difference=difference(a, b))
+
+
+def match(a: Sequence[Entry], b: Sequence[Entry]) -> list[TensorPair]:
+    """Pair the tensors of two files by name, or lone tensors whatever their names."""
+    if len(a) == len(b) == 1:
+        return [TensorPair(a[0].name, a[0], b[0])]
+    unmatched = {entry.name: entry for entry in b}
+    pairs = [TensorPair(entry.name, entry, unmatched.pop(entry.name, None)) for entry in a]
+    return pairs + [TensorPair(name, None, entry) for name, entry in unmatched.items()]
 
 
 def unequal(a: Values, b: Values) -> int:

@@ -13,13 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import header
 from gcodec.analysis.frame_fields import Field, field_of, gap, gaps, joined, skipped, told
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
-from gcodec.frame import CHECKSUM_NBYTES, check_shape, crc32c, dtype_named, read_name, tag_of
-from gcodec.header import Placed, Values
+from gcodec.frame import (
+    CHECKSUM_NBYTES,
+    check_shape,
+    crc32c,
+    dtype_named,
+    header,
+    read_name,
+    tag_of,
+)
+from gcodec.frame.header import Placed, Values
 from gcodec.inspect.walker import FieldWalker
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -162,8 +169,11 @@ class Dissection:
                 yield gap("header", "parameters", first, end - first)
         elif placed.name == "scalars":
             if self._cls is not None:
-                with _at(8 * self.start), _fitting():
-                    codec = self._cls.from_header(bytes(known["parameters"][0]))
+                with _at(8 * self.start):
+                    try:
+                        codec = self._cls.from_header(bytes(known["parameters"][0]))
+                    except ParameterError as error:
+                        raise Corrupt(f"the parameters do not fit together: {error}") from None
                 yield from self._declared(first, codec.scalars_in(value))
             elif end > first:
                 yield gap("header", "scalars", first, end - first)
@@ -315,12 +325,3 @@ def _at(bit: int) -> Iterator[None]:
         yield
     except FormatError as error:
         raise _Bad(error, bit) from None
-
-
-@contextlib.contextmanager
-def _fitting() -> Iterator[None]:
-    """Take parameters that do not fit together for what they are: damage."""
-    try:
-        yield
-    except ParameterError as error:
-        raise Corrupt(f"the parameters do not fit together: {error}") from None

@@ -31,6 +31,9 @@ _STEPS = 64  # bins of an octave of magnitudes
 _PRECISION, _FLAT = 1e-6, 1e-9  # of β, and of the slope
 _SINGLE, _GROUPS = 32, 120  # ranks taken one by one at each end; groups up to the middle
 _RANKS = 1024  # at which distribution functions are compared
+_BINS, _QUANTILES = 48, 60  # of a picture
+_SPANS = (4.0, 16.0)  # least and largest reach of the histogram of a picture, in units of the rms
+_INSIDE = 0.9995  # share of the values within the histogram, unless its reach is larger
 
 
 class Shape(NamedTuple):
@@ -51,6 +54,21 @@ class Shape(NamedTuple):
         """The standard deviation."""
         logs = special.gammaln(3 / self.beta) - special.gammaln(1 / self.beta)
         return self.alpha * math.exp(float(logs) / 2)
+
+    def density(self, x: np.ndarray) -> np.ndarray:
+        """Return the density at (n,) values."""
+        log = math.log(self.beta / (2 * self.alpha)) - float(special.gammaln(1 / self.beta))
+        density: np.ndarray = np.exp(log - (np.abs(x) / self.alpha) ** self.beta)
+        return density
+
+    def quantiles(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the quantiles at (n,) probabilities."""
+        tail = np.minimum(probabilities, 1 - probabilities)
+        power = special.gammainccinv(1 / self.beta, 2 * tail)
+        quantiles: np.ndarray = (
+            np.sign(probabilities - 0.5) * self.alpha * power ** (1 / self.beta)
+        )
+        return quantiles
 
 
 class Fit(NamedTuple):
@@ -74,6 +92,68 @@ class Fit(NamedTuple):
     shape: Shape
     w2: float
     ks: float
+
+
+class Picture(NamedTuple):
+    """A fine histogram and quantiles of the finite values other than 0, for diagrams.
+
+    Attributes
+    ----------
+    values : int
+        Number of these values.
+    zeros : int
+        Number of exact zeros, which are left out.
+    rms : float
+        Root mean square of the values, the unit of all following fields.
+    edges : (49,) float64 array
+        Edges of the bins.
+    density : (48,) float64 array
+        Share of the values per unit in each bin.
+    outside : int
+        Number of values outside of all bins.
+    probabilities : (60,) float64 array
+        Probabilities from 0 to 1, dense at both ends.
+    quantiles : (60,) float64 array
+        Quantiles of the values at these probabilities.
+    """
+
+    values: int
+    zeros: int
+    rms: float
+    edges: np.ndarray
+    density: np.ndarray
+    outside: int
+    probabilities: np.ndarray
+    quantiles: np.ndarray
+
+    @classmethod
+    def of(cls, values: Values) -> Picture | None:
+        """Return the picture of a tensor; None if it has too few values for a fit."""
+        flat = values.reshape(-1).astype(np.float64)
+        x = np.sort(flat[np.isfinite(flat) & (flat != 0)])
+        if x.size < LEAST:
+            return None
+        largest = max(-float(x[0]), float(x[-1]))
+        x /= largest
+        rms = math.sqrt(float(np.mean(x * x)))
+        x /= rms
+        inside = float(np.quantile(np.abs(x), _INSIDE))
+        span = min(max(_SPANS[0], 1.05 * inside), _SPANS[1])
+        edges = np.linspace(-span, span, _BINS + 1)
+        counts = np.histogram(x, edges)[0]
+        # Quantiles of a normal distribution at these probabilities have equal distances.
+        reach = float(special.ndtri(1 - 0.5 / x.size))
+        probabilities = special.ndtr(np.linspace(-reach, reach, _QUANTILES))
+        return cls(
+            values=x.size,
+            zeros=int(np.count_nonzero(flat == 0)),
+            rms=rms * largest,
+            edges=edges,
+            density=counts / (x.size * (edges[1] - edges[0])),
+            outside=x.size - int(counts.sum()),
+            probabilities=probabilities,
+            quantiles=np.quantile(x, probabilities),
+        )
 
 
 def fit_all(values: Values) -> tuple[Fit, ...]:

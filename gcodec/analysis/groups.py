@@ -1,7 +1,8 @@
-"""Tensors of repeated blocks: those whose names differ in numbers only, and in nothing else."""
+"""Tensors selected by their names, and grouped with those whose names differ in numbers alone."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable
 
@@ -38,3 +39,25 @@ def grouped(tensors: Iterable[Entry]) -> list[list[int]]:
         key = pattern_of(entry.name), entry.dtype, entry.shape
         groups.setdefault(key, []).append(place)
     return list(groups.values())
+
+
+def selects(layers: tuple[str, ...], name: str) -> bool:
+    """Tell whether globs select a tensor.
+
+    Parameters
+    ----------
+    layers : tuple of str
+        Globs of which one must match, and after an exclamation mark globs of which none may match.
+    name : str
+        Name of the tensor.
+
+    Examples
+    --------
+    >>> selects(("*.weight", "!fc.*"), "conv.weight"), selects(("!fc.*",), "fc.bias")
+    (True, False)
+    """
+    wanted = [glob for glob in layers if not glob.startswith("!")]
+    unwanted = [glob[1:] for glob in layers if glob.startswith("!")]
+    return (not wanted or any(fnmatch.fnmatchcase(name, glob) for glob in wanted)) and not any(
+        fnmatch.fnmatchcase(name, glob) for glob in unwanted
+    )

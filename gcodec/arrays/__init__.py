@@ -1,4 +1,5 @@
-"""Arrays of every library: what an input is, and its values as a contiguous flat array.
+"""Arrays of every library: `source` inspects the caller's array once and reads its values.
 
-Only this package asks what an array is. Kernels and codecs receive flat arrays.
+Only this package asks to which library, device and dtype an array belongs. Kernels and codecs
+receive flat arrays.
 """

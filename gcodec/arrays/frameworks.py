@@ -1,6 +1,6 @@
-"""Array libraries: how an array of each is recognised, read where it lies, and made.
+"""Array libraries: how to recognize, read and create the arrays of each.
 
-A library is recognised by the modules that are already loaded, never imported.
+A library is recognized by its loaded modules; this module never imports one.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from gcodec.runtime import Array
 from gcodec.runtime.foreign import adopted, on_stream
 
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_CUDA = 2  # of DLPack
+CUDA_DEVICE = 2  # DLPack's code
 
 
 class Library:
-    """What all libraries have in common.
+    """Base class of all libraries.
 
     Attributes
     ----------
     title : str
-        What messages call it.
+        Name for error messages.
     module : str
-        Which is loaded where there are arrays of it.
+        Module that is loaded if the program has arrays of the library.
     types : tuple of str
-        The classes of its arrays, in `module`.
+        Names of the array classes in `module`.
     to_float32 : str
-        How a caller converts ``{x}``.
+        Expression that converts the array ``{x}``, for error messages.
     writes : bool
-        Whether its arrays can be written to.
+        Whether the library's arrays can be written to.
     """
 
     title: ClassVar[str]
@@ -50,7 +51,7 @@ class Library:
 
     def owns(self, x: Any) -> bool:
         """Whether `x` is an array of this library."""
-        module = sys.modules.get(self.module)  # None also where an import is being kept out
+        module = sys.modules.get(self.module)  # also None if the import is blocked
         return isinstance(x, tuple(getattr(module, name, ()) for name in self.types))
 
     def dtype_of(self, x: Any) -> str:
@@ -58,7 +59,7 @@ class Library:
         return str(x.dtype).rpartition(".")[2]
 
     def check(self, x: Any, name: str) -> None:
-        """Raise TypeError unless `x` is one dense array that holds values."""
+        """Raise TypeError unless `x` is one dense array with values."""
 
     def check_host(self, x: Any, name: str) -> None:
         """Raise TypeError unless `x` lies on the host."""
@@ -69,7 +70,7 @@ class Library:
         Raises
         ------
         TypeError
-            If it is on another device, or holds no values.
+            If `x` lies on another device, or holds no values.
         """
         self.check(x, name)
         self.check_host(x, name)
@@ -83,22 +84,22 @@ class Library:
         return np.asarray(x)
 
     def make(self, array: np.ndarray, like: Any) -> Any:
-        """Make an array of the library of `array`, on the device of `like`."""
+        """Create an array of this library from `array`, on the device of `like`."""
         raise NotImplementedError
 
     def note_write(self, x: Any) -> None:
-        """Tell the library that the memory of `x` is written to."""
+        """Inform the library that the memory of `x` is about to be written to."""
 
-    def on_device(self, x: Any) -> Any:
-        """Return `x` as CuPy's, 16-bit floats by their bits, if kernels can work where it lies."""
+    def device_view(self, x: Any) -> Array | None:
+        """Return a CuPy view of `x`, or None for the host; 16-bit floats as integers."""
         return None
 
-    def of_device(self, array: Any, dtype: str) -> Any:
-        """Make an array of the library of one of CuPy, without a copy; undoes `on_device`."""
+    def from_device_view(self, array: Array, dtype: str) -> Any:
+        """Create an array of this library from a CuPy array without a copy; see `device_view`."""
         raise NotImplementedError
 
     def working_on(self, x: Any) -> AbstractContextManager[None]:
-        """Launch on the stream on which the library works on `x`."""
+        """Launch kernels on the stream on which the library works on `x`."""
         return nullcontext()
 
 
@@ -111,7 +112,9 @@ class _Torch(Library):
         if x.device.type == "meta":
             raise TypeError(f"{name} is on meta and holds no values")
         if x.layout is not self.api.strided or x.is_nested:
-            raise TypeError(f"{name} is no dense tensor: make it one, as in {name}.to_dense()")
+            raise TypeError(
+                f"{name} is not a dense tensor: convert it first, as in {name}.to_dense()"
+            )
 
     def check_host(self, x: Any, name: str) -> None:
         if x.device.type != "cpu":
@@ -134,7 +137,7 @@ class _Torch(Library):
             tensor = self.api.from_numpy(array)
         return tensor.to(like.device)
 
-    def on_device(self, x: Any) -> Any:
+    def device_view(self, x: Any) -> Array | None:
         if x.device.type != "cuda":
             return None
         x = x.detach()
@@ -142,11 +145,11 @@ class _Torch(Library):
             x = x.view(getattr(self.api, f"int{8 * x.element_size()}"))
         return adopted(x)
 
-    def of_device(self, array: Any, dtype: str) -> Any:
-        kind = getattr(self.api, dtype)
-        # Not every release of CuPy has bfloat16, and not every DLPack has booleans.
-        if array.dtype.itemsize == 2 or not kind.is_floating_point:
-            return self.api.from_dlpack(array.view(f"i{array.dtype.itemsize}")).view(kind)
+    def from_device_view(self, array: Array, dtype: str) -> Any:
+        torch_dtype = getattr(self.api, dtype)
+        # Some releases of CuPy have no bfloat16, and some of DLPack no booleans.
+        if array.dtype.itemsize == 2 or not torch_dtype.is_floating_point:
+            return self.api.from_dlpack(array.view(f"i{array.dtype.itemsize}")).view(torch_dtype)
         return self.api.from_dlpack(array)
 
     def working_on(self, x: Any) -> AbstractContextManager[None]:
@@ -155,7 +158,7 @@ class _Torch(Library):
         return on_stream(x.device.index, self.api.cuda.current_stream(x.device).cuda_stream)
 
     def note_write(self, x: Any) -> None:
-        if not x.is_inference():  # a backward pass that needs the old values then says so
+        if not x.is_inference():  # so that a backward pass that needs the old values raises
             self.api.autograd.graph.increment_version(x)
 
 
@@ -178,15 +181,16 @@ class _Jax(Library):
                 f"as in jax.device_get({name})"
             )
 
-    def on_device(self, x: Any) -> Any:
+    def device_view(self, x: Any) -> Array | None:
         if x.is_deleted() or len(x.sharding.device_set) > 1:
             return None
-        if x.__dlpack_device__()[0] != _CUDA:
+        if x.__dlpack_device__()[0] != CUDA_DEVICE:
             return None
-        narrow = x.dtype.itemsize == 2
-        return adopted(self.api.lax.bitcast_convert_type(x, np.int16) if narrow else x)
+        if x.dtype.itemsize == 2:
+            x = self.api.lax.bitcast_convert_type(x, np.int16)
+        return adopted(x)
 
-    def of_device(self, array: Any, dtype: str) -> Any:
+    def from_device_view(self, array: Array, dtype: str) -> Any:
         if array.dtype.itemsize == 2:
             bits = self.api.numpy.from_dlpack(array.view(np.int16))
             return self.api.lax.bitcast_convert_type(bits, dtype)
@@ -194,8 +198,8 @@ class _Jax(Library):
             return self.api.numpy.from_dlpack(array)
 
     def make(self, array: np.ndarray, like: Any) -> Any:
-        wide = array.dtype.itemsize == 8  # as `like` is: made where that was enabled
-        with self._x64() if wide else nullcontext():
+        # An array of 64-bit elements, as `like` is, needs x64 to be enabled.
+        with self._x64() if array.dtype.itemsize == 8 else nullcontext():
             if like.committed:
                 return self.api.device_put(array, like.sharding)
             with self.api.default_device(next(iter(like.sharding.device_set))):
@@ -228,8 +232,8 @@ class _TensorFlow(Library):
             )
 
     def view(self, x: Any) -> np.ndarray:
-        tensor = self.api.convert_to_tensor(x)  # what a variable holds
-        # A bfloat16 scalar is no array to NumPy; of larger tensors numpy() is a copy.
+        tensor = self.api.convert_to_tensor(x)  # the value of a variable
+        # NumPy cannot view a bfloat16 scalar; of larger tensors, numpy() would return a copy.
         return np.asarray(tensor.numpy() if tensor.ndim == 0 else tensor)
 
     def dtype_of(self, x: Any) -> str:
@@ -245,7 +249,7 @@ class _Mlx(Library):
     to_float32 = "{x}.astype(mlx.core.float32)"
 
     def view(self, x: Any) -> np.ndarray:
-        if x.dtype == self.api.bfloat16:  # which has no buffer format
+        if x.dtype == self.api.bfloat16:  # the buffer protocol has no bfloat16
             return np.asarray(memoryview(x.view(self.api.uint16))).view(_BFLOAT16)
         return np.asarray(memoryview(x))
 
@@ -255,21 +259,22 @@ class _Mlx(Library):
         return self.api.array(array, dtype=like.dtype)
 
 
-_LIBRARIES = (_Torch(), _Jax(), _TensorFlow(), _Mlx())
+TORCH = _Torch()
+_LIBRARIES = (TORCH, _Jax(), _TensorFlow(), _Mlx())
 
 
 def library_of(x: Any) -> Library | None:
-    """Return the library of an array; None for NumPy's and for what is of none."""
+    """Return the library of an array; None for NumPy's arrays and for unknown objects."""
     if x is None or isinstance(x, (np.ndarray, np.generic, bytes, memoryview)):
         return None
     return next((library for library in _LIBRARIES if library.owns(x)), None)
 
 
 def unreadable(name: str, error: Exception) -> TypeError:
-    """Say that an array cannot be read, and why."""
+    """Return the error for an array that cannot be read."""
     return TypeError(f"{name} cannot be read: {first_line(error)}")
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     return str(error).partition("\n")[0]

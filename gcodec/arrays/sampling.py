@@ -1,27 +1,32 @@
-"""Samples of tensors: runs of neighbours from everywhere, the same wherever a tensor lies."""
+"""Samples of tensors: short runs of neighboring elements from all parts of a tensor.
+
+The choice of elements depends on the tensor's size only, on the host as on a device.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.runs import take_runs
+from gcodec.kernels.numeric.scatter import take_runs
+from gcodec.runtime import Array
 
 MANY = 1 << 21
-"""Elements from which on a scale is that of a sample of as many."""
+"""Size of the samples of larger tensors, in elements."""
 
-_RUN = 1 << 10  # neighbours in a large sample: memory is slow where it is not read in order
+_RUN = 1 << 10  # elements in a run of a large sample: memory is slow unless it is read in order
 
 
-def sample(values: np.ndarray, most: int = MANY, together: int = _RUN) -> np.ndarray:
-    """Take some of the elements of a tensor, from everywhere; all of a small one.
-
-    Which ones they are depends on the size of the tensor only.
+def sample(values: Array, most: int = MANY, together: int = _RUN) -> Array:
+    """Return a sample of a tensor, or the tensor itself if it is small.
 
     Parameters
     ----------
     values : (n,) array
-    most, together : int
-        Elements to take, and how many of these are neighbours each.
+        The tensor.
+    most : int
+        Number of elements in the sample.
+    together : int
+        Number of elements in a run.
     """
     if values.size <= most:
         return values
@@ -29,10 +34,11 @@ def sample(values: np.ndarray, most: int = MANY, together: int = _RUN) -> np.nda
 
 
 def runs_of(n: int, most: int, together: int) -> np.ndarray:
-    """Return which runs of n elements, more than `most`, a sample has; see `sample`."""
-    runs, shares = n // together, np.arange(most // together + 1, dtype=np.int64)
-    starts = shares * runs // (shares.size - 1)
-    # A run lies anywhere in its share: what repeats in a tensor must not repeat in the sample.
-    anywhere = shares[:-1] * 0x9E3779B1 % (1 << 32)
-    found: np.ndarray = starts[:-1] + (anywhere * np.diff(starts) >> 32)
-    return found
+    """Return the indices of the sampled runs of n elements, where n > `most`; see `sample`."""
+    run_count, strata = n // together, np.arange(most // together + 1, dtype=np.int64)
+    bounds = strata * run_count // (strata.size - 1)
+    # The position within each stratum is pseudo-random, so that a periodic tensor is not sampled
+    # at its period.
+    fractions = strata[:-1] * 0x9E3779B1 % (1 << 32)
+    runs: np.ndarray = bounds[:-1] + (fractions * np.diff(bounds) >> 32)
+    return runs

@@ -1,1 +1,1 @@
-"""The command line: one file per verb, and what the verbs share."""
+"""The command line: `verbs` parse and call, `render` shows the results; nothing here measures."""

@@ -1,4 +1,4 @@
-"""``gcodec``: the group of verbs, each loaded only when it is called."""
+"""``gcodec``: the group of verbs, each of which is imported on its first use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import io
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 
 import gcodec
 from gcodec.cli import outcome
-from gcodec.cli.verb import EXIT_CODES, write_examples
+from gcodec.cli.options import write_examples
 
 _VERBS = (
     *("inspect", "dissect", "compare", "bench", "advise"),
@@ -30,11 +30,11 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        command: click.Command = importlib.import_module(f"gcodec.cli.verbs.{cmd_name}").command
-        return command
+        module = importlib.import_module(f"gcodec.cli.verbs.{cmd_name}")
+        return cast(click.Command, module.command)
 
     def invoke(self, ctx: click.Context) -> NoReturn:
-        # Every verb returns its exit code; what it raises becomes one here.
+        # Verbs return their exit codes; this converts exceptions to exit codes.
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
@@ -44,56 +44,55 @@ class _Verbs(click.Group):
         except KeyboardInterrupt:
             code = outcome.INTERRUPTED
         except outcome.EXPECTED as error:
-            code = _failed(error)
+            code = _report(error)
         ctx.exit(code)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Examples"):
-            write_examples(formatter, EXAMPLES)
+        write_examples(formatter, "Examples", EXAMPLES)
         with formatter.section("Exit status"):
-            formatter.write_dl([(str(code), what) for code, what in EXIT_CODES.items()])
+            codes = outcome.EXIT_CODES.items()
+            formatter.write_dl([(str(code), meaning) for code, meaning in codes])
         with formatter.section("Environment"):
             formatter.write_dl(list(_VARIABLES.items()))
-        with formatter.section("Completion by the shell"):
-            write_examples(formatter, _COMPLETION)
+        write_examples(formatter, "Shell completion", _COMPLETION)
 
 
-def _failed(error: BaseException) -> int:
-    """Report an error, and return the exit code for it."""
+def _report(error: BaseException) -> int:
+    """Print an error, and return its exit code."""
     if isinstance(error, outcome.StdoutError):
         _drop_stdout()
     outcome.complain(error)
-    return outcome.code_of(error)
+    return outcome.exit_code(error)
 
 
 def _drop_stdout() -> None:
-    # Nobody reads any more; the interpreter's own last flush must not complain about that.
+    # Nobody reads the output, and the interpreter must not report a failure of its last flush.
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 EXAMPLES = (
     (
-        "See what is in a dump of gradients, and what codecs would make of it.",
+        "Show the contents of a dump of gradients, and the effect of codecs on it.",
         "gcodec inspect grads.safetensors",
     ),
     (
-        "Encode it, and look at the result.",
+        "Encode the dump.",
         "gcodec encode grads.safetensors -c minifloat -o small.gcf",
     ),
-    ("All about a verb, with more examples.", "gcodec bench --help"),
+    ("Show the help of a verb, with more examples.", "gcodec bench --help"),
 )
 _VARIABLES = {
-    "GCODEC_NUM_THREADS": "threads for tensors of more than a million elements",
-    "GCODEC_CACHE_DIR": "where compiled kernels are kept",
+    "GCODEC_NUM_THREADS": "number of threads for tensors of more than a million elements",
+    "GCODEC_CACHE_DIR": "directory of compiled kernels",
     "GCODEC_CHECKED": "1 compiles kernels with bounds checks",
-    "NO_COLOR": "print no colours",
+    "NO_COLOR": "print no colors",
 }
 _COMPLETION = (
-    ("bash: put this into ~/.bashrc.", 'eval "$(_GCODEC_COMPLETE=bash_source gcodec)"'),
-    ("zsh: put this into ~/.zshrc.", 'eval "$(_GCODEC_COMPLETE=zsh_source gcodec)"'),
+    ("bash: add this line to ~/.bashrc.", 'eval "$(_GCODEC_COMPLETE=bash_source gcodec)"'),
+    ("zsh: add this line to ~/.zshrc.", 'eval "$(_GCODEC_COMPLETE=zsh_source gcodec)"'),
     (
-        "fish: call this once.",
+        "fish: run this command once.",
         "_GCODEC_COMPLETE=fish_source gcodec > ~/.config/fish/completions/gcodec.fish",
     ),
 )
@@ -101,7 +100,11 @@ _COMPLETION = (
 
 @click.group(
     cls=_Verbs,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(gcodec.__version__, "-V", "--version", prog_name="gcodec")
 def cli() -> None:
@@ -117,26 +120,26 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
     Parameters
     ----------
     args : list of str, optional
-        Instead of those of the process.
+        Arguments; default: those of the process.
     standalone_mode : bool
         Whether to end the process, as a program does, rather than return the exit code.
     """
     _open_streams()
     if "_GCODEC_COMPLETE" in os.environ:
         importlib.import_module("gcodec.cli.shells")
-    # As an exception, so that half-written files are removed on the way out.
+    # An exception lets context managers remove half-written files.
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)
-    except outcome.StdoutError as error:  # of a help text, which no verb prints
-        code = _failed(error)
+    except outcome.StdoutError as error:  # while click printed a help text
+        code = _report(error)
         if standalone_mode:
             sys.exit(code)
         return code
 
 
 class _Stdout(io.FileIO):
-    """Standard output, whose errors cannot be taken for those of a file that is being read."""
+    """Standard output, whose errors differ from those of files."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -149,30 +152,30 @@ class _Stdout(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Open streams that were closed before the start, so that no file takes their numbers.
+    """Open streams that the parent process has closed, so that no file takes their descriptors.
 
-    Standard output becomes one that names itself in errors; see `_Stdout`.
+    Replace standard output by a stream that names itself in errors; see `_Stdout`.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 until the end
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 open until the end
             setattr(sys, name, stream)
-    given = sys.stdout
-    if given is not sys.__stdout__ or not isinstance(given, io.TextIOWrapper):
-        return  # another one, which is closed when nobody refers to it any more
-    raw = getattr(given.buffer, "raw", given.buffer)
+    old = sys.stdout
+    if old is not sys.__stdout__ or not isinstance(old, io.TextIOWrapper):
+        return  # replacing another stream could close it
+    raw = getattr(old.buffer, "raw", old.buffer)
     if type(raw) is not io.FileIO or raw.fileno() != 1:  # such as a console of Windows
         return
-    given.flush()
-    made: Any = _Stdout(1, "wb", closefd=False)
+    old.flush()
+    new: Any = _Stdout(1, "wb", closefd=False)
     sys.stdout = io.TextIOWrapper(
-        made if given.buffer is raw else io.BufferedWriter(made),  # unbuffered by python -u
-        encoding=given.encoding,
-        errors=given.errors,
-        line_buffering=given.line_buffering,
-        write_through=given.write_through,
+        new if old.buffer is raw else io.BufferedWriter(new),  # unbuffered by python -u
+        encoding=old.encoding,
+        errors=old.errors,
+        line_buffering=old.line_buffering,
+        write_through=old.write_through,
     )
 
 
-def _terminate(*_: Any) -> NoReturn:
+def _terminate(*_: object) -> NoReturn:
     sys.exit(outcome.TERMINATED)

@@ -1,22 +1,185 @@
-"""Options that several verbs share. Nothing heavy is imported here: help must be instant."""
+"""The class of all verbs, their shared options, completion, and numbers with units.
+
+This module imports heavy packages only in the functions that need them, so that help appears at
+once. `gcodec.cli.shells` contains the scripts that call the completion.
+"""
 
 from __future__ import annotations
 
-import fnmatch
+import functools
+import importlib
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gcodec.cli.completion import complete_layer
+from gcodec.cli.outcome import EXIT_CODES
 from gcodec.limits import Limits
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.shell_completion import CompletionItem
+
+    from gcodec.codec import Codec
+
+_F = TypeVar("_F", bound=Callable[..., int])
+
+FILE = click.Path(readable=False)
+"""Type of an argument for a file or a directory, which the verb itself checks."""
+
+_MAX_NAMES = 500  # in a completion
+
+
+class Verb(click.Command):
+    """A command of ``gcodec``, whose help ends with examples and exit codes.
+
+    Parameters
+    ----------
+    *args, **attributes
+        Arguments of `click.Command`.
+    examples : sequence of (str, str)
+        Purpose and command of each example; a command is a line of a shell without pipes. The
+        test suite runs all of them on the files of `tests/example_files.py`.
+    exits : mapping of int to str, optional
+        Meaning of the exit codes other than 0 and 2, for verbs that read no files; default:
+        `EXIT_CODES`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        examples: Sequence[tuple[str, str]],
+        exits: Mapping[int, str] = EXIT_CODES,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self.examples = tuple(examples)
+        common = {code: EXIT_CODES[code] for code in (0, 2)}
+        self.exits = dict(sorted({**common, **exits}.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections after the options."""
+        write_examples(formatter, "Examples", self.examples)
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in self.exits.items()])
+
+
+def write_examples(
+    formatter: click.HelpFormatter, title: str, examples: Sequence[tuple[str, str]]
+) -> None:
+    """Write a section of purposes and commands; commands are never wrapped."""
+    with formatter.section(title):
+        for i, (purpose, command) in enumerate(examples):
+            if i:
+                formatter.write_paragraph()
+            formatter.write_text(purpose)
+            formatter.write(f"{'':>{formatter.current_indent}}  $ {command}\n")
+
+
+# --- completion
+
+
+def complete_spec(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete the name of a codec, of a parameter, or the value of a parameter."""
+    from click.shell_completion import CompletionItem
+
+    from gcodec.codec import registered
+
+    importlib.import_module("gcodec.codecs")  # which registers them
+    classes = registered()
+    name, colon, text = incomplete.partition(":")
+    if colon:
+        return list(_parameters(classes[name], text)) if name in classes else []
+    items = []
+    for cls in classes.values():
+        if cls.name.startswith(name):
+            summary = (cls.__doc__ or "").partition("\n")[0]
+            items.append(CompletionItem(cls.name, help=summary))
+            if cls.declared():
+                items.append(CompletionItem(f"{cls.name}:", help="with parameters"))
+    return items
+
+
+def _parameters(cls: type[Codec], text: str) -> Iterator[CompletionItem[str]]:
+    """Complete the part of a spec after the colon."""
+    from click.shell_completion import CompletionItem
+
+    *complete, last = text.split(",")
+    prefix = f"{cls.name}:" + "".join(f"{part}," for part in complete)
+    used = {part.partition("=")[0] for part in complete}
+    key, equals, value = last.partition("=")
+    for declared in cls.declared():
+        if not equals:
+            if declared.name.startswith(key) and declared.name not in used:
+                yield CompletionItem(f"{prefix}{declared.name}=", help=declared.doc)
+        elif declared.name == key:
+            words = getattr(declared.kind, "words", ())
+            for word in dict.fromkeys((declared.kind.text(declared.default), *words)):
+                if word.startswith(value):
+                    yield CompletionItem(f"{prefix}{key}={word}")
+
+
+def complete_layer(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete names of tensors in the files of the command line, also after ``!``."""
+    import glob
+
+    from click.shell_completion import CompletionItem
+
+    mark = "!" if incomplete.startswith("!") else ""
+    items: dict[str, None] = {}
+    for path in _files(ctx):
+        for name in _tensor_names(path):
+            escaped = mark + glob.escape(name)
+            if escaped.startswith(incomplete) and name.isprintable():
+                items[escaped] = None
+            if len(items) == _MAX_NAMES:
+                break
+    return [CompletionItem(name) for name in items]
+
+
+def _files(ctx: click.Context) -> list[Path]:
+    """Return the existing files among the arguments."""
+    from pathlib import Path
+
+    # If the option to complete has no value yet, click leaves all arguments in `args`.
+    texts = list(ctx.args)
+    for param in ctx.command.params:
+        if isinstance(param, click.Argument):
+            value = ctx.params.get(param.name or "") or ()
+            texts += (value,) if isinstance(value, str) else value
+    return [Path(text) for text in texts if os.path.isfile(text)]
+
+
+def _tensor_names(path: Path) -> Iterator[str]:
+    """Yield the names of the tensors in a file, up to the first error."""
+    from gcodec.cli.files import is_frames
+    from gcodec.errors import GcodecError
+    from gcodec.tensorfiles.dumps import open_dump
+    from gcodec.tensorfiles.frame_file import mapped, outlines
+
+    try:
+        if is_frames(path):
+            yield from (frame.name for frame in outlines(mapped(path)) if frame.name is not None)
+        else:
+            with open_dump(path) as dump:
+                yield from (entry.name for entry in dump.entries)
+    except (GcodecError, OSError, ValueError):
+        return
+
+
+# --- options
 
 
 class Number(click.FloatRange):
-    """A number in a range, in which NaN is not, though it is neither below nor above."""
+    """A number in a range, which does not contain NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number, or fail."""
@@ -26,53 +189,190 @@ class Number(click.FloatRange):
         return number
 
 
-json_option = click.option(
+json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
 )
-quiet_option = click.option(
+csv = click.option("--csv", "form", flag_value="csv", help="Print comma-separated values.")
+markdown = click.option(
+    "--markdown", "form", flag_value="markdown", help="Print a Markdown table."
+)
+quiet = click.option(
     "-q", "--quiet", is_flag=True, help="Print no notes, no progress and no summary."
 )
-seed_option = click.option(
+force = click.option("-f", "--force", is_flag=True, help="Replace existing files.")
+seed = click.option(
     "--seed",
     type=click.IntRange(0, 2**64 - 1),
     default=0,
-    show_default=True,
-    help="Seed of the run; every tensor derives its own from it and its name.",
+    help="Seed of the run; each tensor derives its own seed from it and from its name.",
 )
-layers_option = click.option(
+layers = click.option(
     "-L",
     "--layers",
     multiple=True,
     metavar="GLOB",
     shell_complete=complete_layer,
-    help="Only tensors whose name matches, such as '*.weight'; '!GLOB' leaves out those that do. "
-    "Repeatable.",
+    help="Select the tensors whose names match, such as '*.weight'; '!GLOB' excludes those that "
+    "match. Repeatable.",
 )
-force_option = click.option("-f", "--force", is_flag=True, help="Replace files that exist.")
+top = click.option(
+    "--top", type=click.IntRange(1), metavar="N", help="Show only the first N rows of the table."
+)
 
 
-def limit_options(function: _F) -> _F:
-    """Add ``--max-elems`` and ``--max-bytes``."""
-    usual = Limits()
-    for name, default, what in (
-        ("--max-bytes", usual.max_bytes, "bytes of one decoded tensor"),
-        ("--max-elems", usual.max_elements, "elements of one tensor"),
+def codecs(text: str) -> Callable[[_F], _F]:
+    """Return the repeatable option ``--codec`` with this help text."""
+    return click.option(
+        "-c",
+        "--codec",
+        "specs",
+        multiple=True,
+        metavar="SPEC",
+        shell_complete=complete_spec,
+        help=text,
+    )
+
+
+def sample(default: int, text: str) -> Callable[[_F], _F]:
+    """Return the option ``--sample`` with this help text."""
+    return click.option(
+        "--sample",
+        "max_values",
+        type=click.IntRange(1),
+        default=default,
+        metavar="N",
+        help=text,
+    )
+
+
+def output(text: str) -> Callable[[_F], _F]:
+    """Return the option ``--output`` with this help text."""
+    return click.option("-o", "--output", metavar="OUT", type=FILE, help=text)
+
+
+def check_form(form: str | None, as_json: bool) -> str | None:
+    """Return the form of the output; raise `click.UsageError` for two forms."""
+    if as_json and form:
+        raise click.UsageError(f"--json and --{form} exclude each other: pass one of them.")
+    return "json" if as_json else form
+
+
+def limits(function: Callable[..., int]) -> Callable[..., int]:
+    """Add ``--max-elems`` and ``--max-bytes``, which the function receives as `limits`."""
+
+    @functools.wraps(function)
+    def command(*, max_elems: int, max_bytes: int, **arguments: Any) -> int:
+        return function(limits=Limits(max_elems, max_bytes), **arguments)
+
+    defaults = Limits()
+    for name, default, noun in (
+        ("--max-bytes", defaults.max_bytes, "bytes of one decoded tensor"),
+        ("--max-elems", defaults.max_elements, "elements of one tensor"),
     ):
-        function = click.option(
+        command = click.option(
             name,
             type=click.IntRange(1),
             default=default,
-            show_default=True,
             metavar="N",
-            help=f"Most {what}; more is refused before memory is taken.",
-        )(function)
-    return function
+            help=f"Largest number of {noun}; gcodec refuses more before it allocates memory.",
+        )(command)
+    return command
 
 
-def selects(layers: tuple[str, ...], name: str) -> bool:
-    """Tell whether ``--layers`` selects a tensor."""
-    wanted = [glob for glob in layers if not glob.startswith("!")]
-    unwanted = [glob[1:] for glob in layers if glob.startswith("!")]
-    return (not wanted or any(fnmatch.fnmatchcase(name, glob) for glob in wanted)) and not any(
-        fnmatch.fnmatchcase(name, glob) for glob in unwanted
-    )
+# --- numbers with units
+
+# Commas only between groups of thousands: 12,5 is not 125.
+_NUMBER = (
+    r"\s*([+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*|(?=\.\d))(?:\.[\d_]*)?(?:[eE][+-]?\d{1,4})?)\s*"
+)
+_SPEED = re.compile(_NUMBER + r"([kKmMgGtT]?)(i?)(bit|b|B)(?:/s|ps)\s*", re.ASCII)
+_TIME = re.compile(_NUMBER + r"(ns|us|µs|μs|ms|s|min|h)\s*", re.ASCII)
+_COUNT = re.compile(_NUMBER + r"([kKmMbBgGtT]?)\s*", re.ASCII)
+_PREFIXES = ("", "k", "m", "g", "t")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
+
+
+class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
+    """A type whose values `parse` returns; it returns None for any other text."""
+
+    allowed = ""
+
+    def parse(self, text: str) -> object:
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value, or fail."""
+        parsed = self.parse(value)
+        if parsed is None:
+            self.fail(f"{value!r}: must be {self.allowed}", param, ctx)
+        return parsed
+
+
+class Speed(_Parsed):
+    """A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
+
+    name = "speed"
+    allowed = "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s"
+
+    def parse(self, text: str) -> float | None:
+        """Return the bytes per second."""
+        if not (match := _SPEED.fullmatch(text)):
+            return None
+        number, prefix, binary, unit = match.groups()
+        factor = float(1024 if binary else 1000) ** _PREFIXES.index(prefix.lower())
+        bandwidth = _float(number) * factor / (1 if unit == "B" else 8)
+        return bandwidth if 0 < bandwidth < math.inf else None
+
+
+class Duration(_Parsed):
+    """A duration such as ``100ms`` or ``20us``, in seconds."""
+
+    name = "time"
+    allowed = "a time of at least 0s with its unit, such as 100ms or 20us"
+
+    def parse(self, text: str) -> float | None:
+        """Return the seconds."""
+        if not (match := _TIME.fullmatch(text)):
+            return None
+        seconds = _float(match[1]) * _SECONDS[match[2].replace("µ", "u").replace("μ", "u")]
+        return seconds if 0 <= seconds < math.inf else None
+
+
+class Count(_Parsed):
+    """An integer such as ``1e9``, ``7B`` or ``125M``."""
+
+    name = "n"
+    allowed = "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M"
+
+    def parse(self, text: str) -> int | None:
+        """Return the integer."""
+        from decimal import Decimal
+
+        if not (match := _COUNT.fullmatch(text)):
+            return None
+        number = Decimal(_digits(match[1])).scaleb(_POWERS[match[2].lower()])
+        is_allowed = 1 <= number < 2**63 and number == number.to_integral_value()
+        return int(number) if is_allowed else None
+
+
+class NamedBits(_Parsed):
+    """A name and a number of bits per value, such as ``powersgd=0.25``."""
+
+    name = "name=bits"
+    allowed = "a name and bits per value from 0 to 1e6, such as powersgd=0.25"
+
+    def parse(self, text: str) -> tuple[str, float] | None:
+        """Return the name and the number."""
+        name, _, digits = text.rpartition("=")
+        match = re.fullmatch(_NUMBER, digits, re.ASCII)
+        bits = _float(match[1]) if match else math.nan
+        return (name.strip(), bits) if name.strip() and 0 <= bits <= 1e6 else None
+
+
+def _digits(text: str) -> str:
+    return text.replace("_", "").replace(",", "")
+
+
+def _float(text: str) -> float:
+    return float(_digits(text))

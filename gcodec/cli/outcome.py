@@ -1,4 +1,4 @@
-"""Exit codes, and the one place where an exception becomes a message and a code."""
+"""Exit codes, and the conversion of exceptions to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ from typing import Any
 
 import click
 
-from gcodec.cli.text import printable
+from gcodec.cli.render.text import printable
 from gcodec.errors import (
     CompilerDisabled,
+    Corrupt,
     FormatError,
     GcodecError,
     LimitExceeded,
     ParameterError,
+    Truncated,
     Unsafe,
 )
 
 FINE, FAILED, USAGE, UNREADABLE, LIMIT, UNSAFE = range(6)
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143  # 128 and the signal, as in shells
+EXIT_CODES = {
+    FINE: "success",
+    FAILED: "a check failed: a file is damaged, or an error exceeds its bound",
+    USAGE: "wrong usage, or a name that does not exist",
+    UNREADABLE: "a file cannot be read or written, or needs a newer release",
+    LIMIT: "a limit was exceeded: --max-elems, --max-bytes, or the memory",
+    UNSAFE: "a file was refused because reading it would run code",
+}
+"""Meaning of the exit codes of all verbs."""
 
-_IN_PYTHON = re.compile(r"pass limits=gcodec\.Limits\(max_(elem|byte)[a-z]*=(\d+)\)")
+_LIMITS_HINT = re.compile(r"pass limits=gcodec\.Limits\(max_(elem|byte)[a-z]*=(\d+)\)")
 
 
 class CheckFailed(GcodecError):
-    """A file is damaged, or its values are not what was asked for.
-
-    Parameters
-    ----------
-    message : str
-    offset : int, optional
-        Where in the file, in bytes.
-    """
-
-    def __init__(self, message: str, offset: int | None = None) -> None:
-        super().__init__(message if offset is None else f"{message} (at byte {offset})")
-        self.offset = offset
+    """A check that the user requested has failed."""
 
 
 class StdoutError(OSError):
-    """Standard output cannot be written to, whatever file is being read."""
+    """Writing to standard output failed."""
 
 
 EXPECTED = (GcodecError, OSError, MemoryError)
-"""What may go wrong without being a bug."""
+"""Exceptions that are no bugs."""
 
 
-def code_of(error: BaseException) -> int:
-    """Return the exit code for an error."""
+def exit_code(error: BaseException, *, in_frames: bool = False) -> int:
+    """Return the exit code for an error; damage in a file of frames is a failed check."""
     match error:
         case CheckFailed():
+            return FAILED
+        case Corrupt() | Truncated() if in_frames:
             return FAILED
         case ParameterError() | CompilerDisabled():  # arguments, or the environment
             return USAGE
@@ -65,40 +67,39 @@ def code_of(error: BaseException) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """Return what to tell about an error, in the words of the command line."""
+    """Return the message of an error in the terms of the command line."""
     if isinstance(error, MemoryError):
         return "there is not enough memory"
     if isinstance(error, OSError) and error.strerror:
-        # The message begins with the file already.
-        return error.strerror
-    return _IN_PYTHON.sub(r"pass --max-\1s \2", str(error))
+        return error.strerror  # without the file name, which `complain` prints
+    return _LIMITS_HINT.sub(r"pass --max-\1s \2", str(error))
 
 
-def blamed(
-    error: BaseException, path: str | os.PathLike[str] | None = None
+def _file_of(
+    error: BaseException, path: str | os.PathLike[str] | None
 ) -> str | os.PathLike[str] | None:
-    """Return the file that an error is about: its own, or the one that was worked on."""
+    """Return the file that an error names, or else the file that was processed."""
     if isinstance(error, OSError) and isinstance(error.filename, str):
         return error.filename
     return path
 
 
 def complain(error: BaseException, path: str | os.PathLike[str] | None = None) -> None:
-    """Print ``gcodec: FILE: what`` to stderr."""
-    path = blamed(error, path)
+    """Print ``gcodec: FILE: message`` to stderr."""
+    path = _file_of(error, path)
     parts = ["gcodec", *([] if path is None else [os.fspath(path)]), message_of(error)]
     click.echo(printable(": ".join(parts), err=True), err=True)
 
 
 class Outcome:
-    """How the work on several files went.
+    """The errors and the exit code of the work on several files.
 
     Attributes
     ----------
     code : int
-        The worst exit code so far.
+        Largest exit code so far.
     errors : list of dict
-        For the JSON document.
+        Errors for the JSON document.
     """
 
     def __init__(self) -> None:
@@ -106,23 +107,29 @@ class Outcome:
         self.errors: list[dict[str, Any]] = []
 
     @contextlib.contextmanager
-    def of(self, path: str | os.PathLike[str]) -> Iterator[None]:
-        """Note and report what goes wrong with one file, and go on with the next."""
+    def of(self, path: str | os.PathLike[str], *, in_frames: bool = False) -> Iterator[None]:
+        """Record and report an error of the work on one file, so that the next file follows.
+
+        Parameters
+        ----------
+        path : str or os.PathLike
+            The file.
+        in_frames : bool
+            Whether the file contains frames, so that damage is a failed check.
+        """
         try:
             yield
         except (BrokenPipeError, StdoutError):
             raise
         except EXPECTED as error:
             complain(error, path)
-            code = code_of(error)
+            code = exit_code(error, in_frames=in_frames)
             self.code = max(self.code, code)
             self.errors.append(
                 {
-                    "file": os.fspath(blamed(error, path) or path),
+                    "file": os.fspath(_file_of(error, path) or path),
                     "message": message_of(error),
-                    "offset": error.offset
-                    if isinstance(error, (FormatError, CheckFailed))
-                    else None,
+                    "offset": error.offset if isinstance(error, FormatError) else None,
                     "exit_code": code,
                 }
             )

@@ -1,7 +1,7 @@
-"""Scripts that let bash, zsh and fish complete ``gcodec``.
+"""Scripts with which bash, zsh and fish complete ``gcodec``.
 
-Those of click take a colon, an equals sign or a comma for the end of a word, or add a blank behind
-it; specs of codecs are full of them.
+The scripts of click end a word at a colon, an equals sign or a comma, or append a space to it.
+Codec specs contain all three characters.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 @add_completion_class
 class Bash(BashComplete):
-    """Bash, which hands over the line, and takes only what is behind its last break."""
+    """Bash, which passes the line, and replaces only the text after the last word break."""
 
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words of the line, and the one that is not complete."""
+        """Return the complete words of the line, and the incomplete one."""
         line = os.environ["COMP_LINE"]
         words = split_arg_string(line)
         incomplete = "" if not words or line[-1:].isspace() else words.pop()
@@ -99,7 +99,7 @@ class Bash(BashComplete):
         return words[1:], incomplete
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        """Cut what bash keeps of the word."""
+        """Remove the part of the word that bash keeps."""
         breaks = set(os.environ.get("COMP_WORDBREAKS", "")) & set(":=")
         word = self._incomplete
         if word.startswith("-") and "=" in word:
@@ -115,7 +115,7 @@ class Zsh(ZshComplete):
     source_template = _ZSH
 
     def format_completion(self, item: CompletionItem[Any]) -> str:
-        """Return three lines: type, value, help."""
+        """Return three lines: type, value and help."""
         return f"{item.type}\n{item.value}\n{item.help or '_'}"
 
 

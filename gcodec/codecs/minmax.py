@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields

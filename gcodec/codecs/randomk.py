@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor, check_corrected, check_finite, check_sum
+from gcodec.arrays.nonfinite import check_corrected, check_finite, check_top
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
@@ -159,7 +160,7 @@ class RandomK(Codec):
         if out is residual:
             check_corrected(tensor.values, residual, decay)
         else:
-            check_sum(arithmetic.correct(tensor.values, residual, decay, out), tensor.values)
+            check_top(arithmetic.correct(tensor.values, residual, decay, out), tensor.values)
         n = residual.size
         positions = draw(n, self._sent(n), seed, residual)
         x, error = hosted(*(scatter.take(each, positions) for each in (tensor.values, residual)))

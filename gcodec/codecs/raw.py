@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.intake import NUMPY_DTYPES
+from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.inspect.packed import signs as signs_in
 from gcodec.inspect.walker import FieldSpan, FieldWalker

@@ -31,13 +31,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import check_top, empty_like_shape, intake
+from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
+from gcodec.entropy.coder import BitSpan, CodedString, ignore, into
 from gcodec.entropy.context import symbol_coder
-from gcodec.entropy.context.symbol_coder import SymbolString
-from gcodec.entropy.tabled import String, Table
-from gcodec.entropy.word_string import ignore
+from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect import tabled as tabled_fields
 from gcodec.inspect.contexts import context_string, each
@@ -45,13 +45,13 @@ from gcodec.inspect.packed import lookup, packed
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits, moments
 from gcodec.kernels.quantize import scalar_quantize, ternary
-from gcodec.kernels.quantize.ternary_symbols import FIVES, codes_of, symbols_of
+from gcodec.kernels.quantize.ternary import FIVES, codes_of, symbols_of
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import once, single
 from gcodec.runtime.lanes import BLOCK
@@ -210,7 +210,7 @@ class TernGrad(Codec):
         ParameterError, TypeError
         """
         with once():
-            return float(self._scale_of(intake(x).values))
+            return float(self._scale_of(inspect(x, "x").read().values))
 
     def quantize(
         self,
@@ -245,9 +245,8 @@ class TernGrad(Codec):
             symbols: TernarySymbols = super().quantize(x, seed=seed, prior=prior)
             return symbols
         given = _SCALE.kind.check("scale", scale)
-        tensor = intake(x)
-        self._check_device(tensor.values)
-        codec = self._of_shape(tensor.shape)
+        tensor = inspect(x, "x").read()
+        codec = self._bound_to(tensor)
         with once():
             bits = max_abs_bits(tensor.values)
             check_top(bits, tensor.values)
@@ -330,11 +329,7 @@ class TernGrad(Codec):
         if self._is_coded:
             string = self._string(payload, n)
             codes = empty_beside(self.seek_count(n), np.uint8, payload.data)
-
-            def take(at: int, part: np.ndarray) -> None:
-                codes[at : at + part.size] = part
-
-            string.read(take)
+            string.read(into(codes))
         else:
             check_length(payload.nbits, self.max_payload_nbits(n))
         if self.packing == "context":
@@ -348,7 +343,7 @@ class TernGrad(Codec):
         # No code need be kept: each range is dequantised where it is read.
         string, points = self._string(payload, n), np.zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
 
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])
@@ -356,15 +351,11 @@ class TernGrad(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> String | SymbolString:
-        check_padding(payload.data, payload.nbits)
+    def _string(self, payload: Payload, n: int) -> CodedString:
+        span = BitSpan.of(payload)
         if self.packing == "context":
-            return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
-        where = payload.data, 0, payload.nbits
-        coded = CodedMask.all(self.seek_count(n))
-        string = String.behind("rans", *where, FIVES, coded, payload.seek)
-        string.refuse_short()
-        return string
+            return symbol_coder.open(span, n, 3)
+        return tabled.open("rans", span, FIVES, CodedMask.all(self.seek_count(n)))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)

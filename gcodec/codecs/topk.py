@@ -25,17 +25,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.entropy.values import SparseValues
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.inspect.positions import positions
 from gcodec.inspect.values import values
 from gcodec.inspect.walker import FieldSpan, FieldWalker
-from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric import convert, scatter, select
 from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32
@@ -151,11 +151,11 @@ class TopK(Codec):
     def _pack(self, symbols: TopKSymbols) -> Payload:
         n, positions, values = symbols
         front = value_coding.packed(values, self.value, positions.size)
-        written = position_coding.write(positions, n, self.index, front)
-        codec = self.replaced(index=written.code)
+        index, written = position_coding.write(positions, n, self.index, front)
+        codec = self.replaced(index=index)
         if self.threshold:  # a reader needs no more than what came of it
             codec = codec.replaced(k=positions.size, threshold=0.0)
-        return Payload(codec, {}, *written[1:])
+        return Payload(codec, {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> TopKSymbols:
         string = self._string(payload, n)
@@ -170,16 +170,15 @@ class TopK(Codec):
         first = value_coding.nbits(k, self.value)
         if payload.nbits < first:
             raise Truncated(f"the payload has {payload.nbits} bits, {k} values {first}")
-        check_padding(payload.data, payload.nbits)
-        return IndexString(self.index, payload.data, first, payload.nbits, k, n, payload.seek)
+        return IndexString(BitSpan.of(payload, first), self.index, k, n)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         if self.threshold:
             raise Corrupt("a message says how many are sent, and no threshold")
         k = self._most(n)
         yield from values(walk, k, self.value)
-        where = payload.data, walk.at, walk.end
-        yield from positions(walk, IndexString(self.index, *where, k, n, None))
+        span = BitSpan(payload.data, walk.at, walk.end)
+        yield from positions(walk, IndexString(span, self.index, k, n))
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         symbols = self._unpack(payload, n)

@@ -42,3 +42,8 @@ class BitReader:
             raise Truncated(f"the bits end within {self._what}, at bit {self._end}")
         self.at += count
         return self._number >> self._stop - self.at & (1 << count) - 1
+
+    def take_sized(self) -> int:
+        """Return a number whose length comes first, in 4 bits; its highest bit is left out."""
+        length = self.take(4)
+        return 1 << length - 1 | self.take(length - 1) if length else 0

@@ -1,4 +1,4 @@
-"""Tables of strings as a device makes them: of counts that it has, and without the host."""
+"""Tables of entropy-coded strings, made and selected on a device from counts that lie there."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import numpy as np
 
 from gcodec.entropy.huffman import LENGTH_NBITS
 from gcodec.entropy.rans import STATIC_LOG2_TOTAL, log2_table
-from gcodec.entropy.tabled import Kind, Known, Table
+from gcodec.entropy.tabled import Kind, StaticTables, Table
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred, Leading
 from gcodec.runtime.device import Device
 
 _TOTALS, _SYMBOLS, _WARP = 4, 256, 32
-_WIDEST = {"huffman": 4, "rans": 4 + 14}  # bits of a field of a table
-_BEFORE = 4 + 7  # bits besides, of rANS
+_FIELD_NBITS = {"huffman": 4, "rans": 4 + 14}  # most bits of one symbol's field in a table
+_FIXED_NBITS = 4 + 7  # most other bits of a table of rANS
 
 
-def best_frequencies(counts: Any) -> tuple[Any, Deferred]:
-    """Return frequencies and the log2 of their sum; no frequency where nothing occurs."""
+def best_frequencies(counts: Array) -> tuple[Array, Deferred]:
+    """Return frequencies, 0 for symbols that do not occur, and the log2 of their sum."""
     device = device_with(counts)
     models, sizes = device.empty(_TOTALS * _SYMBOLS, np.int64), device.empty(_TOTALS, np.int64)
-    given = counts.view(np.uint64), _constant(device, _logarithms), models, sizes
-    device.launch("frequencies", "make_frequencies", _TOTALS, _WARP, *given)
-    found, log2_total = device.empty(_SYMBOLS, np.int64), device.empty(1, np.int64)
-    made = models, sizes, found, log2_total
-    device.launch("frequencies", "choose_frequencies", 1, _SYMBOLS, *made)
-    return found, Deferred(device, log2_total)
+    inputs = counts.view(np.uint64), _constant(device, _logarithms)
+    device.launch("frequencies", "make_frequencies", _TOTALS, _WARP, *inputs, models, sizes)
+    best = device.empty(_SYMBOLS, np.int64), device.empty(1, np.int64)
+    device.launch("frequencies", "choose_frequencies", 1, _SYMBOLS, models, sizes, *best)
+    return best[0], Deferred(device, best[1])
 
 
-def code_lengths(counts: Any) -> Any:
-    """Make the lengths of Huffman words; no length where nothing occurs."""
+def code_lengths(counts: Array) -> Array:
+    """Return the lengths of Huffman words, 0 for symbols that do not occur."""
     device = device_with(counts)
     lengths = device.empty(_SYMBOLS, np.uint8)
     device.launch("package_merge", "code_lengths", 1, _SYMBOLS, counts.view(np.uint64), lengths)
@@ -42,69 +42,79 @@ def code_lengths(counts: Any) -> Any:
 
 
 def front(
-    head: Any, kind: str, numbers: Any, log2_total: Any, alphabet: np.ndarray, which: Any = 0
+    head: BitString | tuple[Array, int],
+    kind: Kind,
+    numbers: Array,
+    log2_total: Any,
+    alphabet: np.ndarray,
+    which: Any = 0,
 ) -> tuple[Leading, Deferred]:
-    """Return a head and a table, which is not there where nothing is coded, and their bits.
+    """Return a head followed by a table, and their bits.
 
-    The head is a `BitString`, or bytes on the device and how many bits count.
+    The table is left out if no symbol occurs, or if `which` is the number of a static table. The
+    head is a `BitString`, or bytes on the device and the number of valid bits in them.
     """
     device = device_with(numbers)
     if isinstance(head, BitString):
         head = device.to_device(head.trimmed()), head.nbits
-    known, at = head
-    room = -(-(at + _BEFORE + _WIDEST[kind] * alphabet.size) // 32)
-    words, nbits = device.zeros(room, np.uint32), device.empty(1, np.int64)
-    words.view(np.uint8)[: known.size] = known
-    model = (numbers,) if kind == "huffman" else (numbers, log2_total.words)
-    name = "put_lengths" if kind == "huffman" else "put_frequencies"
+    data, head_nbits = head
+    size = -(-(head_nbits + _FIXED_NBITS + _FIELD_NBITS[kind] * alphabet.size) // 32)
+    words, nbits = device.zeros(size, np.uint32), device.empty(1, np.int64)
+    words.view(np.uint8)[: data.size] = data
+    selected = which.words[:1] if isinstance(which, Deferred) else device.zeros(1, np.int64)
+    name = "put_frequencies" if kind == "rans" else "put_lengths"
+    model = (numbers, log2_total.words) if kind == "rans" else (numbers,)
     symbols = device.to_device(alphabet), np.int32(alphabet.size)
-    chosen = which.words[:1] if type(which) is Deferred else device.zeros(1, np.int64)
-    where = chosen, np.int64(at), words, np.int64(room), nbits
-    device.launch("table_front", name, 1, _SYMBOLS, *model, *symbols, *where)
+    output = selected, np.int64(head_nbits), words, np.int64(size), nbits
+    device.launch("table_front", name, 1, _SYMBOLS, *model, *symbols, *output)
     return Leading(words.view(np.uint8), nbits, 1, 0), Deferred(device, nbits)
 
 
-def chosen(
-    counts: Any, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
-) -> Table:
-    """Choose between tables; which it is, and what there is of it, stays on the device."""
-    return chosen_and_size(counts, own, kind, alphabet, known)[0]
+def best_table(
+    counts: Array,
+    own: Table | None,
+    kind: Kind,
+    alphabet: np.ndarray,
+    static_tables: StaticTables | None = None,
+) -> tuple[Table, Deferred]:
+    """Select the best table; see `gcodec.entropy.tabled.best_table`."""
+    device = device_with(counts)
+    static: Any = None if static_tables is None else _constant(device, static_tables)
+    count = 0 if static is None else static.shape[0]
+    sizes, log2_totals = device.empty(1 + count, np.int64), device.empty(2, np.int64)
+    sizes[:1], log2_totals[:1], log2_totals[1:] = 2**63 - 1, 0, STATIC_LOG2_TOTAL
+    if own is not None:
+        log2_total: Any = own.log2_total
+        if type(log2_total) is Deferred:
+            log2_totals[:1] = log2_total.words
+        sent_nbits = LENGTH_NBITS * (alphabet.size + (kind == "rans"))
+        _size_strings(kind, counts, own.numbers, log2_totals[:1], sent_nbits, sizes)
+        if static is None:
+            return own, Deferred(device, sizes)
+    _size_strings(kind, counts, static, log2_totals[1:], 0, sizes[1:])
+    numbers, selected = device.empty(_SYMBOLS, static.dtype), device.empty(3, np.int64)
+    own_numbers = numbers if own is None else own.numbers
+    tables = own_numbers.view(np.uint8), static.reshape(-1).view(np.uint8)
+    inputs = sizes, np.int32(count), *tables, np.int64(numbers.nbytes)
+    outputs = numbers.view(np.uint8), selected
+    totals = log2_totals[:1], log2_totals[1:]
+    device.launch("table_choice", "choose_table", 1, _SYMBOLS, *inputs, *totals, *outputs)
+    deferred: list[Any] = [Deferred(device, selected[k : k + 1]) for k in range(3)]
+    which, log2_total, nbits = deferred
+    return Table(kind, numbers, log2_total, alphabet, which), nbits
 
 
-def chosen_and_size(
-    counts: Any, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
-) -> tuple[Table, Any]:
-    """Return the table that is chosen, and as a (1,) array the bits of table and string."""
-    device, others = device_with(counts), _constant(device_with(counts), *known)
-    count, log2 = others.shape[0], device.empty(2, np.int64)
-    sizes, which = device.empty(1 + count, np.int64), device.empty(3, np.int64)
-    log2[:1], log2[1:] = 0, STATIC_LOG2_TOTAL
-    total: Any = own.log2_total if own else 0
-    if type(total) is Deferred:
-        log2[:1] = total.words
-    sizes[:1] = 2**63 - 1
-    parts: list[tuple[Any, ...]] = [(others, log2[1:], 0, sizes[1:])]
-    if own:
-        sent = LENGTH_NBITS * (alphabet.size + (kind == "rans"))
-        parts.append((own.numbers, log2[:1], sent, sizes))
-    for numbers, total, sent, found in parts:
-        tables = numbers.size // _SYMBOLS
-        if kind == "huffman":
-            what = counts, numbers.reshape(-1), np.int64(sent), found
-            device.launch("table_choice", "size_words", tables, _SYMBOLS, *what)
-        else:
-            given = counts.view(np.uint64), _constant(device, _logarithms), numbers.reshape(-1)
-            how = total, np.int64(sent), found
-            device.launch("frequencies", "size_frequencies", tables, _WARP, *given, *how)
-    made = device.empty(_SYMBOLS, others.dtype)
-    first = own.numbers if own else made
-    pair = first.view(np.uint8), others.reshape(-1).view(np.uint8), np.int64(made.nbytes)
-    where = log2[:1], log2[1:], made.view(np.uint8), which
-    device.launch(
-        "table_choice", "choose_table", 1, _SYMBOLS, sizes, np.int32(count), *pair, *where
-    )
-    told: Any = Deferred(device, which[1:2]), alphabet, Deferred(device, which[:1])
-    return Table(kind, made, *told), which[2:]
+def _size_strings(
+    kind: Kind, counts: Array, numbers: Array, log2_total: Array, sent_nbits: int, sizes: Array
+) -> None:
+    """Write the bits of a string by each of some tables, and of the table, to `sizes`."""
+    device, count, numbers = device_with(counts), numbers.size // _SYMBOLS, numbers.reshape(-1)
+    output = np.int64(sent_nbits), sizes
+    if kind == "huffman":
+        device.launch("table_choice", "size_words", count, _SYMBOLS, counts, numbers, *output)
+        return
+    inputs = counts.view(np.uint64), _constant(device, _logarithms), numbers, log2_total
+    device.launch("frequencies", "size_frequencies", count, _WARP, *inputs, *output)
 
 
 def _logarithms() -> np.ndarray:
@@ -112,7 +122,8 @@ def _logarithms() -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _constant(device: Device, make: Callable[..., np.ndarray], *given: Any) -> Any:
-    table = device.to_device(make(*given))
-    device.to_host(table.reshape(-1)[:1])  # once: who uses it next may do so on another stream
-    return table
+def _constant(device: Device, make: Callable[[], np.ndarray]) -> Array:
+    """Return an array on the device, made once for each device and function."""
+    array = device.to_device(make())
+    device.to_host(array.reshape(-1)[:1])  # wait: the next user may work on another stream
+    return array

@@ -118,6 +118,4 @@ def fields_of(data: np.ndarray, at: int, end: int, alphabet: np.ndarray) -> Iter
     yield Field(None, log2_total, at, reader.at)
     for symbol in alphabet.tolist():
         start = reader.at
-        length = reader.take(LENGTH_NBITS)
-        frequency = 1 << length - 1 | reader.take(length - 1) if length else 0
-        yield Field(symbol, frequency, start, reader.at)
+        yield Field(symbol, reader.take_sized(), start, reader.at)

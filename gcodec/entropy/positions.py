@@ -1,12 +1,12 @@
-"""How the positions of sent elements are written: the index codes, and their strings as read.
+"""Positions of sent elements: the index codes, and the strings that they write and read.
 
-- ``rice``: gaps in Rice words whose parameter follows them (`kernels.gap_rice`).
-- ``eliasfano``: low bits as they are, the others in unary (`kernels.elias_fano`).
-- ``bitmap``: a bit for each element (`kernels.bitmap`).
-- ``rans``, ``huffman``: classes of gaps (`kernels.gap_classes`) behind a table of their own, and
-  then the bits within classes.
+- ``rice``: gaps in Rice words whose parameter adapts to them (`kernels.prefix.gap_rice`).
+- ``eliasfano``: low bits as they are, high bits in unary (`kernels.prefix.elias_fano`).
+- ``bitmap``: a bit for each element (`kernels.bits.bitmap`).
+- ``rans``, ``huffman``: a table, the classes of gaps (`kernels.prefix.gap_classes`), and then the
+  bits within classes.
 
-A string ends where the payload does. Without positions it has no bits.
+A string ends with the payload. A string of no positions has no bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.entropy import tabled
-from gcodec.entropy.tabled import String, Table
+from gcodec.entropy.coder import BitSpan, CodedString, Written, into, no_blocks
+from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.kernels.bits import bitmap
 from gcodec.kernels.bits.bit_string import BitString
@@ -29,15 +30,15 @@ from gcodec.runtime import pool
 from gcodec.wire.kinds import Float64, Integer
 from gcodec.wire.seek import LOG2_BLOCK, Blocks, SeekTable, first_worthwhile, refuse_table
 
-MOST = 2**62  # elements among which positions can be told
-RATIO = 0.01  # the default
+MOST = 2**62  # elements of a tensor whose positions can be coded
+RATIO = 0.01  # default share of elements that are sent
 
 COUNT = Integer(0, MOST, sent=("ratio",), asked=1)  # a message may send nothing
 SHARE = Float64("a number above 0, up to 1", lambda ratio: 0 < ratio <= 1)
 
 
 def sent(n: int, k: int | str, ratio: float) -> int:
-    """Return how many of n elements are sent: k of them, or with "ratio" that share, and one."""
+    """Return the number of n elements that are sent: k, or the share `ratio` and at least one."""
     return min(n, k if isinstance(k, int) else max(1, round(ratio * n)))
 
 
@@ -46,7 +47,7 @@ CODES = ("rice", "eliasfano", "bitmap", *TABLED)
 
 
 def alphabet(n: int) -> np.ndarray:
-    """Return all classes of gaps in n elements."""
+    """Return the classes of the gaps that n elements can have."""
     return np.arange(gap_classes.class_of(n) + 1, dtype=np.uint8)
 
 
@@ -56,13 +57,13 @@ def lasts_of(positions: np.ndarray, every: int) -> np.ndarray:
 
 
 def seek_blocks(code: str) -> Blocks | None:
-    """Return what blocks of a seek table count; None: no table."""
+    """Return the unit of the blocks of a seek table; None if the code has no blocks."""
     blocks: dict[str, Blocks | None] = {"bitmap": None, "rans": "states"}
     return blocks.get(code, "values")
 
 
 def longest_nbits(n: int, k: int, code: str) -> int:
-    """Return the most bits of the string of k of n elements."""
+    """Return an upper bound of the bits of k positions in n elements."""
     if not k:
         return 0
     width = n.bit_length()
@@ -78,32 +79,26 @@ def longest_nbits(n: int, k: int, code: str) -> int:
 
 
 class IndexString(NamedTuple):
-    """Positions that are read.
+    """The positions of a payload; `read` returns all of them at once.
 
     Attributes
     ----------
+    span : BitSpan
+        The payload ends with the string.
     code : str
-    data : uint8 array
-    first, end : int
-        Bits where the string begins, and where it and the payload end.
     k : int
-        Positions, each of which has a bit or more elsewhere in the payload.
+        Number of positions, each of which takes at least a bit elsewhere in the payload.
     n : int
-        Elements.
-    seek : SeekTable or None
-        The table of the payload. Blocks are then read side by side, and must be so.
+        Elements of the tensor.
     """
 
+    span: BitSpan
     code: str
-    data: np.ndarray
-    first: int
-    end: int
     k: int
     n: int
-    seek: SeekTable | None
 
     def read(self) -> np.ndarray:
-        """Read all: (k,) int64 positions, rising, from 0 to n − 1.
+        """Return the positions as a rising (k,) int64 array, from 0 to n − 1.
 
         Raises
         ------
@@ -111,46 +106,45 @@ class IndexString(NamedTuple):
         """
         self.check()
         if not self.k:
-            refuse_table(self.seek)
+            refuse_table(self.span.seek)
             return np.empty(0, np.int64)
         if self.code == "bitmap":
-            return bitmap.read(self.data, self.first, self.n, self.k)
+            return bitmap.read(self.span.data, self.span.first, self.n, self.k)
         if self.code in TABLED:
             return self._read_classes()[0]
-        if self.seek is None:
-            return self._read_on(self.k)[0]
-        return self._read_side_by_side(self.seek)
+        if self.span.seek is None:
+            return self._read_in_order(self.k)[0]
+        return self._read_in_parallel(self.span.seek)
 
     def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all.
+        """Return a seek table with blocks of 2^log2_block positions, found by reading them all.
 
         Raises
         ------
         FormatError
         ParameterError
-            If blocks of this code cannot be so small.
+            If the code does not allow blocks this small.
         """
         self.check()
         if self.code == "rice" and log2_block < gap_rice.LOG2_GROUP:
             allowed = f"{gap_rice.LOG2_GROUP} or more with index=rice"
             raise ParameterError.of("log2_block", log2_block, allowed)
+        if not self.k:
+            return no_blocks(log2_block)
         if self.code in TABLED:
-            if not self.k:
-                return self._classes_of(None).blocks(log2_block)
-            positions, string = self._read_classes()
-            found = string.blocks(log2_block)
+            positions, end = self._read_classes()
+            table = self._classes(self.span._replace(end=end)).blocks(log2_block)
             if self.code == "rans":
-                return found
-            return SeekTable.of(log2_block, found.offsets, lasts_of(positions, 1 << log2_block))
-        every = 1 << log2_block
-        _, offsets, lasts = self._read_on(every)
+                return table
+            return SeekTable.of(log2_block, table.offsets, lasts_of(positions, 1 << log2_block))
+        _, offsets, lasts = self._read_in_order(1 << log2_block)
         return SeekTable.of(log2_block, offsets, lasts)
 
     def check(self) -> None:
-        """Refuse what can be told without reading."""
+        """Raise `FormatError` for sizes that contradict each other."""
         if self.n > MOST:
             raise Unsupported(f"positions among more than {MOST} elements")
-        nbits = self.end - self.first
+        nbits = self.span.nbits
         if self.k > self.n:
             raise Corrupt(f"{self.k} of {self.n} elements cannot have been sent")
         if self.k and nbits < self._least_nbits():
@@ -163,7 +157,7 @@ class IndexString(NamedTuple):
         if self.code == "bitmap":
             return self.n
         if self.code in TABLED:
-            return 0  # the coder tells
+            return 0  # the coder of classes checks its length
         return self.k * (1 + self._low_width)
 
     @property
@@ -171,22 +165,27 @@ class IndexString(NamedTuple):
         """Bits of each position that come before the words."""
         return elias_fano.low_width(self.n, self.k) if self.code == "eliasfano" and self.k else 0
 
-    def _read_side_by_side(self, seek: SeekTable) -> np.ndarray:
-        """Read blocks where a seek table says that they begin."""
-        first, every = self.first + self.k * self._low_width, 1 << seek.log2_block
-        seek.must_cover(self.end - first)
+    @property
+    def _words(self) -> BitSpan:
+        """The bits after the low bits of all positions."""
+        return self.span.after(self.span.first + self.k * self._low_width)
+
+    def _read_in_parallel(self, seek: SeekTable) -> np.ndarray:
+        """Read the blocks of a seek table."""
+        words, every = self._words, 1 << seek.log2_block
+        words.must_cover()
         if self.code == "rice" and seek.log2_block < gap_rice.LOG2_GROUP:
             raise Corrupt(f"the seek table has blocks of 2^{seek.log2_block}")
-        starts, lasts = first + seek.offsets, self._lasts(seek)
-        found = np.empty(self.k, np.int64)
+        starts, lasts = words.first + seek.offsets, self._lasts(seek)
+        positions = np.empty(self.k, np.int64)
 
         def task(start: int, stop: int) -> None:
             rows = slice(start // every, -(-stop // every) + 1)
-            marks = starts[rows].copy(), lasts[rows].copy()
-            self._read_blocks(start, every, True, *marks, found[start:stop])
+            known = starts[rows].copy(), lasts[rows].copy()
+            self._read_blocks(start, every, *known, positions[start:stop], known=True)
 
         pool.run(task, self.k, every)
-        return found
+        return positions
 
     def _lasts(self, seek: SeekTable) -> np.ndarray:
         """Return the positions of a seek table of values that has a row for each block."""
@@ -194,35 +193,35 @@ class IndexString(NamedTuple):
             raise Corrupt(f"the seek table has {seek.count} blocks for {self.k} positions")
         return seek.positions
 
-    def _read_on(self, every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Read from begin to end; return positions, and offsets and positions of blocks."""
-        first = self.first + self.k * self._low_width
-        found = np.empty(self.k, np.int64)
+    def _read_in_order(self, every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return positions, and offsets and last positions of blocks."""
+        words = self._words
+        positions = np.empty(self.k, np.int64)
         starts, lasts = np.zeros((2, -(-self.k // every) + 1), np.int64)
-        starts[0] = first
-        if self.k:
-            self._read_blocks(0, every, False, starts, lasts, found)
-        if starts[-1] < self.end:
-            raise Corrupt(f"the payload has {self.end - starts[-1]} bits behind its positions")
-        return found, starts - first, lasts
+        starts[0] = words.first
+        self._read_blocks(0, every, starts, lasts, positions, known=False)
+        if starts[-1] < words.end:
+            raise Corrupt(f"the payload has {words.end - starts[-1]} bits behind its positions")
+        return positions, starts - words.first, lasts
 
     def _read_blocks(
         self,
         at: int,
         every: int,
-        known: bool,
         starts: np.ndarray,
         lasts: np.ndarray,
         out: np.ndarray,
+        *,
+        known: bool,
     ) -> None:
-        """Read blocks from position number `at` on; see the kernels."""
-        where = every, known, starts, lasts, out
+        """Read blocks from position number `at` on; see `gap_rice.read_blocks`."""
+        data, first, end, _ = self.span
         if self.code == "rice":
-            gap_rice.read_blocks(self.data, self.end, self.n, *where)
+            gap_rice.read_blocks(data, end, self.n, every, known, starts, lasts, out)
         else:
             width = self._low_width
-            low = self.first + at * width
-            elias_fano.read_blocks(self.data, self.end, self.n, low, width, *where)
+            low = first + at * width
+            elias_fano.read_blocks(data, end, self.n, low, width, every, known, starts, lasts, out)
         if starts[-1] < 0:
             if known:
                 raise Corrupt("the seek table or the payload is wrong: a block begins elsewhere")
@@ -230,95 +229,87 @@ class IndexString(NamedTuple):
                 raise Truncated("the payload ends within its positions")
             raise Corrupt(f"a position is not one of {self.n} elements, or not behind the last")
 
-    def _read_classes(self) -> tuple[np.ndarray, String]:
-        """Read positions, and the string of their classes up to its end."""
-        seek = self.seek
-        blocks, lasts = seek, None
-        if seek is not None and self.code == "huffman":
-            lasts, blocks = self._lasts(seek), SeekTable(seek.log2_block, seek.lengths)
-        string = self._classes_of(blocks)
-        string.refuse_short()
+    def _read_classes(self) -> tuple[np.ndarray, int]:
+        """Return positions, and the bit after the string of their classes."""
+        span, lasts = self.span, None
+        if (seek := span.seek) is not None and self.code == "huffman":
+            lasts = self._lasts(seek)
+            span = span._replace(seek=SeekTable(seek.log2_block, seek.lengths))
         classes = np.empty(self.k, np.uint8)
-
-        def take(at: int, part: np.ndarray) -> None:
-            classes[at : at + part.size] = part
-
-        end = string.read(take, bits_follow=True)
-        positions = gap_classes.read(self.data, end, self.end, self.n, classes)
+        end = self._classes(span).read(into(classes), bits_follow=True)
+        positions = gap_classes.read(span.data, end, span.end, self.n, classes)
         every = 0 if seek is None else 1 << seek.log2_block
         if lasts is not None and not np.array_equal(lasts_of(positions, every), lasts):
             raise Corrupt("the seek table is wrong: a block begins behind another position")
-        return positions, string._replace(end=end)
+        return positions, end
 
-    def _classes_of(self, seek: SeekTable | None) -> String:
+    def _classes(self, span: BitSpan) -> CodedString:
+        """Open the string of classes."""
         kind: Any = self.code
-        where = self.data, self.first, self.end
-        return String.behind(kind, *where, alphabet(self.n), CodedMask.all(self.k), seek)
+        return tabled.open(kind, span, alphabet(self.n), CodedMask.all(self.k))
 
 
-Front = tuple[np.ndarray, int]  # bytes and bits of what a payload begins with
+Front = tuple[np.ndarray, int]
+"""The bytes before the positions of a payload, and the number of their bits."""
 
 
-class Written(NamedTuple):
-    """A payload that ends with positions.
+class _Plan(NamedTuple):
+    """A string that can be written.
 
     Attributes
     ----------
     code : str
-        The index code that was taken.
-    data : uint8 array
     nbits : int
-    seek : SeekTable or None
-        None where the payload is too short for one, or has no blocks.
+        Bits of the string; an estimate for "rans".
+    write : callable
+        Writes the string at the end of another one, with the seek table that it may have.
     """
 
     code: str
-    data: np.ndarray
     nbits: int
-    seek: SeekTable | None
+    write: Callable[[BitString], Written]
 
 
-class _Plan(NamedTuple):
-    """A string that can be written: its bits, of "rans" as estimated, and what writes it."""
-
-    code: str
-    nbits: int
-    write: Callable[[BitString], tuple[np.ndarray, int, list[SeekTable]]]
-
-
-def write(positions: np.ndarray, n: int, code: str, front: Front) -> Written:
-    """Write positions behind what a payload begins with.
+def write(positions: np.ndarray, n: int, code: str, front: Front) -> tuple[str, Written]:
+    """Write positions after the bits that a payload begins with.
 
     Parameters
     ----------
     positions : (k,) int64 array
         Rising, from 0 to n − 1.
     n : int
-        Elements, up to 2^62.
+        Elements of the tensor, up to 2^62.
     code : str
-        "auto" for the shortest, the first of equals.
+        An index code, or "auto" for the one with the shortest string, the first of equals.
     front : (ceil(nbits / 8),) uint8 array and nbits
+
+    Returns
+    -------
+    code : str
+        The index code of the string.
+    written : Written
+        Front and string.
     """
     if not positions.size:
-        return Written(CODES[0] if code == "auto" else code, *front, None)
-    plans = sorted(_plans(positions, n, code), key=lambda plan: plan.nbits)
-    first, *others = plans
-    written = _written(first, n, front)
+        return CODES[0] if code == "auto" else code, Written(*front)
+    best, *others = sorted(_plans(positions, n, code), key=lambda plan: plan.nbits)
+    written = _written(best, n, front)
     # Only the length of a string of rANS is not known before it is written.
-    if first.code == "rans" and others and others[0].nbits < written.nbits - front[1]:
-        return _written(others[0], n, front)
-    return written
+    if best.code == "rans" and others and others[0].nbits < written.nbits - front[1]:
+        best, written = others[0], _written(others[0], n, front)
+    return best.code, written
 
 
 def _written(plan: _Plan, n: int, front: Front) -> Written:
     string = BitString(0, front[0].size)
     string.extend(*front)
-    data, nbits, tables = plan.write(string)
-    return Written(plan.code, data, nbits, first_worthwhile(n, nbits, *tables))
+    data, nbits, seek = plan.write(string)
+    tables = () if seek is None else (seek,)
+    return Written(data, nbits, first_worthwhile(n, nbits, *tables))
 
 
 def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
-    """Return a plan for each code that may be taken."""
+    """Return a plan for each candidate code."""
     plans = []
     if code in ("rice", "auto"):
         plans.append(_rice(positions))
@@ -337,30 +328,30 @@ def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
 def _rice(positions: np.ndarray) -> _Plan:
     parameters, offsets = gap_rice.plan(positions)
 
-    def write(string: BitString) -> tuple[np.ndarray, int, list[SeekTable]]:
+    def write(string: BitString) -> Written:
         string.extend(gap_rice.write(positions, parameters, offsets), int(offsets[-1]))
         lasts = lasts_of(positions, 1 << gap_rice.LOG2_GROUP)
         table = SeekTable.of(gap_rice.LOG2_GROUP, offsets, lasts)
-        return string.trimmed(), string.nbits, [table]
+        return Written(string.trimmed(), string.nbits, table)
 
     return _Plan("rice", int(offsets[-1]), write)
 
 
 def _elias_fano(positions: np.ndarray, n: int) -> _Plan:
-    def write(string: BitString) -> tuple[np.ndarray, int, list[SeekTable]]:
+    def write(string: BitString) -> Written:
         elias_fano.write(positions, n, string)
         every = 1 << LOG2_BLOCK
         offsets = elias_fano.offsets(positions, n, every)
         table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, every))
-        return string.trimmed(), string.nbits, [table]
+        return Written(string.trimmed(), string.nbits, table)
 
     return _Plan("eliasfano", elias_fano.nbits(positions, n), write)
 
 
 def _bitmap(positions: np.ndarray, n: int) -> _Plan:
-    def write(string: BitString) -> tuple[np.ndarray, int, list[SeekTable]]:
+    def write(string: BitString) -> Written:
         string.extend(bitmap.write(positions, n), n)
-        return string.trimmed(), string.nbits, []
+        return Written(string.trimmed(), string.nbits)
 
     return _Plan("bitmap", n, write)
 
@@ -371,17 +362,14 @@ def _classes(
     table = Table.own(kind, counts, alphabet(n))
     raw = gap_classes.raw_nbits(counts)
 
-    def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        return classes[start:stop]
-
-    def write(string: BitString) -> tuple[np.ndarray, int, list[SeekTable]]:
-        data, nbits, seek = tabled.write(table, symbols_of, CodedMask.all(classes.size), string, n)
+    def write(string: BitString) -> Written:
+        data, nbits, seek = tabled.write(table, classes, CodedMask.all(classes.size), string, n)
         whole = BitString(0, data.size + raw // 8)
         whole.extend(data, nbits)
         gap_classes.write_raw(positions, classes, raw, whole)
         if seek is not None and kind == "huffman":
             lasts = lasts_of(positions, 1 << seek.log2_block)
             seek = SeekTable.of(seek.log2_block, seek.offsets, lasts)
-        return whole.trimmed(), whole.nbits, [] if seek is None else [seek]
+        return Written(whole.trimmed(), whole.nbits, seek)
 
     return _Plan(kind, table.nbits(counts) + raw, write)

@@ -1,61 +1,56 @@
-"""Strings of bytes behind a table that tells how often each occurs: Huffman words, or rANS.
+"""Strings of bytes after a table of their statistics: Huffman words or rANS.
 
-A table is sent ahead of its string, for the symbols of an alphabet, or both sides know it. Where
-there is no symbol to code, there is neither.
+The payload contains the table of an alphabet before the string, or both sides know the table. A
+string of no symbols has no table.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import frequency_table, huffman, rans
-from gcodec.entropy.word_string import WordString
-from gcodec.errors import Corrupt
+from gcodec.entropy.coder import (
+    BitSpan,
+    CodedString,
+    EmptyString,
+    RansString,
+    WordString,
+    Written,
+    seek_of_blocks,
+    seek_of_runs,
+)
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_code import LONGEST, TableCode, code_of
 from gcodec.kernels.rans import rans_string
-from gcodec.kernels.rans.rans_runs import Runs
-from gcodec.kernels.rans.rans_table import ReadTables, read_tables, write_tables
-from gcodec.kernels.rans.rans_vector import LANES
-from gcodec.runtime.deferred import mapped
-from gcodec.runtime.device import dispatched, host, placed
+from gcodec.kernels.rans.rans_table import read_tables, write_tables
+from gcodec.runtime.device import dispatched, placed
 from gcodec.runtime.memory import Drainable, contents
-from gcodec.wire.seek import (
-    LOG2_BLOCK,
-    LOG2_RANS,
-    LOG2_STATES,
-    SeekTable,
-    first_worthwhile,
-    refuse_table,
-)
+from gcodec.wire.seek import LOG2_BLOCK, LOG2_STATES
 
 Kind = Literal["huffman", "rans"]
-Known = tuple[Any, ...]
-Take = Callable[[int, np.ndarray], None]
-
-_NOTHING = np.zeros(256, np.int64)  # counts
+StaticTables = Callable[[], np.ndarray]
+"""A cached function that returns the (count, 256) numbers of static tables; see `Table`."""
 
 
 class Table(NamedTuple):
-    """What a string of bytes is coded with. What a device made of counts stays there.
+    """The statistics by which a string of bytes is coded; on a device if its counts are.
 
     Attributes
     ----------
     kind : {"huffman", "rans"}
     numbers : (256,) array
-        Of each symbol: the bits of its word, uint8; or its frequency, int64.
+        For each symbol the bits of its word, uint8; or its frequency, int64.
     log2_total : int
-        Of the frequencies; 0 for words.
+        Base-2 logarithm of the sum of the frequencies; 0 for words.
     alphabet : (k,) uint8 array or None
-        The symbols that the table is sent for, rising; None where it is not sent.
+        The symbols of the table in the payload, rising; None if the payload contains no table.
     which : int
-        Not 0 where it is not sent either, but one of those that `chosen` was given.
+        The number of a static table among those of `best_table`, from 1 on; otherwise 0.
     """
 
     kind: Kind
@@ -66,24 +61,62 @@ class Table(NamedTuple):
 
     @classmethod
     def own(cls, kind: Kind, counts: np.ndarray, alphabet: np.ndarray) -> Table:
-        """Make the best table for (256,) counts of symbols of an alphabet, which is sent."""
+        """Return the best table for (256,) counts of an alphabet; the payload then contains it."""
         if kind == "huffman":
             return cls(kind, huffman.code_lengths(counts), 0, alphabet)
         return cls(kind, *rans.best_frequencies(counts), alphabet)
 
     @classmethod
     def static(cls, kind: Kind, counts: np.ndarray) -> Table:
-        """Make the table of (256,) counts that both sides know; those of rANS add up to 2^14."""
-        return _static(kind, counts.tobytes())
+        """Return the table of (256,) counts that both sides know, with a sum of 2^14 for rANS."""
+        if kind == "huffman":
+            return cls(kind, huffman.code_lengths(counts))
+        return cls(kind, counts, rans.STATIC_LOG2_TOTAL)
+
+    @classmethod
+    def read(cls, kind: Kind, span: BitSpan, alphabet: np.ndarray) -> tuple[Table, BitSpan]:
+        """Read the table of an alphabet; return it and the bits after it.
+
+        Raises
+        ------
+        FormatError
+        """
+        data, first, end, _ = span
+        if kind == "huffman":
+            lengths, first = huffman.read_lengths(data, first, end, alphabet)
+            return cls(kind, lengths, 0, alphabet), span.after(first)
+        numbers, log2_total, first = frequency_table.read_frequencies(data, first, end, alphabet)
+        return cls(kind, numbers, log2_total, alphabet), span.after(first)
 
     def nbits(self, counts: np.ndarray) -> int:
-        """Return the bits of table and string for (256,) counts; those of rANS are estimated."""
+        """Return the bits of table and string for (256,) counts; an estimate for "rans"."""
         alphabet = () if self.alphabet is None else self.alphabet
         if self.kind == "huffman":
             sent = huffman.LENGTH_NBITS * len(alphabet)
             return sent + int(counts @ self.numbers.astype(np.int64))
         sent = frequency_table.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
         return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
+
+    def open(self, span: BitSpan, coded: CodedMask) -> CodedString:
+        """Open the string after the table.
+
+        Raises
+        ------
+        FormatError
+        """
+        if not coded.words:
+            return EmptyString(span, has_blocks=self.kind == "huffman")
+        string = self.string(span, coded)
+        string.refuse_short()
+        if isinstance(string, RansString):
+            return string._replace(span=span.aligned("table and string"))
+        return string
+
+    def string(self, span: BitSpan, coded: CodedMask) -> RansString | WordString:
+        """Return the string of a span without looking at its bits; see `open`."""
+        if self.kind == "rans":
+            return RansString(span, coded.words, read_tables(self.numbers, self.log2_total))
+        return WordString(span, TableCode.of(self.numbers), coded)
 
 
 @dispatched("gcodec.entropy.device", by="numbers")
@@ -95,7 +128,10 @@ def front(
     alphabet: np.ndarray | None,
     which: int = 0,
 ) -> tuple[np.ndarray, int]:
-    """Return the bits before a string: a head, and the table of a `Table`, if it is sent."""
+    """Return the bits before a string: a head, and the fields of a `Table` if it has an alphabet.
+
+    The bits before a rANS string are whole bytes.
+    """
     if alphabet is not None and kind == "huffman":
         head.extend(*huffman.write_lengths(numbers, alphabet))
     elif alphabet is not None:
@@ -107,236 +143,91 @@ def front(
 
 
 @dispatched("gcodec.entropy.device")
-def chosen(
-    counts: np.ndarray, own: Table | None, kind: Kind, alphabet: np.ndarray, known: Known
-) -> Table:
-    """Choose between tables by the bits of table and string; the first of equals.
+def best_table(
+    counts: np.ndarray,
+    own: Table | None,
+    kind: Kind,
+    alphabet: np.ndarray,
+    static_tables: StaticTables | None = None,
+) -> tuple[Table, int]:
+    """Select the table with which table and string are shortest, the first of equals.
 
     Parameters
     ----------
     counts : (256,) int64 array
+        Number of occurrences of each symbol.
     own : Table or None
-        The one that is sent, if there is one; it comes first.
+        The table that is made for these counts and sent, if there is one; it comes first.
     kind, alphabet
         See `Table`.
-    known : tuple
-        A function, and what it is given, that returns the (count, 256) numbers of static tables.
+    static_tables : StaticTables, optional
+        The tables that both sides know. Required if `own` is None.
+
+    Returns
+    -------
+    table : Table
+    nbits : int
+        Bits of table and string; for rANS an estimate.
     """
-    make, *given = known
     log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
     tables = [] if own is None else [own]
-    for which, numbers in enumerate(make(*given), 1):
+    for which, numbers in enumerate(static_tables() if static_tables else (), 1):
         tables.append(Table(kind, numbers, log2_total, None, which))
-    return min(tables, key=lambda table: table.nbits(counts))
-
-
-@functools.lru_cache(maxsize=1024)
-def _static(kind: Kind, data: bytes) -> Table:
-    counts = np.frombuffer(data, np.int64)
-    if kind == "huffman":
-        return Table(kind, huffman.code_lengths(counts))
-    return Table(kind, counts, rans.STATIC_LOG2_TOTAL)
+    sizes = [table.nbits(counts) for table in tables]
+    return tables[sizes.index(min(sizes))], min(sizes)
 
 
 def write(
     table: Table | None,
-    symbols_of: SymbolsOf | np.ndarray | Drainable,
+    symbols: SymbolsOf | np.ndarray | Drainable,
     coded: CodedMask,
     head: Any,
     n: int,
     lead: int = 0,
-) -> tuple[np.ndarray, int, SeekTable | None]:
-    """Write table and string behind a head.
+) -> Written:
+    """Write a table and its string after a head.
 
     Parameters
     ----------
     table : Table or None
-        None where there is no symbol to code.
-    symbols_of : callable or array
+        None if there is no symbol to code.
+    symbols : callable or array
         See `dense_string.write`.
     coded : CodedMask
-        Which of them have words. With rANS, all.
+        The elements that have a symbol. With rANS, all must have one.
     head : BitString
-        With a table of a device, or bytes there and how many bits count.
+        Bits that precede the table. If the table is on a device, alternatively an array there,
+        and the number of its bits.
     n : int
         Elements of the tensor.
     lead : int
-        Bytes that are left free before the head, of words.
-
-    Returns
-    -------
-    data : uint8 array
-    nbits : int
-    seek : SeekTable or None
-        None where the payload is too short for one.
+        Bytes that stay free before the head. Only words can have a lead.
     """
     if table is None:
         nbits = head.nbits
-        return placed(head.trimmed(), contents(symbols_of)), nbits, None
+        return Written(placed(head.trimmed(), contents(symbols)), nbits)
     before = front(head, *table)
     if table.kind == "huffman":
-        code, dtype, every = code_of(table.numbers), np.dtype(np.uint8), 1 << LOG2_BLOCK
-        made = dense_string.write(code, symbols_of, dtype, coded, every, lead, before)
-        return *made[:2], _blocks_of(n, *made[1:])
-    tables = write_tables(table.numbers, table.log2_total)
-    data, nbits, runs = rans_string.write(tables, symbols_of, coded.n, before[0], LOG2_STATES)
-    return data, nbits, index_of(runs, n, nbits)
-
-
-def _blocks_of(n: int, nbits: int, offsets: np.ndarray) -> SeekTable | None:
-    """Return the table of a string of words, if the payload is worth one."""
-
-    def made(nbits: int, offsets: np.ndarray) -> SeekTable | None:
-        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, offsets))
-
-    found: SeekTable | None = mapped(made, nbits, offsets)
-    return found
-
-
-def index_of(runs: Runs, n: int, nbits: int) -> SeekTable | None:
-    """Return the table of a rANS string of runs of 2^LOG2_STATES, if the payload is worth one.
-
-    Of runs that a device has yet to tell it is a `Deferred`.
-    """
-
-    def made(runs: Runs, nbits: int) -> SeekTable | None:
-        return first_worthwhile(
-            n, nbits, *(_every(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS))
+        code, block = code_of(table.numbers), 1 << LOG2_BLOCK
+        data, nbits, offsets = dense_string.write(
+            code, symbols, np.dtype(np.uint8), coded, block, lead, before
         )
-
-    found: SeekTable | None = mapped(made, runs, nbits)
-    return found
-
-
-def _every(runs: Runs, log2_block: int) -> SeekTable:
-    """Return the table of a rANS string with larger blocks than its runs."""
-    step = 1 << log2_block - runs.log2_run
-    offsets = np.append(runs.offsets[:-1:step], runs.offsets[-1])
-    return SeekTable.of(log2_block, offsets, None, runs.states[::step])
+        return Written(data, nbits, seek_of_blocks(n, nbits, offsets))
+    tables = write_tables(table.numbers, table.log2_total)
+    data, nbits, runs = rans_string.write(tables, symbols, coded.n, before[0], LOG2_STATES)
+    return Written(data, nbits, seek_of_runs(n, nbits, runs))
 
 
-class String(NamedTuple):
-    """A string that is read, behind its table.
-
-    Attributes
-    ----------
-    table : Table
-    data : uint8 array
-    first, end : int
-        Bits where the string begins, or zeros before it, and where it ends.
-    coded : CodedMask
-        See `write`.
-    seek : SeekTable or None
-        The table of the payload. Blocks are then read side by side, and must be so.
-    """
-
-    table: Table
-    data: np.ndarray
-    first: int
-    end: int
-    coded: CodedMask
-    seek: SeekTable | None
-
-    @classmethod
-    def behind(
-        cls,
-        kind: Kind,
-        data: np.ndarray,
-        first: int,
-        end: int,
-        alphabet: np.ndarray,
-        coded: CodedMask,
-        seek: SeekTable | None,
-    ) -> String:
-        """Read the table from bit `first` on, if there is something to code.
-
-        Raises
-        ------
-        FormatError
-        """
-        if not coded.words:
-            return cls(Table.static(kind, _NOTHING), data, first, end, coded, seek)
-        if kind == "huffman":
-            lengths, after = huffman.read_lengths(data, first, end, alphabet)
-            table = Table(kind, lengths, 0, alphabet)
-        else:
-            frequencies, log2_total, after = frequency_table.read_frequencies(
-                data, first, end, alphabet
-            )
-            table = Table(kind, frequencies, log2_total, alphabet)
-        return cls(table, data, after, end, coded, seek)
-
-    def refuse_short(self) -> None:
-        """Raise `Truncated` if the bits cannot hold all symbols."""
-        if self.table.kind == "rans":
-            rans_string.refuse_short(self.coded.words, self.end - self.first)
-        elif self.coded.words:
-            self._words.refuse_short()
-
-    def read(self, take: Take, *, bits_follow: bool = False) -> int:
-        """Read all symbols; return the bit behind them.
-
-        Parameters
-        ----------
-        take : callable
-            Gets the first of a range and its symbols, which later ones overwrite; called on the
-            threads of the pool, for all ranges in any order.
-        bits_follow : bool
-            Whether the string may end before `end`.
-
-        Raises
-        ------
-        FormatError
-        """
-        seek = self.seek
-        if not self.coded.words:
-            if self.first < self.end and not bits_follow:
-                raise Corrupt(f"the payload has {self.end - self.first} bits that code nothing")
-            if self.table.kind == "rans":
-                refuse_table(seek)
-            elif seek is not None:  # blocks of elements without words
-                seek.must_cover(0)
-            return self.first
-        if self.table.kind == "rans":
-            runs, where = None, self._where()
-            if seek is not None and seek.states is not None:
-                if not bits_follow:
-                    seek.must_cover(self.end - where[0])
-                runs = Runs(seek.log2_block, seek.offsets, seek.states)
-            return rans_string.read(self._model, self.data, *where, take, runs, bits_follow)
-        return self._words.read(lambda at, symbols, _: take(at, symbols), bits_follow=bits_follow)
-
-    def blocks(self, log2_block: int) -> SeekTable:
-        """Find where blocks begin, by reading all; where nothing is coded, one that is empty."""
-        if not self.coded.words:
-            states = np.zeros((1, LANES), np.uint32) if self.table.kind == "rans" else None
-            return SeekTable.of(log2_block, np.zeros(2, np.int64), None, states)
-        if self.table.kind == "rans":
-            runs = rans_string.index(self._model, self.data, *self._where(), log2_block)
-            return SeekTable.of(log2_block, runs.offsets, None, runs.states)
-        return self._words.blocks(log2_block)
-
-    @property
-    def _model(self) -> ReadTables:
-        return read_tables(self.table.numbers, self.table.log2_total)
-
-    def _where(self) -> tuple[int, int, int]:
-        """Return where a rANS string begins and ends, and how many symbols it has."""
-        first = self.first + -self.first % 8
-        at = self.first // 8
-        between = host(self.data[at : at + 1]) if self.first < min(first, self.end) else [0]
-        if int(between[0]) & 0xFF >> self.first % 8:
-            raise Corrupt("bits between table and string are not zero", self.first // 8)
-        return first, self.end, self.coded.words
-
-    @property
-    def _words(self) -> WordString:
-        code = TableCode.of(self.table.numbers)
-        return WordString(code, self.data, self.first, self.end, self.coded, self.seek)
+def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> CodedString:
+    """Open a string whose table the payload contains; see `Table.read` and `Table.open`."""
+    if not coded.words:
+        return EmptyString(span, has_blocks=kind == "huffman")
+    table, span = Table.read(kind, span, alphabet)
+    return table.open(span, coded)
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:
-    """Return the most bits of a table for so many symbols, and of a string of n."""
+    """Return an upper bound of the bits of n symbols and of the table of an alphabet's size."""
     if kind == "huffman":
         return huffman.LENGTH_NBITS * alphabet + LONGEST * n
     # A frequency has at most 15 bits, of which the first is not sent.

@@ -1,4 +1,4 @@
-"""Context strings: numbers of the model, scales, exceptions, and states that say the symbols."""
+"""Descriptions of context strings: the head, scales, outliers, and the states of the symbols."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.entropy.context import scale_lists
+from gcodec.entropy.coder import BitSpan
+from gcodec.entropy.context import coder, scale_lists
 from gcodec.entropy.context.class_tables import SENT, ClassTable
-from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.models import least_escape
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout
@@ -33,20 +33,21 @@ def context_string(
     with_trellis: bool = False,
     largest: int | None = None,
 ) -> Iterator[FieldSpan]:
-    """Tell a string of n symbols, up to the payload's end; nothing of none.
+    """Describe a string of n symbols up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
     kind, name : str
-        Of symbols.
+        Kind of the bits, and name of a symbol.
     n : int
+        Number of symbols; if it is 0, there is no string.
     tell : callable
-        Gets the symbols, exceptions too, as an int64 array.
+        Receives the symbols, outliers included, as an int64 array.
     with_trellis : bool
-        See `ContextString`.
+        See `coder.open`.
     largest : int, optional
-        Of all symbols that there may be.
+        The largest symbol that is allowed.
     """
     if not n:
         return
@@ -61,78 +62,72 @@ def context_string(
         _, end = table.read(number, walk.data, walk.at, walk.end)
         yield from walk.several("frequency", 1, {"table": end - walk.at})
     if count:
-        yield from _exceptions(walk, count, n)
-    string = ContextString.of(walk.data, first, walk.end, n, None, with_trellis)
+        yield from _outliers(walk, count, n)
+    string = coder.open(BitSpan(walk.data, first, walk.end), n, with_trellis=with_trellis)
     yield from walk.pad(-walk.at % 8)
-    exceptions = string.exceptions
+    outliers = string.outliers
 
-    def whole(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    def tell_restored(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         coded = np.arange(at, at + symbols.size)
         places = lane_order.places_of(coded, n, lanes) if with_trellis else coded
-        wide, known = symbols.astype(np.int64), np.isin(places, exceptions.places)
-        wide[known] = exceptions.symbols[np.searchsorted(exceptions.places, places[known])]
-        wrong = known != (symbols >= least_escape(with_trellis))
-        for place, symbol, beside, bad in zip(places.tolist(), wide, known, wrong, strict=True):
-            if largest is not None and symbol > largest:
+        restored, is_outlier = symbols.astype(np.int64), np.isin(places, outliers.places)
+        at_places = np.searchsorted(outliers.places, places[is_outlier])
+        restored[is_outlier] = outliers.symbols[at_places]
+        is_escape = symbols >= least_escape(with_trellis)
+        for k, place in enumerate(places.tolist()):
+            if largest is not None and restored[k] > largest:
                 raise Corrupt(f"a symbol is above {largest}")
-            if bad:
+            if is_outlier[k] != is_escape[k]:
                 raise Corrupt("an escape is no exception, or an exception no escape")
-            (told,) = tell(place, symbol[None])
-            note = f"{told.meaning}, an exception" if beside else told.meaning
-            yield told._replace(meaning=note)
+            (value,) = tell(place, restored[k : k + 1])
+            note = f"{value.meaning}, an exception" if is_outlier[k] else value.meaning
+            yield value._replace(meaning=note)
 
-    tables = string.table.read_tables()
-    order = string.classes, lanes, with_trellis
-    yield from states(walk, kind, name, tables, n, whole, *order)
+    yield from states(walk, kind, name, string.symbols, tell_restored)
 
 
 def each(tell: TellCode) -> Tell:
-    """Return what tells symbols, given what tells one of an element."""
+    """Turn a describer of one element into a describer of a run of symbols."""
 
-    def told(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    def tell_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         for element, symbol in enumerate(symbols.tolist(), at):
             yield tell(symbol, element)
 
-    return told
+    return tell_run
 
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
-    """Tell the numbers before the scales, and return them."""
+    """Describe the numbers before the scales, and return them."""
     reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
-    found: list[int] = []
+    numbers: list[int] = []
     for name in ("table", "states", "width", "columns of a scale", "exceptions"):
-        value = reader.uint(1) if len(found) < 2 else reader.leb128()
-        found.append(value)
+        value = reader.uint(1) if len(numbers) < 2 else reader.leb128()
+        numbers.append(value)
         note = "sent" if name == "table" and value == SENT else ""
         yield walk.piece("table", name, 8 * reader.at - walk.at, FieldValue(value, note))
-    return found
+    return numbers
 
 
 def _scales(walk: FieldWalker, of: str, count: int) -> Iterator[FieldSpan]:
-    """Tell a list of scales: what comes before its words one by one, the words together."""
-    scales, end = scale_lists.read(walk.data, walk.at, walk.end, count)
+    """Describe a list of scales: the numbers of its head one by one, its words as one field."""
+    _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {of}s", 2)
     yield code
-    heads = [
-        ("shift", 2),
-        ("least", 7),
-        *([("centre", 7), ("k", 3)] if not code.told.value else []),
-    ]
-    for name, nbits in heads:
+    rice = [("centre", 7), ("k", 3)] if not code.told.value else []
+    for name, nbits in [("shift", 2), ("least", 7), *rice]:
         yield walk.field("scale", name, nbits)
-    yield from walk.several(f"scale of a {of}", scales.size, {"scale": end - walk.at})
+    yield from walk.several(f"scale of a {of}", count, {"scale": end - walk.at})
 
 
-def _exceptions(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
-    """Tell where exceptions are, and what they are."""
-    found, _ = Outliers.read(count, n, walk.data, walk.at, walk.end)
-    gaps = np.diff(found.places, prepend=-1) - 1
-    lists: tuple[tuple[Kind, str, np.ndarray], ...] = (
-        *(("index", "gap", gaps), ("level", "exception", found.symbols)),
-    )
+def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
+    """Describe the gaps between outliers, and their symbols."""
+    (places, symbols), _ = Outliers.read(count, n, walk.data, walk.at, walk.end)
+    gaps = np.diff(places, prepend=-1) - 1
+    lists: list[tuple[Kind, str, np.ndarray]]
+    lists = [("index", "gap", gaps), ("level", "exception", symbols)]
     for kind, name, numbers in lists:
         k = walk.field("table", f"k of {name}s", RICE_NBITS)
         yield k
         for at, nbits in enumerate(Rice(k.told.value).lengths(numbers).tolist()):
-            told = FieldValue(int(numbers[at]), f"element {found.places[at]}")
-            yield walk.piece(kind, name, int(nbits), told, at)
+            outlier = FieldValue(int(numbers[at]), f"element {places[at]}")
+            yield walk.piece(kind, name, nbits, outlier, at)

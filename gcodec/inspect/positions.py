@@ -1,4 +1,4 @@
-"""The positions of sparse messages, in each of their index codes."""
+"""Descriptions of the positions of sparse messages, for each index code."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import TABLED, IndexString, alphabet
-from gcodec.entropy.tabled import String
 from gcodec.errors import Corrupt, FormatError
 from gcodec.inspect import tabled
 from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
@@ -34,12 +34,12 @@ _RAW_NBITS = np.array([gap_classes.raw_nbits(one) for one in np.eye(256, dtype=n
 
 
 def positions(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
-    """Tell positions, which end with the payload.
+    """Describe positions, up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
-        Where they begin.
+        At the first bit of the positions.
     string : IndexString
     """
     string.check()
@@ -47,8 +47,8 @@ def positions(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         if string.code in TABLED:
             yield from _classes(walk, string)
         else:
-            tells = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
-            yield from tells[string.code](walk, string)
+            describers = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
+            yield from describers[string.code](walk, string)
     walk.finish()
 
 
@@ -63,18 +63,17 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         gaps, error = readable(walk, code, size)
         places, error = positions_of(gaps + np.uint64(1), last, string.n, error)
         gaps = gaps[: places.size]
-        ends = walk.at + np.cumsum(lengths(code, gaps))
-        low, high = window.cut(ends)
+        nbits = lengths(code, gaps)
+        low, high = window.cut(nbits)
         if low == size:
             walk.at = first
-            yield from walk.several("gap", size, {"index": int(ends[-1]) - first})
+            yield from walk.several("gap", size, {"index": head.nbits + int(nbits.sum())})
         else:
             yield head
-            nbits = int(ends[low - 1]) - walk.at if low else 0
-            yield from walk.several("gap", low, {"index": nbits})
+            yield from walk.several("gap", low, {"index": int(nbits[:low].sum())})
             for k in range(low, high):
-                told = FieldValue(int(gaps[k]), element=int(places[k]) - 1)
-                yield from word(walk, "index", "gap", code, int(gaps[k]), told, number + k)
+                gap = FieldValue(int(gaps[k]), element=int(places[k]) - 1)
+                yield from word(walk, "index", "gap", code, int(gaps[k]), gap, number + k)
         if error is not None and high == gaps.size:
             raise error
         number, last = number + high, int(places[high - 1]) if high else last
@@ -82,15 +81,16 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
 
 def _parameter(walk: FieldWalker, number: int, before: int) -> FieldSpan:
-    """Read and tell the parameter that comes before the gap of this number."""
+    """Describe the parameter that precedes the gap of this number."""
     if number % (1 << gap_rice.LOG2_GROUP) == 0:
         head = walk.field("index", "Rice parameter", _FIRST_NBITS)
         rice = head.told.value
     else:
         (steps,), end = read(walk, UNARY, 1)
         rice = before + _difference(int(steps))
-        told = FieldValue(rice, f"{rice - before:+d}", groups=(end - walk.at,))
-        head = walk.piece("index", "Rice parameter", end - walk.at, told)
+        nbits = end - walk.at
+        parameter = FieldValue(rice, f"{rice - before:+d}", groups=(nbits,))
+        head = walk.piece("index", "Rice parameter", nbits, parameter)
     if not 0 <= rice <= _MOST_RICE:
         walk.at = head.first
         raise Corrupt(f"a Rice parameter of {rice}")
@@ -110,7 +110,7 @@ def _elias_fano(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
 
 class _Upper:
-    """Tells by how much the upper bits of positions rise."""
+    """Describes by how much the upper bits of positions rise."""
 
     def __init__(self, data: np.ndarray, low: int, width: int, string: IndexString) -> None:
         self._data, self._low, self._width, self._string = data, low, width, string
@@ -118,11 +118,11 @@ class _Upper:
         self._last = -1
 
     def skip(self, steps: np.ndarray) -> None:
-        """Go on behind positions that are not told."""
+        """Skip positions that are not described."""
         self._high += int(steps.sum())
 
     def __call__(self, at: int, steps: np.ndarray) -> Iterator[FieldValue]:
-        """Tell positions from number `at` on."""
+        """Describe positions from number `at` on."""
         lows = read_fields(self._data, self._low + at * self._width, self._width, steps.size)
         for step, low in zip(steps.tolist(), lows.tolist(), strict=True):
             self._high += step
@@ -151,43 +151,36 @@ def _bitmap(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
 
 def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
-    coded, code = CodedMask.all(string.k), string.code
-    kind: Any = code
+    coded = CodedMask.all(string.k)
+    kind: Any = string.code
     table = yield from tabled.table(walk, kind, alphabet(string.n), coded, _meaning)
     assert table is not None
-    class_string = String(table, walk.data, walk.at, walk.end, coded, None)
-    found = np.empty(string.k, np.uint8)
-
-    def take(at: int, part: np.ndarray) -> None:
-        found[at : at + part.size] = part
-
+    classes = np.empty(string.k, np.uint8)
     try:
-        class_string.refuse_short()
-        end = class_string.read(take, bits_follow=True)
+        class_string = table.open(BitSpan(walk.data, walk.at, walk.end), coded)
+        end = class_string.read(into(classes), bits_follow=True)
     except FormatError:
         yield from tabled.string(walk, table, "index", "class", string.k, _tell_classes)
         raise
-    nbits = _RAW_NBITS[found]
+    nbits = _RAW_NBITS[classes]
     ends = end + np.cumsum(nbits)
     whole = int(np.searchsorted(ends, walk.end, "right"))
 
-    def raw(k: int) -> np.ndarray:
-        return gap_classes.read(
-            walk.data, end, int(ends[k - 1]) if k else end, string.n, found[:k]
-        )
+    def read_raw(k: int) -> np.ndarray:
+        last = int(ends[k - 1]) if k else end
+        return gap_classes.read(walk.data, end, last, string.n, classes[:k])
 
-    places, error = most_that_read(raw, whole)
+    places, error = most_that_read(read_raw, whole)
 
-    def tell(at: int, classes: np.ndarray) -> Iterator[FieldValue]:
-        for number, told in enumerate(_tell_classes(at, classes), at):
-            yield told._replace(element=int(places[number])) if number < places.size else told
+    def tell(at: int, part: np.ndarray) -> Iterator[FieldValue]:
+        for number, value in enumerate(_tell_classes(at, part), at):
+            yield value._replace(element=int(places[number])) if number < places.size else value
 
     with walk.until(end):
         yield from tabled.string(walk, table, "index", "class", string.k, tell)
     window = Window(walk)
-    low, high = window.cut(ends[: places.size])
-    before = int(ends[low - 1]) - walk.at if low else 0
-    yield from walk.several("bits within a class", low, {"index": before})
+    low, high = window.cut(nbits[: places.size])
+    yield from walk.several("bits within a class", low, {"index": int(nbits[:low].sum())})
     for k in range(low, high):
         if nbits[k]:
             value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])
@@ -217,5 +210,5 @@ def _distances(symbol: int) -> tuple[int, int]:
 
 
 def _difference(zeros: int) -> int:
-    """Return by how much a Rice parameter rises, given the zeros that say so."""
+    """Return by how much a Rice parameter rises, given the zeros of its word."""
     return (zeros + 1) // 2 if zeros % 2 else -(zeros // 2)

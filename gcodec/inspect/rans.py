@@ -1,108 +1,88 @@
-"""Strings of rANS, told symbol by symbol: the states, and the words that they take up."""
+"""Strings of rANS, described symbol by symbol: the states, and the words that they take up."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.errors import Corrupt, FormatError, Truncated
+from gcodec.entropy.coder import RansString
+from gcodec.errors import Corrupt, FormatError
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell, Window
+from gcodec.inspect.words import most_that_read
 from gcodec.kernels.quantize.trellis import add_quantisers
 from gcodec.kernels.rans.rans_read import Reader
 from gcodec.kernels.rans.rans_runs import BLOCK
-from gcodec.kernels.rans.rans_string import ClassesOf
 from gcodec.kernels.rans.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
-from gcodec.kernels.rans.rans_vector import LANES, vector_width
+from gcodec.kernels.rans.rans_vector import vector_width
 
 _WORD = 16  # bits
 
 
-class _Group(NamedTuple):
-    """A symbol of each lane.
-
-    Attributes
-    ----------
-    symbols, states, frequencies : list of int
-        States are those before the symbols.
-    taken : list of bool
-        Whether the state takes up a word behind the symbol.
-    total : int
-        The log2 of the sum of frequencies.
-    """
-
-    symbols: list[int]
-    states: list[int]
-    frequencies: list[int]
-    taken: list[bool]
-    total: int
-
-
 def states(
-    walk: FieldWalker,
-    kind: Kind,
-    name: str,
-    tables: ReadTables,
-    count: int,
-    tell: Tell,
-    classes_of: ClassesOf | None = None,
-    lanes: int = LANES,
-    with_trellis: bool = False,
+    walk: FieldWalker, kind: Kind, name: str, string: RansString, tell: Tell
 ) -> Iterator[FieldSpan]:
-    """Tell a string of so many symbols, up to the payload's end.
+    """Describe an opened string up to the end of the payload.
 
-    A symbol has no bits of its own: it is told with its lane and what it costs, before the word
+    A symbol has no bits of its own. Its field states its lane and its cost, and precedes the word
     that the lane then takes up, if it does.
 
     Parameters
     ----------
     walk : FieldWalker
     kind, name : str
-        Of symbols, and of all bits.
-    tables : ReadTables
-    count : int
+        Kind of all bits, and name of a symbol.
+    string : RansString
     tell : callable
-        Gets the symbols.
-    classes_of, lanes, with_trellis
-        See `rans_string.read`.
+        Receives the symbols.
     """
-    string, window = _String(walk, tables, lanes, with_trellis), Window(walk)
-    for first in range(0, count, BLOCK):
+    window, lanes, tables = Window(walk), string.lanes, string.tables
+    for first in range(0, string.n, BLOCK):
         if window.closed:
-            yield from walk.rest("states and words", count - first, {}, kind)
+            yield from walk.rest("states and words", string.n - first, {}, kind)
             return
-        size, start = min(BLOCK, count - first), walk.at
+        size, start = min(BLOCK, string.n - first), walk.at
+        read_heads, nbits = partial(_heads, walk, lanes), 8 * STATE_NBYTES
         heads = yield from walk.checked(
-            *(kind, "state", 8 * STATE_NBYTES, lanes, _tell_states, partial(_heads, walk, lanes)),
-            little=True,
+            kind, "state", nbits, lanes, _tell_states, read_heads, little=True
         )
-        # Symbols before those that are wanted cannot be left out, those behind them can.
+        # Symbols before the window must be decoded, those after it need not be.
         want = min(size, window.left) if walk.start <= walk.at else size
-        classes = np.empty(size if classes_of else 0, np.uint8)
-        if classes_of:
-            classes = classes_of(first, first + size, classes)[:want]
-        symbols, behind, error = string.read(start, classes, want, size)
-        shown = 0
-        if with_trellis:
+        classes = np.empty(0, np.uint8)
+        if string.classes_of:
+            classes = string.classes_of(first, first + size, np.empty(size, np.uint8))[:want]
+        symbols, after, error = _read(walk, string, start, classes, want, size)
+        if string.with_trellis:
             classes = classes[: symbols.size].copy()
             add_quantisers(symbols, lanes, classes)
-        for at, group in string.groups(symbols, classes, np.concatenate([heads[None], behind])):
-            nbits = _WORD * np.cumsum(group.taken)
-            low, high = window.cut(walk.at + nbits)
-            yield from walk.several(name, low, {kind: int(nbits[low - 1]) if low else 0})
-            told = tell(first + at + low, symbols[at + low : at + high])
-            for lane, one in enumerate(told, low):
-                yield from _symbol(walk, kind, name, group, lane, one, first + at + lane)
+        before, shown = np.concatenate([heads[None], after]), 0
+        for at in range(0, symbols.size, lanes):
+            here = symbols[at : at + lanes]
+            state = before[at // lanes][: here.size]
+            frequencies, takes = _decoded(tables, here, classes[at : at + here.size], state)
+            low, high = window.cut(_WORD * takes)
+            yield from walk.several(name, low, {kind: _WORD * int(takes[:low].sum())})
+            told = tell(first + at + low, here[low:high])
+            for lane, symbol in enumerate(told, low):
+                cost = tables.log2_total - math.log2(frequencies[lane])
+                meaning = f"{cost:.2f} bits, of lane {lane} at {int(state[lane]):#010x}"
+                symbol = symbol._replace(
+                    meaning=", ".join(filter(None, (symbol.meaning, meaning)))
+                )
+                yield walk.piece(kind, name, 0, symbol, first + at + lane)
+                if takes[lane]:
+                    data = walk.data[walk.at // 8 : walk.at // 8 + 2].tobytes()
+                    word = FieldValue(int.from_bytes(data, "little"), f"taken up by lane {lane}")
+                    yield walk.piece(kind, "word", _WORD, word)
             shown += high
-            if high < len(group.symbols):
+            if high < here.size:
                 break
         if error is not None and shown == symbols.size:
             raise error
         if shown < size:
-            yield from walk.rest("states and words", count - first - shown, {}, kind)
+            yield from walk.rest("states and words", string.n - first - shown, {}, kind)
             return
 
 
@@ -114,94 +94,55 @@ def _tell_states(at: int, values: np.ndarray) -> Iterator[FieldValue]:
 def _heads(walk: FieldWalker, lanes: int) -> np.ndarray:
     """Read the states where a block begins."""
     at = walk.at // 8
-    found = walk.data[at : at + STATE_NBYTES * lanes].view("<u4").astype(np.uint64)
-    if found.min() < LEAST_STATE:
-        lane = int(np.argmax(found < LEAST_STATE))
+    heads = walk.data[at : at + STATE_NBYTES * lanes].view("<u4").astype(np.uint64)
+    if heads.min() < LEAST_STATE:
+        lane = int(np.argmax(heads < LEAST_STATE))
         wrong = at + STATE_NBYTES * lane
         raise Corrupt("a block of symbols begins in a state below 2**16", wrong)
-    return found
+    return heads
 
 
-def _symbol(
-    walk: FieldWalker,
-    kind: Kind,
-    name: str,
-    group: _Group,
-    lane: int,
-    told: FieldValue,
-    number: int,
-) -> Iterator[FieldSpan]:
-    """Tell a symbol, and the word that comes behind it, if one does."""
-    cost = f"{group.total - math.log2(group.frequencies[lane]):.2f} bits"
-    meaning = f"{cost}, of lane {lane} at {group.states[lane]:#010x}"
-    meaning = ", ".join(filter(None, (told.meaning, meaning)))
-    yield walk.piece(kind, name, 0, told._replace(meaning=meaning), number)
-    if group.taken[lane]:
-        at = walk.at // 8
-        word = int.from_bytes(walk.data[at : at + 2].tobytes(), "little")
-        yield walk.piece(kind, "word", _WORD, FieldValue(word, f"taken up by lane {lane}"))
+def _read(
+    walk: FieldWalker, string: RansString, start: int, classes: np.ndarray, want: int, size: int
+) -> tuple[np.ndarray, np.ndarray, FormatError | None]:
+    """Read `want` symbols of a block of `size` from bit `start` on, or as many as are valid.
+
+    Returns
+    -------
+    symbols : uint8 array
+    states : (groups, lanes) uint64 array
+        The states after each group of a symbol per lane.
+    error : FormatError or None
+        The error after these symbols.
+    """
+    lanes, end = string.lanes, walk.end // 8
+    width, tables = vector_width(), string.tables
+    read_block = Reader(tables, walk.data, end, 1, lanes, string.with_trellis, width)
+    last_states: list[Corrupt] = []
+
+    def read(count: int) -> tuple[np.ndarray, np.ndarray]:
+        groups = -(-count // lanes)
+        symbols, ends = np.empty(count, np.uint8), np.empty(groups, np.int64)
+        states = np.empty((groups, lanes), np.uint32)
+        try:
+            read_block(np.array([start // 8]), classes[:count], symbols, lanes, 0, ends, states)
+        except Corrupt as error:
+            if count == size:  # only a whole block must end in states that are known
+                last_states.append(error)
+        return symbols, states.astype(np.uint64)
+
+    (symbols, states), error = most_that_read(read, want)
+    return symbols, states, error or next(iter(last_states), None)
 
 
-class _String:
-    """Reads the symbols of blocks, and what becomes of the states."""
-
-    def __init__(
-        self, walk: FieldWalker, tables: ReadTables, lanes: int, with_trellis: bool
-    ) -> None:
-        self._tables, self._lanes = tables, lanes
-        self._read = Reader(
-            tables, walk.data, walk.end // 8, 1, lanes, with_trellis, vector_width()
-        )
-
-    def read(
-        self, start: int, classes: np.ndarray, want: int, size: int
-    ) -> tuple[np.ndarray, np.ndarray, FormatError | None]:
-        """Read symbols of a block of `size` from bit `start` on, and what is wrong behind them.
-
-        Returned with them are the states behind each group.
-        """
-        groups = -(-want // self._lanes)
-        ends, behind = np.empty(groups, np.int64), np.empty((groups, self._lanes), np.uint32)
-        place, found = np.array([start // 8]), np.empty(want, np.uint8)
-
-        def some(count: int) -> FormatError | None:
-            part = found[:count], self._lanes, 0, ends, behind
-            try:
-                self._read(place, classes[:count], *part)
-            except Truncated as error:
-                return error
-            except Corrupt as error:
-                return error if count == size else None  # only it ends in states that are known
-            return None
-
-        error = some(want)
-        if isinstance(error, Truncated):
-            low, high = 0, want
-            while high - low > 1:
-                middle = (low + high) // 2
-                cut = isinstance(some(middle), Truncated)
-                low, high = (low, middle) if cut else (middle, high)
-            found = found[:low]
-            some(low)
-        return found, behind.astype(np.uint64), error
-
-    def groups(
-        self, symbols: np.ndarray, classes: np.ndarray, before: np.ndarray
-    ) -> Iterator[tuple[int, _Group]]:
-        """Return the symbols by groups, with the number of the first of each."""
-        shift = np.uint64(self._tables.log2_total)
-        for at in range(0, symbols.size, self._lanes):
-            here = symbols[at : at + self._lanes].astype(np.intp)
-            place = here
-            if classes.size:
-                place = here | classes[at : at + here.size].astype(np.intp) << LOG2_ALPHABET
-            x = before[at // self._lanes][: here.size]
-            pair = self._tables.pairs[place].astype(np.uint64)
-            frequency, slot = (
-                pair & np.uint64(0xFFFF),
-                x & ((np.uint64(1) << shift) - np.uint64(1)),
-            )
-            left = frequency * (x >> shift) + slot - (pair >> np.uint64(16))
-            taken = (left < np.uint64(LEAST_STATE)).tolist()
-            total = self._tables.log2_total
-            yield at, _Group(here.tolist(), x.tolist(), frequency.tolist(), taken, total)
+def _decoded(
+    tables: ReadTables, symbols: np.ndarray, classes: np.ndarray, states: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the frequencies of a symbol per lane, and whether its lane then takes up a word."""
+    place = symbols.astype(np.intp)
+    if classes.size:
+        place |= classes.astype(np.intp) << LOG2_ALPHABET
+    total, pairs = np.uint64(1 << tables.log2_total), tables.pairs[place].astype(np.uint64)
+    frequencies, cumulative = pairs & np.uint64(0xFFFF), pairs >> np.uint64(16)
+    after = frequencies * (states // total) + states % total - cumulative
+    return frequencies, after < np.uint64(LEAST_STATE)

@@ -1,4 +1,4 @@
-"""Strings of units, a gap and a signed symbol each, told word by word."""
+"""Descriptions of strings of run–level pairs, a gap and a signed symbol each."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gcodec.entropy.coder import unpacked
 from gcodec.errors import FormatError
 from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, TellAt, Window
 from gcodec.inspect.words import lengths, most_that_read, positions_of, read, split_of, word
 from gcodec.kernels.prefix.prefix_table import WIDE
-from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
+from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.run_level_read import read_unit_blocks
 
-_READ = 1 << 16  # units that are read at a time where they are only counted
+_READ = 1 << 16  # pairs that are read at a time if they are only counted
 
 
 def units(walk: FieldWalker, code: RunLevelCode, n: int, tell: TellAt) -> Iterator[FieldSpan]:
-    """Tell a string of units that goes on to the payload's end.
+    """Describe a string of pairs, up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
-    code : UnitCode
+    code : RunLevelCode
     n : int
-        Elements among which their positions are.
+        Elements of the tensor.
     tell : callable
-        Gets the elements, and symbols.
+        Receives elements and their symbols.
     """
     window, number, last = Window(walk), 0, 0
     error: FormatError | None = None
@@ -38,14 +39,14 @@ def units(walk: FieldWalker, code: RunLevelCode, n: int, tell: TellAt) -> Iterat
         positions, error = positions_of(gaps, last, n, error)
         gaps, symbols = gaps[: positions.size], symbols[: positions.size]
         gap_nbits, nbits = lengths(code.gap, gaps), lengths(code.symbol, symbols)
-        ends = walk.at + np.cumsum(gap_nbits + nbits)
-        low, high = window.cut(ends) if shown else (0, 0)
+        low, high = window.cut(gap_nbits + nbits) if shown else (0, 0)
         yield from _several(walk, gap_nbits[:low], nbits[:low])
-        told = tell(positions[low:high] - 1, symbols[low:high]) if high > low else ()
-        for k, one in zip(range(low, high), told, strict=True):
+        values = tell(positions[low:high] - 1, symbols[low:high]) if high > low else ()
+        for k, level in zip(range(low, high), values, strict=True):
             gap = FieldValue(int(gaps[k]), element=int(positions[k]) - 1)
+            symbol = int(symbols[k])
             yield from word(walk, "index", "gap", code.gap, int(gaps[k]), gap, number + k)
-            yield from word(walk, "level", "level", code.symbol, int(symbols[k]), one, number + k)
+            yield from word(walk, "level", "level", code.symbol, symbol, level, number + k)
         yield from _several(walk, gap_nbits[high:], nbits[high:])
         number += positions.size
         last = int(positions[-1]) if positions.size else last
@@ -58,7 +59,7 @@ Read = tuple[np.ndarray, np.ndarray]  # gaps and symbols, uint64
 
 
 def _most(walk: FieldWalker, code: RunLevelCode, size: int) -> tuple[Read, FormatError | None]:
-    """Read units up to the string's end, or one that is wrong; and tell what is."""
+    """Read up to `size` pairs, or those before the first wrong one; return the error there."""
 
     def read(count: int) -> Read:
         wide = count if code.symbol.top >= WIDE else 0
@@ -69,13 +70,8 @@ def _most(walk: FieldWalker, code: RunLevelCode, size: int) -> tuple[Read, Forma
             np.empty(wide, np.uint64),
         )
         where = walk.data, np.array([walk.at]), np.array([count]), room, walk.end, False
-        found, _ = read_unit_blocks(code, *where) if count else (0, 0)
-        gaps, symbols = room.gaps[:found].astype(np.uint64), room.symbols[:found].astype(np.uint64)
-        far, large = room.gaps[:found] == FAR, room.symbols[:found] == WIDE
-        gaps[far] = room.far[:found][far]
-        if wide:
-            symbols[large] = room.wide[:found][large]
-        return gaps, symbols
+        pairs, _ = read_unit_blocks(code, *where) if count else (0, 0)
+        return unpacked(room, pairs)
 
     return most_that_read(read, size)
 
@@ -88,11 +84,11 @@ def _several(walk: FieldWalker, gap_nbits: np.ndarray, nbits: np.ndarray) -> Ite
 def _lone_gap(
     walk: FieldWalker, code: RunLevelCode, n: int, last: int, number: int
 ) -> Iterator[FieldSpan]:
-    """Tell the gap that comes next, if it is only behind it that something is wrong."""
+    """Describe the next gap, if it is valid and the error lies after it."""
     with contextlib.suppress(FormatError):
-        # As the engine knows its words: of values, not shifted.
+        # The kernel reads words of values that are not shifted.
         (value,), _ = read(walk, code.gap._replace(shift=0), 1)
         gap = int(value) - code.gap.shift
         if last + gap <= n:
-            found = FieldValue(gap, element=last + gap - 1)
-            yield from word(walk, "index", "gap", code.gap, gap, found, number)
+            value = FieldValue(gap, element=last + gap - 1)
+            yield from word(walk, "index", "gap", code.gap, gap, value, number)

@@ -1,4 +1,4 @@
-"""Strings of bytes behind a table: the table, and the words or states that say the bytes."""
+"""Descriptions of strings of bytes: their table, and its words or states."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Callable, Generator, Iterator
 import numpy as np
 
 from gcodec.entropy import frequency_table, huffman
+from gcodec.entropy.coder import BitSpan, WordString
 from gcodec.entropy.tabled import Kind as Coder
-from gcodec.entropy.tabled import String, Table
+from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
 from gcodec.inspect.rans import states
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
 from gcodec.inspect.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.prefix.table_code import TableCode
-from gcodec.kernels.rans.rans_table import read_tables
 
 Meaning = Callable[[int], str]
-"""Tells what a symbol stands for."""
+"""Returns the meaning of a symbol."""
 
 
 def table(
     walk: FieldWalker, coder: Coder, alphabet: np.ndarray, coded: CodedMask, meaning: Meaning
 ) -> Generator[FieldSpan, None, Table | None]:
-    """Tell a table that is sent for an alphabet; return it, or None where there is none.
+    """Describe the table of an alphabet; return it, or None if there is no symbol to code.
 
     Parameters
     ----------
@@ -33,9 +32,9 @@ def table(
     alphabet : (k,) uint8 array
         Rising.
     coded : CodedMask
-        What is coded with it.
+        The elements that have a symbol.
     meaning : callable
-        Tells what a symbol stands for.
+        See `Meaning`.
     """
     if not coded.words:
         return None
@@ -51,53 +50,55 @@ def table(
     else:
         yield from _frequencies(walk, alphabet, meaning)
     try:
-        return String.behind(coder, walk.data, first, walk.end, alphabet, coded, None).table
+        span = BitSpan(walk.data, first, walk.end)
+        return Table.read(coder, span, alphabet)[0]
     except FormatError:
         walk.at = first
         raise
 
 
 def _frequencies(walk: FieldWalker, alphabet: np.ndarray, meaning: Meaning) -> Iterator[FieldSpan]:
-    log2_total, more, nbits, left = 0, 0, 0, walk.most
-    for found in frequency_table.fields_of(walk.data, walk.at, walk.end, alphabet):
-        width = found.end - found.start
-        if found.symbol is None:
-            log2_total = found.value
-            told = FieldValue(log2_total, f"frequencies add up to {1 << log2_total}")
-            yield walk.piece("table", "log2 of the sum", width, told)
-        elif left == 0 or found.end <= walk.start:
+    more, nbits, left = 0, 0, walk.most
+    for field in frequency_table.fields_of(walk.data, walk.at, walk.end, alphabet):
+        width = field.end - field.start
+        if field.symbol is None:
+            total = FieldValue(field.value, f"frequencies add up to {1 << field.value}")
+            yield walk.piece("table", "log2 of the sum", width, total)
+        elif left == 0 or field.end <= walk.start:
             more, nbits = more + 1, nbits + width
         else:
             yield from walk.several("frequency", more, {"table": nbits})
             more = nbits = 0
             groups = (frequency_table.LENGTH_NBITS, width - frequency_table.LENGTH_NBITS)
-            told = FieldValue(found.value, meaning(found.symbol), groups=groups)
-            told = told._replace(name=f"frequency of {found.symbol}")
-            yield walk.piece("table", "frequency", width, told)
+            name = f"frequency of {field.symbol}"
+            value = FieldValue(field.value, meaning(field.symbol), name=name, groups=groups)
+            yield walk.piece("table", "frequency", width, value)
             left = None if left is None else left - 1
     yield from walk.several("frequency", more, {"table": nbits})
 
 
 def string(
-    walk: FieldWalker, found: Table | None, kind: Kind, name: str, count: int, tell: Tell
+    walk: FieldWalker, table: Table | None, kind: Kind, name: str, count: int, tell: Tell
 ) -> Iterator[FieldSpan]:
-    """Tell a string of so many bytes, up to the payload's end.
+    """Describe a string up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
-    found : Table or None
-        None where there is nothing to code.
+    table : Table or None
+        None if there is no symbol to code.
     kind, name : str
+        Kind of the bits, and name of a symbol.
     count : int
+        Number of symbols.
     tell : callable
-        Gets the bytes.
+        Receives the symbols.
     """
-    if found is None:
+    if table is None:
         return
-    if found.kind == "huffman":
-        yield from words(walk, kind, name, TableCode.of(found.numbers), count, tell)
-        return
-    yield from walk.pad(-walk.at % 8)
-    tables = read_tables(found.numbers, found.log2_total)
-    yield from states(walk, kind, name, tables, count, tell)
+    string = table.string(BitSpan(walk.data, walk.at, walk.end), CodedMask.all(count))
+    if isinstance(string, WordString):
+        yield from words(walk, kind, name, string.code, count, tell)
+    else:
+        yield from walk.pad(-walk.at % 8)
+        yield from states(walk, kind, name, string, tell)

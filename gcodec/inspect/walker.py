@@ -205,16 +205,17 @@ class FieldWalker:
         check : callable
             Returns them; what it raises has an offset in the payload.
         """
-        if count * width > self.end - self.at:
-            yield from self.fields(kind, name, width, count, tell, little=little)
-        try:
-            found = check()
-        except FormatError as error:
-            right = 0 if error.offset is None else (8 * error.offset - self.at) // width
-            yield from self.fields(kind, name, width, right, tell, little=little)
-            raise
-        yield from self.fields(kind, name, width, count, tell, little=little)
-        return found
+        valid, wrong = count, None
+        if count * width <= self.end - self.at:  # else `fields` raises
+            try:
+                checked = check()
+            except FormatError as error:
+                wrong = error
+                valid = 0 if error.offset is None else (8 * error.offset - self.at) // width
+        yield from self.fields(kind, name, width, valid, tell, little=little)
+        if wrong is not None:
+            raise wrong
+        return checked
 
     def _values(self, first: int, width: int, count: int, little: bool) -> np.ndarray:
         if not little:
@@ -259,10 +260,10 @@ class FieldWalker:
 
 
 class Window:
-    """Which symbols of a string are told one by one."""
+    """The symbols of a string that are described one by one."""
 
     def __init__(self, walk: FieldWalker) -> None:
-        self._start = walk.start
+        self._walk = walk
         self._left = walk.most
 
     @property
@@ -275,13 +276,14 @@ class Window:
         """How many there will be at most."""
         return 1 << 62 if self._left is None else self._left
 
-    def cut(self, ends: np.ndarray) -> tuple[int, int]:
-        """Return the first that is told, and the one behind the last, given where they end."""
-        return self._cut(int(np.searchsorted(ends, self._start, "right")), ends.size)
+    def cut(self, nbits: np.ndarray) -> tuple[int, int]:
+        """Return the range of the next symbols that is described, given the bits of each."""
+        ends = self._walk.at + np.cumsum(nbits)
+        return self._cut(int(np.searchsorted(ends, self._walk.start, "right")), ends.size)
 
     def cut_even(self, first: int, width: int, count: int) -> tuple[int, int]:
         """Do so for `count` symbols of equal width, from bit `first` on."""
-        before = max(self._start - first, 0) // width if width else 0
+        before = max(self._walk.start - first, 0) // width if width else 0
         return self._cut(min(before, count), count)
 
     def _cut(self, low: int, count: int) -> tuple[int, int]:

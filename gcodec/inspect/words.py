@@ -1,4 +1,4 @@
-"""Strings of prefix words, told word by word: read and measured by the codes themselves."""
+"""Descriptions of prefix words, which the codes themselves read and measure."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ def words(
     tell: Tell,
     skip: Callable[[np.ndarray], None] | None = None,
 ) -> Iterator[FieldSpan]:
-    """Tell a string of words that goes on to the payload's end.
+    """Describe a string of words up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
     kind, name : str
-        Of a word; a sign before it is a piece of its own.
+        Kind and name of a word. The sign before a word is a field of its own.
     code : PrefixCode or TableCode
     count : int
-        Words.
+        Number of words.
     tell : callable
-        Gets the symbols that they stand for.
+        Receives the symbols of the words.
     skip : callable, optional
-        Gets those that are left out before.
+        Receives the symbols that are not described, before those that follow them.
     """
     window, signed = Window(walk), is_signed(code)
     at = 0
     while at < count and not window.closed:
         size = min(CHUNK, count - at, window.left if walk.start <= walk.at else CHUNK)
         symbols, error = readable(walk, code, size)
-        ends = walk.at + np.cumsum(lengths(code, symbols))
-        low, high = window.cut(ends)
-        before = int(ends[low - 1]) - walk.at if low else 0
+        nbits = lengths(code, symbols)
+        low, high = window.cut(nbits)
         if skip is not None:
             skip(symbols[:low])
-        yield from walk.several(name, low, split_of(kind, before, low if signed else 0))
-        for k, told in zip(range(low, high), tell(at + low, symbols[low:high]), strict=True):
-            yield from word(walk, kind, name, code, int(symbols[k]), told, at + k)
+        split = split_of(kind, int(nbits[:low].sum()), low if signed else 0)
+        yield from walk.several(name, low, split)
+        for k, value in zip(range(low, high), tell(at + low, symbols[low:high]), strict=True):
+            yield from word(walk, kind, name, code, int(symbols[k]), value, at + k)
         if error is not None and high == symbols.size:
             raise error
         at += high
@@ -68,33 +68,33 @@ def word(
     name: str,
     code: PrefixCode | TableCode,
     symbol: int,
-    told: FieldValue,
+    value: FieldValue,
     number: int,
 ) -> Iterator[FieldSpan]:
-    """Tell a word, and the sign before it if there is one, of a symbol that was read here."""
+    """Describe the word of a symbol that was read here, and the sign before it if there is one."""
     nbits = int(lengths(code, np.array([symbol], np.uint64))[0])
     if is_signed(code):
         sign = FieldValue("-" if symbol & 1 else "+")
         yield walk.piece("sign", "sign", 1, sign, number)
         nbits -= 1
-    told = told._replace(groups=told.groups or _groups(code, symbol, nbits))
-    yield walk.piece(kind, name, nbits, told, number)
+    value = value._replace(groups=value.groups or _groups(code, symbol, nbits))
+    yield walk.piece(kind, name, nbits, value, number)
 
 
 def read(walk: FieldWalker, code: PrefixCode | TableCode, count: int) -> tuple[np.ndarray, int]:
-    """Read the words that come next; return their symbols and the bit behind them."""
+    """Read the next words; return their symbols and the bit after them."""
     return prefix.read(code, walk.data, walk.end, count, walk.at)
 
 
 def readable(
     walk: FieldWalker, code: PrefixCode | TableCode, count: int
 ) -> tuple[np.ndarray, FormatError | None]:
-    """Read the symbols of words that come next, up to one that is wrong; and tell what is."""
+    """Return the symbols of the next words up to the first wrong one, and the error there."""
     return most_that_read(lambda k: read(walk, code, k)[0], count)
 
 
 def most_that_read(read: Callable[[int], _T], count: int) -> tuple[_T, FormatError | None]:
-    """Read `count` symbols, or as many as there are before one that is wrong; and what is."""
+    """Read `count` symbols, or those before the first wrong one; return the error there."""
     try:
         return read(count), None
     except FormatError as error:
@@ -111,7 +111,7 @@ def most_that_read(read: Callable[[int], _T], count: int) -> tuple[_T, FormatErr
 
 
 def lengths(code: PrefixCode | TableCode, symbols: np.ndarray) -> np.ndarray:
-    """Return the bits of the words of uint64 symbols, signs before them included, as int64."""
+    """Return the bits of the words of uint64 symbols, signs included, as int64."""
     if isinstance(code, TableCode):
         return code.lengths[symbols.astype(np.intp)].astype(np.int64)
     if code.rule is FIXED:
@@ -125,12 +125,12 @@ def is_signed(code: PrefixCode | TableCode) -> bool:
 
 
 def split_of(kind: Kind, nbits: int, signs: int) -> dict[str, int]:
-    """Return bits by kind, `signs` of which are signs."""
+    """Return `nbits` bits by kind, `signs` of which are signs."""
     return {"sign": signs, kind: nbits - signs} if signs else {kind: nbits}
 
 
 def _values(code: PrefixCode, symbols: np.ndarray) -> np.ndarray:
-    """Return the values whose words stand for symbols."""
+    """Return the values whose words encode symbols."""
     if code.mapping == "zigzag":
         odd = symbols & np.uint64(1)
         return np.asarray(symbols - odd - odd)
@@ -139,7 +139,7 @@ def _values(code: PrefixCode, symbols: np.ndarray) -> np.ndarray:
 
 
 def _groups(code: PrefixCode | TableCode, symbol: int, nbits: int) -> tuple[int, ...]:
-    """Return the bits of the parts of a word, as those who read it think of them."""
+    """Return the bits of the parts of a word."""
     if isinstance(code, TableCode) or code.rule is FIXED:
         return ()
     value = int(_values(code, np.array([symbol], np.uint64))[0])
@@ -155,18 +155,18 @@ def _groups(code: PrefixCode | TableCode, symbol: int, nbits: int) -> tuple[int,
 def positions_of(
     gaps: np.ndarray, last: int, n: int, error: FormatError | None
 ) -> tuple[np.ndarray, FormatError | None]:
-    """Return positions, from 1 on, up to the first that is none; and what is wrong.
+    """Return positions, from 1 on, up to the first wrong one, and the error there.
 
     Parameters
     ----------
     gaps : (k,) uint64 array
-        How far each position lies behind the one before it.
+        Distance of each position from the preceding one.
     last : int
-        The position before them.
+        The position before the first one.
     n : int
-        Elements, up to 2^62.
+        Elements of the tensor, up to 2^62.
     error : FormatError or None
-        What is wrong behind all of them.
+        The error after all gaps.
     """
     # No sum wraps before the first that passes n.
     steps = np.concatenate([np.array([last], np.uint64), np.minimum(gaps, np.uint64(n + 1))])

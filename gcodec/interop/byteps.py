@@ -43,7 +43,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gcodec.arrays.intake import check_finite, empty_like_shape
+from gcodec.arrays.nonfinite import check_finite
 from gcodec.codecs.sign import Sign, SignSymbols
 from gcodec.codecs.topk import TopK, TopKSymbols
 from gcodec.entropy import values as value_coding
@@ -61,6 +61,7 @@ from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.kernels.quantize import byteps as kernels
 from gcodec.limits import Limits
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import check_integer, check_number
 
 Compressor = Literal["onebit", "topk", "randomk", "dithering"]
@@ -213,7 +214,7 @@ def decode(
     if compressor == "onebit":
         out = Sign().dequantize(_read_onebit(packed, n), n)
     elif compressor == "dithering":
-        out = empty_like_shape(n)
+        out = empty_beside(n, np.float32, None)
         _decode_dithering(packed, _levels(k, partition), partition == "natural", out)
     else:
         positions, values = _read_pairs(packed, n, compressor, k)

@@ -37,11 +37,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gcodec.arrays.intake import empty_like_shape, nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.interop.objects import host_tensor, object_bytes, size_error
 from gcodec.kernels.quantize import fused_rows
 from gcodec.limits import Limits
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import check_integer
 
 ScaleDtype = Literal["float32", "float16"]
@@ -158,7 +159,7 @@ def decode(
     shape = (*array.shape[:-1], columns)
     n = math.prod(shape)
     limits.check("the matrix", n, 4 * n)
-    out = empty_like_shape(n)
+    out = empty_beside(n, np.float32, None)
     data = np.ascontiguousarray(array).reshape(-1)
     fused_rows.dequantize(data, columns, bits, half, out)
     return out.reshape(shape)

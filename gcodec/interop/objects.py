@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor, intake, size_of
-from gcodec.arrays.protocols import on_device
+from gcodec.arrays.source import Tensor, inspect, size_of
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
@@ -35,9 +34,10 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
     TypeError
         If the array is on a device or has another dtype.
     """
-    if on_device(x, "x") is not None:
+    source = inspect(x, "x")
+    if source.device is not None:
         raise TypeError(f"x lies on a device: copy it to the host, as {peer} needs")
-    tensor = intake(x)
+    tensor = source.read()
     if dtypes is not None and tensor.dtype not in dtypes:
         raise TypeError(
             f"x has dtype {tensor.dtype}: {peer} takes {' and '.join(dtypes)}; "

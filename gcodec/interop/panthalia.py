@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.intake import empty_like_shape, nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.dct8 import chunks, transform
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.interop.objects import host_tensor
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Sizes, check_integer
 from gcodec.wire.primitives import MAX_NDIM
 
@@ -166,7 +167,7 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     levels = np.take_along_axis(levels, order, axis=1).astype(np.float32)
     with np.errstate(over="ignore", under="ignore"):
         coefficients = (levels + np.float32(128)) * scales[:, None] + lowest[:, None]
-    out = empty_like_shape(n)
+    out = empty_beside(n, np.float32, None)
     starts = np.arange(0, positions.size + 1, k) if k else np.zeros(count + 1, np.int64)
     flat = positions.reshape(-1).astype(np.int32)
     transform.restore(starts, flat, coefficients.reshape(-1), layout, out, _basis)

@@ -1,17 +1,16 @@
-"""Cover an array by whole blocks on the pool, and tell which memory suits them."""
+"""Loops over whole blocks of an array, and the choice between cached and streaming stores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from gcodec.runtime import pool
+from gcodec.runtime import Array, pool
 from gcodec.runtime.lanes import BLOCK
 
 _LINE = 64  # bytes in a cache line
-_STREAMING = 1 << 22  # elements from which a result is too large to be found in a cache again
+_STREAMING = 1 << 22  # elements of the smallest result that no cache holds until it is read
 
 
 def cover(
@@ -19,11 +18,11 @@ def cover(
     padded: Callable[[int, int], None],
     head: int,
     n: int,
-    beside: Any = None,
+    beside: Array = None,
 ) -> None:
-    """Cover n elements: whole blocks from `head` on the pool, each end in a padded block.
+    """Process n elements: `blocks` gets whole blocks from `head` on, `padded` gets both ends.
 
-    For `beside`, see `pool.run`.
+    The thread pool runs `blocks`; for `beside`, see `pool.run`.
     """
     stop = n - (n - head) % BLOCK
     if head:
@@ -34,10 +33,11 @@ def cover(
 
 
 def to_cache_line(stream: np.ndarray, step: int) -> int:
-    """Elements before the first cache line of a float32 stream, if a multiple of `step`, else 0.
+    """Return the number of elements before the first cache line of a float32 stream.
 
-    Stores across two lines cost a tenth of the speed. Packed bytes hold `step` elements each.
-    Segments that are converted begin lines of their own.
+    A store that crosses two cache lines is slower by a tenth. The result is 0 if the number is not
+    a multiple of `step`, the number of elements in a byte of the packed input. It is also 0 for a
+    `ConvertedArray`, whose segments start at cache lines of their own.
     """
     if type(stream) is not np.ndarray:
         return 0
@@ -46,5 +46,5 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
 
 
 def streams(out: np.ndarray) -> bool:
-    """Whether blocks of (n,) float32 `out` can and should be stored past the cache."""
+    """Return whether stores to (n,) float32 `out` can and should bypass the cache."""
     return out.size >= _STREAMING and out.ctypes.data % 32 == 0

@@ -1,53 +1,79 @@
-"""How many blocks a kernel gets, and what it reports."""
+"""Grids of CUDA kernels, and the errors that kernels report to the host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, note
 from gcodec.runtime.device import Device, device_of
 
-THREADS = 256  # of a block, where a kernel does not say more
-_MOST = 1 << 12  # blocks of a kernel whose threads go on until all is done: enough for any device
+THREADS = 256  # per block, unless a kernel declares another number
+_MAX_STRIDING_BLOCKS = 1 << 12  # enough to fill any device
 
 
-def device_with(array: Any) -> Device:
-    """Return the device of an array that lies on one."""
+def device_with(array: object) -> Device:
+    """Return the device that holds an array, which must not be on the host."""
     device = device_of(array)
     assert device is not None
     return device
 
 
 def blocks(n: int, per_thread: int = 1, threads: int = THREADS) -> int:
-    """Return how many blocks do n elements, so many by each thread."""
+    """Return the number of blocks for n elements, `per_thread` elements for each thread."""
     return -(-n // (per_thread * threads))
 
 
 def striding_blocks(n: int, per_thread: int = 4, threads: int = THREADS) -> int:
-    """Return how many blocks do n elements, where a thread goes on as long as there are any.
+    """Return the number of blocks for a grid-stride loop over n elements.
 
-    Each thread gets so many, or fewer, or where there are very many elements more.
+    Each thread processes about `per_thread` elements, or more if n is very large.
     """
-    return min(blocks(n, per_thread, threads), _MOST)
+    return min(blocks(n, per_thread, threads), _MAX_STRIDING_BLOCKS)
 
 
-def word(device: Device, number: Any) -> Any:
-    """Return the bits of a float32 number, the host's or a `Deferred`, as a (1,) array there."""
+def launch_striding(
+    device: Device, source: str, name: str, n: int, *args: object, per_thread: int = 4
+) -> None:
+    """Launch a kernel that contains a grid-stride loop over n elements; see `Device.launch`."""
+    device.launch(source, name, striding_blocks(n, per_thread), THREADS, *args)
+
+
+def word(device: Device, number: float | np.floating | Deferred) -> Array:
+    """Return a float32 number of the host, or a `Deferred` one, as a (1,) array on the device."""
     if type(number) is Deferred:
-        return number.words.view(np.uint32)
-    return device.to_device(np.array([number], np.float32).view(np.uint32))
+        return number.words
+    return device.to_device(np.array([number], np.float32))
 
 
-def reported(device: Device, words: Any, check: Callable[..., None]) -> None:
-    """Have `check` called with what kernels noted by `report` in report.cuh.
+def raise_reported(device: Device, words: Array, *errors: Callable[[int], Exception]) -> None:
+    """Raise an error if kernels reported one with `report` of ``report.cuh``.
 
-    That is the first position of each word, or None; it may be told when the call ends.
+    The error is raised now, or when the outermost call ends; see `gcodec.runtime.deferred.note`.
+
+    Parameters
+    ----------
+    device : Device
+    words : (k,) uint64 array on the device
+        The first position that kernels reported for each kind of error; zeros at first.
+    *errors : k callables
+        Each returns the error of one kind at a position. The first kind takes precedence.
     """
 
-    def told(found: np.ndarray) -> None:
-        check(*((~word) & (1 << 64) - 1 if word else None for word in found.tolist()))
+    def check(reports: np.ndarray) -> None:
+        for report, error in zip(reports.tolist(), errors, strict=True):
+            if report:
+                raise error(~report & (1 << 64) - 1)
 
-    note(device, words, told)
+    note(device, words, check)
+
+
+def reported(device: Device, words: Array, check: Callable[..., None]) -> None:
+    """Call `check` with the first reported position of each word, or None for no report."""
+
+    def convert(reports: np.ndarray) -> None:
+        check(*(~report & (1 << 64) - 1 if report else None for report in reports.tolist()))
+
+    note(device, words, convert)

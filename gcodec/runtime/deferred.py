@@ -1,9 +1,9 @@
-"""Numbers of a message: those of the host, and those that a device has yet to tell.
+"""Deferred numbers: numbers of a message that still lie on a device.
 
-Kernels leave a number, or whether all is right, in a word on the device; later kernels read it
-there. The host takes such a number as a `Deferred`, and what it wants to know of it in the end as
-a note: all notes of a call, and what it returns, are fetched together. So a call waits once for
-the device, unless the host has to look at a number before it can go on.
+Kernels leave a number, or the result of a check, in a word on the device, where later kernels read
+it. The host holds such a number as a `Deferred`. What the host needs in the end is noted, and all
+that a call noted is fetched together with what the call returns. So each call waits for the device
+once, unless the host needs a number before it can go on.
 """
 
 from __future__ import annotations
@@ -11,29 +11,39 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from gcodec.errors import GcodecError
+from gcodec.runtime import Array
 
-_TINY, _HUGE = 2.0**-126, 2.0**127  # between which numbers are normal as float32
+if TYPE_CHECKING:
+    from gcodec.runtime.device import Device
+
+_SMALLEST, _LARGEST = 2.0**-126, 2.0**127  # magnitudes between these are normal as float32
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
 
 class _Note(NamedTuple):
-    device: Any
-    array: Any
-    use: Callable[[np.ndarray], Any]
+    """An array to be fetched, and the function that is called with it on the host."""
+
+    device: Device
+    array: Array | Leading
+    use: Callable[[np.ndarray], object]
 
 
 class _Copy(NamedTuple):
-    device: Any
-    array: Any
+    """An array on a device, and the bytes on the host of which it is a copy."""
+
+    device: Device
+    array: Array
     known: np.ndarray
 
 
 class _Call(threading.local):
+    """The state of the outermost call of a thread."""
+
     depth = 0
 
     def __init__(self) -> None:
@@ -45,7 +55,10 @@ _call = _Call()
 
 
 class once:
-    """A call that waits for a device once: in it what is noted may wait for the end."""
+    """Context manager of a call that waits for a device once: notes are kept until its end.
+
+    Contexts may be nested; the outermost one counts.
+    """
 
     def __enter__(self) -> None:
         _call.depth += 1
@@ -55,99 +68,99 @@ class once:
         if _call.depth:
             return
         _call.copies.clear()
-        if kind is None or issubclass(kind, GcodecError):  # what was wrong before is said first
+        if kind is None or issubclass(kind, GcodecError):  # an earlier error is raised first
             settle()
         _call.notes.clear()
 
 
-def fetch(device: Any, *arrays: Any) -> list[np.ndarray]:
-    """Copy arrays of a device to the host, and all that was noted; the one place that waits."""
+def fetch(device: Device | None, *arrays: Array | Leading) -> list[np.ndarray]:
+    """Copy arrays of a device, and all noted ones, to the host. Only this function waits."""
+    assert device is not None
     notes, _call.notes = _call.notes, []
-    found: list[np.ndarray] = device.fetch([*(note.array for note in notes), *arrays])
-    for told, note in zip(found, notes, strict=False):
-        note.use(told)
-    return found[len(notes) :]
+    fetched = device.fetch([*(note.array for note in notes), *arrays])
+    for array, note in zip(fetched, notes, strict=False):
+        note.use(array)
+    return fetched[len(notes) :]
 
 
 def settle() -> None:
-    """Fetch what was noted, if anything was."""
+    """Fetch all noted arrays, if there are any."""
     if _call.notes:
         fetch(_call.notes[0].device)
 
 
-def copied(device: Any, known: np.ndarray) -> Any:
-    """Copy (n,) bytes to a device; in this call the host need not fetch what it knows."""
+def copied(device: Device, known: np.ndarray) -> Array:
+    """Copy (n,) bytes to a device; until the call ends, the host need not fetch parts of them."""
     array = device.to_device(known)
     if _call.depth:
         _call.copies.append(_Copy(device, array, known))
     return array
 
 
-def known_of(device: Any, array: Any) -> np.ndarray | None:
-    """Return what the host knows of an array already, as it is a part of what it copied there."""
+def known_of(device: Device, array: Array) -> np.ndarray | None:
+    """Return an array of a device from the bytes that `copied` copied there, or None."""
     if not array.size:
         return np.empty(array.shape, array.dtype)
     for copy in _call.copies:
         if copy.device is not device:
             continue
-        at = device.address(array) - device.address(copy.array)
-        if 0 <= at <= copy.known.size - array.nbytes:
-            part = copy.known[at : at + array.nbytes]
+        start = device.address(array) - device.address(copy.array)
+        if 0 <= start <= copy.known.size - array.nbytes:
+            part = copy.known[start : start + array.nbytes]
             if array.dtype != np.uint8:
                 part = part.copy().view(array.dtype)
             return part.reshape(array.shape)
     return None
 
 
-def note(device: Any, array: Any, use: Callable[[np.ndarray], None]) -> None:
-    """Have `use` called with an array once it is on the host: before a call ends, or now."""
+def note(device: Device, array: Array | Leading, use: Callable[[np.ndarray], object]) -> None:
+    """Call a function with an array once it is on the host: before the call ends, or at once."""
     _call.notes.append(_Note(device, array, use))
     if not _call.depth:
         fetch(device)
 
 
 class Deferred:
-    """A number that a device has yet to tell: looking at it waits, kernels read its word.
+    """A number on a device. Kernels read its word; the host waits when it uses the number.
 
     Attributes
     ----------
     device : Device
-        Where it is.
     words : array on the device
-        Mostly (1,), of the number.
+        The words of the number, usually (1,).
     bits : tuple or None
-        Of how long a string is, see `Leading`: what is counted, in how many bits, and more bits.
+        For the length of a string, the arguments `count`, `unit` and `more` of `Leading`.
     """
 
     __slots__ = ("_number", "_value", "bits", "device", "words")
 
     def __init__(
         self,
-        device: Any,
-        words: Any,
+        device: Device,
+        words: Array | Leading,
         number: Callable[[np.ndarray], Any] | None = None,
-        bits: tuple[Any, int, int] | None = None,
+        bits: tuple[Array, int, int] | None = None,
     ) -> None:
         self.device = device
-        self.words = words
+        self.words: Array = words
         self.bits = bits
         self._number = number or _first
         self._value: Any = None
 
     @property
     def is_known(self) -> bool:
-        """Whether the host knows it."""
+        """Whether the host knows the number."""
         return self._value is not None
 
     @property
     def value(self) -> Any:
-        """The number."""
+        """The number; fetched if it is not known."""
         if self._value is None:
             self.tell(*fetch(self.device, self.words))
         return self._value
 
     def tell(self, words: np.ndarray) -> Any:
-        """Take the number from its words on the host."""
+        """Set and return the number, given its words on the host."""
         self._value = self._number(words)
         return self._value
 
@@ -178,8 +191,8 @@ def _first(words: np.ndarray) -> Any:
     return binary32(words[0]) if words.dtype == np.float32 else words[0].item()
 
 
-def when_known(number: Any, use: Callable[[Any], None]) -> None:
-    """Have a number looked at: now where the host knows it, else before the call ends."""
+def when_known(number: Any, use: Callable[[Any], object]) -> None:
+    """Call a function with a number: at once if it is known, else before the call ends."""
     if type(number) is Deferred:
         note(number.device, number.words, lambda words: use(number.tell(words)))
     else:
@@ -187,78 +200,79 @@ def when_known(number: Any, use: Callable[[Any], None]) -> None:
 
 
 def wanted(number: Any) -> None:
-    """Have a number fetched with what the call next waits for, if a device has yet to tell it."""
+    """Fetch a deferred number with the next wait of the call, if a call is under way."""
     if type(number) is Deferred and _call.depth:
         _call.notes.append(_Note(number.device, number.words, number.tell))
 
 
-def mapped(use: Callable[..., Any], *numbers: Any) -> Any:
-    """Return what is made of numbers: a `Deferred` where these are, all of the same words."""
-    later = [number for number in numbers if type(number) is Deferred]
-    if not later:
-        return use(*numbers)
+def mapped(function: Callable[..., Any], *numbers: Any) -> Any:
+    """Return a function of numbers; as a `Deferred` if some are, which have the same words."""
+    deferred = [number for number in numbers if type(number) is Deferred]
+    if not deferred:
+        return function(*numbers)
 
-    def made(words: np.ndarray) -> Any:
-        return use(*(n.tell(words) if type(n) is Deferred else n for n in numbers))
+    def value(words: np.ndarray) -> Any:
+        return function(*(n.tell(words) if type(n) is Deferred else n for n in numbers))
 
-    return Deferred(later[0].device, later[0].words, made)
+    return Deferred(deferred[0].device, deferred[0].words, value)
 
 
 class Leading(NamedTuple):
-    """The first bytes of an array on a device, as many as hold what a word there counts.
+    """The first bytes of an array on a device, whose number is counted by a word there.
 
     Attributes
     ----------
-    array : (n,) uint8 array
-        In whole words of four bytes. What is fetched is as long, but what is behind is not told.
-    count : (1,) int64 array
+    array : (n,) uint8 array on the device
+        Whole words of four bytes. The fetched array has n bytes too, those after the counted ones
+        undefined.
+    count : (1,) int64 array on the device
     unit, more : int
-        Bits of each that is counted, and bits that there are besides.
+        The bytes hold ``count * unit + more`` bits.
     """
 
-    array: Any
-    count: Any
+    array: Array
+    count: Array
     unit: int
     more: int
 
 
-def require(fits: Any, wrong: Callable[[], Exception]) -> None:
-    """Raise what is wrong unless something is true: now, or before the call ends."""
+def require(condition: Any, error: Callable[[], Exception]) -> None:
+    """Raise an error unless a condition is true: at once, or before the call ends."""
 
-    def check(told: bool) -> None:
-        if not told:
-            raise wrong()
+    def check(is_true: bool) -> None:
+        if not is_true:
+            raise error()
 
-    when_known(fits, check)
+    when_known(condition, check)
 
 
 class Passing:
-    """What stands in for numbers that a device has yet to tell, and is of no use afterwards."""
+    """Base of objects on a device that stand for deferred numbers, and are dropped with them."""
 
     __slots__ = ()
 
 
 def settled(values: _T) -> _T:
-    """Return a NamedTuple with the numbers that a device has yet to tell; waits once for all."""
+    """Return a NamedTuple with its deferred numbers on the host; waits at most once."""
     unknown = [value for value in values if type(value) is Deferred and not value.is_known]
     if unknown:
-        found = fetch(unknown[0].device, *(number.words for number in unknown))
-        for number, words in zip(unknown, found, strict=True):
+        arrays = fetch(unknown[0].device, *(number.words for number in unknown))
+        for number, words in zip(unknown, arrays, strict=True):
             number.tell(words)
-    if not any(type(value) is Deferred or isinstance(value, Passing) for value in values):
+    if not any(isinstance(value, (Deferred, Passing)) for value in values):
         return values
-    every: list[Any] = [None if isinstance(value, Passing) else value for value in values]
-    return type(values)(*(v.value if type(v) is Deferred else v for v in every))
+    kept: list[Any] = [None if isinstance(value, Passing) else value for value in values]
+    return type(values)(*(value.value if type(value) is Deferred else value for value in kept))
 
 
 def single(number: Any) -> Any:
-    """Round a number to float32; one that only a device knows already is one."""
+    """Round a number to float32; a `Deferred` is returned as it is, since it is float32."""
     return number if type(number) is Deferred else np.float32(number)
 
 
 def binary32(value: float | np.floating[Any]) -> float:
-    """Round to binary32; return the float whose shortest decimal is that of the binary32."""
-    if not _TINY < abs(float(value)) < _HUGE:  # which NumPy may warn of
+    """Round to binary32; return the float64 of the shortest decimal that stands for it."""
+    if not _SMALLEST < abs(float(value)) < _LARGEST:  # the cast to float32 may warn
         with np.errstate(over="ignore", under="ignore"):
             rounded = np.float32(value)
         return math.nan if math.isnan(rounded) else float(str(rounded))

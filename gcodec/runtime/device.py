@@ -1,10 +1,9 @@
-"""Devices: where an array that is not on the host lies, and how kernels run there.
+"""Devices: memory outside the host, and the kernels that run there.
 
-With `foreign` and `staging` all that touches CuPy, which is imported where an array on a CUDA
-device comes in, and never before. A shell declared as ``@dispatched`` does its work on the device
-where its first argument lies: the function of the same name in `gcodec.kernels` then launches the
-kernels of the ``.cu`` files beside the Numba kernels. Those of NumPy's own arrays cost one
-comparison of types.
+Only this module, `foreign` and `staging` use CuPy. They import it when the caller passes an array
+on a CUDA device, and not before. A function declared as ``@dispatched`` runs on the device of its
+first argument: the function of the same name in a ``_cuda`` module of `gcodec.kernels` launches
+kernels of a ``.cu`` file. For NumPy arrays, the dispatch costs one comparison of types.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import functools
 import hashlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,67 +22,70 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from gcodec.runtime import deferred
+from gcodec.runtime import Array, deferred
 from gcodec.runtime.staging import DIRECT_SIZE, Staging
 
-SOURCES = Path(__file__).parents[1]  # root of the package; headers are included from it
-# CuPy adds -ftz=true, which no kernel may depend on: they work on bits where it matters.
+SOURCES = Path(__file__).parents[1]  # root of the package, and of the included headers
+# CuPy adds -ftz=true. No kernel may depend on it, so kernels compute with bits where it matters.
 OPTIONS = ("--std=c++17", "--fmad=false", f"-I{SOURCES}")
 LEAST_ARCHITECTURE = 75  # compute capability times ten
-_MOST_BLOCKS = 1 << 10  # of a kernel that writes to pinned memory
+_MAX_PINNED_BLOCKS = 1 << 10  # of a kernel that writes to pinned memory
 _INSTALL = "pip install 'gcodec[cuda12]' or 'gcodec[cuda13]', after the CUDA version of the driver"
+_KERNEL = re.compile(
+    r'extern "C" __global__ void\s*(?:__launch_bounds__\(.*?\)\s*)?(\w+)\s*\((.*?)\)', re.DOTALL
+)
+_PARAMETER = re.compile(r"(?:^|,)\s*(?:const )?(\w+)(\*?) ")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_in_use: list[Device] = []  # put there by `use`
+_in_use: list[Device] = []  # the devices of `use`
 
 
 class Device(abc.ABC):
-    """Something that holds arrays and runs kernels.
+    """Memory for arrays, and a processor that runs kernels.
 
-    Its arrays have `size`, `shape`, `dtype`, `nbytes`, `itemsize`, `ndim` and
-    ``flags.c_contiguous``. Contiguous ones can be copied, sliced, seen by ``view(dtype)`` and
-    ``reshape``, and written to by ``a[i:j] = b``, as those of NumPy.
+    The arrays have `size`, `shape`, `dtype`, `nbytes`, `itemsize`, `ndim` and
+    ``flags.c_contiguous``. Contiguous arrays support ``copy()``, slices, ``view(dtype)``,
+    ``reshape`` and ``a[i:j] = b``, as NumPy arrays do.
     """
 
     @abc.abstractmethod
-    def owns(self, x: Any) -> bool:
-        """Whether `x` is an array of this device."""
+    def owns(self, x: object) -> bool:
+        """Return whether `x` is an array of this device."""
 
     @abc.abstractmethod
-    def empty(self, n: int, dtype: Any) -> Any:
-        """Return an uninitialised (n,) array, aligned for any vector."""
+    def empty(self, n: int, dtype: Any) -> Array:
+        """Return an uninitialized (n,) array, aligned for any vector."""
 
     @abc.abstractmethod
-    def zeros(self, n: int, dtype: Any) -> Any:
+    def zeros(self, n: int, dtype: Any) -> Array:
         """Return an (n,) array of zero bits."""
 
     @abc.abstractmethod
-    def to_device(self, array: np.ndarray) -> Any:
-        """Copy an array of the host."""
+    def to_device(self, array: np.ndarray) -> Array:
+        """Copy a host array to the device."""
 
     @abc.abstractmethod
     def fetch(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """Copy arrays, or `deferred.Leading`, to the host; wait once for all that was launched."""
+        """Copy arrays, or `deferred.Leading`, to the host; wait once for all launched kernels."""
 
-    def to_host(self, array: Any) -> np.ndarray:
-        """Copy an array to the host, and with it what was noted; see `gcodec.runtime.deferred`."""
-        known = deferred.known_of(self, array)
-        return deferred.fetch(self, array)[0] if known is None else known
-
-    @abc.abstractmethod
-    def address(self, array: Any) -> int:
-        """Return where a contiguous array lies."""
+    def to_host(self, array: Array) -> np.ndarray:
+        """Copy an array to the host, together with all notes; see `gcodec.runtime.deferred`."""
+        host_copy = deferred.known_of(self, array)
+        return deferred.fetch(self, array)[0] if host_copy is None else host_copy
 
     @abc.abstractmethod
-    def flat(self, array: Any) -> Any:
-        """Return an array as (n,), contiguous and aligned; a view where it is that already."""
+    def address(self, array: Array) -> int:
+        """Return the address of a contiguous array."""
 
     @abc.abstractmethod
-    def overlap(self, a: Any, b: Any) -> bool:
-        """Whether two arrays may share memory."""
+    def flat(self, array: Array) -> Array:
+        """Return an array as (n,), contiguous and aligned; a view if possible, else a copy."""
 
     @abc.abstractmethod
+    def overlap(self, a: Array, b: Array) -> bool:
+        """Return whether two arrays may share memory."""
+
     def launch(
         self, source: str, name: str, grid: int | tuple[int, ...], block: int, *args: Any
     ) -> None:
@@ -91,15 +94,26 @@ class Device(abc.ABC):
         Parameters
         ----------
         source : str
-            Its file: "signs" for ``signs.cu``.
+            Name of the kernel's file: "signs" for ``signs.cu``.
         name : str
+            Name of the kernel.
         grid : int or tuple of int
-            Blocks. Nothing is launched where it is 0.
+            Number of blocks. Nothing is launched if it is 0.
         block : int
-            Threads of a block.
+            Threads per block.
         *args
-            Arrays of this device, and NumPy scalars of exactly the declared types.
+            Arguments of the kernel: arrays of this device, `Deferred` numbers, and numbers, each
+            of which is converted to the type that the kernel declares.
         """
+        blocks = grid if isinstance(grid, tuple) else (grid,)
+        if 0 not in blocks:
+            parameters = _parameters(source)[name]
+            arguments = [_argument(*pair) for pair in zip(parameters, args, strict=True)]
+            self.run(source, name, blocks, block, *arguments)
+
+    @abc.abstractmethod
+    def run(self, source: str, name: str, grid: tuple[int, ...], block: int, *args: Any) -> None:
+        """Launch a kernel with arguments of exactly the declared types; see `launch`."""
 
 
 class CupyDevice(Device):
@@ -108,46 +122,46 @@ class CupyDevice(Device):
     Parameters
     ----------
     number : int
-        Of the device.
+        Number of the device.
 
     Raises
     ------
     ImportError
-        Where CuPy is missing.
+        CuPy is missing.
     RuntimeError
-        Where there is no driver, or the device is too old.
+        The driver is missing, or the device is too old.
     """
 
     def __init__(self, number: int) -> None:
         self.cupy = cupy_module()
         self.number = number
         try:
-            found = int(self.cupy.cuda.Device(number).compute_capability)
+            capability = int(self.cupy.cuda.Device(number).compute_capability)
         except Exception as error:
             raise RuntimeError(f"CUDA device {number} cannot be used: {error}") from error
-        if found < LEAST_ARCHITECTURE:
+        if capability < LEAST_ARCHITECTURE:
             raise RuntimeError(
-                f"CUDA device {number} has compute capability {found / 10}: "
+                f"CUDA device {number} has compute capability {capability / 10}: "
                 f"gcodec needs {LEAST_ARCHITECTURE / 10}; copy the arrays to the host first"
             )
         self._modules: dict[str, Any] = {}
 
     def owns(self, x: Any) -> bool:
-        """Whether `x` is a CuPy array on this device."""
+        """Return whether `x` is a CuPy array on this device."""
         return isinstance(x, self.cupy.ndarray) and x.device.id == self.number
 
-    def empty(self, n: int, dtype: Any) -> Any:
-        """Return an uninitialised (n,) array."""
+    def empty(self, n: int, dtype: Any) -> Array:
+        """Return an uninitialized (n,) array."""
         with self.cupy.cuda.Device(self.number):
             return self.cupy.empty(n, dtype)
 
-    def zeros(self, n: int, dtype: Any) -> Any:
+    def zeros(self, n: int, dtype: Any) -> Array:
         """Return an (n,) array of zero bits."""
         with self.cupy.cuda.Device(self.number):
             return self.cupy.zeros(n, dtype)
 
-    def to_device(self, array: np.ndarray) -> Any:
-        """Copy an array of the host."""
+    def to_device(self, array: np.ndarray) -> Array:
+        """Copy a host array to the device."""
         with self.cupy.cuda.Device(self.number):
             return self.cupy.asarray(array)
 
@@ -156,68 +170,64 @@ class CupyDevice(Device):
         cuda = self.cupy.cuda
         with cuda.Device(self.number), Staging(cuda, cuda.get_current_stream()) as staging:
             copies = [
-                self._start_leading(given, staging)
-                if isinstance(given, deferred.Leading)
-                else self._start_whole(given, staging)
-                for given in arrays
+                self._start_leading(array, staging)
+                if isinstance(array, deferred.Leading)
+                else self._start_whole(array, staging)
+                for array in arrays
             ]
             staging.finish()
-            rests = [rest for rest in (copy.rest() for copy in copies) if rest[1].size]
-            for source, target in rests:
+            remainders = [pair for pair in map(_Copy.remainder, copies) if pair[1].size]
+            for source, target in remainders:
                 staging.copy(source, target)
-            if rests:
+            if remainders:
                 staging.finish()
         return [copy.array for copy in copies]
 
-    def _start_whole(self, given: Any, staging: Staging) -> _Copy:
-        source = self.cupy.ascontiguousarray(given)
+    def _start_whole(self, array: Array, staging: Staging) -> _Copy:
+        source = self.cupy.ascontiguousarray(array)
         target = np.empty(source.nbytes, np.uint8)
         staging.copy(source.data, target)
         return _Copy(source, target, target.view(source.dtype).reshape(source.shape))
 
-    def _start_leading(self, given: deferred.Leading, staging: Staging) -> _Copy:
-        """Have a kernel write the first bytes to pinned memory; only the device knows how many.
+    def _start_leading(self, leading: deferred.Leading, staging: Staging) -> _Copy:
+        """Start a kernel that writes leading bytes to pinned memory.
 
-        The host reads the count together with them, and then copies the remaining bytes.
+        Only the device knows the number of bytes. The host reads this count together with the
+        bytes, and then copies the remaining bytes.
         """
-        source, count = given.array, np.zeros(1, np.int64)
+        source, count = leading.array, np.zeros(1, np.int64)
         target = np.empty(source.nbytes, np.uint8)
-        staging.copy(given.count.data, count.view(np.uint8))
+        staging.copy(leading.count.data, count.view(np.uint8))
         direct = target[:DIRECT_SIZE]
         words = direct.size // 4
         address = np.uintp(staging.reserve(direct))  # the same on the device
-        sizes = np.int64(words), given.count, np.int64(given.unit), np.int64(given.more)
-        grid = min(-(-words // 256), _MOST_BLOCKS)
-        self.launch("leading", "copy_leading", grid, 256, source.view(np.uint32), *sizes, address)
-        return _Copy(source, target, target, direct.size, (given, count))
+        arguments = source.view(np.uint32), words, leading.count, leading.unit, leading.more
+        grid = min(-(-words // 256), _MAX_PINNED_BLOCKS)
+        self.launch("leading", "copy_leading", grid, 256, *arguments, address)
+        return _Copy(source, target, target, direct.size, (leading, count))
 
-    def address(self, array: Any) -> int:
-        """Return where a contiguous array lies."""
+    def address(self, array: Array) -> int:
+        """Return the address of a contiguous array."""
         return int(array.data.ptr)
 
-    def flat(self, array: Any) -> Any:
+    def flat(self, array: Array) -> Array:
         """Return an array as (n,), contiguous and aligned to 16 bytes."""
         with self.cupy.cuda.Device(self.number):
-            found = self.cupy.ascontiguousarray(array).reshape(-1)
-            return found if found.data.ptr % 16 == 0 else found.copy()
+            flat = self.cupy.ascontiguousarray(array).reshape(-1)
+            return flat if flat.data.ptr % 16 == 0 else flat.copy()
 
-    def overlap(self, a: Any, b: Any) -> bool:
-        """Whether two arrays may share memory."""
+    def overlap(self, a: Array, b: Array) -> bool:
+        """Return whether two arrays may share memory."""
         return bool(self.cupy.may_share_memory(a, b))
 
-    def launch(
-        self, source: str, name: str, grid: int | tuple[int, ...], block: int, *args: Any
-    ) -> None:
-        """Launch a kernel on CuPy's current stream; its file is compiled when first used."""
-        blocks = grid if isinstance(grid, tuple) else (grid,)
-        if 0 in blocks:
-            return
+    def run(self, source: str, name: str, grid: tuple[int, ...], block: int, *args: Any) -> None:
+        """Launch a kernel on CuPy's current stream; compile its file at the first use."""
         with self.cupy.cuda.Device(self.number):
-            self._module(source).get_function(name)(blocks, (block,), args)
+            self._module(source).get_function(name)(grid, (block,), args)
 
     def _module(self, source: str) -> Any:
         if source not in self._modules:
-            # CuPy keeps what it compiled, by the text of the source but not of what that includes.
+            # CuPy's cache key covers the text of the source, but not the included headers.
             text = f"// {_headers()}\n" + sources()[source].read_text()
             module = self.cupy.RawModule(code=text, options=OPTIONS, backend="nvrtc")
             try:
@@ -232,7 +242,7 @@ class CupyDevice(Device):
         return self._modules[source]
 
     def _compiler(self) -> str:
-        """Return the name of the compiler, or raise `RuntimeError` if it is missing."""
+        """Return the compiler's name and version, or raise `RuntimeError` if it is missing."""
         try:
             major, minor = self.cupy.cuda.nvrtc.getVersion()
         except Exception as error:
@@ -253,26 +263,26 @@ class _Copy(NamedTuple):
         Contiguous; it must exist until the copy has ended.
     target : (n,) uint8 array
     array : array
-        The target, as it is returned.
-    begun : int or None
-        Number of leading bytes that are on their way; None for all.
-    leading : (scalars.Leading, (1,) int64 array) or None
-        The request, and the count that is on its way; None if all bytes are.
+        The target with the dtype and shape of the source.
+    started : int or None
+        Number of leading bytes whose copy has been started; None for all.
+    leading : (deferred.Leading, (1,) int64 array) or None
+        The request, and the target of its count; None if the whole array is copied.
     """
 
-    source: Any
+    source: Array
     target: np.ndarray
     array: np.ndarray
-    begun: int | None = None
+    started: int | None = None
     leading: tuple[deferred.Leading, np.ndarray] | None = None
 
-    def rest(self) -> tuple[Any, np.ndarray]:
+    def remainder(self) -> tuple[Any, np.ndarray]:
         """Return the source and target of the remaining bytes, once the count has arrived."""
-        if self.begun is None or self.leading is None:
+        if self.started is None or self.leading is None:
             return None, self.target[:0]
-        given, count = self.leading
-        words = (int(count[0]) * given.unit + given.more + 31) // 32
-        return self.source.data + self.begun, self.target[self.begun : max(4 * words, 0)]
+        request, count = self.leading
+        words = (int(count[0]) * request.unit + request.more + 31) // 32
+        return self.source.data + self.started, self.target[self.started : max(4 * words, 0)]
 
 
 @functools.cache
@@ -290,8 +300,35 @@ def _headers() -> str:
     return digest.hexdigest()
 
 
-def device_of(*arrays: Any) -> Device | None:
-    """Return the device on which the first of the arrays lies that is on one; None for none."""
+@functools.cache
+def _parameters(source: str) -> dict[str, list[tuple[np.dtype[Any], bool]]]:
+    """Return, for each kernel of a file, its parameters' dtypes and whether they are pointers."""
+
+    def dtype_of(name: str) -> np.dtype[Any]:
+        return np.dtype(bool if name == "bool" else f"{name[0]}{int(name[1:]) // 8}")
+
+    return {
+        name: [(dtype_of(kind), star == "*") for kind, star in _PARAMETER.findall(parameters)]
+        for name, parameters in _KERNEL.findall(sources()[source].read_text())
+    }
+
+
+def _argument(parameter: tuple[np.dtype[Any], bool], value: Any) -> Any:
+    """Return an argument of a kernel as the type of its parameter."""
+    dtype, is_pointer = parameter
+    if type(value) is deferred.Deferred:
+        value = value.words
+    if not is_pointer:
+        assert dtype.kind == "f" or not isinstance(value, (float, np.floating))
+        return dtype.type(value)
+    if isinstance(value, np.generic):  # an address
+        return value
+    assert value.itemsize == dtype.itemsize and value.flags.c_contiguous
+    return value if value.dtype == dtype else value.view(dtype)
+
+
+def device_of(*arrays: object) -> Device | None:
+    """Return the device of the first of the arrays that is not on the host, or None."""
     for x in arrays:
         if type(x) is not np.ndarray and (device := _device_of(x)) is not None:
             return device
@@ -300,7 +337,7 @@ def device_of(*arrays: Any) -> Device | None:
 
 def _device_of(x: Any) -> Device | None:
     if type(x) is deferred.Deferred:
-        return x.device  # type: ignore[no-any-return]
+        return x.device
     for device in reversed(_in_use):
         if device.owns(x):
             return device
@@ -311,36 +348,36 @@ def _device_of(x: Any) -> Device | None:
     return None
 
 
-def host(array: Any) -> np.ndarray:
-    """Return an array on the host: the very array where it lies there, else a copy."""
+def host(array: Array) -> np.ndarray:
+    """Return an array on the host: the same array if it is there, else a copy."""
     device = device_of(array)
-    found: np.ndarray = array if device is None else device.to_host(array)
-    return found
+    host_array: np.ndarray = array if device is None else device.to_host(array)
+    return host_array
 
 
-def hosted(*arrays: Any) -> Sequence[np.ndarray]:
-    """Return arrays on the host, those of a device fetched at once."""
-    there = device_of(arrays[0])
-    return arrays if there is None else deferred.fetch(there, *arrays)
+def hosted(*arrays: Array) -> Sequence[np.ndarray]:
+    """Return arrays of one place on the host; all arrays of a device are fetched at once."""
+    device = device_of(arrays[0])
+    return arrays if device is None else deferred.fetch(device, *arrays)
 
 
-def beside(array: Any, other: Any) -> Any:
-    """Return an array where another lies: the very array, or a copy on that device or the host."""
+def beside(array: Array, other: Array) -> Array:
+    """Return an array in the memory of another: the same array, or a copy there."""
     device = device_of(other)
     if device_of(array) is device:
         return array
     return host(array) if device is None else device.to_device(host(array))
 
 
-def placed(array: np.ndarray, beside: Any) -> Any:
-    """Return an array of the host on the device of another array, if that is on one."""
+def placed(array: Array, beside: Array) -> Array:
+    """Copy a host array to the device of another array, unless that array is on the host."""
     device = device_of(beside)
     return array if device is None or device.owns(array) else device.to_device(array)
 
 
 @contextlib.contextmanager
 def use(device: Device) -> Iterator[Device]:
-    """Let arrays of `device` be known as such: how tests put another in CuPy's place."""
+    """Recognize the arrays of `device`, which need not be a `CupyDevice`."""
     _in_use.append(device)
     try:
         yield device
@@ -355,29 +392,33 @@ def cuda_device(number: int) -> CupyDevice:
 
 
 def dispatched(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Declare a shell whose work the function of its name in ``gcodec.kernels.SOURCE`` can do.
+    """Declare a function that has a twin for arrays on a device.
 
-    A source with a dot in it is the whole name of a module.
+    The twin is the function of the same name and parameters in another module. It is called if
+    the dispatching argument is on a device, and its results are on that device, too.
 
-    That has the same arguments and meaning, and is called where the first argument, or the one
-    named by `by`, is an array on a device; what it returns lies there too.
+    Parameters
+    ----------
+    source : str
+        Full name of the twin's module.
+    by : str
+        Name of the dispatching parameter; by default, the first one.
     """
 
     def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
         name = function.__name__
-        at = list(inspect.signature(function).parameters).index(by) if by else 0
+        position = list(inspect.signature(function).parameters).index(by) if by else 0
 
         @functools.wraps(function)
         def shell(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            array = args[at] if at < len(args) else kwargs.get(by)
+            array = args[position] if position < len(args) else kwargs.get(by)
             if type(array) is np.ndarray or _device_of(array) is None:
                 return function(*args, **kwargs)
             try:
-                twin = getattr(importlib.import_module(source), name)
+                twin: Callable[_P, _R] = getattr(importlib.import_module(source), name)
             except (ModuleNotFoundError, AttributeError) as error:
                 raise no_twin(name) from error
-            found: _R = twin(*args, **kwargs)
-            return found
+            return twin(*args, **kwargs)
 
         shell.twin = source  # type: ignore[attr-defined]
         return shell
@@ -385,21 +426,21 @@ def dispatched(source: str, by: str = "") -> Callable[[Callable[_P, _R]], Callab
     return declare
 
 
-def no_twin(what: str) -> TypeError:
-    """Say that arrays on a device are not taken."""
+def no_twin(name: str) -> TypeError:
+    """Return the error of a function or codec that does not support arrays on a device."""
     return TypeError(
-        f"{what} takes no arrays on a CUDA device yet: copy them to the host first, as in "
+        f"{name} takes no arrays on a CUDA device yet: copy them to the host first, as in "
         "cupy.asnumpy(x) or x.cpu()"
     )
 
 
 def has_cupy() -> bool:
-    """Whether CuPy is installed."""
+    """Return whether CuPy is installed."""
     return "cupy" in sys.modules or importlib.util.find_spec("cupy") is not None
 
 
 def cupy_module() -> Any:
-    """Import CuPy, or say how to get it."""
+    """Import CuPy, or raise `ImportError` with instructions for its installation."""
     try:
         return importlib.import_module("cupy")
     except ImportError as error:

@@ -1,21 +1,22 @@
-"""Arrays of other libraries on a CUDA device as CuPy's, and their streams."""
+"""CUDA arrays of other libraries as CuPy arrays, and the streams of these libraries."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from gcodec.runtime import Array
 from gcodec.runtime.device import cupy_module
 
 
-def adopted(x: Any) -> Any:
-    """Return an array of another library on a CUDA device as CuPy's, without a copy.
+def adopted(x: object) -> Array:
+    """Return an array of another library on a CUDA device as a CuPy array, without a copy.
 
     Parameters
     ----------
     x : object
-        With ``__dlpack__`` or ``__cuda_array_interface__``.
+        Array with ``__dlpack__`` or ``__cuda_array_interface__``.
 
     Raises
     ------
@@ -31,18 +32,26 @@ def adopted(x: Any) -> Any:
 
 @contextlib.contextmanager
 def on_stream(number: int, stream: int) -> Iterator[None]:
-    """Launch on a stream of another library, told by its pointer."""
+    """Launch kernels on a stream of another library.
+
+    Parameters
+    ----------
+    number : int
+        Number of the CUDA device.
+    stream : int
+        Pointer to the stream.
+    """
     cuda = cupy_module().cuda
     if hasattr(cuda.Stream, "from_external"):
-        there = cuda.Stream.from_external(_Stream(stream))
+        current = cuda.Stream.from_external(_Stream(stream))
     else:  # before CuPy 14
-        there = cuda.ExternalStream(stream, number)
-    with cuda.Device(number), there:
+        current = cuda.ExternalStream(stream, number)
+    with cuda.Device(number), current:
         yield
 
 
 class _Stream(NamedTuple):
-    """A stream as the CUDA stream protocol tells of it."""
+    """A stream as an object of the CUDA stream protocol."""
 
     pointer: int
 

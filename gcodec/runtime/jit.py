@@ -1,11 +1,11 @@
-"""The one place that compiles: ``@kernel`` and ``@inline`` for loops, ``@intrinsic`` for LLVM.
+"""Compilation: ``@kernel`` and ``@inline`` declare loops, ``@intrinsic`` declares LLVM code.
 
-Nothing is imported or compiled before the first call. Every kernel has one explicit signature,
-runs without the GIL, never with fastmath, and is cached on disk in a file of its own (see
+Nothing is imported or compiled before the first call. Every kernel has one explicit signature and
+runs without the GIL and without fastmath. Its machine code is cached in a file of its own (see
 `gcodec.runtime.store`) under a *build id*: the hash of all kernel sources, of Numba's version and
-of the checked flag. Numba's own cache is not used. Its key does not see a change in a helper
-function of another file or in the bounds-check setting, and would run stale code; and it unpickles
-whatever its files contain.
+of the checked flag. gcodec does not use Numba's own cache. The key of that cache ignores a changed
+helper function of another file and a changed bounds-check setting, so Numba would run stale code.
+Numba also unpickles any content of its cache files.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _FACTORIES: list[tuple[Any, Callable[[], Iterable[tuple[Any, ...]]]]] = []
 
 
 def checked() -> bool:
-    """Whether kernels are built with bounds checks (``GCODEC_CHECKED=1``)."""
+    """Return whether kernels contain bounds checks (``GCODEC_CHECKED=1``)."""
     return os.environ.get("GCODEC_CHECKED", "") not in ("", "0")
 
 
 @functools.lru_cache(maxsize=1)
 def build_id() -> str:
-    """Hash of everything that decides the machine code of any kernel, as 32 hex digits."""
+    """Return the hash of everything that determines the kernels' machine code, 32 hex digits."""
     import numba
 
     digest = hashlib.blake2b(f"{numba.__version__} {checked()}".encode(), digest_size=16)
@@ -58,12 +58,12 @@ def build_id() -> str:
 
 
 def cache_location() -> Path:
-    """Directory where the compiled kernels belong, whether it exists or not.
+    """Return the path of the directory for compiled kernels, whether it exists or not.
 
     Raises
     ------
     OSError
-        If the user has no home directory.
+        The user has no home directory.
     """
     build = f"kernels-{build_id()}"
     try:
@@ -79,10 +79,10 @@ def cache_location() -> Path:
 
 
 def cache_directory() -> Path | None:
-    """Directory of the compiled kernels, made if need be; None where caching is not safe.
+    """Return the directory of compiled kernels, created if missing; None if caching is not safe.
 
-    Its files are run, so a directory that others could write to or exchange is not used; see
-    `gcodec.runtime.store`.
+    gcodec runs the files in this directory. It therefore refuses a directory that other users
+    could write to or replace; see `gcodec.runtime.store`.
     """
     try:
         with store.opened(cache_location()) as directory:
@@ -92,7 +92,7 @@ def cache_directory() -> Path | None:
 
 
 def cache_fault() -> str:
-    """Return a sentence about why kernels cannot be kept; empty if they can."""
+    """Return the reason why kernels cannot be cached, as a sentence; empty if they can."""
     try:
         with store.opened(cache_location()) as directory:
             if directory.is_writable():
@@ -105,7 +105,7 @@ def cache_fault() -> str:
 
 
 def compiler_fault() -> str:
-    """Return a sentence about why no kernel can be compiled; empty if kernels can be."""
+    """Return the reason why kernels cannot be compiled, as a sentence; empty if they can."""
     from numba.core import config
 
     if not getattr(config, "DISABLE_JIT", 0):
@@ -117,7 +117,7 @@ def compiler_fault() -> str:
 
 
 class _Lazy:
-    """Something that becomes a Numba object when it is first needed."""
+    """A function that becomes a Numba object at its first use."""
 
     def __init__(self, function: Callable[..., Any], variant: str = "") -> None:
         self.function = function
@@ -127,7 +127,7 @@ class _Lazy:
 
     @property
     def built(self) -> Any:
-        """What Numba made of it; made now if this is the first use."""
+        """The Numba object; the first access builds it."""
         if self._built is None:
             with _LOCK:
                 if self._built is None:
@@ -138,30 +138,24 @@ class _Lazy:
         raise NotImplementedError
 
     def _bound(self) -> types.FunctionType:
-        """Copy the function with the lazy names that it uses replaced by what they build."""
+        """Copy the function with a name of its own, and lazy names replaced by Numba objects.
+
+        Without a name of their own, the functions of one factory would share the symbol of their
+        machine code. A process could then run the cached code of a sibling.
+        """
         function = self.function
         assert isinstance(function, types.FunctionType)
         names = dict(function.__globals__)
         for name in function.__code__.co_names:
             if name in names:
                 names[name] = _built(names[name])
-        cells = (types.CellType(_built(c.cell_contents)) for c in function.__closure__ or ())
-        return self._renamed(names, tuple(cells))
-
-    def _renamed(self, names: dict[str, Any], closure: Any) -> types.FunctionType:
-        """Copy the function with a name of its own.
-
-        Functions of one factory would share the name of their machine code: what one process
-        cached for one of them could be run in another as that of its sibling.
-        """
-        function = self.function
-        assert isinstance(function, types.FunctionType)
+        cells = tuple(types.CellType(_built(c.cell_contents)) for c in function.__closure__ or ())
         code, defaults = function.__code__, function.__defaults__
-        renamed = types.FunctionType(code, names, function.__name__, defaults, closure)
+        copy = types.FunctionType(code, names, function.__name__, defaults, cells)
         digest = hashlib.blake2b(self.variant.encode(), digest_size=6).hexdigest()
-        renamed.__qualname__ = function.__qualname__ + (f"_{digest}" if self.variant else "")
-        renamed.__module__ = function.__module__
-        return renamed
+        copy.__qualname__ = function.__qualname__ + (f"_{digest}" if self.variant else "")
+        copy.__module__ = function.__module__
+        return copy
 
     def _njit(self, **options: Any) -> Any:
         import numba
@@ -185,21 +179,21 @@ class Intrinsic(_Lazy):
 
 
 class Inline(_Lazy):
-    """A helper that is compiled into the kernels that call it."""
+    """A helper that Numba inlines into the calling kernels."""
 
     def _build(self) -> Any:
         return self._njit(inline="always")
 
 
 class Subroutine(_Lazy):
-    """A helper that is compiled once, beside the kernel that calls it."""
+    """A helper that is compiled once for each calling kernel, and not inlined by Numba."""
 
     def _build(self) -> Any:
         return self._njit(nogil=True)
 
 
 class Kernel(_Lazy):
-    """A loop compiled for one signature on its first call."""
+    """A loop that is compiled for one signature at its first call."""
 
     def __init__(self, function: Callable[..., Any], signature: str, variant: str) -> None:
         super().__init__(function, variant)
@@ -208,14 +202,14 @@ class Kernel(_Lazy):
 
     @property
     def name(self) -> str:
-        """Where it is declared and which variant it is, such as ``pack.packer.pack 3 True``."""
+        """Module, qualified name and variant, such as ``pack.packer.pack 3 True``."""
         module = self.function.__module__.rpartition(".")[2]
-        where = f"{module}.{self.function.__qualname__}".replace(".<locals>", "")
-        return f"{where} {self.variant}".strip()
+        qualified = f"{module}.{self.function.__qualname__}".replace(".<locals>", "")
+        return f"{qualified} {self.variant}".strip()
 
     @property
     def cached(self) -> bool:
-        """Whether its machine code for this processor is on disk, undamaged."""
+        """Whether a valid file contains the machine code for this processor."""
         from numba.core.registry import cpu_target
 
         identity = self.identity(cpu_target.target_context.codegen())
@@ -227,12 +221,12 @@ class Kernel(_Lazy):
         return store.unsealed(identity, data) is not None
 
     def identity(self, codegen: Any) -> bytes:
-        """Return everything that decides the machine code of this kernel.
+        """Return everything that determines the machine code of this kernel.
 
         Parameters
         ----------
         codegen : numba.core.codegen.Codegen
-            What generates the code, and knows for which processor.
+            Code generator for the target processor.
         """
         kernel = (build_id(), self.name, self.signature)
         return repr((*kernel, *_compiler(), codegen.magic_tuple())).encode()
@@ -242,7 +236,7 @@ class Kernel(_Lazy):
         try:
             return (self._built or self.built)(*args)
         except TypeError:
-            # Of arguments that no kernel takes, a device's arrays alone are no mistake of ours.
+            # An array on a device is the caller's mistake; any other mismatch is a bug of gcodec.
             if device_of(*args) is not None:
                 raise no_twin(self.name) from None
             raise
@@ -250,7 +244,7 @@ class Kernel(_Lazy):
     def _build(self) -> Any:
         dispatcher = self._njit(nogil=True)
         with contextlib.ExitStack() as stack:
-            # The build id knows the sources of gcodec's own kernels, and of no others.
+            # The build id covers the sources of gcodec's own kernels only.
             if self.function.__module__.startswith(_PACKAGE):
                 with contextlib.suppress(OSError):
                     directory = stack.enter_context(store.opened(cache_location()))
@@ -269,10 +263,10 @@ def kernel(signature: str, variant: str = "") -> Callable[[Callable[..., Any]], 
     Parameters
     ----------
     signature : str
-        One word per argument, separated by ``", "``: a scalar type such as ``float32``, or
+        Types of the parameters, separated by ``", "``: a scalar type such as ``float32``, or
         ``in float32[]`` (read-only array) or ``out float32[]`` (array that is written).
     variant : str
-        Tells the kernels apart that one function makes for several constants.
+        Constants of a kernel that a factory makes. They distinguish it from its siblings.
     """
     return lambda function: Kernel(function, signature, variant)
 
@@ -280,12 +274,12 @@ def kernel(signature: str, variant: str = "") -> Callable[[Callable[..., Any]], 
 def factory(
     arguments: Callable[[], Iterable[tuple[Any, ...]]],
 ) -> Callable[[Callable[..., Kernel]], Callable[..., Kernel]]:
-    """Declare a function that makes a kernel for each of its arguments, once.
+    """Declare a function that makes one kernel for each tuple of arguments.
 
     Parameters
     ----------
     arguments : callable
-        Returns all arguments with which any codec calls it: so `kernels` knows every variant.
+        Returns all tuples of arguments that any codec uses, so that `kernels` lists all variants.
     """
 
     def decorate(function: Callable[..., Kernel]) -> Callable[..., Kernel]:
@@ -297,37 +291,37 @@ def factory(
 
 
 def kernels() -> list[Kernel]:
-    """Return all kernels there are, of every variant, compiled or not."""
-    found: dict[str, Kernel] = {}
+    """Return all kernels of gcodec in all variants, compiled or not."""
+    by_name: dict[str, Kernel] = {}
     for entry in pkgutil.walk_packages([str(KERNELS)], _PACKAGE):
         if entry.name.endswith("_cuda"):
             continue
         module = importlib.import_module(entry.name)
         for value in vars(module).values():
             if isinstance(value, Kernel):
-                found[value.name] = value
-    for make, arguments in _FACTORIES:
-        for chosen in arguments():
-            made = make(*chosen)
-            found[made.name] = made
-    return list(found.values())
+                by_name[value.name] = value
+    for make, tuples in _FACTORIES:
+        for arguments in tuples():
+            variant = make(*arguments)
+            by_name[variant.name] = variant
+    return list(by_name.values())
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """Declare a helper that kernels and other helpers call; it is compiled into them."""
+    """Declare a helper that Numba inlines into the calling kernels and helpers."""
     return Inline(function)
 
 
 def subroutine(variant: str) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a helper with loops of its own: inlining it would make compiling slow.
+    """Declare a helper with loops of its own, whose inlining would make compilation slow.
 
-    `variant` is as for `kernel`.
+    For `variant`, see `kernel`.
     """
     return lambda function: Subroutine(function, variant)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """Declare LLVM code that kernels call; see `numba.extending.intrinsic`."""
+    """Declare an LLVM code generator that kernels call; see `numba.extending.intrinsic`."""
     return Intrinsic(function)
 
 
@@ -343,7 +337,7 @@ def _numba_type(word: str) -> Any:
 
 
 def _compiler() -> tuple[str, ...]:
-    """Return the compiler settings that decide the machine code of all kernels."""
+    """Return the compiler settings that determine the machine code of all kernels."""
     import llvmlite
     from numba.core import config
 
@@ -357,13 +351,13 @@ def _compiler() -> tuple[str, ...]:
 
 
 def _cache(kernel: Kernel, directory: store.Directory) -> Any:
-    """Make what a dispatcher asks for the machine code of a kernel, and gives it to."""
+    """Return the cache through which a dispatcher loads and saves a kernel's machine code."""
     from numba.core import caching, compiler, serialize
 
     class Cache(caching.NullCache):
         cache_path = directory.path
 
-        # A cache is a convenience: a full disk or a damaged file means compiling, not failing.
+        # A full disk or a damaged file must cause a compilation, not an error.
         def load_overload(self, sig: Any, target_context: Any) -> Any:
             target_context.refresh()
             identity = kernel.identity(target_context.codegen())
@@ -373,7 +367,7 @@ def _cache(kernel: Kernel, directory: store.Directory) -> Any:
                     return None
                 parts = pickle.loads(payload)
                 return compiler.CompileResult._rebuild(target_context, *parts)
-            except Exception:  # whatever another state of Numba may raise
+            except Exception:  # data of another version of Numba may raise any error
                 return None
 
         def save_overload(self, sig: Any, cres: Any) -> None:

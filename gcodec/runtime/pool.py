@@ -1,4 +1,4 @@
-"""The thread pool: large inputs are cut into fixed segments; the bits never depend on it."""
+"""The thread pool. It cuts large inputs into segments; results never depend on the cuts."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from gcodec.errors import ParameterError
+from gcodec.runtime import Array
 from gcodec.runtime.device import device_of
 
 SEGMENT = 1 << 19  # elements
-_CONVERTED = 1 << 17  # elements of the shortest segment whose conversion pays for its call
-_IN_CONVERSION = 16  # all threads together convert this fraction of the elements at once: 1/16
-_EACH = 4  # segments of each thread at least, as others may be slower; else as few as can be
-_THRESHOLD = 1 << 20  # elements from which threads pay for their start
+_CONVERTED = 1 << 17  # elements of the shortest segment that is worth a call for its conversion
+_IN_CONVERSION = 16  # at most 1/16 of the elements are in conversion at once, in all threads
+_PER_THREAD = 4  # segments per thread, at least, because threads may differ in speed
+_THRESHOLD = 1 << 20  # elements of the smallest input that is worth the start of threads
 
 _T = TypeVar("_T")
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 
 
 def thread_count() -> int:
-    """Threads in use: ``GCODEC_NUM_THREADS``, else the processors this process may run on."""
+    """Return ``GCODEC_NUM_THREADS``, or else the number of processors for this process."""
     text = os.environ.get("GCODEC_NUM_THREADS")
     if text is None:
         if hasattr(os, "sched_getaffinity"):
@@ -33,88 +34,101 @@ def thread_count() -> int:
     return int(text)
 
 
-def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Any = None) -> list[_T]:
-    """Call ``task(start, stop)`` for segments that cover ``range(n)``, and wait for all of them.
+def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = None) -> list[_T]:
+    """Call ``task(start, stop)`` for segments that cover ``range(n)``, and wait for all calls.
 
-    Segments start at multiples of `SEGMENT`, or of what is not more and a multiple of `unit`
-    elements; there are as many as keep all threads busy. With one thread, or below about a million
-    elements, there is one call in the calling thread; as where tasks work on `beside`, an array on
-    a device, which has threads enough. Where `beside` is a `convert.ConvertedArray`, segments are
-    shorter, whatever the number of threads, as each is converted in memory of its own. Returned is
-    what the calls returned, in the order of the segments.
+    With one thread, or below about a million elements, the calling thread makes a single call.
+
+    Parameters
+    ----------
+    task : callable
+        Processes elements `start` to `stop - 1`.
+    n : int
+        Number of elements.
+    unit : int
+        Segments start at multiples of this number of elements.
+    beside : array, optional
+        Input of the task. For an array on a device, the calling thread makes a single call. For a
+        `convert.ConvertedArray`, segments are shorter, even with one thread, because each segment
+        is converted in memory of its own.
+
+    Returns
+    -------
+    list
+        Results of the calls in the order of the segments.
     """
     short = getattr(beside, "is_converted", False) and n > _CONVERTED
     if device_of(beside) is not None or (is_one(n) and not short):
         return [task(0, n)]
-    segments = -(-n // (_EACH * thread_count() * SEGMENT)) * SEGMENT
+    length = -(-n // (_PER_THREAD * thread_count() * SEGMENT)) * SEGMENT
     if short:
-        most = n // (_IN_CONVERSION * thread_count()) // _CONVERTED * _CONVERTED
-        segments = min(max(most, _CONVERTED), SEGMENT)
-    length = max(segments // unit, 1) * unit
+        limit = n // (_IN_CONVERSION * thread_count()) // _CONVERTED * _CONVERTED
+        length = min(max(limit, _CONVERTED), SEGMENT)
+    length = max(length // unit, 1) * unit
     if is_one(n):
         return [task(start, min(start + length, n)) for start in range(0, n, length)]
     return _Segments(task, n, length).run()
 
 
 def is_one(n: int) -> bool:
-    """Tell whether `run` makes one call for n elements on the host."""
+    """Return whether `run` makes a single call for n elements on the host."""
     return n < _THRESHOLD or thread_count() == 1
 
 
 class _Segments(Generic[_T]):
-    """Segments of one call, which the calling thread and those of the pool take in turn.
+    """Segments of one call of `run`, which the calling thread and the pool's threads take in turn.
 
-    After an error no more are taken. All before one that fails were, so it does not depend on the
-    threads which is the first that does.
+    After an error, no thread takes another segment. All segments preceding a failed one have been
+    taken, so the first error does not depend on the threads.
     """
 
     def __init__(self, task: Callable[[int, int], _T], n: int, length: int) -> None:
         self._task, self._n, self._length = task, n, length
-        self._left = deque(range(0, n, length))
-        self._found: dict[int, _T] = {}
-        self._failed: dict[int, BaseException] = {}
+        self._pending = deque(range(0, n, length))
+        self._results: dict[int, _T] = {}
+        self._errors: dict[int, BaseException] = {}
 
     def run(self) -> list[_T]:
-        """Do all; return what the task returned, in order, or raise the first error."""
-        helpers = min(thread_count(), len(self._left)) - 1
-        others = [_executor().submit(self._work) for _ in range(helpers)]
+        """Process all segments; return the results in order, or raise the first error."""
+        helpers = min(thread_count(), len(self._pending)) - 1
+        futures = [_executor().submit(self._work) for _ in range(helpers)]
         try:
             self._work()
-        except BaseException as error:  # an interrupt, between two tasks
-            self._failed[-1] = error
-        wait([other for other in others if not other.cancel()])
-        if self._failed:
-            first = self._failed[min(self._failed)]
-            self._failed.clear()
+        except BaseException as error:  # an interrupt between two tasks
+            self._errors[-1] = error
+        wait([future for future in futures if not future.cancel()])
+        if self._errors:
+            first = self._errors[min(self._errors)]
+            self._errors.clear()
             try:
                 raise first
             finally:
-                del first  # it refers to this frame, which would keep all that its callers hold
-        return [self._found[start] for start in sorted(self._found)]
+                del first  # break the cycle of the error and this frame, which holds arrays
+        return [self._results[start] for start in sorted(self._results)]
 
     def _work(self) -> None:
-        while self._left and not self._failed:
+        while self._pending and not self._errors:
             try:
-                start = self._left.popleft()
+                start = self._pending.popleft()
             except IndexError:  # another thread was faster
                 return
             try:
-                self._found[start] = self._task(start, min(start + self._length, self._n))
+                self._results[start] = self._task(start, min(start + self._length, self._n))
             except BaseException as error:
-                self._failed[start] = error
+                self._errors[start] = error
 
 
 def _executor() -> ThreadPoolExecutor:
     global _pool
     count = thread_count()
     if _pool is None or _pool[0] != count:
-        # An executor that is replaced finishes its tasks and its idle threads end with it.
+        # A replaced executor finishes its tasks, and its idle threads end.
         _pool = (count, ThreadPoolExecutor(count, thread_name_prefix="gcodec"))
     return _pool[1]
 
 
 def _forget() -> None:
-    """In a forked child, drop the pool: its threads do not exist there."""
+    """Drop the pool in a forked child, which has none of its threads."""
     global _pool
     _pool = None
 

@@ -1,6 +1,6 @@
-// How a kernel tells the host what is wrong: words of zeros, one for each thing that can be wrong.
+// Errors that a kernel reports to the host: one word per kind of error, zero at first.
 #pragma once
 #include "runtime/types.cuh"
 
-// Notes a position; of all that are noted the least stays, as its complement. 0: there was none.
+// Reports an error at a position. The word keeps the complement of the smallest reported position.
 __device__ __forceinline__ void report(u64* word, i64 position) { atomicMax(word, ~(u64)position); }

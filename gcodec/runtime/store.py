@@ -1,13 +1,13 @@
-"""Files of compiled kernels, and the directory that holds them.
+"""Files of compiled kernels, and their directory.
 
-A file of compiled code runs whatever it contains, so two things are settled before one is read.
-Nobody but the user and root can write to the directory: `opened` checks it and every directory
-above it. And the bytes are those that were written for this very kernel: `unsealed` compares a
-digest over the payload and over the identity of the kernel, which names its source, the compiler
-and the processor. The digest finds accidents; it does not authenticate.
+gcodec executes the contents of these files, so it checks two properties first. Only the user and
+root can write to the directory: `opened` checks it and all of its ancestors. The file contains the
+code of the requested kernel: `unsealed` compares a digest of the payload and of the kernel's
+identity, which includes its source, the compiler and the processor. The digest detects accidents;
+it does not authenticate.
 
-Each kernel has a file of its own for each processor, written under another name and then renamed.
-So processes on one directory need no lock, whichever machines they run on.
+Each kernel has a file of its own for each processor. Writers create a temporary file and rename
+it, so the processes that share a directory need no lock, even on different machines.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from pathlib import Path
 
 _MAGIC = b"gcodec kernel 1\n"
 _DIGEST = 32  # bytes
-_LARGEST = 1 << 28  # bytes of a file that is read at all; the largest kernel takes less than 2^20
+_LARGEST = 1 << 28  # bytes of the largest file that is read; kernels take less than 2^20 bytes
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
-_BY_PATH = sys.platform == "win32"  # which has neither descriptors of directories nor owners
+_BY_PATH = sys.platform == "win32"  # Windows lacks directory descriptors and owners
 
 
 class Refused(OSError):
-    """A directory or a file that others could have written; the message is a sentence."""
+    """A directory or file that other users could have written; the message is a sentence."""
 
 
 # --- contents -----------------------------------------------------------------------------------
 
 
 def sealed(identity: bytes, payload: bytes) -> bytes:
-    """Return the contents of the file that holds the code of one kernel.
+    """Return the contents of the file for one kernel.
 
     Parameters
     ----------
     identity : bytes
-        Everything that decides the code: only a reader with the same identity gets the payload.
+        Everything that determines the code. A reader with another identity gets no payload.
     payload : bytes
-        The code.
+        Compiled code.
     """
     return b"".join((_MAGIC, _digest(identity, payload), payload))
 
 
 def unsealed(identity: bytes, data: bytes) -> bytes | None:
-    """Return the payload of a file's contents; None if they are damaged or of another kernel."""
+    """Return the payload of a file's contents; None for damaged data or another kernel."""
     start = len(_MAGIC) + _DIGEST
     payload = data[start:]
     expected = _MAGIC + _digest(identity, payload)
@@ -58,14 +58,14 @@ def unsealed(identity: bytes, data: bytes) -> bytes | None:
 
 
 def file_name(label: str, identity: bytes) -> str:
-    """Return the name of the file that holds the code of one kernel.
+    """Return the name of the file for one kernel.
 
     Parameters
     ----------
     label : str
-        Name of the kernel, for people who list the directory.
+        Name of the kernel, to make the file name readable.
     identity : bytes
-        As for `sealed`.
+        See `sealed`.
     """
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", label)[:80]
     return f"{readable}.{_digest(identity, b'').hex()[:32]}.kernel"
@@ -84,13 +84,13 @@ def _digest(identity: bytes, payload: bytes) -> bytes:
 class Directory:
     """An open directory that only the user and root can write to.
 
-    Files are reached through the descriptor of the directory that was checked. Where its path
-    leads later does not matter.
+    Methods access files through the descriptor of the checked directory, so a later change of its
+    path has no effect.
 
     Attributes
     ----------
     path : str
-        Where the directory was when it was opened, without symbolic links.
+        Path of the directory when it was opened, without symbolic links.
     """
 
     def __init__(self, path: str, descriptor: int | None) -> None:
@@ -103,7 +103,7 @@ class Directory:
         Raises
         ------
         OSError
-            If there is no such file, or others could have written it.
+            The file does not exist, or other users could have written it.
         """
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -120,28 +120,28 @@ class Directory:
             os.close(descriptor)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, or replace the one of this name; a reader sees the old or the new one.
+        """Write a file atomically: readers see either the previous contents or the new ones.
 
         Raises
         ------
         OSError
-            If the file cannot be written. Nothing is left behind then.
+            The file cannot be written. No temporary file remains.
         """
         temporary = self._name(f".{name}.{os.urandom(8).hex()}.tmp")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        where = self._descriptor
-        descriptor = os.open(temporary, flags, 0o600, dir_fd=where)
+        folder = self._descriptor
+        descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
-            os.replace(temporary, self._name(name), src_dir_fd=where, dst_dir_fd=where)
-        except BaseException:  # an interrupt, too
+            os.replace(temporary, self._name(name), src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:  # including an interrupt
             with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=where)
+                os.unlink(temporary, dir_fd=folder)
             raise
 
     def is_writable(self) -> bool:
-        """Whether files can be written here, as far as permissions say."""
+        """Return whether the permissions allow the process to write files here."""
         return os.access(self.path, os.W_OK)
 
     def _name(self, name: str) -> str:
@@ -150,43 +150,43 @@ class Directory:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Directory]:
-    """Open a directory, made if it is missing, for files that are run.
+    """Open a directory of executable files, and create it if it is missing.
 
-    Symbolic links on the way to the directory are followed, the directory itself must not be one.
-    Every directory from the root of the file system down must belong to the user or to root, and
-    others must not be able to write to it. Above the directory itself, two kinds will do all the
-    same: a sticky one such as ``/tmp``, where others cannot rename what is not theirs, and one
-    that its owner's private group can write to. On Windows nothing is checked: owners and modes
-    mean little there, and the directories of a user are private.
+    The path may contain symbolic links, but its last component must be a directory. All
+    directories from the root of the file system down must belong to the user or to root, and other
+    users must not be able to write to them. Two kinds of ancestors are exempt: sticky directories
+    such as ``/tmp``, where users cannot rename the files of others, and directories that their
+    owner's private group can write to. On Windows nothing is checked: owners and modes mean little
+    there, and the directories of a user are private.
 
     Raises
     ------
     OSError
-        If there is no such directory and none can be made; `Refused` if it is not safe.
+        The directory does not exist and cannot be created; `Refused` if it is not safe.
     """
     resolved = os.path.join(os.path.realpath(path.parent), path.name)
     if _BY_PATH:
         os.makedirs(resolved, exist_ok=True)
         yield Directory(resolved, None)
         return
-    # From the top down: once a directory is known to be safe, nobody else can exchange the next.
+    # From the root down: nobody else can replace an entry of a directory that has been checked.
     ancestor = "/"
     for name in resolved.split("/")[1:]:
-        _check(_made(ancestor), ancestor, above=True)
+        _check(_ensured(ancestor), ancestor, above=True)
         ancestor = os.path.join(ancestor, name)
-    _check(_made(resolved), resolved)
+    _check(_ensured(resolved), resolved)
     descriptor = os.open(resolved, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     directory = Directory(resolved, descriptor)
     try:
         _check(os.fstat(descriptor), resolved)
         yield directory
     finally:
-        directory._descriptor = -1  # of no file, while the number may soon be another file's
+        directory._descriptor = -1  # the system may reuse the number for another file
         os.close(descriptor)
 
 
-def _made(path: str) -> os.stat_result:
-    """Return the status of a directory, which is made for the user alone if it is missing."""
+def _ensured(path: str) -> os.stat_result:
+    """Return the status of a directory, and create it for the user alone if it is missing."""
     try:
         return os.lstat(path)
     except FileNotFoundError:
@@ -203,33 +203,32 @@ def _check(status: os.stat_result, path: str, *, above: bool = False) -> None:
 
 
 def _fault(status: os.stat_result, path: str, *, above: bool = False) -> str:
-    """Return a sentence about who else could write there; empty if nobody could.
+    """Return a sentence about other users who could write to a path; empty if nobody could.
 
-    A directory `above` the one that holds the files may be sticky, or writable to a group that
-    has no other member.
+    An ancestor (`above`) may be sticky, or writable by a group that has no other member.
     """
     if sys.platform == "win32":
         return ""
     if status.st_uid not in (0, os.geteuid()):
         return f"{path} belongs to another user, whose number is {status.st_uid}."
-    others = status.st_mode & _WRITABLE
+    writable = status.st_mode & _WRITABLE
     if above and status.st_mode & stat.S_ISVTX:
         return ""
-    if above and others == stat.S_IWGRP and _is_private(status.st_gid, status.st_uid):
+    if above and writable == stat.S_IWGRP and _is_private(status.st_gid, status.st_uid):
         return ""
     mode = f"{stat.S_IMODE(status.st_mode):04o}"
-    return f"Other users can write to {path}, whose mode is {mode}." if others else ""
+    return f"Other users can write to {path}, whose mode is {mode}." if writable else ""
 
 
 @functools.cache
 def _is_private(group: int, user: int) -> bool:
-    """Whether a group is the one of its name's user alone, as many systems make for each user."""
+    """Return whether a group has the user's name and no other member, as on many systems."""
     try:
         import grp
         import pwd
 
         owner, members = pwd.getpwuid(user), grp.getgrgid(group)
-    except (ImportError, KeyError):  # a container may know neither
+    except (ImportError, KeyError):  # a container may lack both
         return False
     return (
         owner.pw_gid == group

@@ -1,4 +1,4 @@
-// Integers and floats by their width. NVRTC has no headers of the host, so they are named here.
+// Integers and floats by their width. NVRTC lacks the host's headers, so this file declares them.
 #pragma once
 
 typedef signed char i8;
@@ -15,6 +15,6 @@ typedef double f64;
 static_assert(sizeof(i8) == 1 && sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "");
 static_assert(sizeof(f32) == 4 && sizeof(f64) == 8, "");
 
-// The first element of a thread's share, in kernels with one dimension, and of the next one.
+// The loop `for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP)` is a grid-stride loop.
 #define GCODEC_FIRST ((i64)blockIdx.x * blockDim.x + threadIdx.x)
 #define GCODEC_STEP ((i64)gridDim.x * blockDim.x)

@@ -1,29 +1,49 @@
-"""Files of frames, listed by their headers without decoding."""
+"""Files of frames: listed by their headers, read frame by frame, or opened as a dump."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from gcodec import header
-from gcodec.errors import Truncated
-from gcodec.frame import CHECKSUM_NBYTES, dtype_named, read_name
+from gcodec.codec import Codec
+from gcodec.codecs import by_id
+from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
+from gcodec.frame import (
+    CHECKSUM_NBYTES,
+    Frame,
+    check_shape,
+    crc32c,
+    dtype_named,
+    header,
+    read_name,
+)
+from gcodec.limits import Limits
+from gcodec.tensorfiles.entries import Array, Dump, Entry
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
+from gcodec.wire.seek import Section
+
+_MAX_HEADER_NBYTES = 1 << 26
 
 
 class Outline(NamedTuple):
-    """Name, dtype and shape from the header of a frame, and the position of the frame.
+    """The tensor that a frame contains, and the bytes that the frame occupies.
 
     Attributes
     ----------
     name : str or None
+        Name of the tensor.
     dtype : str
+        Dtype of the tensor.
     shape : tuple of int
+        Shape of the tensor.
     start, end : int
-        Offsets of the first byte of the frame, and of the first byte after it.
+        First byte of the frame, and the byte after its last one.
     """
 
     name: str | None
@@ -33,38 +53,316 @@ class Outline(NamedTuple):
     end: int
 
 
-def outline(data: Any, start: int) -> Outline:
-    """Read the header of the frame at offset `start`, without a check of its checksum.
+class FrameHeader(NamedTuple):
+    """The header of a frame of a file, verified by its checksum.
 
-    Raises
-    ------
-    FormatError
-        If the header is damaged, or the data end within the frame.
+    Attributes
+    ----------
+    number : int
+        Index of the frame in the file, from 0.
+    start : int
+        First byte of the frame.
+    codec : Codec
+        Codec of the frame.
+    dtype : str
+        Dtype of the tensor.
+    shape : tuple of int
+        Shape of the tensor.
+    name : str or None
+        Name of the tensor.
+    header_nbytes : int
+        Size of the header without its checksum.
+    payload_nbytes : int
+        Size of the payload.
+    has_tag : bool
+        Whether the frame is authenticated.
+    seek : Section or None
+        Seek table, not yet checked against the payload.
+    seek_nbytes : int
+        Size of the seek table, which is a part of the header.
     """
-    reader = Reader(data, start)
-    fields = header.read(reader)
-    tag_nbytes = primitives.TAG_NBYTES * bool(fields["flags"][0] & primitives.HAS_TAG)
-    payload_nbytes = -(-fields["payload bits"][0] // 8)
-    end = reader.at + 2 * CHECKSUM_NBYTES + payload_nbytes + tag_nbytes
-    if end > len(reader.data):
-        raise Truncated("the bytes end within the frame", len(reader.data))
-    name = next(map(read_name, fields["name"]), None)
-    dtype = dtype_named(fields["dtype"][0], start + 6)
-    return Outline(name, dtype, tuple(fields["size"]), start, end)
+
+    number: int
+    start: int
+    codec: Codec
+    dtype: str
+    shape: tuple[int, ...]
+    name: str | None
+    header_nbytes: int
+    payload_nbytes: int
+    has_tag: bool
+    seek: Section | None
+    seek_nbytes: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def checksum_nbytes(self) -> int:
+        """Size of both checksums, and of the tag if the frame has one."""
+        return 2 * CHECKSUM_NBYTES + primitives.TAG_NBYTES * self.has_tag
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the frame."""
+        return self.header_nbytes + self.payload_nbytes + self.checksum_nbytes
+
+    @property
+    def end(self) -> int:
+        """Byte after the last one of the frame."""
+        return self.start + self.nbytes
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Size of the tensor that was encoded."""
+        return self.size * primitives.ITEMSIZE[self.dtype]
 
 
-def outlines(data: Any) -> Iterator[Outline]:
-    """Read the headers of consecutive frames; see `outline`."""
-    start = 0
-    while start < len(data):
-        frame = outline(data, start)
-        yield frame
-        start = frame.end
+class StoredFrame(NamedTuple):
+    """A frame of a file, and the bytes that it occupies.
+
+    Attributes
+    ----------
+    frame : Frame
+        The frame.
+    number : int
+        Index of the frame in the file, from 0.
+    start, end : int
+        First byte of the frame, and the byte after its last one.
+    """
+
+    frame: Frame
+    number: int
+    start: int
+    end: int
+
+    def locate_errors(self) -> AbstractContextManager[None]:
+        """Make errors of unpacking the payload name the frame and their offset in the file."""
+        name = "" if self.frame.name is None else f" {self.frame.name!r}"
+        start = self.start + len(self.frame.header())
+        return located(f"frame {self.number}{name}", start, start)
+
+
+_Frame = TypeVar("_Frame", Outline, FrameHeader, StoredFrame)
 
 
 def mapped(path: Path) -> Any:
-    """Return the memory-mapped bytes of a file."""
+    """Return the bytes of a file as a memory map, which the system reads on access."""
     if not path.stat().st_size:
         return b""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def outline(data: Any, start: int) -> Outline:
+    """Read the header of the frame that begins at a byte, without checking its checksum.
+
+    Raises
+    ------
+    FormatError
+        If the header cannot be read, or the data ends within the frame.
+    """
+    reader = Reader(data, start)
+    values = header.read(reader)
+    tag = primitives.TAG_NBYTES * bool(values["flags"][0] & primitives.HAS_TAG)
+    end = reader.at + 2 * CHECKSUM_NBYTES + -(-values["payload bits"][0] // 8) + tag
+    if end > len(reader.data):
+        raise Truncated("the bytes end within the frame", len(reader.data))
+    name = next(map(read_name, values["name"]), None)
+    return Outline(
+        name, dtype_named(values["dtype"][0], start + 6), tuple(values["size"]), start, end
+    )
+
+
+def outlines(data: Any) -> Iterator[Outline]:
+    """Read the headers of the consecutive frames of a file; see `outline`."""
+    at = 0
+    while at < len(data):
+        frame = outline(data, at)
+        yield frame
+        at = frame.end
+
+
+def list_frames(data: Any, limits: Limits) -> Iterator[FrameHeader]:
+    """Read and verify the headers of the frames of a file; skip the payloads.
+
+    Parameters
+    ----------
+    data : bytes-like
+        The file.
+    limits : Limits
+        Bounds on each tensor.
+
+    Yields
+    ------
+    FrameHeader
+
+    Raises
+    ------
+    FormatError
+        At the first header that cannot be read; the error names the frame and the offset.
+    """
+    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_RANDOM"):
+        data.madvise(mmap.MADV_RANDOM)  # payloads are skipped: read nothing ahead
+    return _consecutive(data, lambda at, number: _read_header(data, at, number, limits))
+
+
+def _consecutive(data: Any, read: Callable[[int, int], _Frame]) -> Iterator[_Frame]:
+    """Read the frames of a file by a function of the offset and the number of a frame."""
+    if not len(data):
+        raise Corrupt("the file is empty: it contains no frame")
+    at = number = 0
+    while at < len(data):
+        with located(f"frame {number}", default=at):
+            frame = read(at, number)
+        yield frame
+        at, number = frame.end, number + 1
+
+
+def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHeader:
+    reader, values, seek_nbytes = Reader(data, start), header.Values(), 0
+    for field in header.fields_of(reader, values):
+        if field.name == "seek table":
+            seek_nbytes = field.end - field.start
+    header_nbytes = reader.at - start
+    if header_nbytes > _MAX_HEADER_NBYTES:
+        raise LimitExceeded(f"the header has more than {_MAX_HEADER_NBYTES} bytes", start)
+    checksum = bytes(reader.take(CHECKSUM_NBYTES))
+    if checksum != crc32c(reader.data[start : start + header_nbytes]):
+        raise Corrupt("the header's checksum is wrong", start + header_nbytes)
+    by_id(values["codec"][0])  # an unknown codec is reported before any other problem
+    dtype = dtype_named(values["dtype"][0], start + 6)
+    frame = FrameHeader(
+        number=number,
+        start=start,
+        codec=header.codec_of(values)[0],
+        dtype=dtype,
+        shape=tuple(values["size"]),
+        name=next(map(read_name, values["name"]), None),
+        header_nbytes=header_nbytes,
+        payload_nbytes=-(-values["payload bits"][0] // 8),
+        has_tag=bool(values["flags"][0] & primitives.HAS_TAG),
+        seek=next(iter(values["seek table"]), None),
+        seek_nbytes=seek_nbytes,
+    )
+    available = len(data) - start
+    if available < frame.nbytes:
+        expected = f"the frame has {frame.nbytes} bytes, and {available} are left"
+        raise Truncated(f"the bytes end too early: {expected}", len(data))
+    limits.check("the frame", frame.size, frame.raw_nbytes, frame.nbytes)
+    check_shape(frame.shape, start + 8)
+    return frame
+
+
+def read_frames(data: bytes, limits: Limits) -> Iterator[StoredFrame]:
+    """Read and verify the frames of a file one by one.
+
+    Parameters
+    ----------
+    data : bytes
+        The file.
+    limits : Limits
+        Bounds on each tensor.
+
+    Yields
+    ------
+    StoredFrame
+
+    Raises
+    ------
+    FormatError
+        At the first frame that cannot be read; the error names the frame and the offset.
+    """
+
+    def read(at: int, number: int) -> StoredFrame:
+        frame, end = Frame.read(data, at, limits, None)
+        return StoredFrame(frame, number, at, end)
+
+    return _consecutive(data, read)
+
+
+class FrameDump(Dump):
+    """A file of frames, opened as a dump: each entry is the tensor of a frame.
+
+    Frames without a name become tensor0, tensor1 and so on.
+    """
+
+    format = "gcf"
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        super().__init__(path, limits)
+        self._data = mapped(path)
+        self._places: dict[str, tuple[int, int]] = {}
+        names = TensorNames()
+        frames = _consecutive(self._data, lambda at, number: outline(self._data, at))
+        for number, frame in enumerate(frames):
+            entry = Entry(names.add(frame.name), frame.dtype, frame.shape)
+            self.entries.append(entry)
+            self._by_name[entry.name] = entry
+            self._places[entry.name] = number, frame.start
+
+    def _load(self, entry: Entry) -> Array:
+        number, start = self._places[entry.name]
+        with located(f"frame {number}", default=start):
+            array: Array = Frame.read(self._data, start, self.limits, None)[0].decode()
+        return array
+
+    def _close(self) -> None:
+        pass  # arrays may still be views of the mapped file
+
+
+class TensorNames:
+    """The names under which a file of tensors stores the frames that are added one by one."""
+
+    def __init__(self) -> None:
+        self._names = set[str]()
+        self._unnamed = 0
+
+    def add(self, name: str | None) -> str:
+        """Return the name of the next frame's tensor; number the tensors without one.
+
+        Raises
+        ------
+        Unsupported
+            If a preceding frame has the same name.
+        """
+        if name is None:
+            name, self._unnamed = f"tensor{self._unnamed}", self._unnamed + 1
+        if name in self._names:
+            raise Unsupported(
+                f"two frames are named {name!r}: tensors are told apart by their names"
+            )
+        self._names.add(name)
+        return name
+
+
+@contextlib.contextmanager
+def located(part: str, start: int = 0, default: int = 0) -> Iterator[None]:
+    """Make a `FormatError` name the part of the file that was read.
+
+    Parameters
+    ----------
+    part : str
+        Name of the part, such as "frame 3".
+    start : int
+        Byte of the file from which offsets of errors are counted.
+    default : int
+        Offset for errors without one.
+    """
+    try:
+        yield
+    except FormatError as error:
+        offset = default if error.offset is None else start + error.offset
+        raise relocated(error, part, offset) from None
+
+
+def relocated(error: FormatError, part: str, offset: int) -> FormatError:
+    """Return an error of the same type that names a part of the file and a byte offset."""
+    return type(error)(f"{part}: {message_of(error)}", offset)
+
+
+def message_of(error: FormatError) -> str:
+    """Return the message of an error without its offset."""
+    return str(error).removesuffix(f" (at byte {error.offset})")

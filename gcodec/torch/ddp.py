@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, get_type_hints
 import torch
 import torch.distributed as dist
 
-from gcodec.arrays.protocols import on_device, working_on
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
@@ -372,7 +372,7 @@ class DdpState:
         in_place = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
         # `wide` is `flat` itself if that is float32 and need not move to the host.
         wide = flat.to(flat.device if in_place else "cpu", torch.float32)
-        with working_on(wide):
+        with inspect(wide, "bucket").stream():
             offset, copies, parts = flat.storage_offset() - wide.storage_offset(), [], []
             for gradient, name, codec in zip(gradients, names, codecs, strict=True):
                 start = gradient.storage_offset() - offset
@@ -380,8 +380,8 @@ class DdpState:
                 values = view.contiguous() if in_place else view
                 if values is not view:
                     copies.append((view, values))
-                array = on_device(values, name) if in_place else None
-                parts.append(Part(name, values.numpy() if array is None else array[0], codec))
+                resident = inspect(values, name).resident if in_place else None
+                parts.append(Part(name, values.numpy() if resident is None else resident, codec))
             message = self._coder.encode(parts, iteration)
             encoded = time.perf_counter()
             messages = self._communicator.all_gather(message, self._head_nbytes.get(names[0], 0))

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from gcodec.api import encode
-from gcodec.arrays.intake import intake
 from gcodec.arrays.large_bytes import joined
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
@@ -217,7 +217,7 @@ class BucketCoder:
 
     def _is_finite(self, name: str, values: Array) -> bool:
         """Tell whether the gradient and its sum with a residual of equal shape are finite."""
-        flat = intake(values).values
+        flat = inspect(values, "x").read().values
         residual = None if self.feedback is None else self.feedback.memory(name).residual
         if self.feedback is None or residual is None or residual.shape != values.shape:
             return all_finite(flat)

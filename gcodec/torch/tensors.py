@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from gcodec import api
-from gcodec.arrays.intake import NonFinite, as_library_of
+from gcodec.arrays.frameworks import TORCH
+from gcodec.arrays.nonfinite import NonFinite
 from gcodec.codec import Codec
 from gcodec.limits import Limits
 
@@ -80,7 +81,7 @@ def decode(
     """
     if like is None:
         array = api.decode(frame, limits=limits, key=key)
-        tensor = as_library_of(array, torch.empty(0, device=device or "cpu"))
+        tensor = TORCH.make(array, torch.empty(0, device=device or "cpu"))
     else:
         # A tensor on the host with that shape and dtype, which takes no memory.
         template = torch.empty((), dtype=like.dtype).expand(like.shape)

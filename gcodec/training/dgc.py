@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.api import encode
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.topk import TopK
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding

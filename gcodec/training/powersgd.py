@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.intake import size_of
+from gcodec.arrays.source import size_of
 from gcodec.codecs.powersgd import low_rank
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.intake import intake, writable
+from gcodec.arrays.source import inspect
 from gcodec.errors import ParameterError
 from gcodec.wire.primitives import encode_name
 
@@ -38,7 +38,7 @@ def as_float32(
     check_mapping("gradients", gradients)
     for name, gradient in gradients.items():
         encode_name(name)  # a state_dict and a frame store the name as text
-        tensor = intake(gradient, name)
+        tensor = inspect(gradient, name).read()
         if name in previous and previous[name].shape != tensor.shape:
             raise ParameterError.of(f"{name}.shape", tensor.shape, f"{previous[name].shape}")
         arrays[name] = tensor.values.reshape(tensor.shape)
@@ -67,7 +67,7 @@ def writable_parameters(
         allowed = f"the names {list(parameters)}, in this order"
         raise ParameterError.of("gradients", list(gradients), allowed)
     return {
-        name: writable(parameters[name], name, "float32", np.shape(gradient))
+        name: inspect(parameters[name], name).target("float32", np.shape(gradient))
         for name, gradient in gradients.items()
     }
 

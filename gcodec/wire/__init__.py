@@ -1,4 +1,4 @@
 """Bytes: integers, strings, parameter fields and seek tables as frames store them.
 
-Everything here turns values into bytes and back. What a codec or a frame means lives above.
+The modules convert values to bytes and back; they know no codec and no frame.
 """

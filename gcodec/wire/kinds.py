@@ -1,8 +1,9 @@
-"""Kinds of value that a parameter can have.
+"""Types of parameters.
 
-A kind knows one type of value: how it is checked, written as text and as bytes. Numbers with a
-fraction are binary32 on the wire and kept as the Python float of their shortest decimal, so that
-``parse("mxnet-2bit:threshold=0.1").threshold == 0.1`` and both sides still mean the same binary32.
+A kind validates the values of one type, and converts them to text and bytes. Numbers with a
+fraction are binary32 on the wire. In Python, such a number is the float with the shortest decimal
+of that binary32, so ``parse("mxnet-2bit:threshold=0.1").threshold == 0.1``, and encoder and
+decoder still use the same binary32 number.
 """
 
 from __future__ import annotations
@@ -23,38 +24,38 @@ from gcodec.wire.primitives import Reader, leb128
 class Kind(Protocol):
     """A type of parameter."""
 
-    nbytes: int  # most bytes on the wire
-    unsent: tuple[str, ...]  # words that stand for what the message will say, never on the wire
+    nbytes: int  # maximum on the wire
+    unsent: tuple[str, ...]  # words, such as "auto", for values that each message determines
 
     @property
     def allowed(self) -> str:
-        """What values there are, in words."""
+        """Description of the allowed values."""
 
     def check(self, name: str, value: object) -> Any:
         """Return the canonical form of `value`, or raise `ParameterError`."""
 
     def parse(self, name: str, text: str) -> Any:
-        """Return the value that `text` spells in a spec."""
+        """Return the value of a text in a spec, or raise `ParameterError`."""
 
     def text(self, value: Any) -> str:
-        """Spell `value` as in a spec."""
+        """Return the text of a value in a spec."""
 
     def write(self, value: Any) -> bytes:
-        """Return the bytes of `value`."""
+        """Return the bytes of a value."""
 
     def read(self, reader: Reader) -> Any:
         """Read a value."""
 
 
 class Choice:
-    """One of a few words; an append-only u8 on the wire, the place of the word.
+    """One of a few words; on the wire, its index as an append-only u8.
 
     Parameters
     ----------
     *sent : str
-        Words with a place on the wire.
+        Words with an index on the wire.
     unsent : tuple of str
-        Words that stand for what the message will say, such as ``"auto"``.
+        Words, such as ``"auto"``, for values that each message determines.
     """
 
     nbytes = 1
@@ -63,14 +64,10 @@ class Choice:
         self.sent = sent
         self.unsent = unsent
         self.words = (*sent, *unsent)
-
-    @property
-    def allowed(self) -> str:
-        """The words."""
-        return "one of " + ", ".join(self.words)
+        self.allowed = "one of " + ", ".join(self.words)
 
     def check(self, name: str, value: object) -> str:
-        """Return `value` if it is one of the words."""
+        """Return `value` if it is one of the words, or raise `ParameterError`."""
         if not isinstance(value, str) or value not in self.words:
             raise ParameterError.of(name, value, self.allowed)
         return value
@@ -82,30 +79,30 @@ class Choice:
         return value
 
     def write(self, value: str) -> bytes:
-        """Return the place of the word."""
+        """Return the index of the word."""
         return bytes([self.sent.index(value)])
 
     def read(self, reader: Reader) -> str:
-        """Read the place of a word."""
-        place = reader.uint(1)
-        if place >= len(self.sent):
-            raise Unsupported(f"choice {place}, known are 0 to {len(self.sent) - 1}")
-        return self.sent[place]
+        """Read the index of a word."""
+        index = reader.uint(1)
+        if index >= len(self.sent):
+            raise Unsupported(f"choice {index}, known are 0 to {len(self.sent) - 1}")
+        return self.sent[index]
 
 
 class Integer:
-    """An integer, LEB128 on the wire; where words may be sent, it is counted from behind them.
+    """An integer, LEB128 on the wire. The numbers from 0 on denote the words, if there are any.
 
     Parameters
     ----------
     low, high : int
-        The least and the largest; from 0 to 2**64 - 1.
+        Minimum and maximum, from 0 to 2**64 - 1.
     sent : tuple of str
-        Words with a place on the wire, below those of the integers.
+        Words with a number on the wire, below the numbers of the integers.
     unsent : tuple of str
-        Words that stand for what the message will say, such as ``"auto"``.
+        Words, such as ``"auto"``, for values that each message determines.
     asked : int, optional
-        The least that a spec may ask for, where messages can state less; default: `low`.
+        Minimum in a spec, if it is larger than the minimum in messages; default: `low`.
     """
 
     def __init__(
@@ -121,27 +118,23 @@ class Integer:
         self.sent = sent
         self.unsent = unsent
         self.words = (*unsent, *sent)
+        self.allowed = " or ".join((*self.words, f"an integer from {low} to {high}"))
         self.nbytes = len(leb128(high + len(sent)))
 
-    @property
-    def allowed(self) -> str:
-        """The words and the range."""
-        return " or ".join((*self.words, f"an integer from {self.low} to {self.high}"))
-
     def check(self, name: str, value: object) -> int | str:
-        """Return `value` if it is an integer of the range, or one of the words."""
+        """Return an integer of the range or one of the words, or raise `ParameterError`."""
         if isinstance(value, str) and value in self.words:
             return value
         return check_integer(name, value, self.low, self.high, self.allowed)
 
     def check_asked(self, name: str, value: int | str) -> None:
-        """Raise `ParameterError` for an integer that messages can state, but no spec asks for."""
+        """Raise `ParameterError` for an integer that is allowed in messages, but not in specs."""
         if isinstance(value, int) and value < self.asked:
             allowed = f"an integer from {self.asked} to {self.high}"
             raise ParameterError.of(name, value, " or ".join((*self.words, allowed)))
 
     def parse(self, name: str, text: str) -> int | str:
-        """Return the integer that a Python literal spells, or the word."""
+        """Return the integer of a Python literal, or the word."""
         if text in self.words:
             return text
         try:
@@ -162,10 +155,10 @@ class Integer:
 
     def read(self, reader: Reader) -> int | str:
         """Read an integer of the range, or a word."""
-        place = reader.leb128()
-        if place < len(self.sent):
-            return self.sent[place]
-        value = place - len(self.sent)
+        number = reader.leb128()
+        if number < len(self.sent):
+            return self.sent[number]
+        value = number - len(self.sent)
         if not self.low <= value <= self.high:
             raise Corrupt(f"{value} must be {self.allowed}")
         return value
@@ -177,11 +170,11 @@ class Float32:
     Parameters
     ----------
     allowed : str
-        What values there are, in words.
+        Description of the allowed numbers.
     test : callable
-        Whether a number is one of them, asked before and after rounding to binary32.
+        Returns whether a number is allowed; called before and after rounding to binary32.
     words : tuple of str
-        Words that stand for a number which the message will carry, such as ``"auto"``.
+        Words, such as ``"auto"``, for numbers that each message determines.
     """
 
     nbytes = 4
@@ -195,7 +188,7 @@ class Float32:
         self.words = self.unsent = words
 
     def check(self, name: str, value: object) -> float | str:
-        """Return the canonical number, or the word."""
+        """Return the canonical number or the word, or raise `ParameterError`."""
         if isinstance(value, str):
             if value in self.words:
                 return value
@@ -207,7 +200,7 @@ class Float32:
         raise ParameterError.of(name, value, self.allowed)
 
     def parse(self, name: str, text: str) -> float | str:
-        """Return the number that a Python literal spells, or the word."""
+        """Return the number of a Python literal, or the word."""
         if text in self.words:
             return text
         try:
@@ -246,16 +239,16 @@ class Float64(Float32):
 
 
 class Sizes:
-    """A few sizes, ``64x64`` in specs; on the wire a byte that counts them, and LEB128 each.
+    """A few sizes, such as ``64x64`` in specs; on the wire, their number as u8 and LEB128 numbers.
 
     Parameters
     ----------
     most : int
-        How many there are at most.
+        Maximum number of sizes.
     largest : int
-        Of one.
+        Maximum of each size.
     product : int
-        The largest of all of them.
+        Maximum of the product of all sizes.
     """
 
     unsent: tuple[str, ...] = ()
@@ -269,24 +262,24 @@ class Sizes:
         )
 
     def check(self, name: str, value: object) -> tuple[int, ...]:
-        """Return the sizes, given as a tuple, a list, one integer, or text."""
+        """Return the sizes of a tuple, a list, an integer or a text, or raise `ParameterError`."""
         if isinstance(value, str):
             return self.parse(name, value)
-        sizes = value if isinstance(value, (tuple, list)) else (value,)
-        found = tuple(check_integer(name, size, 1, self.largest, self.allowed) for size in sizes)
-        if not 1 <= len(found) <= self.most or math.prod(found) > self.product:
+        items = value if isinstance(value, (tuple, list)) else (value,)
+        sizes = tuple(check_integer(name, size, 1, self.largest, self.allowed) for size in items)
+        if not 1 <= len(sizes) <= self.most or math.prod(sizes) > self.product:
             raise ParameterError.of(name, value, self.allowed)
-        return found
+        return sizes
 
     def parse(self, name: str, text: str) -> tuple[int, ...]:
-        """Return the sizes between the letters x."""
+        """Return the sizes of a text such as ``64x64``."""
         parts = text.split("x")
         if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
             raise ParameterError.of(name, text, self.allowed)
         return self.check(name, tuple(map(int, parts)))
 
     def text(self, value: tuple[int, ...]) -> str:
-        """Return the sizes with the letter x between them."""
+        """Return the sizes, joined by the letter x."""
         return "x".join(map(str, value))
 
     def write(self, value: tuple[int, ...]) -> bytes:
@@ -294,7 +287,7 @@ class Sizes:
         return bytes([len(value)]) + b"".join(map(leb128, value))
 
     def read(self, reader: Reader) -> tuple[int, ...]:
-        """Read how many sizes there are, and each."""
+        """Read the number of sizes, and each size."""
         count = reader.uint(1)
         if not 1 <= count <= self.most:
             raise Corrupt(f"{count} sizes, must be {self.allowed}")
@@ -314,7 +307,7 @@ def check_integer(name: str, value: Any, low: int, high: int, allowed: str) -> i
 
 def check_number(name: str, value: object, allowed: str = "a number") -> float:
     """Return a real number as a float, or raise `ParameterError`."""
-    if type(value) is float:  # as most are
+    if type(value) is float:  # the usual case
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ParameterError.of(name, value, allowed)

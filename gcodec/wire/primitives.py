@@ -1,6 +1,6 @@
-"""Primitives of the frame's bytes: LEB128 numbers, a reader that knows where it stands, codes.
+"""Primitives of the wire format: LEB128 numbers, a reader that tracks its offset, dtype codes.
 
-Everything is little-endian. Source: docs/wire-format.md, part A.
+All numbers are little-endian. Specification: docs/wire-format.md, part A.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEB128_NBYTES = 10
 
 
 def leb128(value: int) -> bytes:
-    """Unsigned LEB128 of an integer below 2**64, shortest form."""
+    """Return the shortest unsigned LEB128 form of an integer below 2**64."""
     if 0 <= value < 0x80:
         return bytes((value,))
     if not 0 <= value < 1 << 64:
@@ -38,7 +38,7 @@ def leb128(value: int) -> bytes:
 
 
 def encode_name(name: str) -> bytes:
-    """Return the UTF-8 of a tensor's name, or raise `ParameterError`."""
+    """Return a tensor's name as UTF-8, or raise `ParameterError`."""
     try:
         return name.encode()
     except (AttributeError, UnicodeEncodeError):
@@ -46,20 +46,20 @@ def encode_name(name: str) -> bytes:
 
 
 def max_header_nbytes(n: int, name_nbytes: int, fields_nbytes: int) -> int:
-    """Most bytes of a frame of n elements outside payload and seek table, for any shape.
+    """Return the maximum size of a frame in bytes, without payload and seek table, for any shape.
 
     Parameters
     ----------
     n : int
-        Elements.
+        Number of elements.
     name_nbytes : int
-        Bytes of the UTF-8 name.
+        Number of bytes of the UTF-8 name.
     fields_nbytes : int
-        Bytes of parameters and scalars.
+        Number of bytes of parameters and scalars.
     """
     fixed = len(MAGIC) + 1 + 4  # version, flags, codec, dtype, ndim
-    # A dimension of 1 takes a byte; those that are larger multiply to n. An empty array may
-    # have any other dimensions.
+    # A dimension of 1 takes a byte, and the product of the larger dimensions is n. The other
+    # dimensions of an empty array may have any size.
     shape = MAX_NDIM + _LEB128_NBYTES if n else MAX_NDIM * _LEB128_NBYTES
     name = _LEB128_NBYTES + name_nbytes if name_nbytes else 1
     checksums = 4 + 4
@@ -67,13 +67,13 @@ def max_header_nbytes(n: int, name_nbytes: int, fields_nbytes: int) -> int:
 
 
 class Reader:
-    """Reads fields one after the other and says where the bytes end too early.
+    """Reads fields in order, and reports the offset at which bytes are missing.
 
     Parameters
     ----------
     data : bytes-like
     start : int
-        Byte to begin at.
+        Offset of the first byte to read.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, start: int = 0) -> None:
@@ -97,7 +97,7 @@ class Reader:
         return int.from_bytes(self.take(nbytes), "little")
 
     def leb128(self) -> int:
-        """Return the next LEB128 number, which must be in shortest form and below 2**64."""
+        """Return the next LEB128 number; it must be below 2**64 and in its shortest form."""
         start = self.at
         value = 0
         for position in range(_LEB128_NBYTES):

@@ -1,17 +1,18 @@
-"""The seek table: where the blocks of a variable-length bit string begin.
+"""The seek table: the offsets of blocks in a variable-length bit string.
 
-It lies in the frame's header and says nothing that decoding from bit 0 would not find; with it, a
-decoder can begin at many places at once. A block is 2^log2_block elements, or as many sent values
-for codecs that send only some, or as many symbols of a rANS string; the last may have fewer. Which
-of these it is, the codec says.
+The frame's header contains the table. It adds no information, because decoding from bit 0 yields
+the same offsets, but it lets several threads decode one payload. A block consists of 2^log2_block
+elements, transmitted values of a sparse tensor, or symbols of a rANS string; the codec determines
+which of these. The last block may be shorter.
 
     log2 of the block u8 · width u8 · count LEB128 · entries · states
 
-An entry is the block's number of bits and, where blocks count sent values, its advance: how many
-elements from the last value before the block, or from before the tensor, to its last value. Both
-take `width` bytes, the least of 1, 2, 4 and 8 that hold them all. Before entries 4096, 8192, …
-lie the sums so far, 8 bytes each. Only rANS has states: those of the coder's lanes at each block
-that begins within one of rANS. Source: docs/wire-format.md, part A.
+An entry contains the block's number of bits. If blocks count transmitted values, the entry also
+contains the block's advance: the number of elements from the last value preceding the block, or
+from the start of the tensor, to the block's last value. Both numbers take `width` bytes, the
+smallest of 1, 2, 4 and 8 that fits all entries. The sums of all preceding entries, 8 bytes each,
+precede entries 4096, 8192, … Only rANS has states: the states of the coder's lanes at each block
+that starts within a block of rANS. Specification: docs/wire-format.md, part A.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.primitives import Reader, leb128
 
-LOG2_RANS = rans_runs.LOG2_BLOCK  # that of the symbols of a block of rANS
+LOG2_RANS = rans_runs.LOG2_BLOCK  # log2 of the symbols in a block of rANS
 WIDTHS = (1, 2, 4, 8)
 STRIDE = 4096  # entries from one pair of sums to the next
 SUM_NBYTES = 8
 
 
 class Stride(NamedTuple):
-    """Entries that follow one another.
+    """Consecutive entries.
 
     Attributes
     ----------
     first, size : int
-        Blocks.
+        First block, and number of blocks.
     sums, at : int
-        Bytes where the sums before them begin, if there are any, and where they do.
+        Byte offsets of the preceding sums, if there are any, and of the entries.
     """
 
     first: int
@@ -59,7 +60,7 @@ class Part(NamedTuple):
     name : str
     block : int
     at, nbytes : int
-        Where it begins, in bytes from the section's first, and how many it has.
+        Byte offset from the start of the section, and number of bytes.
     value : int
     """
 
@@ -71,7 +72,7 @@ class Part(NamedTuple):
 
 
 def strides(count: int, width: int, columns: int) -> Iterator[Stride]:
-    """Cut the entries of so many blocks, `columns` numbers of `width` bytes each."""
+    """Cut the entries of `count` blocks, each of `columns` numbers of `width` bytes."""
     at = 0
     for first in range(0, count, STRIDE):
         sums, size = at, min(STRIDE, count - first)
@@ -81,34 +82,34 @@ def strides(count: int, width: int, columns: int) -> Iterator[Stride]:
 
 
 def width_of(columns: list[np.ndarray]) -> int:
-    """Return the least width that holds all numbers."""
-    most = max(int(column.max(initial=0)) for column in columns)
-    return next(width for width in WIDTHS if most < 1 << 8 * width)
+    """Return the smallest width in bytes that fits all numbers."""
+    largest = max(int(column.max(initial=0)) for column in columns)
+    return next(width for width in WIDTHS if largest < 1 << 8 * width)
 
 
 def entries_nbytes(count: int, width: int, columns: int) -> int:
-    """Return the bytes of entries, sums included."""
+    """Return the number of bytes of entries, including sums."""
     return columns * (width * count + SUM_NBYTES * (max(count - 1, 0) // STRIDE))
 
 
 def within(count: int, log2_block: int) -> np.ndarray:
-    """Tell which blocks begin within one of rANS."""
-    found = np.ones(count, np.bool_)
-    found[:: 1 << LOG2_RANS - log2_block] = False
-    return found
+    """Return a mask of the blocks that start within a block of rANS."""
+    mask = np.ones(count, np.bool_)
+    mask[:: 1 << LOG2_RANS - log2_block] = False
+    return mask
 
 
 def states_nbytes(count: int, log2_block: int) -> int:
-    """Return the bytes of the states of these blocks."""
+    """Return the number of bytes of the states of `count` blocks."""
     heads = -(-count >> LOG2_RANS - log2_block)
     return 4 * LANES * (count - heads)
 
 
-# Encoders add a table unasked for as many elements or more, with these blocks, where it takes at
-# most one byte for so many of the payload.
+# By default, encoders add a table to tensors of at least MIN_ELEMENTS elements, if the table takes
+# at most a hundredth of the payload's bytes.
 MIN_ELEMENTS = 1 << 16
 LOG2_BLOCK = 12
-LOG2_STATES = 16  # where blocks have states, if that is not too much; else
+LOG2_STATES = 16  # of blocks with states; LOG2_RANS if the table is then too large
 _SHARE = 100
 
 Blocks = Literal["elements", "values", "states"]
@@ -118,33 +119,33 @@ _LOG2 = {"elements": (0, 62), "values": (0, 62), "states": (rans_runs.LEAST_LOG2
 
 @dataclass(frozen=True, eq=False)
 class SeekTable:
-    """Where the blocks of a bit string begin.
+    """The offsets of the blocks of a bit string.
 
     Parameters
     ----------
     log2_block : int
-        Of the elements, or sent values, of a block; from 0 to 62.
+        Base-2 logarithm of the number of elements, values or symbols in a block, from 0 to 62.
     lengths : (count,) uint64 array
-        Bits of each block.
+        Number of bits of each block.
     advances : (count,) uint64 array, optional
-        Where blocks count sent values: elements from the last value before a block, or from
-        before the tensor, to its last value.
+        If blocks count transmitted values: number of elements from the last value preceding a
+        block, or from the start of the tensor, to the block's last value.
     states : (count, 32) uint32 array, optional
-        Of a rANS string: states of the lanes where blocks begin; of no meaning where a block of
-        rANS does.
+        For a rANS string: states of the lanes at the start of each block. Undefined for the blocks
+        that start together with a block of rANS.
 
     Attributes
     ----------
     offsets : (count + 1,) int64 array
-        Bits from the first coded one to the first of each block, and to the end of the string.
+        Bit offsets of the blocks from the first coded bit, and of the end of the string.
     positions : (count + 1,) int64 array or None
-        Where blocks count sent values: the elements up to and with the last value before each
-        block, and before the end.
+        If blocks count transmitted values: number of elements up to and including the last value
+        preceding each block, and preceding the end.
 
     Raises
     ------
     ParameterError
-        If the numbers cannot be those of a table.
+        The numbers do not form a valid table.
     """
 
     log2_block: int
@@ -155,7 +156,7 @@ class SeekTable:
     positions: np.ndarray | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Reject what no table can hold, and add up."""
+        """Validate the numbers, and compute the sums."""
         check_log2(self.log2_block, self.blocks)
         object.__setattr__(self, "offsets", _sums("lengths", self.lengths, self.lengths))
         positions = None
@@ -163,11 +164,11 @@ class SeekTable:
             positions = _sums("advances", self.advances, self.lengths)
         object.__setattr__(self, "positions", positions)
         if self.states is not None:
-            shape, given = (self.count, LANES), self.states
-            if not (isinstance(given, np.ndarray) and given.dtype == np.uint32):
+            if not (isinstance(self.states, np.ndarray) and self.states.dtype == np.uint32):
                 raise ParameterError("states: must be a uint32 array")
-            if given.shape != shape:
-                raise ParameterError.of("states.shape", given.shape, f"{shape}")
+            if self.states.shape != (self.count, LANES):
+                allowed = f"{(self.count, LANES)}"
+                raise ParameterError.of("states.shape", self.states.shape, allowed)
 
     @classmethod
     def of(
@@ -177,18 +178,18 @@ class SeekTable:
         positions: np.ndarray | None = None,
         states: np.ndarray | None = None,
     ) -> SeekTable:
-        """Make the table whose attributes these are."""
+        """Build a table from its bit offsets and positions; see the attributes."""
         advances = None if positions is None else np.diff(positions).astype(np.uint64)
         return cls(log2_block, np.diff(offsets).astype(np.uint64), advances, states)
 
     @property
     def count(self) -> int:
-        """Blocks."""
+        """Number of blocks."""
         return self.lengths.size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the table in a header."""
+        """Number of bytes of the table in a header."""
         columns = self._columns()
         entries = entries_nbytes(self.count, width_of(columns), len(columns))
         states = 0 if self.states is None else states_nbytes(self.count, self.log2_block)
@@ -196,7 +197,7 @@ class SeekTable:
 
     @property
     def blocks(self) -> Blocks:
-        """What the blocks count; of "states", symbols of a rANS string."""
+        """Unit of the blocks; "states" means symbols of a rANS string."""
         if self.states is not None:
             return "states"
         return "elements" if self.advances is None else "values"
@@ -221,16 +222,16 @@ class SeekTable:
         return b"".join(parts)
 
     def check(self, blocks: Blocks | None, n: int, nbits: int) -> None:
-        """Raise `Corrupt` if this can be no table of a payload, as far as that can be told unread.
+        """Raise `Corrupt` if the table does not fit a payload; the payload itself is not read.
 
         Parameters
         ----------
         blocks : str or None
-            The codec's `seek_blocks`.
+            `seek_blocks` of the codec.
         n : int
-            The codec's `seek_count`.
+            `seek_count` of the codec.
         nbits : int
-            Bits of the payload.
+            Number of bits of the payload.
         """
         if blocks is None:
             raise Corrupt("a seek table, but the payload has no blocks")
@@ -241,7 +242,7 @@ class SeekTable:
             raise Corrupt(f"the seek table has {self.offsets[-1]} bits, the payload {nbits}")
         if self.advances is None or self.positions is None:
             return
-        # Each value is an element of its own.
+        # Every value belongs to a different element.
         full = self.advances[:-1] >= np.uint64(1 << self.log2_block)
         if not full.all() or not self.advances[-1]:
             raise Corrupt("the seek table has a block of fewer elements than values")
@@ -249,26 +250,26 @@ class SeekTable:
             raise Corrupt(f"the seek table passes the {n} elements")
 
     def must_cover(self, nbits: int) -> None:
-        """Raise `Corrupt` unless the blocks add up to the `nbits` bits of the string."""
+        """Raise `Corrupt` unless the lengths of the blocks add up to `nbits` bits."""
         if self.offsets[-1] != nbits:
             raise Corrupt(f"the seek table has {self.offsets[-1]} bits, the string {nbits}")
 
 
 def refuse_table(seek: SeekTable | None) -> None:
-    """Raise `Corrupt` if there is a table, though the payload codes nothing that has blocks."""
+    """Raise `Corrupt` for a table of a payload without blocks."""
     if seek is not None:
         raise Corrupt(f"the seek table has {seek.count} blocks, the payload none")
 
 
 class Section(NamedTuple):
-    """A table as it lies in a header, its entries not looked at.
+    """The section of a header that contains a seek table, with unparsed entries.
 
     Attributes
     ----------
     log2_block, width, number : int
     entries, states : memoryview
     blocks : {"elements", "values", "states"}
-        What its blocks count.
+        Unit of the blocks.
     """
 
     log2_block: int
@@ -280,10 +281,11 @@ class Section(NamedTuple):
 
     @classmethod
     def take(cls, reader: Reader, blocks: Blocks) -> Section:
-        """Take the section that comes next, for a codec whose `seek_blocks` is `blocks`."""
+        """Read the next section, for a codec whose `seek_blocks` is `blocks`."""
         start = reader.at
         log2_block, width = reader.uint(1), reader.uint(1)
-        if not _is_log2(log2_block, blocks):
+        low, high = _LOG2[blocks]
+        if not low <= log2_block <= high:
             raise Corrupt(f"the seek table has blocks of 2^{log2_block}", offset=start)
         if width not in WIDTHS:
             raise Corrupt(f"the seek table has entries of {width} bytes", offset=start + 1)
@@ -294,13 +296,17 @@ class Section(NamedTuple):
         return cls(log2_block, width, number, entries, states, blocks)
 
     def table(self, n: int) -> SeekTable:
-        """Return the table, which must not contradict itself; memory is bounded by n.
+        """Parse the table, in memory bounded by n.
 
-        `n` is the codec's `seek_count`.
+        Parameters
+        ----------
+        n : int
+            `seek_count` of the codec.
 
         Raises
         ------
         Corrupt
+            The table contradicts itself or n.
         """
         _check_count(self.number, self.log2_block, self.blocks, n)
         columns = 2 if self.blocks == "values" else 1
@@ -318,34 +324,35 @@ class Section(NamedTuple):
             table = SeekTable(self.log2_block, numbers[0], advances, self._states())
         except ParameterError as error:
             raise Corrupt(f"the seek table adds up to too much: {error}") from None
-        for own, found in zip((table.offsets, table.positions), marks, strict=False):
-            if own is not None and not np.array_equal(
-                own[STRIDE:-1:STRIDE].view(np.uint64), found
+        for sums_of, stored in zip((table.offsets, table.positions), marks, strict=False):
+            if sums_of is not None and not np.array_equal(
+                sums_of[STRIDE:-1:STRIDE].view(np.uint64), stored
             ):
                 raise Corrupt("the seek table contradicts its own sums")
         return table
 
     def parts(self) -> Iterator[Part]:
-        """Return the numbers behind those of the table itself, one by one, as they lie."""
+        """Return the sums, entries and states one by one, in their order."""
         columns = ("length", "advance") if self.blocks == "values" else ("length",)
         head = 2 + len(leb128(self.number))
         for first, size, sums, at in strides(self.number, self.width, len(columns)):
             for k in range(first > 0 and len(columns)):
-                here = sums + SUM_NBYTES * k
-                value = int.from_bytes(self.entries[here : here + SUM_NBYTES], "little")
-                yield Part(f"sum of {columns[k]}s", first, head + here, SUM_NBYTES, value)
+                offset = sums + SUM_NBYTES * k
+                value = int.from_bytes(self.entries[offset : offset + SUM_NBYTES], "little")
+                yield Part(f"sum of {columns[k]}s", first, head + offset, SUM_NBYTES, value)
             for k in range(size * len(columns)):
-                here = at + self.width * k
-                value = int.from_bytes(self.entries[here : here + self.width], "little")
+                offset = at + self.width * k
+                value = int.from_bytes(self.entries[offset : offset + self.width], "little")
                 block, column = divmod(k, len(columns))
-                yield Part(columns[column], first + block, head + here, self.width, value)
+                yield Part(columns[column], first + block, head + offset, self.width, value)
         head += len(self.entries)
-        told = within(self.number, self.log2_block) if self.states else np.empty(0, np.bool_)
-        for k, block in enumerate(np.flatnonzero(told).tolist()):
+        if not self.states:
+            return
+        for k, block in enumerate(np.flatnonzero(within(self.number, self.log2_block)).tolist()):
             for lane in range(LANES):
-                here = 4 * (LANES * k + lane)
-                value = int.from_bytes(self.states[here : here + 4], "little")
-                yield Part(f"state of lane {lane}", block, head + here, 4, value)
+                offset = 4 * (LANES * k + lane)
+                value = int.from_bytes(self.states[offset : offset + 4], "little")
+                yield Part(f"state of lane {lane}", block, head + offset, 4, value)
 
     def _states(self) -> np.ndarray | None:
         if self.blocks != "states":
@@ -357,55 +364,48 @@ class Section(NamedTuple):
 
 
 def worthwhile(table: SeekTable, n: int, nbits: int) -> bool:
-    """Tell whether an encoder adds a table unasked to n elements in a payload of `nbits` bits."""
+    """Return whether an encoder adds a table by default, for n elements in `nbits` bits."""
     return table.count >= 2 and table.nbytes <= most_nbytes(n, -(-nbits // 8))
 
 
 def first_worthwhile(n: int, nbits: int, *tables: SeekTable) -> SeekTable | None:
-    """Return the first table that is; see `worthwhile`."""
+    """Return the first worthwhile table, or None; see `worthwhile`."""
     return next((table for table in tables if worthwhile(table, n, nbits)), None)
 
 
 def usual_log2s(blocks: Blocks) -> tuple[int, ...]:
-    """Return the sizes of blocks that an encoder tries, in order, as powers of 2."""
+    """Return the base-2 logarithms of the block sizes that an encoder tries, in order."""
     return (LOG2_STATES, LOG2_RANS) if blocks == "states" else (LOG2_BLOCK,)
 
 
 def most_nbytes(n: int, payload_nbytes: int) -> int:
-    """Return the most bytes of a table that an encoder adds unasked."""
+    """Return the maximum number of bytes of a table that an encoder adds by default."""
     return payload_nbytes // _SHARE if n >= MIN_ELEMENTS else 0
 
 
 def check_log2(log2_block: object, blocks: Blocks) -> int:
-    """Return the log2 of a block's size, or raise `ParameterError`."""
-    least, most = _LOG2[blocks]
-    allowed = f"an integer from {least} to {most}"
-    return check_integer("log2_block", log2_block, least, most, allowed)
-
-
-def _is_log2(log2_block: int, blocks: Blocks) -> bool:
-    least, most = _LOG2[blocks]
-    return least <= log2_block <= most
+    """Return the base-2 logarithm of a block size, or raise `ParameterError`."""
+    low, high = _LOG2[blocks]
+    return check_integer("log2_block", log2_block, low, high, f"an integer from {low} to {high}")
 
 
 def _check_count(count: int, log2_block: int, blocks: Blocks, n: int) -> None:
-    if blocks != "elements":
-        # All blocks but the last are full, and no element is sent twice.
-        fits = count >= 1 and ((count - 1) << log2_block) < n
-    else:
-        fits = count == -(-n >> log2_block) and count >= 1
-    if not fits:
+    if blocks == "elements":
+        fits = count == -(-n >> log2_block)
+    else:  # all blocks but the last are full, and each value belongs to a different element
+        fits = ((count - 1) << log2_block) < n
+    if count < 1 or not fits:
         raise Corrupt(f"the seek table has {count} blocks of 2^{log2_block} for {n} elements")
 
 
 def _sums(name: str, values: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return the sums before each value and behind the last, as int64."""
-    array = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
-    if not array or values.size != like.size:
+    """Return the sums of the values preceding each value, and of all values, as int64."""
+    is_flat = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
+    if not is_flat or values.size != like.size:
         raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
     sums = np.zeros(values.size + 1, np.uint64)
     np.cumsum(values, out=sums[1:])
-    # A sum that wraps is below the one before it.
+    # A sum that wraps around is smaller than the preceding sum.
     if sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any():
         raise ParameterError(f"{name}: must add up to less than 2**63")
     sums.flags.writeable = False

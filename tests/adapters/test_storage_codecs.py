@@ -1,4 +1,4 @@
-"""gcodec in numcodecs and in Zarr, of both formats."""
+"""The adapters for numcodecs (Zarr 2) and Zarr 3."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def zarr() -> Any:
 # --- numcodecs ----------------------------------------------------------------------------------
 
 
-def test_configuration() -> None:
+def test_numcodecs_configuration() -> None:
     numcodecs.register_codec(GradientCodec)
     codec = GradientCodec({"name": "qsgd", "s": 3, "form": "dense"}, seed=4)
     config = codec.get_config()
@@ -49,7 +49,7 @@ def test_configuration() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bfloat16", ">f4"])
-def test_arrays(dtype: str) -> None:
+def test_numcodecs_arrays(dtype: str) -> None:
     x = X.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     codec = GradientCodec("qsgd:s=3", seed=9)
     frame = codec.encode(x)
@@ -64,7 +64,7 @@ def test_arrays(dtype: str) -> None:
     assert bytes(flat) == decoded.tobytes()
 
 
-def test_buffers_that_are_no_arrays() -> None:
+def test_numcodecs_buffers_without_dtype() -> None:
     codec = GradientCodec("raw")
     assert codec.decode(codec.encode(array.array("f", [1, 2]))).tolist() == [1, 2]
     with pytest.raises(TypeError, match="dtype uint8"):
@@ -76,7 +76,7 @@ def test_buffers_that_are_no_arrays() -> None:
         codec.encode(np.array([None]))
     typed, bits = GradientCodec("raw", dtype="float32"), np.float32([1, 2]).view(np.uint32)
     assert typed.decode(typed.encode(bits)).tolist() == [1, 2]
-    for counts in (np.arange(4), np.arange(4, dtype=np.int16)):  # half a value, or two
+    for counts in (np.arange(4), np.arange(4, dtype=np.int16)):  # half a value or two halves
         with pytest.raises(TypeError, match=f"dtype {counts.dtype}"):
             typed.encode(counts)
     with pytest.raises(ParameterError, match=r"buf\.nbytes=5"):
@@ -99,7 +99,7 @@ def test_buffers_that_are_no_arrays() -> None:
 def test_zarr_2(zarr: Any, order: str) -> None:
     numcodecs.register_codec(GradientCodec)
     store = zarr.storage.MemoryStore()
-    made = zarr.create_array(
+    array = zarr.create_array(
         store,
         shape=X.shape,
         chunks=(4, 3),
@@ -108,7 +108,7 @@ def test_zarr_2(zarr: Any, order: str) -> None:
         order=order,
         compressors=GradientCodec("raw"),
     )
-    made[:] = X
+    array[:] = X
     assert np.array_equal(zarr.open_array(store, mode="r")[:], X)
 
 
@@ -118,10 +118,10 @@ def test_zarr_3(zarr: Any) -> None:
     store = zarr.storage.MemoryStore()
     codec = module.GradientCodec("topk:k=3", seed=2)
     options = {"shape": X.shape, "chunks": (4, 3), "compressors": None}
-    made = zarr.create_array(store, dtype="float32", serializer=codec, **options)
-    made[:] = X
+    array = zarr.create_array(store, dtype="float32", serializer=codec, **options)
+    array[:] = X
     opened = zarr.open_array(store, mode="r")
-    found = opened[:]
+    loaded = opened[:]
     for i in range(0, 10, 4):
         for j in range(0, 7, 3):
             chunk = np.zeros((4, 3), np.float32)
@@ -129,7 +129,7 @@ def test_zarr_3(zarr: Any) -> None:
             chunk[: part.shape[0], : part.shape[1]] = part
             decoded = gcodec.decode(gcodec.encode(chunk, "topk:k=3"))
             assert np.array_equal(
-                found[i : i + 4, j : j + 3], decoded[tuple(map(slice, part.shape))]
+                loaded[i : i + 4, j : j + 3], decoded[tuple(map(slice, part.shape))]
             )
     assert opened.serializer == codec
     assert module.GradientCodec.from_dict(codec.to_dict()) == codec
@@ -152,20 +152,20 @@ def test_zarr_3(zarr: Any) -> None:
 # --- packaging ----------------------------------------------------------------------------------
 
 
-def test_entry_points_name_what_there_is() -> None:
+def test_entry_points_exist() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    found = re.findall(
+    entry_points = re.findall(
         r'^\[project\.entry-points\."(\w+)\.codecs"\]\ngcodec = "([\w.]+):(\w+)"$', text, re.M
     )
-    assert [group for group, _, _ in found] == ["numcodecs", "zarr"]
-    for group, module, name in found:
+    assert [group for group, _, _ in entry_points] == ["numcodecs", "zarr"]
+    for group, module, name in entry_points:
         assert module == f"gcodec.{group}"
         pytest.importorskip(group, reason=f"{group} is not installed")
         assert isinstance(getattr(importlib.import_module(module), name), type)
 
 
 @pytest.mark.parametrize("module", ["numcodecs", "zarr"])
-def test_without_the_package(module: str) -> None:
+def test_import_without_the_package(module: str) -> None:
     code = f"import sys; sys.modules[{module!r}] = None\nimport gcodec.{module}"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stderr.splitlines()[-1].endswith(f"pip install 'gcodec[{module}]'")

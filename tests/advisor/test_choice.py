@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import gcodec
 from bench import hard_tensors
 from gcodec.advisor import choose, estimate, rank_trial
-from gcodec.arrays.intake import intake
+from gcodec.arrays.source import inspect
 from gcodec.cli.main import cli
 from gcodec.codecs.ecsq import deadzone, quantizer, reconstruction
 from gcodec.entropy.context import coder
@@ -207,7 +207,7 @@ def test_frame_with_seek_table_meets_bits_target(bits):
 def test_budget_includes_the_seek_table(bits):
     """The rANS states take nearly 1 % of the payload, more than the search keeps spare."""
     x = np.random.default_rng(0).standard_normal(1 << 19, np.float32)
-    budget = choose._Budget.of(intake(x), bits)
+    budget = choose._Budget.of(inspect(x, "x").read(), bits)
     payload = gcodec.parse(f"ecsq:bits={bits}").encode(x)
     data = gcodec.encode(x, f"ecsq:bits={bits}")
     assert payload.seek is not None and payload.seek.states is not None

@@ -1,7 +1,7 @@
-"""Arrays of torch, JAX, TensorFlow and MLX, with the real libraries: in, out, and refused.
+"""Arrays of torch, JAX, TensorFlow and MLX, with the real libraries: inputs, results, refusals.
 
-What is common to all is tested once for each, then what is peculiar to one. A library that is not
-installed is skipped.
+The common tests run for each library; the tests that are specific to one library follow. Tests of
+libraries that are not installed are skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import strategies as gs
 
 import gcodec
 from gcodec import ParameterError
-from gcodec.arrays.intake import intake
+from gcodec.arrays.source import inspect
 
 X = np.array([[0.5, -0.5, 0.0, 3.0], [1.25, -0.0, -8.0, 2.0**-10]], np.float32)
 SPECS = ["raw", "mxnet-2bit", "mxnet-1bit", "raw:dtype=bfloat16"]
@@ -28,7 +28,7 @@ SPECS = ["raw", "mxnet-2bit", "mxnet-1bit", "raw:dtype=bfloat16"]
 
 def imported(module: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # importing TensorFlow uses what Python deprecates
+        warnings.simplefilter("ignore")  # importing TensorFlow uses deprecated functions
         pytest.importorskip(module, reason=f"{module} is not installed")
     return sys.modules[module]
 
@@ -160,7 +160,7 @@ def frame_of(x: Any, spec: str = "raw", **kwargs: Any) -> bytes:
 
 @pytest.mark.parametrize("dtype", gs.DTYPES)
 @pytest.mark.parametrize("spec", SPECS)
-def test_there_and_back(library: Any, dtype: str, spec: str) -> None:
+def test_round_trip_in_the_same_library(library: Any, dtype: str, spec: str) -> None:
     host = X.astype(gs.DTYPES[dtype])
     x = library.make(host)
     assert x.dtype == library.dtype(dtype)
@@ -175,7 +175,7 @@ def test_there_and_back(library: Any, dtype: str, spec: str) -> None:
 
 @pytest.mark.parametrize("dtype", gs.DTYPES)
 @pytest.mark.parametrize("other", gs.DTYPES)
-def test_like_another_dtype(library: Any, dtype: str, other: str) -> None:
+def test_like_of_another_dtype(library: Any, dtype: str, other: str) -> None:
     host = (X / 3).astype(gs.DTYPES[dtype])
     like = library.make(np.zeros(X.shape, gs.DTYPES[other]))
     decoded = gcodec.decode(frame_of(host), like=like)
@@ -187,7 +187,7 @@ def test_like_another_dtype(library: Any, dtype: str, other: str) -> None:
 
 @pytest.mark.parametrize("dtype", gs.DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,), (1, 1, 1), (3, 5, 7)])
-def test_shapes(library: Any, dtype: str, shape: tuple[int, ...]) -> None:
+def test_shapes_round_trip(library: Any, dtype: str, shape: tuple[int, ...]) -> None:
     host = np.full(shape, 0.5, gs.DTYPES[dtype])
     x = library.make(host)
     frame = frame_of(x)
@@ -197,13 +197,13 @@ def test_shapes(library: Any, dtype: str, shape: tuple[int, ...]) -> None:
     assert gs.same_bits(library.to_numpy(decoded), host)
 
 
-def test_float32_on_the_host_is_not_copied(library: Any) -> None:
+def test_float32_on_the_host_is_read_without_a_copy(library: Any) -> None:
     x = library.make(X)
     lies = np.from_dlpack(x)
-    assert np.shares_memory(intake(x).values, lies)
+    assert np.shares_memory(inspect(x, "x").read().values, lies)
 
 
-def test_results_are_independent(library: Any) -> None:
+def test_results_do_not_share_memory_with_the_frame(library: Any) -> None:
     x = library.make(X)
     frame = bytearray(frame_of(x))
     decoded = gcodec.decode(frame, like=x)
@@ -213,7 +213,7 @@ def test_results_are_independent(library: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "complex64"])
-def test_dtypes_that_are_not_taken(library: Any, dtype: str) -> None:
+def test_unsupported_dtypes(library: Any, dtype: str) -> None:
     x = library.make(np.ones((2, 4), dtype))
     with pytest.raises(TypeError, match=f"^x has dtype {dtype}: gcodec takes") as raised:
         gcodec.encode(x, "sign")
@@ -229,14 +229,14 @@ def test_dtypes_that_are_not_taken(library: Any, dtype: str) -> None:
         names["mlx"] = importlib.import_module("mlx")
     converted = eval(advice, {**names, "x": x})
     assert library.is_own(converted)
-    # With raw they travel unchanged.
+    # The codec raw keeps them unchanged.
     back = gcodec.decode(frame_of(x), like=x)
     assert library.is_own(back) and back.dtype == x.dtype
     assert library.to_numpy(back).tolist() == np.ones((2, 4), dtype).tolist()
     assert gcodec.decode(frame_of(converted)).tolist() == np.ones((2, 4)).tolist()
 
 
-def test_like_another_shape(library: Any) -> None:
+def test_like_of_another_shape(library: Any) -> None:
     with pytest.raises(ParameterError, match=r"^like\.shape=\(8,\): must be \(2, 4\)"):
         gcodec.decode(frame_of(X), like=library.make(np.zeros(8, np.float32)))
 
@@ -268,14 +268,14 @@ def test_writing_into_an_array(library: Any, dtype: str) -> None:
 
 
 def test_feedback(library: Any) -> None:
-    given, expected = (gcodec.Feedback("mxnet-2bit:threshold=1") for _ in range(2))
+    feedback, expected = (gcodec.Feedback("mxnet-2bit:threshold=1") for _ in range(2))
     for step in range(4):
         g = np.full((3, 5), 0.3 + step, np.float32)
-        assert given.compress("w", library.make(g)) == expected.compress("w", g)
-    assert np.array_equal(given.residual("w"), expected.residual("w"))
+        assert feedback.compress("w", library.make(g)) == expected.compress("w", g)
+    assert np.array_equal(feedback.residual("w"), expected.residual("w"))
     with pytest.raises(TypeError, match=r"^grad has dtype int32"):
-        given.compress("w", library.make(np.ones((3, 5), np.int32)))
-    assert np.array_equal(given.residual("w"), expected.residual("w"))
+        feedback.compress("w", library.make(np.ones((3, 5), np.int32)))
+    assert np.array_equal(feedback.residual("w"), expected.residual("w"))
 
 
 def test_frames_as_arrays_of_bytes(library: Any) -> None:
@@ -293,7 +293,7 @@ def test_frames_as_arrays_of_bytes(library: Any) -> None:
 def test_torch_layouts(torch: Any, dtype: str) -> None:
     t = torch.from_numpy(X).to(getattr(torch, dtype))
     expected = frame_of(X.astype(gs.DTYPES[dtype]))
-    for given in (
+    for tensor in (
         t.clone().requires_grad_(),
         t.clone().requires_grad_() * 1,
         t.t().contiguous().t(),
@@ -301,8 +301,8 @@ def test_torch_layouts(torch: Any, dtype: str) -> None:
         torch.nn.Parameter(t),
         t.clone().share_memory_(),
     ):
-        assert frame_of(given) == expected
-        like = gcodec.decode(expected, like=given)
+        assert frame_of(tensor) == expected
+        like = gcodec.decode(expected, like=tensor)
         assert (type(like), like.requires_grad) == (torch.Tensor, False)
         assert torch.equal(like, t)
     with torch.inference_mode():
@@ -380,7 +380,7 @@ def test_torch_buffers_for_frames(torch: Any) -> None:
         gcodec.decode(buffer.to("meta"))
 
 
-def test_torch_dtypes_that_are_not_taken(torch: Any) -> None:
+def test_unsupported_torch_dtypes(torch: Any) -> None:
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.int64):
         x = torch.zeros(3, dtype=dtype)
         with pytest.raises(TypeError, match=r"^x has dtype .*; convert it .* x\.float\(\)$"):
@@ -390,16 +390,16 @@ def test_torch_dtypes_that_are_not_taken(torch: Any) -> None:
         frame_of(torch.zeros(3, dtype=torch.complex64).conj())
 
 
-def test_torch_tensors_that_hold_no_plain_values(torch: Any) -> None:
+def test_torch_tensors_without_plain_values(torch: Any) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     x = torch.from_numpy(X.copy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # beta, prototype
         sparse = (x.to_sparse(), x.to_sparse_csr(), torch.nested.nested_tensor([x, x]))
-    for given in sparse:
-        with pytest.raises(TypeError, match=r"^x is no dense tensor"):
-            frame_of(given)
+    for tensor in sparse:
+        with pytest.raises(TypeError, match=r"^x is not a dense tensor"):
+            frame_of(tensor)
     assert np.array_equal(gcodec.decode(frame_of(sparse[0].to_dense())), X)
     with pytest.raises(TypeError, match=r"^x is on meta and holds no values"):
         frame_of(x.to("meta"))
@@ -419,13 +419,13 @@ def test_torch_tensors_that_hold_no_plain_values(torch: Any) -> None:
         torch.fx.symbolic_trace(lambda x: frame_of(x))
 
 
-def test_torch_likes_and_targets_that_are_refused(torch: Any) -> None:
+def test_invalid_torch_likes_and_targets(torch: Any) -> None:
     frame = frame_of(X)
     with pytest.raises(TypeError, match=r"^like is on meta"):
         gcodec.decode(frame, like=torch.zeros(2, 4, device="meta"))
     with pytest.raises(TypeError, match=r"^out is on meta"):
         gcodec.decode(frame, out=torch.zeros(2, 4, device="meta"))
-    with pytest.raises(TypeError, match=r"^like is no dense tensor"):
+    with pytest.raises(TypeError, match=r"^like is not a dense tensor"):
         gcodec.decode(frame, like=torch.zeros(2, 4).to_sparse())
     for dtype in (torch.bfloat16, torch.int32, torch.float8_e5m2):
         with pytest.raises(ParameterError, match=r"out\.dtype='\w+': must be float32"):
@@ -485,7 +485,7 @@ def test_jax_float64_without_x64(jax: Any) -> None:
     decoded = gcodec.decode(frame_of(X / 3), like=like)
     assert decoded.dtype == np.float64
     assert np.array_equal(np.asarray(decoded), (X / 3).astype(np.float64))
-    assert jax.numpy.asarray(1.5).dtype == np.float32  # as before the call
+    assert jax.numpy.asarray(1.5).dtype == np.float32  # the call does not change the setting
     narrow = gcodec.decode(frame_of(X.astype(np.float64)), like=jax.numpy.asarray(X))
     assert narrow.dtype == np.float32
     assert np.array_equal(np.asarray(narrow), X)
@@ -531,7 +531,7 @@ assert decoded.devices() == {devices[3]} and not decoded.committed
     assert run.returncode == 0, run.stderr
 
 
-def test_jax_arrays_that_hold_no_values(jax: Any) -> None:
+def test_jax_arrays_without_values(jax: Any) -> None:
     gone = jax.device_put(X).copy()
     gone.delete()
     with pytest.raises(TypeError, match=r"^x cannot be read: .*deleted"):
@@ -544,7 +544,7 @@ def test_jax_arrays_that_hold_no_values(jax: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "int4"])
-def test_jax_dtypes_that_are_not_taken(jax: Any, dtype: str) -> None:
+def test_unsupported_jax_dtypes(jax: Any, dtype: str) -> None:
     x = jax.numpy.zeros(3, dtype)
     with pytest.raises(TypeError, match=rf"^x has dtype {dtype}.*x\.astype\(jax\.numpy\.float32"):
         frame_of(x)
@@ -642,15 +642,13 @@ def test_mlx_transformations(mx: Any) -> None:
 
 
 @pytest.mark.parametrize("module", ["torch", "jax", "tensorflow", "mlx.core"])
-def test_a_library_that_is_kept_from_being_imported(
-    module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_library_whose_import_is_blocked(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     assert np.array_equal(gcodec.decode(frame_of(X), like=X), X)
     assert frame_of(memoryview(X)) == frame_of(X)
 
 
 @pytest.mark.parametrize("module", ["torch", "jax", "tensorflow", "mlx.core"])
-def test_a_library_that_is_being_imported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_that_is_being_imported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, type(sys)(module))
     assert frame_of(memoryview(X)) == frame_of(X)

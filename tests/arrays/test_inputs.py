@@ -1,4 +1,4 @@
-"""What can be encoded, what is refused with advice, and where results can be written to."""
+"""Inputs: supported layouts, refusals with advice, special values, and targets for results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import strategies as gs
 
 import gcodec
 from gcodec import ParameterError
-from gcodec.arrays.intake import intake
+from gcodec.arrays import source
+from gcodec.arrays.source import inspect
 
 X = np.array([[0.5, -0.5, 0.0, 3.0], [1.25, -0.0, -8.0, 2.0**-10]], np.float32)
 
@@ -28,7 +29,7 @@ def frame_of(x: Any, spec: str = "raw", **kwargs: Any) -> bytes:
 
 
 class Exporter:
-    """An object that knows DLPack and nothing else."""
+    """An object that implements DLPack only."""
 
     def __init__(self, x: np.ndarray) -> None:
         self.x = x
@@ -41,7 +42,7 @@ class Exporter:
 
 
 class OldExporter:
-    """DLPack as it was before it had versions, and of that only the call that is needed."""
+    """An object with the DLPack of before versioning, reduced to the necessary call."""
 
     def __init__(self, x: np.ndarray) -> None:
         self.x = x
@@ -51,7 +52,7 @@ class OldExporter:
 
 
 class OnDevice(Exporter):
-    """DLPack that says it is elsewhere than its memory is."""
+    """An object whose DLPack device is not where its memory lies."""
 
     def __init__(self, x: np.ndarray, kind: int) -> None:
         super().__init__(x)
@@ -62,7 +63,7 @@ class OnDevice(Exporter):
 
 
 class Convertible:
-    """An object that converts itself to a NumPy array and does nothing else."""
+    """An object that implements ``__array__`` only."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -76,7 +77,7 @@ class Convertible:
 
 
 def layouts(x: np.ndarray, tmp_path: Path) -> dict[str, Any]:
-    """Return the same array in all the ways that one can lie in memory."""
+    """Return the same array in every memory layout."""
     itemsize = x.dtype.itemsize
     wide = np.zeros((x.shape[0], 3 * x.shape[1]), x.dtype)
     wide[:, ::3] = x
@@ -86,7 +87,7 @@ def layouts(x: np.ndarray, tmp_path: Path) -> dict[str, Any]:
     shifted = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(x.dtype).reshape(x.shape)
     on_disk = np.memmap(tmp_path / f"x{itemsize}", x.dtype, "w+", shape=x.shape)
     on_disk[...] = x
-    found = {
+    arrays = {
         "fortran": np.asfortranarray(x),
         "strided": wide[:, ::3],
         "negative strides": mirrored,
@@ -99,20 +100,20 @@ def layouts(x: np.ndarray, tmp_path: Path) -> dict[str, Any]:
         "__array__": Convertible(x),
     }
     if x.dtype.kind == "f":
-        found["buffer"] = memoryview(x)
-        found["dlpack"] = Exporter(x)
-        found["old dlpack"] = OldExporter(x)
-        found["big-endian buffer"] = memoryview(x.astype(x.dtype.newbyteorder(">")))
-    return found
+        arrays["buffer"] = memoryview(x)
+        arrays["dlpack"] = Exporter(x)
+        arrays["old dlpack"] = OldExporter(x)
+        arrays["big-endian buffer"] = memoryview(x.astype(x.dtype.newbyteorder(">")))
+    return arrays
 
 
 @pytest.mark.parametrize("dtype", gs.DTYPES)
 @pytest.mark.parametrize("spec", ["raw", "mxnet-2bit", "mxnet-1bit"])
-def test_layouts(dtype: str, spec: str, tmp_path: Path) -> None:
+def test_layouts_give_the_same_frame(dtype: str, spec: str, tmp_path: Path) -> None:
     x = X.astype(gs.DTYPES[dtype])
     expected = frame_of(x, spec)
-    for layout, given in layouts(x, tmp_path).items():
-        assert frame_of(given, spec) == expected, layout
+    for layout, reordered in layouts(x, tmp_path).items():
+        assert frame_of(reordered, spec) == expected, layout
 
 
 def test_shapes_without_a_second_element() -> None:
@@ -143,16 +144,34 @@ def test_buffers() -> None:
     assert gcodec.decode(frame_of((ctypes.c_float * 3)(*values))).tolist() == values
 
 
-def test_what_lies_right_already_is_not_copied() -> None:
+def test_contiguous_float32_is_not_copied() -> None:
     shapes = (X, X.reshape(-1), X[1:], X[:0], X.T.copy().T.T, np.full((), 2, np.float32))
     for x in (*shapes, memoryview(X), Exporter(X), array.array("f", [1, 2]), Convertible(X)):
-        values = intake(x).values
-        given = np.asarray(getattr(x, "x", x))
-        assert values.size == 0 or np.shares_memory(values, given)
-    assert not np.shares_memory(intake(X.T).values, X)
+        values = inspect(x, "x").read().values
+        memory = np.asarray(getattr(x, "x", x))
+        assert values.size == 0 or np.shares_memory(values, memory)
+    assert not np.shares_memory(inspect(X.T, "x").read().values, X)
 
 
-def test_dlpack_that_fails_is_a_type_error() -> None:
+def test_encode_and_compress_inspect_the_array_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    inspected: list[Any] = []
+
+    def library_of(x: Any) -> None:
+        inspected.append(x)
+
+    monkeypatch.setattr(source, "library_of", library_of)
+    x = memoryview(X)
+    for call in (
+        lambda: gcodec.encode(x, "minmax", nonfinite="zero"),
+        lambda: gcodec.parse("sign").quantize(x),
+        lambda: gcodec.Feedback("mxnet-1bit").compress("w", x),
+    ):
+        inspected.clear()
+        call()
+        assert inspected == [x]
+
+
+def test_failing_dlpack_is_a_type_error() -> None:
     class Broken(Exporter):
         def __dlpack__(self, **kwargs: Any) -> Any:
             raise BufferError("not exportable")
@@ -173,19 +192,19 @@ def test_dlpack_on_a_device(kind: int) -> None:
         gcodec.decode(frame_of(X), out=OnDevice(X, kind))
 
 
-def test_objects_that_cannot_be_converted() -> None:
+def test_objects_whose_conversion_fails() -> None:
     for error in (TypeError("no\nmore"), ValueError("no"), RuntimeError("no")):
         with pytest.raises(TypeError, match=r"^x cannot be read: no$"):
             frame_of(Convertible(error))
     with pytest.raises(TypeError, match=r"^x cannot be read"):
-        frame_of(Convertible([1.0]))  # __array__ is to give an array
+        frame_of(Convertible([1.0]))  # __array__ must return an array
     released = memoryview(X)
     released.release()
     with pytest.raises(TypeError, match=r"^x cannot be read: .*released"):
         frame_of(released)
 
 
-def test_the_input_is_never_written_to() -> None:
+def test_input_is_never_written_to() -> None:
     for codec in gs.FEW:
         x = X.copy()
         x.flags.writeable = False
@@ -196,7 +215,7 @@ def test_the_input_is_never_written_to() -> None:
         assert not np.shares_memory(payload.data, x)
 
 
-def test_results_outlive_what_they_came_from() -> None:
+def test_results_outlive_their_inputs() -> None:
     for codec in gs.FEW:
         x = X.copy()
         symbols = codec.quantize(x)
@@ -235,7 +254,7 @@ def dtype_id(x: Any) -> str:
 
 
 @pytest.mark.parametrize("x", NUMBERS, ids=dtype_id)
-def test_numbers_that_are_not_taken(x: Any) -> None:
+def test_unsupported_numbers_get_working_advice(x: Any) -> None:
     if getattr(x, "dtype", None) == np.float64:
         pytest.skip("long double is double here")
     with pytest.raises(TypeError, match=r"^x has dtype .*float32.* as in ") as raised:
@@ -246,7 +265,7 @@ def test_numbers_that_are_not_taken(x: Any) -> None:
 
 
 @pytest.mark.parametrize("x", NUMBERS + NO_NUMBERS, ids=dtype_id)
-def test_dtypes_that_are_not_taken(x: Any) -> None:
+def test_unsupported_dtypes(x: Any) -> None:
     if getattr(x, "dtype", None) == np.float64:
         pytest.skip("long double is double here")
     with pytest.raises(TypeError, match=r"^x has dtype"):
@@ -258,7 +277,7 @@ def test_dtypes_that_are_not_taken(x: Any) -> None:
 
 
 @pytest.mark.parametrize("x", NO_NUMBERS, ids=dtype_id)
-def test_advice_only_where_there_is_some(x: Any) -> None:
+def test_no_advice_for_dtypes_that_cannot_be_converted(x: Any) -> None:
     with pytest.raises(TypeError, match=r"^x has dtype .* gcodec takes float32") as raised:
         frame_of(x)
     assert "as in" not in str(raised.value)
@@ -281,7 +300,7 @@ def test_advice_only_where_there_is_some(x: Any) -> None:
         np.ndarray,
     ],
 )
-def test_what_is_no_array(x: Any) -> None:
+def test_objects_that_are_no_arrays(x: Any) -> None:
     with pytest.raises(TypeError, match=r"^x is a .*: must be an array"):
         frame_of(x)
 
@@ -291,11 +310,11 @@ def test_masked_arrays() -> None:
         frame_of(np.ma.masked_less(X, 0))
 
 
-@pytest.mark.parametrize("there", ["interface", "dlpack"])
+@pytest.mark.parametrize("protocol", ["interface", "dlpack"])
 def test_device_arrays_are_not_copied_silently(
-    there: str, monkeypatch: pytest.MonkeyPatch
+    protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as if CuPy were not installed
 
     class Device:
         dtype, shape = X.dtype, X.shape
@@ -310,10 +329,10 @@ def test_device_arrays_are_not_copied_silently(
         lambda out: gcodec.decode(frame_of(X), out=out),
     ):
         with pytest.raises(ImportError, match=r"need CuPy: .*gcodec\[cuda12\]"):
-            call(OnDevice(X, 2) if there == "dlpack" else Device())
+            call(OnDevice(X, 2) if protocol == "dlpack" else Device())
 
 
-def test_objects_that_answer_to_every_name() -> None:
+def test_objects_that_answer_to_every_attribute_name() -> None:
     class Yes:
         def __getattr__(self, name: str) -> Yes:
             return self
@@ -330,7 +349,7 @@ def test_too_many_dimensions() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.0, "1", None, True, np.float32(1)])
-def test_seeds(seed: Any) -> None:
+def test_invalid_seeds(seed: Any) -> None:
     for call in (
         lambda: frame_of(X, seed=seed),
         lambda: gcodec.parse("raw").quantize(X, seed=seed),
@@ -341,23 +360,23 @@ def test_seeds(seed: Any) -> None:
             call()
 
 
-def test_seeds_of_numpy() -> None:
+def test_numpy_seeds() -> None:
     assert frame_of(X, seed=np.uint64(7)) == frame_of(X, seed=np.int8(7)) == frame_of(X, seed=7)
 
 
 @pytest.mark.parametrize("policy", ["ignore", "", None, 0])
-def test_policies(policy: Any) -> None:
+def test_invalid_nonfinite_policies(policy: Any) -> None:
     with pytest.raises(ParameterError, match="nonfinite"):
         frame_of(X, nonfinite=policy)
 
 
 @pytest.mark.parametrize("shape", [(-1,), (2.0,), ("2",), (2, -3)])
-def test_shapes_to_decode_to(shape: Any) -> None:
+def test_invalid_shapes(shape: Any) -> None:
     with pytest.raises(ParameterError, match="shape"):
         gcodec.parse("raw").decode(b"", shape)
 
 
-# --- values that are not ordinary ---------------------------------------------------------------
+# --- special values -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", gs.DTYPES)
@@ -395,7 +414,7 @@ def test_float64_below_float32() -> None:
     assert np.signbit(decoded).tolist() == [False, True, False, False]
 
 
-def test_signalling_nan_of_float64_is_quiet() -> None:
+def test_signaling_nan_of_float64_becomes_quiet() -> None:
     x = np.array([0x7FF0000000000001, 0xFFF4000000000000], np.uint64).view(np.float64)
     assert np.isnan(gcodec.decode(frame_of(x, nonfinite="propagate"))).all()
     with pytest.raises(ParameterError, match="NaN"):
@@ -403,7 +422,7 @@ def test_signalling_nan_of_float64_is_quiet() -> None:
     assert gcodec.decode(frame_of(x, nonfinite="zero")).tolist() == [0, 0]
 
 
-def test_signalling_nan_of_float32_in_another_dtype() -> None:
+def test_signaling_nan_of_float32_in_another_dtype() -> None:
     x = np.array([0x7F800001, 0xFFBFFFFF], np.uint32).view(np.float32)
     frame = frame_of(x, nonfinite="propagate")
     assert gcodec.decode(frame).tobytes() == x.tobytes()
@@ -432,18 +451,18 @@ def test_zeros_and_subnormals() -> None:
 
 @pytest.mark.parametrize("server", ["no", "yes"])
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-8, 1.0, 1e30])
-def test_automatic_threshold_takes_any_scale(server: str, scale: float) -> None:
+def test_automatic_threshold_accepts_any_scale(server: str, scale: float) -> None:
     x = (np.linspace(-1, 1, 101) * scale).astype(np.float32)
     spec = f"mxnet-2bit:threshold=auto,server={server}"
     decoded = gcodec.decode(frame_of(x, spec))
     assert np.isfinite(decoded).all()
 
 
-# --- results where the caller wants them --------------------------------------------------------
+# --- like, out and acc --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", gs.DTYPES)
-def test_like(dtype: str, tmp_path: Path) -> None:
+def test_like_takes_dtype_and_byte_order(dtype: str, tmp_path: Path) -> None:
     frame = frame_of(X)
     for layout, like in layouts(np.zeros(X.shape, gs.DTYPES[dtype]), tmp_path).items():
         if not hasattr(like, "dtype"):
@@ -469,12 +488,12 @@ def test_like_a_scalar(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("like", [[1.0], 1.5, "x", object(), array.array("f", [1]), np.float32])
-def test_like_what_is_no_array(like: Any) -> None:
+def test_like_that_is_no_array(like: Any) -> None:
     with pytest.raises(TypeError, match=r"^like is a .*: must be an array"):
         gcodec.decode(frame_of(X), like=like)
 
 
-def test_results_into_buffers(tmp_path: Path) -> None:
+def test_decode_into_buffers(tmp_path: Path) -> None:
     flat = X.reshape(-1)
     frame = frame_of(flat)
     for target in (
@@ -491,7 +510,7 @@ def test_results_into_buffers(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(target), 3 * flat)
 
 
-def test_targets_that_are_refused() -> None:
+def test_invalid_targets() -> None:
     frame = frame_of(X)
     frozen = np.zeros_like(X)
     frozen.flags.writeable = False
@@ -518,7 +537,7 @@ def test_targets_that_are_refused() -> None:
     assert not frozen.any()
 
 
-def test_buffers_for_frames() -> None:
+def test_encode_into_buffers() -> None:
     frame = frame_of(X)
     block = bytearray(300)
     for target in (
@@ -544,12 +563,12 @@ def test_buffers_for_frames() -> None:
             gcodec.encode(X, "raw", out=target)
 
 
-# --- numbers beside an array ---------------------------------------------------------------------
+# --- decay and scale ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decay", ["1", None, True, 1j, np.nan, -np.inf, 1e300, 10**400])
 @pytest.mark.parametrize("spec", ["raw", "mxnet-2bit", "mxnet-1bit"])
-def test_decays_that_are_no_finite_number(spec: str, decay: object) -> None:
+def test_invalid_decays(spec: str, decay: object) -> None:
     residual = np.ones(3, np.float32)
     with pytest.raises(gcodec.ParameterError, match=r"decay=.*finite as float32"):
         gcodec.parse(spec).quantize_residual(np.ones(3, np.float32), residual, decay=decay)
@@ -557,7 +576,7 @@ def test_decays_that_are_no_finite_number(spec: str, decay: object) -> None:
 
 
 @pytest.mark.parametrize("scale", ["1", None, True, 1j, np.complex64(1), 10**400])
-def test_scales_that_are_no_number(scale: object) -> None:
+def test_invalid_scales(scale: object) -> None:
     acc = np.ones(3, np.float32)
     frame = gcodec.encode(np.ones(3, np.float32), "raw")
     with pytest.raises(gcodec.ParameterError, match=r"scale=.*a number"):

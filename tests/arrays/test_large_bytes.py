@@ -1,4 +1,4 @@
-"""Bytes made of pieces are those that Python joins, with huge pages and without."""
+"""Concatenation with and without huge pages gives the same bytes as ``b"".join``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FRONT, END = b"front", memoryview(b"end")
 @pytest.mark.parametrize(
     "nbytes", [0, LEAST_NBYTES - 9, LEAST_NBYTES - 8, LEAST_NBYTES, 9_999_999]
 )
-def test_joined(nbytes: int) -> None:
+def test_joined_equals_bytes_join(nbytes: int) -> None:
     piece = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
-    found = joined([FRONT, piece.data, b"", END])
-    assert type(found) is bytes
-    assert found == b"".join([FRONT, piece.tobytes(), END])
-    assert hash(found) == hash(bytes(bytearray(found)))
+    result = joined([FRONT, piece.data, b"", END])
+    assert type(result) is bytes
+    assert result == b"".join([FRONT, piece.tobytes(), END])
+    assert hash(result) == hash(bytes(bytearray(result)))
     assert joined([]) == b""
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no huge pages")
-def test_what_is_advised_lies_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advised_pages_lie_within_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     advised: list[tuple[int, int]] = []
 
     def adviser() -> Callable[..., Any]:
@@ -37,12 +37,12 @@ def test_what_is_advised_lies_within_it(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(large_bytes, "_adviser", adviser)
     piece = bytes(LEAST_NBYTES + 12_345)
-    found = joined([FRONT, piece])
+    result = joined([FRONT, piece])
     ((first, nbytes),) = advised
-    begin = large_bytes._address_of(found)
-    assert begin <= first < first + nbytes <= begin + len(found)
+    begin = large_bytes._address_of(result)
+    assert begin <= first < first + nbytes <= begin + len(result)
     assert first % mmap.PAGESIZE == nbytes % mmap.PAGESIZE == 0
-    assert nbytes > len(found) - 2 * mmap.PAGESIZE
+    assert nbytes > len(result) - 2 * mmap.PAGESIZE
 
 
 def test_systems_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`gcodec compare`, and the differences that it shows."""
+"""`gcodec compare`, and the differences between tensors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def run(*args: Any, code: int = 0) -> Result:
 
 
 def document(*args: Any, code: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run("--json", *args, code=code).stdout)
-    assert found["schema"] == "gcodec.compare/1" and found["exit_code"] == code
-    return found
+    comparison: dict[str, Any] = json.loads(run("--json", *args, code=code).stdout)
+    assert comparison["schema"] == "gcodec.compare/1" and comparison["exit_code"] == code
+    return comparison
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -45,7 +45,7 @@ def npz(path: Path, **tensors: np.ndarray) -> Path:
 
 @pytest.fixture
 def frames(tmp_path: Path) -> Path:
-    """The example as frames."""
+    """Return the example dump as a file of frames."""
     path = tmp_path / "example.gcf"
     with open_dump(EXAMPLE) as dump, path.open("wb") as file:
         for entry in dump.entries:
@@ -53,12 +53,12 @@ def frames(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_dump_and_its_frames(frames: Path) -> None:
-    found = document(EXAMPLE, frames)
+def test_dump_against_its_frames(frames: Path) -> None:
+    comparison = document(EXAMPLE, frames)
     decoded = {f.name: f.decode() for f in gcodec.iter_frames(frames.read_bytes())}
-    errors, squares, products, others = [], [], [], []
+    errors, squares, products, decoded_squares = [], [], [], []
     with open_dump(EXAMPLE) as dump:
-        for entry, row in zip(dump.entries, found["tensors"], strict=True):
+        for entry, row in zip(dump.entries, comparison["tensors"], strict=True):
             x = dump.load(entry).astype(np.float64)
             y = decoded[entry.name].astype(np.float64)
             error = ((y - x) ** 2).sum()
@@ -72,31 +72,33 @@ def test_a_dump_and_its_frames(frames: Path) -> None:
             errors.append(error)
             squares.append((x**2).sum())
             products.append((x * y).sum())
-            others.append((y**2).sum())
-    total = found["total"]
+            decoded_squares.append((y**2).sum())
+    total = comparison["total"]
     assert total["values"] == 77_754
     assert total["nmse"] == pytest.approx(sum(errors) / sum(squares), rel=1e-12)
-    cosine = sum(products) / math.sqrt(sum(squares) * sum(others))
+    cosine = sum(products) / math.sqrt(sum(squares) * sum(decoded_squares))
     assert total["cosine"] == pytest.approx(cosine, rel=1e-12)
 
 
-def test_the_bound_is_for_each_tensor(frames: Path) -> None:
+def test_bound_applies_to_each_tensor(frames: Path) -> None:
     errors = [row["nmse"] for row in document(EXAMPLE, frames)["tensors"]]
     worst = max(errors)
     assert run(EXAMPLE, frames, "--max-err", worst).stderr == ""
     result = run(EXAMPLE, frames, "--max-err", np.nextafter(worst, 0), code=1)
     assert "1 tensor above --max-err" in result.stderr
-    found = document(EXAMPLE, frames, "--max-err", sorted(errors)[-3], code=1)
-    assert sum(not row["passes"] for row in found["tensors"]) == 2
-    assert "2 tensors above" in found["errors"][0]["message"]
+    comparison = document(EXAMPLE, frames, "--max-err", sorted(errors)[-3], code=1)
+    assert sum(not row["passes"] for row in comparison["tensors"]) == 2
+    assert "2 tensors above" in comparison["errors"][0]["message"]
     run(frames, frames, "--max-err", "0")
     run(EXAMPLE, EXAMPLE, "--max-err", "0")
 
 
-def test_rows_are_chosen_and_sorted(frames: Path) -> None:
-    found = document(EXAMPLE, frames, "-L", "*.bias", "--sort", "err")["tensors"]
-    assert len(found) == 10 and all(row["name"].endswith(".bias") for row in found)
-    assert [row["nmse"] for row in found] == sorted((r["nmse"] for r in found), reverse=True)
+def test_rows_are_selected_and_sorted(frames: Path) -> None:
+    comparison = document(EXAMPLE, frames, "-L", "*.bias", "--sort", "err")["tensors"]
+    assert len(comparison) == 10 and all(row["name"].endswith(".bias") for row in comparison)
+    assert [row["nmse"] for row in comparison] == sorted(
+        (r["nmse"] for r in comparison), reverse=True
+    )
     names = [row["name"] for row in document(EXAMPLE, frames, "--sort", "name")["tensors"]]
     assert names == sorted(names)
     sizes = [row["values"] for row in document(EXAMPLE, frames, "--sort", "size")["tensors"]]
@@ -106,29 +108,29 @@ def test_rows_are_chosen_and_sorted(frames: Path) -> None:
     assert "no tensor matches" in run(EXAMPLE, frames, "-L", "none", code=2).stderr
 
 
-def test_files_that_do_not_match(tmp_path: Path) -> None:
+def test_unmatched_tensors_fail(tmp_path: Path) -> None:
     x = normal(3, 4)
     a = npz(tmp_path / "a.npz", x=x, only=x, turned=x, wave=np.ones(3, np.complex64))
     b = npz(tmp_path / "b.npz", x=-x, turned=x.T, new=x)
-    found = document(a, b, code=1)
-    rows = {row["name"]: row for row in found["tensors"]}
+    comparison = document(a, b, code=1)
+    rows = {row["name"]: row for row in comparison["tensors"]}
     assert rows["only"]["problem"] == "only in A" and rows["only"]["b"] is None
     assert rows["new"]["problem"] == "only in B" and rows["new"]["a"] is None
     assert rows["turned"]["problem"] == "another shape"
     assert rows["turned"]["b"]["shape"] == [4, 3]
     assert rows["x"]["nmse"] == pytest.approx(4) and rows["x"]["cosine"] == -1
     assert rows["x"]["sign_agreement"] == 0
-    assert found["left_out"] == ["wave"] and found["total"]["values"] == 12
-    assert "'only': only in A, and 2 more that do not match" in found["errors"][0]["message"]
+    assert comparison["left_out"] == ["wave"] and comparison["total"]["values"] == 12
+    assert "'only': only in A, and 2 more that do not match" in comparison["errors"][0]["message"]
     result = run(a, b, code=1)
     assert (
         "3x4 : 4x3" in result.stdout
-        and "left out, as no frame holds their dtype: wave" in result.stderr
+        and "skipped, as no frame can store the dtype: wave" in result.stderr
     )
     run(a, b, "-L", "x")
 
 
-def test_lone_tensors_match_whatever_their_names(tmp_path: Path) -> None:
+def test_lone_tensors_match_regardless_of_names(tmp_path: Path) -> None:
     x = normal(5)
     a = npz(tmp_path / "a.npz", x=x)
     b = tmp_path / "b.gcf"
@@ -159,8 +161,8 @@ def test_integers_must_be_equal(tmp_path: Path) -> None:
         b"".join(gcodec.encode(t, "raw", name=n) for n, t in dict(steps=steps, mask=mask).items())
         + gcodec.encode(x, "minmax", name="x")
     )
-    found = document(a, b)
-    rows = {row["name"]: row for row in found["tensors"]}
+    comparison = document(a, b)
+    rows = {row["name"]: row for row in comparison["tensors"]}
     assert rows["steps"] == {
         "name": "steps",
         "a": {"dtype": "int64", "shape": [3]},
@@ -169,24 +171,24 @@ def test_integers_must_be_equal(tmp_path: Path) -> None:
         "values": 3,
         "unequal": 0,
     }
-    assert found["integers"] == {"tensors": 2, "unequal": 0} and found["left_out"] == []
-    assert found["total"]["values"] == 4  # errors are of floats alone
+    assert comparison["integers"] == {"tensors": 2, "unequal": 0} and comparison["left_out"] == []
+    assert comparison["total"]["values"] == 4  # errors count floats only
     assert run(a, b).stdout.count("equal") == 2
-    # One in 2^62 is not equal, though float64 cannot tell.
+    # A difference of 1 in 2^62 counts, although float64 cannot represent it.
     c = npz(tmp_path / "c.npz", steps=steps + np.array([0, 1, 0]), mask=~mask, x=x)
-    found = document(a, c, code=1)
-    rows = {row["name"]: row for row in found["tensors"]}
+    comparison = document(a, c, code=1)
+    rows = {row["name"]: row for row in comparison["tensors"]}
     assert rows["steps"]["unequal"] == 1 and not rows["steps"]["passes"]
     assert rows["mask"]["unequal"] == 2 and rows["x"]["passes"]
-    assert found["integers"] == {"tensors": 2, "unequal": 2}
-    told = "'steps' is int64: 1 of 3 values differ, and 1 more that differ"
-    assert found["errors"][0]["message"] == told
+    assert comparison["integers"] == {"tensors": 2, "unequal": 2}
+    message = "'steps' is int64: 1 of 3 values differ, and 1 more that differ"
+    assert comparison["errors"][0]["message"] == message
     result = run(a, c, "--sort", "err", code=1)
     assert "1 differ" in result.stdout and "2 differ" in result.stdout
-    # Numbers count, not widths; a lost tensor and one of floats do not match.
+    # Values count, not widths; a missing tensor and one of floats do not match.
     d = npz(tmp_path / "d.npz", steps=steps.astype(object).astype(np.int64), mask=mask * 1.0)
-    found = document(a, d, "-L", "steps", "-L", "mask", code=1)
-    problems = [row.get("problem") for row in found["tensors"]]
+    comparison = document(a, d, "-L", "steps", "-L", "mask", code=1)
+    problems = [row.get("problem") for row in comparison["tensors"]]
     assert problems == [None, "another dtype"]
     e = npz(tmp_path / "e.npz", x=x)
     assert document(a, e, code=1)["tensors"][0]["problem"] == "only in A"
@@ -199,9 +201,9 @@ def test_unreadable_files(frames: Path, tmp_path: Path) -> None:
     data = bytearray(frames.read_bytes())
     data[-1] ^= 1  # the checksum of the last payload
     cut.write_bytes(data)
-    found = document(EXAMPLE, cut, code=1)
-    assert [row.get("problem") for row in found["tensors"]].count("unreadable") == 1
-    assert "payload's checksum" in found["errors"][0]["message"]
+    comparison = document(EXAMPLE, cut, code=1)
+    assert [row.get("problem") for row in comparison["tensors"]].count("unreadable") == 1
+    assert "payload's checksum" in comparison["errors"][0]["message"]
     cut.write_bytes(b"")
     assert "empty" in run(EXAMPLE, cut, code=1).stderr
     cut.write_bytes(gcodec.encode(normal(2), "raw", name="w") * 2)
@@ -211,7 +213,7 @@ def test_unreadable_files(frames: Path, tmp_path: Path) -> None:
     assert document(EXAMPLE, tmp_path / "cut.gcf", code=3)["total"] is None
 
 
-def test_names_are_harmless(tmp_path: Path) -> None:
+def test_names_are_escaped(tmp_path: Path) -> None:
     name = "[red]x[/red]\x1b[31m\n"
     a = tmp_path / "a.gcf"
     a.write_bytes(b"".join(gcodec.encode(normal(2), "raw", name=n) for n in (name, "y")))
@@ -223,7 +225,7 @@ def test_names_are_harmless(tmp_path: Path) -> None:
 # --- differences
 
 
-def test_integers_of_different_widths_are_compared_as_numbers() -> None:
+def test_integers_of_different_widths_compare_as_numbers() -> None:
     small, large = np.array([0, 1, 255], np.uint8), np.array([0, 1, 255], np.uint64)
     assert unequal(small, large) == unequal(large, small.astype(np.int16)) == 0
     minus, top = np.array([-1, 0]), np.array([2**64 - 1, 2**63], np.uint64)
@@ -236,7 +238,7 @@ def test_integers_of_different_widths_are_compared_as_numbers() -> None:
     assert unequal(many[:0], many[:0]) == 0
 
 
-def test_special_values() -> None:
+def test_differences_of_special_values() -> None:
     a = np.array([1, np.nan, np.inf, -0.0], np.float32)
     same = difference(a, a.copy())
     assert (same.nmse, same.max_error, same.cosine, same.sign_agreement) == (0, 0, 1, 1)
@@ -253,23 +255,23 @@ def test_special_values() -> None:
 
 
 @pytest.mark.parametrize("unit", [1e-300, 1e-160, 1.0, 1e160, 1e300])
-def test_no_square_overflows_or_vanishes(unit: float) -> None:
+def test_squares_neither_overflow_nor_underflow(unit: float) -> None:
     a = np.array([3.0, -4.0]) * unit
-    found = difference(a, a * 1.5)
-    assert found.nmse == pytest.approx(0.25) and found.cosine == pytest.approx(1)
-    assert found.norm_a == pytest.approx(5 * unit)
+    comparison = difference(a, a * 1.5)
+    assert comparison.nmse == pytest.approx(0.25) and comparison.cosine == pytest.approx(1)
+    assert comparison.norm_a == pytest.approx(5 * unit)
     near = difference(np.array([1e150, 0]), np.array([1e150, 1e-160]))
     assert near.max_error == 1e-160
 
 
-def test_parts_are_as_the_whole() -> None:
+def test_differences_of_parts_combine() -> None:
     a, b = normal(3000), normal(3000, seed=1)
     parts = [difference(a[i : i + 1000], b[i : i + 1000]) for i in (0, 1000, 2000)]
     whole, joined = difference(a, b), together(parts)
     assert joined == pytest.approx(whole, rel=1e-12)
 
 
-def test_sums_have_one_order() -> None:
+def test_sums_have_a_fixed_order() -> None:
     """Lane t of 256 adds elements t, t + 256, …; then lanes in halves."""
     a = normal(1000).astype(np.float64)
     lanes = np.zeros(256)

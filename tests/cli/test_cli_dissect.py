@@ -31,9 +31,9 @@ def run(*args: Any, code: int = 0, **more: Any) -> Result:
 
 
 def document(*args: Any, code: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run("--json", *args, code=code).stdout)
-    assert found["schema"] == "gcodec.dissect/1" and found["exit_code"] == code
-    return found
+    dissected: dict[str, Any] = json.loads(run("--json", *args, code=code).stdout)
+    assert dissected["schema"] == "gcodec.dissect/1" and dissected["exit_code"] == code
+    return dissected
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_field_of_the_worked_example(file: Path) -> None:
+def test_fields_of_the_worked_example(file: Path) -> None:
     result = run(file, "-L", "first")
     shown = [" ".join(line.split()) for line in result.stdout.splitlines()]
     # Gap 1, +, level 2; gap 2, -, level 3: 0 0 100, 100 1 110.
@@ -67,12 +67,12 @@ def test_every_field_of_the_worked_example(file: Path) -> None:
     assert "index 4 · sign 2 · level 6 · table 0 · pad 4 · norm 32" in result.stdout
 
 
-def test_totals_are_the_bits_of_the_file(file: Path) -> None:
-    found = document(file, "--full")
-    assert found["bits"] == sum(found["totals"].values()) == 8 * file.stat().st_size
-    assert {"header", "index", "sign", "level", "table", "pad"} <= found["totals"].keys()
+def test_totals_count_all_bits_of_the_file(file: Path) -> None:
+    dissected = document(file, "--full")
+    assert dissected["bits"] == sum(dissected["totals"].values()) == 8 * file.stat().st_size
+    assert {"header", "index", "sign", "level", "table", "pad"} <= dissected["totals"].keys()
     at = 0
-    for number, frame in enumerate(found["frames"]):
+    for number, frame in enumerate(dissected["frames"]):
         assert frame["number"] == number and 8 * frame["start"] == at
         for field in frame["fields"]:
             start, stop = field["bits"]
@@ -83,29 +83,29 @@ def test_totals_are_the_bits_of_the_file(file: Path) -> None:
         assert frame["error"] is None
     values = {
         element: value
-        for field in found["frames"][1]["fields"]
+        for field in dissected["frames"][1]["fields"]
         if "decoded" in field
         for element, value in enumerate(field["decoded"], field["element"])
     }
     assert [values[i] for i in range(4)] == [2.5, 0, -3.75, 0]
 
 
-def test_names_are_harmless(file: Path) -> None:
+def test_names_are_escaped(file: Path) -> None:
     result = run(file)
     assert "\x1b" not in result.stdout and "\u202e" not in result.stdout
     assert "[red]x[/red]\\x1b[31m\\n\\u202e" in result.stdout
     assert document(file)["frames"][2]["name"] == EVIL
 
 
-def test_frames_and_places_are_chosen(file: Path) -> None:
-    found = document(file, "-L", "second")
-    assert [frame["name"] for frame in found["frames"]] == ["second"]
-    first = found["frames"][0]["fields"][-3]["bits"][0]
+def test_frames_and_offsets_are_selected(file: Path) -> None:
+    dissected = document(file, "-L", "second")
+    assert [frame["name"] for frame in dissected["frames"]] == ["second"]
+    first = dissected["frames"][0]["fields"][-3]["bits"][0]
     place = f"{first // 8:#x}.{first % 8}"
-    chosen = document(file, "--at", place)
-    assert [frame["number"] for frame in chosen["frames"]] == [1, 2]
-    assert chosen["frames"][0]["fields"][0]["bits"][0] == first
-    assert chosen["frames"][0]["totals"] == found["frames"][0]["totals"]
+    later = document(file, "--at", place)
+    assert [frame["number"] for frame in later["frames"]] == [1, 2]
+    assert later["frames"][0]["fields"][0]["bits"][0] == first
+    assert later["frames"][0]["totals"] == dissected["frames"][0]["totals"]
     assert f"{first // 8:#06x}" in run(file, "--at", first // 8).stdout
 
 
@@ -117,7 +117,7 @@ def test_limit_and_digits(file: Path) -> None:
     assert document(file, "--limit", "0")["totals"] == document(file, "--full")["totals"]
 
 
-def test_damage_ends_it(file: Path, tmp_path: Path) -> None:
+def test_output_ends_at_damage(file: Path, tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     frame = gcodec.encode(X, "qsgd:s=4,form=sparse", seed=1, name="first")
     data[len(frame) - 6] = 0xB4  # a gap of 65 bits
@@ -128,10 +128,10 @@ def test_damage_ends_it(file: Path, tmp_path: Path) -> None:
     assert f"{len(frame) - 6:#06x}" in result.stdout.splitlines()[-2]
     assert "!!" in result.stdout.splitlines()[-2]
     assert result.stderr.startswith(f"gcodec: {broken}: frame 0 'first': ")
-    found = document(broken, code=1)
-    assert found["frames"][0]["error"]["offset"] == f"{len(frame) - 6:#06x}"
-    assert found["errors"][0]["offset"] == len(frame) - 6
-    # Only the checksum tells.
+    dissected = document(broken, code=1)
+    assert dissected["frames"][0]["error"]["offset"] == f"{len(frame) - 6:#06x}"
+    assert dissected["errors"][0]["offset"] == len(frame) - 6
+    # Only the checksum detects this error.
     data = bytearray(file.read_bytes())
     data[len(frame) - 1] ^= 1
     broken.write_bytes(data)
@@ -140,21 +140,21 @@ def test_damage_ends_it(file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 5, 20, 30])
-def test_files_that_end_too_early(file: Path, tmp_path: Path, size: int) -> None:
+def test_truncated_files(file: Path, tmp_path: Path, size: int) -> None:
     cut = tmp_path / "cut.gcf"
     cut.write_bytes(file.read_bytes()[:size])
-    found = document(cut, code=1)
-    assert found["frames"][0]["error"]["kind"] == "Truncated"
-    assert found["bits"] <= 8 * size
+    dissected = document(cut, code=1)
+    assert dissected["frames"][0]["error"]["kind"] == "Truncated"
+    assert dissected["bits"] <= 8 * size
 
 
-def test_what_is_no_frame(tmp_path: Path) -> None:
+def test_files_that_contain_no_frame(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     path.write_bytes(b"")
     assert "empty" in run(path, code=1).stderr
     assert document(path, code=1)["frames"] == []
     path.write_bytes(b"PK\x03\x04")
-    assert "this is no frame" in run(path, code=1).stderr
+    assert "not a frame" in run(path, code=1).stderr
     assert "no such file" in run(tmp_path / "none", code=2).stderr
     frame = bytearray(gcodec.encode(X, "sign"))
     frame[3] = 2
@@ -186,10 +186,10 @@ def test_tags(tmp_path: Path) -> None:
     assert "the tag of this key" in run(path, "--key-file", key, code=1).stderr
 
 
-def test_only_headers_of_other_frames_are_read(tmp_path: Path) -> None:
-    """A file of which most is a hole, larger than memory would be."""
+def test_payloads_of_unselected_frames_are_not_read(tmp_path: Path) -> None:
+    """Most of the file is a hole that exceeds the memory."""
     head = bytearray(gcodec.encode(np.zeros(8, np.float32), "raw", name="w"))
-    start = len(head) - 4 - 32 - 4 - 2  # where the payload's bits are told: 256
+    start = len(head) - 4 - 32 - 4 - 2  # the field with the bits of the payload, 256
     nbits = b"\x80\x80\x80\x80\x80\x02"  # 2^36
     large = bytes(head[:start]) + nbits
     large += crc32c(large)
@@ -199,35 +199,35 @@ def test_only_headers_of_other_frames_are_read(tmp_path: Path) -> None:
         file.write(large)
         file.seek(2**33 + 4, 1)
         file.write(small)
-    found = document(path, "-L", "last")
-    assert [frame["name"] for frame in found["frames"]] == ["last"]
-    assert found["bits"] == 8 * len(small)
+    dissected = document(path, "-L", "last")
+    assert [frame["name"] for frame in dissected["frames"]] == ["last"]
+    assert dissected["bits"] == 8 * len(small)
 
 
 # --- docs/dissect.md
 
 
-def test_captures_are_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_output_matches_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("captures", ROOT / "tools" / "captures.py")
     assert spec is not None and spec.loader is not None
     captures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(captures)
-    found = captures.captures(ROOT / "docs" / "dissect.md")
-    assert len(found) == 3
+    captured_calls = captures.captures(ROOT / "docs" / "dissect.md")
+    assert len(captured_calls) == 3
     monkeypatch.chdir(ROOT)
-    for call, shown in found:
+    for call, shown in captured_calls:
         result = CliRunner().invoke(cli, shlex.split(call)[1:])
         assert result.exit_code == 0, result.output
         lines = (result.stdout + result.stderr).splitlines()
         assert [line.rstrip() for line in lines] == shown.splitlines()
 
 
-def test_the_example_is_what_encode_makes() -> None:
+def test_example_file_matches_encode() -> None:
     specs = {"fc.bias": "qsgd:s=4", "fc.weight": "minifloat:code=rans,table=empirical"}
-    made = []
+    frames = []
     with open_dump(ROOT / "examples" / "resnet8_digits_step0300.safetensors") as dump:
         for entry in dump.entries:
             if spec := specs.get(entry.name):
                 seed = derive_seed(0, name=entry.name)
-                made.append(gcodec.encode(dump.load(entry), spec, seed=seed, name=entry.name))
-    assert (ROOT / "examples" / "fc.gcf").read_bytes() == b"".join(made)
+                frames.append(gcodec.encode(dump.load(entry), spec, seed=seed, name=entry.name))
+    assert (ROOT / "examples" / "fc.gcf").read_bytes() == b"".join(frames)

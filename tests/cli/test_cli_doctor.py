@@ -1,4 +1,4 @@
-"""`gcodec doctor`: it finds what is wrong, and says so by its exit code."""
+"""`gcodec doctor`: it detects problems, and reports them by its exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import gcodec
-from gcodec.cli import host, self_test
+from gcodec.analysis import host, self_test
 from gcodec.cli.main import cli
 from gcodec.cli.verbs import doctor
 from gcodec.codecs.raw import Raw
@@ -31,24 +31,24 @@ def checks(*args, code=0):
     return {check["name"]: check for check in document["checks"]}
 
 
-def test_all_is_well():
-    found = checks()
-    assert all(check["ok"] for check in found.values())
-    assert {f"codec {name}" for name in gcodec.codecs()} <= found.keys()
-    assert {*host.NEEDED, "Python", "threads", "kernel cache", "GPU"} <= found.keys()
-    assert found["numpy"]["found"] == np.__version__
-    assert gcodec.__version__ in found["gcodec"]["found"]
-    assert sys.executable in found["Python"]["found"]
+def test_installation_passes_all_checks():
+    results = checks()
+    assert all(check["ok"] for check in results.values())
+    assert {f"codec {name}" for name in gcodec.codecs()} <= results.keys()
+    assert {*host.NEEDED, "Python", "threads", "kernel cache", "GPU"} <= results.keys()
+    assert results["numpy"]["found"] == np.__version__
+    assert gcodec.__version__ in results["gcodec"]["found"]
+    assert sys.executable in results["Python"]["found"]
 
 
-def test_text_and_quiet():
+def test_text_and_quiet_output():
     text = run("--no-self-test").stdout
-    assert text.splitlines()[-1] == "all is well"
+    assert text.splitlines()[-1] == "all checks passed"
     assert "codec raw" not in text
     assert run("--no-self-test", "-q").output == ""
 
 
-def test_a_cache_that_cannot_be_used(tmp_path, monkeypatch):
+def test_unusable_cache_fails(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "file"))
     result = run("--no-self-test", "-q", code=1)
@@ -56,7 +56,7 @@ def test_a_cache_that_cannot_be_used(tmp_path, monkeypatch):
     assert "set GCODEC_CACHE_DIR" in result.stdout
 
 
-def test_a_cache_that_others_could_exchange(tmp_path, monkeypatch):
+def test_cache_writable_by_others_fails(tmp_path, monkeypatch):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "open" / "cache"))
@@ -65,7 +65,7 @@ def test_a_cache_that_others_could_exchange(tmp_path, monkeypatch):
     assert "set GCODEC_CACHE_DIR" in cache["advice"]
 
 
-def test_a_cache_that_cannot_be_written_will_do_if_it_is_complete(tmp_path, monkeypatch):
+def test_read_only_cache_passes_if_complete(tmp_path, monkeypatch):
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(store.Directory, "is_writable", lambda self: False)
     cache = checks("--no-self-test", code=1)["kernel cache"]
@@ -74,37 +74,39 @@ def test_a_cache_that_cannot_be_written_will_do_if_it_is_complete(tmp_path, monk
     assert checks("--no-self-test")["kernel cache"]["ok"]
 
 
-def test_a_disabled_compiler(monkeypatch):
-    """Each codec would fail in the same way, so none is tried."""
+def test_disabled_compiler(monkeypatch):
+    """Every codec would fail in the same way, so the self-test is skipped."""
     monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
-    found = checks(code=1)
-    assert [name for name, check in found.items() if not check["ok"]] == ["compiler"]
-    assert "NUMBA_DISABLE_JIT" in found["compiler"]["found"]
+    results = checks(code=1)
+    assert [name for name, check in results.items() if not check["ok"]] == ["compiler"]
+    assert "NUMBA_DISABLE_JIT" in results["compiler"]["found"]
 
 
-def test_a_wrong_number_of_threads(monkeypatch):
+def test_invalid_thread_count_fails(monkeypatch):
     monkeypatch.setenv("GCODEC_NUM_THREADS", "many")
     assert not checks("--no-self-test", code=1)["threads"]["ok"]
 
 
-def test_what_is_missing_or_old(monkeypatch):
-    monkeypatch.setattr(host, "least_versions", lambda: {"numpy": "999.1", "scipy": "1.0"})
+def test_missing_and_outdated_distributions_fail(monkeypatch):
+    monkeypatch.setattr(host, "minimum_versions", lambda: {"numpy": "999.1", "scipy": "1.0"})
     monkeypatch.setattr(host, "NEEDED", ("numpy", "scipy", "no-such-distribution"))
-    found = checks("--no-self-test", code=1)
-    assert not found["numpy"]["ok"] and found["numpy"]["advice"] == "pip install 'numpy>=999.1'"
-    assert found["scipy"]["ok"]
-    assert found["no-such-distribution"]["found"] == "is not installed"
+    results = checks("--no-self-test", code=1)
+    assert (
+        not results["numpy"]["ok"] and results["numpy"]["advice"] == "pip install 'numpy>=999.1'"
+    )
+    assert results["scipy"]["ok"]
+    assert results["no-such-distribution"]["found"] == "is not installed"
 
 
-def test_a_codec_that_fails_is_named(monkeypatch):
+def test_failing_codec_is_named(monkeypatch):
     monkeypatch.setattr(self_test, "failures", lambda codec, x: ["it is odd"] * (codec.id == 1))
-    found = checks(code=1)
-    assert found["codec raw"]["found"] == "it is odd"
-    assert [name for name, check in found.items() if not check["ok"]] == ["codec raw"]
+    results = checks(code=1)
+    assert results["codec raw"]["found"] == "it is odd"
+    assert [name for name, check in results.items() if not check["ok"]] == ["codec raw"]
 
 
 @pytest.mark.parametrize(
-    ("version", "least", "older"),
+    ("version", "minimum", "older"),
     [
         ("1.26.4", "1.26", False),
         ("1.9", "1.26", True),
@@ -113,15 +115,15 @@ def test_a_codec_that_fails_is_named(monkeypatch):
         ("3", "2.9", False),
     ],
 )
-def test_versions(version, least, older):
-    assert host.is_older(version, least) is older
+def test_version_comparison(version, minimum, older):
+    assert host.is_older(version, minimum) is older
 
 
-# --- what the self-test finds
+# --- self-test
 
 
 class Halved(Raw):
-    """Sends half of each value, and says that it sends all."""
+    """A codec that halves the values, but claims to be lossless."""
 
     def _quantize(self, values, seed, prior):
         return super()._quantize(values / 2, seed, prior)
@@ -131,14 +133,14 @@ class Halved(Raw):
 
 
 class Unlucky(Raw):
-    """Fails."""
+    """A codec that refuses all tensors."""
 
     def _encode(self, values, seed, prior):
         raise gcodec.ParameterError("no")
 
 
 class Restless(Raw):
-    """Never sends the same twice."""
+    """A codec whose frames are not reproducible."""
 
     def _encode(self, values, seed, prior):
         noise = np.random.default_rng().normal(size=values.size).astype(np.float32)
@@ -146,14 +148,14 @@ class Restless(Raw):
 
 
 class Biased(TernGrad):
-    """Says that it is unbiased, but rounds with one seed for ever."""
+    """A codec that claims to be unbiased, but always rounds with the same seed."""
 
     def _with_scale(self, values, scale, seed):
         return super()._with_scale(values, scale, 1)
 
 
 class Longer(Raw):
-    """Takes more bytes than it says."""
+    """A codec whose frames exceed the announced size."""
 
     def max_payload_nbits(self, n):
         return 8
@@ -162,19 +164,19 @@ class Longer(Raw):
 @pytest.mark.parametrize(
     ("codec", "message"),
     [
-        (Halved(), "above 1 - contraction"),
+        (Halved(), "exceeds 1 - contraction"),
         (Unlucky(), "ParameterError: no"),
-        (Restless(), "two calls give two frames"),
+        (Restless(), "two calls return different frames"),
         (Biased(clip=0.0), "biased: "),
         (Longer(), "longer than max_encoded_nbytes"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_lies_are_found(codec, message):
+def test_self_test_detects_broken_promises(codec, message):
     assert any(message in one for one in self_test.failures(codec, self_test.gradient()))
 
 
-def test_settings_of_laws_keep_their_word():
+def test_unbiased_settings_pass_the_self_test():
     x = self_test.gradient()
     for spec in ("terngrad:clip=0", "qsgd:bucket=64", "randomk:ratio=0.1,unbiased=yes"):
         codec = gcodec.parse(spec)
@@ -182,6 +184,6 @@ def test_settings_of_laws_keep_their_word():
         assert self_test.failures(codec, x) == []
 
 
-def test_checks_say_what_to_do():
+def test_failed_checks_have_advice():
     for check in doctor._versions():
         assert check.ok or check.advice

@@ -1,4 +1,4 @@
-"""`gcodec encode`, `decode` and `verify`: what they read and write."""
+"""`gcodec encode`, `decode` and `verify`: the files that they read and write."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def frames_file(path, *frames):
     [EXAMPLE, *sorted(p for p in DATA.iterdir() if p.suffix != ".md")],
     ids=lambda p: p.name,
 )
-def test_bytes_are_those_of_the_library(tmp_path, source, spec):
+def test_bytes_match_the_library(tmp_path, source, spec):
     target = tmp_path / "out.gcf"
     run("encode", source, "-c", spec, "-o", target, "--seed", "7")
     expected = [
@@ -81,17 +81,17 @@ def test_round_trip_keeps_names_shapes_and_dtypes(tmp_path):
     run("verify", encoded)
     for target in ("back.safetensors", "back.npz"):
         run("decode", encoded, "-o", tmp_path / target)
-        found = load(tmp_path / target)
-        assert found.keys() == tensors.keys()
+        loaded = load(tmp_path / target)
+        assert loaded.keys() == tensors.keys()
         for name, tensor in tensors.items():
-            assert found[name].dtype == tensor.dtype
-            assert found[name].shape == tensor.shape
-            assert found[name].tobytes() == tensor.tobytes()
+            assert loaded[name].dtype == tensor.dtype
+            assert loaded[name].shape == tensor.shape
+            assert loaded[name].tobytes() == tensor.tobytes()
     run("decode", encoded, "--force")
     assert load(source).keys() == tensors.keys()
 
 
-def test_summary_and_document_of_encode(tmp_path):
+def test_summary_and_json_of_encode(tmp_path):
     target = tmp_path / "a.gcf"
     result = run("encode", EXAMPLE, "-c", "mxnet-2bit", "-o", target)
     nbytes = target.stat().st_size
@@ -107,7 +107,7 @@ def test_summary_and_document_of_encode(tmp_path):
     assert file["bits_per_value"] == bits
 
 
-def test_tensors_that_cannot_meet_a_target_are_named_once(tmp_path):
+def test_missed_targets_are_reported_once(tmp_path):
     weights = {"fc.weight": gaussian(60, 50), "fc.bias": gaussian(32), "few": gaussian(3)}
     source, target = dump(tmp_path, **weights), tmp_path / "a.gcf"
     command = ["encode", source, "-c", "ecsq:bits=1.5", "-o", target, "--force"]
@@ -130,7 +130,7 @@ def test_tensors_that_cannot_meet_a_target_are_named_once(tmp_path):
     assert target.read_bytes() == before
 
 
-def test_an_existing_output_is_kept_unless_forced(tmp_path):
+def test_existing_output_needs_force(tmp_path):
     source = dump(tmp_path)
     target = tmp_path / "dump.gcf"
     target.write_bytes(b"mine")
@@ -138,7 +138,7 @@ def test_an_existing_output_is_kept_unless_forced(tmp_path):
     assert refused.stderr == f"gcodec: {target}: exists already; pass --force to replace it\n"
     assert target.read_bytes() == b"mine"
     run("encode", source, "-c", "raw", "--force")
-    run("decode", target, code=2)  # it would replace the dump itself
+    run("decode", target, code=2)  # decoding would replace the dump
 
 
 def test_several_inputs(tmp_path):
@@ -148,7 +148,7 @@ def test_several_inputs(tmp_path):
     assert {p.name for p in out.iterdir()} == {"one.gcf", "two.gcf"}
     run("encode", one, two, "-c", "raw")
     assert (tmp_path / "two.gcf").read_bytes() == (out / "two.gcf").read_bytes()
-    # The .gcf files that now lie there are not taken for dumps.
+    # The new .gcf files in the directory are no dumps.
     run("encode", tmp_path, "-c", "raw", "--force")
     assert run("verify", tmp_path).stdout.count(": ok") == 2
     clash = run("encode", DATA, "-c", "raw", "-o", out, code=2)
@@ -156,7 +156,7 @@ def test_several_inputs(tmp_path):
     assert "there is no .gcf file here" in run("verify", DATA, code=2).stderr
 
 
-def test_tensors_that_no_codec_takes(tmp_path):
+def test_unsupported_dtypes_are_refused(tmp_path):
     source = dump(tmp_path, **{"w": gaussian(3), "fft[0].wave": np.ones(5, np.complex64)})
     refused = run("encode", source, "-c", "raw", code=3)
     assert "tensor 'fft[0].wave' is complex64" in refused.stderr
@@ -180,7 +180,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
-def test_a_whole_dump_comes_back(tmp_path, suffix):
+def test_whole_dump_round_trips(tmp_path, suffix):
     source = dump(tmp_path, "whole.safetensors", **WHOLE)
     result = run("encode", source, "-c", "raw")
     assert "11 tensors of integers or booleans as raw: " in result.stdout
@@ -191,17 +191,17 @@ def test_a_whole_dump_comes_back(tmp_path, suffix):
         assert "num_batches_tracked" in run(verb, encoded).stdout
     back = tmp_path / f"back{suffix}"
     run("decode", encoded, "-o", back)
-    found = load(back)
-    assert found.keys() == WHOLE.keys()
+    loaded = load(back)
+    assert loaded.keys() == WHOLE.keys()
     for name, tensor in WHOLE.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape), name
-        assert found[name].tobytes() == tensor.tobytes(), name
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
+        assert loaded[name].tobytes() == tensor.tobytes(), name
     for one in (encoded, back):
         run("compare", source, one, "--max-err", "0")
 
 
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [
         ("-c", "ecsq:nmse=0.01"),
         ("-c", "raw:dtype=float16"),
@@ -211,11 +211,11 @@ def test_a_whole_dump_comes_back(tmp_path, suffix):
     ],
     ids=str,
 )
-def test_integers_travel_as_raw_whatever_the_codec(tmp_path, how):
+def test_integers_are_stored_as_raw_by_every_codec(tmp_path, options):
     source = dump(tmp_path, **WHOLE)
     rules = tmp_path / "policy.json"
     rules.write_text('{"*": "topk:ratio=0.5"}')
-    args = [str(rules) if arg == "{}" else arg for arg in how]
+    args = [str(rules) if arg == "{}" else arg for arg in options]
     document = json.loads(run("encode", source, *args, "--json").stdout)
     kept = [name for name, tensor in WHOLE.items() if tensor.dtype.kind in "iub"]
     assert sorted(document["files"][0]["integers"]) == sorted(kept) and len(kept) == 11
@@ -231,20 +231,20 @@ def test_integers_travel_as_raw_whatever_the_codec(tmp_path, how):
             assert frame.codec != gcodec.parse("raw") or "auto" in str(args)
 
 
-def test_a_state_dict_of_torch_comes_back(tmp_path):
+def test_stored_torch_state_dict_round_trips(tmp_path):
     source = ROOT / "tests" / "dumps" / "whole_model.pt"
     run("encode", source, "-c", "raw", "-o", tmp_path / "a.gcf")
     run("decode", tmp_path / "a.gcf", "-o", tmp_path / "back.npz")
-    tensors, found = load(source), load(tmp_path / "back.npz")
-    assert found.keys() == tensors.keys()
+    tensors, loaded = load(source), load(tmp_path / "back.npz")
+    assert loaded.keys() == tensors.keys()
     assert {tensor.dtype.kind for tensor in tensors.values()} == {"f", "i", "u", "b", "V"}
     assert tensors["1.num_batches_tracked"].shape == () and tensors["empty"].shape == (0, 3)
     for name, tensor in tensors.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
-        assert found[name].tobytes() == tensor.tobytes()
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape)
+        assert loaded[name].tobytes() == tensor.tobytes()
 
 
-def test_a_state_dict_of_an_installed_torch_comes_back(tmp_path):
+def test_new_torch_state_dict_round_trips(tmp_path):
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     model(torch.zeros(2, 1, 5, 5))
@@ -266,12 +266,12 @@ def test_a_state_dict_of_an_installed_torch_comes_back(tmp_path):
     model.load_state_dict(back)
 
 
-def test_policy_for_nan(tmp_path):
+def test_nonfinite_option(tmp_path):
     x = gaussian(5)
     x[3] = np.nan
     source = dump(tmp_path, x=x)
     refused = run("encode", source, "-c", "raw", code=1)
-    assert "tensor 'x' holds 1 NaN or Inf, the first at flat index 3" in refused.stderr
+    assert "tensor 'x' contains 1 NaN or Inf, the first at flat index 3" in refused.stderr
     assert list(tmp_path.iterdir()) == [source]
     for policy in ("zero", "propagate"):
         target = tmp_path / f"{policy}.gcf"
@@ -283,7 +283,7 @@ def test_policy_for_nan(tmp_path):
 
 
 @pytest.mark.parametrize("spec", ["nope", "raw:x=1", "mxnet-2bit:threshold=-1", "raw:"])
-def test_bad_specs_are_usage_errors(tmp_path, spec):
+def test_invalid_specs_are_usage_errors(tmp_path, spec):
     assert run("encode", dump(tmp_path), "-c", spec, code=2).stderr.startswith("gcodec: ")
     run("inspect", tmp_path, "-c", spec, code=2)
 
@@ -291,7 +291,7 @@ def test_bad_specs_are_usage_errors(tmp_path, spec):
 # --- decode
 
 
-def test_frames_without_a_name_are_numbered(tmp_path):
+def test_unnamed_frames_are_numbered(tmp_path):
     x = gaussian(3)
     named = gcodec.encode(x, "raw", name="w")
     path = frames_file(tmp_path / "a.gcf", gcodec.encode(x, "raw"), named, gcodec.encode(x, "raw"))
@@ -299,7 +299,7 @@ def test_frames_without_a_name_are_numbered(tmp_path):
     assert load(tmp_path / "a.safetensors").keys() == {"tensor0", "w", "tensor1"}
 
 
-def test_two_frames_of_one_name_are_refused(tmp_path):
+def test_duplicate_names_are_refused(tmp_path):
     frame = gcodec.encode(gaussian(3), "raw", name="w\x1b")
     path = frames_file(tmp_path / "a.gcf", frame, frame)
     assert r"two frames are named 'w\x1b'" in run("decode", path, code=3).stderr
@@ -315,19 +315,19 @@ OUTSIDE += ["a\\..\\..\\x", ".. /x", "a/.../x", "..", "\\\\host\\share\\x"]
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_names_that_leave_the_folder_of_an_archive(tmp_path, name):
+def test_names_outside_the_archive_are_refused(tmp_path, name):
     path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw", name=name))
     refused = run("decode", path, "-o", tmp_path / "a.npz", code=3)
     assert "must be a path within the archive" in refused.stderr
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(gcodec.ParameterError, match="name of a tensor"):
         write_dump(tmp_path / "b.npz", [(name, gaussian(3))])
-    # These names are keys, and never paths.
+    # In this format names are keys, and never paths.
     run("decode", path, "-o", tmp_path / "a.safetensors")
     assert load(tmp_path / "a.safetensors").keys() == {name}
 
 
-def test_names_that_stay_in_the_folder_of_an_archive(tmp_path):
+def test_names_inside_the_archive_are_accepted(tmp_path):
     names = [
         "layer.0/w",
         "a\\b",
@@ -355,7 +355,7 @@ def test_decode_reads_stdin(tmp_path):
     assert "pass -o OUT" in run("decode", "-", input=frame, code=2).stderr
 
 
-def test_decode_of_unsuitable_names(tmp_path):
+def test_decode_refuses_invalid_file_names(tmp_path):
     path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw"))
     assert ".safetensors or .npz" in run("decode", path, "-o", tmp_path / "a.pt", code=2).stderr
     assert "no such file" in run("decode", tmp_path / "b.gcf", code=2).stderr
@@ -363,10 +363,10 @@ def test_decode_of_unsuitable_names(tmp_path):
     assert (document["schema"], document["values"]) == ("gcodec.decode/1", 3)
 
 
-# --- verify, and what all make of damage
+# --- verify, and damaged files
 
 
-def test_every_flipped_byte_and_every_cut_is_found(tmp_path):
+def test_verify_detects_flipped_bytes_and_truncation(tmp_path):
     good = gcodec.encode(gaussian(9), "mxnet-2bit", name="w")
     for at in range(len(good)):
         bad = bytearray(good)
@@ -387,7 +387,7 @@ def test_every_flipped_byte_and_every_cut_is_found(tmp_path):
             assert "frame 1" in error["message"]
 
 
-def test_damage_is_told_with_its_place(tmp_path):
+def test_damage_is_reported_with_its_offset(tmp_path):
     good = gcodec.encode(gaussian(9), "raw", name="w")
     bad = bytearray(good)
     bad[-6] ^= 1
@@ -398,7 +398,7 @@ def test_damage_is_told_with_its_place(tmp_path):
         result = run(*args, path, code=1)
         assert result.stderr == f"gcodec: {path}: {message} {place}\n"
         assert result.stdout == ""
-    assert "2 frames" in run("inspect", path).stdout  # which reads headers only
+    assert "2 frames" in run("inspect", path).stdout  # inspect reads only headers
     bad[10] ^= 1  # in its name
     frames_file(path, good, bytes(bad))
     message = f"frame 1: the header's checksum is wrong (at byte {len(good) + 15})"
@@ -406,22 +406,25 @@ def test_damage_is_told_with_its_place(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_payload_that_does_not_unpack_is_told_with_its_place(tmp_path):
+def test_invalid_payload_is_reported_with_its_offset(tmp_path):
     codec = gcodec.parse("mxnet-2bit")
     payload = codec.encode(gaussian(9))
     data = payload.data.copy()
-    data[0] = 0b01000000  # a code that stands for nothing
+    data[0] = 0b01000000  # an invalid code
     forged = payload._replace(data=data)
     frame = gcodec.Frame(codec, "float32", (9,), forged, "w").to_bytes()
     good = gcodec.encode(gaussian(3), "raw")
     path = frames_file(tmp_path / "a.gcf", good, frame)
     result = run("verify", path, code=1)
     start = len(good) + frame.index(data.tobytes())
-    assert f"frame 1 'w': the code 01 stands for nothing (at byte {start})" in result.stderr
-    assert "the code 01" in run("decode", path, code=1).stderr
+    assert (
+        f"frame 1 'w': a field of two bits holds the invalid code 01 (at byte {start})"
+        in result.stderr
+    )
+    assert "the invalid code 01" in run("decode", path, code=1).stderr
 
 
-def test_limits_are_kept(tmp_path):
+def test_limits_are_enforced(tmp_path):
     frame = gcodec.encode(gaussian(100), "raw")
     path = frames_file(tmp_path / "a.gcf", frame)
     for verb in ("verify", "decode", "inspect"):

@@ -1,4 +1,4 @@
-"""The help of every verb: it is light, fits, and its examples run."""
+"""The help of every verb: it is complete, fits, and its examples run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from example_files import make
 
 from gcodec.cli.main import EXAMPLES, cli
-from gcodec.cli.verb import EXIT_CODES, Verb
+from gcodec.cli.options import Verb
+from gcodec.cli.outcome import EXIT_CODES
 
 CONTEXT = click.Context(cli)
 VERBS = {name: cli.get_command(CONTEXT, name) for name in cli.list_commands(CONTEXT)}
@@ -33,7 +34,7 @@ def shown(*args: str) -> str:
 
 
 @each_verb
-def test_sections(name: str) -> None:
+def test_help_has_all_sections(name: str) -> None:
     verb = VERBS[name]
     assert isinstance(verb, Verb)
     assert len(verb.examples) >= 2
@@ -41,49 +42,49 @@ def test_sections(name: str) -> None:
     sections = re.findall(r"^(\w[\w ]*):", text, re.MULTILINE)
     assert sections == ["Usage", "Options", "Examples", "Exit status"]
     assert verb.exits.keys() <= EXIT_CODES.keys() and {0, 2} <= verb.exits.keys()
-    for what, command in verb.examples:
-        assert what.endswith(".")
-        assert f"    $ {command}\n" in text, "the command is on a line of its own"
+    for purpose, command in verb.examples:
+        assert purpose.endswith(".")
+        assert f"    $ {command}\n" in text, "the command has its own line"
         words = shlex.split(command)
         assert words[:2] == ["gcodec", name]
 
 
 @each_verb
-def test_lines_fit_but_for_commands(name: str) -> None:
+def test_help_lines_fit_except_commands(name: str) -> None:
     for line in shown(name).splitlines():
         assert len(line) <= 80 or line.startswith("    $ ")
 
 
 @each_verb
-def test_every_option_is_told_about(name: str) -> None:
+def test_every_option_has_help(name: str) -> None:
     for param in VERBS[name].params:
         if isinstance(param, click.Option):
             assert param.help and param.help.endswith("."), param.opts
 
 
-def test_the_group(files: Path) -> None:
+def test_help_of_the_group(files: Path) -> None:
     text = shown()
     for shell in ("bash", "zsh", "fish"):
         assert f"_GCODEC_COMPLETE={shell}_source gcodec" in text
     for variable in ("GCODEC_NUM_THREADS", "GCODEC_CACHE_DIR", "GCODEC_CHECKED"):
         assert variable in text
-    assert all(f"  {code}  {what}\n" in text for code, what in EXIT_CODES.items())
+    assert all(f"  {code}  {purpose}\n" in text for code, purpose in EXIT_CODES.items())
     assert all(f"\n  {name} " in text for name in VERBS)
 
 
 def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let warmup find few kernels: all of them are for a machine that has them compiled."""
+    """Limit warmup to a few kernels, because compiling all of them takes too long."""
     from gcodec.runtime import jit
 
-    some = jit.kernels()[:3]
-    monkeypatch.setattr(jit, "kernels", lambda: some)
+    kernels = jit.kernels()[:3]
+    monkeypatch.setattr(jit, "kernels", lambda: kernels)
 
 
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let bench time everything but once: here, nobody looks at the times."""
-    from gcodec.cli import timing
+def short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bench measure each call once, because the tests ignore the times."""
+    from gcodec.analysis import timing
 
-    monkeypatch.setattr(timing, "_LEAST", 0.0)
+    monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)
     (rounds,) = (param for param in VERBS["bench"].params if param.name == "rounds")
     monkeypatch.setattr(rounds, "default", 1)
 
@@ -95,17 +96,17 @@ EXAMPLE_COMMANDS = [
 
 
 @pytest.mark.parametrize("command", EXAMPLE_COMMANDS)
-def test_examples(
+def test_examples_run(
     command: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each runs in a directory of its own, where nothing was written yet."""
+    """Each example runs in a new directory."""
     for path in files.iterdir():
-        (tmp_path / path.name).symlink_to(path) if path.is_file() else copy(path, tmp_path)
+        (tmp_path / path.name).symlink_to(path) if path.is_file() else copy_folder(path, tmp_path)
     monkeypatch.chdir(tmp_path)
     if "warmup" in command:
         few_kernels(monkeypatch)
     if "bench" in command:
-        hasty(monkeypatch)
+        short_measurements(monkeypatch)
     _, *args = shlex.split(command)
     result = CliRunner().invoke(cli, args)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -113,7 +114,7 @@ def test_examples(
     assert not result.stderr.startswith("gcodec:")
 
 
-def copy(folder: Path, target: Path) -> None:
+def copy_folder(folder: Path, target: Path) -> None:
     inner = target / folder.name
     inner.mkdir()
     for path in folder.iterdir():

@@ -48,7 +48,7 @@ def gaussian(n=1000, seed=0):
     return np.random.default_rng(seed).normal(size=n).astype(np.float32)
 
 
-def test_table_of_the_example():
+def test_table_of_the_example_dump():
     result = run("inspect", EXAMPLE)
     lines = result.stdout.splitlines()
     headline = "29 tensors   77,754 values   float32   306.1 KiB   model=resnet8_digits"
@@ -66,12 +66,12 @@ def test_table_of_the_example():
     assert run("inspect", "-q", EXAMPLE).stderr == ""
 
 
-def test_bits_and_errors_are_those_of_real_frames():
+def test_bits_and_errors_match_real_frames():
     spec = "mxnet-2bit:threshold=0.01"
-    found = inspected(EXAMPLE, "-c", spec)["files"][0]
+    fits = inspected(EXAMPLE, "-c", spec)["files"][0]
     squares = errors = nbytes = 0
     with open_dump(EXAMPLE) as opened:
-        for entry, row in zip(opened.entries, found["tensors"], strict=True):
+        for entry, row in zip(opened.entries, fits["tensors"], strict=True):
             x = opened.load(entry)
             seed = derive_seed(0, name=entry.name)
             frame = gcodec.encode(x, spec, seed=seed, name=entry.name)
@@ -86,13 +86,13 @@ def test_bits_and_errors_are_those_of_real_frames():
             nbytes += len(frame)
             errors += error
             squares += np.sum(wide**2)
-    (total,) = found["total"]["codecs"]
+    (total,) = fits["total"]["codecs"]
     assert total["bits_per_value"] == pytest.approx(8 * nbytes / 77_754)
     assert total["nmse"] == pytest.approx(errors / squares, rel=1e-9)
-    assert found["metadata"]["step"] == "300"
+    assert fits["metadata"]["step"] == "300"
 
 
-def test_the_nearest_distribution_is_named(tmp_path):
+def test_nearest_distribution_is_shown(tmp_path):
     random = np.random.default_rng(0)
     tensors = {
         "normal": random.normal(size=20_000),
@@ -105,17 +105,17 @@ def test_the_nearest_distribution_is_named(tmp_path):
     rows = {row["name"]: row for row in inspected(path)["files"][0]["tensors"]}
     assert rows["few"]["fits"] == rows["zeros"]["fits"] == []
     for name, beta in (("normal", 2), ("laplace", 1), ("heavy", 0.5)):
-        found = rows[name]["fits"]
-        assert [fit["w2_in_rms"] for fit in found] == sorted(fit["w2_in_rms"] for fit in found)
-        assert sorted((fit["distribution"], fit["method"]) for fit in found) == [
+        fits = rows[name]["fits"]
+        assert [fit["w2_in_rms"] for fit in fits] == sorted(fit["w2_in_rms"] for fit in fits)
+        assert sorted((fit["distribution"], fit["method"]) for fit in fits) == [
             ("gennorm", "likelihood"),
             ("gennorm", "moments"),
             ("laplace", "likelihood"),
             ("normal", "likelihood"),
         ]
-        assert found[0]["beta"] == pytest.approx(beta, rel=0.06)
-        assert found[0]["w2_in_rms"] < 0.1 and found[0]["ks"] < 0.02
-        (normal,) = (fit for fit in found if fit["distribution"] == "normal")
+        assert fits[0]["beta"] == pytest.approx(beta, rel=0.06)
+        assert fits[0]["w2_in_rms"] < 0.1 and fits[0]["ks"] < 0.02
+        (normal,) = (fit for fit in fits if fit["distribution"] == "normal")
         assert normal["sigma"] == pytest.approx(rows[name]["rms"], rel=1e-6)
         assert normal["alpha"] == pytest.approx(normal["sigma"] * 2**0.5, rel=1e-6)
     lines = run("inspect", path).stdout.splitlines()
@@ -123,7 +123,7 @@ def test_the_nearest_distribution_is_named(tmp_path):
     assert re.search(r" gennorm 0\.[45]\d  0\.\d{3} ", heavy)
 
 
-def test_names_from_files_are_harmless_and_exact_in_json(tmp_path):
+def test_names_are_escaped_in_text_and_exact_in_json(tmp_path):
     path = dump(tmp_path, **{name: gaussian(9) for name in EVIL})
     for args in (["inspect", path], ["encode", path, "-c", "raw"]):
         output = run(*args).output
@@ -135,7 +135,7 @@ def test_names_from_files_are_harmless_and_exact_in_json(tmp_path):
     assert {row["name"] for row in inspected(path)["files"][0]["tensors"]} == set(EVIL)
 
 
-def test_colour_is_for_terminals_and_does_not_come_from_names(tmp_path):
+def test_color_is_for_terminals_and_never_from_names(tmp_path):
     path = dump(tmp_path, **{"\x1b[31mevil": np.array([1, np.nan], np.float32)})
     coloured = run("inspect", path, env={"FORCE_COLOR": "1", "COLUMNS": "200"}).stdout
     assert "\x1b[31m" in coloured and r"\x1b[31mevil" in coloured
@@ -144,7 +144,7 @@ def test_colour_is_for_terminals_and_does_not_come_from_names(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])
-def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones(columns):
+def test_narrow_terminal_omits_whole_columns(columns):
     env = {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": str(columns), "TERM": "xterm"}
     result = run("inspect", EXAMPLE, "--top", "3", "-c", "sign", "-c", "minmax", env=env)
     lines = re.sub("\x1b\\[[0-9]*m", "", result.stdout).splitlines()
@@ -154,13 +154,13 @@ def test_a_narrow_terminal_gets_fewer_columns_not_cut_ones(columns):
     assert lines[-1].split()[0] == "total" and "8.4e-03" in lines[-1]
 
 
-def test_long_names_are_elided_in_the_middle(tmp_path):
+def test_long_names_are_shortened_in_the_middle(tmp_path):
     name = "first." + "x" * 100 + ".last"
     lines = run("inspect", dump(tmp_path, **{name: gaussian(9)})).stdout.splitlines()
     assert any(line.startswith("first.x") and "…" in line and ".last" in line for line in lines)
 
 
-def test_plain_ascii_where_the_stream_has_no_more(tmp_path):
+def test_ascii_stream_gets_ascii_output(tmp_path):
     path = dump(tmp_path, ü=gaussian())
     result = CliRunner(charset="ascii").invoke(cli, ["inspect", str(path)])
     assert result.exit_code == 0
@@ -168,7 +168,7 @@ def test_plain_ascii_where_the_stream_has_no_more(tmp_path):
     assert "@" in row
 
 
-def test_nonfinite_values_are_named(tmp_path):
+def test_nonfinite_values_are_located(tmp_path):
     bad = gaussian()
     bad[[17, 40]] = np.nan, np.inf
     result = run("inspect", dump(tmp_path, good=gaussian(), bad=bad), "-c", "minmax")
@@ -188,7 +188,7 @@ def test_nonfinite_values_are_named(tmp_path):
     assert row["codecs"][0]["nmse"] == pytest.approx(np.sum((wide - decoded) ** 2) / (wide @ wide))
 
 
-def test_tensors_that_are_no_gradients(tmp_path):
+def test_integer_tensors_are_no_gradients(tmp_path):
     path = dump(
         tmp_path,
         **{
@@ -209,7 +209,7 @@ def test_tensors_that_are_no_gradients(tmp_path):
     assert "rms" not in rows["bn1.steps"]
 
 
-def test_odd_tensors_divide_by_nothing(tmp_path):
+def test_degenerate_tensors_cause_no_division_by_zero(tmp_path):
     path = dump(
         tmp_path,
         empty=np.zeros((0, 3), np.float32),
@@ -232,7 +232,7 @@ def test_odd_tensors_divide_by_nothing(tmp_path):
     assert "problem" in rows["wide"]["codecs"][0]
 
 
-def test_an_empty_dump_is_an_empty_table(tmp_path):
+def test_empty_dump_has_an_empty_table(tmp_path):
     assert "0 tensors" in run("inspect", dump(tmp_path)).stdout
 
 
@@ -256,7 +256,7 @@ def test_layers_sort_and_top():
     assert "matches --layers nope" in run("inspect", EXAMPLE, "-L", "nope", code=2).stderr
 
 
-def test_large_tensors_are_sampled_and_it_says_so(tmp_path):
+def test_sampling_of_large_tensors_is_noted(tmp_path):
     x = gaussian(50_000)
     x[49_999] = np.nan
     path = dump(tmp_path, x=x)
@@ -277,7 +277,7 @@ def test_large_tensors_are_sampled_and_it_says_so(tmp_path):
     assert sum(whole["histogram"]["counts"]) == 49_999
 
 
-def test_where_the_bytes_of_frames_go(tmp_path):
+def test_sizes_of_frame_parts(tmp_path):
     path = tmp_path / "a.gcf"
     frames = [
         gcodec.encode(gaussian(10).reshape(2, 5), "mxnet-1bit", name="first"),
@@ -297,7 +297,7 @@ def test_where_the_bytes_of_frames_go(tmp_path):
     assert "first" in shown and "(frame 1)" in shown and "mxnet-1bit" in shown
 
 
-def test_codecs_lists_what_is_registered():
+def test_codecs_lists_all_registered_codecs():
     lines = run("codecs").stdout.splitlines()
     for name in gcodec.codecs():
         assert any(line.split()[:1] == [name] for line in lines)
@@ -310,12 +310,12 @@ def test_codecs_lists_what_is_registered():
 
 
 @pytest.mark.parametrize("name", sorted(gcodec.codecs()))
-def test_codecs_tells_all_about_one(name):
+def test_codecs_describes_one_codec(name):
     shown = run("codecs", name).stdout
     assert shown.startswith(f"{name}   id {gcodec.codecs()[name].id}   at most ")
     for declared in gcodec.codecs()[name].declared():
         assert declared.name in shown and declared.doc in shown
 
 
-def test_codecs_of_an_unknown_name():
+def test_codecs_refuses_an_unknown_name():
     assert "one of raw" in run("codecs", "nope", code=2).stderr

@@ -1,4 +1,4 @@
-"""`gcodec encode --policy`: what each tensor gets, and what is refused."""
+"""`gcodec encode --policy`: the codec of each tensor, and invalid policies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write(folder, source, name="policy.json"):
     return path
 
 
-def test_bytes_are_those_of_the_library(tmp_path):
+def test_bytes_match_the_library(tmp_path):
     policy = gcodec.Policy(RULES)
     target = tmp_path / "out.gcf"
     run("encode", EXAMPLE, "-p", write(tmp_path, RULES), "-o", target, "--seed", "7")
@@ -70,7 +70,7 @@ def test_bytes_are_those_of_the_library(tmp_path):
     assert [frame["codec"] for frame in frames] == specs
 
 
-def test_one_rule_writes_what_its_codec_writes(tmp_path, dump):
+def test_single_rule_equals_its_codec(tmp_path, dump):
     for name, options in (
         ("a", ["-c", "mxnet-2bit"]),
         ("b", ["-p", write(tmp_path, {"*": "mxnet-2bit"})]),
@@ -79,7 +79,7 @@ def test_one_rule_writes_what_its_codec_writes(tmp_path, dump):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_summary_and_document(tmp_path, dump):
+def test_summary_and_json(tmp_path, dump):
     source = {"*.bias": "raw", "*": "mxnet-2bit:threshold=auto"}
     call = ["encode", dump, "--force", "--policy", write(tmp_path, source)]
     assert run(*call).stdout.endswith("x   1 raw, 2 mxnet-2bit:threshold=auto\n")
@@ -95,12 +95,12 @@ def test_summary_and_document(tmp_path, dump):
     assert "raw" not in run("encode", dump, "-f", "-c", "raw").stdout
 
 
-def test_a_policy_from_stdin(dump):
+def test_policy_from_stdin(dump):
     run("encode", dump, "-p", "-", input='{"*": "raw"}')
     assert dump.with_suffix(".gcf").is_file()
 
 
-def test_no_match_writes_nothing(tmp_path, dump):
+def test_unmatched_tensor_writes_nothing(tmp_path, dump):
     policy = write(tmp_path, {"a.*": "raw"})
     before = sorted(tmp_path.iterdir())
     refused = run("encode", dump, "-p", policy, "-o", tmp_path / "new" / "a.gcf", code=2)
@@ -112,7 +112,7 @@ def test_no_match_writes_nothing(tmp_path, dump):
     assert run("verify", dump.with_suffix(".gcf")).stdout.count("2 frames") == 1
 
 
-def test_files_after_one_that_does_not_match_are_encoded(tmp_path, dump):
+def test_files_after_an_unmatched_one_are_encoded(tmp_path, dump):
     other = tmp_path / "z.npz"
     write_dump(other, [("a.w", np.ones(3, np.float32))])
     run("encode", dump, other, "-p", write(tmp_path, {"a.*": "raw"}), code=2)
@@ -130,7 +130,7 @@ def test_files_after_one_that_does_not_match_are_encoded(tmp_path, dump):
         (" " * (1 << 20) + "[]", "must be at most 1048576 bytes"),
     ],
 )
-def test_wrong_policies(tmp_path, dump, source, message):
+def test_invalid_policies(tmp_path, dump, source, message):
     policy = write(tmp_path, source)
     refused = run("encode", dump, "-p", policy, code=2)
     assert refused.stderr.startswith(f"gcodec: {policy}: policy")
@@ -139,7 +139,7 @@ def test_wrong_policies(tmp_path, dump, source, message):
     assert not dump.with_suffix(".gcf").exists()
 
 
-def test_a_codec_or_a_policy(tmp_path, dump):
+def test_codec_and_policy_exclude_each_other(tmp_path, dump):
     policy = write(tmp_path, {"*": "raw"})
     for options in ([], ["-c", "raw", "-p", policy], ["-c", "", "-p", policy]):
         refused = run("encode", dump, *options, code=2)

@@ -50,7 +50,7 @@ def process(*args, **more):
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], *([v, "--help"] for v in VERBS)])
-def test_help_loads_nothing_heavy(args):
+def test_help_imports_no_heavy_module(args):
     script = (
         "import sys\n"
         "from gcodec.cli.main import main\n"
@@ -61,12 +61,12 @@ def test_help_loads_nothing_heavy(args):
     assert out.splitlines()[-1] == "[]", err
 
 
-def test_module_and_version():
+def test_version_of_the_module():
     out, err = process("-m", "gcodec", "--version").communicate()
     assert (out, err) == (f"gcodec, version {gcodec.__version__}\n", "")
 
 
-def test_help_names_every_verb():
+def test_help_lists_every_verb():
     shown = run("--help").stdout
     assert all(f"\n  {verb} " in shown for verb in VERBS)
     assert "No such command" in run("nope", code=2).stderr
@@ -99,7 +99,7 @@ def test_exit_codes(tmp_path):
         result = run("inspect", tmp_path / name, code=code)
         assert not code or result.stderr.startswith(f"gcodec: {tmp_path / name}: ")
     run("inspect", tmp_path / "good.gcf", "--max-elems", "3", code=4)
-    # Of several files, the worst; and the good ones are shown all the same.
+    # The exit code is that of the worst file, and the good files are shown.
     result = run("inspect", *(tmp_path / name for name in files), tmp_path / "evil.pt", code=5)
     assert result.stdout.startswith("good.gcf")
     assert result.stderr.count("gcodec: ") == 5
@@ -116,14 +116,14 @@ def test_exit_codes(tmp_path):
     ],
     ids=lambda args: " ".join(map(str, args[::2])),
 )
-def test_nan_bounds_nothing(args):
-    """No error is above it, so that all would pass."""
+def test_nan_is_refused_as_a_bound(args):
+    """No error exceeds NaN, so every tensor would pass."""
     assert "not a number" in run(*args, EXAMPLE, code=2).stderr
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams(tmp_path, closed):
-    """As a daemon has them; and a file that is written does not take their numbers."""
+def test_closed_standard_streams(tmp_path, closed):
+    """Output files do not take the descriptors of streams that a daemon has closed."""
     words = [sys.executable, "-m", "gcodec", "encode", "-c", "raw", str(EXAMPLE)]
     command = f"{shlex.join(words)} -o {shlex.quote(str(tmp_path / 'a.gcf'))} {closed}"
     subprocess.run(
@@ -142,27 +142,27 @@ def test_frames_to_a_pipe(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
-def test_a_file_that_may_not_be_read(tmp_path):
+def test_unreadable_file(tmp_path):
     path = tmp_path / "a.npz"
     path.touch(0)
     assert "Permission denied" in run("inspect", path, code=3).stderr
 
 
-def test_an_output_that_cannot_be_written(tmp_path):
+def test_unwritable_output(tmp_path):
     (tmp_path / "file").touch()
     target = tmp_path / "file" / "a.gcf"
     result = run("encode", EXAMPLE, "-c", "raw", "-o", target, code=3)
     assert result.stderr.count("\n") == 1
 
 
-def test_paths_in_messages_are_harmless(tmp_path):
+def test_paths_in_messages_are_escaped(tmp_path):
     path = tmp_path / "a\x1b[31m.npz"
     path.write_bytes(b"")
     assert "\x1b" not in run("inspect", path, code=3).stderr
 
 
 @pytest.mark.parametrize("verb", ["encode", "decode"])
-def test_an_interrupted_run_leaves_nothing_behind(tmp_path, monkeypatch, verb):
+def test_interrupted_run_leaves_no_file(tmp_path, monkeypatch, verb):
     x = np.ones(4, np.float32)
     source = tmp_path / "a.npz"
     if verb == "encode":
@@ -193,7 +193,7 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path, monkeypatch, verb):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_leaves_nothing_behind(tmp_path, number, code):
+def test_signal_leaves_no_file(tmp_path, number, code):
     script = (
         "import time, gcodec\n"
         "def slow(*args, **more):\n"
@@ -214,7 +214,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path, number, code):
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes of POSIX")
 @pytest.mark.parametrize("args", [["inspect", EXAMPLE], ["codecs", "--json"]])
-def test_a_reader_that_goes_away_is_no_error(args):
+def test_closed_pipe_is_no_error(args):
     with process("-m", "gcodec", *args) as running:
         running.stdout.close()
         err = running.stderr.read()
@@ -237,14 +237,14 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full
     ],
     ids=" ".join,
 )
-def test_a_full_standard_output_is_to_blame(tmp_path, args):
+def test_error_names_full_standard_output(tmp_path, args):
     x = np.ones(4, np.float32)
     write_dump(tmp_path / "A.npz", [("w", x)])
     (tmp_path / "A.gcf").write_bytes(gcodec.encode(x, "raw", name="w"))
     if "B.gcf" in args and args[0] == "verify":
         (tmp_path / "B.gcf").write_bytes(gcodec.encode(x, "raw", name="w"))
     with FULL.open("w") as full:
-        made = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "gcodec", *args],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -252,13 +252,15 @@ def test_a_full_standard_output_is_to_blame(tmp_path, args):
             text=True,
             cwd=tmp_path,
         )
-    assert made.returncode == 3, made.stderr
-    lines = [line for line in made.stderr.splitlines() if not line.startswith("payloads were")]
+    assert completed.returncode == 3, completed.stderr
+    lines = [
+        line for line in completed.stderr.splitlines() if not line.startswith("payloads were")
+    ]
     assert lines == ["gcodec: standard output: No space left on device"]
 
 
 @needs_full
-def test_a_full_output_file_is_to_blame(tmp_path):
+def test_error_names_full_output_file(tmp_path):
     write_dump(tmp_path / "a.npz", [("w", np.ones(4, np.float32))])
     result = run("encode", tmp_path / "a.npz", "-c", "raw", "-o", FULL, code=3)
     assert result.stderr == "gcodec: /dev/full: No space left on device\n"
@@ -269,7 +271,7 @@ def test_a_full_output_file_is_to_blame(tmp_path):
     assert result.stderr == "gcodec: /dev/full: No space left on device\n"
 
 
-def test_a_write_that_fails_names_the_target(tmp_path, monkeypatch):
+def test_failed_write_names_the_target(tmp_path, monkeypatch):
     def refuse(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

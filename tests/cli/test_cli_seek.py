@@ -1,4 +1,4 @@
-"""`gcodec seek`, and what `verify` and `inspect` tell about seek tables."""
+"""`gcodec seek`, and seek tables in `verify` and `inspect`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def frames_of(path):
 
 @pytest.fixture
 def source(tmp_path):
-    """Frames with words of many lengths, and others."""
+    """Return a file of frames with words of variable length, and of other frames."""
     path = tmp_path / "a.gcf"
     frames = [
         gcodec.encode(unary.levels(N), "test-unary:form=dense", name="dense"),
@@ -52,13 +52,13 @@ def source(tmp_path):
     return path
 
 
-def test_adding_and_stripping(tmp_path, source):
+def test_tables_are_added_and_removed(tmp_path, source):
     with_tables, without = tmp_path / "b.gcf", tmp_path / "new" / "c.gcf"
     run("seek", source, "-o", with_tables)
-    found = frames_of(with_tables)
-    assert [frame.seek is not None for frame in found] == [True, True, False, False, False, True]
-    assert found[0].seek.log2_block == 12 and found[0].seek.count == 3
-    for frame, before in zip(found, frames_of(source), strict=True):
+    indexed = frames_of(with_tables)
+    assert [frame.seek is not None for frame in indexed] == [True, True, False, False, False, True]
+    assert indexed[0].seek.log2_block == 12 and indexed[0].seek.count == 3
+    for frame, before in zip(indexed, frames_of(source), strict=True):
         assert frame.to_bytes() == before.with_seek().to_bytes()
         assert frame.payload.tobytes() == before.payload.tobytes()
         assert np.array_equal(frame.decode(), before.decode())
@@ -70,7 +70,7 @@ def test_adding_and_stripping(tmp_path, source):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_tables_of_other_blocks_are_replaced(tmp_path, source):
+def test_tables_of_other_block_sizes_are_replaced(tmp_path, source):
     target = tmp_path / "b.gcf"
     run("seek", source, "-o", target, "--log2-block", "5")
     assert frames_of(target)[0].seek.count == -(-N // 32)
@@ -81,7 +81,7 @@ def test_tables_of_other_blocks_are_replaced(tmp_path, source):
     assert target.read_bytes() == b"".join(f.with_seek().to_bytes() for f in frames_of(source))
 
 
-def test_files_are_replaced_only_by_force(tmp_path, source):
+def test_replacing_files_needs_force(tmp_path, source):
     before = source.read_bytes()
     other = tmp_path / "z.gcf"
     for args in ([source], [source, "--strip"], [tmp_path]):
@@ -106,7 +106,7 @@ def test_files_are_replaced_only_by_force(tmp_path, source):
     assert "odd.bin: exists" in run("seek", odd, code=2).stderr
 
 
-def test_summary_and_document(tmp_path, source):
+def test_summary_and_json(tmp_path, source):
     target = tmp_path / "b.gcf"
     nbytes = sum(f.with_seek().nbytes for f in frames_of(source))
     tables = [f.with_seek().seek for f in frames_of(source)]
@@ -142,7 +142,7 @@ def test_summary_and_document(tmp_path, source):
     assert run("seek", target, "-fq").output == ""
 
 
-def test_usage(tmp_path, source):
+def test_usage_errors(tmp_path, source):
     for args in (["--strip", "--log2-block", "3"], ["--log2-block", "63"], ["--log2-block", "-1"]):
         run("seek", source, "-f", *args, code=2)
     assert "no such file" in run("seek", tmp_path / "no.gcf", code=2).stderr
@@ -150,7 +150,7 @@ def test_usage(tmp_path, source):
     assert "--max-elems 10000" in run("seek", source, "-f", "--max-elems", "9999", code=4).stderr
 
 
-def test_damage_leaves_the_file_alone(tmp_path, source):
+def test_damaged_file_is_not_changed(tmp_path, source):
     good = source.read_bytes()
     for at, match in ((len(good) - 1, "checksum"), (len(good) - 10, "frame 5")):
         damaged = bytearray(good)
@@ -163,7 +163,7 @@ def test_damage_leaves_the_file_alone(tmp_path, source):
     assert list(tmp_path.iterdir()) == [source]
 
 
-def test_a_payload_that_cannot_be_indexed_is_told_with_its_place(tmp_path):
+def test_payload_without_valid_words_is_reported_with_its_offset(tmp_path):
     frame = gcodec.Frame.from_bytes(
         gcodec.encode(unary.levels(9), "test-unary:form=dense", name="w")
     )
@@ -198,7 +198,7 @@ def test_verify_checks_tables(tmp_path, source):
     assert "frame 6 'w': " in refused.stderr and f"(at byte {start})" in refused.stderr
 
 
-def test_inspect_shows_tables(tmp_path, source):
+def test_inspect_shows_seek_tables(tmp_path, source):
     assert "seek" not in run("inspect", source).stdout
     target = tmp_path / "b.gcf"
     run("seek", source, "-o", target)

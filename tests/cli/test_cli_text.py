@@ -1,4 +1,4 @@
-"""How the command spells names and numbers, and its progress bar."""
+"""Names and numbers in the output of the command, and its progress bar."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import sys
 
 import pytest
 
-from gcodec.cli import progress as progress_module
-from gcodec.cli import text
-from gcodec.cli.options import selects
-from gcodec.cli.progress import progress
+from gcodec.analysis.groups import selects
+from gcodec.cli.render import output, text
 
 
-def test_printable_escapes_what_a_terminal_obeys():
+def test_printable_escapes_control_characters():
     assert text.printable("a\x1b[31m\n\t\x9b\u202e\u200b\ud800") == (
         r"a\x1b[31m\n\t\x9b\u202e\u200b\ud800"
     )
@@ -34,7 +32,7 @@ def test_sparkline_is_logarithmic():
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "spelled"),
+    ("nbytes", "expected"),
     [
         (0, "0 B"),
         (1023, "1023 B"),
@@ -43,11 +41,11 @@ def test_sparkline_is_logarithmic():
         (1 << 50, "1024.0 TiB"),
     ],
 )
-def test_size(nbytes, spelled):
-    assert text.size(nbytes) == spelled
+def test_size_format(nbytes, expected):
+    assert text.size(nbytes) == expected
 
 
-def test_numbers():
+def test_number_formats():
     assert [text.small(v) for v in (None, math.nan, 0, 1e-7, math.inf)] == [
         *("-", "-", "0", "1.0e-07", "inf")
     ]
@@ -60,7 +58,7 @@ def test_numbers():
     assert text.fixed(None) == "-"
 
 
-def test_layers():
+def test_layer_selection():
     assert selects((), "a")
     assert selects(("*.weight",), "fc.weight") and not selects(("*.weight",), "fc.bias")
     assert not selects(("!fc*",), "fc.bias") and selects(("!fc*",), "conv.bias")
@@ -74,7 +72,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("stream", "quiet", "patience", "shown"),
+    ("stream", "quiet", "delay", "shown"),
     [
         (Terminal, False, -1.0, True),
         (Terminal, False, 60.0, False),
@@ -82,14 +80,12 @@ class Terminal(io.StringIO):
         (io.StringIO, False, -1.0, False),
     ],
 )
-def test_progress_is_for_long_work_that_somebody_watches(
-    monkeypatch, stream, quiet, patience, shown
-):
+def test_progress_appears_for_long_work_in_a_terminal(monkeypatch, stream, quiet, delay, shown):
     stderr = stream()
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(progress_module, "_PATIENCE", patience)
+    monkeypatch.setattr(output, "_PROGRESS_DELAY", delay)
     monkeypatch.setenv("TERM", "xterm")
-    with progress("[red]\x1b]0;evil", 10, quiet=quiet) as advance:
+    with output.progress("[red]\x1b]0;evil", 10, quiet=quiet) as advance:
         advance(4)
         advance(6)
     assert bool(stderr.getvalue()) == shown

@@ -1,4 +1,4 @@
-"""What shells are told when a key is pressed, and what those that are there make of it."""
+"""Completion, and the scripts of the installed shells."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def program(tmp_path: Path) -> Path:
     return path.parent
 
 
-def told(line: str, shell: str = "bash") -> list[str]:
-    """Ask as the script of a shell does; return the values."""
+def completions(line: str, shell: str = "bash") -> list[str]:
+    """Request completions as the script of a shell does, and return the values."""
     words = line.split()
     last = "" if line.endswith(" ") else words[-1]
     variables = {
@@ -56,43 +56,47 @@ def told(line: str, shell: str = "bash") -> list[str]:
     return [line.partition(",")[2].partition("\t")[0] for line in lines]
 
 
-def test_verbs_and_options() -> None:
-    assert "warmup" in told("gcodec ")
-    assert told("gcodec bench x --so") == ["--sort"]
-    assert told("gcodec bench x --sort de") == ["decode"]
+def test_verbs_and_options_complete() -> None:
+    assert "warmup" in completions("gcodec ")
+    assert completions("gcodec bench x --so") == ["--sort"]
+    assert completions("gcodec bench x --sort de") == ["decode"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_specs(shell: str) -> None:
+def test_specs_complete(shell: str) -> None:
     gcodec.parse("raw")  # registers all
-    names = set(told("gcodec encode x -c ", shell))
+    names = set(completions("gcodec encode x -c ", shell))
     assert names >= registered().keys()
-    assert told("gcodec encode x -c qs", shell) == ["qsgd", "qsgd:"]
-    assert told("gcodec encode x -c qsgd:s=15,b", shell) == ["qsgd:s=15,bucket="]
-    assert "qsgd:form=dense" in told("gcodec inspect x --codec qsgd:form=", shell)
-    assert told("gcodec encode x -c qsgd:form=dense,fo", shell) == [], "it is there already"
-    assert told("gcodec encode x -c nope:", shell) == []
+    assert completions("gcodec encode x -c qs", shell) == ["qsgd", "qsgd:"]
+    assert completions("gcodec encode x -c qsgd:s=15,b", shell) == ["qsgd:s=15,bucket="]
+    assert "qsgd:form=dense" in completions("gcodec inspect x --codec qsgd:form=", shell)
+    assert completions("gcodec encode x -c qsgd:form=dense,fo", shell) == [], (
+        "the parameter is present already"
+    )
+    assert completions("gcodec encode x -c nope:", shell) == []
 
 
-def test_bash_gets_what_is_behind_its_breaks() -> None:
-    assert told("gcodec encode x -c qsgd:s=15,b") == ["15,bucket="]
-    assert told("gcodec encode x -c qsgd:fo") == ["form="]
-    assert told("gcodec encode x --codec=qsgd:form=de") == ["dense"]
-    assert told("gcodec encode x -c top") == ["topk", "topk:"]
+def test_bash_gets_the_text_after_word_breaks() -> None:
+    assert completions("gcodec encode x -c qsgd:s=15,b") == ["15,bucket="]
+    assert completions("gcodec encode x -c qsgd:fo") == ["form="]
+    assert completions("gcodec encode x --codec=qsgd:form=de") == ["dense"]
+    assert completions("gcodec encode x -c top") == ["topk", "topk:"]
 
 
-def test_names_of_tensors(tmp_path: Path) -> None:
-    assert told(f"gcodec inspect {DUMP} -L layer3.conv1") == ["layer3.conv1.weight"]
-    assert told(f"gcodec inspect {DUMP} -L !layer3.conv1", "zsh") == ["!layer3.conv1.weight"]
+def test_tensor_names_complete(tmp_path: Path) -> None:
+    assert completions(f"gcodec inspect {DUMP} -L layer3.conv1") == ["layer3.conv1.weight"]
+    assert completions(f"gcodec inspect {DUMP} -L !layer3.conv1", "zsh") == [
+        "!layer3.conv1.weight"
+    ]
     frames = tmp_path / "a.gcf"
     values = np.ones(1, np.float32)
     x = gcodec.encode(values, "raw", name="a[0]")
     evil = gcodec.encode(values, "raw", name="a\x1b[31m")
     frames.write_bytes(x + evil)
-    assert told(f"gcodec inspect {frames} -L a") == ["a[[]0]"]
+    assert completions(f"gcodec inspect {frames} -L a") == ["a[[]0]"]
     frames.write_bytes(x[:-1])
-    assert told(f"gcodec inspect {frames} -L a") == []
-    assert told("gcodec inspect nothing.npz -L a") == []
+    assert completions(f"gcodec inspect {frames} -L a") == []
+    assert completions("gcodec inspect nothing.npz -L a") == []
 
 
 BASH = """
@@ -113,7 +117,7 @@ LINES = {
 
 
 @needs_a_shell
-def test_bash(program: Path) -> None:
+def test_bash_script(program: Path) -> None:
     if (bash := shutil.which("bash")) is None:
         pytest.skip("there is no bash")
     done = subprocess.run(
@@ -128,17 +132,17 @@ def test_bash(program: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [shells.Bash, shells.Zsh, shells.Fish])
-def test_scripts_are_valid(kind: type[ShellComplete]) -> None:
+def test_scripts_have_valid_syntax(kind: type[ShellComplete]) -> None:
     source = kind(cli, {}, "gcodec", "_GCODEC_COMPLETE").source()
     assert f"_GCODEC_COMPLETE={kind.name}_complete" in source
     assert "%" not in source.replace("%q", "")
-    found = shutil.which(kind.name)
-    if found is not None:
-        subprocess.run([found, "-n"], input=source, text=True, check=True)
+    shell_path = shutil.which(kind.name)
+    if shell_path is not None:
+        subprocess.run([shell_path, "-n"], input=source, text=True, check=True)
 
 
 @needs_a_shell
-def test_fish(program: Path) -> None:
+def test_fish_script(program: Path) -> None:
     if (fish := shutil.which("fish")) is None:
         pytest.skip("there is no fish")
     line = "gcodec encode x -c qsgd:s=15,b"

@@ -16,32 +16,34 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="places and proc
 
 
 @pytest.mark.parametrize("name", command.FIGURES)
-def test_figures(name: str) -> None:
+def test_short_figures_hold(name: str) -> None:
     figure = command.FIGURES[name](True)
     assert figure.name == name
     assert not figure.failures
     assert figure.count > 10
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = Figure("F1", "all is well", 7, "frames", [])
     bad = Figure("F2", "nothing is wrong", 7, "bytes", [f"at {i}" for i in range(9)])
     monkeypatch.setattr(command, "FIGURES", {"F1": lambda short: good, "F2": lambda short: bad})
     assert command.main(["F1"]) == 0
     assert capsys.readouterr().out.startswith("F1  all is well: holds; 7 frames")
     assert command.main(["--short"]) == 1
-    told = capsys.readouterr().out
-    assert "F2  nothing is wrong: FAILED 9 times; 7 bytes\n    at 0\n" in told
-    assert "at 5" not in told
+    output = capsys.readouterr().out
+    assert "F2  nothing is wrong: FAILED 9 times; 7 bytes\n    at 0\n" in output
+    assert "at 5" not in output
 
 
-def test_damage_that_is_not_noticed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undetected_damage_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(damage, "of_codecs", lambda each: [damage.goldens()[0]])
     monkeypatch.setattr(damage, "_accepted", lambda data, key: data[-1:] == b"\0")
     assert damage.damage(True).failures
 
 
-def test_what_the_oracle_says_otherwise_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_from_the_oracle_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     case = exhaustive.Case("sign", b"", (5,), {"scale": 2.0})
     monkeypatch.setattr(exhaustive, "CASES", (case,))
     monkeypatch.setattr(exhaustive, "of_codecs", lambda each: [])
@@ -51,7 +53,7 @@ def test_what_the_oracle_says_otherwise_is_told(monkeypatch: pytest.MonkeyPatch)
     assert exhaustive.exhaustive(True).failures
 
 
-def test_memory_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_decoding_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = gcodec.encode(np.ones(9, np.float32), "raw")
     least = bounds.cost_of(frame).memory
     kept = np.zeros(1 << 16)
@@ -63,7 +65,7 @@ def test_memory_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bounds.cost_of(frame).memory > kept.nbytes > least
 
 
-def test_allocations_fail_in_turn() -> None:
+def test_each_allocation_fails_in_turn() -> None:
     def call() -> bytes:
         return np.empty(3).tobytes()[:0] + np.zeros(2).tobytes()
 
@@ -91,7 +93,7 @@ def test_allocations_fail_in_turn() -> None:
     assert count == 1 and "the result is another" in wrong[0]
 
 
-def test_a_broken_step_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_drops_the_residual(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.ones(50, np.float32)
     for spec in ("mxnet-2bit", "topk:k=3", "sign"):
         feedback = gcodec.Feedback(spec, track=True)

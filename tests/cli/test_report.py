@@ -1,4 +1,4 @@
-"""`gcodec inspect --report`: one page, without scripts, whose every text is escaped."""
+"""`gcodec inspect --report`: one page, without scripts, with escaped texts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from click.testing import CliRunner
 import gcodec
 from gcodec.analysis import fits
 from gcodec.cli.main import cli
-from gcodec.cli.report import figures
-from gcodec.cli.report.pictures import Picture, density_at, quantiles_at
-from gcodec.cli.report.report_page import escaped
+from gcodec.cli.render import figures
+from gcodec.cli.render.report import escaped
 from gcodec.tensorfiles.dumps import write_dump
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +31,7 @@ EVIL = {
 
 
 class Page(HTMLParser):
-    """The tags and the texts of a page, and whether tags match."""
+    """The tags and the texts of a page; tags must match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -65,8 +64,8 @@ def run(*args, code=0):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Return a dump with names of all kinds, and the page on it."""
+def report(tmp_path_factory):
+    """Return a dump with names of all kinds, and the page about it."""
     pytest.importorskip("matplotlib")
     folder = tmp_path_factory.mktemp("report")
     path, target = folder / "evil.safetensors", folder / "page.html"
@@ -80,8 +79,8 @@ def made(tmp_path_factory):
     return path, target
 
 
-def test_the_page_is_whole_and_runs_nothing(made):
-    text = made[1].read_text("utf-8")
+def test_page_is_well_formed_and_has_no_scripts(report):
+    text = report[1].read_text("utf-8")
     page = Page(text)
     names = {tag for tag, _ in page.tags}
     assert {"svg", "details", "summary", "table", "dl", "figure"} <= names
@@ -98,8 +97,8 @@ def test_the_page_is_whole_and_runs_nothing(made):
     assert set(re.findall(r"var\((--\w+)\)", text)) <= set(re.findall(r"(--\w+):", text))
 
 
-def test_names_are_shown_as_they_are_and_do_nothing(made):
-    text = made[1].read_text("utf-8")
+def test_names_are_shown_escaped(report):
+    text = report[1].read_text("utf-8")
     texts = Page(text).texts
     for name, shown in EVIL.items():
         assert any(part.strip() == shown for part in texts), name
@@ -109,8 +108,8 @@ def test_names_are_shown_as_they_are_and_do_nothing(made):
     assert any(r"! 1 NaN or Inf: #010101 1.23456 $\frac{a}{b}$[1]" in part for part in texts)
 
 
-def test_the_page_says_how_to_make_it_again(made):
-    path, target = made
+def test_page_contains_its_command(report):
+    path, target = report
     text = html.unescape(target.read_text("utf-8"))
     assert hashlib.sha256(path.read_bytes()).hexdigest() in text
     command = f"gcodec inspect {path} --max-err 0.1 --sample 65536 --seed 5 --report {target}"
@@ -119,13 +118,13 @@ def test_the_page_says_how_to_make_it_again(made):
         assert f"<dt>{name}</dt><dd>" in text
     assert f"<dt>gcodec</dt><dd>{gcodec.__version__}</dd>" in text
     for codec in gcodec.codecs():
-        if codec != "mxnet-1bit":  # whose error is beyond the diagram
+        if codec != "mxnet-1bit":  # whose error is outside of the diagram
             assert f">{codec}</text>" in text
     for word in ("Shannon bound", "front", "header", "level", "Gbit/s", "Pareto"):
         assert word in text
 
 
-def test_what_no_report_is_made_of(tmp_path):
+def test_report_refuses_frames_and_other_suffixes(tmp_path):
     path = tmp_path / "a.safetensors"
     write_dump(path, [("w", np.ones(9, np.float32))])
     run("encode", path, "-c", "raw")
@@ -133,16 +132,16 @@ def test_what_no_report_is_made_of(tmp_path):
         run("inspect", path, "--report", path, code=2).stderr
     )
     frames, target = path.with_suffix(".gcf"), tmp_path / "r.html"
-    assert "holds frames" in run("inspect", frames, "--report", target, code=2).stderr
+    assert "contains frames" in run("inspect", frames, "--report", target, code=2).stderr
     assert not target.exists()
 
 
-def test_missing_matplotlib_is_told_with_what_to_install(tmp_path):
+def test_missing_matplotlib_is_reported_with_advice(tmp_path):
     path, target = tmp_path / "a.safetensors", tmp_path / "r.html"
     write_dump(path, [("w", np.ones(9, np.float32))])
     code = (
         "import sys\nsys.modules['matplotlib'] = None\n"
-        "from gcodec.cli.report.vector_graphics import require_matplotlib\n"
+        "from gcodec.cli.render.figures import require_matplotlib\n"
         "try:\n    require_matplotlib()\nexcept ImportError as error:\n    print(error)\n"
         "from gcodec.cli.main import main\n"
         f"print(main(['inspect', {str(path)!r}, '--report', {str(target)!r}],"
@@ -154,23 +153,23 @@ def test_missing_matplotlib_is_told_with_what_to_install(tmp_path):
     assert done.stderr == f"gcodec: --report: {advice}\n" and not target.exists()
 
 
-def test_pictures():
+def test_picture_and_fitted_shapes():
     x = np.random.default_rng(0).laplace(size=20_000) * 1e-3
-    picture = Picture.of(np.concatenate([x, np.zeros(5), [np.nan, 1.0]]))
+    picture = fits.Picture.of(np.concatenate([x, np.zeros(5), [np.nan, 1.0]]))
     assert (picture.values, picture.zeros) == (20_001, 5)
     width = picture.edges[1] - picture.edges[0]
     inside = picture.density.sum() * width
-    assert inside == pytest.approx(1 - picture.beyond / picture.values)
+    assert inside == pytest.approx(1 - picture.outside / picture.values)
     assert (np.diff(picture.quantiles) >= 0).all() and picture.quantiles[-1] > 16
-    assert Picture.of(np.zeros(100)) is None
+    assert fits.Picture.of(np.zeros(100)) is None
     shape = fits.Shape(1.0, 1.0)
     grid = np.linspace(-30, 30, 60_001)
-    below = np.cumsum(density_at(shape, grid)) * (grid[1] - grid[0])
+    below = np.cumsum(shape.density(grid)) * (grid[1] - grid[0])
     shares = np.array([0.001, 0.3, 0.5, 0.9])
-    assert np.interp(shares, below, grid) == pytest.approx(quantiles_at(shape, shares), abs=2e-3)
+    assert np.interp(shares, below, grid) == pytest.approx(shape.quantiles(shares), abs=2e-3)
 
 
-def test_rates_without_codecs_or_shapes_are_an_empty_diagram():
+def test_diagrams_without_data_are_empty():
     pytest.importorskip("matplotlib")
     assert figures.rate_distortion([], []).startswith("<svg ")
     assert figures.link_speeds([("raw", 0.0)]).count("never") == 1
@@ -178,7 +177,7 @@ def test_rates_without_codecs_or_shapes_are_an_empty_diagram():
     assert escaped('<a href="x">\t') == r"&lt;a href=&quot;x&quot;&gt;\t"
 
 
-def test_the_example_is_small():
+def test_example_page_is_small_and_current():
     page = ROOT / "examples" / "resnet8_digits_step0300.html"
     assert page.stat().st_size < 400_000
     text = page.read_text("utf-8")

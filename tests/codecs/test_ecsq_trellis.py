@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,16 @@ from reference.universal import Bits, to_bytes, to_text
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
 from gcodec.entropy import rans
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import coder, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import SENT
-from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.models import ByTrellis
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.class_map import CLASSES
-from gcodec.kernels.quantize import trellis_search, trellis_vector
+from gcodec.kernels.quantize import trellis_search
 from gcodec.kernels.quantize.trellis import ODD, model_counts, symbols_nbits
 from gcodec.kernels.rans import rans_string
 from gcodec.payload import Payload
@@ -129,7 +130,7 @@ def test_prices_by_symbol_and_by_counts_agree() -> None:
     assert counts.sum() == x.size
     assert all(counts[pair] == pairs.count(pair) for pair in pairs[:50])
     for table in trellis_tables.statics():
-        each = symbols_nbits(turns.symbols, turns.models, table.costs(), rans.POINT)
+        each = symbols_nbits(turns.symbols, turns.models, table.costs, rans.POINT)
         assert each == table.nbits(counts)
 
 
@@ -138,7 +139,7 @@ def test_search_finds_the_best_path(lanes: int) -> None:
     rng = np.random.default_rng(lanes)
     n = 9 * lanes + lanes // 2
     x, classes = rng.laplace(0, 3, n).astype(np.float32), rng.integers(20, 50, n).astype(np.uint8)
-    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_vector.LEVELS)) + 0.3 * np.arange(64)
+    costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_search.LEVELS)) + 0.3 * np.arange(64)
     moved = np.array([-0.125, 0.0625, 0.03125], np.float32)
     symbols = np.empty(n, np.uint8)
     flat = costs.astype(np.float32).reshape(-1)
@@ -276,11 +277,11 @@ def test_escape_parity_must_match_the_outlier() -> None:
     x = matrix(30, 40)
     x[3, 4], x[20, 1] = 4000, -5000
     payload = gcodec.parse("ecsq:trellis=yes,step=2").encode(x)
-    string = ContextString.of(payload.data, 0, payload.nbits, x.size, None, True)
-    places, symbols = string.exceptions
+    string = coder.open(BitSpan(payload.data, 0, payload.nbits), x.size, with_trellis=True)
+    places, symbols = string.outliers
     assert 124 in places and 801 in places
     for wrong in ((places[1:], symbols[1:]), (places, symbols ^ 4), (places - 1, symbols)):
-        other = string._replace(exceptions=Outliers(*wrong))
+        other = string._replace(outliers=Outliers(*wrong))
         with pytest.raises(Corrupt, match="escape"):
             other.read(lambda at, part: None)
 
@@ -322,7 +323,7 @@ def test_tables_round_trip() -> None:
     for table in trellis_tables.statics():
         assert (table.frequencies.sum(axis=1) == 4096).all()
         sent, string = (
-            TrellisTable(SENT, tuple(t._replace(number=SENT) for t in table.tables)),
+            TrellisTable(SENT, tuple(dataclasses.replace(t, number=SENT) for t in table.tables)),
             BitString(),
         )
         sent.put(string)

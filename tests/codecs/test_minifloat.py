@@ -19,11 +19,11 @@ from reference import frame as reference_frame
 
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated
-from gcodec.arrays import intake
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
-from gcodec.kernels.quantize.minifloat_block import MOST_STEPS
+from gcodec.kernels.quantize.minifloat import MOST_STEPS
 
 ALL = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
 NARROW = [fmt for fmt in ALL if fmt.top <= MOST_STEPS]
@@ -303,7 +303,7 @@ def test_residual_is_the_composition(spec: str, dtype: str) -> None:
         fused, composed = before.copy(), before.copy()
         symbols = codec.quantize_residual(x, fused, decay=0.9)
         other = Codec._quantize_residual(
-            codec, intake.intake(x), composed, np.float32(0.9), 0, None, composed
+            codec, inspect(x, "x").read(), composed, np.float32(0.9), 0, None, composed
         )
         assert symbols.codes.tobytes() == other.codes.tobytes()
         assert (symbols.scale, symbols.n) == (other.scale, other.n)

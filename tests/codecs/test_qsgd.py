@@ -919,6 +919,17 @@ def test_bare_bytes(code: str, form: str) -> None:
         qsgd(code=code if code != "packed" else "auto").decode(raw, n, nbits=8 * len(raw))
 
 
+def test_levels_that_wrap_to_zero_are_refused() -> None:
+    """The codeword of a level is that of level - 1, so the value 2^64 - 1 would be level 0."""
+    norm = "00111111100000000000000000000000"  # 1.0
+    gap, sign = "1", "0"
+    level = "0" * (2**17 - 1) + "1" + "1" * 47  # rice:k=47 of 2^64 - 1
+    text = norm + gap + sign + level
+    codec = qsgd(s=4, form="sparse", code="rice")
+    with pytest.raises(Corrupt):
+        codec.decode(universal.to_bytes(text), 1, nbits=len(text), rice=47, rice_gap=0)
+
+
 # --- segments of the pool -----------------------------------------------------------------------
 
 

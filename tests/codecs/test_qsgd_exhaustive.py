@@ -30,7 +30,7 @@ from gcodec.kernels.prefix import (
 )
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
-from gcodec.kernels.prefix.run_level_table import NEAR, read_units
+from gcodec.kernels.prefix.run_level import NEAR, read_units
 from gcodec.kernels.quantize.levels import symbol_dtype
 
 # A string is the number with its bits behind a one, so that shorter ones come first.

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reference import philox
 
 import gcodec
+from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.entropy import values as value_coding
 from gcodec.kernels.numeric.draw import draw
@@ -267,7 +268,7 @@ def test_refused_steps_leave_the_residual_unchanged(
 
 
 def composed(codec: Any, x: Any, residual: np.ndarray, seed: int) -> Any:
-    tensor = gcodec.arrays.intake.intake(x)
+    tensor = inspect(x, "x").read()
     return Codec._quantize_residual(codec, tensor, residual, np.float32(1), seed, None, residual)
 
 

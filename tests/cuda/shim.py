@@ -135,9 +135,9 @@ class ShimDevice(Device):
                 size = array.array.size
                 room = self.empty(size, np.uint8)
                 words = room.view(np.uint32)
-                inputs = array.array.view(np.uint32), np.int64(size // 4), array.count
-                units = np.int64(array.unit), np.int64(array.more)
-                self.launch("leading", "copy_leading", 3, 64, *inputs, *units, words)
+                bits = array.count, array.unit, array.more
+                arguments = array.array.view(np.uint32), size // 4, *bits, words
+                self.launch("leading", "copy_leading", 3, 64, *arguments)
                 array = room
             results.append(array.array.copy())
         return results
@@ -154,13 +154,8 @@ class ShimDevice(Device):
     def overlap(self, a: ShimArray, b: ShimArray) -> bool:
         return np.may_share_memory(a.array, b.array)
 
-    def launch(
-        self, source: str, name: str, grid: int | tuple[int, ...], block: int, *args: Any
-    ) -> None:
-        blocks = grid if isinstance(grid, tuple) else (grid,)
-        if 0 in blocks:
-            return
-        assert all(type(b) is int for b in blocks), "a grid is of plain integers"
+    def run(self, source: str, name: str, grid: tuple[int, ...], block: int, *args: Any) -> None:
+        assert all(type(b) is int for b in grid), "a grid consists of plain integers"
         library = _library(source)
         types = getattr(library, f"shim_types_{name}")
         types.restype = ctypes.c_char_p
@@ -170,8 +165,8 @@ class ShimDevice(Device):
         pointers = (ctypes.c_void_p * max(len(held), 1))(*(a.ctypes.data for a in held))
         run = getattr(library, f"shim_run_{name}")
         run.restype = ctypes.c_char_p
-        sizes = np.array((*blocks, 1, 1)[:3], np.uint32)
-        threads, order = self._places(block), self._places(int(np.prod(blocks)))
+        sizes = np.array((*grid, 1, 1)[:3], np.uint32)
+        threads, order = self._places(block), self._places(int(np.prod(grid)))
         self.launched.append(name)
         message = run(
             pointers,

@@ -230,10 +230,10 @@ class StandIn(types.ModuleType):
     ) -> None:
         """Run a kernel. What it writes to an address on the host arrives when the host waits."""
         if name != "copy_leading":
-            self.device.launch(source, name, grid, block, *args)
+            self.device.run(source, name, grid, block, *args)
             return
         *inputs, address = args
         assert type(address) is np.uintp
         written = self.device.zeros(int(inputs[1]), np.uint32)
-        self.device.launch(source, name, grid, block, *inputs, written)
+        self.device.run(source, name, grid, block, *inputs, written)
         self.write_later(int(address), written.array.tobytes())

@@ -263,11 +263,12 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
     device_result = x.as_subclass(OnCuda)
     frame = gcodec.encode(device_result, "sign")
     assert frame == gcodec.encode(x, "sign")
-    assert used == [77]
+    assert set(used) == {77}
+    used.clear()
     decoded = gcodec.decode(frame, like=device_result)
     assert decoded.dtype == x.dtype
     assert torch.equal(decoded, gcodec.decode(frame, like=x))
-    assert used == [77, 77]
+    assert set(used) == {77}
 
 
 @needs_compiler

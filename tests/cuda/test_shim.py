@@ -15,7 +15,7 @@ N = np.int64(8)
 def test_tree_reduction(order: Order) -> None:
     device, x = ShimDevice(order), np.arange(192, dtype=np.uint32) ** 2
     out = device.empty(3, np.uint32)
-    device.launch("faults", "tree", 3, 64, device.to_device(x), np.int32(0), out)
+    device.run("faults", "tree", (3,), 64, device.to_device(x), np.int32(0), out)
     assert device.to_host(out).tolist() == x.reshape(3, 64).sum(axis=1).tolist()
 
 
@@ -24,7 +24,7 @@ def test_missing_barriers_are_detected() -> None:
     for order in ORDERS:
         device = ShimDevice(order)
         out = device.empty(1, np.uint32)
-        device.launch("faults", "tree", 1, 64, device.to_device(x), np.int32(1), out)
+        device.run("faults", "tree", (1,), 64, device.to_device(x), np.int32(1), out)
         wrong |= {order} if device.to_host(out)[0] != x.sum() else set()
     assert wrong
 
@@ -45,7 +45,7 @@ def test_undefined_behavior_is_reported(name: str, message: str, order: Order) -
     out = device.zeros(32, np.uint32)
     for _ in range(2):  # the fibers that were given up can be used again
         with pytest.raises(AssertionError, match=message):
-            device.launch("faults", name, 1, 32, out)
+            device.run("faults", name, (1,), 32, out)
     test_tree_reduction(order)
 
 
@@ -53,9 +53,9 @@ def test_memory() -> None:
     device = ShimDevice()
     out = device.zeros(8, np.uint32)
     with pytest.raises(AssertionError, match="wrote outside of argument 0"):
-        device.launch("faults", "passes_the_end", 1, 1, out, N)
+        device.run("faults", "passes_the_end", (1,), 1, out, N)
     out = device.zeros(8, np.uint32)
-    device.launch("faults", "reads_shared", 2, 8, out)
+    device.run("faults", "reads_shared", (2,), 8, out)
     assert device.to_host(out)[:4].tolist() == [0xA5A5A5A5] * 4  # also in the second block
     assert device.to_host(device.empty(2, np.uint32)).tolist() == [0xA5A5A5A5] * 2
 
@@ -64,26 +64,25 @@ def test_arguments() -> None:
     device = ShimDevice()
     x, out = device.to_device(np.array([0.25], np.float32)), device.empty(1, np.float64)
     fine = [x, np.float64(2), np.int32(-8), np.uint64(1 << 40), np.bool_(True), out]
-    device.launch("faults", "arguments", 1, 1, *fine)
+    device.run("faults", "arguments", (1,), 1, *fine)
     assert device.to_host(out)[0] == 0.25 + 2 - 8 + 2**40 + 0.5
     wrong = [out, np.float32(2), np.int64(-8), np.int64(1), 1, x]
     for k, argument in enumerate(wrong):
         with pytest.raises(AssertionError, match=rf"argument {k}:"):
-            device.launch("faults", "arguments", 1, 1, *fine[:k], argument, *fine[k + 1 :])
+            device.run("faults", "arguments", (1,), 1, *fine[:k], argument, *fine[k + 1 :])
     with pytest.raises(AssertionError, match="takes 6 arguments, not 5"):
-        device.launch("faults", "arguments", 1, 1, *fine[1:])
+        device.run("faults", "arguments", (1,), 1, *fine[1:])
     with pytest.raises(AssertionError, match="no device array"):
-        device.launch("faults", "arguments", 1, 1, np.zeros(1, np.float32), *fine[1:])
+        device.run("faults", "arguments", (1,), 1, np.zeros(1, np.float32), *fine[1:])
     with pytest.raises(AssertionError, match="not contiguous"):
-        device.launch("faults", "arguments", 1, 1, device.zeros(4, np.float32)[::2], *fine[1:])
-    device.launch("faults", "arguments", 0, 1, "nothing is looked at where nothing runs")
+        device.run("faults", "arguments", (1,), 1, device.zeros(4, np.float32)[::2], *fine[1:])
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_warps(order: Order) -> None:
     device = ShimDevice(order)
     out = device.empty(6 * 64, np.uint32)
-    device.launch("faults", "warps", 1, 64, out)
+    device.run("faults", "warps", (1,), 64, out)
     actual = device.to_host(out).reshape(64, 6)
     t = np.arange(64)
     lane = t % 32
@@ -99,7 +98,7 @@ def test_counting_barriers() -> None:
     for order in ORDERS:
         device = ShimDevice(order)
         out = device.zeros(1, np.uint32)
-        device.launch("faults", "counts", 3, 64, out)
+        device.run("faults", "counts", (3,), 64, out)
         assert device.to_host(out)[0] == 3 * 64 * 22
 
 
@@ -108,7 +107,7 @@ def test_subnormal_numbers_are_flushed() -> None:
     device = ShimDevice()
     x = np.array([1e-40, 2.0**-126, -1e-40, 1], np.float32)
     out = device.empty(4, np.float32)
-    device.launch("faults", "subnormal", 1, 4, device.to_device(x), out)
+    device.run("faults", "subnormal", (1,), 4, device.to_device(x), out)
     assert device.to_host(out).tolist() == [0, 2.0**-125, 0, 2]
     assert np.float32(1e-40) * np.float32(2) > 0  # and not behind it
 
@@ -127,3 +126,17 @@ def test_device_arrays_are_not_host_arrays() -> None:
     ):
         with pytest.raises(TypeError):
             misuse()
+
+
+def test_launch_converts_arguments_to_declared_types() -> None:
+    device = ShimDevice()
+    x, out = device.to_device(np.arange(8, dtype=np.float32)), device.zeros(8, np.float32)
+    device.launch("arithmetic", "add_scaled", 1, 32, x, 2, out, 8)
+    assert device.to_host(out).tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+    wide, strided = device.zeros(8, np.float64), device.zeros(16, np.float32)[::2]
+    for wrong in ((x, 2, wide, 8), (x, 2, strided, 8), (x, 2, out, 8.5)):
+        with pytest.raises(AssertionError):
+            device.launch("arithmetic", "add_scaled", 1, 32, *wrong)
+    with pytest.raises(ValueError, match="shorter"):
+        device.launch("arithmetic", "add_scaled", 1, 32, x, 2, out)
+    device.launch("arithmetic", "add_scaled", 0, 32, "an empty grid ignores its arguments")

@@ -11,7 +11,7 @@ from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.kernels.bits import code_parts
 from gcodec.kernels.context import class_map, escapes
 from gcodec.kernels.numeric import scatter
-from gcodec.kernels.quantize import ternary_symbols
+from gcodec.kernels.quantize import ternary
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.runtime.device import Device
 
@@ -55,8 +55,8 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         assert same(class_map.class_counts(on_device, all_values, step), counts)
         reported = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
         matrices = [RowLayout(*numbers) for numbers in reported[step % 2 :]]
-        wanted_best = best_matrix(sample, matrices, step).matrix
-        assert best_matrix(on_device, matrices, step).matrix == wanted_best
+        wanted_best = best_matrix(sample, matrices, step)
+        assert best_matrix(on_device, matrices, step) == wanted_best
     assert sums_agree(gpu, sample, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # of which many, some and few symbols are unknown
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
@@ -143,8 +143,8 @@ def test_ternary_symbols(gpu: Device) -> None:
     for n in (0, 1, 4, 5, 999, LARGE // 64):
         trits = np.random.default_rng(n).integers(0, 3, n).astype(np.uint8)
         wanted = trits + (trits > 0).astype(np.uint8)
-        codes = ternary_symbols.codes_of(wanted)
-        actual = ternary_symbols.codes_of(gpu.to_device(wanted))
+        codes = ternary.codes_of(wanted)
+        actual = ternary.codes_of(gpu.to_device(wanted))
         assert same(gpu.to_host(actual), codes)
-        assert same(gpu.to_host(ternary_symbols.symbols_of(actual, n)), wanted)
-        assert same(ternary_symbols.symbols_of(codes, n), wanted)
+        assert same(gpu.to_host(ternary.symbols_of(actual, n)), wanted)
+        assert same(ternary.symbols_of(codes, n), wanted)

@@ -63,7 +63,7 @@ def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_BLOCKS", "_ROOM"):
         monkeypatch.setattr(transform_cuda, name, 2)  # so that each goes on to other chunks
-    monkeypatch.setattr(cuda_grid, "_MOST", 2)
+    monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)
     for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
         inputs = coefficients(cut, 9, 3)
         wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)

@@ -7,8 +7,6 @@ import pytest
 from samples import LARGE, anything, gradient, same
 
 import gcodec
-from gcodec.kernels.numeric import philox
-from gcodec.kernels.numeric import philox_cuda as there_philox
 from gcodec.kernels.numeric.norms import Norm, norms, read_norms, write_norms
 from gcodec.kernels.quantize import levels
 from gcodec.runtime.device import Device
@@ -85,10 +83,3 @@ def test_many(gpu: Device) -> None:
     levels.dequantize(symbols, on_device, 0, out)
     levels.dequantize(wanted, levels.Scale(actual, bucket, 15), 0, values)
     assert same(gpu.to_host(out), values)
-
-
-def test_words(gpu: Device) -> None:
-    for start, count in ((0, 0), (0, 1), (3, 100), (2**36 - 5, 300), (2**62 + 1, 33)):
-        for stream in (philox.ROUNDING, philox.SELECTION, 2**63 + 2**40):
-            actual = there_philox.words(gpu, 2**64 - 3, start, count, stream)
-            assert same(gpu.to_host(actual), philox.words(2**64 - 3, start, count, stream))

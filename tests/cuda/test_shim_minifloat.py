@@ -10,7 +10,7 @@ from samples import LARGE, anything, gradient, same, share_of, sizes_for
 
 from gcodec.arrays.sampling import sample
 from gcodec.errors import Corrupt
-from gcodec.kernels.quantize import block_scales, minifloat, minifloat_tensor
+from gcodec.kernels.quantize import block_scales, minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.runtime.device import Device
 
@@ -39,21 +39,21 @@ def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> No
     n, decay = x.size, np.float32(0.9)
     residual = residual[:n] if n <= 1000 else np.resize(residual, n)
     on_device = gpu.to_device(x)
-    codes, _ = minifloat_tensor.quantize(x, scale, fmt)
-    quantized, finite = minifloat_tensor.quantize(on_device, scale, fmt)
+    codes, _ = minifloat.quantize_tensor(x, scale, fmt)
+    quantized, finite = minifloat.quantize_tensor(on_device, scale, fmt)
     assert finite
     assert same(gpu.to_host(quantized), codes)
     minifloat.check(quantized, n, fmt)
     left, memory = np.empty_like(x), gpu.to_device(residual)
-    codes = minifloat_tensor.quantize_residual(x, residual, decay, scale, fmt, left)
+    codes = minifloat.quantize_tensor_residual(x, residual, decay, scale, fmt, left)
     for out in (gpu.empty(n, np.float32), memory):
-        quantized = minifloat_tensor.quantize_residual(on_device, memory, decay, scale, fmt, out)
+        quantized = minifloat.quantize_tensor_residual(on_device, memory, decay, scale, fmt, out)
         assert same(gpu.to_host(quantized), codes)
         assert same(gpu.to_host(out), left)
     for add in (None, np.float32(-1), np.float32(2.0**-100)):
         out, wanted = gpu.to_device(residual), residual.copy()
-        minifloat_tensor.dequantize(codes, scale, fmt, wanted, add)
-        minifloat_tensor.dequantize(quantized, scale, fmt, out, add)
+        minifloat.dequantize_tensor(codes, scale, fmt, wanted, add)
+        minifloat.dequantize_tensor(quantized, scale, fmt, out, add)
         assert same(gpu.to_host(out), wanted)
 
 
@@ -67,20 +67,20 @@ def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
     scale = scale_for(0.3, fmt)
     for n in sizes_for(gpu, SIZES):
         x, out = gradient(n), gpu.empty(n, np.float32)
-        codes, _ = minifloat_tensor.quantize(x, scale, fmt)
-        quantized, finite = minifloat_tensor.quantize(gpu.to_device(x), scale, fmt)
+        codes, _ = minifloat.quantize_tensor(x, scale, fmt)
+        quantized, finite = minifloat.quantize_tensor(gpu.to_device(x), scale, fmt)
         assert finite
         assert same(gpu.to_host(quantized), codes)
         minifloat.check(quantized, n, fmt)
-        minifloat_tensor.dequantize(quantized, scale, fmt, out)
+        minifloat.dequantize_tensor(quantized, scale, fmt, out)
         wanted = np.empty(n, np.float32)
-        minifloat_tensor.dequantize(codes, scale, fmt, wanted)
+        minifloat.dequantize_tensor(codes, scale, fmt, wanted)
         assert same(gpu.to_host(out), wanted)
         for at in range(1, 4) if 8 < n < LARGE else ():  # wherever the bytes begin
             bytes_, rest = codes[at:], n - at * minifloat.per_byte(fmt)
             subset, on_device = np.empty(rest, np.float32), gpu.empty(rest, np.float32)
-            minifloat_tensor.dequantize(bytes_, scale, fmt, subset)
-            minifloat_tensor.dequantize(quantized[at:], scale, fmt, on_device)
+            minifloat.dequantize_tensor(bytes_, scale, fmt, subset)
+            minifloat.dequantize_tensor(quantized[at:], scale, fmt, on_device)
             assert same(gpu.to_host(on_device), subset)
 
 
@@ -89,8 +89,8 @@ def test_nonfinite_values(gpu: Device, fmt: MiniFloat) -> None:
     for wrong in (np.nan, -np.nan, np.inf, -np.inf):
         x = gradient(777)
         x[500] = wrong
-        assert not minifloat_tensor.quantize(gpu.to_device(x), scale_for(0.3, fmt), fmt)[1]
-    assert not minifloat_tensor.quantize(gpu.to_device(anything(9000)), scale_for(1, fmt), fmt)[1]
+        assert not minifloat.quantize_tensor(gpu.to_device(x), scale_for(0.3, fmt), fmt)[1]
+    assert not minifloat.quantize_tensor(gpu.to_device(anything(9000)), scale_for(1, fmt), fmt)[1]
 
 
 def said_of(codes: np.ndarray, n: int, fmt: MiniFloat) -> str:
@@ -117,7 +117,7 @@ def test_reserved_codes(gpu: Device, both: tuple[str, str]) -> None:
                 codes = each[:n]
             assert said_of(gpu.to_device(codes), n, fmt) == said_of(codes, n, fmt) != ""
     odd = np.array([0x11, 0x11], np.uint8)
-    with pytest.raises(Corrupt, match="behind the last"):
+    with pytest.raises(Corrupt, match="after the last"):
         minifloat.check(gpu.to_device(odd), 3, MiniFloat("e2m1"))
 
 
@@ -135,17 +135,17 @@ def test_block_scales(gpu: Device, length: int) -> None:
             (np.float32(scale), fmt.magnitudes()[-1], fmt.mantissa),
         )
         factors = block_scales.choose_factors(x, length, *options)
-        actual = block_scales.choose_factors(on_device, length, *options)
-        assert same(gpu.to_host(actual), factors)
+        quantized = block_scales.choose_factors(on_device, length, *options)
+        assert same(gpu.to_host(quantized), factors)
         each = block_scales.scales_of(options[0], factors)
-        assert same(gpu.to_host(block_scales.scales_of(options[0], actual)), each)
+        assert same(gpu.to_host(block_scales.scales_of(options[0], quantized)), each)
         each, first = block_scales.scales_of(options[0], np.append(factors, 0)), length // 2
         inputs, room = (first, length, each), np.empty(n, np.float32)
         wanted = block_scales.divide(x, *inputs, room)
-        actual = block_scales.divide(on_device, *inputs, gpu.empty(n, np.float32))
-        assert same(gpu.to_host(actual), wanted)
+        quantized = block_scales.divide(on_device, *inputs, gpu.empty(n, np.float32))
+        assert same(gpu.to_host(quantized), wanted)
         for add in (None, np.float32(-0.7)):
             out, sums = gpu.to_device(gradient(n, 1)), gradient(n, 1)
             block_scales.multiply(wanted, *inputs, sums, add)
-            block_scales.multiply(actual, *inputs, out, add)
+            block_scales.multiply(quantized, *inputs, out, add)
             assert same(gpu.to_host(out), sums)

@@ -51,9 +51,7 @@ def test_largest(gpu: Device, values) -> None:
 
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        cuda_grid, "_MOST", 2
-    )  # so that threads go on to what others did elsewhere
+    monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)  # so that threads stride
     x = equal_ones(40_000)
     on_device, positions = gpu.to_device(x), some_of(x.size)
     assert same(log_histogram(on_device), log_histogram(x))

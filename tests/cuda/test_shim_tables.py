@@ -10,10 +10,10 @@ from checks import feedback_agrees, frames_agree
 from samples import same, share_of
 
 from gcodec.codecs.minifloat import codebooks
-from gcodec.codecs.minifloat.coding_choice import KINDS, alphabet, known_books, static
+from gcodec.codecs.minifloat.coding_choice import KINDS, alphabet, static, static_tables
 from gcodec.entropy import rans
 from gcodec.entropy.huffman import code_lengths
-from gcodec.entropy.tabled import Table, chosen, front
+from gcodec.entropy.tabled import Table, best_table, front
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask, gathered, leave_silent, silent_buckets
 from gcodec.kernels.prefix.table_code import SYMBOLS, TableCode, code_of
@@ -95,7 +95,7 @@ def test_chosen(gpu: Device, code: str) -> None:
     fmt, kind = MiniFloat("e4m3", "full"), KINDS[code]
     if code != "huffman":
         fmt = MiniFloat("e2m1", "full")
-    own, known = alphabet(fmt, code), known_books(fmt, code, "auto")
+    own, known = alphabet(fmt, code), static_tables(fmt, code, "auto")
     random = np.random.default_rng(4)
     for number in share_of(gpu, range(0, codebooks.number_of(fmt), 2)):
         counts = static(fmt, code, number).numbers.astype(np.int64)
@@ -106,9 +106,10 @@ def test_chosen(gpu: Device, code: str) -> None:
             sample[own] = inputs[own] + (inputs[own].sum() == 0)
             on_device = gpu.to_device(sample)
             for tables in (None, Table.own(kind, sample, own)):
-                wanted = chosen(sample, tables, kind, own, known)
+                wanted, nbits = best_table(sample, tables, kind, own, known)
                 mine = tables and Table.own(kind, on_device, own)
-                actual = chosen(on_device, mine, kind, own, known)
+                actual, actual_nbits = best_table(on_device, mine, kind, own, known)
+                assert int(actual_nbits) == nbits
                 assert int(actual.which) == wanted.which
                 assert kind == "huffman" or int(actual.log2_total) == wanted.log2_total
                 assert same(gpu.to_host(actual.numbers), wanted.numbers)

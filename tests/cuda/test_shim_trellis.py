@@ -74,7 +74,7 @@ def test_order_and_models(gpu: Device, lanes: int) -> None:
 @pytest.mark.parametrize("lanes", LANES)
 def test_paths(gpu: Device, lanes: int) -> None:
     table = trellis_tables.statics()[lanes % 3]
-    costs = (table.costs() * 0.24 / 2.0**28).astype(np.float32).reshape(-1)
+    costs = (table.costs * 0.24 / 2.0**28).astype(np.float32).reshape(-1)
     for n, all_values in ((1, 1), (33, 1), (65_536 + 77, 1), (150_001, 2)):
         x, factor = values(n), np.float32(1.7)
         classes = np.random.default_rng(n).integers(0, CLASSES, n).astype(np.uint8)

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from gcodec import Corrupt, FormatError, Truncated
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import class_tables, coder, scale_lists, table_choice
 from gcodec.entropy.context.class_tables import SENT, TOTAL, ClassTable
-from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, matrices, refined
 from gcodec.entropy.context.table_choice import best_matrix
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context import class_map, list_sizes, scale_fit
+from gcodec.kernels.context import class_map, scale_fit
+from gcodec.kernels.context import scale_lists as list_kernels
 from gcodec.kernels.context.class_map import CENTRE, CLASSES
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 
@@ -160,7 +161,7 @@ def test_longest_scale_lists(kinds: int, more: int) -> None:
     while len(counts) < kinds:
         counts.append(counts[-2] + counts[-1] + more)
     scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
-    actual = list_sizes.told(scales)
+    actual = list_kernels.told(scales)
     coins = sorted(counts)
     lists: list[int] = []
     for _ in range(12):  # bits of the longest word
@@ -215,7 +216,7 @@ def written(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, table_choice.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    scales = Scales.of(symbols, best_matrix(symbols, matrices(shape)).matrix)
+    scales = Scales.of(symbols, best_matrix(symbols, matrices(shape)))
     plan = table_choice.plan(symbols, scales)
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
@@ -225,13 +226,13 @@ def written(
 
 def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
     """All symbols, exceptions in their places."""
-    string, out = ContextString.of(data, 0, nbits, n, None), np.empty(n, np.int64)
+    string, out = coder.open(BitSpan(data, 0, nbits), n), np.empty(n, np.int64)
 
     def take(at: int, part: np.ndarray) -> None:
         out[at : at + part.size] = part
 
     assert string.read(take) == nbits
-    out[string.exceptions.places] = string.exceptions.symbols
+    out[string.outliers.places] = string.outliers.symbols
     return out
 
 
@@ -311,7 +312,7 @@ def test_refusals(at: int, value: int, message: str) -> None:
     data = data.copy()
     data[at] = value
     with pytest.raises(Corrupt, match=message):
-        ContextString.of(data, 0, nbits, 4096, None)
+        coder.open(BitSpan(data, 0, nbits), 4096)
 
 
 def test_escapes_must_be_outliers() -> None:
@@ -326,8 +327,8 @@ def test_escapes_must_be_outliers() -> None:
     few[77] = ESCAPE
     front = coder.write(plan, few, np.array([300]), BitString())
     assert read(front[0], front[1], few.size)[77] == 300
-    string = ContextString.of(front[0], 0, front[1], few.size, None)
+    string = coder.open(BitSpan(front[0], 0, front[1]), few.size)
     for places in (np.empty(0, np.int64), np.array([78]), np.array([77, 78])):
-        wrong = string._replace(exceptions=Outliers(places, places))
+        wrong = string._replace(outliers=Outliers(places, places))
         with pytest.raises(Corrupt, match="escape"):
             wrong.read(lambda at, part: None)

@@ -10,6 +10,7 @@ import pytest
 
 import gcodec
 from gcodec.entropy import positions as position_coding
+from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.positions import IndexString
 from gcodec.kernels.numeric import select
 from gcodec.tensorfiles.dumps import open_dump
@@ -37,8 +38,17 @@ def least_nbits(n: int, k: int) -> float:
     return -n * (p * math.log2(p) + (1 - p) * math.log2(1 - p))
 
 
-def string_of(written: position_coding.Written, k: int, n: int, first: int = 0) -> IndexString:
-    return IndexString(written.code, written.data, first, written.nbits, k, n, None)
+def string_of(coded: tuple[str, Written], k: int, n: int, first: int = 0) -> IndexString:
+    code, (data, nbits, _) = coded
+    return IndexString(BitSpan(data, first, nbits), code, k, n)
+
+
+def nbits_of(positions: np.ndarray, n: int, code: str, front: tuple[np.ndarray, int]) -> int:
+    return position_coding.write(positions, n, code, front)[1].nbits
+
+
+def positions_in(string: IndexString, seek: SeekTable | None) -> np.ndarray:
+    return string._replace(span=string.span._replace(seek=seek)).read()
 
 
 @pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
@@ -47,14 +57,14 @@ def test_round_trip(code: str, front: tuple[np.ndarray, int]) -> None:
     cases = [(1, 1), (9, 0), (64, 64), (100, 7), (33, 32), (5000, 4097), (200_000, 20_000)]
     for n, k in cases:
         positions = uniform(n, k)
-        written = position_coding.write(positions, n, code, front)
-        string = string_of(written, k, n, front[1])
+        chosen, written = position_coding.write(positions, n, code, front)
+        string = string_of((chosen, written), k, n, front[1])
         assert np.array_equal(string.read(), positions)
         assert written.data.size == -(-written.nbits // 8)
         assert written.nbits - front[1] <= position_coding.longest_nbits(n, k, code)
         assert written.data[: front[1] // 8].tobytes() == front[0][: front[1] // 8].tobytes()
         if written.seek is not None:
-            assert np.array_equal(string._replace(seek=written.seek).read(), positions)
+            assert np.array_equal(positions_in(string, written.seek), positions)
 
 
 @pytest.mark.parametrize("code", [code for code in position_coding.CODES if code != "bitmap"])
@@ -71,20 +81,19 @@ def test_largest_positions(code: str) -> None:
 def test_uniform_positions_are_near_the_limit(n: int, share: float) -> None:
     k = round(share * n)
     for seed in range(3):
-        written = position_coding.write(uniform(n, k, seed), n, "auto", NOTHING)
-        assert written.nbits < 1.015 * least_nbits(n, k)
+        nbits = nbits_of(uniform(n, k, seed), n, "auto", NOTHING)
+        assert nbits < 1.015 * least_nbits(n, k)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
 def test_clustered_positions_take_fewer_bits(share: float) -> None:
     n = 1 << 20
     k = round(share * n)
-    written = position_coding.write(clustered(n, k), n, "auto", NOTHING)
-    assert written.nbits < 0.9 * least_nbits(n, k)
+    assert nbits_of(clustered(n, k), n, "auto", NOTHING) < 0.9 * least_nbits(n, k)
     # The Rice words follow the density; one parameter for all could not.
     gaps = np.diff(clustered(n, k), prepend=-1) - 1
     best = min(int((gaps >> r).sum()) + k * (r + 1) for r in range(20))
-    assert position_coding.write(clustered(n, k), n, "rice", NOTHING).nbits < 0.93 * best
+    assert nbits_of(clustered(n, k), n, "rice", NOTHING) < 0.93 * best
 
 
 def test_real_positions_take_fewer_bits() -> None:
@@ -96,7 +105,7 @@ def test_real_positions_take_fewer_bits() -> None:
             if k >= 100:
                 positions = select.largest(x, k)
                 assert positions is not None
-                total += position_coding.write(positions, x.size, "auto", NOTHING).nbits
+                total += nbits_of(positions, x.size, "auto", NOTHING)
                 least += least_nbits(x.size, k)
     assert 0 < total < least
 
@@ -105,24 +114,21 @@ def test_real_positions_take_fewer_bits() -> None:
 def test_auto_is_the_shortest(make: object) -> None:
     for n, k in ((256, 3), (1024, 100), (4096, 4000), (65536, 700), (1 << 18, 30_000)):
         positions = make(n, k)  # type: ignore[operator]
-        each = [
-            position_coding.write(positions, n, code, SOME).nbits for code in position_coding.CODES
-        ]
-        auto = position_coding.write(positions, n, "auto", SOME)
-        assert auto.nbits == min(each)
+        each = [nbits_of(positions, n, code, SOME) for code in position_coding.CODES]
+        assert nbits_of(positions, n, "auto", SOME) == min(each)
 
 
 @pytest.mark.parametrize("code", SEEKABLE)
 def test_computed_blocks_equal_written_blocks(code: str) -> None:
     n, k = 1 << 20, 300_000 if code == "rans" else 30_000
     positions = clustered(n, k)
-    written = position_coding.write(positions, n, code, SOME)
-    string = string_of(written, k, n, SOME[1])
+    _, written = coded = position_coding.write(positions, n, code, SOME)
+    string = string_of(coded, k, n, SOME[1])
     assert written.seek is not None
     blocks = string.blocks(written.seek.log2_block)
     assert np.array_equal(blocks.offsets, written.seek.offsets)
     for table in (written.seek, string.blocks(13)):
-        assert np.array_equal(string._replace(seek=table).read(), positions)
+        assert np.array_equal(positions_in(string, table), positions)
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])
@@ -131,12 +137,12 @@ def test_threads_change_nothing(code: str, threads: str, monkeypatch: pytest.Mon
     n, k = 3 << 20, (1 << 20) + 5000  # more than one segment of positions
     positions = np.flatnonzero(np.random.default_rng(5).random(n) < k / n)[: 1 << 20]
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
-    expected = position_coding.write(positions, n, code, SOME)
+    _, expected = position_coding.write(positions, n, code, SOME)
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
-    written = position_coding.write(positions, n, code, SOME)
+    _, written = coded = position_coding.write(positions, n, code, SOME)
     assert written.data.tobytes() == expected.data.tobytes()
-    string = string_of(written, positions.size, n, SOME[1])
-    assert np.array_equal(string._replace(seek=written.seek).read(), positions)
+    string = string_of(coded, positions.size, n, SOME[1])
+    assert np.array_equal(positions_in(string, written.seek), positions)
     assert np.array_equal(string.read(), positions)
 
 
@@ -155,13 +161,13 @@ def test_a_wrong_seek_table_is_corrupt(code: str) -> None:
                 wrong[marks][b] += step
                 other = SeekTable.of(12, wrong["offsets"], wrong["positions"])
                 with pytest.raises(gcodec.Corrupt):
-                    string._replace(seek=other).read()
+                    positions_in(string, other)
     fewer = SeekTable.of(12, table.offsets[:-1], table.positions[:-1])
     with pytest.raises(gcodec.Corrupt):
-        string._replace(seek=fewer).read()
+        positions_in(string, fewer)
     joined = np.delete(table.offsets, 1), np.delete(table.positions, 1)
     with pytest.raises(gcodec.Corrupt):
-        string._replace(seek=SeekTable.of(12, *joined)).read()
+        positions_in(string, SeekTable.of(12, *joined))
 
 
 def test_blocks_of_rice_begin_at_groups() -> None:
@@ -173,19 +179,19 @@ def test_blocks_of_rice_begin_at_groups() -> None:
         position_coding.write(positions, 10_000, "eliasfano", NOTHING), 5000, 10_000
     ).blocks(11)
     with pytest.raises(gcodec.Corrupt):
-        string._replace(seek=table).read()
+        positions_in(string, table)
 
 
 @pytest.mark.parametrize("code", position_coding.CODES)
 def test_damage_is_refused_or_changes_positions(code: str) -> None:
     """Never as more or other than k rising positions below n."""
     n, k = 500, 60
-    written = position_coding.write(uniform(n, k), n, code, NOTHING)
+    _, written = position_coding.write(uniform(n, k), n, code, NOTHING)
     for bit in range(written.nbits):
         data = written.data.copy()
         data[bit // 8] ^= 0x80 >> bit % 8
         try:
-            decoded = IndexString(code, data, 0, written.nbits, k, n, None).read()
+            decoded = IndexString(BitSpan(data, 0, written.nbits), code, k, n).read()
         except gcodec.FormatError:
             continue
         assert decoded.size == k and decoded[0] >= 0 and decoded[-1] < n
@@ -193,12 +199,13 @@ def test_damage_is_refused_or_changes_positions(code: str) -> None:
     for nbits in range(written.nbits):
         data = written.data[: -(-nbits // 8)]
         with pytest.raises(gcodec.FormatError):
-            IndexString(code, data, 0, nbits, k, n, None).read()
+            IndexString(BitSpan(data, 0, nbits), code, k, n).read()
     for more in (1, 7, 64):
         data = np.append(written.data, np.zeros(9, np.uint8))
         with pytest.raises(gcodec.FormatError):
-            IndexString(code, data, 0, written.nbits + more, k, n, None).read()
+            IndexString(BitSpan(data, 0, written.nbits + more), code, k, n).read()
+    whole = BitSpan(written.data, 0, written.nbits)
     with pytest.raises(gcodec.FormatError):
-        IndexString(code, written.data, 0, written.nbits, n + 1, n, None).read()
+        IndexString(whole, code, n + 1, n).read()
     with pytest.raises(gcodec.Unsupported):
-        IndexString(code, written.data, 0, written.nbits, k, 2**62 + 1, None).read()
+        IndexString(whole, code, k, 2**62 + 1).read()

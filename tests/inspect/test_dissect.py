@@ -19,7 +19,7 @@ from gcodec import Codec, Payload, register
 from gcodec import codec as codec_module
 from gcodec.analysis.dissect import Dissection
 from gcodec.analysis.frame_fields import UNDECODED, Field
-from gcodec.arrays.intake import outlet
+from gcodec.arrays.source import outlet
 from gcodec.codecs.dct8 import levels
 from gcodec.frame import crc32c
 from gcodec.inspect.walker import KINDS, FieldSpan, FieldWalker

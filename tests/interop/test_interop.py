@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import tracemalloc
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("peer", ENCODERS)
 def test_arrays_on_a_device_are_refused(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "on_device", lambda x, name: (x, "float32"))
+    source = types.SimpleNamespace(device="a device")
+    monkeypatch.setattr(objects, "inspect", lambda x, name: source)
     with pytest.raises(TypeError, match="lies on a device"):
         ENCODERS[peer](normal(4, 4))
 

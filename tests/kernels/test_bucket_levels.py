@@ -1,4 +1,4 @@
-"""Norms that are found where levels are: the same bits as those of `norms` and `levels`."""
+"""Fused norms and levels of buckets: the same bits as those of `norms` and `levels`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize import bucket_levels, levels
 from gcodec.kernels.quantize.levels import Scale
 
-SIZES = (1e-44, 1e-31, 2.0**-100, 1e-12, 1.0, 1e30, 0.0)  # of which the first two are tiny
+SIZES = (1e-44, 1e-31, 2.0**-100, 1e-12, 1.0, 1e30, 0.0)  # the first two are tiny
 
 
 def values_of(n: int, bucket: int) -> np.ndarray:
-    """Make buckets of all sizes, one that is 0, and a last one that is cut."""
+    """Make buckets of all magnitudes, 0 included; the last bucket is shorter."""
     rng = np.random.default_rng([n, bucket])
     size = rng.permutation(np.resize(SIZES, -(-n // bucket))).repeat(bucket)[:n]
     return (rng.standard_normal(n) * size).astype(np.float32)
@@ -26,23 +26,24 @@ def values_of(n: int, bucket: int) -> np.ndarray:
 
 @pytest.mark.parametrize("bucket", bucket_levels.BUCKETS)
 @pytest.mark.parametrize("first", [0, 3])
-def test_they_are_those_of_two_passes(bucket: int, first: int) -> None:
+def test_fused_kernel_equals_two_passes(bucket: int, first: int) -> None:
     n = 9 * bucket + 37
     x = values_of(n, bucket)
-    found = norms(x, bucket, "l2")
+    expected_norms = norms(x, bucket, "l2")
     for s in (1, 15, 127):
-        known, new = (Scale(made, bucket, s) for made in (found, np.empty_like(found)))
+        scale = Scale(expected_norms, bucket, s)
+        fused_scale = Scale(np.empty_like(expected_norms), bucket, s)
         start = first * bucket
-        at_once, out = np.empty(n - start, np.uint8), np.empty(n - start, np.uint8)
-        levels.quantize(x[start:], known, 9, start, at_once)
-        bucket_levels.quantize(x[start:], new, 9, start, out)
-        assert gs.same_bits(new.norms[first:], found[first:])
-        assert np.array_equal(out, at_once)
+        expected, out = np.empty(n - start, np.uint8), np.empty(n - start, np.uint8)
+        levels.quantize(x[start:], scale, 9, start, expected)
+        bucket_levels.quantize(x[start:], fused_scale, 9, start, out)
+        assert gs.same_bits(fused_scale.norms[first:], expected_norms[first:])
+        assert np.array_equal(out, expected)
 
 
 @pytest.mark.parametrize("bucket", [48, 96, 100, 160, 4128, 20_000])
-def test_blocks_by_two_and_alone_are_the_same(bucket: int) -> None:
-    """Ranges that begin at odd blocks, and buckets that end anywhere in them."""
+def test_paired_blocks_equal_single_blocks(bucket: int) -> None:
+    """Cover ranges that begin at odd blocks, and buckets that end anywhere in a block."""
     n = 20_000
     x = values_of(n, bucket)
     scale = Scale(norms(x, bucket, "l2"), bucket, 15)
@@ -54,7 +55,7 @@ def test_blocks_by_two_and_alone_are_the_same(bucket: int) -> None:
         assert np.array_equal(part, whole[start:stop])
 
 
-def test_what_is_refused_is_told_of_the_whole_tensor() -> None:
+def test_errors_describe_the_whole_tensor() -> None:
     x = np.ones(3 * (1 << 20), np.float32)
     x[-5:] = math.nan
     with pytest.raises(

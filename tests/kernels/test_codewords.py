@@ -16,9 +16,9 @@ from gcodec.kernels.numeric.words import peek
 from gcodec.kernels.prefix import codewords as cw
 
 LARGEST = 2**64 - 1
-LONG = 2000  # zeros that are not spelled out
+LONG = 2000  # zeros above which a word is not compared bit by bit
 
-# Around every power of two, and a few of any size.
+# Values around each power of two, and random values of each size.
 EDGES = sorted(
     {2**e + d for e in range(65) for d in (-2, -1, 0, 1) if 0 <= 2**e + d <= LARGEST}
     | {random.Random(e).getrandbits(e) for e in range(1, 65)}
@@ -61,7 +61,7 @@ def values_of(rule: cw.Rule, parameter: int) -> list[int]:
 
 
 def word_of(rule: cw.Rule, parameter: int, value: int) -> tuple[int, str]:
-    """The zeros before the word, and the bits behind them."""
+    """Return the number of leading zeros of a word, and the bits after them."""
     zeros, high, low, nbits = rule.word.built(np.uint64(value), np.uint64(parameter))
     assert 1 <= nbits <= 128
     both = (int(high) << 64 | int(low)) & (1 << nbits) - 1
@@ -80,8 +80,8 @@ def as_data(text: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=spelled)
-def test_words(setting: tuple[cw.Rule, int]) -> None:
-    """Written as defined; read back anywhere in a byte; cut anywhere, it is truncated."""
+def test_words_match_their_definition(setting: tuple[cw.Rule, int]) -> None:
+    """Words decode at any bit of a byte, and are truncated wherever they are cut."""
     rule, parameter = setting
     rng = random.Random(parameter)
     write = writer(*setting)
@@ -94,17 +94,17 @@ def test_words(setting: tuple[cw.Rule, int]) -> None:
         word = "0" * zeros + bits
         assert word == write(value)
         before = "".join(rng.choices("01", k=rng.randrange(20)))
-        behind = "".join(rng.choices("01", k=rng.randrange(90)))
+        tail = "".join(rng.choices("01", k=rng.randrange(90)))
         at, end = len(before), len(before) + len(word)
-        data = as_data(before + word + behind)
+        data = as_data(before + word + tail)
         assert value_at(*setting, data, at, end) == (value, end)
-        assert value_at(*setting, data, at, end + len(behind)) == (value, end)
+        assert value_at(*setting, data, at, end + len(tail)) == (value, end)
         for cut in {at, end - 1, rng.randrange(at, end)}:
             assert value_at(*setting, data, at, cut)[1] == cw.TRUNCATED
 
 
 @pytest.mark.parametrize("name", ["OMEGA", "GAMMA", "DELTA", "RICE", "GOLOMB", "EXPGOLOMB"])
-def test_every_cut_of_the_longest_words(name: str) -> None:
+def test_longest_words_are_truncated_at_any_cut(name: str) -> None:
     rule = getattr(cw, name)
     parameter = {"RICE": 57, "GOLOMB": 2**57 + 1, "EXPGOLOMB": 3}.get(name, 0)
     for value in (LARGEST, LARGEST - 1, 2**63, 2**63 - 1):
@@ -115,9 +115,9 @@ def test_every_cut_of_the_longest_words(name: str) -> None:
         assert value_at(rule, parameter, data, 0, len(word)) == (value, len(word))
 
 
-# --- strings that no one wrote ------------------------------------------------------------------
+# --- arbitrary strings --------------------------------------------------------------------------
 
-TRIED = [
+EXHAUSTIVE = [
     *((cw.OMEGA, 0), (cw.GAMMA, 0), (cw.DELTA, 0)),
     *((cw.RICE, k) for k in (0, 3, 51, 63)),
     *((cw.EXPGOLOMB, k) for k in (0, 2, 55, 63)),
@@ -127,10 +127,10 @@ TRIED = [
 
 
 def judged(read: Reader, text: str) -> tuple[int, int]:
-    found = verdict(read, text)
-    if isinstance(found, tuple):
-        return found
-    return 0, cw.TRUNCATED if found is universal.Truncated else cw.CORRUPT
+    result = verdict(read, text)
+    if isinstance(result, tuple):
+        return result
+    return 0, cw.TRUNCATED if result is universal.Truncated else cw.CORRUPT
 
 
 @functools.cache
@@ -138,29 +138,29 @@ def all_of_16() -> np.ndarray:
     return np.arange(1 << 16, dtype=">u2").view(np.uint8)
 
 
-@pytest.mark.parametrize("setting", TRIED, ids=spelled)
-def test_every_string_of_up_to_13_bits(setting: tuple[cw.Rule, int]) -> None:
+@pytest.mark.parametrize("setting", EXHAUSTIVE, ids=spelled)
+def test_strings_of_up_to_13_bits_exhaustively(setting: tuple[cw.Rule, int]) -> None:
     read = reader(*setting)
     data = all_of_16()
     rng = random.Random(7)
     judgements = [(0, cw.TRUNCATED)]
     for length in range(17 if sweeps.LONG else 14):
-        # What is decided stays so, whatever follows.
+        # Further bits change the verdict only of truncated words.
         judgements = [
             judged(read, universal.fixed(number, length))
-            if (known := judgements[number >> 1])[1] == cw.TRUNCATED
-            else known
+            if (shorter := judgements[number >> 1])[1] == cw.TRUNCATED
+            else shorter
             for number in range(1 << length)
         ]
         for number, expected in enumerate(judgements):
-            # Whatever is behind the string must not count.
+            # Bits after the string must not matter.
             at = 16 * (number << (16 - length) | rng.getrandbits(16 - length))
             value, after = value_at(*setting, data, at, at + length)
             assert (value, after - at if after >= 0 else after) == expected, (number, length)
 
 
 def overflowing() -> Iterator[tuple[cw.Rule, int, str]]:
-    """Yield the first words behind the last one of 64 bits, without what may follow them."""
+    """Yield the shortest bits of words of values above 64 bits."""
     yield cw.GAMMA, 0, "0" * 64
     yield cw.DELTA, 0, "0" * 7
     yield cw.DELTA, 0, universal.gamma(65)
@@ -186,10 +186,10 @@ def overflowing() -> Iterator[tuple[cw.Rule, int, str]]:
     [pytest.param(*case, id=f"{spelled(case[:2])}-{at}") for at, case in enumerate(overflowing())],
 )
 def test_values_beyond_64_bits(rule: cw.Rule, parameter: int, word: str) -> None:
-    """Refused at the first bit that makes them so; one bit earlier there is still hope."""
-    for behind in ("", "0" * 130, "1" * 130):
-        data = as_data(word + behind)
-        end = len(word + behind)
+    """Such words are corrupt from the first bit that makes the value too large."""
+    for tail in ("", "0" * 130, "1" * 130):
+        data = as_data(word + tail)
+        end = len(word + tail)
         assert value_at(rule, parameter, data, 0, end)[1] == cw.CORRUPT
     read = reader(rule, parameter)
     for cut in range(len(word)):
@@ -199,7 +199,7 @@ def test_values_beyond_64_bits(rule: cw.Rule, parameter: int, word: str) -> None
 # --- bits and runs ------------------------------------------------------------------------------
 
 
-def test_peek() -> None:
+def test_peek_reads_64_bits_anywhere() -> None:
     rng = random.Random(3)
     for size in range(24):
         text = "".join(rng.choices("01", k=8 * size))
@@ -215,7 +215,7 @@ def test_runs_of_zeros_over_many_words(at: int) -> None:
         data = as_data("1" * at + "0" * zeros + "1" * 70)
         end = at + zeros + 1
         assert value_at(cw.RICE, 0, data, at, end) == (zeros, end)
-        # The one behind the end is none.
+        # A one after the end does not count.
         assert value_at(cw.RICE, 0, data, at, end - 1)[1] == cw.TRUNCATED
         kind = cw.CORRUPT if zeros > 63 else cw.TRUNCATED
         assert value_at(cw.GAMMA, 0, data, at, end - 1)[1] == kind

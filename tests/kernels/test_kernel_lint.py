@@ -1,4 +1,4 @@
-"""The rules that kernels are written by, read from their sources."""
+"""Rules for the sources of kernels."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def compiled_functions(source: Path) -> list[ast.FunctionDef]:
 
 
 def negative(index: ast.expr) -> bool:
-    """Whether an index or an end of a slice is written with a minus before it."""
+    """Return whether an index or an end of a slice has a minus sign."""
     if isinstance(index, ast.Slice):
         return any(negative(end) for end in (index.lower, index.upper) if end is not None)
     return isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
 
 
 def stored(function: ast.FunctionDef) -> set[str]:
-    """Names of the arrays that a function stores to itself."""
+    """Return the names of the arrays whose elements a function assigns."""
     targets = (
         target
         for node in ast.walk(function)
@@ -64,9 +64,9 @@ def stored(function: ast.FunctionDef) -> set[str]:
     }
 
 
-def test_there_are_kernels() -> None:
-    found = [node.name for source in SOURCES for node in compiled_functions(source)]
-    assert len(found) == len(set(found)) >= 15, sorted(found)
+def test_compiled_functions_have_unique_names() -> None:
+    names = [node.name for source in SOURCES for node in compiled_functions(source)]
+    assert len(names) == len(set(names)) >= 15, sorted(names)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
@@ -84,7 +84,7 @@ def test_compiled_functions_neither_raise_nor_allocate(source: Path) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_no_option_that_changes_bits(source: Path) -> None:
+def test_no_compiler_option_changes_bits(source: Path) -> None:
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.keyword):
             assert node.arg not in ("fastmath", "parallel"), source.name
@@ -98,7 +98,7 @@ def test_no_option_that_changes_bits(source: Path) -> None:
 @pytest.mark.parametrize(
     "source", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
 )
-def test_numba_is_imported_late_and_only_by_kernels(source: Path) -> None:
+def test_numba_is_imported_inside_functions_only(source: Path) -> None:
     tree = ast.parse(source.read_text(encoding="utf-8"))
     inside = {
         id(inner)
@@ -116,7 +116,7 @@ def test_numba_is_imported_late_and_only_by_kernels(source: Path) -> None:
             assert id(node) in inside, f"{source}: line {node.lineno}"
 
 
-def test_the_rules_see_what_breaks_them() -> None:
+def test_the_rules_detect_violations() -> None:
     for text, wrong in (
         ("-1", True),
         ("-k", True),
@@ -126,13 +126,14 @@ def test_the_rules_see_what_breaks_them() -> None:
     ):
         (node,) = (n for n in ast.walk(ast.parse(f"a[{text}]")) if isinstance(n, ast.Subscript))
         assert negative(node.slice) == wrong
-    made = ast.parse("def f(a, b, c):\n    a[0], c = b[1], 2\n    b[0] += 1\n    c = a[2]").body[0]
-    assert isinstance(made, ast.FunctionDef)
-    assert stored(made) == {"a", "b"}
+    source = "def f(a, b, c):\n    a[0], c = b[1], 2\n    b[0] += 1\n    c = a[2]"
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    assert stored(function) == {"a", "b"}
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_no_shift_is_too_far(source: Path) -> None:
+def test_constant_shifts_are_below_64(source: Path) -> None:
     for function in compiled_functions(source):
         for node in ast.walk(function):
             if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.LShift, ast.RShift)):
@@ -141,20 +142,20 @@ def test_no_shift_is_too_far(source: Path) -> None:
                     assert 0 <= count.value < 64, f"{source.name}:{node.lineno}"
 
 
-def test_every_kernel_is_known() -> None:
-    """Each is of a module or of a factory: so `warmup` compiles it, under a name of its own."""
+def test_kernels_are_listed() -> None:
+    """`jit.kernels` lists each kernel of a module or a factory under a name of its own."""
     declared = {
         node.name
         for source in SOURCES
         for node in compiled_functions(source)
         if "kernel" in {decorator_name(one) for one in node.decorator_list}
     }
-    known = jit.kernels()
-    assert {kernel.function.__code__.co_name for kernel in known} == declared
-    assert len({kernel.name for kernel in known}) == len(known)
+    listed = jit.kernels()
+    assert {kernel.function.__code__.co_name for kernel in listed} == declared
+    assert len({kernel.name for kernel in listed}) == len(listed)
 
 
-def test_kernels_write_to_nothing_but_what_they_may() -> None:
+def test_kernels_do_not_write_to_read_only_arrays() -> None:
     functions = {node.name: node for source in SOURCES for node in compiled_functions(source)}
     kernels = jit.kernels()
     assert len(kernels) > 100

@@ -1,4 +1,4 @@
-"""About how many bits strings take by matrices: as counted one by one, and the sums behind it."""
+"""Estimated sizes of strings by matrix, against exact counts and sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from gcodec.entropy import rans
 from gcodec.entropy.context import scale_lists
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, matrices
-from gcodec.kernels.context import class_costs, class_map
+from gcodec.kernels.context import class_map, class_tables
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
 
@@ -16,7 +16,7 @@ SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (13, 17), (16, 8, 3, 3), (70,
 
 
 def levels_of(shape: tuple[int, ...]) -> np.ndarray:
-    """Return symbols of a tensor whose rows and columns differ in scale, some of them escapes."""
+    """Return symbols, escapes included, of a tensor whose rows and columns differ in scale."""
     rng = np.random.default_rng(len(shape))
     rows = shape[0] if len(shape) > 1 else 1
     x = rng.laplace(0, 0.7, shape).reshape(rows, -1)
@@ -27,38 +27,39 @@ def levels_of(shape: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_sizes_are_those_of_counts(shape: tuple[int, ...], step: int) -> None:
-    symbols, every = levels_of(shape), matrices(shape)
+def test_sizes_equal_those_of_counts(shape: tuple[int, ...], step: int) -> None:
+    symbols, layouts = levels_of(shape), matrices(shape)
     costs = np.random.default_rng(symbols.size).integers(0, 1 << 33, (CLASSES * 256, 3))
-    wanted = []
-    for matrix in every:
+    expected = []
+    for matrix in layouts:
         scales = Scales.of(symbols, matrix)
         counts = class_map.class_counts(symbols, [scales.arrays], step).ravel()
-        exact = [sum(map(int.__mul__, counts.tolist(), each)) >> 28 for each in costs.T.tolist()]
-        assert class_costs.counts_nbits(counts, costs, 28).tolist() == exact
+        exact = [sum(map(int.__mul__, counts.tolist(), row)) >> 28 for row in costs.T.tolist()]
+        assert class_tables.counts_nbits(counts, costs, 28).tolist() == exact
         assert class_map.seen(symbols.size, step) == counts.sum()
         columns = scales.columns[:: max(matrix.group, 1)].copy()
         lists = [scale_lists.nbits(part) if part.size else 0 for part in (scales.rows, columns)]
-        wanted.append((min(exact), *lists))
-    assert matrix_sizes(symbols, every, step, Prices(ONES, costs, rans.log2_table(), 28)) == wanted
+        expected.append((min(exact), *lists))
+    prices = Prices(ONES, costs, rans.log2_table(), 28)
+    assert matrix_sizes(symbols, layouts, step, prices) == expected
 
 
-def test_costs_of_many_symbols_do_not_wrap() -> None:
+def test_costs_of_many_symbols_do_not_overflow() -> None:
     counts = np.array([2**40 - 1, 0, 5])
     costs = np.array([[2**32 + 1], [7], [2**33]])
     exact = (2**32 + 1) * (2**40 - 1) + 5 * 2**33
-    assert class_costs.counts_nbits(counts, costs, 28).tolist() == [exact >> 28]
+    assert class_tables.counts_nbits(counts, costs, 28).tolist() == [exact >> 28]
 
 
 @pytest.mark.parametrize(("n", "step"), [(1, 3), (4096, 2), (4097, 2), (9001, 2), (50_001, 5)])
-def test_how_many_are_seen(n: int, step: int) -> None:
+def test_number_of_sampled_symbols(n: int, step: int) -> None:
     symbols = np.zeros(n, np.uint8)
     scales = Scales.of(symbols, RowLayout(n, 0))
     counts = class_map.class_counts(symbols, [scales.arrays], step)
     assert class_map.seen(n, step) == counts.sum()
 
 
-def test_scales_of_nothing_but_zeros() -> None:
+def test_scales_of_zeros_are_zero() -> None:
     for matrix in (RowLayout(50, 0), RowLayout(10, 1)):
         scales = Scales.of(np.zeros(100, np.uint8), matrix)
         assert not scales.rows.any()

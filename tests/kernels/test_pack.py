@@ -1,4 +1,4 @@
-"""The one packer against the oracle, for every width, order, word, layout and padding."""
+"""Packing of fields against the oracle, for all widths, orders, words, layouts and paddings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SIZES = [*range(20), 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257]
 
 
 def layouts() -> list[FieldLayout]:
-    """Every layout that a format defines."""
-    found = []
+    """Return all layouts that a format defines."""
+    valid = []
     for width, order, word, strided, pad, align in itertools.product(
         range(1, 9), ("msb", "lsb"), (1, 4), (False, True), ("zero", "count"), (1, 4, 8)
     ):
@@ -25,8 +25,8 @@ def layouts() -> list[FieldLayout]:
             continue
         if pad == "count" and (width != 2 or word == 4):
             continue
-        found.append(FieldLayout(width, order, word, strided, pad, align))
-    return found
+        valid.append(FieldLayout(width, order, word, strided, pad, align))
+    return valid
 
 
 def arguments(layout: FieldLayout) -> dict[str, object]:
@@ -34,7 +34,7 @@ def arguments(layout: FieldLayout) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=lambda one: "-".join(map(str, one)))
-def test_against_the_oracle(layout: FieldLayout) -> None:
+def test_packing_equals_the_oracle(layout: FieldLayout) -> None:
     rng = np.random.default_rng(layout.width)
     for n in SIZES if layout.align == 1 else SIZES[::5]:
         codes = rng.integers(0, 1 << layout.width, n, np.uint8)
@@ -47,7 +47,7 @@ def test_against_the_oracle(layout: FieldLayout) -> None:
 
 
 @pytest.mark.parametrize("layout", layouts()[::3], ids=lambda one: "-".join(map(str, one)))
-def test_length(layout: FieldLayout) -> None:
+def test_wrong_lengths_are_refused(layout: FieldLayout) -> None:
     for n in (0, 1, 7, 16, 33):
         packed = pack_fields(np.zeros(n, np.uint8), layout)
         for size in range(packed.size):
@@ -59,8 +59,8 @@ def test_length(layout: FieldLayout) -> None:
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=lambda one: "-".join(map(str, one)))
-def test_every_flipped_bit(layout: FieldLayout) -> None:
-    """A flipped bit changes a code or is refused; the oracle knows which."""
+def test_flipped_bits_change_a_code_or_are_refused(layout: FieldLayout) -> None:
+    """The oracle determines whether a flipped bit changes a code or is refused."""
     rng = np.random.default_rng(layout.width)
     for n in (0, 1, 2, 3, 5, 9, 21):
         codes = rng.integers(0, 1 << layout.width, n, np.uint8)
@@ -77,7 +77,7 @@ def test_every_flipped_bit(layout: FieldLayout) -> None:
             assert unpack_fields(damaged, n, layout).tolist() == expected != codes.tolist()
 
 
-def test_random_bytes() -> None:
+def test_valid_random_bytes_round_trip() -> None:
     rng = np.random.default_rng(0)
     for layout in layouts():
         for n in (1, 6, 13):
@@ -92,8 +92,10 @@ def test_random_bytes() -> None:
 
 @pytest.mark.parametrize("width", range(1, 9))
 @pytest.mark.parametrize("order", ["msb", "lsb"])
-def test_segments(width: int, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool cuts long inputs; the bytes do not depend on where."""
+def test_packing_is_independent_of_segments(
+    width: int, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread pool cuts long inputs, and the bytes do not depend on the cuts."""
     layout = FieldLayout(width, order)  # type: ignore[arg-type]
     codes = np.random.default_rng(1).integers(0, 1 << width, 5003, np.uint8)
     whole = pack_fields(codes, layout)
@@ -104,7 +106,7 @@ def test_segments(width: int, order: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert np.array_equal(unpack_fields(whole, 5003, layout), codes)
 
 
-def test_any_array_of_codes() -> None:
+def test_strided_and_read_only_arrays() -> None:
     layout = FieldLayout(3, "lsb")
     codes = np.arange(40, dtype=np.uint8) % 8
     expected = pack_fields(codes, layout).tobytes()
@@ -131,7 +133,7 @@ def test_any_array_of_codes() -> None:
     ],
     ids=str,
 )
-def test_layouts_that_do_not_exist(layout: FieldLayout) -> None:
+def test_invalid_layouts_are_refused(layout: FieldLayout) -> None:
     with pytest.raises(ParameterError):
         pack_fields(np.zeros(8, np.uint8), layout)
     with pytest.raises(ParameterError):

@@ -1,4 +1,4 @@
-"""The engine of prefix codes: words and units against strings of 0 and 1, blocks, and threads."""
+"""Strings of prefix words and run–level pairs: against oracles, in blocks, and on threads."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ WORDS: dict[str, Callable[[int, int], str]] = {
     "expgolomb": universal.expgolomb,
     "fixed": universal.fixed,
 }
-# Numbers on both sides of what tables hold, and of the types in which they are kept.
+# Numbers around the limits of tables and of the types that store them.
 EDGES = [*range(10), 15, 16, 31, 32, *range(62, 67), *range(126, 131), *range(253, 259)]
 EDGES += [near + step for near in (2**10, 2**16, 2**32, 2**63) for step in (-1, 0, 1)]
 EDGES += [2**64 - 2, 2**64 - 1]
-LONGEST = 3000  # bits of the words that are tried, but for those that are there to be long
+LONGEST = 3000  # bits of the longest words, except in tests of long words
 
 CODES = [
     *(PrefixCode(rule, 0, 1) for rule in (OMEGA, GAMMA, DELTA)),
@@ -53,14 +53,14 @@ CODES = [
     *(PrefixCode(RICE, k, 0, "zigzag", 0, 2 * s + 1) for k, s in ((0, 4), (2, 127), (20, 2**24))),
     *(PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, 2 * s + 1) for s in (1, 5, 2**24)),
 ]
-# No codec has these in a dense string, so the kernels would be made for the tests alone.
-OTHERS = [
+# No codec has these in a dense string; their kernels are compiled for long tests only.
+UNUSED = [
     *(PrefixCode(FIXED, width, 0, top=2**width - 1) for width in (1, 3, 9, 64)),
     *(PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1) for s in (15, 2**24)),
     *(PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1) for k, s in ((0, 4), (12, 2**24))),
     *(PrefixCode(RICE, k, 0, "plain", -1, FARTHEST) for k in (0, 9)),
 ]
-CODES += OTHERS if LONG else []
+CODES += UNUSED if LONG else []
 
 
 def name_of(code: PrefixCode) -> str:
@@ -73,18 +73,18 @@ each_code = pytest.mark.parametrize("code", CODES, ids=name_of)
 
 @functools.cache
 def word(code: PrefixCode, symbol: int) -> str:
-    """The word of a symbol, by the oracle."""
-    made = WORDS[code.rule.name]
+    """Return the word of a symbol, by the oracle."""
+    spell = WORDS[code.rule.name]
     level, odd = symbol >> 1, symbol & 1
     if code.mapping == "zigzag":
-        return made(2 * level - odd, code.parameter)
+        return spell(2 * level - odd, code.parameter)
     if code.mapping == "signed":
-        return str(odd) + made(level + code.shift, code.parameter)
-    return made(symbol + code.shift, code.parameter)
+        return str(odd) + spell(level + code.shift, code.parameter)
+    return spell(symbol + code.shift, code.parameter)
 
 
 def nbits_of(code: PrefixCode, symbol: int) -> int:
-    """About the bits of a word, without making it."""
+    """Estimate the bits of a word without writing it."""
     value = (symbol >> 1 if code.mapping == "signed" else symbol) + code.shift
     if code.rule is RICE:
         return (value >> code.parameter) + code.parameter + 2
@@ -92,39 +92,39 @@ def nbits_of(code: PrefixCode, symbol: int) -> int:
 
 
 def alphabet(code: PrefixCode, below: int = 2**64) -> np.ndarray:
-    """Symbols of a code whose words are not too long."""
+    """Return symbols of a code whose words are not too long."""
     shortest = code.least
-    found = [e for e in EDGES if shortest <= e <= min(code.top, below - 1)]
+    symbols = [e for e in EDGES if shortest <= e <= min(code.top, below - 1)]
     if code.mapping != "plain":
-        found = [e for e in found if e != 1]  # there is no −0
-    return np.array([e for e in found if nbits_of(code, e) <= LONGEST], np.uint64)
+        symbols = [e for e in symbols if e != 1]  # there is no −0
+    return np.array([e for e in symbols if nbits_of(code, e) <= LONGEST], np.uint64)
 
 
 def mixtures(code: PrefixCode) -> Iterator[np.ndarray]:
-    """Symbols in many orders: all small, all large, few large ones among small ones, runs."""
+    """Yield symbols in many orders: small or large ones, large among small ones, runs."""
     rng = np.random.default_rng(len(name_of(code)))
-    every = alphabet(code)
-    small = alphabet(code, 8) if alphabet(code, 8).size else every
-    tables = alphabet(code, 255) if alphabet(code, 255).size else every
-    yield every
-    yield every[:0]
-    yield np.repeat(every, 33)
+    whole = alphabet(code)
+    small = alphabet(code, 8) if alphabet(code, 8).size else whole
+    tables = alphabet(code, 255) if alphabet(code, 255).size else whole
+    yield whole
+    yield whole[:0]
+    yield np.repeat(whole, 33)
     for size in (1, 7, 8, 31, 32, 33, 64, 300):
-        yield rng.choice(every, size)
+        yield rng.choice(whole, size)
         yield rng.choice(small, size)
         yield rng.choice(tables, size)
     for share in (0.01, 0.1, 0.5):
-        yield np.where(rng.random(700) < share, rng.choice(every, 700), rng.choice(small, 700))
-    yield np.where(np.arange(500) % 64 == 40, every[-1], every[0])
+        yield np.where(rng.random(700) < share, rng.choice(whole, 700), rng.choice(small, 700))
+    yield np.where(np.arange(500) % 64 == 40, whole[-1], whole[0])
 
 
 def narrow(symbols: np.ndarray) -> np.ndarray:
-    """In the least type that has room, as codecs keep them."""
+    """Return symbols in the least sufficient type, as codecs store them."""
     return symbols.astype(np.min_scalar_type(int(symbols.max(initial=0))))
 
 
-def bytes_of(text: str, behind: bytes = b"") -> np.ndarray:
-    return np.frombuffer(universal.to_bytes(text) + behind, np.uint8)
+def bytes_of(text: str, tail: bytes = b"") -> np.ndarray:
+    return np.frombuffer(universal.to_bytes(text) + tail, np.uint8)
 
 
 def text_of(data: np.ndarray, nbits: int) -> str:
@@ -134,7 +134,7 @@ def text_of(data: np.ndarray, nbits: int) -> str:
 
 
 def cut(size: int, rng: np.random.Generator) -> np.ndarray:
-    """Ends of blocks, of which some are empty."""
+    """Return ends of blocks, which may be empty."""
     count = int(rng.integers(1, 9))
     ends = np.sort(rng.choice([0, size, *range(size + 1)], count))
     ends[-1] = size
@@ -156,19 +156,19 @@ def read(
 
 
 class Guarded(BitString):
-    """A bit string that tells whether anything was written behind its room."""
+    """A bit string that detects writes after its room."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(0, nbytes)
         self._guard()
 
     def _guard(self) -> None:
-        self.around = np.full(self.data.size + 512, 0xA5, np.uint8)
-        self.around[: self.data.size] = self.data
-        self.data = self.around[: self.data.size]
+        self.guarded = np.full(self.data.size + 512, 0xA5, np.uint8)
+        self.guarded[: self.data.size] = self.data
+        self.data = self.guarded[: self.data.size]
 
     def check(self) -> None:
-        assert (self.around[self.data.size :] == 0xA5).all()
+        assert (self.guarded[self.data.size :] == 0xA5).all()
 
     def grow(self, nbytes: int = 0) -> None:
         self.check()
@@ -180,7 +180,7 @@ class Guarded(BitString):
 
 
 @each_code
-def test_words(code: PrefixCode) -> None:
+def test_words_round_trip_and_match_the_oracle(code: PrefixCode) -> None:
     rng = np.random.default_rng(1)
     for symbols in thinned(mixtures(code), 3):
         words = [word(code, symbol) for symbol in symbols.tolist()]
@@ -194,20 +194,19 @@ def test_words(code: PrefixCode) -> None:
             assert string.nbits == 8 * lead + len(text)
             data = string.trimmed()[lead:]
             assert text_of(data, len(text)) == text
-        # What lies behind the end is never taken for a part of the string.
+        # Bits after the end must not matter.
         starts = places[np.concatenate([[0], bounds])]
-        for behind in (b"", b"\xff" * 40, bytes(40)):
-            fill = "1" * (-len(text) % 8) if behind else ""
-            source = bytes_of(text + fill, behind)
-            found = np.zeros(bounds.size + 1, np.int64)
-            assert np.array_equal(read(code, source, found, bounds, len(text), False), symbols)
-            assert found.tolist() == starts.tolist()
+        for tail in (b"", b"\xff" * 40, bytes(40)):
+            fill = "1" * (-len(text) % 8) if tail else ""
+            source = bytes_of(text + fill, tail)
+            ends = np.zeros(bounds.size + 1, np.int64)
+            assert np.array_equal(read(code, source, ends, bounds, len(text), False), symbols)
+            assert ends.tolist() == starts.tolist()
             assert np.array_equal(read(code, source, starts, bounds, len(text), True), symbols)
 
 
 @each_code
-def test_words_behind_others(code: PrefixCode) -> None:
-    """A string that begins at any bit, and one that is written in many steps."""
+def test_strings_begin_at_any_bit_and_grow_in_parts(code: PrefixCode) -> None:
     rng = np.random.default_rng(2)
     symbols = rng.choice(alphabet(code), 90)
     text = "".join(word(code, symbol) for symbol in symbols.tolist())
@@ -225,7 +224,7 @@ def test_words_behind_others(code: PrefixCode) -> None:
 
 
 @each_code
-def test_strings_that_end_early(code: PrefixCode) -> None:
+def test_truncated_strings_are_refused(code: PrefixCode) -> None:
     rng = np.random.default_rng(3)
     for size in (1, 3, 120):
         symbols = rng.choice(alphabet(code), size)
@@ -237,7 +236,7 @@ def test_strings_that_end_early(code: PrefixCode) -> None:
                 starts = np.array([0, len(text)])
                 with pytest.raises(FormatError) as caught:
                     read(code, data, starts, np.array([size]), end, False)
-                # The bits that are there may begin no word that is small enough.
+                # The remaining bits may begin no word of an allowed symbol.
                 assert caught.type in (Truncated, Corrupt)
 
 
@@ -253,27 +252,27 @@ def test_symbols_above_the_top_are_refused(mapping: Any) -> None:
                 if mapping != "plain" and symbol < 2:
                     continue
                 text = word(code, code.least) * before + word(code, symbol)
-                where = bytes_of(text), np.array([0, len(text)]), np.array([before + 1])
+                source = bytes_of(text), np.array([0, len(text)]), np.array([before + 1])
                 for chained in (False, True):
                     if symbol <= top:
-                        assert read(code, *where, len(text), chained)[-1] == symbol
+                        assert read(code, *source, len(text), chained)[-1] == symbol
                         continue
                     with pytest.raises(Corrupt):
-                        read(code, *where, len(text), chained)
+                        read(code, *source, len(text), chained)
 
 
-def test_a_sign_of_zero_is_refused() -> None:
+def test_negative_zero_is_refused() -> None:
     dense = PrefixCode(OMEGA, 0, 1, "signed", 1, 31)
     for before in (0, 5, 200):
         text = word(dense, 2) * before + "1" + universal.omega(1) + word(dense, 2) * 40
-        where = bytes_of(text), np.array([0, len(text)]), np.array([before + 41])
+        source = bytes_of(text), np.array([0, len(text)]), np.array([before + 41])
         for chained in (False, True):
             with pytest.raises(Corrupt):
-                read(dense, *where, len(text), chained)
+                read(dense, *source, len(text), chained)
 
 
 @pytest.mark.parametrize("size", [10_000, 1_000_000])
-def test_words_that_are_longer_than_the_room(size: int) -> None:
+def test_long_words_grow_the_string(size: int) -> None:
     code = PrefixCode(RICE, 0, 0)
     for values in ([size], [0, size, 3, size, 0], [*[1] * 100, size, *[1] * 100]):
         symbols = np.array(values, np.uint64)
@@ -291,7 +290,7 @@ def test_words_that_are_longer_than_the_room(size: int) -> None:
 
 
 @each_code
-def test_nothing_is_written_behind_the_room(code: PrefixCode) -> None:
+def test_words_are_never_written_after_the_room(code: PrefixCode) -> None:
     rng = np.random.default_rng(5)
     longest = alphabet(code)[[nbits_of(code, int(e)) < 200 for e in alphabet(code)]]
     for nbytes in range(0, 130, 3):
@@ -307,13 +306,13 @@ BLOCKED = [c for c in CODES if c.mapping != "plain" or c.rule in (GAMMA, RICE)]
 
 
 @pytest.mark.parametrize("code", BLOCKED, ids=name_of)
-def test_blocks_of_very_different_lengths(code: PrefixCode) -> None:
-    """Entry points end at different times; the last group of blocks has fewer than four."""
+def test_blocks_of_uneven_lengths(code: PrefixCode) -> None:
+    """Blocks that are read in turn end at different times, and the last group is incomplete."""
     rng = np.random.default_rng(4)
-    some = alphabet(code)
+    whole = alphabet(code)
     for counts in itertools.product((0, 1, 700), (0, 60), (3, 300), (0, 1), (1, 40)):
         size = sum(counts)
-        symbols = np.where(rng.random(size) < 0.05, rng.choice(some, size), some[0])
+        symbols = np.where(rng.random(size) < 0.05, rng.choice(whole, size), whole[0])
         bounds = np.cumsum(counts)
         places = np.cumsum([0, *(len(word(code, symbol)) for symbol in symbols.tolist())])
         string = BitString()
@@ -325,11 +324,11 @@ def test_blocks_of_very_different_lengths(code: PrefixCode) -> None:
 
 
 @pytest.mark.parametrize("code", BLOCKED, ids=name_of)
-def test_starts_that_are_wrong_are_refused(code: PrefixCode) -> None:
+def test_wrong_block_starts_are_refused(code: PrefixCode) -> None:
     rng = np.random.default_rng(6)
-    some = alphabet(code)
+    whole = alphabet(code)
     bounds = np.array([0, 40, 110, 110, 300, 301, 420])
-    symbols = np.where(rng.random(420) < 0.1, rng.choice(some, 420), some[0])
+    symbols = np.where(rng.random(420) < 0.1, rng.choice(whole, 420), whole[0])
     string = BitString()
     ends = write_symbols(code, narrow(symbols), bounds, string)
     nbits, data = string.nbits, string.trimmed()
@@ -340,7 +339,7 @@ def test_starts_that_are_wrong_are_refused(code: PrefixCode) -> None:
         changed[at] += step
         with pytest.raises(Corrupt):
             read(code, data, changed, bounds, nbits, True)
-    # An empty block has no words of its own: both of its ends move at once.
+    # An empty block has no words: both of its ends move together.
     for step in (-1, 1):
         changed = starts.copy()
         changed[3:5] += step
@@ -348,19 +347,19 @@ def test_starts_that_are_wrong_are_refused(code: PrefixCode) -> None:
             read(code, data, changed, bounds, nbits, True)
 
 
-# --- units --------------------------------------------------------------------------------------
+# --- run–level pairs ----------------------------------------------------------------------------
 
 
 def unit_codes() -> list[RunLevelCode]:
-    """Those of the omega words, and Rice codes of which some fit and some do not."""
-    found = []
+    """Return codes of omega words, and Rice codes with good and with bad parameters."""
+    codes = []
     for s in (15, 127, 1000):
         gap = PrefixCode(OMEGA, 0, 1, top=FARTHEST)
-        found.append(RunLevelCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1)))
+        codes.append(RunLevelCode(gap, PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1)))
     for k_gap, k, s in ((0, 0, 4), (5, 1, 15), (9, 3, 127), (20, 20, 2**24), (27, 2, 300)):
         gap = PrefixCode(RICE, k_gap, 0, "plain", -1, FARTHEST)
-        found.append(RunLevelCode(gap, PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1)))
-    return found
+        codes.append(RunLevelCode(gap, PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1)))
+    return codes
 
 
 each_unit_code = pytest.mark.parametrize(
@@ -369,7 +368,7 @@ each_unit_code = pytest.mark.parametrize(
 
 
 def units_text(code: RunLevelCode, symbols: np.ndarray, before: int = 0) -> list[str]:
-    """The units of symbols, the first of which lies `before` elements behind the last unit."""
+    """Return the pairs of symbols; the preceding pair lies `before` elements before the first."""
     places = np.flatnonzero(symbols) + 1
     gaps = np.diff(places, prepend=-before)
     return [
@@ -379,14 +378,14 @@ def units_text(code: RunLevelCode, symbols: np.ndarray, before: int = 0) -> list
 
 
 def spaced(code: RunLevelCode, gaps: list[int], rng: np.random.Generator, tail: int) -> np.ndarray:
-    """Symbols with these gaps, and some zeros behind them."""
+    """Return symbols with these gaps, and `tail` zeros after them."""
     places = np.cumsum(gaps) - 1
     out = np.zeros(int(places[-1]) + 1 + tail, np.uint64)
-    some = alphabet(code.symbol)
-    small = some[some < 8]
+    whole = alphabet(code.symbol)
+    small = whole[whole < 8]
     out[places] = np.where(
         rng.random(places.size) < 0.2,
-        rng.choice(some, places.size),
+        rng.choice(whole, places.size),
         rng.choice(small, places.size),
     )
     return out
@@ -394,26 +393,20 @@ def spaced(code: RunLevelCode, gaps: list[int], rng: np.random.Generator, tail: 
 
 def tensors(code: RunLevelCode) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(7)
-    some = alphabet(code.symbol)
-    small = some[some < 8]
+    whole = alphabet(code.symbol)
+    small = whole[whole < 8]
     for n, share in itertools.product((1, 63, 64, 65, 200, 5000), (0.0, 0.02, 0.2, 0.6, 1.0)):
-        sent = rng.random(n) < share
-        yield np.where(sent, rng.choice(small, n), 0).astype(np.uint64)
-        yield np.where(sent, rng.choice(some, n), 0).astype(np.uint64)
+        coded = rng.random(n) < share
+        yield np.where(coded, rng.choice(small, n), 0).astype(np.uint64)
+        yield np.where(coded, rng.choice(whole, n), 0).astype(np.uint64)
     near = [1, 2, 63, 64, 65, 253, 254, 255, 256, 257, 960, 1022, 1023, 1024, 1025, 70_000]
     for tail in (0, 1, 64, 1000):
         yield spaced(code, near[: -1 if tail else None], rng, tail)
         yield spaced(code, [*near[:-1], *[1] * 70] * 2, rng, tail)
 
 
-def room(code: RunLevelCode, count: int) -> RunLevelPairs:
-    wide = count if code.symbol.top >= WIDE else 0
-    small = np.empty(count, np.uint8), np.empty(count, np.uint8)
-    return RunLevelPairs(*small, np.empty(count, np.uint64), np.empty(wide, np.uint64))
-
-
 @each_unit_code
-def test_units(code: RunLevelCode) -> None:
+def test_pairs_round_trip_and_match_the_oracle(code: RunLevelCode) -> None:
     for number, symbols in enumerate(tensors(code)):
         units = units_text(code, symbols)
         if max(map(len, units), default=0) > LONGEST and number % 3:
@@ -422,32 +415,34 @@ def test_units(code: RunLevelCode) -> None:
         places = np.cumsum([0, *map(len, units)])
         last = int(np.flatnonzero(symbols)[-1]) + 1 if units else 0
         assert count_units(narrow(symbols)) == (len(units), last)
-        sent = np.flatnonzero(symbols) + 1
-        for every, lead in ((1, 0), (64, 5), (4096, 1)):
-            made = sparse_string.write(code, narrow(symbols), every, lead)
-            data, nbits, offsets, positions = made
+        coded = np.flatnonzero(symbols) + 1
+        for block_size, lead in ((1, 0), (64, 5), (4096, 1)):
+            data, nbits, offsets, positions = sparse_string.write(
+                code, narrow(symbols), block_size, lead
+            )
             assert nbits == 8 * lead + len(text)
             assert text_of(data[lead:], len(text)) == text
-            edges = [*range(0, len(units), every), len(units)]
+            edges = [*range(0, len(units), block_size), len(units)]
             assert offsets.tolist() == places[edges].tolist()
-            assert positions.tolist() == [0, *sent[np.array(edges[1:], int) - 1].tolist()]
+            assert positions.tolist() == [0, *coded[np.array(edges[1:], int) - 1].tolist()]
             for table in (None, (offsets, positions)):
                 out = np.zeros(symbols.size, narrow(symbols).dtype)
-                where = 8 * lead, nbits, every
-                found = sparse_string.read(code, data, *where, table, partial(place, out=out))
+                marks = sparse_string.read(
+                    code, data, 8 * lead, nbits, block_size, table, partial(place, out=out)
+                )
                 assert np.array_equal(out, symbols)
-                assert all(map(np.array_equal, found, (offsets, positions)))
+                assert all(map(np.array_equal, marks, (offsets, positions)))
 
 
 @each_unit_code
-def test_groups_of_four_are_the_units_alone(code: RunLevelCode) -> None:
-    """Where a block begins every 64 units, no group is looked up."""
+def test_groups_of_four_match_single_pairs(code: RunLevelCode) -> None:
+    """With blocks of 64 pairs, the writer uses no groups."""
     rng = np.random.default_rng(8)
-    some = alphabet(code.symbol)
-    small = some[some < 8]
+    whole = alphabet(code.symbol)
+    small = whole[whole < 8]
     for share in (0.1, 0.2, 0.4, 0.8, 1.0):
-        for of in (small, some):
-            chosen = rng.choice(of, 4000)
+        for choices in (small, whole):
+            chosen = rng.choice(choices, 4000)
             symbols = narrow(np.where(rng.random(4000) < share, chosen, 0).astype(np.uint64))
             symbols[1000:1300] = 0
             alone = sparse_string.write(code, symbols, 64, 0)
@@ -457,11 +452,11 @@ def test_groups_of_four_are_the_units_alone(code: RunLevelCode) -> None:
 
 
 @each_unit_code
-def test_no_unit_is_written_behind_the_room(code: RunLevelCode) -> None:
+def test_pairs_are_never_written_after_the_room(code: RunLevelCode) -> None:
     rng = np.random.default_rng(9)
-    some = alphabet(code.symbol)
+    whole = alphabet(code.symbol)
     patterns = [np.where(np.arange(700) % step, 0, 3).astype(np.uint64) for step in (1, 2, 4, 8)]
-    patterns.append(np.where(rng.random(700) < 0.3, rng.choice(some, 700), 0).astype(np.uint64))
+    patterns.append(np.where(rng.random(700) < 0.3, rng.choice(whole, 700), 0).astype(np.uint64))
     for nbytes in range(0, 200, 3):
         for symbols in patterns:
             string = Guarded(nbytes)
@@ -472,26 +467,27 @@ def test_no_unit_is_written_behind_the_room(code: RunLevelCode) -> None:
 
 @each_unit_code
 @pytest.mark.parametrize("far", [254, 255, 256, 1023, 1024, 2**20, 2**40, 2**62])
-def test_units_far_behind_the_last(code: RunLevelCode, far: int) -> None:
-    """As in a tensor of which nothing before was sent."""
+def test_pairs_after_a_long_gap(code: RunLevelCode, far: int) -> None:
+    """Gaps up to 2^62, as after a part of a tensor without nonzero elements."""
     if nbits_of(code.gap, far + 70) > LONGEST:
         return
     symbols = np.zeros(70, np.uint64)
     symbols[[3, 40, 69]] = 2, 3, 2
-    for before in (0, 5):  # position of the unit before
+    for before in (0, 5):  # position of the preceding pair
         units = units_text(code, symbols, far)
         text = "".join(units)
         string = BitString()
         marks = np.zeros(3, np.int64), np.zeros(3, np.int64)
         base = far + before
-        made = write_units(code, narrow(symbols), base, 64, before, 64, string, *marks)
-        assert made == (67, base + 70)
+        end = write_units(code, narrow(symbols), base, 64, before, 64, string, *marks)
+        assert end == (67, base + 70)
         assert [int(mark[1]) for mark in marks] == [0, before]
         assert text_of(string.trimmed(), len(text)) == text
         for chained in (False, True):
-            read = room(code, 3)
-            where = np.array([0, len(text)]), np.array([3]), read, len(text), chained
-            assert read_unit_blocks(code, bytes_of(text), *where) == (3, len(text))
+            read = RunLevelPairs.empty(code, 3)
+            blocks = np.array([0, len(text)]), np.array([3])
+            end = read_unit_blocks(code, bytes_of(text), *blocks, read, len(text), chained)
+            assert end == (3, len(text))
             gaps = [
                 int(wide) if gap == FAR else gap
                 for gap, wide in zip(read.gaps.tolist(), read.far, strict=True)
@@ -501,13 +497,13 @@ def test_units_far_behind_the_last(code: RunLevelCode, far: int) -> None:
 
 
 @each_unit_code
-def test_tables_of_units_that_are_wrong_are_refused(code: RunLevelCode) -> None:
+def test_wrong_seek_tables_of_pairs_are_refused(code: RunLevelCode) -> None:
     rng = np.random.default_rng(10)
-    some = alphabet(code.symbol)
-    small = some[some < 8]
+    whole = alphabet(code.symbol)
+    small = whole[whole < 8]
     symbols = narrow(np.where(rng.random(900) < 0.4, rng.choice(small, 900), 0).astype(np.uint64))
-    for every in (8, 64):
-        data, nbits, offsets, positions = sparse_string.write(code, symbols, every, 0)
+    for block_size in (8, 64):
+        data, nbits, offsets, positions = sparse_string.write(code, symbols, block_size, 0)
         for column, at in itertools.product((0, 1), range(offsets.size)):
             for step in (-7, -1, 1, 5, 100):
                 changed = [offsets.copy(), positions.copy()]
@@ -516,11 +512,12 @@ def test_tables_of_units_that_are_wrong_are_refused(code: RunLevelCode) -> None:
                     continue
                 with pytest.raises(Corrupt):
                     out = np.zeros(symbols.size, symbols.dtype)
-                    table = changed[0], changed[1]
-                    sparse_string.read(code, data, 0, nbits, every, table, partial(place, out=out))
+                    sparse_string.read(
+                        code, data, 0, nbits, block_size, tuple(changed), partial(place, out=out)
+                    )
 
 
-def test_gaps_past_the_tensor_are_refused() -> None:
+def test_gaps_after_the_end_of_the_tensor_are_refused() -> None:
     code = unit_codes()[0]
     for n in (1, 5, 300, 5000):
         for gap in (n + 1, n + 2, 2**32, FARTHEST):
@@ -541,7 +538,7 @@ def test_gaps_past_the_tensor_are_refused() -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let the pool cut short inputs for so many threads."""
+    """Return a setter of the thread count; the pool splits short inputs too."""
     monkeypatch.setattr(pool, "SEGMENT", 512)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     for module in (coded_mask, sparse_string):
@@ -554,7 +551,7 @@ SIZES = (1, 255, 256, 511, 512, 513, 1023, 1024, 1025, 3000)
 
 
 def holed(n: int, symbols: np.ndarray, holes: tuple[int, ...]) -> np.ndarray:
-    """Symbols of which whole segments are zeros."""
+    """Return symbols with whole segments of zeros."""
     out = np.resize(symbols, n)
     for hole in holes:
         out[512 * hole : 512 * hole + 512] = 0
@@ -563,10 +560,10 @@ def holed(n: int, symbols: np.ndarray, holes: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("holes", [(), (0,), (1,), (1, 2), (0, 1, 2, 3, 4, 5)], ids=str)
 @pytest.mark.parametrize("code", unit_codes()[:4:3], ids=lambda code: code.gap.rule.name)
-def test_units_by_parts(
+def test_pairs_of_parallel_parts(
     code: RunLevelCode, holes: tuple[int, ...], small_parts: Callable[[int], None]
 ) -> None:
-    """Parts of any number of bits, none too, are joined to the same string."""
+    """Parts of any length, empty ones included, are joined to the same string."""
     rng = np.random.default_rng(11)
     for n, share in itertools.product(SIZES, (0.004, 0.1, 0.9)):
         base = np.where(rng.random(n) < share, rng.integers(2, 8, n), 0).astype(np.uint8)
@@ -578,16 +575,16 @@ def test_units_by_parts(
             assert text_of(data[2:], nbits - 16) == text
             for table in (None, (offsets, positions)):
                 out = np.zeros(n, np.uint8)
-                found = sparse_string.read(
+                marks = sparse_string.read(
                     code, data, 16, nbits, 16, table, partial(place, out=out)
                 )
                 assert np.array_equal(out, symbols)
-                assert all(map(np.array_equal, found, (offsets, positions)))
+                assert all(map(np.array_equal, marks, (offsets, positions)))
 
 
 @pytest.mark.parametrize("holes", [(), (0,), (1,), (1, 2), (0, 1, 2, 3, 4, 5)], ids=str)
 @pytest.mark.parametrize("bucket", [0, 64, 100, 512])
-def test_words_by_parts(
+def test_words_of_parallel_parts(
     bucket: int, holes: tuple[int, ...], small_parts: Callable[[int], None]
 ) -> None:
     rng = np.random.default_rng(12)
@@ -605,30 +602,30 @@ def test_words_by_parts(
             for symbol, lives in zip(symbols.tolist(), mask.tolist(), strict=True)
         ]
         text, places = "".join(words), np.cumsum([0, *map(len, words)])
-        for threads, every in itertools.product((1, 2, 3, 7), (16, 128)):
+        for threads, block_size in itertools.product((1, 2, 3, 7), (16, 128)):
             small_parts(threads)
 
-            def part(start: int, stop: int, _: np.ndarray, all: Any = symbols) -> np.ndarray:
-                found: np.ndarray = all[start:stop]
-                return found
+            def part(start: int, stop: int, _: np.ndarray, whole: Any = symbols) -> Any:
+                return whole[start:stop]
 
-            written = dense_string.write(code, part, symbols.dtype, coded, every, 3)
-            data, nbits, offsets = written
+            data, nbits, offsets = dense_string.write(
+                code, part, symbols.dtype, coded, block_size, 3
+            )
             assert text_of(data[3:], nbits - 24) == text
-            assert offsets.tolist() == places[[*range(0, n, every), n]].tolist()
-            for known in (None, offsets):
+            assert offsets.tolist() == places[[*range(0, n, block_size), n]].tolist()
+            for table in (None, offsets):
                 out = np.full(n, 9, np.uint16)
 
                 def take(at: int, small: np.ndarray, wide: np.ndarray, out: Any = out) -> None:
                     out[at : at + small.size] = dense_string.widened(small, wide, out.dtype)
 
-                found = dense_string.read(code, data, 24, nbits, coded, every, known, take)
-                assert np.array_equal(found, offsets)
+                ends = dense_string.read(code, data, 24, nbits, coded, block_size, table, take)
+                assert np.array_equal(ends, offsets)
                 assert np.array_equal(out, symbols)
 
 
-def test_parts_of_any_number_of_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One part of each length after another, none included, from each bit of a byte on."""
+def test_parts_of_any_length_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of any length, empty ones included, begin at any bit of a byte."""
     monkeypatch.setattr(pool, "SEGMENT", 1)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     monkeypatch.setenv("GCODEC_NUM_THREADS", "2")

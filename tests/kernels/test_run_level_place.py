@@ -1,4 +1,4 @@
-"""Values that lie closely are placed as symbols first: the same tensor and errors."""
+"""Dense values are placed as symbols and then dequantized: the same tensors and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPECS = (
 
 def values(n: int) -> np.ndarray:
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
-    x[5000:7000] *= np.float32(1e-35)  # norms below those whose factors are float32
+    x[5000:7000] *= np.float32(1e-35)  # norms whose factors are no normal float32
     return x
 
 
@@ -33,21 +33,21 @@ def frame_of(x: np.ndarray, spec: str, log2_block: int) -> gcodec.Frame:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the way by symbols returned."""
-    found: list[int] = []
+    """Results of placing symbols first: 0 where that was not possible."""
+    results: list[int] = []
     real = run_level_place._placed_closely
 
     def spy(*args: object) -> int:
-        found.append(real(*args))
-        return found[-1]
+        results.append(real(*args))
+        return results[-1]
 
     monkeypatch.setattr(run_level_place, "_placed_closely", spy)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("spec", SPECS)
-def test_values_are_those_placed_one_by_one(
+def test_dense_values_match_values_placed_one_by_one(
     spec: str, streaming: bool, done: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if streaming:
@@ -60,7 +60,7 @@ def test_values_are_those_placed_one_by_one(
     assert any(done)
 
 
-def test_far_values_and_silent_buckets_are_placed_one_by_one(done: list[int]) -> None:
+def test_sparse_values_and_silent_buckets_are_placed_one_by_one(done: list[int]) -> None:
     far = np.zeros(300_000, np.float32)
     far[::1000] = 1
     silent = values(40_000)
@@ -79,10 +79,10 @@ def outcome(frame: gcodec.Frame, payload: gcodec.Payload) -> object:
 
 
 @pytest.mark.parametrize("spec", SPECS[:2])
-def test_damage_is_told_alike(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_raises_the_same_errors(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(3)
     frame = frame_of(values(40_000), spec, 8)
-    payload, found, real = frame.payload, [], run_level_place._placed_closely
+    payload, outcomes, real = frame.payload, [], run_level_place._placed_closely
     for kind in ("payload", "lengths", "advances") * 30:
         data, seek = payload.data.copy(), payload.seek
         lengths, advances = seek.lengths.copy(), seek.advances.copy()
@@ -98,6 +98,6 @@ def test_damage_is_told_alike(spec: str, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(run_level_place, "_placed_closely", lambda *_: 0)
         assert outcome(frame, damaged) == closely
         monkeypatch.setattr(run_level_place, "_placed_closely", real)
-        found.append(closely)
-    refused = [one for one in found if isinstance(one, tuple)]
+        outcomes.append(closely)
+    refused = [one for one in outcomes if isinstance(one, tuple)]
     assert len(refused) >= 60 and any("no block holds" in text for _, text in refused)

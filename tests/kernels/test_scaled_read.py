@@ -1,4 +1,4 @@
-"""Levels read and scaled in one loop: the values and errors of two loops, one behind the other."""
+"""Levels read and scaled in one loop: the same values and errors as in two consecutive loops."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def frame_of(x: np.ndarray, spec: str, log2_block: int = 12) -> bytes:
 
 @pytest.fixture(params=["write", "stream"])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How values are stored, which goes by the size of the tensor."""
+    """Force a store instruction, which otherwise depends on the size of the tensor."""
     if request.param == "stream":
         monkeypatch.setattr(cover, "_STREAMING", 1)
 
 
 @pytest.fixture
 def two_loops(monkeypatch: pytest.MonkeyPatch) -> object:
-    """Decode by two loops; count how often one did it before."""
+    """Return a decoder that uses two loops; `done` lists the decodes that used one."""
     done = []
     real = scaled_read.read
     monkeypatch.setattr(scaled_read, "read", lambda *args: done.append(real(*args)))
@@ -62,7 +62,7 @@ def two_loops(monkeypatch: pytest.MonkeyPatch) -> object:
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("n", N)
-def test_values_are_those_of_two_loops(n: int, spec: str, two_loops: object) -> None:
+def test_one_loop_decodes_the_values_of_two_loops(n: int, spec: str, two_loops: object) -> None:
     for log2_block, offset in ((12, 0), (12, 12), (9, 5), (14, 1), (62, 3)):
         data = frame_of(values(n), spec, log2_block)
         out = np.full(n + 16, np.nan, np.float32)
@@ -74,7 +74,7 @@ def test_values_are_those_of_two_loops(n: int, spec: str, two_loops: object) -> 
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("threads", [2, 3])
-def test_parts_on_threads(
+def test_one_loop_on_several_threads(
     threads: int, two_loops: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = frame_of(values(1_300_001), "qsgd:s=15,bucket=512")
@@ -84,7 +84,7 @@ def test_parts_on_threads(
 
 
 @pytest.mark.usefixtures("store")
-def test_two_loops_where_one_cannot(two_loops: object) -> None:
+def test_two_loops_decode_silent_tiny_and_narrow_buckets(two_loops: object) -> None:
     x = values(40_000)
     silent, tiny = x.copy(), x.copy()
     silent[512:1024] = 0
@@ -112,11 +112,11 @@ def outcome(codec: gcodec.Codec, payload: Payload, shape: tuple[int, ...]) -> ob
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("spec", SPECS[1:6:2])
-def test_damage_is_told_alike(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_raises_the_errors_of_two_loops(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(3)
     frame = gcodec.Frame.from_bytes(frame_of(values(70_000), spec))
     codec, payload, shape = frame.codec, frame.payload, frame.shape
-    found, reads = [], scaled_read.reads
+    outcomes, reads = [], scaled_read.reads
     for kind in ("payload", "seek") * 30:
         data, seek = payload.data.copy(), payload.seek
         if kind == "payload":
@@ -134,5 +134,5 @@ def test_damage_is_told_alike(spec: str, monkeypatch: pytest.MonkeyPatch) -> Non
         results.append(outcome(codec, damaged, shape))
         monkeypatch.setattr(scaled_read, "reads", reads)
         assert results[0] == results[1]
-        found.append((results[0], kind))
-    assert (gcodec.Corrupt, "seek") in found and (gcodec.Corrupt, "payload") in found
+        outcomes.append((results[0], kind))
+    assert (gcodec.Corrupt, "seek") in outcomes and (gcodec.Corrupt, "payload") in outcomes

@@ -1,4 +1,4 @@
-"""Selection of the largest magnitudes, and elements taken, put and added by their positions."""
+"""Selection of the largest magnitudes, and operations on elements by their positions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import gcodec
 from gcodec.kernels.numeric import scatter, select
 from gcodec.runtime import pool
 
-N = (1 << 20) + 77  # several segments, and several words that are not whole
+N = (1 << 20) + 77  # several segments, with an incomplete last word
 
 
 def sorted_largest(x: np.ndarray, k: int) -> list[int]:
-    """Sort all, the stable way."""
+    """Return the positions of the k largest magnitudes by a stable sort."""
     bits = x.view(np.uint32).astype(np.int64) & 0x7FFFFFFF
     return sorted(np.argsort(-bits, kind="stable")[:k].tolist())
 
 
 def spread(kind: str, n: int) -> np.ndarray:
-    """Values that make selection hard in different ways."""
+    """Return values that make selection difficult in different ways."""
     rng = np.random.default_rng(n)
     if kind == "equal":
         x = np.full(n, 3.5)
     elif kind == "zeros":
         x = np.zeros(n)
-    elif kind == "two":  # each in a bin of its own
+    elif kind == "two":  # in separate bins
         x = rng.choice([1.0, 2.0], n)
     elif kind == "one bin":
         x = 1 + rng.integers(0, 3000, n) * 2.0**-23
@@ -56,31 +56,31 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 @given(gs.gradients(large=True), st.data())
 def test_largest(x: np.ndarray, data: st.DataObject) -> None:
     k = data.draw(st.integers(0, x.size))
-    found = select.largest(x, k)
-    assert found is not None and found.dtype == np.int64
-    assert found.tolist() == sorted_largest(x, k)
+    positions = select.largest(x, k)
+    assert positions is not None and positions.dtype == np.int64
+    assert positions.tolist() == sorted_largest(x, k)
 
 
 @each_kind
 def test_largest_of_many(kind: str) -> None:
     x = spread(kind, 60_000)
     for k in (0, 1, 2, 600, 6_000, 14_999, 15_000, 29_999, 45_000, 59_999, 60_000):
-        found = select.largest(x, k)
-        assert found is not None and found.tolist() == sorted_largest(x, k), k
+        positions = select.largest(x, k)
+        assert positions is not None and positions.tolist() == sorted_largest(x, k), k
 
 
 @given(gs.gradients(large=True), st.data())
 def test_at_least(x: np.ndarray, data: st.DataObject) -> None:
     own = [abs(float(x[data.draw(st.integers(0, x.size - 1))]))] if x.size else []
     threshold = np.float32(data.draw(st.sampled_from([0.0, 2.0**-149, 1.0, *own, np.inf])))
-    found = select.at_least(x, threshold)
-    assert found is not None and found.dtype == np.int64
-    assert found.tolist() == np.flatnonzero(np.abs(x) >= threshold).tolist()
+    positions = select.at_least(x, threshold)
+    assert positions is not None and positions.dtype == np.int64
+    assert positions.tolist() == np.flatnonzero(np.abs(x) >= threshold).tolist()
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 1000])
 @pytest.mark.parametrize("wrong", [np.nan, -np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_found(n: int, wrong: float) -> None:
+def test_non_finite_values_are_detected(n: int, wrong: float) -> None:
     for at in {0, n // 2, n - 1}:
         x = spread("normal", n)
         x[at] = wrong
@@ -91,24 +91,24 @@ def test_what_is_not_finite_is_found(n: int, wrong: float) -> None:
 
 
 @each_kind
-def test_threads_select_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selection_is_independent_of_threads(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = spread(kind, N)
     threshold = np.float32(abs(float(x[5])))
-    found: list[list[np.ndarray | None]] = []
+    selections: list[list[np.ndarray | None]] = []
     for threads in ("1", "2", "5"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         largest = [select.largest(x, k) for k in (1, N // 100, N // 3)]
-        found.append([*largest, select.at_least(x, threshold)])
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
+        selections.append([*largest, select.at_least(x, threshold)])
+    for selection in selections[1:]:
+        for one, two in zip(selections[0], selection, strict=True):
             assert one is not None and two is not None and np.array_equal(one, two)
-    top = found[0][1]
+    top = selections[0][1]
     assert top is not None and top.size == N // 100
     assert top.tolist() == sorted_largest(x, N // 100)
 
 
 def peak(call: Callable[[], Any]) -> int:
-    call()  # compiled now
+    call()  # compile the kernels first
     tracemalloc.start()
     try:
         call()
@@ -119,8 +119,10 @@ def peak(call: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 @each_kind
-def test_memory_of_selection(kind: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many candidates there are, it is little more than the input at most."""
+def test_selection_uses_bounded_memory(
+    kind: str, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Selection needs little more memory than the input, for any number of candidates."""
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
     x = spread(kind, N)
     scratch = int(threads) * (4 * pool.SEGMENT + (1 << 19))
@@ -129,17 +131,17 @@ def test_memory_of_selection(kind: str, threads: str, monkeypatch: pytest.Monkey
     assert peak(lambda: select.largest(x, 100)) <= 0.6 * x.nbytes + scratch
 
 
-# --- by positions -------------------------------------------------------------------------------
+# --- elements by positions ----------------------------------------------------------------------
 
 
-def some_positions(n: int, share: float) -> np.ndarray:
+def random_positions(n: int, share: float) -> np.ndarray:
     return np.flatnonzero(np.random.default_rng(n).random(n) < share)
 
 
 @pytest.mark.parametrize("n", [0, 1, 100, 8191, 8192, 8193, 100_000, N])
 @pytest.mark.parametrize("share", [0.0, 0.003, 0.3, 1.0])
 def test_take_and_put(n: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, positions = spread("normal", n), some_positions(n, share)
+    x, positions = spread("normal", n), random_positions(n, share)
     expected = np.zeros(n, np.float32)
     expected[positions] = x[positions]
     for threads in ("1", "3"):
@@ -153,10 +155,10 @@ def test_take_and_put(n: int, share: float, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("scale", [1.0, -1.0, 0.3, 0.0, -0.0, np.inf, -np.inf, np.nan, 3e38])
 @pytest.mark.parametrize("n", [5, 8193, 20_000])
-def test_add_is_the_sum_of_all(scale: float, n: int) -> None:
-    """The elements that are not sent are zeros, which a sum sees, too."""
+def test_add_equals_a_dense_sum(scale: float, n: int) -> None:
+    """The other elements are zeros, which change −0 and NaN in a dense sum."""
     rng = np.random.default_rng(n)
-    positions = some_positions(n, 0.2)
+    positions = random_positions(n, 0.2)
     values = rng.choice(np.array([0.0, -0.0, 1, -2, 1e-45, 3e38], np.float32), positions.size)
     for zeros in ([1.0, -7.0], [0.0, -0.0, 1, np.inf, np.nan, -3e38]):
         before = rng.choice(np.array(zeros, np.float32), n)
@@ -175,12 +177,12 @@ def test_add_rounds_each_product() -> None:
     x = np.float32(1 + 2.0**-12)
     out = np.full(1, -(x * x), np.float32)
     scatter.add(out, np.zeros(1, np.int64), np.full(1, x), x)
-    assert out[0] == 0  # and not what the square lost
+    assert out[0] == 0  # a fused multiply-add would yield the rounding error of the square
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize("n", [0, 10, 20_000, N])
-def test_positions_outside_are_refused(
+def test_positions_out_of_range_are_refused(
     n: int, threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
@@ -197,7 +199,7 @@ def test_positions_outside_are_refused(
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
-def test_positions_that_fall_are_refused(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_falling_positions_are_refused(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
     x, positions = np.zeros(N, np.float32), np.array([N - 1, N // 2, 5, 700_000, 0])
     with pytest.raises(gcodec.ParameterError, match="rise"):

@@ -1,4 +1,4 @@
-"""Stochastic rounding: the bits against plain NumPy, no bias, no dependence, the laws of error."""
+"""Stochastic rounding: equal bits in plain NumPy, no bias, independence, and error bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N = 1 << 22
 
 
 def words(seed: int, n: int) -> np.ndarray:
-    """Random words of stream 0: Philox4x32-10 on arrays."""
+    """Return the random words of stream 0: Philox4x32-10 on arrays."""
     counter = np.arange(-(-n // 4), dtype=np.uint64)
     c = [counter & MASK, counter >> np.uint64(32), np.zeros_like(counter), np.zeros_like(counter)]
     key = [seed & philox.MASK, seed >> 32]
@@ -37,7 +37,7 @@ def words(seed: int, n: int) -> np.ndarray:
 
 
 def ternary_values(x: np.ndarray, scale: np.float32, seed: int) -> np.ndarray:
-    """What terngrad decodes to."""
+    """Return the values that terngrad decodes."""
     with np.errstate(all="ignore"):
         r = np.abs(x) / scale
     below = np.where(np.abs(x) < scale, r, 0).astype(np.float64)
@@ -47,7 +47,7 @@ def ternary_values(x: np.ndarray, scale: np.float32, seed: int) -> np.ndarray:
 
 
 def level_codes(x: np.ndarray, bits: int, bucket: int, seed: int) -> np.ndarray:
-    """Codes of minmax with stochastic rounding."""
+    """Return the codes of minmax with stochastic rounding."""
     u, codes = words(seed, x.size) >> 1, np.empty(x.size, np.uint8)
     for start in range(0, x.size, bucket or max(x.size, 1)):
         part = slice(start, start + (bucket or x.size))
@@ -60,7 +60,7 @@ def level_codes(x: np.ndarray, bits: int, bucket: int, seed: int) -> np.ndarray:
     return codes
 
 
-def test_these_words_are_those_of_the_reference() -> None:
+def test_words_equal_the_reference() -> None:
     for seed in (0, 7, 2**32, 2**64 - 1):
         assert words(seed, 1001).tolist() == philox.words(seed, 1001)
 
@@ -85,13 +85,13 @@ def test_ternary_bits(clip: str, pack: str, monkeypatch: pytest.MonkeyPatch) -> 
     codec = gcodec.parse(f"terngrad:clip={clip},pack={pack}")
     for k, n in enumerate((0, 1, 2, 5, 31, 33, 63, 257, 2563, 5125, 20_481, LARGE)):
         x, seed = inputs(n, k), (2**64 - 1) // (k + 1)
-        found = set()
+        results = set()
         for threads in ("1", "2", "7") if n == LARGE else ("2",):
             monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
             payload = codec.encode(x, seed=seed)
             decoded = codec.decode(payload, n)
-            found.add((payload.tobytes(), decoded.tobytes()))
-        assert len(found) == 1
+            results.add((payload.tobytes(), decoded.tobytes()))
+        assert len(results) == 1
         scale = np.float32(payload.scalars["scale"])
         assert gs.same_bits(decoded, ternary_values(x, scale, seed))
 
@@ -105,12 +105,12 @@ def test_level_bits(bits: int, bucket: int, monkeypatch: pytest.MonkeyPatch) -> 
     large = LARGE if bucket in (0, 4097, 600_001) else 50_001  # NumPy takes a bucket at a time
     for k, n in enumerate((1, 2, 5, 31, 33, 63, 257, 4095, 8195, large)):
         x, seed = inputs(n, k), (2**64 - 1) // (k + 1)
-        found = set()
+        results = set()
         for threads in ("1", "2", "7") if n == LARGE else ("2",):
             monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
             payload = codec.encode(x, seed=seed)
-            found.add((payload.tobytes(), codec.decode(payload, n).tobytes()))
-        assert len(found) == 1
+            results.add((payload.tobytes(), codec.decode(payload, n).tobytes()))
+        assert len(results) == 1
         codes = level_codes(x, bits, bucket, seed)
         expected = np.packbits(np.unpackbits(codes[:, None], axis=1)[:, 8 - bits :].reshape(-1))
         assert payload.tobytes()[-expected.size :] == expected.tobytes()
@@ -122,8 +122,8 @@ def test_level_bits(bits: int, bucket: int, monkeypatch: pytest.MonkeyPatch) -> 
 # Five of them are allowed. An excess of 0.1 % of a step is sqrt(K)/1000 standard errors or more:
 # 8 for K = 2^26, so it passes with a chance of one in a thousand, and 4·sqrt(K)/1000 = 16 or more
 # where p is below 1/16 or above 15/16. A probability that is too large by a factor of 1.001 is 8
-# standard errors at p = 1/2, 11 at 2/3 and more above. Fractions as small as 2^-20 are told from
-# those of words with fewer than 31 bits, which would round them to 0 or 2^-16.
+# standard errors at p = 1/2, 11 at 2/3 and more above. Fractions as small as 2^-20 reveal words
+# with fewer than 31 bits, which would round such fractions to 0 or 2^-16.
 
 FRACTIONS = [
     *((2.0**-20, 24), (2.0**-12, 24), (0.01, 24), (1 / 3, 25), (0.5, 26), (2 / 3, 26)),
@@ -132,7 +132,7 @@ FRACTIONS = [
 
 
 def excess(count: int, draws: int, p: float) -> float:
-    """Standard errors between the count of an event and its expectation."""
+    """Return the distance of a count from its expectation, in standard errors."""
     return (count - draws * p) / math.sqrt(draws * p * (1 - p))
 
 
@@ -162,9 +162,9 @@ def test_level_rounding_has_no_bias(p: float, log_draws: int, level: int) -> Non
     count = 0
     for k in range(calls):
         codes = codec.encode(x, seed=2000 + k).data[10:]
-        found = np.bincount(codes, minlength=256)
-        assert found[level] + found[level + 1] == N - 2
-        count += int(found[level + 1])
+        counts = np.bincount(codes, minlength=256)
+        assert counts[level] + counts[level + 1] == N - 2
+        count += int(counts[level + 1])
     assert abs(excess(count, calls * (N - 2), fraction)) < 5
 
 
@@ -173,7 +173,7 @@ def test_level_rounding_has_no_bias(p: float, log_draws: int, level: int) -> Non
 
 @functools.cache
 def rounded_up(seed: int, spec: str = "terngrad:clip=0") -> np.ndarray:
-    """Which of N - 64 halves were rounded up, as −1 and 1."""
+    """Round N - 64 halves; return 1 for those rounded up, −1 for the others."""
     codec = gcodec.parse(spec)
     x = np.full(N, 0.5, np.float32)
     x[0], x[1] = 0, 1
@@ -186,8 +186,8 @@ SPECS = ["terngrad:clip=0", "minmax:bits=1,rounding=stochastic"]
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_neighbours_are_independent(spec: str) -> None:
-    """Products of two independent signs have mean 0 and deviation 1: five standard errors."""
+def test_neighbors_are_independent(spec: str) -> None:
+    """Check five standard errors: products of independent signs have mean 0 and deviation 1."""
     up = rounded_up(3, spec)
     for lag in (1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 33, 64, 128, 4096, 1 << 19):
         products = up[lag:] * up[:-lag]
@@ -197,7 +197,7 @@ def test_neighbours_are_independent(spec: str) -> None:
 
 
 def test_number_of_runs() -> None:
-    """A run ends with a chance of 1/2 at each of the m places between two elements."""
+    """Count runs: one ends with probability 1/2 at each of the m places between two elements."""
     up = rounded_up(3)
     m = up.size - 1
     ends = int(np.count_nonzero(up[1:] != up[:-1]))
@@ -218,7 +218,7 @@ def test_seeds_are_independent() -> None:
 
 
 @pytest.mark.parametrize("spec", ["terngrad", "terngrad:pack=base3", *SPECS])
-def test_the_seed_decides(spec: str) -> None:
+def test_seeds_change_the_payload(spec: str) -> None:
     x = np.random.default_rng(1).standard_normal(3000, np.float32)
     codec = gcodec.parse(spec)
     seeds = [0, 1, 2**31, 2**32, 2**32 + 1, 2**63, 2**64 - 1]
@@ -231,7 +231,7 @@ def test_the_seed_decides(spec: str) -> None:
         assert again.codes.tobytes() == symbols.codes.tobytes()
 
 
-def test_an_element_does_not_depend_on_those_behind_it() -> None:
+def test_codes_do_not_depend_on_later_elements() -> None:
     x = np.random.default_rng(2).standard_normal(5000, np.float32)
     codec = gcodec.parse("terngrad")
     whole = codec.decode(codec.encode(x, seed=9, scale=2.0), 5000)  # type: ignore[call-arg]
@@ -240,11 +240,11 @@ def test_an_element_does_not_depend_on_those_behind_it() -> None:
         assert gs.same_bits(codec.decode(part, n), whole[:n])
 
 
-# --- the laws, by exact probabilities -----------------------------------------------------------
+# --- error bounds, by exact probabilities -------------------------------------------------------
 
 
 def moments_of(codec: gcodec.Codec, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of each x̂ and of (x̂ − x)², over all words."""
+    """Return the means of each x̂ and of (x̂ − x)² over all random words."""
     wide = x.astype(np.float64)
     if codec.name == "terngrad":
         s = np.float32(codec.scale_of(x))  # type: ignore[attr-defined]
@@ -276,7 +276,7 @@ def moments_of(codec: gcodec.Codec, x: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def adversaries(n: int) -> list[np.ndarray]:
-    """Tensors at which a law is tight, or that are far from all others."""
+    """Return tensors that reach a bound, or are extreme in another way."""
     rng = np.random.default_rng(n)
     one_large = np.full(n, 1 / (1 + math.sqrt(n)))
     one_large[0] = 1
@@ -300,7 +300,7 @@ LAWFUL = [gcodec.parse("terngrad:clip=0"), *(c for c in gs.FEW if c.name == "min
 
 @pytest.mark.parametrize("codec", LAWFUL, ids=str)
 def test_laws_at_adversaries(codec: gcodec.Codec) -> None:
-    """Up to one rounding of x̂ to float32: a millionth of ‖x‖² where (m − 2)/(2·L²) is large."""
+    """Allow for rounding x̂ to float32: a millionth of ‖x‖² if (m − 2)/(2·L²) is large."""
     for n in (1, 2, 3, 33, 400):
         variance, contraction = codec.variance(n), codec.contraction(n)
         for x in adversaries(n):
@@ -320,7 +320,7 @@ def test_laws_at_adversaries(codec: gcodec.Codec) -> None:
 
 
 def test_the_variance_of_terngrad_is_tight() -> None:
-    """One element of √n-fold size: there the bound is reached."""
+    """Reach the bound with one element that is √n times as large."""
     codec = gcodec.parse("terngrad:clip=0")
     for n in (4, 100, 10_000):
         x = adversaries(n)[0]
@@ -332,7 +332,7 @@ def test_the_variance_of_terngrad_is_tight() -> None:
 
 
 def test_the_error_of_minmax_is_tight() -> None:
-    """Zeros lie half a step from the two levels around them."""
+    """Reach the bound with zeros, half a step from the two nearest levels."""
     for spec in ("minmax:bits=1", "minmax:bits=3,rounding=stochastic"):
         codec = gcodec.parse(spec)
         x = adversaries(1000)[1]
@@ -342,8 +342,8 @@ def test_the_error_of_minmax_is_tight() -> None:
 
 
 @given(st.data())
-def test_codes_are_those_around_the_value(data: st.DataObject) -> None:
-    """Below a step of error; never beyond the ends of the bucket."""
+def test_decoded_values_are_within_a_step(data: st.DataObject) -> None:
+    """The error is below a step, and no value lies beyond the ends of the bucket."""
     bits, seed = data.draw(st.integers(1, 8)), data.draw(gs.seeds())
     codec = gcodec.parse(f"minmax:bits={bits},rounding=stochastic")
     x = data.draw(gs.gradients(large=True))

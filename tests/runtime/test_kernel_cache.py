@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: damaged files, other users, many processes, other processors."""
+"""The cache of compiled kernels: damaged files, other users, many processes, other processors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gcodec.runtime import jit, store
 from gcodec.runtime.jit import Kernel
 
 ROOT = Path(__file__).parents[2]
-VICTIM, STRANGER = 12345, 54321  # numbers of users
+VICTIM, STRANGER = 12345, 54321  # user ids
 posix = pytest.mark.skipif(sys.platform == "win32", reason="owners and modes of POSIX")
 as_root = pytest.mark.skipif(
     sys.platform == "win32" or os.geteuid() != 0, reason="only root can act as other users"
@@ -35,7 +35,7 @@ forking = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 # --- contents -----------------------------------------------------------------------------------
 
 
-def test_only_the_kernel_that_a_file_was_written_for_reads_it() -> None:
+def test_only_the_same_kernel_reads_a_file() -> None:
     data = store.sealed(b"identity", b"payload")
     assert store.unsealed(b"identity", data) == b"payload"
     assert store.unsealed(b"identityp", data) is None
@@ -44,7 +44,7 @@ def test_only_the_kernel_that_a_file_was_written_for_reads_it() -> None:
     assert store.file_name("a.b", b"one") != store.file_name("a.b", b"two")
 
 
-def test_every_bit_and_every_length_counts() -> None:
+def test_a_flipped_bit_or_another_length_is_detected() -> None:
     data = store.sealed(b"identity", bytes(range(50)))
     for length in range(len(data)):
         assert store.unsealed(b"identity", data[:length]) is None
@@ -55,7 +55,7 @@ def test_every_bit_and_every_length_counts() -> None:
     assert store.unsealed(b"identity", data + b"\0") is None
 
 
-def test_names_of_files_suit_every_file_system() -> None:
+def test_file_names_are_portable() -> None:
     codegen = cpu_target.target_context.codegen()
     names = [
         store.file_name(kernel.name, kernel.identity(codegen)).casefold()
@@ -74,14 +74,14 @@ def quick_kernels() -> list[Kernel]:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Files of a few kernels, for two processors each."""
+    """Return the files of a few kernels for two processors."""
     folder = tmp_path_factory.mktemp("compiled")
     run_kernels(folder, "apart", "host", "generic")
     (build,) = folder.iterdir()
     return {path.name: path.read_bytes() for path in build.iterdir()}
 
 
-def test_a_thousand_damages_are_noticed(
+def test_random_damage_is_detected(
     compiled: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
@@ -93,7 +93,7 @@ def test_a_thousand_damages_are_noticed(
     for name, data in compiled.items():
         (build / name).write_bytes(data)
     assert all(kernel.cached for kernel in kernels.values())
-    rng, noticed = random.Random(0), 0
+    rng, detected = random.Random(0), 0
     for _ in range(1000):
         files = dict(compiled)
         damaging._damage(rng.choice(list(kernels.values())).name, files, rng)
@@ -101,9 +101,9 @@ def test_a_thousand_damages_are_noticed(
             (build / name).write_bytes(files[name])
             if name in kernels:
                 assert kernels[name].cached == (files[name] == compiled[name])
-                noticed += not kernels[name].cached
+                detected += not kernels[name].cached
             (build / name).write_bytes(compiled[name])
-    assert noticed > 400
+    assert detected > 400
     assert all(kernel.cached for kernel in kernels.values())
 
 
@@ -122,7 +122,7 @@ def test_damaged_kernels_are_compiled_again(tmp_path: Path) -> None:
 
 
 @posix
-def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with store.opened(tmp_path / "cache") as directory:
         path = Path(directory.path)
         os.mkfifo(path / "pipe")
@@ -137,7 +137,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
         assert directory.read("file") == b"data"
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with store.opened(tmp_path / "cache") as directory:
         (Path(directory.path) / "name").mkdir()
         with pytest.raises(OSError):
@@ -147,8 +147,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 
 # --- processes and processors -------------------------------------------------------------------
 
-# Each process has a processor. If they work together, no file gets its name before each process
-# has written one. They print how many kernels they loaded.
+# Each process has its own target processor. In the mode "together", no process renames a file
+# before each has written one. The processes print how many kernels they loaded.
 PROCESSES = """
 import json, os, sys
 from numba.core import config
@@ -196,12 +196,12 @@ print(json.dumps([int(os.read(pipe, 9) or -1) for pipe in pipes]))
 """
 
 
-def run_kernels(folder: Path, how: str, *processors: str) -> list[int]:
-    """Run a few kernels in a process of each processor; return how many each loaded."""
+def run_kernels(folder: Path, mode: str, *processors: str) -> list[int]:
+    """Run a few kernels in a process per processor; return how many kernels each one loaded."""
     if not hasattr(os, "fork"):
         pytest.skip("forks")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROCESSES, how, *processors],
+        [sys.executable, "-W", "ignore", "-c", PROCESSES, mode, *processors],
         cwd=ROOT,
         env={**os.environ, "GCODEC_CACHE_DIR": str(folder)},
         capture_output=True,
@@ -215,18 +215,18 @@ def run_kernels(folder: Path, how: str, *processors: str) -> list[int]:
 
 
 def test_processes_and_processors_share_a_directory(tmp_path: Path) -> None:
-    """Eight processes of two processors write at once, and later ones compile nothing."""
+    """Eight processes for two processors write concurrently, and later ones compile nothing."""
     run_kernels(tmp_path, "together", *("host", "generic") * 4)
     (build,) = tmp_path.iterdir()
     written = {path.name: path.read_bytes() for path in build.iterdir()}
-    assert len(written) == 2 * len(damaging.ARGUMENTS)  # and no temporary files
+    assert len(written) == 2 * len(damaging.ARGUMENTS)  # no temporary files
     assert run_kernels(tmp_path, "apart", "host", "generic") == [len(damaging.ARGUMENTS)] * 2
     assert {path.name: path.read_bytes() for path in build.iterdir()} == written
 
 
 @pytest.mark.parametrize("changed", ["CPU_NAME", "CPU_FEATURES", "OPT", "BOUNDSCHECK"])
 def test_code_of_another_compiler_or_processor_is_not_loaded(changed: str) -> None:
-    """Each setting is a part of the identity."""
+    """Each of these settings is part of the kernel's identity."""
     program = (
         "from numba.core.registry import cpu_target\n"
         "from gcodec.runtime import jit; from gcodec.kernels.numeric import philox\n"
@@ -248,10 +248,10 @@ def _copy_first(source, target):
     target[0] = source[0]
 
 
-def test_a_kernel_that_the_build_id_does_not_cover_is_not_kept(
+def test_kernels_outside_the_package_are_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file would outlive a change of its source."""
+    """The build id does not cover their source, so a cached file could be stale."""
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
     target = np.zeros(1, np.uint8)
     _copy_first(np.full(1, 7, np.uint8), target)
@@ -269,7 +269,7 @@ def refused(path: Path) -> str:
 
 
 @posix
-def test_an_ancestor_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+def test_ancestors_that_others_can_write_to_are_refused(tmp_path: Path) -> None:
     open_one = tmp_path / "open"
     path = open_one / "private" / "cache"
     path.mkdir(parents=True)
@@ -279,12 +279,12 @@ def test_an_ancestor_that_others_can_write_to_is_refused(tmp_path: Path) -> None
     open_one.chmod(0o1777)  # as /tmp
     with store.opened(path) as directory:
         assert directory.path == str(path)
-    path.chmod(0o1777)  # which lets others add files
+    path.chmod(0o1777)  # lets other users add files
     assert "1777" in refused(path)
 
 
 @posix
-def test_links_are_followed_above_the_directory_alone(tmp_path: Path) -> None:
+def test_only_ancestors_may_be_links(tmp_path: Path) -> None:
     home = tmp_path / "disk" / "home"
     home.mkdir(parents=True)
     (tmp_path / "home").symlink_to("disk/home")
@@ -293,12 +293,12 @@ def test_links_are_followed_above_the_directory_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((home / "a").stat().st_mode) == 0o700
     (home / "a" / "link").symlink_to("cache")
     assert "is not a directory" in refused(home / "a" / "link")
-    (tmp_path / "disk").chmod(0o777)  # only the link leads there
+    (tmp_path / "disk").chmod(0o777)  # reached through the link only
     assert str(tmp_path / "disk") in refused(tmp_path / "home" / "a" / "cache")
 
 
 @posix
-def test_a_private_group_is_not_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "shared" / "cache"
     path.mkdir(parents=True, mode=0o700)
     path.chmod(0o700)
@@ -322,7 +322,7 @@ def test_a_user_without_an_account_has_no_private_group() -> None:
 
 
 @posix
-def test_a_directory_that_is_exchanged_while_it_is_open_does_not_matter(tmp_path: Path) -> None:
+def test_replacing_an_open_directory_has_no_effect(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     with store.opened(path) as directory:
         directory.write("kernel", b"own")
@@ -337,10 +337,10 @@ def test_a_directory_that_is_exchanged_while_it_is_open_does_not_matter(tmp_path
     assert (tmp_path / "moved" / "another").read_bytes() == b"own"
 
 
-def test_without_descriptors_of_directories(
+def test_systems_without_directory_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on Windows."""
+    """Windows has no directory descriptors."""
     monkeypatch.setattr(store, "_BY_PATH", True)
     with store.opened(tmp_path / "a" / "cache") as directory:
         directory.write("kernel", b"first")
@@ -349,7 +349,7 @@ def test_without_descriptors_of_directories(
     assert [path.name for path in (tmp_path / "a" / "cache").iterdir()] == ["kernel"]
 
 
-def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -363,7 +363,7 @@ def test_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- a second user ------------------------------------------------------------------------------
 
 
-# Another user may be unable to read Python's own files: all that is used is loaded before.
+# Another user may be unable to read Python's files, so all imports precede the change of the user.
 AS_USER = """
 import os, sys
 import numba, numpy as np
@@ -395,7 +395,7 @@ def run_as(
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A directory that other users can reach, with one that all can write to."""
+    """Return a directory that other users can reach; it contains one that all can write to."""
     folder = Path(tempfile.mkdtemp())
     try:
         folder.chmod(0o755)
@@ -418,7 +418,7 @@ os.makedirs(victims + "/" + jit.cache_location().name)
 
 
 @as_root
-def test_what_a_second_user_can_exchange_is_refused(public: Path) -> None:
+def test_directories_that_others_can_replace_are_refused(public: Path) -> None:
     cache = public / "open" / "cache"
     cache.mkdir(mode=0o700)
     os.chown(cache, VICTIM, VICTIM)
@@ -427,14 +427,14 @@ def test_what_a_second_user_can_exchange_is_refused(public: Path) -> None:
         "None",
         f"Other users can write to {public / 'open'}, whose mode is 0777.",
     ]
-    # They can: so the refusal is no formality.
+    # Another user can indeed replace the file, so the refusal is necessary.
     exchanged = run_as(STRANGER, PLANT.format(folder=str(cache)), cache)
     assert exchanged.returncode == 0, exchanged.stderr
     assert cache.stat().st_uid == STRANGER
 
 
 @as_root
-def test_a_sticky_directory_protects_from_a_second_user(public: Path) -> None:
+def test_a_sticky_directory_is_safe(public: Path) -> None:
     (public / "open").chmod(0o1777)
     cache = public / "open" / "cache"
     done = run_as(VICTIM, USE, cache)
@@ -442,7 +442,7 @@ def test_a_sticky_directory_protects_from_a_second_user(public: Path) -> None:
     assert Path(path).parent == cache and fault == "", done.stderr
     assert cache.stat().st_uid == VICTIM and stat.S_IMODE(cache.stat().st_mode) == 0o700
     assert "Permission" in run_as(STRANGER, PLANT.format(folder=str(cache)), cache).stderr
-    # What a stranger made first is not used.
+    # A directory that another user created first is refused.
     other = public / "open" / "other"
     assert run_as(STRANGER, USE, other).returncode == 0
     other.chmod(0o755)
@@ -461,8 +461,8 @@ print(x[0], sum(arithmetic._add_scaled.built.stats.cache_hits.values()), jit.cac
 
 
 @as_root
-def test_what_root_compiled_is_read_by_others(public: Path) -> None:
-    """As in a container that is built by root and run by a user without an account."""
+def test_other_users_read_the_cache_of_root(public: Path) -> None:
+    """A container may be built by root, and run by a user without an account."""
     cache = public / "cache"
     assert run_as(0, RUN, cache, "compile").stdout == "2.0 0 \n"
     (build,) = cache.iterdir()
@@ -481,7 +481,7 @@ def test_what_root_compiled_is_read_by_others(public: Path) -> None:
 # --- no compiler --------------------------------------------------------------------------------
 
 
-def test_a_disabled_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
     kernel = quick_kernels()[0]
     fresh = Kernel(kernel.function, kernel.signature, kernel.variant)
@@ -490,7 +490,7 @@ def test_a_disabled_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert issubclass(CompilerDisabled, gcodec.GcodecError)
 
 
-def test_the_first_use_of_gcodec_says_that_the_compiler_is_disabled() -> None:
+def test_the_first_call_reports_a_disabled_compiler() -> None:
     program = "import gcodec, numpy as np; gcodec.encode(np.ones(4, np.float32), 'sign')"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(

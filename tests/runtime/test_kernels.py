@@ -1,4 +1,4 @@
-"""Kernels against their oracles, and their cache on disk."""
+"""Kernels against their oracles, and the cache of compiled kernels."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ PACKAGE = Path(gcodec.__file__).parent
 
 @given(gs.gradients(large=True, finite=False))
 def test_sum_of_squares(x: np.ndarray) -> None:
-    found, expected = reduce.sum_squares(x), sums.sum_squares(x)
-    assert np.float64(found).tobytes() == expected.tobytes() or (found != found) & (
-        expected != expected
-    )
+    total, expected = reduce.sum_squares(x), sums.sum_squares(x)
+    both_nan = np.isnan(total) and np.isnan(expected)
+    assert np.float64(total).tobytes() == expected.tobytes() or both_nan
 
 
 @pytest.mark.parametrize("n", [3 * 4096 + 5, 20_001, 65_537])
@@ -50,7 +49,7 @@ def test_sum_of_squares_over_tiles(n: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_sum_of_squares_recurses() -> None:
-    """More than 4096 tiles: small integers are summed exactly in any order."""
+    """With more than 4096 tiles, sums of small integers are exact in any order."""
     x = np.resize(np.arange(-4, 5, dtype=np.float32), (1 << 24) + 4097)
     assert reduce.sum_squares(x) == float((x.astype(np.int64) ** 2).sum())
 
@@ -62,7 +61,7 @@ def test_largest_magnitude(x: np.ndarray) -> None:
     assert reduce.all_finite(x) == bool(np.isfinite(x).all())
 
 
-def test_one_infinity_anywhere_is_found() -> None:
+def test_a_single_infinity_is_detected() -> None:
     x = np.zeros((1 << 20) + 3, np.float32)
     assert reduce.all_finite(x)
     for at in (0, 1, 1 << 19, (1 << 20) - 1, 1 << 20, (1 << 20) + 2):
@@ -82,9 +81,9 @@ def test_one_infinity_anywhere_is_found() -> None:
     st.sampled_from([0, 1, 2**32, 2**64 - 1]),
 )
 def test_random_words(seed: int, start: int, count: int, stream: int) -> None:
-    found = words_of.words(seed, start, count, stream)
-    assert found.dtype == np.uint32
-    assert found.tolist() == [philox.word(seed, start + i, stream) for i in range(count)]
+    words = words_of.words(seed, start, count, stream)
+    assert words.dtype == np.uint32
+    assert words.tolist() == [philox.word(seed, start + i, stream) for i in range(count)]
 
 
 def test_random_words_known_answer() -> None:
@@ -92,7 +91,7 @@ def test_random_words_known_answer() -> None:
     assert words_of.words(0, 0, 4).tolist() == expected
 
 
-def test_random_words_by_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_words_are_independent_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = words_of.words(9, 5, 4000)
     monkeypatch.setattr(pool, "SEGMENT", 333)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
@@ -105,7 +104,7 @@ def test_random_words_by_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_every_16_bit_pattern(dtype: str) -> None:
+def test_all_16_bit_patterns_round_trip(dtype: str) -> None:
     patterns = np.arange(1 << 16, dtype=np.uint16)
     wide = convert.from_16_bits(patterns, dtype)
     assert wide.tobytes() == halves.widen(patterns, dtype).tobytes()
@@ -113,7 +112,7 @@ def test_every_16_bit_pattern(dtype: str) -> None:
 
 
 def edges() -> np.ndarray:
-    """Bit patterns at and beside the values half-way between two 16-bit floats, and extremes."""
+    """Return bit patterns at and near ties between two 16-bit floats, and extremes."""
     tops = np.arange(0, 1 << 16, 61, dtype=np.uint32) << 16
     near = [tops + np.uint32(low) for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]
     steps = np.arange(0, 1 << 19, 997, dtype=np.uint32) << 13
@@ -124,7 +123,7 @@ def edges() -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrowing(dtype: str) -> None:
+def test_narrowing_rounds_to_nearest(dtype: str) -> None:
     rng = np.random.default_rng(2)
     patterns = np.concatenate([edges(), rng.integers(0, 1 << 32, 20_000, np.uint32)])
     x = patterns.view(np.float32)
@@ -160,9 +159,7 @@ def test_arithmetic(x: np.ndarray, factor: float) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 3, 8])
-def test_sums_that_are_written_past_the_cache(
-    offset: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_sums(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cover, "_STREAMING", 1)
     for n in (1, 31, 32, 63, 500):
         rng = np.random.default_rng(n)
@@ -199,7 +196,7 @@ print(jit.cache_directory() is not None, jit.checked())
 
 
 class Sandbox:
-    """A copy of the package, to edit, with a cache of its own."""
+    """An editable copy of the package with a cache of its own."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -241,8 +238,8 @@ def sandbox(tmp_path: Path) -> Sandbox:
     return Sandbox(tmp_path)
 
 
-def test_cache_is_used_and_never_stale(sandbox: Sandbox) -> None:
-    # A helper in another file than the kernel's, which Numba's own key does not see.
+def test_the_cache_is_used_and_never_stale(sandbox: Sandbox) -> None:
+    # Numba's own key does not cover a helper in another file than the kernel.
     with (sandbox.root / "gcodec" / "kernels" / "numeric" / "arithmetic.py").open("a") as file:
         file.write("\n\n@inline\ndef _helper(x):\n    return x\n")
     sandbox.edit("numeric/arithmetic.py", "import kernel\n", "import inline, kernel\n")
@@ -256,7 +253,7 @@ def test_cache_is_used_and_never_stale(sandbox: Sandbox) -> None:
     assert sandbox.probe() == ["[85]", "1 0", "True False"]
     (build,) = sandbox.builds()
     assert stat.S_IMODE(build.stat().st_mode) & 0o022 == 0
-    # Bounds checks are another build.
+    # Bounds checks cause another build.
     assert sandbox.probe(GCODEC_CHECKED="1") == ["[85]", "0 1", "True True"]
     assert len(sandbox.builds()) == 2
     sandbox.edit(
@@ -278,8 +275,8 @@ else:
 """
 
 
-def test_bounds_are_checked_where_that_is_asked_for(sandbox: Sandbox) -> None:
-    """Whichever of the builds was cached before."""
+def test_checked_builds_check_bounds(sandbox: Sandbox) -> None:
+    """A checked build never loads an unchecked kernel, or the other way round."""
     with (sandbox.root / "gcodec" / "kernels" / "numeric" / "arithmetic.py").open("a") as file:
         file.write(
             '\n\n@kernel("in float32[], int64, out float32[]")\n'
@@ -290,7 +287,7 @@ def test_bounds_are_checked_where_that_is_asked_for(sandbox: Sandbox) -> None:
     assert len(sandbox.builds()) == 2
 
 
-def test_a_damaged_cache_means_compiling(sandbox: Sandbox) -> None:
+def test_damaged_kernels_are_compiled_again(sandbox: Sandbox) -> None:
     assert sandbox.probe() == ["[85]", "0 1", "True False"]
     (build,) = sandbox.builds()
     for file in build.iterdir():
@@ -300,9 +297,7 @@ def test_a_damaged_cache_means_compiling(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
-def test_a_directory_that_others_can_write_to_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unsafe_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gcodec.runtime import jit
 
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "private"))
@@ -323,8 +318,8 @@ def test_a_directory_that_others_can_write_to_is_not_used(
         assert jit.cache_directory() is None
 
 
-def test_kernels_of_one_factory_are_told_apart_across_processes(tmp_path: Path) -> None:
-    """Each is cached by a process of its own, and all are then run in one."""
+def test_variants_of_a_factory_are_distinguished_across_processes(tmp_path: Path) -> None:
+    """Separate processes cache one variant each; one process then runs all of them."""
     program = (
         "import sys, numpy as np\n"
         "from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields\n"

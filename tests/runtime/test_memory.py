@@ -1,4 +1,4 @@
-"""What encoding and decoding allocate, which NumPy reports to tracemalloc."""
+"""Memory that encoding and decoding allocate, as NumPy reports it to tracemalloc."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ def peak(call: Callable[[], Any]) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_memory_is_that_of_the_result(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a little more: less than a tenth of the tensor."""
+def test_calls_need_little_more_memory_than_their_result(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call needs memory for its result, and less than a tenth of the tensor in addition."""
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     x = np.resize(np.random.default_rng(0).standard_normal(65_536, np.float32), N)
     codec = gcodec.parse(spec)
-    # Kernels are compiled now, those for large results too.
+    # Compile the kernels first, including those for large results.
     gcodec.decode(gcodec.encode(x, codec))
     gcodec.decode(gcodec.encode(x[:99], codec), out=np.zeros(99, np.float32))
     gcodec.decode_add(gcodec.encode(x[:99], codec), np.zeros(99, np.float32))
@@ -54,7 +56,7 @@ def test_memory_is_that_of_the_result(spec: str, monkeypatch: pytest.MonkeyPatch
     assert used <= payload.data.nbytes + slack
     assert peak(lambda: codec.decode(payload, N))[1] <= NBYTES + slack
     frame, used = peak(lambda: gcodec.encode(x, codec))
-    assert used <= 2 * len(frame) + slack  # the payload, and the frame that is made of it
+    assert used <= 2 * len(frame) + slack  # the payload and the frame
     assert peak(lambda: gcodec.decode(frame))[1] <= NBYTES + slack
     acc = np.zeros(N, np.float32)
     assert peak(lambda: gcodec.decode(frame, out=acc))[1] <= slack
@@ -66,7 +68,7 @@ FEWER = 1 << 22
 
 
 def shaped(kind: str) -> np.ndarray:
-    """Values like a gradient's; some buckets of zeros; or so small that norms are tiny."""
+    """Return values like a gradient's, with buckets of zeros, or with tiny norms."""
     x = np.resize(np.random.default_rng(0).standard_normal(1 << 18, np.float32), FEWER)
     if kind == "silent":
         x.reshape(-1, 512)[::3] = 0
@@ -75,9 +77,9 @@ def shaped(kind: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("kind", "bucket"), [("normal", 0), ("silent", 512), ("tiny", 64)])
 @pytest.mark.parametrize(
-    ("how", "s"),
+    ("form", "s"),
     [
-        # Each way, and each s, at least once.
+        # Each form and each s occurs at least once.
         *thinned(
             itertools.product(
                 ["form=dense", "form=sparse", "code=auto", "form=dense,code=packed"],
@@ -89,22 +91,22 @@ def shaped(kind: str) -> np.ndarray:
     ],
 )
 def test_memory_of_levels(
-    how: str, s: int, bucket: int, kind: str, monkeypatch: pytest.MonkeyPatch
+    form: str, s: int, bucket: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a call returns or reads, and the tensor once more with a fifth of it."""
+    """A call needs memory for its result and input, and 1.2 times the tensor in addition."""
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     x = shaped(kind)
-    codec = gcodec.parse(f"qsgd:{how},s={s},bucket={bucket}")
-    codec.decode(codec.encode(x), x.size)  # compiles
-    tables = 3 << 20 if how == "code=context" else 0  # of 64 models, and of the symbols' classes
+    codec = gcodec.parse(f"qsgd:{form},s={s},bucket={bucket}")
+    codec.decode(codec.encode(x), x.size)  # compile the kernels first
+    tables = 3 << 20 if form == "code=context" else 0  # of 64 models, and of the symbols' classes
     payload, used = peak(lambda: codec.encode(x))
     most = payload.data.nbytes + 1.2 * x.nbytes + tables
     assert used <= most
     assert peak(lambda: codec.decode(payload, x.size))[1] <= most
 
 
-# The most by which resident memory may grow, divided by input and frame. Here scratch of kernels
-# counts for some hundredths; `python -m bench.memory` measures 1 GiB, where 1.2 is the limit.
+# Limit of the growth of resident memory, relative to input and frame. Scratch of kernels accounts
+# for a few hundredths; `python -m bench.memory` measures a tensor of 1 GiB, whose limit is 1.2.
 MOST_RESIDENT = 1.27
 RESIDENT = {
     "float32": [
@@ -126,22 +128,22 @@ from gcodec.runtime import memory
 memory._LARGEST_REUSED, memory._PAGE = 1 << 20, 1 << 16  # as for arrays 30 times as large
 from bench.memory import measure
 elements, wanted = json.loads(sys.argv[1])
-found = {}
+ratios = {}
 for dtype, specs in wanted.items():
     for spec in specs:
         peak = measure(spec, elements, dtype, 1)
-        found[f"{spec} of {dtype}"] = peak.encode_ratio, peak.decode_ratio
-print(json.dumps(found))
+        ratios[f"{spec} of {dtype}"] = peak.encode_ratio, peak.decode_ratio
+print(json.dumps(ratios))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of resident memory")
 def test_resident_memory() -> None:
-    """The whole process, symbols and the copy of the payload in the frame included."""
+    """Resident memory includes symbols, and the copy of the payload in the frame."""
     environment = os.environ | {
         "GCODEC_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "1",
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 16),  # so that what is freed is no longer resident
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 16),  # return freed memory to the system
     }
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, json.dumps([1 << 24, RESIDENT])],
@@ -152,12 +154,12 @@ def test_resident_memory() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    for name, (_, decoding) in found.items():
-        # A whole float32 array is decoded first where a codec cannot decode parts of a tensor.
+    ratios = json.loads(done.stdout)
+    for name, (_, decoding) in ratios.items():
+        # Codecs that cannot decode parts of a tensor first decode a whole float32 array.
         is_whole = name == "randomk of float16"
         assert decoding <= (2.2 if is_whole else MOST_RESIDENT), name
-    assert {name: most for name, (most, _) in found.items() if most > MOST_RESIDENT} == {}
+    assert {name: most for name, (most, _) in ratios.items() if most > MOST_RESIDENT} == {}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -170,7 +172,7 @@ def test_resident_memory() -> None:
     ],
 )
 def test_parts_decode_to_the_rounded_whole(spec: str, dtype: str) -> None:
-    """Of several parts, the last of which ends within a block, a byte and a bucket."""
+    """The last of several parts ends within a block, a byte and a bucket."""
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     x = np.random.default_rng(3).standard_normal(700_003, np.float32).astype(kind)
     codec = gcodec.parse(spec)

@@ -1,4 +1,4 @@
-"""Many threads at once, and processes that fork or spawn after kernels have run."""
+"""Calls in several threads, and processes that fork or spawn after kernels have run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gcodec.runtime import pool
 
 
 def work(number: int) -> list[bytes]:
-    """Run a mix of calls that depends on nothing but its number."""
+    """Run a mix of calls whose results depend on `number` only."""
     rng = np.random.default_rng(number)
-    found = []
+    results = []
     for codec in thinned(gs.FEW, 4):
         x = rng.standard_normal(1000 + 37 * number, np.float32)
         frame = gcodec.encode(x, codec, seed=number, name=str(number))
@@ -29,8 +29,8 @@ def work(number: int) -> list[bytes]:
         gcodec.decode_add(frame, acc, 0.5)
         feedback = gcodec.Feedback(codec, seed=number)
         frames = [feedback.compress("w", x.reshape(-1, 1)) for _ in range(2)]
-        found += [frame, gcodec.decode(frame).tobytes(), acc.tobytes(), *frames]
-    return found
+        results += [frame, gcodec.decode(frame).tobytes(), acc.tobytes(), *frames]
+    return results
 
 
 def test_eight_threads() -> None:
@@ -46,7 +46,7 @@ def test_eight_threads() -> None:
 
 
 def test_threads_share_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large tensors in several threads at once, while the number of threads changes."""
+    """Several threads encode large tensors, while the number of pool threads changes."""
     x = np.random.default_rng(0).standard_normal((1 << 20) + 5, np.float32)
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     expected = gcodec.encode(x, "mxnet-2bit:threshold=auto")
@@ -62,9 +62,9 @@ def test_threads_share_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     "spec", ["qsgd:form=dense,s=127", "qsgd:form=sparse", "qsgd:code=auto", "qsgd:code=context"]
 )
 def test_strings_in_several_threads(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a string are joined, and blocks of a seek table read, in several calls at once."""
+    """Concurrent calls join parts of a string, and decode blocks of a seek table."""
     x = np.random.default_rng(0).standard_normal((1 << 21) + 5, np.float32)
-    x[1 << 19 : 3 << 19] = 0  # segments of which a sparse form sends nothing
+    x[1 << 19 : 3 << 19] = 0  # whole segments without transmitted values
     x[5::7] = 0
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     expected = gcodec.encode(x, spec)
@@ -91,12 +91,12 @@ def test_an_error_in_a_segment_is_raised(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_error_of_the_first_segment_is_raised(
     threads: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a later one fails before; and no segment is begun after that."""
+    """A later segment may fail earlier; no segment starts after an error."""
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
-    begun, failed = [], threading.Event()
+    started, failed = [], threading.Event()
 
     def task(start: int, stop: int) -> None:
-        begun.append(start)
+        started.append(start)
         if start == 0:
             failed.wait()
             raise KeyError(start)
@@ -107,7 +107,7 @@ def test_the_error_of_the_first_segment_is_raised(
 
     with pytest.raises(KeyError, match="0"):
         pool.run(task, 8 * pool.SEGMENT)
-    assert len(begun) <= int(threads)
+    assert len(started) <= int(threads)
 
 
 def test_results_are_in_order_and_calls_may_nest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +116,10 @@ def test_results_are_in_order_and_calls_may_nest(monkeypatch: pytest.MonkeyPatch
     def outer(start: int, stop: int) -> list[tuple[int, int]]:
         return pool.run(lambda a, b: (start + a, start + b), 4 * pool.SEGMENT)
 
-    found = pool.run(outer, 6 * pool.SEGMENT)
-    firsts = [inner[0][0] for inner in found]
+    results = pool.run(outer, 6 * pool.SEGMENT)
+    firsts = [inner[0][0] for inner in results]
     assert firsts == sorted(firsts) and firsts[0] == 0
-    assert all(inner == sorted(inner) for inner in found)
+    assert all(inner == sorted(inner) for inner in results)
 
 
 def test_segments_cover_the_range(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_fork_after_use() -> None:
     environment = os.environ | {"GCODEC_NUM_THREADS": "2"}
-    # Python 3.12 warns of any fork beside threads; the pool is what this is about.
+    # Python 3.12 warns of a fork in a process with threads, which this test needs.
     command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", FORK]
     subprocess.run(command, env=environment, check=True, timeout=60)
 

@@ -1,4 +1,4 @@
-"""All kernels are known, with all variants, and can be compiled ahead, none twice."""
+"""Compilation of all kernels ahead of time: each variant is listed, and compiled once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gcodec.cli import compiling
 from gcodec.cli.main import cli
+from gcodec.cli.outcome import CheckFailed
+from gcodec.cli.verbs import warmup
 from gcodec.runtime import jit
 from gcodec.runtime.jit import Kernel
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "gcodec" / "kernels").rglob("*.py"))
-QUICK = ("arithmetic._add_scaled", "bitmap._set_bits", "units._count_bytes", "philox._words")
+QUICK = ("arithmetic._add_scaled", "bitmap._set_bits", "run_level._count_bytes", "philox._words")
 
 
-def some() -> list[Kernel]:
-    """Return kernels that compile quickly, of which this process has compiled none."""
-    found = [kernel for kernel in jit.kernels() if kernel.name in QUICK]
-    assert len(found) == len(QUICK)
-    return found
+def quick_kernels() -> list[Kernel]:
+    """Return kernels that compile quickly, and that this process has not compiled."""
+    quick = [kernel for kernel in jit.kernels() if kernel.name in QUICK]
+    assert len(quick) == len(QUICK)
+    return quick
 
 
 def decorator(node: ast.expr) -> str:
@@ -35,28 +36,28 @@ def decorator(node: ast.expr) -> str:
 
 
 def makers(source: Path) -> list[ast.FunctionDef]:
-    """Find functions with a kernel inside of them."""
-    found = []
+    """Return the functions that contain a kernel."""
+    functions = []
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if isinstance(node, ast.FunctionDef):
             inner = (n for n in ast.walk(node) if isinstance(n, ast.FunctionDef) and n is not node)
             if any("kernel" in map(decorator, one.decorator_list) for one in inner):
-                found.append(node)
-    return found
+                functions.append(node)
+    return functions
 
 
-def test_every_maker_of_kernels_is_a_factory() -> None:
-    """Or is called for a name of its module, which then holds the kernel."""
-    known = {kernel.name.partition(" ")[0] for kernel in jit.kernels()}
+def test_makers_of_kernels_are_factories() -> None:
+    """A maker is a factory, or its module assigns the kernel to a name."""
+    names = {kernel.name.partition(" ")[0] for kernel in jit.kernels()}
     for source in SOURCES:
         for function in makers(source):
             is_factory = "factory" in map(decorator, function.decorator_list)
             prefix = f"{source.stem}.{function.name}."
-            assert is_factory or any(name.startswith(prefix) for name in known), prefix
-            assert any(name.startswith(prefix) for name in known), prefix
+            assert is_factory or any(name.startswith(prefix) for name in names), prefix
+            assert any(name.startswith(prefix) for name in names), prefix
 
 
-def test_every_declared_kernel_is_listed_once() -> None:
+def test_declared_kernels_are_listed_once() -> None:
     kernels = jit.kernels()
     names = [kernel.name for kernel in kernels]
     assert len(set(names)) == len(names)
@@ -75,8 +76,8 @@ def program(names: tuple[str, ...], *calls: list[str]) -> str:
         "import sys\n"
         "from gcodec.cli.main import main\n"
         "from gcodec.runtime import jit\n"
-        f"some = [k for k in jit.kernels() if k.name in {names!r}]\n"
-        "jit.kernels = lambda: some\n"
+        f"kernels = [k for k in jit.kernels() if k.name in {names!r}]\n"
+        "jit.kernels = lambda: kernels\n"
         f"for args in {calls!r}:\n"
         "    main(args, standalone_mode=False)\n"
     )
@@ -91,15 +92,15 @@ def processed(folder: Path, names: tuple[str, ...], *calls: list[str]) -> list[d
         check=True,
     )
     assert done.stderr == ""
-    decoder, text, found = json.JSONDecoder(), done.stdout, []
+    decoder, text, documents = json.JSONDecoder(), done.stdout, []
     while text.strip():
         document, end = decoder.raw_decode(text.lstrip())
-        found.append(document)
+        documents.append(document)
         text = text.lstrip()[end:]
-    return found
+    return documents
 
 
-def test_what_is_there_is_not_compiled_again(tmp_path: Path) -> None:
+def test_cached_kernels_are_not_compiled_again(tmp_path: Path) -> None:
     call = ["warmup", "-j", "1", "--json"]
     first, second = processed(tmp_path, QUICK, call, call)
     assert (first["kernels"], first["compiled"], first["not_kept"]) == (4, 4, [])
@@ -108,7 +109,7 @@ def test_what_is_there_is_not_compiled_again(tmp_path: Path) -> None:
     assert str(build) == first["directory"]
     files = sorted(build.iterdir())
     assert len(files) == 4
-    # What is gone or damaged is compiled again, and nothing else.
+    # Only missing and damaged kernels are compiled again.
     files[0].write_bytes(files[0].read_bytes()[:-1] + b"?")
     files[1].unlink()
     kept = [path.stat().st_mtime_ns for path in files[2:]]
@@ -121,23 +122,25 @@ def test_several_processes_compile_each_kernel_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
-    kernels = some()
+    kernels = quick_kernels()
     assert not any(kernel.cached for kernel in kernels)
-    assert sum(compiling.compiled(kernels, 2)) == len(kernels)
+    assert sum(warmup.compile_kernels(kernels, 2)) == len(kernels)
     assert all(kernel.cached for kernel in kernels)
     (build,) = tmp_path.iterdir()
     assert [path.suffix for path in build.iterdir()] == [".kernel"] * 4
 
 
-def test_parts_hold_each_kernel_once() -> None:
+def test_parts_contain_each_kernel_once() -> None:
     kernels = jit.kernels()
-    parts = compiling._parts(kernels)
+    parts = warmup.partition(kernels)
     names = [name for part in parts for name in part]
     assert sorted(names) == sorted(kernel.name for kernel in kernels)
     assert all(len({name.partition(" ")[0] for name in part}) == 1 for part in parts)
 
 
-def test_nowhere_to_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warmup_fails_without_a_cache_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "file"))
     result = CliRunner().invoke(cli, ["warmup"])
@@ -146,28 +149,28 @@ def test_nowhere_to_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "Set GCODEC_CACHE_DIR to a directory of your own." in result.stderr
 
 
-def test_a_disabled_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warmup_fails_with_a_disabled_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
     result = CliRunner().invoke(cli, ["warmup"])
     assert result.exit_code == 2
     assert "unset the environment variable NUMBA_DISABLE_JIT" in result.stderr
 
 
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warmup_reports_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
-    kernels = some()
+    kernels = quick_kernels()
     monkeypatch.setattr(jit, "kernels", lambda: kernels)
-    monkeypatch.setattr(compiling, "_compile", len)  # nothing is kept
+    monkeypatch.setattr(warmup, "_compile", len)  # caches nothing
     result = CliRunner().invoke(cli, ["warmup", "-j", "1"])
     assert result.exit_code == 1
-    assert "4 kernels could not be kept" in result.stderr
+    assert "4 kernels could not be stored" in result.stderr
 
 
 def die(names: list[str]) -> int:
     os._exit(9)
 
 
-def test_a_process_that_is_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "_compile", die)
-    with pytest.raises(compiling.CheckFailed, match="was ended from outside"):
-        list(compiling.compiled(some(), 2))
+def test_warmup_reports_a_killed_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmup, "_compile", die)
+    with pytest.raises(CheckFailed, match="was killed"):
+        list(warmup.compile_kernels(quick_kernels(), 2))

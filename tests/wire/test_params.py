@@ -1,4 +1,4 @@
-"""Specs, mappings and constructors: what is taken, how it is printed, and what is refused."""
+"""Specs, mappings and constructors: valid and invalid values, and their canonical text."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_canonical_forms(spec: str, canonical: str, expression: str) -> None:
         ("mxnet-1bit:server=yes", "parameters threshold"),
     ],
 )
-def test_specs_that_are_refused(spec: str, match: str) -> None:
+def test_invalid_specs_are_refused(spec: str, match: str) -> None:
     with pytest.raises(ParameterError, match=match):
         gcodec.parse(spec)
     with pytest.raises(ParameterError, match=match):
@@ -128,7 +128,7 @@ def test_specs_that_are_refused(spec: str, match: str) -> None:
     ],
     ids=repr,
 )
-def test_what_is_no_spec(spec: Any) -> None:
+def test_objects_that_are_not_specs_are_refused(spec: Any) -> None:
     with pytest.raises(ParameterError):
         gcodec.parse(spec)
 
@@ -138,7 +138,7 @@ def test_what_is_no_spec(spec: Any) -> None:
     [10**400, -(10**400), Fraction(10**400), np.complex64(1), np.complex128(0.5), np.bool_(True)],
     ids=["int", "negative", "fraction", "complex64", "complex128", "bool"],
 )
-def test_numbers_that_are_no_parameter(value: Any) -> None:
+def test_invalid_numbers_are_refused(value: Any) -> None:
     with pytest.raises(ParameterError, match="threshold"):
         gcodec.parse({"name": "mxnet-2bit", "threshold": value})
 
@@ -146,7 +146,7 @@ def test_numbers_that_are_no_parameter(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [1, np.float32(1), np.float64(1), np.int8(1), np.float16(1), Fraction(1)], ids=repr
 )
-def test_numbers_that_are_equal(value: Any) -> None:
+def test_equal_numbers_of_any_type_are_accepted(value: Any) -> None:
     codec = gcodec.parse({"name": "mxnet-2bit", "threshold": value})
     assert repr(codec) == "MXNet2Bit(threshold=1.0)"
     assert type(codec.threshold) is float  # type: ignore[attr-defined]
@@ -158,7 +158,7 @@ def test_mappings_are_not_changed() -> None:
     assert spec == {"name": "mxnet-2bit", "threshold": 0.25}
 
 
-def test_messages_are_short() -> None:
+def test_error_messages_are_short() -> None:
     with pytest.raises(ParameterError) as caught:
         gcodec.parse("x" * 100_000)
     assert len(str(caught.value)) < 300
@@ -171,7 +171,7 @@ def test_messages_are_short() -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
     for spec in (text, f"raw:{text}", f"mxnet-2bit:threshold={text}", f"mxnet-1bit:{text}=0"):
         try:
             codec = gcodec.parse(spec)
@@ -205,7 +205,7 @@ def test_binary32_is_idempotent(value: float) -> None:
         assert repr(once) == str(np.float32(value)) or float(str(np.float32(value))) == once
 
 
-def test_parameters_mean_the_same_on_both_sides() -> None:
+def test_encoder_and_decoder_share_the_binary32_number() -> None:
     codec = gcodec.parse("mxnet-2bit:threshold=0.1")
     assert codec.threshold == 0.1  # type: ignore[attr-defined]
     scalars = codec.encode(np.ones(3, np.float32)).scalars
@@ -213,7 +213,7 @@ def test_parameters_mean_the_same_on_both_sides() -> None:
     assert codec.read_scalars(memoryview(codec.write_scalars(scalars))) == {"threshold": 0.1}
 
 
-def test_a_scalar_that_messages_of_before_do_not_have() -> None:
+def test_scalars_missing_in_earlier_messages_have_defaults() -> None:
     codec, step = gcodec.parse("ecsq:rounding=stochastic"), struct.pack("<f", 1)
     for transform, written in (("none", b""), ("dct", b"\1")):
         scalars = {"step": 1.0, "transform": transform}
@@ -234,8 +234,8 @@ def test_header_fields_round_trip(codec: Codec) -> None:
     read = sent.read_scalars(memoryview(scalars))
     assert read == payload.scalars
     assert list(read) == [field.name for field in sent.message_fields()]
-    told = cls.from_mapping(cls.read_parameters(memoryview(parameters)))
-    assert told.of_message(read) == sent
+    decoded = cls.from_mapping(cls.read_parameters(memoryview(parameters)))
+    assert decoded.of_message(read) == sent
     assert len(parameters) + len(scalars) <= codec.fields_nbytes()
     assert cls().write_parameters() == b""
     assert cls.from_mapping(gs.parameters_of(codec)) == codec
@@ -245,8 +245,8 @@ def test_header_fields_round_trip(codec: Codec) -> None:
 
 
 def test_registry() -> None:
-    found = gcodec.codecs()
-    assert [(name, cls.name, cls.id) for name, cls in found.items()][:7] == [
+    codecs = gcodec.codecs()
+    assert [(name, cls.name, cls.id) for name, cls in codecs.items()][:7] == [
         ("raw", "raw", 1),
         ("qsgd", "qsgd", 2),
         ("mxnet-2bit", "mxnet-2bit", 3),
@@ -255,7 +255,7 @@ def test_registry() -> None:
         ("minmax", "minmax", 6),
         ("sign", "sign", 7),
     ]
-    found.clear()
+    codecs.clear()
     assert gcodec.codecs()
     for cls in gcodec.codecs().values():
         assert issubclass(cls, Codec)
@@ -269,7 +269,7 @@ def test_registry() -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "new"), (250, "raw"), (0, "new"), (256, "new")])
-def test_ids_and_names_are_taken_once(number: int, name: str) -> None:
+def test_ids_and_names_are_unique(number: int, name: str) -> None:
     with pytest.raises(ParameterError, match="id"):
 
         @register(id=number, name=name)
@@ -279,7 +279,7 @@ def test_ids_and_names_are_taken_once(number: int, name: str) -> None:
     assert "new" not in gcodec.codecs()
 
 
-def test_a_codec_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     from gcodec import codec as module
 
     monkeypatch.setattr(module, "_registry", dict(module._registry))

@@ -1,4 +1,4 @@
-"""Seek tables: their bytes, what is refused, and that they change nothing but speed."""
+"""Seek tables: their bytes, invalid tables, and equal results with and without a table."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ forms = pytest.mark.parametrize("form", ["dense", "sparse"])
 each_spec = pytest.mark.parametrize("form", SPECS)
 
 
-def made(n: int, form: str, log2_block: int, **kwargs: Any) -> Frame:
-    """A frame with a table."""
+def frame_with_table(n: int, form: str, log2_block: int, **kwargs: Any) -> Frame:
+    """Encode n levels as a frame with a table."""
     key = kwargs.get("key")
     data = gcodec.encode(levels(n), SPECS[form], **kwargs)
     return Frame.from_bytes(data, key=key).with_seek(log2_block)
 
 
 def plain(frame: Frame) -> np.ndarray:
-    """What the frame decodes to without its table."""
+    """Decode a frame without its table."""
     decoded: np.ndarray = frame.without_seek().decode()
     return decoded
 
@@ -69,7 +69,7 @@ def section_of(frame: Frame) -> bytes:
 
 
 def with_section(frame: Frame, section: bytes) -> bytes:
-    """The frame's bytes with another section and right checksums."""
+    """Return the bytes of a frame with another section and valid checksums."""
     header = bytearray(frame.without_seek().header()[:-4])
     header[4] |= 2
     header += section
@@ -90,9 +90,9 @@ def columns_of(table: SeekTable) -> list[list[int]]:
 
 
 def written(log2_block: int, columns: list[list[int]], width: int | None = None) -> bytes:
-    """A section with these columns, written here once more."""
-    most = max(itertools.chain(*columns), default=0)
-    width = width or next(w for w in (1, 2, 4, 8) if most < 1 << 8 * w)
+    """Write a section with these columns, independently of the library."""
+    largest = max(itertools.chain(*columns), default=0)
+    width = width or next(w for w in (1, 2, 4, 8) if largest < 1 << 8 * w)
     out = [bytes([log2_block, width]), leb128.encode(len(columns[0]))]
     for i in range(len(columns[0])):
         if i and i % 4096 == 0:
@@ -125,7 +125,7 @@ def test_bytes_by_hand() -> None:
 
 
 def test_frame_by_hand() -> None:
-    """1, 0, 2 in unary after 16 bits, each a block."""
+    """Each of 1, 0, 2 in unary, after 16 bits, is a block."""
     frame = Frame.from_bytes(
         gcodec.encode(np.array([1, 0, 2], np.float32), "test-unary:form=dense")
     )
@@ -139,8 +139,8 @@ def test_frame_by_hand() -> None:
 
 @forms
 @pytest.mark.parametrize("log2_block", [0, 1, 5, 12, 62])
-def test_bytes_are_those_of_the_reference(form: str, log2_block: int) -> None:
-    frame = made(9000, form, log2_block, name="w", key=b"k")
+def test_bytes_equal_the_reference(form: str, log2_block: int) -> None:
+    frame = frame_with_table(9000, form, log2_block, name="w", key=b"k")
     assert frame.seek is not None and frame.seek.log2_block == log2_block
     columns = columns_of(frame.seek)
     section = written(log2_block, columns)
@@ -161,17 +161,17 @@ def test_bytes_are_those_of_the_reference(form: str, log2_block: int) -> None:
 
 
 def test_sums_of_sparse_tables_of_many_blocks() -> None:
-    frame = made(30000, "sparse", 0)
+    frame = frame_with_table(30000, "sparse", 0)
     assert frame.seek is not None and frame.seek.count > 8192
     assert section_of(frame) == written(0, columns_of(frame.seek))
     assert np.array_equal(Frame.from_bytes(frame.to_bytes()).decode(), levels(30000))
 
 
-# --- a table changes nothing --------------------------------------------------------------------
+# --- equal results with and without a table -----------------------------------------------------
 
 
 @given(st.data())
-def test_adding_and_removing(data: st.DataObject) -> None:
+def test_adding_and_removing_a_table(data: st.DataObject) -> None:
     n = data.draw(gs.sizes(large=True))
     form = data.draw(st.sampled_from(["dense", "sparse", "auto"]))
     density = data.draw(st.sampled_from([0.0, 0.01, 0.5, 1.0]))
@@ -208,8 +208,8 @@ def test_adding_and_removing(data: st.DataObject) -> None:
     ]
 
 
-def test_a_table_of_another_size_is_replaced_whatever_it_says() -> None:
-    frame = made(100, "dense", 3)
+def test_a_table_of_another_block_size_is_replaced() -> None:
+    frame = frame_with_table(100, "dense", 3)
     assert frame.seek is not None
     wrong = SeekTable(3, np.roll(frame.seek.lengths, 1))
     lying = gcodec.Frame(frame.codec, "float32", (100,), frame.payload._replace(seek=wrong))
@@ -222,7 +222,7 @@ def test_a_table_of_another_size_is_replaced_whatever_it_says() -> None:
 @pytest.mark.parametrize(
     "spec", ["raw", "sign", "mxnet-2bit", "mxnet-2bit:form=sparse,threshold=1,index=bitmap"]
 )
-def test_codecs_without_blocks(spec: str) -> None:
+def test_codecs_without_blocks_have_no_table(spec: str) -> None:
     frame = Frame.from_bytes(gcodec.encode(levels(100), spec))
     assert frame.codec.seek_blocks is None
     assert frame.with_seek() is frame
@@ -234,7 +234,7 @@ def test_codecs_without_blocks(spec: str) -> None:
 
 
 @pytest.mark.parametrize("log2_block", [-1, 63, 1.0, True, "12"])
-def test_block_sizes_that_cannot_be(log2_block: Any) -> None:
+def test_invalid_block_sizes_are_refused(log2_block: Any) -> None:
     for spec in ("raw", "test-unary:form=dense"):
         frame = Frame.from_bytes(gcodec.encode(levels(5), spec))
         with pytest.raises(ParameterError, match="log2_block"):
@@ -256,7 +256,7 @@ def test_block_sizes_that_cannot_be(log2_block: Any) -> None:
         (np.ones(2, np.uint64), np.full(2, 2**63, np.uint64)),
     ],
 )
-def test_numbers_that_no_table_has(lengths: Any, advances: Any) -> None:
+def test_invalid_numbers_are_refused(lengths: Any, advances: Any) -> None:
     with pytest.raises(ParameterError, match=r"lengths|advances"):
         SeekTable(3, lengths, advances)
 
@@ -266,10 +266,10 @@ def test_numbers_that_no_table_has(lengths: Any, advances: Any) -> None:
 
 @functools.cache
 def gradient() -> np.ndarray:
-    """All tensors of the example, one behind the other."""
+    """Return all tensors of the example, concatenated."""
     with open_dump(EXAMPLE) as dump:
-        found = [dump.load(entry).reshape(-1) for entry in dump.entries]
-    return np.concatenate(found)
+        tensors = [dump.load(entry).reshape(-1) for entry in dump.entries]
+    return np.concatenate(tensors)
 
 
 REAL = [
@@ -280,7 +280,7 @@ REAL = [
 
 
 @pytest.mark.parametrize("spec", REAL)
-def test_real_gradients_decode_alike_with_any_table(spec: str) -> None:
+def test_real_gradients_decode_equally_with_any_table(spec: str) -> None:
     x = gradient()
     data = gcodec.encode(x, spec, name="w", key=b"k")
     frame = Frame.from_bytes(data, key=b"k")
@@ -322,7 +322,7 @@ def test_wrong_tables_of_real_gradients_are_refused(spec: str) -> None:
             refused(with_section(frame, written(6, changed)))
 
 
-# --- what encoders do by themselves -------------------------------------------------------------
+# --- tables by default --------------------------------------------------------------------------
 
 
 @forms
@@ -340,7 +340,7 @@ def test_encoders_add_tables_to_large_tensors(form: str) -> None:
             assert frame.without_seek().with_seek().to_bytes() == data
 
 
-def test_encoders_add_no_table_that_is_not_worth_it() -> None:
+def test_encoders_omit_tables_that_are_not_worthwhile() -> None:
     few = levels(1 << 16, density=0.001)
     frame = Frame.from_bytes(gcodec.encode(few, "test-unary:form=sparse"))
     assert frame.seek is None
@@ -358,10 +358,10 @@ def test_encoders_add_no_table_that_is_not_worth_it() -> None:
 
 
 @pytest.mark.parametrize("spec", ["test-unary", "test-unary:form=dense", "test-unary:form=sparse"])
-def test_the_bound_of_a_frame_holds(spec: str) -> None:
+def test_frames_respect_their_size_bound(spec: str) -> None:
     codec = gcodec.parse(spec)
     for n in (0, 1, 4096, (1 << 16) - 1, 1 << 16, 100_000):
-        # The longest words, so that the payload itself comes near its bound.
+        # The longest code words bring the payload near its bound.
         for x in (np.full(n, 4, np.float32), np.full(n, -4, np.float32), levels(n)):
             data = gcodec.encode(x, codec, name="w", key=b"k")
             assert len(data) <= codec.max_encoded_nbytes(n, "w")
@@ -382,8 +382,8 @@ def test_bounds_of_codecs_without_blocks_are_as_before() -> None:
 
 @each_spec
 @pytest.mark.parametrize("log2_block", [0, 2, 4, 6])
-def test_every_changed_number_is_refused(form: str, log2_block: int) -> None:
-    frame = made(40, form, log2_block)
+def test_changed_numbers_are_refused(form: str, log2_block: int) -> None:
+    frame = frame_with_table(40, form, log2_block)
     assert frame.seek is not None
     columns = columns_of(frame.seek)
     good = with_section(frame, written(log2_block, columns))
@@ -399,9 +399,9 @@ def test_every_changed_number_is_refused(form: str, log2_block: int) -> None:
 
 @each_spec
 @pytest.mark.parametrize("log2_block", [0, 2, 4])
-def test_every_moved_edge_is_refused(form: str, log2_block: int) -> None:
-    """The sums stay right, but a block begins within the word of another."""
-    frame = made(40, form, log2_block)
+def test_moved_block_boundaries_are_refused(form: str, log2_block: int) -> None:
+    """The sums remain valid, but a block starts within a code word."""
+    frame = frame_with_table(40, form, log2_block)
     assert frame.seek is not None
     columns = columns_of(frame.seek)
     for column in range(len(columns)):
@@ -415,21 +415,21 @@ def test_every_moved_edge_is_refused(form: str, log2_block: int) -> None:
 
 
 @each_spec
-def test_every_changed_byte_is_refused(form: str) -> None:
-    frame = made(60, form, 3)
+def test_changed_bytes_are_refused(form: str) -> None:
+    frame = frame_with_table(60, form, 3)
     section = section_of(frame)
     for at, byte in thinned(itertools.product(range(len(section)), range(256)), 3):
         if byte != section[at]:
             changed = section[:at] + bytes([byte]) + section[at + 1 :]
             with pytest.raises(FormatError) as caught:
                 gcodec.decode(with_section(frame, changed))
-            # A longer table may be one that the bytes cannot hold.
+            # A larger table may exceed the bytes.
             assert caught.type in (Corrupt, Truncated)
 
 
 @each_spec
-def test_lengths_of_tables(form: str) -> None:
-    frame = made(60, form, 3)
+def test_tables_of_other_lengths_are_refused(form: str) -> None:
+    frame = frame_with_table(60, form, 3)
     assert frame.seek is not None
     columns = columns_of(frame.seek)
     count = len(columns[0])
@@ -458,8 +458,8 @@ def test_lengths_of_tables(form: str) -> None:
 
 @each_spec
 @pytest.mark.parametrize("count", [100, 2**20, 2**32, 2**62, 2**64 - 1])
-def test_tables_longer_than_the_frame(form: str, count: int) -> None:
-    frame = made(60, form, 3)
+def test_tables_larger_than_the_frame_are_refused(form: str, count: int) -> None:
+    frame = frame_with_table(60, form, 3)
     for width in (1, 8):
         section = bytes([3, width]) + leb128.encode(count)
         tracemalloc.start()
@@ -473,7 +473,7 @@ def test_tables_longer_than_the_frame(form: str, count: int) -> None:
 @pytest.mark.parametrize("n", [2**28, 2**62, 2**64 - 1])
 @forms
 def test_tables_for_many_elements_take_little_memory(form: str, n: int) -> None:
-    """What is allocated is bounded by the bytes that are there, whatever the shape says."""
+    """The bytes of the frame bound the allocated memory, whatever the shape."""
     count = 2000
     columns = [[1] * count, [1] * count][: WORDS[form]]
     codec = gcodec.parse(f"test-unary:form={form}")
@@ -484,7 +484,7 @@ def test_tables_for_many_elements_take_little_memory(form: str, n: int) -> None:
     )
     tracemalloc.start()
     try:
-        with contextlib.suppress(FormatError):  # a sparse table may be right
+        with contextlib.suppress(FormatError):  # a sparse table may be valid
             Frame.from_bytes(data, limits=Limits(1 << 62, 1 << 62))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -499,8 +499,8 @@ def test_tables_for_many_elements_take_little_memory(form: str, n: int) -> None:
         [[2**64 - 1, 2**64 - 1]],
     ],
 )
-def test_sums_that_overflow(columns: list[list[int]]) -> None:
-    dense, sparse = made(60, "dense", 5), made(60, "sparse", 4)
+def test_overflowing_sums_are_refused(columns: list[list[int]]) -> None:
+    dense, sparse = frame_with_table(60, "dense", 5), frame_with_table(60, "sparse", 4)
     assert dense.seek is not None and sparse.seek is not None
     assert dense.seek.count == sparse.seek.count == 2
     refused(with_section(dense, written(5, columns)), match="adds up")
@@ -510,8 +510,8 @@ def test_sums_that_overflow(columns: list[list[int]]) -> None:
 
 
 @each_spec
-def test_every_changed_sum_is_refused(form: str) -> None:
-    frame = made(20000, form, 0)
+def test_changed_sums_are_refused(form: str) -> None:
+    frame = frame_with_table(20000, form, 0)
     section = section_of(frame)
     assert frame.seek is not None
     sums = [s for s in (frame.seek.offsets, frame.seek.positions) if s is not None]
@@ -528,8 +528,8 @@ def test_every_changed_sum_is_refused(form: str) -> None:
     assert at > 4096
 
 
-def test_tables_of_other_blocks() -> None:
-    dense, sparse = made(60, "dense", 3), made(60, "sparse", 3)
+def test_tables_with_other_blocks_are_refused() -> None:
+    dense, sparse = frame_with_table(60, "dense", 3), frame_with_table(60, "sparse", 3)
     assert dense.seek is not None and sparse.seek is not None
     for frame, other in ((dense, sparse), (sparse, dense)):
         assert other.seek is not None
@@ -539,8 +539,12 @@ def test_tables_of_other_blocks() -> None:
             gcodec.decode(with_section(frame, section_of(other)))
 
 
-def test_payloads_with_tables_of_other_payloads() -> None:
-    frames = [made(60, "dense", 3), made(61, "dense", 3), made(62, "dense", 3)]
+def test_tables_of_other_payloads_are_refused() -> None:
+    frames = [
+        frame_with_table(60, "dense", 3),
+        frame_with_table(61, "dense", 3),
+        frame_with_table(62, "dense", 3),
+    ]
     for one, other in itertools.permutations(frames, 2):
         with pytest.raises(Corrupt):
             one.codec.decode(one.payload._replace(seek=other.seek), one.size)
@@ -555,8 +559,8 @@ def test_an_empty_tensor_has_no_table(form: str) -> None:
 
 
 @each_spec
-def test_damage(form: str) -> None:
-    frame = made(60, form, 3, name="w")
+def test_damaged_frames_are_refused(form: str) -> None:
+    frame = frame_with_table(60, form, 3, name="w")
     data = frame.to_bytes()
     for length in range(len(data)):
         with pytest.raises(FormatError) as caught:
@@ -569,15 +573,15 @@ def test_damage(form: str) -> None:
             gcodec.decode(bytes(damaged))
 
 
-def test_a_flag_of_an_unknown_codec() -> None:
-    frame = made(60, "dense", 3)
+def test_a_table_of_an_unknown_codec() -> None:
+    frame = frame_with_table(60, "dense", 3)
     data = bytearray(frame.to_bytes())
     data[5] = 100
     refused(bytes(data), Unsupported, "codec id 100")
 
 
 def test_tags_cover_the_table() -> None:
-    frame = made(60, "dense", 3, key=b"k")
+    frame = frame_with_table(60, "dense", 3, key=b"k")
     data = frame.to_bytes()
     assert np.array_equal(gcodec.decode(data, key=b"k"), levels(60))
     other = frame.without_seek().with_seek(2).to_bytes()
@@ -588,10 +592,12 @@ def test_tags_cover_the_table() -> None:
 
 @given(st.data())
 @settings(max_examples=300)
-def test_any_section(data: st.DataObject) -> None:
-    """A frame with any section is refused, or decodes to what it decodes to without."""
+def test_arbitrary_sections(data: st.DataObject) -> None:
+    """A frame with an arbitrary section is refused, or decodes as without a table."""
     form = data.draw(st.sampled_from(list(SPECS)))
-    frame = made(data.draw(st.sampled_from([9, 64, 200])), form, data.draw(st.integers(0, 8)))
+    frame = frame_with_table(
+        data.draw(st.sampled_from([9, 64, 200])), form, data.draw(st.integers(0, 8))
+    )
     section = bytearray(section_of(frame))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(section)))
@@ -605,7 +611,7 @@ def test_any_section(data: st.DataObject) -> None:
         assert type(error) in (Corrupt, Truncated)
         return
     assert np.array_equal(decoded, plain(frame))
-    # A payload has one table of each block size, and a table one way to write it.
+    # A payload has a single table for each block size, and a table has a single form.
     read = Frame.from_bytes(changed)
     assert read.seek is not None
     assert read.to_bytes() == changed
@@ -625,26 +631,26 @@ def test_any_section(data: st.DataObject) -> None:
         ("qsgd:code=rans,s=1", 9),
     ],
 )
-def test_a_table_that_is_added_is_that_of_the_encoder(spec: str, nbytes: int | None) -> None:
-    """Also where the encoder takes larger blocks, since states would take too many bytes."""
+def test_with_seek_adds_the_table_of_the_encoder(spec: str, nbytes: int | None) -> None:
+    """The encoder may use larger blocks, because states would take too many bytes."""
     rng = np.random.default_rng(0)
     x = (rng.standard_normal(700_000) * np.exp(rng.standard_normal(700_000))).astype(np.float32)
-    made = gcodec.Frame.from_bytes(gcodec.encode(x, spec, seed=1))
-    assert made.seek is not None
-    assert nbytes is None or made.seek.nbytes == nbytes
-    added = made.without_seek().with_seek()
-    assert added.to_bytes() == made.to_bytes()
-    assert made.with_seek() is made
-    if made.seek.blocks == "states" and made.seek.log2_block == 18:
-        # A table that is too large for its payload gives way.
-        large = made.with_seek(16)
-        assert large.seek is not None and large.seek.nbytes > made.seek.nbytes
-        assert large.with_seek().to_bytes() == made.to_bytes()
+    encoded = gcodec.Frame.from_bytes(gcodec.encode(x, spec, seed=1))
+    assert encoded.seek is not None
+    assert nbytes is None or encoded.seek.nbytes == nbytes
+    added = encoded.without_seek().with_seek()
+    assert added.to_bytes() == encoded.to_bytes()
+    assert encoded.with_seek() is encoded
+    if encoded.seek.blocks == "states" and encoded.seek.log2_block == 18:
+        # A table that is too large for its payload is replaced.
+        large = encoded.with_seek(16)
+        assert large.seek is not None and large.seek.nbytes > encoded.seek.nbytes
+        assert large.with_seek().to_bytes() == encoded.to_bytes()
 
 
 def test_without_a_worthwhile_table_the_smallest_is_added() -> None:
     x = np.random.default_rng(0).standard_normal(70_000).astype(np.float32)
-    made = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:code=rans,s=1"))
-    added = made.with_seek()
-    assert made.seek is None and added.seek is not None
-    assert added.seek.nbytes == min(made.with_seek(log2).seek.nbytes for log2 in (16, 18))
+    encoded = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:code=rans,s=1"))
+    added = encoded.with_seek()
+    assert encoded.seek is None and added.seek is not None
+    assert added.seek.nbytes == min(encoded.with_seek(log2).seek.nbytes for log2 in (16, 18))

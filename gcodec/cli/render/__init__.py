@@ -1,4 +1,4 @@
-"""Results as terminal tables and JSON documents.
+"""Views of results: terminal tables, JSON, CSV, Markdown, and the HTML report.
 
-Nothing here measures.
+Nothing here measures. Only `figures` imports matplotlib.
 """

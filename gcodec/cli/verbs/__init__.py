@@ -1,4 +1,4 @@
-"""The verbs of the command, one module each: options in, calls, results out.
+"""The verbs, one module each: a verb parses its options, calls the library, and shows the result.
 
-Presentation lives in `gcodec.cli.render` and `gcodec.cli.report`.
+Views of more than a few lines are in `gcodec.cli.render`.
 """

@@ -1,4 +1,4 @@
-"""``gcodec codecs``: what codecs there are, and what their parameters are."""
+"""``gcodec codecs``: list the codecs and their parameters."""
 
 from __future__ import annotations
 
@@ -8,52 +8,48 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcodec.cli.completion import complete_spec
-from gcodec.cli.options import json_option
-from gcodec.cli.verb import Verb
+from gcodec.cli import options
 
 if TYPE_CHECKING:
     from gcodec.codec import Codec
 
-_MANY = 1 << 20  # elements over which headers and padding of a payload no longer show
+_LARGE = 1 << 20  # elements of a tensor for which the padding of a payload is negligible
 
 
 @click.command(
-    cls=Verb,
+    cls=options.Verb,
     name="codecs",
     examples=[
-        ("All codecs, with their parameters.", "gcodec codecs"),
-        ("One of them: parameters, format, sources.", "gcodec codecs qsgd"),
-        ("The same for a program.", "gcodec codecs --json"),
+        ("List all codecs with their parameters.", "gcodec codecs"),
+        ("Show the parameters, format and sources of one codec.", "gcodec codecs qsgd"),
+        ("Print the list for a program.", "gcodec codecs --json"),
     ],
     exits={},
 )
-@click.argument("name", required=False, shell_complete=complete_spec)
-@json_option
+@click.argument("name", required=False, shell_complete=options.complete_spec)
+@options.json
 def command(name: str | None, as_json: bool) -> int:
-    """List the codecs, or tell all about the one called NAME."""
-    from gcodec.cli.document import print_document
+    """List the codecs, or describe the codec NAME."""
+    from gcodec.cli.render.output import print_document
     from gcodec.codec import registered
     from gcodec.codecs import parse
 
-    known = registered()
-    if name is not None:
-        known = {name: type(parse(name))}
+    classes = list(registered().values()) if name is None else [type(parse(name))]
     if as_json:
-        print_document("codecs", {"codecs": [_described(cls) for cls in known.values()]})
+        print_document("codecs", {"codecs": [_document(cls) for cls in classes]})
     elif name is None:
-        _print_all(list(known.values()))
+        _print_all(classes)
     else:
-        _print_one(known[name])
+        _print_one(classes[0])
     return 0
 
 
-def _described(cls: type[Codec]) -> dict[str, Any]:
+def _document(cls: type[Codec]) -> dict[str, Any]:
     return {
         "name": cls.name,
         "id": cls.id,
         "summary": _summary(cls),
-        "max_bits_per_value": _bits(cls),
+        "max_bits_per_value": _max_bits(cls),
         "unbiased": cls().unbiased,
         "parameters": [
             {
@@ -68,52 +64,54 @@ def _described(cls: type[Codec]) -> dict[str, Any]:
     }
 
 
-def _bits(cls: type[Codec]) -> float:
-    """Return the most bits per value of a large tensor, with all parameters at their defaults."""
-    return round(cls().max_payload_nbits(_MANY) / _MANY, 3)
+def _max_bits(cls: type[Codec]) -> float:
+    """Return the largest number of bits per value of a large tensor, with default parameters."""
+    return round(cls().max_payload_nbits(_LARGE) / _LARGE, 3)
 
 
 def _summary(cls: type[Codec]) -> str:
     return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
-def _print_all(known: list[type[Codec]]) -> None:
-    from gcodec.cli.render.table import Column, print_table, stdout
+def _defaults(cls: type[Codec]) -> list[str]:
+    return [f"{d.name}={d.kind.text(d.default)}" for d in cls.declared()]
 
-    columns = [
-        Column("codec", left=True),
-        Column("id"),
-        Column("bits/value"),
-        Column("parameters and their defaults", left=True, rank=1),
+
+def _print_all(classes: list[type[Codec]]) -> None:
+    from gcodec.cli.render.output import Column, Table, stdout
+
+    columns: list[Column[type[Codec]]] = [
+        Column("codec", lambda cls: cls.name, left=True),
+        Column("id", lambda cls: str(cls.id)),
+        Column("bits/value", lambda cls: f"{_max_bits(cls):g}"),
+        Column(
+            "parameters and their defaults",
+            lambda cls: ",".join(_defaults(cls)) or "none",
+            left=True,
+            rank=1,
+        ),
     ]
-    rows = []
-    for cls in known:
-        defaults = [f"{d.name}={d.kind.text(d.default)}" for d in cls.declared()]
-        rows.append([cls.name, str(cls.id), f"{_bits(cls):g}", ",".join(defaults) or "none"])
-    print_table(stdout(), columns, rows)
+    Table(columns, classes).show(stdout())
     click.echo(
-        "\nbits/value: at most, for large tensors and default parameters."
-        "\nAll about one of them: gcodec codecs NAME"
+        "\nbits/value: maximum for large tensors and default parameters."
+        "\nDescription of a codec: gcodec codecs NAME"
     )
 
 
 def _print_one(cls: type[Codec]) -> None:
-    from gcodec.cli.render.table import print_line, stdout
+    from gcodec.cli.render.output import print_line, stdout
 
     console = stdout()
-    bits = f"at most {_bits(cls):g} bits/value by default"
+    bits = f"at most {_max_bits(cls):g} bits/value by default"
     print_line(console, f"{cls.name}   id {cls.id}   {bits}", "bold")
     print_line(console, _summary(cls))
     if cls.declared():
         click.echo()
-        # Prose wraps; a table would cut it.
-        for declared in cls.declared():
-            default = declared.kind.text(declared.default)
-            print_line(console, f"  {declared.name}={default}", "bold")
+        for declared, default in zip(cls.declared(), _defaults(cls), strict=True):
+            print_line(console, f"  {default}", "bold")
             print_line(console, f"      {declared.doc}")
             print_line(console, f"      {declared.kind.allowed}")
-    about = inspect.getdoc(sys.modules[cls.__module__])
-    if about:
+    if description := inspect.getdoc(sys.modules[cls.__module__]):
         click.echo()
-        for line in about.splitlines():
+        for line in description.splitlines():
             print_line(console, line)

@@ -1,39 +1,45 @@
-"""``gcodec compare``: how far the tensors of one file are from those of another."""
+"""``gcodec compare``: measure the differences between the tensors of two files."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcodec.cli.completion import FILE
-from gcodec.cli.options import Number, json_option, layers_option, limit_options, quiet_option
-from gcodec.cli.verb import Verb
+from gcodec.cli import options
+from gcodec.limits import Limits
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gcodec.cli.outcome import Outcome
+    from gcodec.cli.render.compare import ComparisonView
 
 
 @click.command(
-    cls=Verb,
+    cls=options.Verb,
     name="compare",
     examples=[
         (
-            "What encoding did to a dump; fail if more than half of a tensor is lost.",
+            "Show the effect of encoding; fail if a tensor loses more than half of its energy.",
             "gcodec compare grads.safetensors grads.gcf --max-err 0.5",
         ),
         (
-            "The ten weights that changed most from one step to the next.",
+            "Show the ten weights that changed most between two steps.",
             "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort err --top 10",
         ),
     ],
 )
-@click.argument("a", metavar="A", type=FILE)
-@click.argument("b", metavar="B", type=FILE)
-@layers_option
+@click.argument("a", metavar="A", type=options.FILE)
+@click.argument("b", metavar="B", type=options.FILE)
+@options.layers
 @click.option(
     "--max-err",
-    "bound",
-    type=Number(0),
+    "max_error",
+    type=options.Number(0),
     metavar="X",
-    help="Fail, with exit code 1, if the relative error of any tensor is above X.",
+    help="Fail with exit code 1 if the relative error of a tensor exceeds X.",
 )
 @click.option(
     "--sort",
@@ -41,51 +47,96 @@ from gcodec.cli.verb import Verb
     type=click.Choice(["size", "err", "name"]),
     help="Order of the rows: most values, largest error, or name. Default: as in A.",
 )
-@click.option(
-    "--top", type=click.IntRange(1), metavar="N", help="Only the first N rows of the table."
-)
-@limit_options
-@quiet_option
-@json_option
+@options.top
+@options.limits
+@options.quiet
+@options.json
 def command(
     a: str,
     b: str,
     layers: tuple[str, ...],
-    bound: float | None,
+    max_error: float | None,
     order: str | None,
     top: int | None,
-    max_elems: int,
-    max_bytes: int,
+    limits: Limits,
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Show how far the tensors of B are from those of A.
+    """Show the differences between the tensors of A and B.
 
-    A and B are .safetensors, .npz, .npy, .pt or .gcf files, each of any kind. Tensors are matched
-    by name; a lone one in each is matched whatever its name. For each, and for all together: the
-    relative error ||b - a||^2 / ||a||^2, the cosine of the angle between them, the largest
-    |b - a|, and the share of the values of A other than 0 whose sign B has. Integers and booleans,
-    such as counters and masks, must be equal. The exit code is 1 if a tensor is in one file only
-    or has another shape, if integers or booleans differ, or an error passes --max-err.
+    A and B are .safetensors, .npz, .npy, .pt or .gcf files, in any combination. Tensors match by
+    name; if each file contains one tensor, these two match. For each pair, and for all pairs
+    together, gcodec shows the relative error ||b - a||^2 / ||a||^2, the cosine of the angle
+    between the tensors, the largest |b - a|, and the share of the nonzero values of A that have
+    the same sign in B. Integers and booleans, such as counters and masks, must be equal. The exit
+    code is 1 if a tensor is in one file only or has another shape, if integers or booleans
+    differ, or if an error exceeds --max-err.
     """
-    from gcodec.cli.comparison import compare
-    from gcodec.cli.document import print_document
+    from gcodec.cli import files
     from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render.comparison_report import ComparisonReport
-    from gcodec.cli.render.table import stdout
-    from gcodec.limits import Limits
+    from gcodec.cli.render.output import print_document, stdout
 
     outcome = Outcome()
-    found = compare(a, b, layers, Limits(max_elems, max_bytes), outcome, quiet=quiet or as_json)
-    if found is not None:
-        report = ComparisonReport(found, bound)
-        report.sort(order)
+    paths = [files.inputs([name])[0] for name in (a, b)]
+    view = _compare(paths, layers, max_error, limits, outcome, quiet or as_json)
+    if view is not None:
+        view.sort(order)
         if not as_json:
-            report.show(stdout(), top, quiet)
-        with outcome.of(found.path_b):
-            report.check()
+            view.show(stdout(), top, quiet)
+        with outcome.of(paths[1]):
+            view.check()
     if as_json:
-        body: dict[str, Any] = {"a": a, "b": b, "max_err": bound}
-        body |= {"tensors": [], "total": None} if found is None else report.document()
+        body: dict[str, Any] = {"a": a, "b": b, "max_err": max_error}
+        body |= {"tensors": [], "total": None} if view is None else view.document()
         print_document("compare", body, outcome)
     return outcome.code
+
+
+def _compare(
+    paths: list[Path],
+    layers: tuple[str, ...],
+    max_error: float | None,
+    limits: Limits,
+    outcome: Outcome,
+    quiet: bool,
+) -> ComparisonView | None:
+    """Compare two files, one tensor of each in memory at a time; None if a file is unreadable."""
+    from gcodec.analysis.compare import match
+    from gcodec.analysis.groups import selects
+    from gcodec.cli.files import is_frames
+    from gcodec.cli.render.compare import ComparisonView
+    from gcodec.cli.render.output import progress
+    from gcodec.errors import ParameterError
+    from gcodec.tensorfiles.dumps import open_dump
+    from gcodec.tensorfiles.entries import Dump
+    from gcodec.tensorfiles.frame_file import FrameDump
+    from gcodec.wire import primitives
+
+    with contextlib.ExitStack() as stack:
+        dumps: list[Dump] = []
+        for path in paths:
+            with outcome.of(path, in_frames=is_frames(path)):
+                opened = (
+                    FrameDump(path, limits) if is_frames(path) else open_dump(path, limits=limits)
+                )
+                dumps.append(stack.enter_context(opened))
+        if len(dumps) < 2:
+            return None
+        selected = [[e for e in dump.entries if selects(layers, e.name)] for dump in dumps]
+        if not any(selected):
+            reason = f"matches --layers {' '.join(layers)}" if layers else "is in either file"
+            raise ParameterError(f"no tensor {reason}")
+        comparable = [[e for e in side if e.dtype in primitives.ITEMSIZE] for side in selected]
+        skipped = [e.name for s in selected for e in s if e.dtype not in primitives.ITEMSIZE]
+        pairs = match(*comparable)
+        with progress(paths[1].name, sum(pair.size for pair in pairs), quiet=quiet) as advance:
+            for i, pair in enumerate(pairs):
+                values = []
+                for path, dump, entry in zip(paths, dumps, (pair.a, pair.b), strict=True):
+                    if entry is not None and not pair.problem:
+                        with outcome.of(path, in_frames=is_frames(path)):
+                            values.append(dump.load(entry))
+                if len(values) == 2:
+                    pairs[i] = pair.compared(*values)
+                advance(pair.size)
+    return ComparisonView(paths[0], paths[1], pairs, list(dict.fromkeys(skipped)), max_error)

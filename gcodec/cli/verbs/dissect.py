@@ -1,4 +1,4 @@
-"""``gcodec dissect``: frames to the bit."""
+"""``gcodec dissect``: show the bits of frames, field by field."""
 
 from __future__ import annotations
 
@@ -8,171 +8,154 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from gcodec.cli.completion import FILE
-from gcodec.cli.options import json_option, layers_option, limit_options, quiet_option
-from gcodec.cli.verb import Verb
+from gcodec.cli import options
+from gcodec.limits import Limits
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gcodec.analysis.dissect import Dissection
 
 
-class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older ones
-    """A place in a file: a byte, or a byte and a bit, in decimal or hexadecimal digits."""
+class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
+    """An offset in a file: a byte, or a byte and a bit, with decimal or hexadecimal digits."""
 
     name = "offset"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Return the bit."""
+        """Return the offset in bits."""
         if isinstance(value, int):
             return value
         byte, dot, bit = str(value).partition(".")
         try:
-            found = int(byte, 0), int(bit) if dot else 0
+            offset = int(byte, 0), int(bit) if dot else 0
         except ValueError:
-            found = -1, 0
-        if found[0] < 0 or not 0 <= found[1] < 8:
+            offset = -1, 0
+        if offset[0] < 0 or not 0 <= offset[1] < 8:
             self.fail(f"{value!r} is no byte such as 24 or 0x18, or byte and bit such as 0x18.3")
-        return 8 * found[0] + found[1]
+        return 8 * offset[0] + offset[1]
 
 
 @click.command(
-    cls=Verb,
+    cls=options.Verb,
     name="dissect",
     examples=[
-        ("One tensor of many.", "gcodec dissect grads.gcf -L fc.weight"),
-        ("From a bit on.", "gcodec dissect grads.gcf -L fc.weight --at 0x18.3"),
-        ("Everything, with bit ranges.", "gcodec dissect grads.gcf -L fc.bias --full --json"),
+        ("Show one of several tensors.", "gcodec dissect grads.gcf -L fc.weight"),
+        ("Start at an offset.", "gcodec dissect grads.gcf -L fc.weight --at 0x18.3"),
+        ("Show all fields with their bits.", "gcodec dissect grads.gcf -L fc.bias --full --json"),
     ],
 )
-@click.argument("file", metavar="FRAME", type=FILE)
-@layers_option
+@click.argument("file", metavar="FRAME", type=options.FILE)
+@options.layers
 @click.option(
     "--limit",
-    "most",
+    "max_symbols",
     type=click.IntRange(0),
     default=64,
-    show_default=True,
     metavar="N",
-    help="Show N symbols of each string, and N entries of each table; of the rest, the bits.",
+    help="Show N symbols of each string and N entries of each table, and the number of bits of "
+    "the others.",
 )
-@click.option("--full", is_flag=True, help="Show all of them, however many.")
+@click.option("--full", is_flag=True, help="Show all symbols and entries.")
 @click.option(
     "--at",
     "first",
     type=Offset(),
     default="0",
     metavar="OFFSET",
-    help="Begin with the field at this byte of the file, or byte.bit, such as 0x18.3.",
+    help="Start with the field at this byte of the file, or byte.bit, such as 0x18.3.",
 )
-@click.option("--bits", "digits", flag_value="bits", help="Show all that is raw in bits.")
+@click.option("--bits", "digits", flag_value="bits", help="Show all raw data in bits.")
 @click.option(
-    "--hex", "digits", flag_value="hex", help="Show it in hexadecimal; default: whole bytes so."
+    "--hex",
+    "digits",
+    flag_value="hex",
+    help="Show all raw data in hexadecimal; default: only whole bytes.",
 )
 @click.option(
     "--key-file",
     type=click.File("rb"),
     metavar="KEY",
-    help="A file that holds the key of the frames' tags, to check these.",
+    help="A file that contains the key with which to check the tags of the frames.",
 )
-@limit_options
-@quiet_option
-@json_option
+@options.limits
+@options.quiet
+@options.json
 def command(
     file: str,
     layers: tuple[str, ...],
-    most: int,
+    max_symbols: int,
     full: bool,
     first: int,
     digits: str | None,
     key_file: BinaryIO | None,
-    max_elems: int,
-    max_bytes: int,
+    limits: Limits,
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Show what the bits of frames are.
+    """Show the bits of frames, field by field.
 
-    FRAME is a .gcf file, or any file of frames; - is stdin. Every field comes with its byte.bit
-    offset, its bits, and what they mean: header, parameters, tables, and the codewords of the
-    payload. Symbols of rANS have no bits of their own; they stand before the words that they make
-    lanes take up. What a codec does not tell is marked "?? undecoded". The first field that is
-    wrong ends it, with exit code 1. Last come the bits of each frame by kind.
+    FRAME is a .gcf file, or any file of frames; - is stdin. Each field is shown with its byte.bit
+    offset, its bits and their meaning: header, parameters, tables, and the codewords of the
+    payload. Symbols of rANS have no bits of their own; they precede the words that the decoder
+    reads after them. Bits that a codec does not describe are marked "?? undecoded". At the first
+    wrong field the output ends, with exit code 1. The last line of a frame counts its bits by
+    kind.
     """
-    from gcodec.cli.document import print_document
-    from gcodec.cli.frames import refusal
-    from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render import dissection_report as report
-    from gcodec.cli.render.table import stdout
-    from gcodec.frame import check_key
-    from gcodec.limits import Limits
-
-    key = check_key(key_file.read(65)) if key_file else None
-    options = {"most": None if full else most, "limits": Limits(max_elems, max_bytes), "key": key}
-    path, data = _open(file)
-    outcome = Outcome()
-    done: list[Dissection] = []
-    document: dict[str, Any] = {"file": file, "bytes": len(data), "frames": []}
-    printer = None if as_json else report.Printer(stdout(), path.name, data, digits)
-    with outcome.of(path):
-        for number, dissection in _frames(data, layers, first, options):
-            if printer is None:
-                document["frames"].append(report.document(dissection, number, data, first))
-            else:
-                printer.show(dissection, number, first)
-            done.append(dissection)
-            if dissection.error is not None:
-                what = report.title(dissection, number)
-                raise refusal(dissection.error, what, dissection.bad // 8)
-    if printer is not None and not quiet:
-        printer.show_totals(done)
-    if as_json:
-        print_document("dissect", {**document, **report.totals(done)}, outcome)
-    return outcome.code
-
-
-def _open(file: str) -> tuple[Path, Any]:
-    """Return the path of a file, for messages, and its bytes: mapped, not read."""
     from pathlib import Path
 
-    from gcodec.errors import ParameterError
-    from gcodec.tensorfiles.frame_file import mapped
+    from gcodec.cli.files import existing
+    from gcodec.cli.outcome import Outcome
+    from gcodec.cli.render import dissect as view
+    from gcodec.cli.render.output import print_document, stdout
+    from gcodec.frame import check_key
+    from gcodec.tensorfiles.frame_file import mapped, relocated
 
-    data: Any
-    path = Path(file)
-    if file == "-":
-        path, data = Path("stdin"), sys.stdin.buffer.read()
-    elif not path.is_file():
-        raise ParameterError(f"{file}: no such file")
-    else:
-        data = mapped(path)
-    return path, data
+    key = check_key(key_file.read(65)) if key_file else None
+    options = {"most": None if full else max_symbols, "limits": limits, "key": key}
+    path = Path("stdin") if file == "-" else existing(file)
+    data = sys.stdin.buffer.read() if file == "-" else mapped(path)
+    outcome = Outcome()
+    dissections: list[Dissection] = []
+    document: dict[str, Any] = {"file": file, "bytes": len(data), "frames": []}
+    printer = None if as_json else view.Printer(stdout(), path.name, data, digits)
+    with outcome.of(path, in_frames=True):
+        for number, dissection in _frames(data, layers, first, options):
+            if printer is None:
+                document["frames"].append(view.document(dissection, number, data, first))
+            else:
+                printer.show(dissection, number, first)
+            dissections.append(dissection)
+            if dissection.error is not None:
+                title = view.title(dissection, number)
+                raise relocated(dissection.error, title, dissection.bad // 8)
+    if printer is not None and not quiet:
+        printer.show_totals(dissections)
+    if as_json:
+        print_document("dissect", {**document, **view.totals(dissections)}, outcome)
+    return outcome.code
 
 
 def _frames(
     data: Any, layers: tuple[str, ...], first: int, options: dict[str, Any]
 ) -> Iterator[tuple[int, Dissection]]:
-    """Return the frames that are asked for, and their numbers; of others only headers are read."""
+    """Yield the numbers and dissections of the selected frames; of others read only headers."""
     from gcodec.analysis.dissect import Dissection
-    from gcodec.cli.options import selects
-    from gcodec.cli.outcome import CheckFailed
-    from gcodec.errors import FormatError, ParameterError
+    from gcodec.analysis.groups import selects
+    from gcodec.errors import Corrupt, FormatError, ParameterError
     from gcodec.tensorfiles.frame_file import outline
 
     if not len(data):
-        raise CheckFailed("the file is empty: it holds no frame")
+        raise Corrupt("the file is empty: it contains no frame")
     if first >= 8 * len(data):
         raise ParameterError(f"--at: the file has {len(data)} bytes")
-    at = number = found = 0
+    at = number = selected = 0
     while at < len(data):
         try:
             name, *_, end = outline(data, at)
-            wanted = first < 8 * end and selects(layers, name or "")
-        except FormatError:  # which will be told of
-            end, wanted = len(data), True
-        if wanted:
+            is_selected = first < 8 * end and selects(layers, name or "")
+        except FormatError:  # which the dissection will report
+            end, is_selected = len(data), True
+        if is_selected:
             yield number, Dissection(data, at, first=first, **options)
-        at, number, found = end, number + 1, found + wanted
-    if not found:
+        at, number, selected = end, number + 1, selected + is_selected
+    if not selected:
         raise ParameterError(f"no frame matches --layers {' '.join(layers)}")

@@ -1,258 +1,215 @@
-"""``gcodec inspect``: what is in a file of gradients, and what codecs would make of it."""
+"""``gcodec inspect``: show the contents of a file of gradients, and the effect of codecs on it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from gcodec.cli.completion import FILE, complete_spec
-from gcodec.cli.options import (
-    Number,
-    json_option,
-    layers_option,
-    limit_options,
-    quiet_option,
-    seed_option,
-)
-from gcodec.cli.verb import Verb
+from gcodec.cli import options
+from gcodec.limits import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gcodec.cli.measure import Task
-    from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render.dump_report import DumpReport
-    from gcodec.cli.render.frame_report import FrameReport
+    from gcodec.analysis.settings import Settings
+    from gcodec.cli.render.inspect import DumpView, FrameView
 
 _SAMPLE = 65_536
 _ERROR = 0.01
 
 
 @click.command(
-    cls=Verb,
+    cls=options.Verb,
     name="inspect",
     examples=[
-        ("See what is in a dump.", "gcodec inspect grads.safetensors"),
+        ("Show the contents of a dump.", "gcodec inspect grads.safetensors"),
         (
-            "The codec of fewest bits for each tensor, if a percent of the energy may be lost.",
+            "Find the smallest codec for each tensor that loses at most 1 % of the energy.",
             "gcodec inspect grads.safetensors --max-err 0.01",
         ),
         (
-            "The ten largest tensors, with codecs of your own choice.",
+            "Show the ten largest tensors, and the effect of two codecs.",
             "gcodec inspect grads.safetensors --sort size --top 10 -c topk -c qsgd:bucket=512",
         ),
         (
-            "All values of the biases of all dumps of a run, as JSON.",
+            "Measure all values of the biases of all dumps of a run, as JSON.",
             "gcodec inspect run/ -L '*.bias' --full --json",
         ),
-        ("Where the bytes of encoded tensors go.", "gcodec inspect grads.gcf"),
+        ("Show the sizes of encoded tensors.", "gcodec inspect grads.gcf"),
     ],
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
 @click.option(
     "--max-err",
-    type=Number(0, min_open=True),
+    "max_error",
+    type=options.Number(0, min_open=True),
     metavar="E",
-    help="Find the codec of fewest bits whose error ||x - decoded||^2 / ||x||^2 is at most E.",
+    help="Find the smallest codec whose error ||x - decoded||^2 / ||x||^2 is at most E.",
 )
 @click.option(
     "--max-bits",
-    type=Number(0, min_open=True),
+    type=options.Number(0, min_open=True),
     metavar="B",
     help="Find the codec of least error with at most B bits per value, headers included.",
 )
-@click.option(
-    "-c",
-    "--codec",
-    "specs",
-    multiple=True,
-    metavar="SPEC",
-    shell_complete=complete_spec,
-    help="Show what this codec makes of every tensor; repeatable.",
-)
-@layers_option
+@options.codecs("Show the effect of this codec on every tensor; repeatable.")
+@options.layers
 @click.option(
     "--sort",
     "order",
     type=click.Choice(["size", "bits", "err", "name"]),
     help="Order of the rows: most values, most bits per value or largest error of the first "
-    f"codec or of the best (without either: for --max-err {_ERROR}), or name. Default: as in the "
+    f"codec or of the best one (by default for --max-err {_ERROR}), or name. Default: as in the "
     "file.",
 )
-@click.option(
-    "--top", type=click.IntRange(1), metavar="N", help="Only the first N rows of the table."
+@options.top
+@click.option("--each", is_flag=True, help="Show a row for each tensor, also of repeated blocks.")
+@options.sample(
+    _SAMPLE,
+    "Measure distributions and codecs on N values of larger tensors, drawn by --seed. Counts, rms "
+    "and the largest magnitude are those of all values.",
 )
-@click.option("--each", is_flag=True, help="A row for each tensor, also of repeated blocks.")
-@click.option(
-    "--sample",
-    "most",
-    type=click.IntRange(1),
-    default=_SAMPLE,
-    show_default=True,
-    metavar="N",
-    help="Distributions and codecs are measured on N values of larger tensors, drawn by --seed. "
-    "Counts, rms and the largest are those of all values.",
-)
-@click.option("--full", is_flag=True, help="Measure everything on all values, however many.")
-@seed_option
+@click.option("--full", is_flag=True, help="Measure everything on all values.")
+@options.seed
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, writable=True),
     metavar="FILE.html",
-    help="Write a page with diagrams, without scripts; a file of that name is replaced. Needs "
+    help="Write a page with diagrams and without scripts; this replaces an existing file. Needs "
     "matplotlib: pip install 'gcodec[report]'.",
 )
-@limit_options
+@options.limits
 @click.option("--jsonl", "form", flag_value="jsonl", help="Print a JSON document for each tensor.")
-@click.option("--csv", "form", flag_value="csv", help="Print a line for each tensor.")
-@click.option("--markdown", "form", flag_value="markdown", help="Print a Markdown table.")
+@options.csv
+@options.markdown
 @click.option(
     "--width",
     type=click.IntRange(20),
     metavar="N",
-    help="Columns of the table. Default: those of the terminal; in a pipe, as many as it takes.",
+    help="Width of the table. Default: that of the terminal; in a pipe, the necessary width.",
 )
-@click.option("--no-color", is_flag=True, help="No colour, as with NO_COLOR in the environment.")
-@quiet_option
-@json_option
+@click.option(
+    "--no-color", is_flag=True, help="Print no colors, as with NO_COLOR in the environment."
+)
+@options.quiet
+@options.json
 def command(
     files: tuple[str, ...],
-    max_err: float | None,
+    max_error: float | None,
     max_bits: float | None,
     specs: tuple[str, ...],
     layers: tuple[str, ...],
     order: str | None,
     top: int | None,
     each: bool,
-    most: int,
+    max_values: int,
     full: bool,
     seed: int,
     report: str | None,
-    max_elems: int,
-    max_bytes: int,
+    limits: Limits,
     form: str | None,
     width: int | None,
     no_color: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Show what is in files of gradients, and what codecs would make of them.
+    """Show the contents of files of gradients, and the effect of codecs on them.
 
-    FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a directory of them, or a glob.
+    FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a directory of such files, or a
+    glob.
 
-    For every tensor of a dump: its values, how they are distributed (from -4 to 4 times their
-    rms, counts on a logarithmic scale), the entropy in bits per value of a uniform quantiser with
-    the error of --max-err, and for codecs the measured bits per value and the error ("nmse"). The
-    best fit is the normal, Laplace or generalised normal distribution nearest to the values that
-    are not 0, with its shape (2, 1 or any) and its 2-Wasserstein distance, as a multiple of the
-    rms. Tensors of repeated blocks, whose names differ in a number, share a row: with medians of
-    the fit, and a codec that is within the budget for each of them.
+    For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
+    times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
+    quantizer with the error of --max-err, and for each codec the measured bits per value and error
+    ("nmse"). The best fit is the normal, Laplace or generalized normal distribution that is
+    nearest to the nonzero values, with its shape (2, 1 or any) and its 2-Wasserstein distance as a
+    multiple of the rms. Tensors of repeated blocks, whose names differ in a number, share a row:
+    it shows medians of the fit, and a codec that is within the budget for each of them.
 
-    For every frame of a .gcf file: where its bytes go. Only headers are read; gcodec verify checks
-    the rest.
+    For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
+    gcodec verify checks the payloads.
     """
-    from gcodec.cli import inputs
-    from gcodec.cli.measure import Task
+    from gcodec.analysis.candidates import Budget
+    from gcodec.analysis.settings import Settings
+    from gcodec.cli.files import inputs, is_frames
     from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render.table import stdout
-    from gcodec.limits import Limits
+    from gcodec.cli.render.inspect import DumpView, print_views
+    from gcodec.cli.render.output import progress, stdout
+    from gcodec.codecs import parse
 
-    if as_json and form:
-        raise click.UsageError(f"--json and --{form} are two forms: pass one of them.")
+    form = options.check_form(form, as_json)
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
-    sources = inputs.files(files)
+    paths = inputs(files)
     if report is not None:
-        _check_report(sources)
-    codecs: tuple[Any, ...] = ()
-    if specs:
-        from gcodec.codecs import parse
-
-        codecs = tuple(parse(spec) for spec in dict.fromkeys(specs))
+        _check_report(paths)
+    needs_best = report is not None or (order in ("bits", "err") and not specs)
     budget = None
-    wants_best = report is not None or (order in ("bits", "err") and not specs)
-    if max_err is not None or max_bits is not None or wants_best:
-        from gcodec.analysis.candidates import Budget
-
-        usual = _ERROR if max_bits is None else None
-        budget = Budget(max_err if max_err is not None else usual, max_bits)
-    task = Task(
-        codecs=codecs,
+    if needs_best or max_error is not None or max_bits is not None:
+        default = _ERROR if max_bits is None else None
+        budget = Budget(default if max_error is None else max_error, max_bits)
+    settings = Settings(
+        codecs=tuple(parse(spec) for spec in dict.fromkeys(specs)),
         budget=budget,
-        error=_ERROR if max_err is None else max_err,
+        error=_ERROR if max_error is None else max_error,
         layers=layers,
-        most=None if full else most,
+        max_values=None if full else max_values,
         seed=seed,
-        limits=Limits(max_elems, max_bytes),
-        quiet=quiet or as_json or form is not None,
-        pictures=report is not None,
+        limits=limits,
+        progress=partial(progress, quiet=quiet or form is not None),
+        keep_pictures=report is not None,
     )
     outcome = Outcome()
-    reports: list[DumpReport | FrameReport] = []
-    console = stdout(width, colour=not no_color)
-    for path in sources:
-        with outcome.of(path):
-            one = _report(path, task, each)
-            one.sort(order)
-            if not as_json and not form:
-                if reports:
+    views: list[DumpView | FrameView] = []
+    console = stdout(width, color=not no_color)
+    for path in paths:
+        with outcome.of(path, in_frames=is_frames(path)):
+            view = _view(path, settings, each)
+            view.sort(order)
+            if not form:
+                if views:
                     click.echo()
-                one.show(console, top, quiet)
-            reports.append(one)
-    _print_form("json" if as_json else form, reports, top, outcome)
-    if report is not None and reports:
+                view.show(console, top, quiet)
+            views.append(view)
+    print_views(form, views, top, outcome)
+    if report is not None and views:
         from gcodec.cli.render.report import write_report
 
-        write_report(report, cast("list[DumpReport]", reports), files)
+        write_report(report, [view for view in views if isinstance(view, DumpView)], files)
     return outcome.code
 
 
-def _check_report(sources: list[Path]) -> None:
-    """Refuse what no report can be made of, before anything is measured."""
-    from gcodec.cli import inputs
-    from gcodec.cli.report.vector_graphics import require_matplotlib
+def _check_report(paths: list[Path]) -> None:
+    """Refuse an impossible report before anything is measured."""
+    from gcodec.cli.files import is_frames
+    from gcodec.cli.render.figures import require_matplotlib
     from gcodec.errors import ParameterError
 
-    if frames := [str(path) for path in sources if inputs.is_frames(path)]:
-        raise ParameterError(f"--report: {frames[0]} holds frames; gcodec decode makes a dump")
+    if frames := [str(path) for path in paths if is_frames(path)]:
+        raise ParameterError(f"--report: {frames[0]} contains frames; gcodec decode makes a dump")
     try:
         require_matplotlib()
     except ImportError as error:
         raise ParameterError(f"--report: {error}") from None
 
 
-def _report(path: Path, task: Task, each: bool) -> DumpReport | FrameReport:
-    # What the one needs, the other does not: codecs, and what fits distributions.
-    from gcodec.cli import inputs
+def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:
+    """Measure a dump, or list the frames of a file."""
+    from gcodec.analysis.groups import selects
+    from gcodec.cli.files import is_frames
+    from gcodec.cli.render.inspect import DumpView, FrameView
+    from gcodec.errors import ParameterError
+    from gcodec.tensorfiles.frame_file import list_frames, mapped
 
-    if inputs.is_frames(path):
-        from gcodec.cli.render.frame_report import list_file
+    if not is_frames(path):
+        from gcodec.analysis.measure import measure
 
-        return list_file(path, task.limits, task.layers)
-    from gcodec.cli.measure import measure
-    from gcodec.cli.render.dump_report import DumpReport
-
-    return DumpReport(measure(path, task), task, each=each)
-
-
-def _print_form(
-    form: str | None, reports: list[DumpReport | FrameReport], top: int | None, outcome: Outcome
-) -> None:
-    """Print what is known of all files in one of the forms that are no table of a terminal."""
-    from gcodec.cli.document import print_document, print_lines
-    from gcodec.cli.render.table import print_csv, print_markdown, unmarked
-
-    if form == "json":
-        print_document("inspect", {"files": [one.document() for one in reports]}, outcome)
-    elif form == "jsonl":
-        print_lines("inspect", [{"file": str(r.path)} | d for r in reports for d in r.documents()])
-    elif form == "csv":
-        records = [{"file": str(r.path)} | record for r in reports for record in r.records()]
-        names = list(dict.fromkeys(name for record in records for name in record))
-        print_csv(names, [[record.get(name) for name in names] for record in records])
-    elif form == "markdown":
-        for i, one in enumerate(reports):
-            columns, rows, total, _ = one.grid(top)
-            click.echo("\n" * bool(i) + unmarked(one.headline()) + "\n")
-            print_markdown(columns, [*rows, *([] if total is None else [total])])
+        return DumpView(measure(path, settings), settings, each=each)
+    layers = settings.layers
+    headers = list_frames(mapped(path), settings.limits)
+    frames = [header for header in headers if selects(layers, header.name or "")]
+    if not frames:
+        raise ParameterError(f"no frame matches --layers {' '.join(layers)}")
+    return FrameView(path, frames)

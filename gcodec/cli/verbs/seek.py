@@ -1,4 +1,4 @@
-"""``gcodec seek``: seek tables into the frames of .gcf files, or out of them."""
+"""``gcodec seek``: add seek tables to the frames of .gcf files, or remove them."""
 
 from __future__ import annotations
 
@@ -6,84 +6,79 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcodec.cli.completion import FILE
-from gcodec.cli.options import force_option, json_option, limit_options, quiet_option
-from gcodec.cli.verb import Verb
+from gcodec.cli import options
+from gcodec.limits import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gcodec.limits import Limits
-
 
 @click.command(
-    cls=Verb,
+    cls=options.Verb,
     name="seek",
     examples=[
-        ("Add tables, to decode by many threads.", "gcodec seek grads.gcf -o indexed.gcf"),
-        ("Tables of smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
-        ("Take the tables out of all files of a directory.", "gcodec seek --strip -f encoded/"),
+        ("Add tables, for decoding with several threads.", "gcodec seek grads.gcf -o indexed.gcf"),
+        (
+            "Use smaller blocks, in place.",
+            "gcodec seek --log2-block 10 --force grads.gcf",
+        ),
+        ("Remove the tables from all files of a directory.", "gcodec seek --strip -f encoded/"),
     ],
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=FILE)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=FILE,
-    help="A file for one FILE, or a directory; default: FILE itself, which needs --force.",
-)
+@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
+@options.output("A file for one FILE, or a directory; default: FILE itself, which needs --force.")
 @click.option(
     "--log2-block",
     type=click.IntRange(0, 62),
     metavar="N",
-    help="Blocks of 2^N elements, or sent values where a codec sends only some; of the symbols of "
-    "rANS: 5 to 18. Default: the blocks that encode chooses, 12, or with rANS 16 or 18.",
+    help="Blocks of 2^N elements, or of 2^N sent values for sparse codecs; 5 to 18 with rANS. "
+    "Default: as encode chooses, 12, or with rANS 16 or 18.",
 )
-@click.option("--strip", is_flag=True, help="Take the tables out instead.")
-@force_option
-@limit_options
-@quiet_option
-@json_option
+@click.option("--strip", is_flag=True, help="Remove the tables instead.")
+@options.force
+@options.limits
+@options.quiet
+@options.json
 def command(
     files: tuple[str, ...],
     output: str | None,
     log2_block: int | None,
     strip: bool,
     force: bool,
-    max_elems: int,
-    max_bytes: int,
+    limits: Limits,
     quiet: bool,
     as_json: bool,
 ) -> int:
     """Add seek tables to the frames of .gcf files.
 
-    A table says where blocks of a payload begin, so that they can be decoded side by side. It
-    goes into every frame whose codec has words of many lengths; one of other blocks is replaced.
-    Payloads stay as they are. FILE can be a directory or a glob.
+    A table contains the offsets of the blocks of a payload, so that several threads can decode it.
+    Each frame whose codec has words of variable length gets a table, which replaces a table of
+    other blocks. Payloads do not change. FILE can be a directory or a glob.
     """
-    from gcodec.cli import inputs, outputs, text
-    from gcodec.cli.document import print_document
+    from gcodec.cli.files import check_replaceable, inputs, is_frames, outputs
     from gcodec.cli.outcome import Outcome
-    from gcodec.limits import Limits
+    from gcodec.cli.render import text
+    from gcodec.cli.render.output import print_document
 
     if strip and log2_block is not None:
-        raise click.UsageError("--strip takes tables out: --log2-block has no place there.")
-    sources = inputs.files(files, ".gcf file", inputs.is_frames)
-    targets = sources if output is None else outputs.plan(sources, output, ".gcf")
-    outputs.refuse_existing(targets, force)
-    limits = Limits(max_elems, max_bytes)
+        raise click.UsageError("--strip removes tables, so --log2-block has no effect.")
+    targets = sources = inputs(files, ".gcf file", is_frames)
+    if output is None:
+        check_replaceable(targets, force)
+    else:
+        targets = outputs(sources, output, ".gcf", force)
     outcome = Outcome()
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
-        with outcome.of(source):
-            done = _write(source, target, strip, log2_block, limits)
-            written.append(done)
+        with outcome.of(source, in_frames=True):
+            result = _write(source, target, strip, log2_block, limits)
+            written.append(result)
             if not as_json and not quiet:
-                line = f"{source} -> {target}   {text.count(done['frames'], 'frame')}"
-                line += f"   {text.count(done['seek_tables'], 'seek table')}"
-                if done["seek_tables"]:
-                    line += f", {text.beside(done['seek_bytes'], done['payload_bytes'])}"
+                line = f"{source} -> {target}   {text.count(result['frames'], 'frame')}"
+                line += f"   {text.count(result['seek_tables'], 'seek table')}"
+                if result["seek_tables"]:
+                    sizes = result["seek_bytes"], result["payload_bytes"]
+                    line += f", {text.payload_share(*sizes)}"
                 click.echo(text.printable(line))
     if as_json:
         body = {"log2_block": log2_block, "strip": strip, "files": written}
@@ -94,24 +89,24 @@ def command(
 def _write(
     source: Path, target: Path, strip: bool, log2_block: int | None, limits: Limits
 ) -> dict[str, Any]:
-    """Write one file and say what is in it."""
-    from gcodec.cli.frames import in_payload, read_file
+    """Write one file, and return its part of the JSON document."""
     from gcodec.tensorfiles.atomic import atomic_write
+    from gcodec.tensorfiles.frame_file import read_frames
 
     frames = tables = nbytes = seek_nbytes = payload_nbytes = 0
-    read = read_file(source, limits)
+    data = source.read_bytes()
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as file:
-        for placed in read:
+        for stored in read_frames(data, limits):
             if strip:
-                frame = placed.frame.without_seek()
+                frame = stored.frame.without_seek()
             else:
-                with in_payload(placed):
-                    frame = placed.frame.with_seek(log2_block)
+                with stored.locate_errors():
+                    frame = stored.frame.with_seek(log2_block)
             for part in frame.parts():
                 nbytes += file.write(part)
             frames += 1
-            payload_nbytes += placed.payload_nbytes
+            payload_nbytes += frame.payload.data.size
             if frame.seek is not None:
                 tables += 1
                 seek_nbytes += frame.seek.nbytes

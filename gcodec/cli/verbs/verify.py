@@ -1,4 +1,4 @@
-"""``gcodec verify``: whether .gcf files are whole."""
+"""``gcodec verify``: check that .gcf files are undamaged."""
 
 from __future__ import annotations
 
@@ -6,76 +6,66 @@ from typing import Any
 
 import click
 
-from gcodec.cli.completion import FILE
-from gcodec.cli.options import json_option, limit_options, quiet_option
-from gcodec.cli.verb import Verb
+from gcodec.cli import options
+from gcodec.limits import Limits
 
 
 @click.command(
-    cls=Verb,
+    cls=options.Verb,
     name="verify",
     examples=[
         ("Check a file.", "gcodec verify grads.gcf"),
         (
-            "All files of a directory, in silence; the exit code tells.",
+            "Check all files of a directory, and report the result by the exit code alone.",
             "gcodec verify -q encoded/",
         ),
-        ("What is wrong, and where, for a program.", "gcodec verify --json grads.gcf"),
+        ("Print errors and their offsets for a program.", "gcodec verify --json grads.gcf"),
     ],
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=FILE)
-@limit_options
-@quiet_option
-@json_option
-def command(
-    files: tuple[str, ...], max_elems: int, max_bytes: int, quiet: bool, as_json: bool
-) -> int:
-    """Check that .gcf files are whole.
+@click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
+@options.limits
+@options.quiet
+@options.json
+def command(files: tuple[str, ...], limits: Limits, quiet: bool, as_json: bool) -> int:
+    """Check that .gcf files are undamaged.
 
-    Checks the structure of every frame, both of its checksums, that its payload can be unpacked
-    and that its seek table fits it; no tensor is made. FILE can be a directory or a glob. The exit
-    code is 1 if a file is damaged.
+    For each frame, gcodec checks the structure and both checksums, unpacks the payload, and
+    compares the seek table with it. It decodes no tensor. FILE can be a directory or a glob. The
+    exit code is 1 if a file is damaged.
     """
-    from gcodec.cli import inputs, text
-    from gcodec.cli.document import print_document
-    from gcodec.cli.frames import in_payload, read_file
+    from gcodec.cli.files import inputs, is_frames
     from gcodec.cli.outcome import Outcome
-    from gcodec.limits import Limits
+    from gcodec.cli.render import text
+    from gcodec.cli.render.output import print_document
+    from gcodec.tensorfiles.frame_file import read_frames
 
-    limits = Limits(max_elems, max_bytes)
     outcome = Outcome()
     checked: list[dict[str, Any]] = []
-    for path in inputs.files(files, ".gcf file", inputs.is_frames):
-        found: dict[str, Any] = {
-            "file": str(path),
-            "ok": False,
-            "frames": 0,
-            "values": 0,
-            "bytes": 0,
-            "seek_tables": 0,
-            "seek_bytes": 0,
-        }
-        checked.append(found)
+    for path in inputs(files, ".gcf file", is_frames):
+        totals = dict.fromkeys(("frames", "values", "bytes", "seek_tables", "seek_bytes"), 0)
+        result: dict[str, Any] = {"file": str(path), "ok": False, **totals}
+        checked.append(result)
         payload_nbytes = 0
-        with outcome.of(path):
-            for placed in read_file(path, limits):
-                frame = placed.frame
-                with in_payload(placed):
+        with outcome.of(path, in_frames=True):
+            for stored in read_frames(path.read_bytes(), limits):
+                frame = stored.frame
+                with stored.locate_errors():
                     frame.codec.unpack(frame.payload, frame.shape)
-                found["frames"] += 1
-                found["values"] += frame.size
-                found["bytes"] = placed.end
-                found["seek_tables"] += frame.seek is not None
-                found["seek_bytes"] += placed.seek_nbytes
-                payload_nbytes += placed.payload_nbytes
-            found["ok"] = True
+                result["frames"] += 1
+                result["values"] += frame.size
+                result["bytes"] = stored.end
+                result["seek_tables"] += frame.seek is not None
+                result["seek_bytes"] += 0 if frame.seek is None else frame.seek.nbytes
+                payload_nbytes += frame.payload.data.size
+            result["ok"] = True
             if not as_json and not quiet:
-                frames = text.count(found["frames"], "frame")
-                values = text.count(found["values"], "value")
-                line = f"{path}: ok   {frames}   {values}   {text.size(found['bytes'])}"
-                if found["seek_tables"]:
-                    tables = text.count(found["seek_tables"], "seek table")
-                    line += f"   {tables}, {text.beside(found['seek_bytes'], payload_nbytes)}"
+                frames = text.count(result["frames"], "frame")
+                values = text.count(result["values"], "value")
+                line = f"{path}: ok   {frames}   {values}   {text.size(result['bytes'])}"
+                if result["seek_tables"]:
+                    tables = text.count(result["seek_tables"], "seek table")
+                    line += f"   {tables}, "
+                    line += text.payload_share(result["seek_bytes"], payload_nbytes)
                 click.echo(text.printable(line))
     if as_json:
         print_document("verify", {"files": checked}, outcome)

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import empty_like_shape, nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.codecs.dct8 import chunks, describe, levels, transform
 from gcodec.codecs.dct8 import payload as payload_coding
@@ -40,6 +40,7 @@ from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.payload import Payload
+from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Integer, Sizes
 from gcodec.wire.params import param
 
@@ -170,7 +171,7 @@ class DCT8(Codec):
         k = symbols.codes.shape[1]
         if levels.surely_finite(symbols.scales, k, self.values):
             return True
-        decoded = empty_like_shape(symbols.n)
+        decoded = empty_beside(symbols.n, np.float32, None)
         self._dequantize(symbols, decoded)
         return all_finite(decoded)
 
@@ -191,10 +192,9 @@ class DCT8(Codec):
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:
         _, size, scales, codes, places = symbols
-        written = payload_coding.write(
-            Levels(scales, codes), places, size, self.values, self.index
-        )
-        return Payload(self.replaced(index=written.code), {}, written.data, written.nbits)
+        found = Levels(scales, codes)
+        index, written = payload_coding.write(found, places, size, self.values, self.index)
+        return Payload(self.replaced(index=index), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> DCT8Symbols:
         cut = self._chunks(n)

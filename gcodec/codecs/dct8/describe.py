@@ -1,4 +1,4 @@
-"""The payload of `codecs.dct8`, piece by piece."""
+"""Descriptions of the payload of `codecs.dct8`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from gcodec.codecs.dct8 import levels, payload
 from gcodec.codecs.dct8.levels import SIGN, Levels
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.inspect.positions import positions
@@ -25,15 +26,14 @@ _EQUAL = 7  # the code of words of equal width
 def pieces(
     walk: FieldWalker, count: int, size: int, k: int, values: str, index: str
 ) -> Iterator[FieldSpan]:
-    """Tell a payload of `count` chunks of a size, of which k coefficients are sent each."""
+    """Describe the payload of `count` chunks of a size, each of which has k coefficients."""
     scales = yield from _scales(walk, count, values)
     live = scales[levels.live(scales)]
     total = len(live) * k
     if values == "affine8":
 
         def level(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-            some = codes * 255 if k <= 2 else codes
-            for number, code in enumerate(some.tolist(), at):
+            for number, code in enumerate((codes * 255 if k <= 2 else codes).tolist(), at):
                 yield FieldValue(code, _coefficient(live[number // k], code, values))
 
         yield from walk.fields("level", "level", payload.level_nbits(k), total, level)
@@ -42,7 +42,8 @@ def pieces(
     if k == size or not total:
         walk.finish()
     elif index == "rice":
-        string = IndexString("rice", walk.data, walk.at, walk.end, total, len(live) * size, None)
+        span = BitSpan(walk.data, walk.at, walk.end)
+        string = IndexString(span, "rice", total, len(live) * size)
         for piece in positions(walk, string):
             yield _in_chunk(piece, k, size)
     else:
@@ -51,23 +52,22 @@ def pieces(
 
 
 def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, None, np.ndarray]:
-    def half(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for chunk, number in enumerate(numbers(bits << _HALF).tolist(), at):
-            yield FieldValue(number, f"largest magnitude of chunk {chunk}")
+    def sizes(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+        for chunk, size in enumerate(numbers(bits << _HALF).tolist(), at):
+            yield FieldValue(size, f"largest magnitude of chunk {chunk}")
 
-    def both(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+    def ranges(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for place, number in enumerate(numbers(bits).tolist(), at):
-            chunk, least = divmod(place, 2)
-            yield FieldValue(
-                number, f"of chunk {chunk}", name="least" if least else "step", number=chunk
-            )
+            chunk, is_least = divmod(place, 2)
+            name = "least" if is_least else "step"
+            yield FieldValue(number, f"of chunk {chunk}", name=name, number=chunk)
 
-    def check() -> np.ndarray:
+    def read() -> np.ndarray:
         return levels.read_scales(walk.data, count, values)
 
     if values == "affine8":
-        return (yield from walk.checked("scale", "step, least", 32, 2 * count, both, check))
-    return (yield from walk.checked("scale", "scale", 16, count, half, check))
+        return (yield from walk.checked("scale", "step, least", 32, 2 * count, ranges, read))
+    return (yield from walk.checked("scale", "scale", 16, count, sizes, read))
 
 
 def _sign7(walk: FieldWalker, live: np.ndarray, k: int) -> Iterator[FieldSpan]:
@@ -97,7 +97,7 @@ def _sign7(walk: FieldWalker, live: np.ndarray, k: int) -> Iterator[FieldSpan]:
 
 
 def _words(walk: FieldWalker, m: int, k: int, tell: Tell) -> Iterator[FieldSpan]:
-    """Tell the magnitudes of m chunks in their words."""
+    """Describe the magnitudes of m chunks in their words."""
     window = Window(walk)
     for chunk in range(m):
         first = walk.at
@@ -110,32 +110,32 @@ def _words(walk: FieldWalker, m: int, k: int, tell: Tell) -> Iterator[FieldSpan]
         words, above, error = _above(walk, least, code, k)
         try:
             dct_words.read(walk.data, first, walk.end, 1, k)
-        except FormatError as found:
-            error = found
-        ends = walk.at + np.cumsum(lengths(words, above))
-        low, high = window.cut(ends)
+        except FormatError as wrong:
+            error = wrong
+        nbits = lengths(words, above)
+        low, high = window.cut(nbits)
         if low == k:
             walk.at = first
-            yield from walk.several("magnitude", k, {"level": int(ends[-1]) - first})
+            yield from walk.several("magnitude", k, {"level": head.nbits + int(nbits.sum())})
             continue
         name = "as they are" if code == _EQUAL else f"in Rice words of {code}"
         text = f"chunk {chunk}: least {least}, the others {name}"
         yield head._replace(told=head.told._replace(meaning=text))
-        before = int(ends[low - 1]) - walk.at if low else 0
-        yield from walk.several("magnitude", low, {"level": before})
+        yield from walk.several("magnitude", low, {"level": int(nbits[:low].sum())})
         sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
-        for i, told in zip(range(low, high), tell(chunk * k + low, sizes), strict=True):
-            yield from word(walk, "level", "magnitude", words, int(above[i]), told, chunk * k + i)
+        first = chunk * k
+        for i, size in zip(range(low, high), tell(first + low, sizes), strict=True):
+            yield from word(walk, "level", "magnitude", words, int(above[i]), size, first + i)
         if error is not None:
             raise error
         if high < k:
-            yield from walk.several("magnitude", k - high, {"level": int(ends[-1]) - walk.at})
+            yield from walk.several("magnitude", k - high, {"level": int(nbits[high:].sum())})
 
 
 def _above(
     walk: FieldWalker, least: int, code: int, k: int
 ) -> tuple[PrefixCode, np.ndarray, FormatError | None]:
-    """Read how far magnitudes are above the least one, and in what words; and what is wrong."""
+    """Return the code of magnitudes above the least one, these, and the error after them."""
     if code < _EQUAL:
         rice = PrefixCode(RICE, code, 0)
         return rice, *readable(walk, rice, k)
@@ -164,7 +164,7 @@ def _places(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[FieldS
 
 
 def _in_chunk(piece: FieldSpan, k: int, size: int) -> FieldSpan:
-    """Tell a position among all chunks as one of its own."""
+    """Turn the description of a position among all chunks into that of a place in its chunk."""
     if piece.told.element is None or piece.number is None:
         return piece
     chunk, place = divmod(piece.told.element, size)
@@ -175,6 +175,6 @@ def _in_chunk(piece: FieldSpan, k: int, size: int) -> FieldSpan:
 
 
 def _coefficient(scale: np.ndarray, code: int, values: str) -> str:
-    """Tell the coefficient that a level of a chunk stands for."""
-    found = levels.dequantize(Levels(scale[None], np.array([[code]], np.uint8)), values)
-    return f"coefficient {float(found[0, 0])!r}"
+    """Return the meaning of a level of a chunk: its coefficient."""
+    decoded = levels.dequantize(Levels(scale[None], np.array([[code]], np.uint8)), values)
+    return f"coefficient {float(decoded[0, 0])!r}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gcodec.codecs.dct8 import levels
 from gcodec.codecs.dct8.levels import SIGN, Levels
 from gcodec.entropy import positions as position_coding
+from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
@@ -18,27 +17,11 @@ from gcodec.kernels.prefix import dct_words
 
 INDEX = ("fixed", "rice")
 
-FEW = 8  # magnitudes of a chunk from which they have words
-
-
-class Written(NamedTuple):
-    """A payload.
-
-    Attributes
-    ----------
-    code : "fixed" or "rice"
-        What the positions are in.
-    data : uint8 array
-    nbits : int
-    """
-
-    code: str
-    data: np.ndarray
-    nbits: int
+FEW = 8  # magnitudes of a chunk from which on they are coded in words
 
 
 def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
-    """Return the most bits of the payload of so many chunks."""
+    """Return an upper bound of the bits of `count` chunks of a size."""
     head = dct_words.HEAD_NBITS if values == "sign7" and k >= FEW else 0
     each = 1 + dct_words.NBITS if values == "sign7" else level_nbits(k)
     nbits = count * (levels.scale_nbits(values) + head + k * each)
@@ -49,35 +32,54 @@ def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int
     return nbits + {"fixed": fixed, "rice": rice, "auto": min(fixed, rice)}[index]
 
 
-def write(found: Levels, places: np.ndarray, size: int, values: str, index: str) -> Written:
-    """Write chunks of a size: their levels, and the (live, k) places of these."""
-    scales = levels.write_scales(found.scales, values)
-    m, k = found.codes.shape
-    string = BitString(0, scales.size + 3 * found.codes.size)
+def write(
+    chunks: Levels, places: np.ndarray, size: int, values: str, index: str
+) -> tuple[str, Written]:
+    """Write the payload of chunks.
+
+    Parameters
+    ----------
+    chunks : Levels
+    places : (live, k) int32 array
+        The place of each level in its chunk.
+    size : int
+        Elements of a chunk.
+    values, index : str
+        See `DCT8`.
+
+    Returns
+    -------
+    index : "fixed" or "rice"
+        The code of the positions.
+    written : Written
+    """
+    scales = levels.write_scales(chunks.scales, values)
+    m, k = chunks.codes.shape
+    string = BitString(0, scales.size + 3 * chunks.codes.size)
     string.extend(scales, 8 * scales.size)
     if values == "affine8":
         nbits = level_nbits(k)
-        write_fields(found.codes.reshape(-1).astype(np.int64), nbits, string)
+        write_fields(chunks.codes.reshape(-1).astype(np.int64), nbits, string)
     else:
-        string.extend(np.packbits(found.codes.reshape(-1) >= SIGN), m * k)
-        _write_magnitudes(found.codes & dct_words.MOST, string)
+        string.extend(np.packbits(chunks.codes.reshape(-1) >= SIGN), m * k)
+        _write_magnitudes(chunks.codes & dct_words.MOST, string)
     if k == size or not m:
-        return Written(INDEX[0] if index == "auto" else index, string.trimmed(), string.nbits)
+        return INDEX[0] if index == "auto" else index, Written(string.trimmed(), string.nbits)
     fixed = m * k * place_nbits(size)
     if index != "fixed":
         positions = places + size * np.arange(m, dtype=np.int64)[:, None]
         front = string.trimmed(), string.nbits
-        rice = position_coding.write(positions.reshape(-1), m * size, "rice", front)
+        _, rice = position_coding.write(positions.reshape(-1), m * size, "rice", front)
         if index == "rice" or rice.nbits < front[1] + fixed:
-            return Written("rice", rice.data, rice.nbits)
+            return "rice", rice._replace(seek=None)
         string = BitString(0, front[0].size + fixed // 8)
         string.extend(*front)
     write_fields(places.reshape(-1).astype(np.int64), place_nbits(size), string)
-    return Written("fixed", string.trimmed(), string.nbits)
+    return "fixed", Written(string.trimmed(), string.nbits)
 
 
 class Reader:
-    """Reads a payload; raises `Truncated` and `Corrupt`.
+    """Reads the parts of a payload in their order; raises `Truncated` and `Corrupt`.
 
     Parameters
     ----------
@@ -91,12 +93,12 @@ class Reader:
         self.data, self.at, self.end = data, 0, end
 
     def scales(self, count: int, values: str) -> np.ndarray:
-        """Read the scales of so many chunks."""
+        """Read the scales of `count` chunks."""
         self._pass(count * levels.scale_nbits(values))
         return levels.read_scales(self.data, count, values)
 
     def codes(self, m: int, k: int, values: str) -> np.ndarray:
-        """Read the (m, k) codes of the chunks that have some."""
+        """Read the (m, k) codes of the m chunks whose scales are not 0."""
         if values == "affine8":
             nbits = level_nbits(k)
             codes = self._fields(m * k, nbits).astype(np.uint8).reshape(m, k)
@@ -111,12 +113,13 @@ class Reader:
         return np.where(negative, magnitudes | SIGN, magnitudes).astype(np.uint8)
 
     def places(self, m: int, k: int, size: int, index: str) -> np.ndarray:
-        """Read the (m, k) int32 places to the payload's end."""
+        """Read the (m, k) int32 places, up to the end of the payload."""
         if k == size or not m:
             self._finish()
             return np.tile(np.arange(k, dtype=np.int32), (m, 1))
         if index == "rice":
-            string = IndexString("rice", self.data, self.at, self.end, m * k, m * size, None)
+            span = BitSpan(self.data, self.at, self.end)
+            string = IndexString(span, "rice", m * k, m * size)
             positions = string.read().reshape(m, k)
             places = positions - size * np.arange(m)[:, None]
             if (places[:, 0] < 0).any() or (places[:, -1] >= size).any():
@@ -152,7 +155,7 @@ class Reader:
 
 
 def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
-    """Put (m, k) magnitudes; a lone one is the largest there is, and so is not sent."""
+    """Append (m, k) magnitudes; the payload omits a lone one, which always is the largest."""
     k = magnitudes.shape[1]
     if k >= FEW:
         dct_words.write(magnitudes, string)
@@ -161,10 +164,10 @@ def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
 
 
 def level_nbits(k: int) -> int:
-    """Return the bits of a level of affine8: one of two is an end of the range."""
+    """Return the bits of a level of affine8; of two levels, both are ends of the range."""
     return min(k - 1, 1) if k <= 2 else 8
 
 
 def place_nbits(size: int) -> int:
-    """Return the bits of a place in a chunk of so many."""
+    """Return the bits of a place in a chunk of `size` elements."""
     return (size - 1).bit_length()

@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.intake import empty_like_shape, nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.codecs.ecsq import quantizer, rate_control, reconstruction
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
@@ -59,6 +59,7 @@ from gcodec.codecs.ecsq.reconstruction import (
 )
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
+from gcodec.entropy.coder import BitSpan, EmptyString, Written, ignore, no_blocks
 from gcodec.entropy.context import coder, symbol_coder, table_choice
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.scale_model import RowLayout
@@ -66,13 +67,12 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect.contexts import context_string
 from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.pack import check_padding
 from gcodec.payload import MissedTarget, Payload
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32
 from gcodec.wire.params import Field, param
-from gcodec.wire.seek import Blocks, SeekTable, refuse_table
+from gcodec.wire.seek import Blocks, SeekTable
 
 _NMSE = 0.02
 _TINY, _LIFT, _MOST = 2.0**-60, 2.0**64, 2.0**126  # what is moved, by what; a step far above it
@@ -330,11 +330,10 @@ class ECSQ(Codec):
         """Return the message of levels, given the array of their symbols, maybe a `Drainable`."""
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
-        made: tuple[Any, ...]
         if symbols.there is not None:
             made = symbols.there.write()
         elif symbols.scales is None:
-            made = empty_beside(0, np.uint8, symbols.symbols), 0
+            made = Written(empty_beside(0, np.uint8, symbols.symbols), 0)
         else:
             plan = table_choice.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
             made = coder.write(plan, written, symbols.beyond, BitString())
@@ -347,14 +346,14 @@ class ECSQ(Codec):
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         string = self._string(payload, n)
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
         return self._put(string, payload, 0, values)
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
         string, taps = self._string(payload, n), self._taps()
         count = 1 if taps is None else taps.size
         first = start // count * count  # of whole filters
-        values = empty_like_shape(-(-stop // count) * count - first)
+        values = empty_beside(-(-stop // count) * count - first, np.float32, None)
         return self._put(string, payload, first, values)[start - first : stop - first]
 
     def _put(
@@ -374,7 +373,7 @@ class ECSQ(Codec):
             return reconstruction.nothing(n, payload.data)._replace(transform=self.transform)
         out, beyond, places = symbols_of(string, n)
         told = self._centroids(payload), out, beyond, string.scales
-        lanes = string.lanes if self._has_trellis else 0
+        lanes = string.symbols.lanes if self._has_trellis else 0
         levels = QuantizedLevels(self._step(), *told, lanes, self.transform, places)
         if not self._points(levels.step, levels.centroids, self._taps()).are_finite(levels):
             raise Corrupt("a value passes float32")
@@ -413,14 +412,11 @@ class ECSQ(Codec):
 
     def _string(self, payload: Payload, n: int) -> ContextString | None:
         """Check what can be told without reading symbols; None where all elements are 0."""
-        check_padding(payload.data, payload.nbits)
+        span = BitSpan.of(payload)
         self._told_taps()
         if self._step() and n:
-            where = payload.data, 0, payload.nbits, n, payload.seek
-            return ContextString.of(*where, self._has_trellis)
-        if payload.nbits:
-            raise Corrupt(f"the payload has {payload.nbits} bits that code nothing")
-        refuse_table(payload.seek)
+            return coder.open(span, n, with_trellis=self._has_trellis)
+        EmptyString(span).read(ignore)
         return None
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
@@ -436,5 +432,5 @@ class ECSQ(Codec):
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         string = self._string(payload, n)
         if string is None:
-            return SeekTable.of(log2_block, np.zeros(2, np.int64), None, None)
+            return no_blocks(log2_block)
         return string.blocks(log2_block)

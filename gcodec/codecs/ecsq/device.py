@@ -1,15 +1,15 @@
-"""Levels of a known step as a device finds them, and their string, before the host knows any."""
+"""Levels of a known step, quantized and written on a device before the host knows any number."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
 from gcodec.codecs.ecsq.quantizer import (
     COARSE,
@@ -22,6 +22,7 @@ from gcodec.codecs.ecsq.rate_control import check_step
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, middle, squares_of
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
+from gcodec.entropy.coder import Written
 from gcodec.entropy.context import device as contexts
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout, Scales, matrices
@@ -37,96 +38,115 @@ from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.rated_levels_cuda import rated_by
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.quantize.scalar_quantize_cuda import plain_levels, put_wide
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred, Passing, mapped, wanted, when_known
 
-# Between these a factor that all is moved by changes no level, and none of as many levels as there
-# may be is beyond float32.
-_LEAST, _MOST = 2.0**-90, 2.0**100
-_MANY = 1 << 23  # levels, of which there are fewer
+# For steps in this range a common factor of all values changes no level, and no multiple of the
+# step that a level may stand for exceeds float32.
+_SMALLEST_STEP, _LARGEST_STEP = 2.0**-90, 2.0**100
+_MAX_LEVEL = 1 << 23  # all levels are smaller
 
 
 def levels_at(
-    x: Any, step: float, shape: tuple[int, ...], quantizer: Quantizer
+    x: Array, step: float, shape: tuple[int, ...], quantizer: Quantizer
 ) -> QuantizedLevels | None:
     """Return the levels; see `gcodec.codecs.ecsq.quantizer.levels_at`."""
-    if (
-        not isinstance(quantizer, (StochasticQuantizer, DeadZoneQuantizer))
-        or not x.size
-        or not _LEAST <= step <= _MOST
-    ):
+    if not isinstance(quantizer, (StochasticQuantizer, DeadZoneQuantizer)) or not x.size:
+        return None
+    if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
         return None
     top: Any = max_abs_bits(x)
     plain = _plain(x, step)
     if isinstance(quantizer, StochasticQuantizer):
-        found = _at_random(x, step, quantizer.seed)
-        scales = contexts.best_scales(found[0], plain, shape)
+        quantized = _stochastic(x, step, quantizer.seed)
+        scales = contexts.best_scales(quantized.symbols, plain, shape)
     else:
         scales = contexts.best_scales(plain, plain, shape)
-        found = _nearest(x, step, scales)
-        scales = contexts.counted(scales, found[0])
+        quantized = _deadzone(x, step, scales)
+        scales = contexts.counted(scales, quantized.symbols)
 
     def check(bits: int) -> None:
-        largest = _number(bits)
+        largest = float(np.uint32(bits).view(np.float32))
         if not math.isfinite(largest):
             raise nonfinite_error(x)
         if largest:
             check_step(largest, step)
 
     when_known(top, check)
-    told: Any = Deferred(top.device, top.words, lambda bits: step if bits[0] else 0.0)
-    return _Found(*found, scales, matrices(shape), top, step).levels(told)
+    deferred_step = Deferred(top.device, top.words, lambda bits: step if bits[0] else 0.0)
+    return _DeviceLevels(*quantized, scales, matrices(shape), top, step).levels(deferred_step)
 
 
-def quantizer_for(x: Any, quantizer: Quantizer) -> Quantizer:
-    """Return the quantizer that works on the device of the values."""
+def quantizer_for(x: Array, quantizer: Quantizer) -> Quantizer:
+    """Return the quantizer for a device; see `gcodec.codecs.ecsq.quantizer.quantizer_for`."""
     if isinstance(quantizer, StochasticQuantizer):
-        return _AtRandom(quantizer.seed)
+        return _DeviceStochasticQuantizer(quantizer.seed)
     if isinstance(quantizer, TrellisQuantizer):
-        return TrellisQuantizer(_Nearest())
-    return _Nearest() if type(quantizer) is DeadZoneQuantizer else quantizer
+        return TrellisQuantizer(_DeviceDeadZoneQuantizer())
+    return _DeviceDeadZoneQuantizer() if type(quantizer) is DeadZoneQuantizer else quantizer
 
 
-class _Nearest(CachedQuantizer[Any]):
-    """Levels that are best for bits and error, of scales that stay there; see `Quantizer`."""
+class _Quantized(NamedTuple):
+    """Quantized values on a device.
 
-    _fine = False  # whether errors of the last step had to be told by all values
+    Attributes
+    ----------
+    symbols : (n,) uint8 array
+    wide : (n,) uint32 array
+        The symbols before large ones are replaced by an escape.
+    sums : (8,) uint64 array
+        See `Errors`; zeros if centroids are in the middle.
+    """
+
+    symbols: Array
+    wide: Array
+    sums: Array
+
+
+class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
+    """`DeadZoneQuantizer` on a device, with scales that stay there; see `Quantizer`."""
+
+    _fine = False  # whether the error of the last step was computed from all values
 
     def hints(self) -> SearchHints:
-        """Return what helps the search of a step."""
+        """Return the hints for the search of a step."""
         return SearchHints(self)
 
-    def hold_scales(self, x: Any, step: float, matrix: RowLayout) -> None:
-        """Take scales of this step at other steps too; by these its own levels will be found."""
+    def hold_scales(self, x: Array, step: float, matrix: RowLayout) -> None:
+        """Use the scales of this step for other steps too."""
         if self._held is not None or self._last is None or self._last[0] != (x.size, step, matrix):
             self._last, by = None, self.prepare(x, step, matrix)
         else:
             by = self._last[1]
         self._held = (x.size, matrix), by
 
-    def prepare(self, x: Any, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
+    def prepare(self, x: Array, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
         """Return the scales of plain levels."""
         return contexts.scales_in(matrix, _plain(x, step))
 
     def quantize_with(
-        self, x: Any, step: float, setting: context_plan_cuda.Scales
+        self, x: Array, step: float, setting: context_plan_cuda.Scales
     ) -> tuple[QuantizedLevels, Any]:
-        """Find symbols, and what they leave over when the host asks."""
+        """Return symbols without escapes, and their deferred errors."""
         symbols = device_with(x).empty(x.size, np.uint8)
         sums = rated_by(x, np.float32(step), context_plan_cuda.classes(setting, x.size), symbols)
-        none = np.empty(0, np.int64)
-        errors = Deferred(device_with(x), sums, lambda told: Errors.of(told.view(np.int64)))
-        return QuantizedLevels(step, middle(), symbols, none, None), errors
+        errors = Deferred(device_with(x), sums, lambda words: Errors.of(words.view(np.int64)))
+        return QuantizedLevels(step, middle(), symbols, np.empty(0, np.int64), None), errors
 
-    def quantize(self, x: Any, step: float, matrix: RowLayout) -> QuantizedLevels:
-        """Quantise."""
+    def quantize(self, x: Array, step: float, matrix: RowLayout) -> QuantizedLevels:
+        """Quantize."""
         by = self._by(x, step, matrix)
-        symbols, wide, sums = _nearest(x, step, by)
-        scales = contexts.counted(by, symbols)
-        return _Found(symbols, wide, sums, scales, (matrix,)).levels(step)
+        quantized = _deadzone(x, step, by)
+        scales = contexts.counted(by, quantized.symbols)
+        return _DeviceLevels(*quantized, scales, (matrix,)).levels(step)
 
-    def squared_error(self, x: Any, step: float, matrix: RowLayout) -> float:
-        """Return what is left over; waits once if steps are as fine as before, or as coarse."""
+    def squared_error(self, x: Array, step: float, matrix: RowLayout) -> float:
+        """Return ‖x − x̂‖² in squares of the step.
+
+        The call waits once, unless the step is finer than the last one, and so fine that the error
+        must be computed from all values.
+        """
         errors: Any = self._quantized(x, step, matrix)[1]
         wanted(errors)
         exact = self.exact_error(x, step, matrix) if self._fine else None
@@ -136,146 +156,143 @@ class _Nearest(CachedQuantizer[Any]):
             return squares
         return self.exact_error(x, step, matrix) if exact is None else exact
 
-    def nbits(self, x: Any, step: float, matrix: RowLayout) -> int:
-        """Return about how many bits the string takes."""
+    def nbits(self, x: Array, step: float, matrix: RowLayout) -> int:
+        """Return the estimated bits of the string."""
         by = self._by(x, step, matrix)
-        symbols, wide, _ = _nearest(x, step, by)
-        return _nbits(by, symbols, wide)
+        return _nbits(by, _deadzone(x, step, by))
 
-    def _by(self, x: Any, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
-        """Return the scales by which levels of a step are found, or were at last."""
-        found: context_plan_cuda.Scales | None = self.cached_setting(x, step, matrix)
-        return self.prepare(x, step, matrix) if found is None else found
+    def _by(self, x: Array, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
+        """Return the scales by which levels of a step are quantized, or were last quantized."""
+        scales: context_plan_cuda.Scales | None = self.cached_setting(x, step, matrix)
+        return self.prepare(x, step, matrix) if scales is None else scales
 
 
-class _AtRandom(StochasticQuantizer):
-    """Levels at random that stay there; see `Quantizer`."""
+class _DeviceStochasticQuantizer(StochasticQuantizer):
+    """`StochasticQuantizer` on a device, with levels that stay there; see `Quantizer`."""
 
-    def quantize(self, x: Any, step: float, matrix: RowLayout) -> QuantizedLevels:
-        """Quantise."""
-        if not _LEAST <= step <= _MOST:
+    def quantize(self, x: Array, step: float, matrix: RowLayout) -> QuantizedLevels:
+        """Quantize."""
+        if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
             return super().quantize(x, step, matrix)
-        symbols, wide, sums = _at_random(x, step, self.seed)
-        scales = contexts.counted(contexts.scales_in(matrix, symbols), symbols)
-        return _Found(symbols, wide, sums, scales, (matrix,)).levels(step)
+        quantized = _stochastic(x, step, self.seed)
+        scales = contexts.scales_in(matrix, quantized.symbols)
+        scales = contexts.counted(scales, quantized.symbols)
+        return _DeviceLevels(*quantized, scales, (matrix,)).levels(step)
 
-    def nbits(self, x: Any, step: float, matrix: RowLayout) -> int:
-        """Return about how many bits the string takes."""
-        if not _LEAST <= step <= _MOST:
+    def nbits(self, x: Array, step: float, matrix: RowLayout) -> int:
+        """Return the estimated bits of the string."""
+        if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
             return super().nbits(x, step, matrix)
-        symbols, wide, _ = _at_random(x, step, 0)
-        return _nbits(contexts.scales_in(matrix, symbols), symbols, wide)
+        quantized = _stochastic(x, step, 0)
+        return _nbits(contexts.scales_in(matrix, quantized.symbols), quantized)
 
 
-def _nbits(scales: context_plan_cuda.Scales, symbols: Any, wide: Any) -> int:
-    """Return about how many bits the string of symbols takes."""
-    told, beyond = contexts.string_nbits(scales, symbols), symbols_beyond(wide, ESCAPE)
+def _nbits(scales: context_plan_cuda.Scales, quantized: _Quantized) -> int:
+    """Return the estimated bits of the string of symbols."""
+    estimate = contexts.string_nbits(scales, quantized.symbols)
+    beyond = symbols_beyond(quantized.wide, ESCAPE)
     wanted(beyond)
-    nbits, found = int(told), Outliers(*beyond.value)  # of which the first waits for both
-    return with_outliers(nbits, found.places.size, lambda: found)
+    nbits = int(estimate)  # this waits for `beyond`, too
+    outliers = Outliers(*beyond.value)
+    return with_outliers(nbits, outliers.places.size, lambda: outliers)
 
 
-def _plain(x: Any, step: float) -> Any:
-    """Return plain levels."""
+def _plain(x: Array, step: float) -> Array:
+    """Return the symbols of the nearest levels."""
     symbols = device_with(x).empty(x.size, np.uint8)
     plain_levels(x, np.float32(step), symbols)
     return symbols
 
 
-def _nearest(x: Any, step: float, scales: context_plan_cuda.Scales) -> tuple[Any, Any, Any]:
-    """Return symbols, those that are not cut off, and the sums of `Errors`."""
+def _deadzone(x: Array, step: float, scales: context_plan_cuda.Scales) -> _Quantized:
+    """Quantize by the rates of scales."""
     device, n = device_with(x), x.size
     symbols, wide = device.empty(n, np.uint8), device.empty(n, np.uint32)
     sums = rated_by(x, np.float32(step), context_plan_cuda.classes(scales, n), symbols, wide)
-    return symbols, wide, sums
+    return _Quantized(symbols, wide, sums)
 
 
-def _at_random(x: Any, step: float, seed: int) -> tuple[Any, Any, Any]:
-    """Return the same of levels at random, with sums that are 0."""
+def _stochastic(x: Array, step: float, seed: int) -> _Quantized:
+    """Quantize with stochastic rounding."""
     device, n = device_with(x), x.size
     symbols, wide = device.empty(n, np.uint8), device.empty(n, np.uint32)
-    scale = Scale(np.array([np.float32(_MANY) * np.float32(step)]), n, _MANY)
+    scale = Scale(np.array([np.float32(_MAX_LEVEL) * np.float32(step)]), n, _MAX_LEVEL)
     levels.quantize(x, scale, seed, 0, wide)
     cut_off(wide, symbols)
-    return symbols, wide, device.zeros(8, np.uint64)
+    return _Quantized(symbols, wide, device.zeros(8, np.uint64))
 
 
 @dataclass(frozen=True, eq=False)
-class _Found(Passing):
-    """Levels that a device knows, and the host does not.
+class _DeviceLevels(Passing):
+    """Quantized levels that lie on a device.
 
     Attributes
     ----------
-    symbols, wide : uint8 and uint32 arrays
-        The second are not cut off.
-    sums : (8,) uint64 array
-        See `Errors`; zeros where centroids are in the middle.
-    scales : Scales
-        With counts of the symbols.
-    every : tuple of Matrix
-        Those among which these are of one.
+    symbols, wide, sums : array
+        See `_Quantized`.
+    scales : context_plan_cuda.Scales
+        The scales, with counts of the symbols.
+    layouts : tuple of RowLayout
+        The layouts among which that of the scales was selected.
     top : Deferred or None
-        Bits of the largest magnitude; None where that is known not to be 0.
+        Bits of the largest magnitude; None if that is known not to be 0.
+    step : float
+        The step; 0 if `top` is None.
     """
 
-    symbols: Any
-    wide: Any
-    sums: Any
+    symbols: Array
+    wide: Array
+    sums: Array
     scales: context_plan_cuda.Scales
-    every: tuple[RowLayout, ...]
+    layouts: tuple[RowLayout, ...]
     top: Deferred | None = None
     step: float = 0.0
 
-    def put(self, unit: float, out: Any) -> None:
-        """Write the (n,) float32 values that they stand for, where symbols count `unit`."""
+    def put(self, unit: float, out: Array) -> None:
+        """Write the (n,) float32 reconstruction, where symbols count `unit`."""
         size = unit if self.top is None else self.step
         put_wide(self.wide, self.sums, float(np.float32(size)), out)
 
-    def write(self) -> tuple[Any, Any, Any]:
-        """Write their string; there is none where all is 0."""
+    def write(self) -> Written:
+        """Write the string of the symbols, which is empty if all values are 0."""
         n, coded = self.symbols.size, None
         if self.top is not None:
             silent: Any = Deferred(self.top.device, self.top.words, lambda bits: bits == 0)
             coded = CodedMask(n, n, silent)
-        planned = contexts.planned(self.scales, n, self.every)
+        planned = contexts.planned(self.scales, n, self.layouts)
         return contexts.write_planned(planned, self.symbols, BitString(), n, coded, self.wide)
 
     def levels(self, step: Any) -> QuantizedLevels:
-        """Return the levels, of which the host learns more when it asks."""
-        device = device_with(self.sums)
-        centroids: Any = Deferred(device, self.sums, _centroids)
-        beyond: Any = mapped(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
-        told = centroids, self.symbols, beyond, self._told_scales()
-        if self.top is None:  # who looked for a step keeps all for the next time
-            for part in told:
-                wanted(part)
-        return QuantizedLevels(step, *told, there=self)
+        """Return the levels, with deferred centroids, large symbols and scales."""
+        beyond = mapped(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
+        centroids: Any = Deferred(
+            device_with(self.sums),
+            self.sums,
+            lambda sums: centroids_of(Errors.of(sums.view(np.int64))),
+        )
+        scales: Any = self._deferred_scales()
+        if self.top is None:  # the search for a step keeps all numbers for the next tensor
+            for number in (centroids, beyond, scales):
+                wanted(number)
+        return QuantizedLevels(step, centroids, self.symbols, beyond, scales, there=self)
 
-    def _told_scales(self) -> Any:
-        """Return the scales, or None where all is 0."""
+    def _deferred_scales(self) -> Deferred:
+        """Return the scales, or None if all values are 0."""
         device, (rows, columns, _, which, *_) = device_with(self.sums), self.scales
-        words = device.empty(2 + -(-(rows.size + columns.size) // 8), np.int64)
-        given = words.view(np.uint8)
+        size = rows.size + columns.size
+        words = device.empty(2 + -(-size // 8), np.int64)
         words[:1], words[1:2] = which, 1
         if self.top is not None:
             words.view(np.uint32)[2:3] = self.top.words
-        given[16 : 16 + rows.size] = rows
-        given[16 + rows.size : 16 + rows.size + columns.size] = columns
+        data = words.view(np.uint8)[16 : 16 + size]
+        data[: rows.size], data[rows.size :] = rows, columns
 
-        def made(told: np.ndarray) -> Scales | None:
-            if not told.view(np.uint32)[2]:
+        def scales(fetched: np.ndarray) -> Scales | None:
+            if not fetched.view(np.uint32)[2]:
                 return None
-            matrix, parts = self.every[int(told[0])], told.view(np.uint8)[16:]
-            height = -(-self.symbols.size // matrix.width)
-            across = parts[rows.size :][: matrix.width if matrix.group else 0]
-            return Scales(matrix, parts[:height].copy(), across.copy())
+            layout, parts = self.layouts[int(fetched[0])], fetched.view(np.uint8)[16:]
+            height = -(-self.symbols.size // layout.width)
+            across = parts[rows.size :][: layout.width if layout.group else 0]
+            return Scales(layout, parts[:height].copy(), across.copy())
 
-        return Deferred(device, words, made)
-
-
-def _number(bits: int) -> float:
-    return float(np.uint32(bits).view(np.float32))
-
-
-def _centroids(sums: np.ndarray) -> np.ndarray:
-    return centroids_of(Errors.of(sums.view(np.int64)))
+        return Deferred(device, words, scales)

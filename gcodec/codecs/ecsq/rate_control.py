@@ -124,7 +124,7 @@ def layout_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
     sample = some_rows(x, layouts[0].width, table_choice.SAMPLE)
     symbols = empty_beside(sample.size, np.uint8, sample)
     scalar_quantize.plain_levels(sample, np.float32(step), symbols)
-    return best_matrix(symbols, layouts, x.size // sample.size).matrix
+    return best_matrix(symbols, layouts, x.size // sample.size)
 
 
 def check_step(top: float, step: float) -> None:

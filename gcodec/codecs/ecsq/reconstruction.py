@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.codecs.ecsq.filter_transform import FilterTransform, InverseInPlace
+from gcodec.entropy.coder import into
 from gcodec.entropy.context import models
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.outliers import Outliers
@@ -187,14 +188,11 @@ def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, n
     ------
     FormatError
     """
-    out, (places, symbols) = empty_beside(n, np.uint8, string.data), string.exceptions
-
-    def take(at: int, part: np.ndarray) -> None:
-        out[at : at + part.size] = part
-
-    string.read(take)
-    known = symbols < models.least_escape(string.with_trellis)
-    coded = np.where(known, symbols, models.escapes(symbols, string.with_trellis))
+    out, (places, symbols) = empty_beside(n, np.uint8, string.span.data), string.outliers
+    string.read(into(out))
+    with_trellis = string.symbols.with_trellis
+    known = symbols < models.least_escape(with_trellis)
+    coded = np.where(known, symbols, models.escapes(symbols, with_trellis))
     replace(out, places, coded)
     return out, symbols[~known], None if device_of(out) is None else places[~known]
 
@@ -267,8 +265,8 @@ class Reconstruction(NamedTuple):
         """
         # No symbol need be kept: each range is dequantised where it is read.
         stop, points = start + values.size, self._of_symbols()
-        inside = string.exceptions.within(start, stop)
-        exceptions = Outliers(*(part[inside] for part in string.exceptions))
+        inside = string.outliers.within(start, stop)
+        exceptions = Outliers(*(part[inside] for part in string.outliers))
         beyond, sure = self._of(exceptions.symbols), self._are_small(exceptions.symbols)
         if not sure and not np.isfinite(beyond).all():
             raise Corrupt("a value passes float32")

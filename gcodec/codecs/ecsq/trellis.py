@@ -186,7 +186,7 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
         lane_order.to_turns(path, _LANES, in_turns)
         models = class_turns.copy()
         trellis.add_quantisers(in_turns, _LANES, models)
-        nbits = trellis.symbols_nbits(in_turns, models, table.costs(), rans.POINT)
+        nbits = trellis.symbols_nbits(in_turns, models, table.costs, rans.POINT)
         return reconstruction.squares_of(errors) + _LAMBDA * nbits
 
     return min(trellis_tables.statics(), key=lagrangian)
@@ -194,7 +194,7 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
 
 def _prices(table: TrellisTable) -> np.ndarray:
     """Return λ times the bits of each level, in squares of half a step."""
-    return (table.costs() * (_LAMBDA / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
+    return (table.costs * (_LAMBDA / 2.0**rans.POINT)).astype(np.float32).reshape(-1)
 
 
 def _search(

@@ -33,11 +33,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor, check_corrected, empty_like_shape, nonfinite_error
+from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.minifloat import codebooks, coding_choice, describe
 from gcodec.codecs.minifloat import payload as payload_coding
 from gcodec.codecs.minifloat.gennorm import RULES, Rule
+from gcodec.codecs.minifloat.payload import CodeString
 from gcodec.codecs.minifloat.scale_search import (
     NO_FACTORS,
     Scales,
@@ -46,14 +48,14 @@ from gcodec.codecs.minifloat.scale_search import (
     read_factors,
     searched,
 )
-from gcodec.entropy.word_string import ignore
+from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
-from gcodec.kernels.quantize import minifloat, minifloat_tensor
+from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
-from gcodec.payload import Payload, Undecided, array_of
+from gcodec.kernels.quantize.minifloat import per_byte
+from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime.deferred import Deferred, mapped, require
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
@@ -220,7 +222,7 @@ class MiniFloatCodec(Codec):
         check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
         how = Scales.of(scale, 0, NO_FACTORS).one, self._format
-        codes = minifloat_tensor.quantize_residual(values, residual, decay, *how, out)
+        codes = minifloat.quantize_tensor_residual(values, residual, decay, *how, out)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._shape_of(n))
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
@@ -258,7 +260,7 @@ class MiniFloatCodec(Codec):
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         symbols = self._quantize(values, seed, prior)
 
         def refill(nbytes: int) -> None:
@@ -268,34 +270,33 @@ class MiniFloatCodec(Codec):
 
         return self._packed(symbols, drainable(symbols.codes, refill))  # which nobody else reads
 
-    def _pack(self, symbols: MiniFloatSymbols) -> Payload | Undecided:
+    def _pack(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
         return self._packed(symbols, symbols.codes)
 
     def _packed(
         self, symbols: MiniFloatSymbols, codes: np.ndarray | Drainable
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         """Return the message of symbols, given the array of their codes, maybe a `Drainable`."""
         _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
         # What a device has is put into a payload when there is one.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
-        how = self.table, shape or (n,), lead
-        if self.code == "auto":
-            found = payload_coding.choose(codes, n, self._format, *how)
-            return found.undecided(partial(self._message, symbols))
-        made = payload_coding.write(codes, n, self._format, self.code, *how)
-        return self._message(symbols, made)
+        strings = payload_coding.write(
+            codes, n, self._format, self.code, self.table, shape or (n,), lead
+        )
+        return strings.map(partial(self._message, symbols))
 
-    def _message(self, symbols: MiniFloatSymbols, made: payload_coding.Written) -> Payload:
+    def _message(self, symbols: MiniFloatSymbols, coded_as: payload_coding.CodedAs) -> Payload:
         scale, factors = symbols.scale, symbols.factors
+        code, book, written = coded_as
         if device_of(factors) is not None:
-            array_of(made.data)[: factors.size] = factors
+            array_of(written.data)[: factors.size] = factors
         # The codec gets with the message what a device has yet to tell.
-        told: dict[str, Any] = {"scale": scale, "table": mapped(_table_name, made.book)}
+        told: dict[str, Any] = {"scale": scale, "table": mapped(_table_name, book)}
         known = {key: value for key, value in told.items() if type(value) is not Deferred}
-        codec = self.replaced(code=made.code, **known)
+        codec = self.replaced(code=code, **known)
         scalars = told | {key: getattr(codec, key) for key in known}
-        return Payload(codec, scalars, made.data, made.nbits, made.seek)
+        return Payload(codec, scalars, *written)
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
         fmt = self._format
@@ -326,7 +327,7 @@ class MiniFloatCodec(Codec):
         # No code need be kept: each range is dequantised where it is read.
         fmt, string = self._format, self._string(payload, n)
         scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
-        values = empty_like_shape(n) if out is None else out
+        values = empty_beside(n, np.float32, None) if out is None else out
         stream = minifloat.streams(values, fmt)
 
         def take(at: int, part: np.ndarray) -> None:
@@ -336,16 +337,13 @@ class MiniFloatCodec(Codec):
         string.read(take)
         return values
 
-    def _string(self, payload: Payload, n: int) -> payload_coding.CodedPayload:
-        """Return the payload of an entropy code, its table read and its length looked at."""
+    def _string(self, payload: Payload, n: int) -> CodeString:
+        """Open the string of an entropy code."""
         self._check_table(payload)
-        check_padding(payload.data, payload.nbits)
+        span = BitSpan.of(payload)
         book = self.table if isinstance(self.table, int) else None
-        first = self._factors(payload, n).size
-        where = payload.data[first:], payload.nbits - 8 * first
-        return payload_coding.CodedPayload.of(
-            *where, n, self._format, self.code, book, payload.seek
-        )
+        span = span.after(8 * self._factors(payload, n).size)
+        return CodeString.open(span, n, self._format, self.code, book)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         scale, count = cast(float, self.scale), blocks(n, self.block)
@@ -367,7 +365,7 @@ class MiniFloatCodec(Codec):
             return super()._bare_nbits(n, data, scalars)
         payload = Payload(self, scalars, data, 8 * data.size)
         string = self._string(payload, n)
-        return 8 * blocks(n, self.block) + string.read(ignore, bits_follow=True)
+        return string.read(ignore, bits_follow=True)
 
 
 def _table_name(book: int | None) -> int | str:

@@ -16,7 +16,7 @@ from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Tel
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 
 
 def factors(
@@ -49,29 +49,27 @@ def codes(
     scales : Scales
     """
     values = _Values(fmt, scales)
+    tell = cast(Tell, values.codes)
     if code == "none":
-        yield from walk.fields("level", "code", fmt.width, n, values.singles)
-        walk.finish()
-        return
-    if code == "context":
-        yield from context_string(walk, "level", "code", n, values.folded, largest=2 * fmt.top + 1)
-        walk.finish()
-        return
-    planes, tell = walk.at, cast(Tell, values.singles)
-    if code == "planes":
-        yield from _planes(walk, n, fmt)
-        tell = values.exponents(walk.data, planes)
-    pairs = coding_choice.is_paired(fmt, code)
-    if pairs:
-        tell = values.pairs(n)
-    coder, coded = coding_choice.KINDS[code], payload.coded(n, fmt, code)
-    if book is None:
-        alphabet = coding_choice.alphabet(fmt, code)
-        found = yield from tabled.table(walk, coder, alphabet, coded, values.meaning(code, pairs))
+        yield from walk.fields("level", "code", fmt.width, n, tell)
+    elif code == "context":
+        largest = 2 * fmt.top + 1
+        yield from context_string(walk, "level", "code", n, values.folded, largest=largest)
     else:
-        found = coding_choice.static(fmt, code, book) if coded.words else None
-    name = "exponent" if code == "planes" else "pair" if pairs else "code"
-    yield from tabled.string(walk, found, "level", name, coded.words, tell)
+        name, planes = "code", walk.at
+        if code == "planes":
+            yield from _planes(walk, n, fmt)
+            name, tell = "exponent", values.exponents(walk.data, planes)
+        pairs = coding_choice.is_paired(fmt, code)
+        if pairs:
+            name, tell = "pair", values.pairs(n)
+        coder, coded = coding_choice.KINDS[code], payload.coded(n, fmt, code)
+        if book is None:
+            alphabet, meaning = coding_choice.alphabet(fmt, code), values.meaning(code, pairs)
+            table = yield from tabled.table(walk, coder, alphabet, coded, meaning)
+        else:
+            table = coding_choice.static(fmt, code, book) if coded.words else None
+        yield from tabled.string(walk, table, "level", name, coded.words, tell)
     walk.finish()
 
 
@@ -96,66 +94,19 @@ def _planes(walk: FieldWalker, n: int, fmt: MiniFloat) -> Iterator[FieldSpan]:
 
 
 class _Values:
-    """Tells what codes are, and what they decode to."""
+    """Describes codes, and the values that they decode to."""
 
     def __init__(self, fmt: MiniFloat, scales: Scales) -> None:
         self._fmt, self._scales = fmt, scales
         self._sign = 1 << fmt.width - 1
         self._magnitudes = fmt.magnitudes()
 
-    def singles(self, at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-        """Tell codes from element `at` on."""
-        return self._told(at, codes, codes)
-
-    def folded(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        """Tell symbols of which the lowest bit is the sign, from element `at` on."""
-        codes = symbols >> 1 | (symbols & 1) * self._sign
-        return self._told(at, codes, symbols)
-
-    def exponents(self, data: np.ndarray, planes: int) -> Tell:
-        """Return what tells exponents, given where signs and mantissas begin."""
-        mantissa = self._fmt.mantissa
-
-        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-            width = 1 + mantissa
-            plane = read_fields(data, planes + at * width, width, symbols.size)
-            codes = symbols.astype(np.int64) << mantissa
-            codes |= plane & (1 << mantissa) - 1 | plane >> mantissa << self._fmt.width - 1
-            return self._told(at, codes, symbols)
-
-        return tell
-
-    def pairs(self, n: int) -> Tell:
-        """Return what tells pairs of the codes of n elements."""
-
-        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-            both = np.stack([symbols >> 4, symbols & 15], axis=1).reshape(-1)
-            each = self._told(2 * at, both, both)
-            for number, symbol in enumerate(symbols.tolist(), at):
-                one, other = next(each), next(each)
-                if 2 * number + 1 == n and symbol & 15:
-                    raise Corrupt("the code behind the last element is not zero")
-                decoded = (one.decoded + other.decoded)[: n - 2 * number]
-                meaning = f"codes {self._text(symbol >> 4)}, {self._text(symbol & 15)}"
-                yield FieldValue(symbol, meaning, element=2 * number, decoded=decoded)
-
-        return tell
-
-    def meaning(self, code: str, pairs: bool) -> tabled.Meaning:
-        """Return what tells the symbols of a table."""
-        if code == "planes":
-            return lambda symbol: f"exponent {symbol}"
-        if pairs:
-            return lambda symbol: f"codes {self._text(symbol >> 4)}, {self._text(symbol & 15)}"
-        return lambda symbol: f"code {self._text(symbol)}"
-
-    def _text(self, code: int) -> str:
-        magnitude = code & self._sign - 1
-        return f"-{magnitude}" if code & self._sign else f"{magnitude}"
-
-    def _told(self, at: int, codes: np.ndarray, symbols: np.ndarray) -> Iterator[FieldValue]:
-        found = self._decoded(at, codes).tolist()
-        parts = zip(codes.tolist(), symbols.tolist(), found, strict=True)
+    def codes(
+        self, at: int, codes: np.ndarray, symbols: np.ndarray | None = None
+    ) -> Iterator[FieldValue]:
+        """Describe codes from element `at` on, and the symbols that stand for them."""
+        shown, values = codes if symbols is None else symbols, self._decoded(at, codes)
+        parts = zip(codes.tolist(), shown.tolist(), values.tolist(), strict=True)
         for element, (code, symbol, value) in enumerate(parts, at):
             magnitude = code & self._sign - 1
             if magnitude > self._fmt.top or code == self._sign:
@@ -163,15 +114,60 @@ class _Values:
             meaning = f"code {self._text(code)}, {self._magnitudes[magnitude]:g}"
             yield FieldValue(symbol, meaning, element=element, decoded=(value,))
 
+    def folded(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+        """Describe symbols of which the lowest bit is the sign, from element `at` on."""
+        return self.codes(at, symbols >> 1 | (symbols & 1) * self._sign, symbols)
+
+    def exponents(self, data: np.ndarray, planes: int) -> Tell:
+        """Return a describer of exponents, given the bit where signs and mantissas begin."""
+        mantissa = self._fmt.mantissa
+
+        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+            width = 1 + mantissa
+            plane = read_fields(data, planes + at * width, width, symbols.size)
+            codes = symbols.astype(np.int64) << mantissa
+            codes |= plane & (1 << mantissa) - 1 | plane >> mantissa << self._fmt.width - 1
+            return self.codes(at, codes, symbols)
+
+        return tell
+
+    def pairs(self, n: int) -> Tell:
+        """Return a describer of pairs of the codes of n elements."""
+
+        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+            both = np.stack([symbols >> 4, symbols & 15], axis=1).reshape(-1)
+            codes = self.codes(2 * at, both)
+            for number, symbol in enumerate(symbols.tolist(), at):
+                first, second = next(codes), next(codes)
+                if 2 * number + 1 == n and symbol & 15:
+                    raise Corrupt("the code behind the last element is not zero")
+                decoded = (first.decoded + second.decoded)[: n - 2 * number]
+                yield FieldValue(symbol, self._pair(symbol), element=2 * number, decoded=decoded)
+
+        return tell
+
+    def meaning(self, code: str, pairs: bool) -> tabled.Meaning:
+        """Return a describer of the symbols of a table."""
+        if code == "planes":
+            return "exponent {}".format
+        return self._pair if pairs else lambda symbol: f"code {self._text(symbol)}"
+
+    def _text(self, code: int) -> str:
+        magnitude = code & self._sign - 1
+        return f"-{magnitude}" if code & self._sign else f"{magnitude}"
+
+    def _pair(self, symbol: int) -> str:
+        return f"codes {self._text(symbol >> 4)}, {self._text(symbol & 15)}"
+
     def _decoded(self, at: int, codes: np.ndarray) -> np.ndarray:
-        """Return the float32 numbers of codes from element `at` on."""
-        held = codes.astype(np.uint8)
+        """Return the float32 values of codes from element `at` on."""
+        packed = codes.astype(np.uint8)
         if per_byte(self._fmt) == 2:
-            held = pack_fields(held, FieldLayout(4))
-        one, block, each = self._scales
+            packed = pack_fields(packed, FieldLayout(4))
+        scale, block, each = self._scales
         if block:
-            last = each.size * block - 1  # what only fills up a pair is of no block
+            last = each.size * block - 1  # a code that only fills up a pair belongs to no block
             each = each[np.minimum(np.arange(at, at + codes.size), last) // block]
         out = np.empty(codes.size, np.float32)
-        Scales(one, int(block > 0), each).dequantize(held, 0, self._fmt, out)
+        Scales(scale, int(block > 0), each).dequantize(packed, 0, self._fmt, out)
         return out

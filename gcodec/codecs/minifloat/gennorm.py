@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.arrays.sampling import sample
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram

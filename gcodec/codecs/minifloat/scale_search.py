@@ -1,24 +1,31 @@
-"""The scales of a tensor of minifloats: one for all elements, or one for each block of them."""
+"""The scales of a tensor of minifloats: one for all elements, and a factor for each block."""
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import check_top
-from gcodec.arrays.sampling import sample
-from gcodec.codecs.minifloat.gennorm import ENOUGH, Rule, scale_of
+from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.sampling import runs_of, sample
+from gcodec.codecs.minifloat import gennorm
+from gcodec.codecs.minifloat.gennorm import ENOUGH, RULES, SMALL_SAMPLE, Rule, scale_of
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.reduce import max_abs_bits
-from gcodec.kernels.quantize import block_scales, minifloat, minifloat_tensor
+from gcodec.kernels.quantize import (
+    block_scales,
+    minifloat,
+    scale_search_cuda,
+)
 from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.payload import Payload
-from gcodec.runtime import pool
+from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, single
-from gcodec.runtime.device import device_of, dispatched, host
+from gcodec.runtime.device import device_of, host
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import aligned_empty, empty_beside
 from gcodec.wire.kinds import binary32
@@ -27,17 +34,18 @@ NO_FACTORS, NO_SCALES = np.empty(0, np.uint8), np.empty(0, np.float32)
 
 _ONE = np.float32(1)
 _PART = 1 << 14  # elements that stay in a cache while they are divided or multiplied
+_ROOTS = 24  # repeated square roots of 2 in the tables of a rule
 
 
 class Scales(NamedTuple):
-    """What elements are divided by before they are coded.
+    """The numbers by which elements are divided before they are rounded to minifloats.
 
     Attributes
     ----------
-    one : float32 or Later
+    one : float32 or Deferred
         The scale of the tensor.
     block : int
-        Elements of a block; 0 where there are none.
+        Number of elements of a block; 0 without blocks.
     each : float32 array
         The scale of each block.
     """
@@ -48,28 +56,28 @@ class Scales(NamedTuple):
 
     @classmethod
     def of(cls, scale: Any, block: int, factors: np.ndarray) -> Scales:
-        """Make them of the scale, whose sign does not matter, and the bytes of the blocks.
+        """Return the scales for a tensor's scale, whose sign is ignored, and factors of blocks.
 
-        What a device has yet to tell is not negative.
+        A deferred scale must not be negative.
         """
         one = single(scale if type(scale) is Deferred else abs(scale))
         return cls(one, block, scales_of(one, factors) if block else NO_SCALES)
 
     def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
-        """Return the codes of a tensor, and whether all of it is finite; see `quantize`."""
+        """Return the codes of a tensor, and whether all values are finite; see `quantize`."""
         if not self.block:
-            return minifloat_tensor.quantize(x, self.one, fmt)
-        if device_of(x) is not None:  # which has room for all at once
-            room = empty_beside(x.size, np.float32, x)
-            ratios = block_scales.divide(x, 0, self.block, self.each, room)
-            return minifloat_tensor.quantize(ratios, _ONE, fmt)
+            return minifloat.quantize_tensor(x, self.one, fmt)
+        if device_of(x) is not None:  # a device has memory for all ratios at once
+            ratios = empty_beside(x.size, np.float32, x)
+            ratios = block_scales.divide(x, 0, self.block, self.each, ratios)
+            return minifloat.quantize_tensor(ratios, _ONE, fmt)
         out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
         return out, self.quantize_first(x, fmt, out)
 
     def quantize_first(self, x: np.ndarray, fmt: MiniFloat, out: np.ndarray) -> bool:
-        """Write the codes of the first elements to `out`, on the threads of the pool.
+        """Write the codes of the first elements to `out`, and return whether all are finite.
 
-        Return whether all are finite. If they end within a byte, they must be all elements.
+        Work runs on the threads of the pool. Only codes of all elements may end within a byte.
         """
 
         def task(start: int, stop: int) -> bool:
@@ -81,13 +89,13 @@ class Scales(NamedTuple):
     def dequantize_all(
         self, codes: np.ndarray, fmt: MiniFloat, out: np.ndarray, add: np.float32 | None = None
     ) -> None:
-        """Dequantise a tensor, on the threads of the pool; see `dequantize`."""
+        """Dequantize a tensor on the threads of the pool; see `dequantize`."""
         if not self.block:
-            minifloat_tensor.dequantize(codes, self.one, fmt, out, add)
+            minifloat.dequantize_tensor(codes, self.one, fmt, out, add)
             return
         if device_of(out) is not None:
             values = empty_beside(out.size, np.float32, out)
-            minifloat_tensor.dequantize(codes, _ONE, fmt, values)
+            minifloat.dequantize_tensor(codes, _ONE, fmt, values)
             block_scales.multiply(values, 0, self.block, self.each, out, add)
             return
 
@@ -98,7 +106,7 @@ class Scales(NamedTuple):
         pool.run(task, out.size, BLOCK)
 
     def quantize(self, x: np.ndarray, first: int, fmt: MiniFloat, out: np.ndarray) -> bool:
-        """Quantise elements from number `first` on; see `kernels.minifloat.quantize`.
+        """Quantize the elements that start at index `first`; see `minifloat.quantize`.
 
         With blocks, all elements must be finite.
         """
@@ -106,10 +114,10 @@ class Scales(NamedTuple):
             return minifloat.quantize(x, self.one, fmt, out)
         room = np.empty(min(_PART, x.size), np.float32)
         for at in range(0, x.size, _PART):
-            some = x[at : at + _PART]
-            ratios = block_scales.divide(some, first + at, self.block, self.each, room)
-            part = minifloat.part_of(out, at, at + some.size, fmt)
-            minifloat.quantize(ratios, _ONE, fmt, part)
+            values = x[at : at + _PART]
+            ratios = block_scales.divide(values, first + at, self.block, self.each, room)
+            codes = minifloat.part_of(out, at, at + values.size, fmt)
+            minifloat.quantize(ratios, _ONE, fmt, codes)
         return True
 
     def dequantize(
@@ -122,35 +130,35 @@ class Scales(NamedTuple):
         *,
         stream: bool = False,
     ) -> None:
-        """Dequantise elements from number `first` on; see `kernels.minifloat.dequantize`."""
+        """Dequantize the elements that start at index `first`; see `minifloat.dequantize`."""
         if not self.block:
             minifloat.dequantize(codes, self.one, fmt, out, add, stream=stream)
             return
         room = np.empty(min(_PART, out.size), np.float32)
         for at in range(0, out.size, _PART):
-            some = out[at : at + _PART]
-            values = some if add is None else room[: some.size]
-            part = minifloat.part_of(codes, at, at + some.size, fmt)
+            target = out[at : at + _PART]
+            values = target if add is None else room[: target.size]
+            part = minifloat.part_of(codes, at, at + target.size, fmt)
             minifloat.dequantize(part, _ONE, fmt, values)
-            block_scales.multiply(values, first + at, self.block, self.each, some, add)
+            block_scales.multiply(values, first + at, self.block, self.each, target, add)
 
 
 def blocks(n: int, block: int) -> int:
-    """Return how many blocks n elements have."""
+    """Return the number of blocks of n elements; 0 without blocks."""
     return -(-n // block) if block else 0
 
 
-@dispatched("gcodec.codecs.minifloat.scale_search_cuda")
 def searched(
-    values: np.ndarray,
+    values: Array,
     fmt: MiniFloat,
     rule: Rule,
-    residual: np.ndarray | None = None,
+    residual: Array | None = None,
     decay: np.float32 | None = None,
-) -> float:
+) -> Any:
     """Find the scale of a tensor, or of its sum with a multiple of the residual.
 
-    It is that of a sample of a large tensor, or of all where most elements are 0.
+    The scale of a large tensor is that of a sample, unless most elements of the sample are 0. On a
+    device it is a `Deferred` with the same bits, and non-finite values are not detected.
 
     Parameters
     ----------
@@ -159,39 +167,84 @@ def searched(
     rule : "histogram", "gennorm" or "co3"
     residual : (n,) float32 array, optional
     decay : float32, optional
+        Factor of the residual.
+
+    Returns
+    -------
+    float or Deferred
     """
-    both = (values,) if residual is None else (values, residual)
-    found = tuple(map(sample, both))
-    if found[0].size < values.size and np.count_nonzero(found[0].view(np.int32)) < ENOUGH:
-        found = both
-    some = found[0] if decay is None else arithmetic.corrected(found[0], found[1], decay)
-    return binary32(scale_of(some, fmt, rule))
+    if device_of(values) is not None:
+        return _searched_on_device(values, fmt, rule, residual, decay)
+    tensors = (values,) if residual is None else (values, residual)
+    parts = tuple(map(sample, tensors))
+    if parts[0].size < values.size and np.count_nonzero(parts[0].view(np.int32)) < ENOUGH:
+        parts = tensors
+    part = parts[0] if decay is None else arithmetic.corrected(parts[0], parts[1], decay)
+    return binary32(scale_of(part, fmt, rule))
+
+
+def _searched_on_device(
+    values: Array, fmt: MiniFloat, rule: Rule, residual: Array | None, decay: np.float32 | None
+) -> Deferred:
+    part, whole = sample(values), values
+    nonzero = scale_search_cuda.nonzero_of(part)
+    if residual is not None and decay is not None:
+        part = arithmetic.corrected(part, sample(residual), decay)
+        if part.size == values.size:
+            whole = part
+        else:
+            whole = scale_search_cuda.all_corrected(values, residual, decay, nonzero)
+    runs = np.empty(0, np.int64)
+    if part.size > SMALL_SAMPLE[0]:
+        runs = np.concatenate([runs_of(each.size, *SMALL_SAMPLE) for each in (part, whole)])
+    tables = _rule_tables(fmt, rule)
+    return scale_search_cuda.search(part, whole, nonzero, runs, SMALL_SAMPLE[1], tables)
+
+
+@functools.cache
+def _rule_tables(fmt: MiniFloat, rule: Rule) -> scale_search_cuda.Rule:
+    """Return a rule with the tables that its kernels read."""
+    ladder, roots = gennorm.ladder_of(fmt), [math.sqrt(2.0)]
+    while len(roots) < _ROOTS:
+        roots.append(math.sqrt(roots[-1]))
+    scales = "alphas" if rule == "co3" else f"scales {fmt.format} {fmt.style}"
+    rows: list[Any] = [gennorm.row("ratios"), gennorm.row("betas"), gennorm.inverse_betas()]
+    rows += [gennorm.row(scales), roots, gennorm.fractions(), gennorm.steps_near_one()]
+    return scale_search_cuda.Rule(
+        RULES.index(rule),
+        np.concatenate([np.array(row, np.float64) for row in rows]),
+        np.concatenate(ladder[1:4]),
+        float(ladder.levels[1]),
+        float(ladder.levels[-1]),
+        gennorm.most_of(ladder),
+        ladder.mantissa,
+    )
 
 
 def found_for(
     values: np.ndarray, block: int, fmt: MiniFloat, scale: float | str
 ) -> tuple[float, np.ndarray]:
-    """Find the scale, unless it is given as a number, and the bytes of the blocks.
+    """Find the scale of a tensor with blocks, unless it is a number, and the factors of blocks.
 
     Parameters
     ----------
     values : (n,) float32 array
     block : int
+        Number of elements of a block.
     fmt : MiniFloat
     scale : float or str
 
     Returns
     -------
-    scale : float
-        By which the largest magnitude becomes about the last level, or what was given.
+    scale : float or Deferred
+        The number, or the scale that brings the largest magnitude to about the last level.
     factors : (ceil(n / block),) uint8 array
+        On the device of the values.
 
     Raises
     ------
     ParameterError
-        For NaN and Inf.
-
-    On a device both stay there.
+        If a value is NaN or Inf.
     """
     top_bits, top = max_abs_bits(values), fmt.magnitudes()[-1]
     check_top(top_bits, values)
@@ -202,12 +255,12 @@ def found_for(
 
 
 def read_factors(payload: Payload, n: int, scale: float, block: int, fmt: MiniFloat) -> np.ndarray:
-    """Return the bytes of blocks, at the start of a payload.
+    """Return the factors of blocks, which are the first bytes of a payload.
 
     Raises
     ------
     FormatError
-        If they are not there, or if a code may stand for what passes float32.
+        If the payload is too short, or if a scale takes a code beyond the range of float32.
     """
     count = blocks(n, block)
     if not count:

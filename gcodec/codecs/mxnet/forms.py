@@ -1,51 +1,76 @@
-"""The forms of a message of two-bit codes besides that of MXNet, and the shortest of all.
+"""Forms of a message of two-bit codes besides MXNet's own, and the selection of the shortest.
 
-Each is made of the message in MXNet's own form, whose data are the codes: it has the same codec
-and scalars but for what tells the form.
+Each form is made of the message in MXNet's own form, whose data are the codes: it has the same
+scalars, and the same codec but for the parameters that name the form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from gcodec.entropy import positions as position_coding
+from gcodec.entropy.coder import Written
 from gcodec.entropy.context import symbol_coder
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.pack import unpack_fields
+from gcodec.kernels.bits.sent_codes_cuda import listed
 from gcodec.kernels.quantize.threshold import TWO_BIT
-from gcodec.payload import Payload, Undecided
-from gcodec.runtime.device import dispatched
-from gcodec.runtime.memory import Drainable, drainable
+from gcodec.payload import Payload, Selection
+from gcodec.runtime import Array
+from gcodec.runtime.device import device_of
+from gcodec.runtime.memory import drainable
 
 
 def sparse(dense: Payload, sent: tuple[np.ndarray, np.ndarray], n: int, index: str) -> Payload:
-    """Return the message of signs and positions, given what `sent_codes.sent` finds."""
+    """Return the message of the signs and positions that `sent_codes.sent` returns."""
     positions, signs = sent
-    written = position_coding.write(positions, n, index, (signs, positions.size))
-    codec = dense.codec.replaced(form="sparse", index=written.code)
-    return Payload(codec, {**dense.scalars, "count": positions.size}, *written[1:])
+    index, written = position_coding.write(positions, n, index, (signs, positions.size))
+    codec = dense.codec.replaced(form="sparse", index=index)
+    return Payload(codec, {**dense.scalars, "count": positions.size}, *written)
 
 
-def classed(dense: Payload, made: symbol_coder.Written) -> Payload:
-    """Return the message of a string by class."""
-    return Payload(dense.codec.replaced(form="context"), dense.scalars, *made)
+def classed(dense: Payload, string: Written) -> Payload:
+    """Return the message of a context string."""
+    return Payload(dense.codec.replaced(form="context"), dense.scalars, *string)
 
 
-def symbols_of(codes: np.ndarray, n: int) -> np.ndarray | Drainable:
-    """Return the symbols of such a string, to be written once."""
-    made: np.ndarray | Drainable = drainable(sent_codes.turned(unpack_fields(codes, n, TWO_BIT)))
-    return made
+def symbols_of(codes: Array, n: int) -> Any:
+    """Return the symbols of a context string: a `Drainable`, or an array on a device."""
+    return drainable(sent_codes.turned(unpack_fields(codes, n, TWO_BIT)))
 
 
-@dispatched("gcodec.codecs.mxnet.forms_cuda")
 def shortest(
-    codes: np.ndarray, dense: Payload, n: int, shape: tuple[int, ...], index: str
-) -> Payload | Undecided:
-    """Return the message of the shortest form, the first of equals, but for sparse ones."""
-    made = sparse(dense, sent_codes.sent(codes), n, index)
-    if made.nbits >= dense.nbits:
-        made = dense
-    given = symbols_of(codes, n), shape, BitString()
-    string = symbol_coder.write_shorter(*given, made.nbits)
-    return made if string is None else classed(dense, string)
+    codes: Array, dense: Payload, n: int, shape: tuple[int, ...], index: str
+) -> Payload | Selection[Payload]:
+    """Return the message of the shortest form, the first of equals in the order dense, sparse.
+
+    A context string must be shorter than both. A device writes it in any case, since the host
+    writes the sparse form, and can compare the three only when the device is done.
+    """
+    if device_of(codes) is None:
+        exact = _shorter(dense, sparse(dense, sent_codes.sent(codes), n, index))
+        string = symbol_coder.write_shorter(symbols_of(codes, n), shape, BitString(), exact.nbits)
+        return exact if string is None else classed(dense, string)
+    if not n:
+        return dense
+    symbols = symbols_of(codes, n)
+    planned = symbol_coder.plan(symbols, shape)
+    context = classed(dense, symbol_coder.write_planned(planned, symbols, BitString(), n))
+    estimate: Any = planned.nbits
+    sent = listed(codes)
+
+    def select(payload: Callable[[int], Payload]) -> Payload:
+        exact = _shorter(payload(0), sparse(payload(0), sent(), n, index))
+        if exact.nbits <= symbol_coder.SHORTEST or int(estimate) >= exact.nbits:
+            return exact
+        return min(exact, payload(1), key=lambda payload: payload.nbits)
+
+    return Selection([dense, context], select, (estimate,))
+
+
+def _shorter(dense: Payload, other: Payload) -> Payload:
+    return other if other.nbits < dense.nbits else dense

@@ -1,11 +1,12 @@
 """mxnet-1bit: the 1-bit gradient compression of Apache MXNet, byte for byte.
 
-Per element v = x (+ residual): 1 and x̂ = 1 where v > t, 0 and x̂ = −1 else; t only moves the cut.
-The first element is in the most significant bit of the first byte; zero bits fill the last 4-byte
-word. The original's message carries neither n nor t. Bits per element: 1.
+For each element v = x (+ residual), the code is 1 and x̂ = 1 if v > t; otherwise the code is 0 and
+x̂ = −1. The threshold t only moves the cut. The first element is in the most significant bit of the
+first byte; zero bits fill the last 4-byte word. MXNet's message contains neither n nor t. Bits per
+element: 1.
 
-NaN reaches no threshold (code 0) and stays in the residual; ±Inf is sent as ±1 at every step and
-stays in the residual. So did the original, and no step here casts a NaN.
+NaN has the code 0 and stays in the residual; ±Inf is sent as ±1 at every step and stays in the
+residual. MXNet does the same, and no step here casts a NaN.
 
 Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 2.0.0b1.
 """
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.inspect.packed import lookup, packed
 from gcodec.inspect.walker import FieldSpan, FieldWalker
@@ -31,11 +32,12 @@ from gcodec.wire.params import param
 
 
 class OneBitSymbols(NamedTuple):
-    """Packed codes.
+    """The packed codes of a tensor.
 
     Attributes
     ----------
     codes : (4·ceil(n / 32),) uint8 array
+        One bit per element.
     """
 
     codes: np.ndarray
@@ -43,12 +45,12 @@ class OneBitSymbols(NamedTuple):
 
 @register(id=4, name="mxnet-1bit")
 class MXNet1Bit(Codec):
-    """MXNet's 1-bit quantiser: the sign of x − t, decoded to ±1.
+    """MXNet's 1-bit quantizer: the sign of x − t, decoded to ±1.
 
     Parameters
     ----------
     threshold : float
-        Any number. It only moves the cut: decoding needs no threshold.
+        Values above the threshold are sent as 1, others as −1. Decoding does not need it.
     """
 
     keeps_nonfinite = True
@@ -60,7 +62,7 @@ class MXNet1Bit(Codec):
     )
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of n codes in whole words."""
+        """Return the bits of n codes in whole 4-byte words."""
         return 8 * ONE_BIT.nbytes(n)
 
     def _quantize(

@@ -1,20 +1,20 @@
 """mxnet-2bit: the 2-bit gradient compression of Apache MXNet, byte for byte.
 
-Per element v = x (+ residual): code 11 and x̂ = t where v ≥ t; 10 and x̂ = −t where v ≤ −t; 00 and
-x̂ = 0 else. The first element is in the most significant bits of the first byte; zero bits fill
-the last 4-byte word. The original's message carries neither n nor t. Bits per element: 2.
+For each element v = x (+ residual), the code is 11 and x̂ = t if v ≥ t; 10 and x̂ = −t if v ≤ −t;
+otherwise 00 and x̂ = 0. The first element is in the most significant bits of the first byte; zero
+bits fill the last 4-byte word. MXNet's message contains neither n nor t. Bits per element: 2.
 
-``form=sparse``, for tensors of which few elements are sent, is gcodec's own; MXNet's guide leaves
-it to the future. One bit string, MSB first: for each sent element, 1 where it is −t; then their
-positions, in an index code (`gcodec.entropy.positions`). How many are sent is a scalar.
-``form=context`` is gcodec's own too: the string of `gcodec.entropy.context.coder`, of 0 for 0, 2
-for t and 3 for −t.
+``form=sparse``, for tensors with few sent elements, is gcodec's own; MXNet's guide leaves it to
+the future. It is one bit string, MSB first: a bit for each sent element, 1 for −t; then the
+positions of these elements, in an index code (`gcodec.entropy.positions`). The number of sent
+elements is a scalar. ``form=context`` is gcodec's own, too: the string that
+`gcodec.entropy.context.coder` writes, with the symbols 0 for 0, 2 for t and 3 for −t.
 
-NaN reaches no threshold (code 00) and stays in the residual; ±Inf is sent as ±t at every
-step and stays in the residual; −0 is 0. So did the original, and no step here casts a NaN.
+NaN has the code 00 and stays in the residual; ±Inf is sent as ±t at every step and stays in the
+residual; −0 is 0. MXNet does the same, and no step here casts a NaN.
 
-Example: t = 0.5, x = (0.5, −0.5, 0.49, −0.7, 1.2) is ``e2 c0 00 00``, and sparse, with a
-map of bits, ``6d 80`` of which 9 bits count.
+Example: t = 0.5, x = (0.5, −0.5, 0.49, −0.7, 1.2) is ``e2 c0 00 00``; in the sparse form, with a
+bitmap of positions, it is ``6d 80``, 9 bits of which are valid.
 
 Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 1.9.1.
 """
@@ -24,18 +24,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import Tensor
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.mxnet import forms
 from gcodec.entropy import positions as position_coding
+from gcodec.entropy.coder import BitSpan, CodedString, ignore
 from gcodec.entropy.context import symbol_coder
-from gcodec.entropy.context.symbol_coder import SymbolString
 from gcodec.entropy.positions import IndexString
-from gcodec.entropy.word_string import ignore
 from gcodec.errors import ParameterError, Truncated
 from gcodec.inspect.contexts import context_string, each
 from gcodec.inspect.packed import lookup, packed, signs
@@ -44,7 +43,7 @@ from gcodec.inspect.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, dequantize
-from gcodec.kernels.bits.pack import check_length, check_padding, pack_fields, packer
+from gcodec.kernels.bits.pack import check_length, pack_fields, packer
 from gcodec.kernels.bits.sent_codes import turned
 from gcodec.kernels.numeric import arithmetic, convert, scatter
 from gcodec.kernels.numeric.reduce import sum_squares
@@ -55,7 +54,7 @@ from gcodec.kernels.quantize.threshold import (
     quantize_2bit,
     quantize_2bit_residual,
 )
-from gcodec.payload import Payload, Undecided
+from gcodec.payload import Payload, Selection
 from gcodec.runtime.deferred import Deferred, single, when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
@@ -65,24 +64,25 @@ from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
-_SMALLEST_TEXT = 1e-6  # the smallest number above zero that six decimals can tell
-# threshold=auto, as a multiple of the tensor's root mean square: on gradients of real training it
-# leaves the least error under feedback, and within 5 % of the least without.
+_SMALLEST_TEXT = 1e-6  # the smallest number above zero with six decimals
+# Multiple of the tensor's root mean square for threshold=auto. On gradients of real training it
+# has the least error under feedback, and an error within 5 % of the least without.
 _AUTO_RMS = 1.25
-_COUNT = Field("count", Integer(0, position_coding.MOST), "elements that are sent")
+_COUNT = Field("count", Integer(0, position_coding.MOST), "number of sent elements")
 
 
 class TwoBitSymbols(NamedTuple):
-    """Packed codes and the threshold.
+    """The packed codes and the threshold of a tensor.
 
     Attributes
     ----------
     codes : (4·ceil(n / 16),) uint8 array
+        Two bits per element.
     threshold : float
     n : int
-        Elements.
+        Number of elements.
     shape : tuple of int, optional
-        Of the tensor; None for a vector.
+        Shape of the tensor; None for a vector.
     """
 
     codes: np.ndarray
@@ -93,22 +93,23 @@ class TwoBitSymbols(NamedTuple):
 
 @register(id=3, name="mxnet-2bit")
 class MXNet2Bit(Codec):
-    """MXNet's 2-bit threshold quantiser.
+    """MXNet's 2-bit threshold quantizer.
 
     Parameters
     ----------
     threshold : float or "auto"
-        Above zero, and normal as float32 or inf. ``auto`` takes 1.25 times the root mean square of
-        each tensor: a fixed one sends nothing where gradients are means over the minibatch.
+        Threshold above zero, normal as float32 or inf. ``"auto"`` is 1.25 times the root mean
+        square of each tensor: a fixed threshold sends nothing if gradients are means over the
+        minibatch.
     server : {"no", "yes"}
-        Whether the decoder uses the threshold itself, or what an MXNet server reads from the
-        text of six decimals that it is sent.
+        Whether the decoder uses the threshold itself, or the number that an MXNet server reads
+        from a text with six decimals.
     form : {"dense", "sparse", "context", "auto"}
-        MXNet's own words; signs and positions of the elements that reach the threshold, where
-        these are few; or codes by what the scales of row and column lead to expect. ``auto`` takes
-        the shortest.
+        ``"dense"`` is MXNet's own message. ``"sparse"`` stores signs and positions of the elements
+        that reach the threshold. ``"context"`` codes each element by the scales of its row and
+        column. ``"auto"`` is the shortest of these.
     index : {"rice", "eliasfano", "bitmap", "rans", "huffman", "auto"}
-        What the positions of a sparse form are coded in; ``"auto"``: whichever is shortest.
+        Code for the positions of the sparse form. ``"auto"`` is the shortest.
     """
 
     keeps_nonfinite = True
@@ -123,7 +124,7 @@ class MXNet2Bit(Codec):
             words=("auto",),
         ),
         0.5,
-        "what is sent, and from where on; auto: 1.25 times the tensor's rms",
+        "least magnitude that is sent, and its value; auto: 1.25 times the tensor's rms",
         in_message=True,
     )
     server: str = param(
@@ -132,26 +133,26 @@ class MXNet2Bit(Codec):
     form: str = param(
         Choice("dense", "sparse", "context", unsent=("auto",)),
         "dense",
-        "a code for each element; signs and positions of those sent; codes by the scales of rows "
-        "and columns; auto: the shortest",
+        "dense: MXNet's codes; sparse: signs and positions of sent elements; context: codes by "
+        "the scales of rows and columns; auto: the shortest",
     )
     index: str = param(
         Choice(*position_coding.CODES, unsent=("auto",)),
         "rice",
-        "what positions of the sparse form are coded in",
+        "code for the positions of the sparse form",
     )
 
     def scalar_fields(self) -> tuple[Field, ...]:
-        """Return how many are sent, where the form is sparse."""
+        """Return the field of the number of sent elements, for the sparse form."""
         return () if self.form in ("dense", "context") else (_COUNT,)
 
     def check(self) -> None:
-        """Refuse a threshold that a server would read as zero."""
+        """Raise `ParameterError` if a server would read the threshold as zero."""
         if isinstance(self.threshold, float) and self._level == 0:
             raise ParameterError.of("threshold", self.threshold, "above 5e-7 with server=yes")
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of n codes in whole words, or of as many signs and positions."""
+        """Return the bits of n codes in whole words, or of n signs and positions if more."""
         dense = 8 * TWO_BIT.nbytes(n)
         if self.form == "context":
             return symbol_coder.longest_nbits(n)
@@ -161,19 +162,19 @@ class MXNet2Bit(Codec):
 
     @property
     def seek_blocks(self) -> Blocks | None:
-        """None where the form is dense; else sent values, or states of rANS."""
+        """The unit of blocks: sent elements or states of rANS; None for the dense form."""
         if self.form == "context":
             return "states"
         return None if self.form == "dense" else position_coding.seek_blocks(self.index)
 
     @property
     def symbols_on_host(self) -> bool:  # type: ignore[override]
-        """Whether the form is sparse, so that few are sent."""
+        """Whether symbols are packed on the host: for the sparse form, which has few."""
         return self.form == "sparse"
 
     @property
     def _level(self) -> np.float32:
-        """The value that code 11 decodes to."""
+        """The value to which the code 11 is decoded."""
         assert isinstance(self.threshold, float)
         if self.server == "yes" and math.isfinite(self.threshold):
             return np.float32(f"{np.float32(self.threshold):f}")
@@ -212,18 +213,17 @@ class MXNet2Bit(Codec):
             values = arithmetic.corrected(values, residual, decay)
         threshold = level = self._threshold_of(values)
         rounded = self.server == "yes" or tensor.dtype not in ("float32", "float64")
-        if rounded or type(level) is not Deferred:  # which is a level else
+        if rounded or type(level) is not Deferred:  # a deferred threshold is a level as it is
             codec = self.replaced(threshold=float(threshold))
             level = codec._level_in(tensor.dtype)
             if not np.isfinite(level) and math.isfinite(codec._level):
-                # Only the composition sees whether a value is sent that the dtype cannot hold.
-                symbols: TwoBitSymbols = super()._quantize_residual(
+                # Only the unfused method detects that a sent value exceeds the dtype's range.
+                unfused: Any = super()._quantize_residual(
                     tensor, residual, decay, seed, prior, out
                 )
-                return symbols
-        codes = quantize_2bit_residual(
-            tensor.values, residual, decay, single(threshold), single(level), out
-        )
+                return cast(TwoBitSymbols, unfused)
+        levels = single(threshold), single(level)
+        codes = quantize_2bit_residual(tensor.values, residual, decay, *levels, out)
         return self._symbols(codes, threshold, residual.size)
 
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
@@ -252,22 +252,22 @@ class MXNet2Bit(Codec):
         fits = symbols.n == n and symbols.codes.size == TWO_BIT.nbytes(n)
         self._require(fits, n, symbols.shape)
 
-    def _pack(self, symbols: TwoBitSymbols) -> Payload | Undecided:
+    def _pack(self, symbols: TwoBitSymbols) -> Payload | Selection[Payload]:
         codes, n, shape = symbols.codes, symbols.n, symbols.shape or (symbols.n,)
         codec = self.replaced(form="dense", index="rice")
-        if isinstance(symbols.threshold, float):  # else the payload has yet to be settled
+        if isinstance(symbols.threshold, float):  # a deferred threshold is set with the payload
             codec = codec._of(symbols)
-        made = Payload(codec, {"threshold": symbols.threshold}, codes, 8 * codes.size)
+        dense = Payload(codec, {"threshold": symbols.threshold}, codes, 8 * codes.size)
         if self.form == "sparse":
-            return forms.sparse(made, sent_codes.sent(codes), n, self.index)
+            return forms.sparse(dense, sent_codes.sent(codes), n, self.index)
         if self.form != "dense":
             self._check_size(symbols, n)
         if self.form == "context":
-            given = forms.symbols_of(codes, n), shape, BitString()
-            return forms.classed(made, symbol_coder.write(*given))
+            string = symbol_coder.write(forms.symbols_of(codes, n), shape, BitString())
+            return forms.classed(dense, string)
         if self.form == "auto":
-            return forms.shortest(codes, made, n, shape, self.index)
-        return made
+            return forms.shortest(codes, dense, n, shape, self.index)
+        return dense
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "dense":
@@ -275,7 +275,7 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             string = self._classed_string(Payload(self, scalars, data, 8 * data.size), n)
             return string.read(ignore, bits_follow=True)
-        raise ParameterError("nbits: the bytes of form=sparse do not tell it; give it as nbits=…")
+        raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.form != "sparse" or out is None or device_of(out) is None:
@@ -284,29 +284,34 @@ class MXNet2Bit(Codec):
         return out
 
     def _unpack(self, payload: Payload, n: int) -> TwoBitSymbols:
+        codes = payload.data
         if self.form == "sparse":
-            positions, signs = self._sent(payload, n)
-            codes = sent_codes.codes_of(positions, signs, n)
-            return self._symbols(codes, float(self.threshold), n)
-        if self.form == "context":
-            string = self._classed_string(payload, n)
-            codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
-            codes[:] = 0
+            codes = sent_codes.codes_of(*self._sent(payload, n), n)
+        elif self.form == "context":
+            codes = self._read_classed(payload, n)
+        else:
+            check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
+            check_codes_2bit(codes, n)
+        return self._symbols(codes, float(self.threshold), n)
 
-            def take(at: int, part: np.ndarray) -> None:
-                if device_of(part) is not None:  # which has room for all
-                    codes[:] = pack_fields(turned(part), TWO_BIT)
-                    return
-                packer(2, True)(turned(part), codes[at // 4 : -(-(at + part.size) // 4)], False)
+    def _read_classed(self, payload: Payload, n: int) -> np.ndarray:
+        """Return the packed codes of a context string."""
+        string = self._classed_string(payload, n)  # checked before memory is allocated
+        codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
+        codes[:] = 0
 
-            string.read(take)
-            return self._symbols(codes, float(self.threshold), n)
-        check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
-        check_codes_2bit(payload.data, n)
-        return self._symbols(payload.data, float(self.threshold), n)
+        def take(start: int, part: np.ndarray) -> None:
+            if device_of(part) is not None:  # a device decodes all symbols at once
+                codes[:] = pack_fields(turned(part), TWO_BIT)
+                return
+            stop = -(-(start + part.size) // 4)
+            packer(2, True)(turned(part), codes[start // 4 : stop], False)
+
+        string.read(take)
+        return codes
 
     def _sent(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of a sparse form, and as many signs or more, in bits."""
+        """Return the positions of a sparse form, and the bytes of at least as many sign bits."""
         string = self._string(payload, n)
         return string.read(), payload.data[: -(-string.k // 8)]
 
@@ -314,12 +319,10 @@ class MXNet2Bit(Codec):
         k = payload.scalars["count"]
         if payload.nbits < k:
             raise Truncated(f"the payload has {payload.nbits} bits for {k} sent elements")
-        check_padding(payload.data, payload.nbits)
-        return IndexString(self.index, payload.data, k, payload.nbits, k, n, payload.seek)
+        return IndexString(BitSpan.of(payload, k), self.index, k, n)
 
-    def _classed_string(self, payload: Payload, n: int) -> SymbolString:
-        check_padding(payload.data, payload.nbits)
-        return SymbolString.of(payload.data, 0, payload.nbits, n, 3, payload.seek)
+    def _classed_string(self, payload: Payload, n: int) -> CodedString:
+        return symbol_coder.open(BitSpan.of(payload), n, 3)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         if self.form != "sparse":
@@ -335,7 +338,7 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             return context_string(walk, "level", "code", n, each(lookup("0 +-", level)))
         k = payload.scalars["count"]
-        string = IndexString(self.index, payload.data, k, walk.end, k, n, None)
+        string = IndexString(BitSpan(payload.data, k, walk.end), self.index, k, n)
         return chain(signs(walk, k, level), positions_in(walk, string))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
@@ -344,10 +347,10 @@ class MXNet2Bit(Codec):
         return self._string(payload, n).blocks(log2_block)
 
     def _of(self, symbols: TwoBitSymbols) -> MXNet2Bit:
-        known = symbols.threshold == self.threshold
-        return self if known else self.replaced(threshold=float(symbols.threshold))
+        is_same = symbols.threshold == self.threshold
+        return self if is_same else self.replaced(threshold=float(symbols.threshold))
 
 
 def _check_finite(squares: float) -> None:
     if not math.isfinite(squares):
-        raise ParameterError("x: threshold=auto needs finite values, and x holds NaN or Inf")
+        raise ParameterError("x: threshold=auto needs finite values, but x contains NaN or Inf")

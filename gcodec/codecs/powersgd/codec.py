@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import check_top, empty_like_shape
+from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
 from gcodec.codecs.powersgd import low_rank
 from gcodec.errors import Corrupt, ParameterError
@@ -152,7 +152,7 @@ class PowerSGD(Codec):
         if self._sizes(n) is not None or device_of(payload.data, out) is not None:
             return super()._decode(payload, n, out)
         check_length(payload.nbits, 32 * n)
-        values = empty_like_shape(n) if out is None else out
+        values = empty_beside(n, np.float32, None) if out is None else out
         values.view(np.uint32)[:] = payload.data.view(np.uint32)
         _refuse_nonfinite(values)
         return values
@@ -164,7 +164,9 @@ class PowerSGD(Codec):
         p, q = self._factors(symbols, sizes)
         first = start // sizes[1] * sizes[1]
         rows = slice(start // sizes[1], -(-stop // sizes[1]))
-        out = empty_like_shape((rows.stop - rows.start) * sizes[1] if stop > start else 0)
+        out = empty_beside(
+            (rows.stop - rows.start) * sizes[1] if stop > start else 0, np.float32, None
+        )
         if stop > start:
             put_product(p[:, rows], q, out)
         return out[start - first : stop - first].copy()

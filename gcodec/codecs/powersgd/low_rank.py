@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.intake import size_of
+from gcodec.arrays.source import size_of
 from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
 from gcodec.kernels.numeric.reduce import fold, max_abs_bits
@@ -68,7 +68,7 @@ def start(seed: int, rank: int, k: int, stream: int = STREAM) -> np.ndarray:
     return rows
 
 
-@dispatched("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def step(
     matrix: np.ndarray, rank: int, seed: int, stream: int, before: np.ndarray | None, top: Any
 ) -> np.ndarray:
@@ -143,7 +143,7 @@ def _most(p: np.ndarray, q: np.ndarray) -> float:
     return float((largest[0] * largest[1]).sum())
 
 
-@dispatched("gcodec.kernels.numeric.low_rank_cuda")
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether a value of PᵀQ, or a partial sum, exceeds float32."""
     if _most(p, q) < 2.0**127:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.arrays.intake import nonfinite_error
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.errors import ParameterError, Truncated
 from gcodec.kernels.bits.coded_mask import CodedMask, silent_buckets
 from gcodec.kernels.bits.pack import check_padding

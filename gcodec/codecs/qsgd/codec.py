@@ -31,25 +31,23 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.intake import empty_like_shape
 from gcodec.codec import Codec, register
 from gcodec.codecs.qsgd import coding_choice
 from gcodec.codecs.qsgd import payload as payload_coding
 from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, live_of, read_scale
 from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, Plan
 from gcodec.codecs.qsgd.describe import dense, sparse
-from gcodec.codecs.qsgd.payload import DenseString, SparseString
-from gcodec.entropy.word_string import ignore
+from gcodec.codecs.qsgd.payload import DenseString, PlannedString
+from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.coded_mask import refuse_silent
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
-from gcodec.kernels.prefix.dense_string import widened
 from gcodec.kernels.prefix.run_level_place import place, place_values
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
-from gcodec.payload import Candidates, Payload, Undecided, array_of
+from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
@@ -170,7 +168,7 @@ class QSGD(Codec):
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         quantize = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
@@ -179,9 +177,8 @@ class QSGD(Codec):
             return self._packed(quantize.scale.norms, given, self._shape_of(values.size))
         # No symbol need be kept: each range is quantised where it is written.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
-        made = payload_coding.write_dense(plan, self.s, quantize, quantize.coded, lead)
-        found = Candidates([payload_coding.Written(plan, *made)])
-        return self._chosen(quantize.scale, found)
+        string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
+        return self._message(quantize.scale, Selection([string]))
 
     # --- dequantise
 
@@ -220,20 +217,19 @@ class QSGD(Codec):
         # No symbol need be kept: each range is dequantised where it is read.
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
-            values = empty_like_shape(n, payload.data) if out is None else out
+            values = empty_beside(n, np.float32, payload.data) if out is None else out
             clear(values)
             place_scaled = partial(place_values, scale=scale, out=values)
             self._sparse_string(payload, scale).read(place_scaled)
             return values
         string = self._dense_string(payload, scale, n)
-        values = empty_like_shape(n, payload.data) if out is None else out
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
         if string.read_scaled(scale, values):
             return values
-        stream, dtype = levels.streams(values), levels.symbol_dtype(self.s)
+        stream = levels.streams(values)
 
-        def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            symbols = widened(small, wide, dtype)
-            levels.dequantize(symbols, scale, at, values[at : at + small.size], stream=stream)
+        def take(at: int, symbols: np.ndarray) -> None:
+            levels.dequantize(symbols, scale, at, values[at : at + symbols.size], stream=stream)
 
         string.read(take, room=values.view(np.uint8)[:n])
         return values
@@ -243,45 +239,39 @@ class QSGD(Codec):
             return super()._decode_sparse(payload, n)
         payload = payload._replace(data=host(payload.data))
         scale = self._read_scale(payload, n)
-        return self._sparse_string(payload, scale).elements(n, scale)
+        return payload_coding.sparse_elements(self._sparse_string(payload, scale), n, scale)
 
     # --- pack
 
-    def _pack(self, symbols: QSGDSymbols) -> Payload | Undecided:
+    def _pack(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
         return self._packed(*symbols)
 
     def _packed(
         self, norms: np.ndarray, parts: np.ndarray | Drainable, shape: tuple[int, ...] | None
-    ) -> Payload | Undecided:
+    ) -> Payload | Selection[Payload]:
         """Return the message of norms and levels; these are released if they are a `Drainable`."""
         n = contents(parts).size
         scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
-        coded, lead = live_of(scale, n), 4 * norms.size
-        if self.code in ("omega", "rice", "packed"):
-            how = coded, self.form, self.code, lead
-            return self._chosen(scale, payload_coding.write_universal(parts, self.s, *how))
-        shape = shape or (n,)
-        if self.code == "auto":
-            found = payload_coding.choose(parts, self.s, coded, self.form, shape, lead)
-            return self._chosen(scale, found)
-        plan = coding_choice.plan(contents(parts), self.s, coded, self.form, self.code)
-        made = payload_coding.write(plan, self.s, parts, coded, shape, lead)
-        return self._chosen(scale, Candidates([made]))
+        strings = payload_coding.write(
+            parts, self.s, live_of(scale, n), self.form, self.code, shape or (n,), 4 * norms.size
+        )
+        return self._message(scale, strings)
 
-    def _chosen(self, scale: Scale, found: Candidates) -> Undecided:
-        """Return the message of the string that is written, with the norms before it."""
-        done: list[Any] = []  # strings may share their data
+    def _message(self, scale: Scale, strings: Selection[PlannedString]) -> Selection[Payload]:
+        """Return the message of the selected string, with the norms before it."""
+        written: list[Any] = []  # strings may share their data
 
-        def message(one: payload_coding.Written) -> Payload:
-            if not any(one.data is data for data in done):
-                write_norms(scale.norms, array_of(one.data))
-                done.append(one.data)
-            codec = self.replaced(form=one.plan.form, code=one.plan.code)
-            return Payload(codec, dict(one.plan.scalars), one.data, one.nbits, one.seek)
+        def message(planned: PlannedString) -> Payload:
+            plan, string = planned
+            if not any(string.data is data for data in written):
+                write_norms(scale.norms, array_of(string.data))
+                written.append(string.data)
+            codec = self.replaced(form=plan.form, code=plan.code)
+            return Payload(codec, dict(plan.scalars), *string)
 
-        return found.undecided(message)
+        return strings.map(message)
 
     # --- unpack
 
@@ -295,27 +285,24 @@ class QSGD(Codec):
             return QSGDSymbols(scale.norms, out, self._shape_of(n))
         string = self._dense_string(payload, scale, n)
         out = empty_beside(n, dtype, payload.data)
-
-        def take(at: int, small: np.ndarray, wide: np.ndarray) -> None:
-            out[at : at + small.size] = widened(small, wide, dtype)
-
-        string.read(take)
+        string.read(into(out))
         return QSGDSymbols(scale.norms, out, self._shape_of(n))
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""
         return read_scale(payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s)
 
-    def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
-        """Check what can be told of a dense form without reading its string."""
-        plan = Plan(self.form, self.code, payload.scalars)
-        where = payload.data, NORM_NBITS * scale.norms.size, payload.nbits
-        return DenseString.of(plan, self.s, *where, live_of(scale, n), payload.seek)
+    def _span(self, payload: Payload, scale: Scale) -> BitSpan:
+        first = NORM_NBITS * scale.norms.size
+        return BitSpan(payload.data, first, payload.nbits, payload.seek)
 
-    def _sparse_string(self, payload: Payload, scale: Scale) -> SparseString:
+    def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
+        plan = Plan(self.form, self.code, payload.scalars)
+        return DenseString.open(plan, self.s, self._span(payload, scale), live_of(scale, n))
+
+    def _sparse_string(self, payload: Payload, scale: Scale) -> RunLevelString:
         code = level_codes.unit_code(self.code, self.s, payload.scalars)
-        where = payload.data, NORM_NBITS * scale.norms.size, payload.nbits
-        return SparseString(code, *where, payload.seek)
+        return RunLevelString(self._span(payload, scale), code)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":

@@ -1,14 +1,14 @@
-"""How levels and their signs are written: in which form and code they are shortest.
+"""Codes of levels and their signs, and the plans among which the encoder selects.
 
-Universal codes (`kernels.level_codes`) give each symbol a word, whatever occurs. `huffman` and
-`rans` go by how often each occurs, `context` by how often it does where row and column have such
-scales. These are dense, have tables, and exist where a symbol is a byte.
+Universal codes (`gcodec.kernels.prefix.level_codes`) give each symbol a fixed word. The others
+adapt to the tensor: `huffman` and `rans` to the counts of symbols, `context` to the scales of rows
+and columns. They are dense, have tables, and exist only if symbols fit in a byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,43 +18,47 @@ from gcodec.entropy.tabled import Table
 from gcodec.kernels.bits.coded_mask import CodedMask, leave_silent
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import level_codes
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
 OF_BYTES = (*TABLED, "context")
 CODES = ("omega", "rice", "packed", *OF_BYTES)
-MOST_OF_BYTES = 127  # the largest s of which symbols are bytes
+MOST_OF_BYTES = 127  # largest s for which symbols fit in a byte
 
 
 class Plan(NamedTuple):
-    """How the levels of a tensor are written.
+    """One way to write the levels of a tensor.
 
     Attributes
     ----------
     form : "dense" or "sparse"
     code : str
+        One of `CODES`.
     scalars : dict of str to int
-        Of the Rice codes; see `level_codes.Plan`.
+        Parameters of Rice codes; see `level_codes.Plan`.
     table : Table or None
-        Of "huffman" and "rans".
-    nbits : int
-        Of the string; of rANS an estimate. 0 of "context", and where there was nothing to choose.
+        Table of "huffman" and "rans"; None if no symbol is coded.
+    nbits : int or Deferred
+        Bits of the string and its table; for rANS an estimate. 0 for "context", and if there is no
+        other plan.
     """
 
     form: str
     code: str
-    scalars: Mapping[str, int]
+    scalars: Mapping[str, Any]
     table: Table | None = None
-    nbits: int = 0
+    nbits: int | Deferred = 0
 
 
 def alphabet(s: int) -> np.ndarray:
-    """Return all symbols of levels up to s, rising: there is no −0."""
+    """Return all symbols of levels up to s, in ascending order; −0 is no symbol."""
     return np.delete(np.arange(2 * s + 2), 1).astype(np.uint8)
 
 
 def longest_nbits(n: int, form: str, code: str, s: int) -> int:
-    """Return the most bits of the string of n elements, and of its table."""
+    """Return an upper bound on the bits of the string of n elements, and of its table."""
     if code in TABLED:
         return tabled.longest_nbits(code, n, 2 * s + 1)
     if code == "context":
@@ -62,42 +66,28 @@ def longest_nbits(n: int, form: str, code: str, s: int) -> int:
     return n * level_codes.longest_nbits(form, code, s)
 
 
-def plan(symbols: np.ndarray, s: int, coded: CodedMask, form: str, code: str) -> Plan:
-    """Return the plan of the shortest string, but for "context"; the first of equals.
-
-    What is written in universal codes without a choice is in `write_universal`, and what a device
-    chooses in `device`.
+def tabled_plans(symbols: Array, s: int, coded: CodedMask, code: str) -> list[Plan]:
+    """Return the plans of dense strings with a table.
 
     Parameters
     ----------
-    symbols : (n,) unsigned array
+    symbols : (n,) uint8 array
     s : int
         The largest level.
     coded : CodedMask
-        Which elements have a word in a dense form; all others are 0.
-    form, code : str
-        Those to take; "auto" for any. No universal code; "auto" on the host alone.
+        The elements that have a word; all others are 0.
+    code : str
+        One of `TABLED`, or "auto" for all; these have no plan if no symbol is coded.
     """
-    if code in TABLED:
-        counts = counts_of(symbols, coded)
-        some = device_of(counts) is not None or counts.any()
-        table = Table.own(code, counts, alphabet(s)) if some else None
-        return Plan("dense", code, {}, table)
-    if code == "context":
-        return Plan("dense", code, {})
-    found = level_codes.plan(symbols, s, coded, form, code)
-    plans = [Plan(found.form, found.code, found.scalars, None, found.nbits)]
-    counts = np.empty(0, np.int64)
-    if form != "sparse" and s <= MOST_OF_BYTES:
-        counts = counts_of(symbols, coded)
-    for kind in TABLED if counts.any() else ():
-        table = Table.own(kind, counts, alphabet(s))
-        plans.append(Plan("dense", kind, {}, table, table.nbits(counts)))
-    return min(plans, key=lambda plan: plan.nbits)
-
-
-def counts_of(symbols: np.ndarray, coded: CodedMask) -> np.ndarray:
-    """Count the symbols of elements that have a word, where they are."""
     counts = byte_counts(symbols)
     leave_silent(counts, coded)
-    return counts
+    is_empty = device_of(counts) is None and not counts.any()
+    if is_empty:
+        return [] if code == "auto" else [Plan("dense", code, {})]
+    plans = []
+    for kind in TABLED:
+        if code in ("auto", kind):
+            own = Table.own(kind, counts, alphabet(s))
+            table, nbits = tabled.best_table(counts, own, kind, alphabet(s))
+            plans.append(Plan("dense", kind, {}, table, nbits))
+    return plans

@@ -1,4 +1,4 @@
-"""Levels of a norm and their signs: dense strings, packed or behind a table, and sparse ones."""
+"""Descriptions of the strings of dense and sparse forms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dense(
     scale: Scale,
     coded: CodedMask,
 ) -> Iterator[FieldSpan]:
-    """Tell the string of a dense form, and its table.
+    """Describe the string of a dense form, and its table.
 
     Parameters
     ----------
@@ -41,12 +41,17 @@ def dense(
         The parameters of Rice codes.
     scale : Scale
     coded : CodedMask
-        Which elements have a word.
+        The elements whose bucket has a norm above 0.
     """
-    elements = _Elements(coded if code != "context" else CodedMask.all(coded.n))
+    buckets = None
+    if coded.silent is not None and code != "context":
+        buckets = np.flatnonzero(~coded.silent)  # all are full, but for the last one
 
     def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        places = elements.of(at, symbols.size)
+        places = np.arange(at, at + symbols.size)
+        if buckets is not None:
+            row, offset = np.divmod(places, coded.bucket)
+            places = buckets[row] * coded.bucket + offset
         values = _values(symbols, places, scale)
         for symbol, place, value in zip(
             symbols.tolist(), places.tolist(), values.tolist(), strict=True
@@ -57,8 +62,8 @@ def dense(
         coder: Any = code
         all_coded = CodedMask.all(coded.words)
         alphabet = coding_choice.alphabet(s)
-        found = yield from tabled.table(walk, coder, alphabet, all_coded, _meaning)
-        yield from tabled.string(walk, found, "level", "level", coded.words, tell)
+        table = yield from tabled.table(walk, coder, alphabet, all_coded, _meaning)
+        yield from tabled.string(walk, table, "level", "level", coded.words, tell)
     elif code == "context":
         coded_too = coded.n if coded.words else 0
         yield from context_string(walk, "level", "level", coded_too, tell, largest=2 * s + 1)
@@ -76,7 +81,7 @@ def sparse(
     scale: Scale,
     coded: CodedMask,
 ) -> Iterator[FieldSpan]:
-    """Tell the string of a sparse form; see `dense`."""
+    """Describe the string of a sparse form; see `dense`."""
 
     def tell(at: np.ndarray, symbols: np.ndarray) -> Iterator[FieldValue]:
         values = _values(symbols, at, scale)
@@ -91,25 +96,8 @@ def sparse(
     yield from units(walk, unit, coded.n, tell)
 
 
-class _Elements:
-    """Which elements have words."""
-
-    def __init__(self, coded: CodedMask) -> None:
-        self._bucket, self._first = coded.bucket, np.zeros(1, np.int64)
-        self._buckets = np.zeros(1, np.int64)
-        if coded.silent is not None:
-            self._buckets = np.flatnonzero(~coded.silent)
-            self._first = np.arange(self._buckets.size) * coded.bucket
-
-    def of(self, at: int, count: int) -> np.ndarray:
-        """Return the elements of `count` words from number `at` on."""
-        word = np.arange(at, at + count)
-        row = np.searchsorted(self._first, word, "right") - 1
-        return np.asarray(self._buckets[row] * self._bucket + word - self._first[row])
-
-
 def _values(symbols: np.ndarray, places: np.ndarray, scale: Scale) -> np.ndarray:
-    """Return the float32 numbers that symbols of these elements decode to."""
+    """Return the float32 values of symbols, given their elements."""
     out = np.empty(places.size, np.float32)
     each = Scale(scale.norms[places // scale.bucket], 1, scale.s)
     levels.dequantize(symbols.astype(levels.symbol_dtype(scale.s)), each, 0, out)

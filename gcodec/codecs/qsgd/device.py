@@ -1,80 +1,62 @@
-"""The shortest string of levels, as a device chooses it.
-
-See `gcodec.kernels.context.string_choice_cuda`.
-"""
+"""Strings of levels in universal codes, measured on a device, one of which is written."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from gcodec.codecs.qsgd import payload
-from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, TABLED, Plan, alphabet, counts_of
-from gcodec.codecs.qsgd.payload import CLASSED, Written
-from gcodec.entropy import tabled
-from gcodec.entropy.context import device as contexts
-from gcodec.entropy.context import symbol_coder
-from gcodec.entropy.device import chosen_and_size
-from gcodec.entropy.tabled import Table
-from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.coded_mask import CodedMask, gathered
-from gcodec.kernels.bits.coded_mask_cuda import words_in
-from gcodec.kernels.context.string_choice_cuda import Kept
+from gcodec.codecs.qsgd.coding_choice import Plan
+from gcodec.codecs.qsgd.payload import PlannedString
+from gcodec.entropy.coder import Written, seek_of_blocks
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix import level_codes
-from gcodec.kernels.prefix.level_forms_cuda import Measured
-from gcodec.payload import Candidates
+from gcodec.kernels.prefix.level_forms_cuda import measure_form
+from gcodec.kernels.prefix.table_choice_cuda import Gate
+from gcodec.payload import Candidate
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
+from gcodec.runtime.deferred import Deferred
 from gcodec.wire.seek import LOG2_BLOCK
 
-_NUMBERS = {"huffman": np.uint8, "rans": np.int64}
 
+def universal_candidates(
+    symbols: Array, s: int, coded: CodedMask, form: str, code: str, lead: int
+) -> list[Candidate[PlannedString]]:
+    """Return the candidates; see `gcodec.codecs.qsgd.payload.universal_candidates`.
 
-def choose(
-    symbols: Any, s: int, coded: CodedMask, form: str, shape: tuple[int, ...], lead: int
-) -> Candidates:
-    """Write the shortest string; see `gcodec.codecs.qsgd.payload.choose`."""
-    pairs = level_codes.pairs(form, "auto")
-    if not coded.n:
-        return payload.write_universal(symbols, s, coded, *pairs[0], lead)
-    device, of_bytes = device_with(symbols), form != "sparse" and s <= MOST_OF_BYTES
-    measured = Measured.of(symbols, s, coded, pairs, 1 << LOG2_BLOCK, lead)
-    plans, ends = [], list(measured.ends)
-    sizes = device.zeros(len(pairs) + len(TABLED) * of_bytes, np.int64)
-    counts = device.empty(sizes.size + 1, np.int64)  # of which there are some of that by class
-    for k, end in enumerate(ends):
-        sizes[k : k + 1] = counts[k : k + 1] = end
-    if of_bytes:
-        found = counts_of(symbols, coded)
-        for k, kind in enumerate(TABLED, len(pairs)):
-            own = Table.own(kind, found, alphabet(s))
-            _, sizes[k : k + 1] = chosen_and_size(found, own, kind, alphabet(s), (_none, kind))
-            plans.append(Plan("dense", kind, {}, own))
-            counts[k : k + 1] = words_in(device, coded)
-        counts[-1:] = device.to_device(np.array([coded.n]))
-    planned = contexts.plan(symbols, shape) if of_bytes else None
-    more = [-8 * lead] * len(pairs) + [0] * len(plans)
-    estimate = None if planned is None else planned.nbits
-    kept = Kept.of(sizes, more, counts, estimate, symbol_coder.SHORTEST)
-    strings = payload.of_forms(measured.put(kept.counts), coded.n)
-    for k, plan in enumerate(plans, len(pairs)):
-        strings.append(_tabled(plan, symbols, coded, lead, kept, k))
-    if planned is not None:
-        made = contexts.write_planned(planned, symbols, BitString(lead), kept.count_of(sizes.size))
-        strings.append(Written(CLASSED, *made))
+    They share one array, into which at most one of them is written.
+    """
+    device, pairs = device_with(symbols), level_codes.pairs(form, code)
+    pairs = pairs if coded.n else pairs[:1]
+    forms = [measure_form(symbols, s, coded, *pair, 1 << LOG2_BLOCK, lead) for pair in pairs]
+    # The selected string is not longer than this, whatever its parameters are.
+    longest = 8 * lead + symbols.size * min(level_codes.longest_nbits(*pair, s) for pair in pairs)
+    out = device.zeros(-(-longest // 32), np.uint32)
+    data, total_nbits = out.view(np.uint8), list[Any]()
 
-    return Candidates(strings, kept.which, kept.told, 8 * lead)
+    def write(index: int, gate: Gate | None) -> PlannedString:
+        string, scalars = forms[index]
+        if gate is not None:
+            string.end[:1] = gate.count.words
+        string.put(out)
+        numbers: Any = string.told()
+        nbits, *sums = numbers
+        plan = Plan(*pairs[index], scalars)
+        seek = None if plan.code == "packed" else seek_of_blocks(coded.n, nbits, *sums)
+        if gate is None:
+            return plan, Written(data, nbits, seek)
+        if not total_nbits:
+            sums_of_counts = device.empty(len(pairs) + 1, np.int64)
+            sums_before(device, gate.counts[: len(pairs)], sums_of_counts)
+            last = sums_of_counts[-1:]
+            total_nbits.append(Deferred(device, last, None, (last, 1, 0)))
+        return plan, Written(data, total_nbits[0], seek)
 
-
-def _tabled(plan: Plan, symbols: Any, coded: CodedMask, lead: int, kept: Kept, k: int) -> Written:
-    """Write the string of a table, if it is kept."""
-    n, some = coded.n, kept.coded(k, coded)
-    if plan.code == "rans":
-        symbols, _ = gathered(symbols, coded)
-        some = CodedMask(kept.count_of(k), 1, None)  # type: ignore[arg-type]
-    return Written(plan, *tabled.write(plan.table, symbols, some, BitString(lead), n))
-
-
-def _none(kind: str) -> np.ndarray:
-    """Return the numbers of no static table."""
-    return np.empty((0, 256), _NUMBERS[kind])
+    ends = [Deferred(device, string.end) for string, _ in forms]
+    return [
+        Candidate(end, functools.partial(write, index), -8 * lead, end)
+        for index, end in enumerate(ends)
+    ]

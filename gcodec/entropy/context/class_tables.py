@@ -19,6 +19,7 @@ nearest of these:
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +29,13 @@ from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context import class_costs, own_table
 from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.context.class_tables import (
+    counts_nbits,
+    nbits_by,
+    own_frequencies,
+    sent_nbits,
+)
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 from gcodec.kernels.rans import rans_table
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
@@ -61,17 +67,39 @@ class Magnitudes(NamedTuple):
 ALL = Magnitudes(MOST, 1)
 
 
-class ClassTable(NamedTuple):
-    """A table.
+class Models:
+    """Base of tables: a model of rANS for each class, or for each class and quantizer.
 
     Attributes
     ----------
     number : int
-        Of a static one; `SENT` for one that is sent.
-    frequencies : (64, 256) int64 array
-        By class and symbol; must not be changed.
+        The number of a static table; `SENT` for a table that the payload contains.
+    frequencies : (models, 256) int64 array
+        By model and symbol; must not be changed.
+    """
+
+    number: int
+    frequencies: np.ndarray
+
+    @functools.cached_property
+    def write_tables(self) -> WriteTables:
+        """The lookup tables of the writer."""
+        return rans_table.write_tables(self.frequencies, LOG2_TOTAL)
+
+    @functools.cached_property
+    def read_tables(self) -> ReadTables:
+        """The lookup tables of the reader."""
+        return rans_table.read_tables(self.frequencies, LOG2_TOTAL)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable(Models):
+    """A table of 64 classes; see `Models`.
+
+    Attributes
+    ----------
     first, last : int
-        Classes that are sent.
+        The range of classes that the payload contains.
     """
 
     number: int
@@ -83,23 +111,24 @@ class ClassTable(NamedTuple):
     def own(cls, counts: np.ndarray, kind: Magnitudes = ALL) -> ClassTable:
         """Make the table of (64, 256) counts of symbols, at least one, to be sent."""
         most, least = kind
-        found, first, last = own_table.own_frequencies(counts, most, least, LOG2_TOTAL)
+        found, first, last = own_frequencies(counts, most, least, LOG2_TOTAL)
         return cls(SENT, found, first, last)
 
-    @property
+    @functools.cached_property
     def tops(self) -> np.ndarray:
         """The largest magnitude of each class, as (64,) uint8."""
-        return _tops(self.frequencies) if self.number == SENT else _static_tops(self.number)
+        counts: np.ndarray = (self.frequencies[:, :ESCAPE:2] > 0).sum(axis=1).astype(np.uint8)
+        return counts - np.uint8(1)
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
         logs = rans.log2_table()
-        return own_table.nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, EXCEPTION_NBITS)
+        return nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, EXCEPTION_NBITS)
 
     def sent_nbits(self) -> int:
         """Return the bits of the table where it is sent."""
         rows = self.frequencies[self.first : self.last + 1]
-        return 2 * _CLASS + own_table.sent_nbits(rows, _TOP, _LENGTH)
+        return 2 * _CLASS + sent_nbits(rows, _TOP, _LENGTH)
 
     def put(self, string: BitString) -> None:
         """Put a table that is sent at the end of a string."""
@@ -126,12 +155,13 @@ class ClassTable(NamedTuple):
         rows = []
         for _ in range(first, last + 1):
             top = reader.take(_TOP)
-            row = [_read_frequency(reader) for _ in range(1 + top)]
+            row = [reader.take_sized() for _ in range(1 + top)]
             known = top <= kind.most and row[0] >= kind.least_escape
             if not known or not 0 < TOTAL - row[0] - 2 * sum(row[1:]) < TOTAL or min(row) < 1:
                 raise Corrupt(f"frequencies of a class do not add up to {TOTAL}")
             rows.append(row)
-        return cls(SENT, _all_classes(spread(rows), first, last), first, last), reader.at
+        nearest = np.clip(np.arange(CLASSES), first, last) - first
+        return cls(SENT, spread(rows)[nearest], first, last), reader.at
 
     def _bits(self) -> np.ndarray:
         rows, tops = self.frequencies[self.first : self.last + 1], self.tops[self.first :, None]
@@ -144,18 +174,6 @@ class ClassTable(NamedTuple):
         sent = np.arange(words.shape[1]) <= 1 + words[:, :1]  # up to the largest magnitude
         head = np.array([self.first, self.last])
         return _in_bits(np.append(head, words[sent]), np.append([_CLASS] * 2, sizes[sent]))
-
-    def write_tables(self) -> WriteTables:
-        """Return what a writer looks up."""
-        if self.number != SENT:
-            return _write_tables(self.number)
-        return rans_table.write_tables(self.frequencies, LOG2_TOTAL)
-
-    def read_tables(self) -> ReadTables:
-        """Return what a reader looks up."""
-        if self.number != SENT:
-            return _read_tables(self.number)
-        return rans_table.read_tables(self.frequencies, LOG2_TOTAL)
 
 
 @functools.cache
@@ -209,34 +227,12 @@ def spread(halves: list[list[int]]) -> np.ndarray:
     return found
 
 
-def _tops(frequencies: np.ndarray) -> np.ndarray:
-    known = frequencies[:, :ESCAPE:2] > 0
-    found: np.ndarray = known.sum(axis=1).astype(np.uint8) - np.uint8(1)
-    return found
-
-
-@functools.cache
-def _static_tops(number: int) -> np.ndarray:
-    return _tops(statics()[number].frequencies)
-
-
-def _all_classes(rows: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Return the models of all classes, of those from `first` to `last`."""
-    found: np.ndarray = rows[np.clip(np.arange(CLASSES), first, last) - first]
-    return found
-
-
 def _in_bits(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Return the bits of (k,) words of so many bits, as uint8 0 and 1, highest first."""
     ends = np.cumsum(sizes)
     down = np.repeat(ends, sizes) - 1 - np.arange(ends[-1])
     found: np.ndarray = (np.repeat(words, sizes) >> down & 1).astype(np.uint8)
     return found
-
-
-def _read_frequency(reader: BitReader) -> int:
-    length = reader.take(_LENGTH)
-    return 1 << length - 1 | reader.take(length - 1) if length else 0
 
 
 def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:
@@ -268,14 +264,4 @@ def side_by_side(every: list[np.ndarray]) -> np.ndarray:
 
 def nbits(counts: np.ndarray, every: np.ndarray) -> np.ndarray:
     """Return about how many bits (classes, 256) counts take, by several `costs` side by side."""
-    return class_costs.counts_nbits(counts.reshape(-1), every, rans.POINT)
-
-
-@functools.cache
-def _write_tables(number: int) -> WriteTables:
-    return rans_table.write_tables(statics()[number].frequencies, LOG2_TOTAL)
-
-
-@functools.cache
-def _read_tables(number: int) -> ReadTables:
-    return rans_table.read_tables(statics()[number].frequencies, LOG2_TOTAL)
+    return counts_nbits(counts.reshape(-1), every, rans.POINT)

@@ -17,7 +17,8 @@ from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.entropy.context.trellis_tables import TrellisTable
-from gcodec.kernels.context import class_costs, class_map, class_tally, lane_order
+from gcodec.kernels.context import class_map, lane_order
+from gcodec.kernels.context.class_tables import symbols_nbits
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.quantize import trellis
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
@@ -38,7 +39,7 @@ class Look(NamedTuple):
     sizes : list of int
         About how many bits those take that were looked at, with each static table.
     reach : (models,) uint8 array
-        See `class_tally.reach`.
+        See `class_map.reach`.
     seen : int
         How many were looked at.
     counts : (models, 256) int64 array or None
@@ -78,11 +79,11 @@ class ByClass:
             step = share(self.symbols.size, sample)
             costs = class_tables.statics_costs()
             told = self.symbols, self.scales.arrays, step, costs, rans.POINT
-            nbits, reach = class_costs.symbols_nbits(*told)
+            nbits, reach = symbols_nbits(*told)
             return Look(nbits, reach, class_map.seen(self.symbols.size, step), None)
         counts = self.counts(sample)
         nbits = class_tables.statics_nbits(counts).tolist()
-        return Look(nbits, class_tally.reach(counts), int(counts.sum()), counts)
+        return Look(nbits, class_map.reach(counts), int(counts.sum()), counts)
 
     def static(self, number: int) -> ClassTable:
         """Return the static table of this number."""
@@ -157,7 +158,7 @@ class ByTrellis:
         """Look at symbols; see `ByClass`."""
         counts = self.counts(sample)
         sizes = self.statics_nbits(counts)
-        return Look(sizes, class_tally.reach(counts), int(counts.sum()), counts)
+        return Look(sizes, class_map.reach(counts), int(counts.sum()), counts)
 
     def statics_nbits(self, counts: np.ndarray) -> list[int]:
         """Return about how many bits counts take with each static table."""

@@ -17,16 +17,23 @@ from gcodec.entropy import rans
 from gcodec.entropy.rans import RANS
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context import list_sizes
-from gcodec.kernels.context.list_read import read_list
-from gcodec.kernels.context.list_sizes import CODE, MANY, MOST, SCALE, SHIFT, Told
-from gcodec.kernels.context.list_write import put_list
+from gcodec.kernels.context import scale_lists as lists
+from gcodec.kernels.context.scale_lists import (
+    CODE,
+    MANY,
+    MOST,
+    SCALE,
+    SHIFT,
+    Told,
+    put_list,
+    read_list,
+)
 
 
 def write(scales: np.ndarray, string: BitString) -> None:
     """Put (k,) uint8 scales, k > 0, at the end of a string."""
     if scales.size >= MANY:
-        told = list_sizes.told(scales)
+        told = lists.told(scales)
         made = RANS().encode(_moved(scales, told))
         if made.nbits < min(told.rice_nbits, told.words_nbits):
             _put(string, (2 << SHIFT | told.shift) << SCALE | told.least, CODE + SHIFT + SCALE)
@@ -37,7 +44,7 @@ def write(scales: np.ndarray, string: BitString) -> None:
 
 def nbits(scales: np.ndarray) -> int:
     """Return the bits of (k,) uint8 scales, k > 0; about, where states of rANS may pay."""
-    return list_sizes.nbits(scales, rans.log2_table())
+    return lists.nbits(scales, rans.log2_table())
 
 
 def _moved(scales: np.ndarray, told: Told) -> np.ndarray:

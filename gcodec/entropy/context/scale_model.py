@@ -26,8 +26,8 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map, scale_fit, scale_logs
 from gcodec.kernels.context.class_map import CENTRE, CLASSES
-from gcodec.kernels.context.list_sizes import MOST
 from gcodec.kernels.context.scale_fit import SHIFTS
+from gcodec.kernels.context.scale_lists import MOST
 from gcodec.runtime.memory import flattened
 
 ONE = 40  # the class where a magnitude of 1 is expected

@@ -1,4 +1,4 @@
-"""How symbols with a class each are best written: with which scales, and with which table."""
+"""The selection of scales and of a table for a string of symbols with a class each."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
 from gcodec.runtime.device import dispatched
 
 SAMPLE = 1 << 18  # symbols by which plans are compared
-_NUMBERS_NBITS, _STATE_NBITS = 48, 26  # of which a state's other bits tell symbols
-_BITS_PER_STATE = 1 << 12  # of a string, from which on so many states cost little
-_WORTH = 2000  # bits for each class, from which on a table of their own may pay
+_HEAD_NBITS, _STATE_NBITS = 48, 26  # bits of a header; bits of a rANS state that code no symbols
+_NBITS_PER_STATE = 1 << 12  # least size of a string for each rANS state
+_LEAST_NBITS = 2000  # least size of a string for each class of a table that is sent
 
 
 class Plan(NamedTuple):
-    """How symbols are written.
+    """The scales and the table of a string.
 
     Attributes
     ----------
     scales : Scales
     table : ClassTable or TrellisTable
     nbits : int
-        Of scales, table and symbols, estimated.
+        Estimated bits of scales, table and symbols.
     turns : ByTrellis, optional
-        The symbols, where there is a trellis.
+        The symbols, if a trellis is used.
     complete : bool
-        Whether the table is known to have all symbols.
+        Whether the table is known to contain all symbols.
     """
 
     scales: Scales
@@ -44,23 +44,18 @@ class Plan(NamedTuple):
     complete: bool = False
 
 
-def plan(
-    symbols: np.ndarray,
-    scales: Scales,
-    sample: int = SAMPLE,
-    lanes: int = 0,
-) -> Plan:
+def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
     """Return the plan with the best table, a static one or one that is sent.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
-        n > 0.
+        At least one symbol.
     scales : Scales
     sample : int
-        About how many symbols are looked at; 0 for all.
+        Approximate number of symbols to examine; 0 for all.
     lanes : int
-        With a trellis, the states that take turns; else 0.
+        Number of interleaved states of a trellis; 0 without a trellis.
     """
     turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
     coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
@@ -70,65 +65,52 @@ def plan(
 
 
 def best_table(coded: ByClass | ByTrellis, sample: int) -> tuple[Table, int, Look]:
-    """Return the best table for symbols, about the bits of both, and what symbols look like.
+    """Return the best table for symbols, the estimated bits of both, and the statistics used.
 
-    About `sample` symbols are looked at; for 0 all.
+    The statistics are those of about `sample` symbols, or of all for 0.
     """
     look, n = coded.look(sample), coded.symbols.size
     table: Table = coded.static(look.sizes.index(min(look.sizes)))
     nbits = min(look.sizes) * n // look.seen
-    if nbits >= _WORTH and nbits >= _WORTH * np.count_nonzero(look.reach):
+    if nbits >= _LEAST_NBITS * max(int(np.count_nonzero(look.reach)), 1):
         counts = coded.counts(sample) if look.counts is None else look.counts
         own: Any = coded.own(counts)
-        if (found := own.nbits(counts) * n // look.seen + own.sent_nbits()) < nbits:
-            table, nbits = own, found
+        own_nbits = own.nbits(counts) * n // look.seen + own.sent_nbits()
+        if own_nbits < nbits:
+            table, nbits = own, own_nbits
     return table, nbits, look
 
 
 def with_states(nbits: int) -> int:
-    """Return the bits with those of numbers, and of as many states as pay."""
-    return nbits + _NUMBERS_NBITS + lanes_of(nbits) * _STATE_NBITS
+    """Return the bits of a string together with its header and its rANS states."""
+    return nbits + _HEAD_NBITS + lanes_of(nbits) * _STATE_NBITS
 
 
 def lanes_of(nbits: int) -> int:
-    """Return how many states pay for a string of so many bits."""
-    found = STATES[0]
-    for states in STATES:
-        found = states if states * _BITS_PER_STATE <= nbits else found
-    return found
-
-
-class Best(NamedTuple):
-    """What is best.
-
-    Attributes
-    ----------
-    matrix : Matrix
-    """
-
-    matrix: RowLayout
+    """Return the number of interleaved rANS states for a string of so many bits."""
+    affordable = [states for states in STATES if states * _NBITS_PER_STATE <= nbits]
+    return affordable[-1] if affordable else STATES[0]
 
 
 @dispatched("gcodec.entropy.context.device")
-def best_matrix(symbols: np.ndarray, every: Sequence[RowLayout], times: int = 1) -> Best:
-    """Return the matrix with which a string is probably shortest; the first of equals.
+def best_matrix(symbols: np.ndarray, layouts: Sequence[RowLayout], times: int = 1) -> RowLayout:
+    """Return the layout with the least estimated size of a string, the first of equals.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
-        n > 0: of whole rows of the first matrix, or of all.
-    every : sequence of Matrix
+        At least one symbol: whole rows of the first layout, or all symbols.
+    layouts : sequence of RowLayout
     times : int
-        How many times as many symbols there are.
+        Ratio of the number of symbols of the string to n.
     """
-    if len(every) == 1:
-        return Best(every[0])
+    if len(layouts) == 1:
+        return layouts[0]
     step = models.share(symbols.size, SAMPLE)
     seen = class_map.seen(symbols.size, step)
     prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table(), rans.POINT)
-    found = matrix_sizes(symbols, every, step, prices)
     sizes = [
-        told.symbols * symbols.size * times // seen + told.rows * times + told.columns
-        for told in found
+        nbits.symbols * symbols.size * times // seen + nbits.rows * times + nbits.columns
+        for nbits in matrix_sizes(symbols, layouts, step, prices)
     ]
-    return Best(every[sizes.index(min(sizes))])
+    return layouts[sizes.index(min(sizes))]

@@ -11,20 +11,18 @@ both of one that is sent.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gcodec.entropy.context import class_tables
-from gcodec.entropy.context.class_tables import LOG2_TOTAL, SENT, ClassTable, Magnitudes
+from gcodec.entropy.context.class_tables import SENT, ClassTable, Magnitudes, Models
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize import trellis
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.quantize.trellis import EVEN, MODELS, MOST, ODD, QUANTISERS
-from gcodec.kernels.rans import rans_table
-from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
 
 LEVELS = Magnitudes(MOST, least_escape=2)
 _SIGNED = np.arange(2 * MOST + 2)  # twice a k, plus the sign
@@ -33,19 +31,28 @@ _SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in ran
 _TOLD = np.array([*range(0, 2 * MOST + 2, 2), ESCAPE])  # one of each magnitude
 
 
-class TrellisTable(NamedTuple):
-    """A table.
+@dataclass(frozen=True, eq=False)
+class TrellisTable(Models):
+    """A table of 128 models; see `Models`.
 
     Attributes
     ----------
-    number : int
-        Of a static one; `SENT` for one that is sent.
     tables : (ClassTable, ClassTable)
-        Of each quantiser, by class and twice a k, plus the sign.
+        The table of each quantizer, by class and twice a k, plus the sign.
     """
 
     number: int
     tables: tuple[ClassTable, ClassTable]
+    frequencies: np.ndarray = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Lay out the frequencies of both quantizers by symbol."""
+        frequencies = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
+        for rows, table, symbols in zip(frequencies, self.tables, _SYMBOLS, strict=True):
+            rows[:, symbols] = table.frequencies[:, : _SIGNED.size]
+            rows[:, ODD] = table.frequencies[:, ESCAPE] >> 1
+            rows[:, EVEN] = table.frequencies[:, ESCAPE] - rows[:, ODD]
+        object.__setattr__(self, "frequencies", frequencies.reshape(MODELS, 256))
 
     @classmethod
     def own(cls, counts: np.ndarray) -> TrellisTable:
@@ -53,32 +60,22 @@ class TrellisTable(NamedTuple):
         first, second = (ClassTable.own(some, LEVELS) for some in trellis.level_counts(counts))
         return cls(SENT, (first, second))
 
-    @property
-    def frequencies(self) -> np.ndarray:
-        """Frequencies by model and symbol, as (128, 256) int64."""
-        found = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
-        for rows, table, symbols in zip(found, self.tables, _SYMBOLS, strict=True):
-            rows[:, symbols] = table.frequencies[:, : _SIGNED.size]
-            rows[:, ODD] = table.frequencies[:, ESCAPE] >> 1
-            rows[:, EVEN] = table.frequencies[:, ESCAPE] - rows[:, ODD]
-        return found.reshape(MODELS, 256)
-
-    @property
+    @functools.cached_property
     def known(self) -> np.ndarray:
         """1 where a model has a symbol that is no escape, else 0, as (128 * 256,) uint8."""
-        found = (self.frequencies > 0).astype(np.uint8)
-        found[:, ODD:] = 0
-        return found.reshape(-1)
+        known = (self.frequencies > 0).astype(np.uint8)
+        known[:, ODD:] = 0
+        return known.reshape(-1)
 
+    @functools.cached_property
     def costs(self) -> np.ndarray:
-        """Return the bits of the level k of each quantiser and class, in units of 2^-28.
+        """The bits of the level k of each quantizer and class, in units of 2^-28.
 
-        Returns
-        -------
-        (2, 64, MOST + 2) int64 array
-            The last is that of what escapes, with what it takes beside.
+        As a (2, 64, MOST + 2) int64 array; the last column is the cost of an escape and of the
+        outlier that it stands for.
         """
-        return _level_costs(self) if self.number == SENT else _static_costs(self.number)
+        rows = (table.frequencies[:, _TOLD] for table in self.tables)
+        return np.stack([class_tables.costs(frequencies, MOST + 1) for frequencies in rows])
 
     def magnitude_costs(self) -> np.ndarray:
         """Return the bits of magnitudes by class, whichever quantiser is next; see `costs`.
@@ -88,7 +85,7 @@ class TrellisTable(NamedTuple):
         (64, 128) int64 array
             Of 0, which both have, the mean.
         """
-        each, h = self.costs(), np.arange(2 * MOST + 4)
+        each, h = self.costs, np.arange(2 * MOST + 4)
         k = np.minimum((h + 1) >> 1, MOST + 1)
         found: np.ndarray = each[h & 1, :, k].T
         found[:, 0] = each[:, :, 0].sum(axis=0) >> 1
@@ -121,28 +118,6 @@ class TrellisTable(NamedTuple):
         first, at = ClassTable.read(number, data, at, end, LEVELS)
         second, at = ClassTable.read(number, data, at, end, LEVELS)
         return cls(SENT, (first, second)), at
-
-    def write_tables(self) -> WriteTables:
-        """Return what a writer looks up."""
-        if self.number != SENT:
-            return _write_tables(self.number)
-        return rans_table.write_tables(self.frequencies, LOG2_TOTAL)
-
-    def read_tables(self) -> ReadTables:
-        """Return what a reader looks up."""
-        if self.number != SENT:
-            return _read_tables(self.number)
-        return rans_table.read_tables(self.frequencies, LOG2_TOTAL)
-
-
-def _level_costs(table: TrellisTable) -> np.ndarray:
-    told = [each.frequencies[:, _TOLD] for each in table.tables]
-    return np.stack([class_tables.costs(some, MOST + 1) for some in told])
-
-
-@functools.cache
-def _static_costs(number: int) -> np.ndarray:
-    return _level_costs(statics()[number])
 
 
 @functools.cache
@@ -183,13 +158,3 @@ def _costs() -> list[np.ndarray]:
         )
         for q in range(QUANTISERS)
     ]
-
-
-@functools.cache
-def _write_tables(number: int) -> WriteTables:
-    return rans_table.write_tables(statics()[number].frequencies, LOG2_TOTAL)
-
-
-@functools.cache
-def _read_tables(number: int) -> ReadTables:
-    return rans_table.read_tables(statics()[number].frequencies, LOG2_TOTAL)

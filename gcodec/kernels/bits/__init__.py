@@ -1,4 +1,4 @@
-"""Kernels on fixed-width fields: packing, unpacking, signs, bitmaps.
+"""Kernels for bit strings and fixed-width fields: packing, unpacking, signs, bitmaps.
 
-Variable-length codes live in `gcodec.kernels.prefix` and `gcodec.kernels.rans`.
+`gcodec.kernels.prefix` and `gcodec.kernels.rans` contain the kernels of variable-length codes.
 """

@@ -1,10 +1,10 @@
-// The bits of words that are 1, counted and listed in order. A warp goes through a part of 512 words.
+// Counts and ordered lists of the one bits of words. A warp processes a part of 512 words.
 #pragma once
 #include "kernels/numeric/scan.cuh"
 
 static const i64 PART = 512;
 
-// How many bits of each part of n words are 1; word_at tells a word. Called by whole warps.
+// Counts the one bits in each part of n words; word_at(w) returns word w. Whole warps call it.
 template <class WordAt>
 __device__ __forceinline__ void count_bits(i64 n, i64* counts, WordAt word_at) {
     int lane = threadIdx.x % WARP;
@@ -17,8 +17,8 @@ __device__ __forceinline__ void count_bits(i64 n, i64* counts, WordAt word_at) {
     }
 }
 
-// Calls put(place, w, bit) for each of them, in order, bits from the highest on: 0 is the highest.
-// `before` tells how many come before each part.
+// Calls put(place, w, bit) for each one bit, in order; bit 0 is the highest of word w. `before` has
+// the number of one bits preceding each part.
 template <class WordAt, class Put>
 __device__ __forceinline__ void list_bits(i64 n, const i64* before, WordAt word_at, Put put) {
     int lane = threadIdx.x % WARP;
@@ -26,11 +26,7 @@ __device__ __forceinline__ void list_bits(i64 n, const i64* before, WordAt word_
         i64 stop = min(part * PART + PART, n), place = before[part];
         for (i64 row = part * PART; row < stop; row += WARP) {  // the same for all lanes
             u32 word = row + lane < stop ? word_at(row + lane) : 0;
-            int upto = __popc(word);  // of this lane and those before it
-            for (int step = 1; step < WARP; step *= 2) {
-                int before_it = __shfl_up_sync(EVERY_LANE, upto, step);
-                if (lane >= step) upto += before_it;
-            }
+            int upto = scan_warp<Sum>(__popc(word));  // of this lane and the preceding lanes
             i64 at = place + upto - __popc(word);
             for (; word; ++at) {
                 int bit = __clz((int)word);

@@ -1,4 +1,4 @@
-"""Counts of bits before each part of words, for kernels that list them; see ``bit_list.cuh``."""
+"""Offsets for kernels that list the one bits of words; see ``bit_list.cuh``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import Any
 import numpy as np
 
 from gcodec.kernels.numeric.scan_cuda import sums_before
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, striding_blocks
 from gcodec.runtime.device import Device
 
-_PART = 512  # words of a warp
+_PART = 512  # words that a warp processes
 
 
 def blocks(words: int) -> int:
-    """Return how many blocks list the bits of so many words."""
+    """Return the number of blocks that list the bits of `words` words."""
     return striding_blocks(-(-words // _PART), 1, THREADS // 32)
 
 
-def bits_before(device: Device, source: str, name: str, words: int, *args: Any) -> Any:
-    """Return how many bits come before each part, and how many there are, as int64."""
+def bits_before(device: Device, source: str, name: str, words: int, *args: Any) -> Array:
+    """Return the number of one bits preceding each part, and in all parts, as int64.
+
+    The kernel `name` counts the bits of each part; see ``count_bits`` in ``bit_list.cuh``.
+    """
     parts = -(-words // _PART)
     counts, before = device.empty(parts, np.int64), device.empty(parts + 1, np.int64)
     device.launch(source, name, blocks(words), THREADS, *args, counts)

@@ -1,6 +1,6 @@
-"""Bit strings that are written: one that grows at its end, and several joined to one.
+"""Bit strings: one that grows at its end, and the concatenation of several.
 
-The first bit of a string is the most significant of its first byte.
+The first bit of a string is the most significant bit of its first byte.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gcodec.runtime import pool
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import discard
 
-SLACK = 64  # bytes behind a string that words may reach
-_LEAST = 4096  # bytes that a string grows by
+SLACK = 64  # bytes after the end of a string that stores of words may overwrite
+_LEAST_GROWTH = 4096  # bytes
 
 
 class BitString:
@@ -23,58 +23,62 @@ class BitString:
     Parameters
     ----------
     lead : int
-        Bytes before the string, which the caller fills when the string is complete.
+        Number of bytes preceding the string, which the caller fills when the string is complete.
     nbytes : int
-        Bytes that it will probably have.
+        Expected number of bytes.
+
+    Attributes
+    ----------
+    data : uint8 array
+        The lead, the string, and room for more.
+    state : (4,) uint64 array
+        Number of whole bytes; remaining bits, left-aligned; number of the remaining bits; number
+        of bytes for which a kernel found no room.
     """
 
     def __init__(self, lead: int = 0, nbytes: int = 0) -> None:
         self._lead = lead
         self.data = np.empty(lead + nbytes + SLACK, np.uint8)
-        # Whole bytes so far; bits of the byte behind them, highest first; how many these are;
-        # bytes that a word needs which found no room.
         self.state = np.array([lead, 0, 0, 0], np.uint64)
 
     @property
     def nbits(self) -> int:
-        """Bits so far, those of the lead too."""
-        whole, _, rest, _ = self.state.tolist()
-        found: int = 8 * whole + rest
-        return found
+        """Number of bits, including the lead."""
+        return 8 * int(self.state[0]) + int(self.state[2])
 
     def grow(self, nbytes: int = 0) -> None:
-        """Make room for what found none, or for so many bytes more."""
+        """Make room for `nbytes` more bytes, or for the bytes without room if they are more."""
         used = -(-self.nbits // 8)
-        room = max(int(self.state[3]), nbytes, used // 4, _LEAST)
+        room = max(int(self.state[3]), nbytes, used // 4, _LEAST_GROWTH)
         data = np.empty(used + room + SLACK, np.uint8)
         data[self._lead : used] = self.data[self._lead : used]
         self.data = data
 
     def reserve(self, nbytes: int) -> None:
-        """Make room for so many bytes more, if there is less."""
+        """Ensure that there is room for `nbytes` more bytes."""
         if self.data.size < int(self.state[0]) + nbytes + SLACK:
             self.grow(nbytes)
 
     def extend(self, data: np.ndarray, nbits: int) -> None:
-        """Put bits at the end: those of a (ceil(nbits / 8),) uint8 array, zeros behind them."""
+        """Append the bits of a (ceil(nbits / 8),) uint8 array whose last byte ends with zeros."""
         if nbits == 0:
             return
         self.reserve(data.size + 1)
-        place, before, rest, _ = self.state.tolist()
-        if rest == nbits % 8 == 0:
-            self.data[place : place + data.size] = data
-            self.state[0] = place + data.size
+        whole, pending, used, _ = self.state.tolist()
+        if used == nbits % 8 == 0:
+            self.data[whole : whole + data.size] = data
+            self.state[0] = whole + data.size
             return
-        at = 8 * place + rest
-        first = before >> 56 | int(data[0]) >> rest
+        at = 8 * whole + used
+        first = pending >> 56 | int(data[0]) >> used
         _copy(data, nbits, at, self.data)
-        self.data[place] = first
-        whole, rest = divmod(at + nbits, 8)
-        last = int(self.data[whole]) << 56 if rest else 0
-        self.state[:3] = whole, last, rest
+        self.data[whole] = first
+        whole, used = divmod(at + nbits, 8)
+        last = int(self.data[whole]) << 56 if used else 0
+        self.state[:3] = whole, last, used
 
     def trimmed(self) -> np.ndarray:
-        """Return the bytes, the last filled up with zeros; the string ends with that."""
+        """Return the bytes, the last completed with zeros; the string cannot grow any more."""
         self.data.resize(-(-self.nbits // 8), refcheck=False)
         return self.data
 
@@ -85,23 +89,23 @@ def written(
     unit: int,
     before_join: Callable[[int], None] | None = None,
 ) -> tuple[np.ndarray, int, dict[int, int]]:
-    """Let tasks on the pool write parts of a string, and join them.
+    """Write parts of a string in tasks on the thread pool, and join the parts.
 
     Parameters
     ----------
     task : callable
-        Gets a range of elements and returns the string of these; the first may have a lead.
+        Gets a range of elements and returns their string; the first string may have a lead.
     n, unit : int
-        As for `pool.run`.
+        See `pool.run`.
     before_join : callable, optional
-        Gets `nbits` before memory for the whole string is taken; what it raises ends the call.
+        Gets `nbits` before memory for the whole string is allocated. Its errors propagate.
 
     Returns
     -------
     data : (ceil(nbits / 8),) uint8 array
     nbits : int
     starts : dict
-        Of each part, by its first element, the bit where it begins.
+        Bit offset of each part, by the part's first element.
     """
     parts = pool.run(lambda start, stop: (start, task(start, stop)), n, unit)
     nbits = sum(string.nbits for _, string in parts)
@@ -115,17 +119,17 @@ def written(
     if len(parts) == 1:
         ((start, string),) = parts
         return string.trimmed(), nbits, {start: 0}
-    places, starts, shared, at = {}, {}, [], 0
+    strings, starts, shared, at = {}, {}, [], 0
     for start, string in parts:
-        places[start], starts[start] = string, at
-        if at % 8 and string.nbits:  # the byte where one part ends and the next begins
+        strings[start], starts[start] = string, at
+        if at % 8 and string.nbits:  # two parts share a byte
             shared.append((at // 8, string.data[0] >> at % 8))
         at += string.nbits
     del parts, string
     out = np.empty(-(-nbits // 8), np.uint8)
 
     def copy(start: int, stop: int) -> None:
-        string = places.pop(start)  # whose memory is free once it is copied
+        string = strings.pop(start)  # frees its memory after the copy
         _copy(string.data[: -(-string.nbits // 8)], string.nbits, starts[start], out)
         discard(string.data)
 
@@ -137,16 +141,16 @@ def written(
 
 @kernel("in uint8[], int64, int64, out uint8[]")
 def _copy(part, nbits, at, out):
-    # The bytes of a part of nbits > 0 bits from bit `at` on, but for the first if it is shared:
+    # Copies nbits > 0 bits to bit `at` and the following ones, except for a shared first byte.
     # part.size == ceil(nbits / 8), and at + nbits <= 8 * out.size.
     shift = at & 7
-    here = out[at >> 3 : (at + nbits + 7) >> 3]
+    target = out[at >> 3 : (at + nbits + 7) >> 3]
     if shift == 0:
-        for i in range(here.size):  # here.size == part.size
-            here[i] = part[i]
+        for i in range(target.size):  # target.size == part.size
+            target[i] = part[i]
         return
     left, right = np.uint8(8 - shift), np.uint8(shift)
-    for i in range(1, min(here.size, part.size)):
-        here[i] = np.uint8(part[i - 1] << left) | np.uint8(part[i] >> right)
-    if here.size > part.size > 0:  # by one: the last bits of the part
-        here[part.size] = np.uint8(part[part.size - 1] << left)
+    for i in range(1, min(target.size, part.size)):
+        target[i] = np.uint8(part[i - 1] << left) | np.uint8(part[i] >> right)
+    if target.size > part.size > 0:  # by one byte, for the last bits of the part
+        target[part.size] = np.uint8(part[part.size - 1] << left)

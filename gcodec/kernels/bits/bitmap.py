@@ -1,4 +1,4 @@
-"""Positions as a bit for each element, the first the most significant: 1 where it is one."""
+"""Bitmaps of positions: one bit per element, the first the most significant of its byte."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from gcodec.runtime.jit import kernel
 
 
 def write(positions: np.ndarray, n: int) -> np.ndarray:
-    """Return the (ceil(n / 8),) uint8 map of (k,) int64 positions below n."""
+    """Return the (ceil(n / 8),) uint8 bitmap of (k,) int64 positions below n."""
     bits = np.zeros(-(-n // 8), np.uint8)
     _set_bits(positions, bits)
     return bits
 
 
 def read(data: np.ndarray, first: int, n: int, k: int) -> np.ndarray:
-    """Return the (k,) int64 positions of a map of n bits from bit `first` on.
+    """Return the (k,) int64 positions of a bitmap of n bits from bit `first` on.
 
     Raises
     ------
     Corrupt
-        If it has more or fewer.
+        The number of positions is not k.
     """
     positions = np.empty(k, np.int64)
     count = _find_bits(data, first, n, positions)
     if count != k:
-        more = "more" if count > k else f"{count}"
-        raise Corrupt(f"the map has {more} of {k} elements")
+        number = "more" if count > k else f"{count}"
+        raise Corrupt(f"the map has {number} of {k} elements")
     return positions
 
 
@@ -41,7 +41,7 @@ def _set_bits(positions, bits):
 
 @kernel("in uint8[], int64, int64, out int64[]")
 def _find_bits(data, first, n, positions):
-    # Returns how many bits there are, at most one more than positions.size.
+    # Returns the number of one bits, or positions.size + 1 if it is larger.
     count = 0
     for base in range(0, n, 64):
         word = peek(data, first + base)

@@ -1,27 +1,27 @@
-// Strings of bits whose first bit is the most significant of the first byte.
+// Bit strings. The first bit of a string is the most significant bit of its first byte.
 #pragma once
 #include "runtime/types.cuh"
 
 __device__ __forceinline__ u32 swapped(u32 word) { return __byte_perm(word, 0, 0x0123); }
 
-// Four bytes of which some are not there, but zero.
+// A word of four bytes; bytes outside the data are zero.
 __device__ __forceinline__ u32 ragged_word(const u8* data, i64 nbytes, i64 byte) {
-    u32 found = 0;
+    u32 word = 0;
     for (int k = 0; k < 4; ++k) {
-        found <<= 8;
-        if (byte + k >= 0 && byte + k < nbytes) found |= data[byte + k];
+        word <<= 8;
+        if (byte + k >= 0 && byte + k < nbytes) word |= data[byte + k];
     }
-    return found;
+    return word;
 }
 
-// Reads bits from any place on; behind the last byte are zeros.
+// Reads bits from any offset on; zeros follow the last byte.
 struct BitReader {
     const u8* data;
     i64 nbytes;
     u64 window;  // the next bits, the first highest
-    i64 word;    // the next 32 bits behind them, counted from the aligned address up to `data`
+    i64 word;    // number of the 32-bit word after the window, from the aligned address below `data`
     int have;    // bits in the window
-    int skew;    // bytes from that address to `data`
+    int skew;    // bytes from the aligned address to `data`
 
     __device__ __forceinline__ BitReader(const u8* bytes, i64 count)
         : data(bytes), nbytes(count), window(0), word(0), have(0), skew((int)((u64)bytes & 3)) {}
@@ -33,7 +33,7 @@ struct BitReader {
         return ragged_word(data, nbytes, byte);
     }
 
-    // Go to bit `at` >= 0: at least 33 bits are then in the window.
+    // Moves to bit `at` >= 0; the window then has at least 33 bits.
     __device__ __forceinline__ void seek(i64 at) {
         i64 from = at + 8 * skew;
         int shift = (int)(from & 31);
@@ -43,7 +43,7 @@ struct BitReader {
         have = 64 - shift;
     }
 
-    // See to it that the window has more than 32 bits.
+    // Refills the window to more than 32 bits.
     __device__ __forceinline__ void fill() {
         if (have <= 32) {
             window |= (u64)next_word() << (32 - have);
@@ -51,7 +51,7 @@ struct BitReader {
         }
     }
 
-    // Go on by fewer than 64 bits, which the window has.
+    // Skips fewer than 64 bits, which must be in the window.
     __device__ __forceinline__ void skip(int nbits) {
         window <<= nbits;
         have -= nbits;
@@ -60,8 +60,8 @@ struct BitReader {
     __device__ __forceinline__ i64 at() const { return 32 * word - have - 8 * skew; }
 };
 
-// The 64 bits from bit `at` >= 0 on, the first highest; 0 behind the last byte. Not inlined, as it
-// is seldom called.
+// The 64 bits from bit `at` >= 0 on, the first highest; zeros follow the last byte. Not inlined,
+// because calls are rare.
 static __device__ __noinline__ u64 peek(const u8* data, i64 nbytes, i64 at) {
     BitReader reader(data, nbytes);
     reader.seek(at);
@@ -70,23 +70,23 @@ static __device__ __noinline__ u64 peek(const u8* data, i64 nbytes, i64 at) {
     return reader.window;
 }
 
-// Puts bits from any place of an array on. Words that hold bits of others too, those before the
-// first bit or behind the last one, are joined to what is there; so the array must be zero before.
-// In memory, words are in the order of bytes (`swap`), or else numbers.
+// Writes bits from any offset of an array on. Other threads may write the bits preceding the first
+// or following the last one, so their words are combined by atomic OR, and the array must be zero at
+// first. With `swap`, the bytes of a word are in the order of the string; else words are numbers.
 template <bool swap>
 struct BitWriter {
     u32* words;
-    i64 size;  // of the words
-    i64 word;  // where `acc` goes
-    u64 acc;   // the bits that are not written, the last lowest
-    int have;  // how many these are, below 32, with those of others
-    bool shared;  // whether the word has bits of others before these
+    i64 size;  // number of words
+    i64 word;  // index of the word that `acc` belongs to
+    u64 acc;   // the bits that have not been written, the last lowest
+    int have;  // number of these bits, below 32, including those of other threads
+    bool shared;  // whether the word starts with bits of another thread
 
     __device__ __forceinline__ BitWriter(u32* array, i64 count, i64 at)
         : words(array), size(count), word(at >> 5), acc(0), have((int)(at & 31)),
           shared((at & 31) != 0) {}
 
-    // Up to 32 bits, those above them zero.
+    // Appends up to 32 bits; the bits above them must be zero.
     __device__ __forceinline__ void put(u32 bits, int nbits) {
         acc = acc << nbits | bits;
         have += nbits;
@@ -104,7 +104,7 @@ struct BitWriter {
     }
 
     __device__ __forceinline__ void finish() {
-        u32 rest = have ? (u32)acc << (32 - have) : 0u;
-        if (rest && word < size) atomicOr(words + word, swap ? swapped(rest) : rest);
+        u32 last = have ? (u32)acc << (32 - have) : 0u;
+        if (last && word < size) atomicOr(words + word, swap ? swapped(last) : last);
     }
 };

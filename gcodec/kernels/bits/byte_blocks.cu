@@ -1,7 +1,7 @@
-// Twin of byte_blocks.py: signed bytes in blocks that share a step.
+// Twin of byte_blocks.py: quantization to signed bytes in blocks that share a step.
 #include "kernels/numeric/floats.cuh"
 
-static const i64 SIZE = 256;  // values of a block
+static const i64 SIZE = 256;  // values in a block
 
 extern "C" __global__ void __launch_bounds__(256)
     quantize_bytes(const u32* __restrict__ values, i64 n, u32 largest_step, u32* __restrict__ steps,
@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(256)
         __syncthreads();
         u32 step = min(divide_bits(top, bits_of(127.0f)), largest_step);
         if (threadIdx.x == 0) steps[first / SIZE] = step;
-        if (i >= n) continue;  // only in the last round, where no thread waits for this one
+        if (i >= n) continue;  // only in the last round, in which no other thread waits
         i32 level = 0;
         if (step) {
             f32 ratio = float_of(divide_bits(bits, step));

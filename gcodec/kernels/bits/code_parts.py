@@ -1,7 +1,7 @@
-"""What strings of codes of minifloats tell in place of the codes: parts of them, a byte for each.
+"""Parts of minifloat codes, one byte each, which bit strings encode in place of the codes.
 
-A code is its sign, exponent and mantissa, highest bits first; codes of up to four bits lie two in
-a byte, the first in the high half.
+A code consists of sign, exponent and mantissa, from the highest bit down. Two codes of up to four
+bits share a byte; the first one takes the high half.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import numpy as np
 
 from gcodec.kernels.bits.pack import unpacker
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
+from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
-# The bits of codes with the sign lowest; of these the codes; exponents; signs above mantissas.
+# Move the sign to the lowest bit, or back; extract the exponent, or the sign and the mantissa.
 Change = Literal["signs last", "signs first", "exponents", "planes"]
 
-_CHUNK = 1 << 18  # codes that stay in a cache
+_CHUNK = 1 << 18  # codes that fit into a cache
 
 
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
 def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Change) -> np.ndarray:
-    """Return parts of n codes, as they lie in memory, as (n,) uint8.
+    """Return parts of n codes, which are packed as in memory, as (n,) uint8.
 
-    The codes are released if they are a `Drainable`.
+    A `Drainable` of codes is released.
     """
     out, array, pair = np.empty(n, np.uint8), contents(codes), per_byte(fmt)
 
@@ -42,18 +42,18 @@ def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Chan
 
 
 def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarray) -> None:
-    """Write parts of the first (n,) codes of some, on the calling thread."""
-    held = codes[: -(-out.size // per_byte(fmt))]
+    """Write parts of the first n packed codes to (n,) `out`, on the calling thread."""
+    packed = codes[: -(-out.size // per_byte(fmt))]
     if per_byte(fmt) == 2:
-        unpacker(4, True)(held, out)
+        unpacker(4, True)(packed, out)
     else:
-        out[:] = held
+        out[:] = packed
     changed(out, fmt, change)
 
 
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
 def changed(codes: np.ndarray, fmt: MiniFloat, change: Change) -> np.ndarray:
-    """Make parts of (n,) codes, a byte for each, in their place, on the calling thread."""
+    """Replace (n,) codes, one byte each, by parts of them, on the calling thread."""
     sign, mantissa = np.uint8(fmt.width - 1), np.uint8(fmt.mantissa)
     if change == "exponents":
         codes >>= mantissa
@@ -78,9 +78,9 @@ def changed(codes: np.ndarray, fmt: MiniFloat, change: Change) -> np.ndarray:
 
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
 def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarray:
-    """Return codes of (n,) exponents, and of their signs and mantissas, on the calling thread.
+    """Return the codes with (n,) exponents, on the calling thread.
 
-    Of these there are fields of as many bits in the first of (k,) uint8 `data`.
+    The first bytes of (k,) uint8 `data` contain the signs and mantissas as packed fields.
     """
     mantissa, plane = np.uint8(fmt.mantissa), np.empty(exponents.size, np.uint8)
     codes: np.ndarray = exponents << mantissa

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.bits import code_parts
@@ -11,39 +9,39 @@ from gcodec.kernels.bits.code_parts import Change
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import launch_unpack
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat_block import per_byte
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.kernels.quantize.minifloat import per_byte
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 
 
-def parts_of(codes: Any, n: int, fmt: MiniFloat, change: Change) -> Any:
+def parts_of(codes: Array, n: int, fmt: MiniFloat, change: Change) -> Array:
     """Return parts of n codes."""
-    return _mapped(codes, per_byte(fmt), fmt, change, device_with(codes).empty(n, np.uint8))
+    out = device_with(codes).empty(n, np.uint8)
+    return launch_map(codes, per_byte(fmt), _table(fmt, change), out)
 
 
-def changed(codes: Any, fmt: MiniFloat, change: Change) -> Any:
-    """Make parts of codes in their place."""
-    return _mapped(codes, 1, fmt, change, codes)
+def changed(codes: Array, fmt: MiniFloat, change: Change) -> Array:
+    """Replace codes by parts of them."""
+    return launch_map(codes, 1, _table(fmt, change), codes)
 
 
-def joined(exponents: Any, data: Any, fmt: MiniFloat) -> Any:
-    """Return codes of exponents, and of their signs and mantissas."""
+def joined(exponents: Array, data: Array, fmt: MiniFloat) -> Array:
+    """Return the codes with given exponents, and with signs and mantissas from `data`."""
     device, n = device_with(exponents), exponents.size
     planes, out = (device.empty(n, np.uint8) for _ in range(2))
     launch_unpack(data, n, FieldLayout(1 + fmt.mantissa), planes, device.zeros(1, np.uint64))
-    bits = np.int32(fmt.mantissa), np.int32(fmt.width - 1)
-    arguments = exponents, planes, np.int64(n), *bits, out
-    device.launch("code_parts", "join_parts", striding_blocks(n), THREADS, *arguments)
+    arguments = exponents, planes, n, fmt.mantissa, fmt.width - 1, out
+    launch_striding(device, "code_parts", "join_parts", n, *arguments)
     return out
 
 
-def launch_map(codes: Any, together: int, table: np.ndarray, out: Any) -> Any:
-    """Launch what makes other bytes of codes, of which one or two are in a byte; return these."""
+def launch_map(codes: Array, per_byte: int, table: np.ndarray, out: Array) -> Array:
+    """Map codes, of which each byte contains one or two, to `out` by a table of 256 bytes."""
     device, n = device_with(codes), out.size
-    arguments = codes, np.int32(together), np.int64(n), device.to_device(table), out
-    device.launch("code_parts", "map_codes", striding_blocks(n), THREADS, *arguments)
+    arguments = codes, per_byte, n, device.to_device(table), out
+    launch_striding(device, "code_parts", "map_codes", n, *arguments)
     return out
 
 
-def _mapped(codes: Any, together: int, fmt: MiniFloat, change: Change, out: Any) -> Any:
-    table = code_parts.changed(np.arange(256).astype(np.uint8), fmt, change)
-    return launch_map(codes, together, table, out)
+def _table(fmt: MiniFloat, change: Change) -> np.ndarray:
+    return code_parts.changed(np.arange(256).astype(np.uint8), fmt, change)

@@ -1,7 +1,7 @@
-"""From codes of one or two bits to ±level and 0: written, added, or streamed past the cache.
+"""Dequantization of codes of one or two bits to ±level and 0.
 
-A `LevelCode` says where the fields of the elements lie and what they stand for; each has kernels
-of its own, made when they are first needed.
+A `LevelCode` defines the layout and the meaning of the fields. Each `LevelCode` has kernels of its
+own, which write, add, or stream the values past the cache.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Store = Literal["write", "add", "stream"]
 
 
 class LevelCode(NamedTuple):
-    """Codes of 1 or 2 bits and the values that they stand for.
+    """Layout and meaning of codes of 1 or 2 bits.
 
     Attributes
     ----------
     width : int
-        Bits of a field, 1 or 2.
+        Number of bits of a field, 1 or 2.
     order : "msb" or "lsb"
-        Whether the first field of a byte takes its most or its least significant bits.
+        Position of the first field of a byte: its most or its least significant bits.
     spread : bool
-        Whether each byte holds one field only, whose place is told by `shift`.
+        Whether each byte contains a single field.
     shift : int
-        Where `spread`: the place of the field's lowest bit in the byte.
+        With `spread`, the position of the field's lowest bit in the byte.
     meaning : "sent-plus", "minus-plus" or "shifted"
-        Of a field's bits, the upper first. 1 bit is − for 0 and + for 1 whatever this says.
-        sent-plus: 11 is +, 10 is −, 00 and 01 are 0. minus-plus: 01 is +, 10 is −, 00 is 0.
-        shifted: 00 is −, 01 is 0, 10 is +.
+        Meaning of a field of 2 bits. sent-plus: 11 is +, 10 is −, 00 and 01 are 0. minus-plus: 01
+        is +, 10 is −, 00 is 0. shifted: 00 is −, 01 is 0, 10 is +. A field of 1 bit is − for 0 and
+        + for 1.
     """
 
     width: Literal[1, 2]
@@ -46,15 +46,15 @@ class LevelCode(NamedTuple):
 
     @property
     def per_byte(self) -> int:
-        """Elements in a byte."""
+        """Number of elements in a byte."""
         return 1 if self.spread else 8 // self.width
 
     def nbytes(self, n: int) -> int:
-        """Bytes that hold n elements."""
+        """Return the number of bytes of n elements."""
         return -(-n // self.per_byte)
 
     def left_shift(self, k: int) -> int:
-        """How far element k of its byte is shifted to the top of 32 bits."""
+        """Return the shift that moves element k of its byte to the top of 32 bits."""
         if self.spread:
             place = self.shift
         elif self.order == "msb":
@@ -79,22 +79,22 @@ def dequantize(
     out: np.ndarray,
     add: np.float32 | None = None,
 ) -> None:
-    """Write to (n,) float32 `out` what the fields of `data` stand for, or add a multiple of it.
+    """Write the values of the fields of `data` to `out`, or add a multiple of them.
 
     Parameters
     ----------
     data : (at least code.nbytes(n),) uint8 array
     code : LevelCode
     level : float32
-        The value of +.
+        Value of +.
     out : (n,) float32 array
     add : float32, optional
-        The multiple; each product is rounded before it is added.
+        Factor of the values to add; each product is rounded before it is added.
     """
     zero = np.float32(0)
     if add is not None:
         with np.errstate(all="ignore"):
-            # A multiple of 0 can be −0 or NaN.
+            # The product with 0 can be −0 or NaN.
             level, zero = add * level, add * zero
     head = to_cache_line(out, code.per_byte)
     mode: Store = "write" if add is None else "add"
@@ -108,26 +108,25 @@ def dequantize(
         packed = np.zeros(code.nbytes(BLOCK), np.uint8)
         part = data[code.nbytes(start) : code.nbytes(stop)]
         packed[: part.size] = part
-        some = np.zeros(BLOCK, np.float32)
-        some[: stop - start] = out[start:stop]
-        _loop(code, mode)(packed, level, zero, some)
-        out[start:stop] = some[: stop - start]
+        values = np.zeros(BLOCK, np.float32)
+        values[: stop - start] = out[start:stop]
+        _loop(code, mode)(packed, level, zero, values)
+        out[start:stop] = values[: stop - start]
 
     cover(blocks, padded, head, out.size)
 
 
 @factory(lambda: itertools.product(_CODES, get_args(Store)))
 def _loop(code: LevelCode, store: Store) -> Kernel:
-    """Make the kernel of a code and a way to store: over whole blocks of `out` and their bytes."""
+    """Make the kernel that decodes whole blocks for a code and a kind of store."""
     one_block = _block(code, store)
     per_byte = code.per_byte
     streaming = store == "stream"
 
     @kernel("in uint8[], float32, float32, out float32[]", variant=f"{code} {store}")
     def dequantize_blocks(data, level, zero, out):
-        # out.size is a multiple of BLOCK, data.size == out.size // per_byte: each block lies
-        # inside. Two streams keep more of the memory busy than one; stores past the cache do not
-        # gain by it.
+        # out.size is a multiple of BLOCK, data.size == out.size // per_byte. Two concurrent
+        # streams use more of the memory bandwidth than one, except for stores past the cache.
         half = 0 if streaming else out.size // (2 * BLOCK) * BLOCK
         for i in range(0, half, BLOCK):
             for k in (i, half + i):
@@ -141,7 +140,7 @@ def _loop(code: LevelCode, store: Store) -> Kernel:
 
 
 def _block(code: LevelCode, store: Store) -> Any:
-    """Make the block: 32 elements of `out` from i, out of the bytes of `data` from `at`."""
+    """Make the block that decodes 32 elements of `out` from i, from the bytes from `at`."""
 
     @block("data", "at", "level", "zero", "out", "i")
     def dequantize_block(e: Emitter) -> None:
@@ -160,7 +159,7 @@ def _block(code: LevelCode, store: Store) -> Any:
 
 
 def _fields_on_top(e: Emitter, code: LevelCode) -> Any:
-    """Emit the fields of the block's bytes, each in the top bits of its lane."""
+    """Emit the fields of a block, each in the top bits of its lane."""
     count = BLOCK // code.per_byte
     packed = e.load(e.address("data", "at"), lanes(8, count), align=1)
     wide = e.builder.zext(packed, lanes(32, count))
@@ -170,14 +169,14 @@ def _fields_on_top(e: Emitter, code: LevelCode) -> Any:
 
 
 def _levels(e: Emitter, code: LevelCode, fields: Any) -> Any:
-    """Emit the bits of the values."""
+    """Emit the bit patterns of the values of fields."""
     builder = e.builder
-    every = lanes(32)
-    level, zero = (builder.bitcast(e.splat(e.args[name]), every) for name in ("level", "zero"))
-    sign, thirty_one = every([SIGN] * BLOCK), every([31] * BLOCK)
+    vector = lanes(32)
+    level, zero = (builder.bitcast(e.splat(e.args[name]), vector) for name in ("level", "zero"))
+    sign, thirty_one = vector([SIGN] * BLOCK), vector([31] * BLOCK)
     if code.width == 1:
         return builder.xor(level, builder.and_(builder.not_(fields), sign))
-    upper, lower = fields, builder.shl(fields, every([1] * BLOCK))
+    upper, lower = fields, builder.shl(fields, vector([1] * BLOCK))
     if code.meaning == "sent-plus":
         sent, minus = upper, builder.not_(lower)
     elif code.meaning == "minus-plus":

@@ -1,4 +1,4 @@
-"""Fields of equal width, up to 62 bits, in a bit string, the most significant bit first."""
+"""Fields of equal width, up to 62 bits, in a bit string, most significant bit first."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gcodec.kernels.numeric.words import peek, put
 from gcodec.runtime.jit import kernel
 
 MOST_NBITS = 62
-_PUT = 56  # bits that are put at once
+_PUT = 56  # bits of a single `put`
 
 
 def write_fields(values: np.ndarray, width: int, string: BitString) -> None:
-    """Put the `width` low bits of each of (k,) int64 values at the end of a string."""
+    """Append the `width` low bits of each of (k,) int64 values to a string."""
     assert 0 <= width <= MOST_NBITS
     string.reserve(values.size * width // 8 + 1)
     _write_fields(values, width, string.data, string.state)
 
 
 def read_fields(data: np.ndarray, first: int, width: int, count: int) -> np.ndarray:
-    """Read that many fields from bit `first` on, which the caller knows to be there: int64."""
+    """Return `count` fields from bit `first` on, which must be in the data, as int64."""
     assert 0 <= width <= MOST_NBITS and first + count * width <= 8 * data.size
     values = np.empty(count, np.int64)
     _read_fields(data, first, width, values)
@@ -29,7 +29,7 @@ def read_fields(data: np.ndarray, first: int, width: int, count: int) -> np.ndar
 
 @kernel("in int64[], int64, out uint8[], out uint64[]")
 def _write_fields(values, width, out, state):
-    # out has room for all bits, and the slack that putting needs.
+    # out has room for all bits, and the slack that `put` needs.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
     upper = max(width - _PUT, 0)

@@ -1,59 +1,57 @@
-"""Few elements that kernels note by `list` in listed.cuh, put in order and fetched at once."""
+"""Lists of few elements that kernels note with ``list`` in ``listed.cuh``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, Leading
 from gcodec.runtime.device import Device
 
-_FEW = 1 << 10  # for which there is room at first
-_WORD = 64  # bits of the numbers of a list
+_ROOM = 1 << 10  # elements of the first attempt
+_WORD = 64  # bits of a number in a list
+
+Launch = Callable[[Array, np.int64], None]
+"""Launches a kernel that notes elements in an array with room for a number of elements."""
 
 
-def listed(
-    device: Device, launch: Callable[[Any, np.int64], None]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of elements, rising, and their values, as int64.
+def listed(device: Device, launch: Launch, room: int = _ROOM) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of elements in rising order, and their values, as int64.
 
     Parameters
     ----------
     device : Device
     launch : callable
-        Launches the kernel, given where it notes, and for how many there is room; again with more
-        where there was too little.
+        Launches the kernel; called again with more room if the first attempt has too little.
+    room : int
+        Number of elements of the first attempt.
     """
-    room = _FEW
-    while True:
-        out = device.empty(1 + 2 * room, np.uint64)
-        out[:1] = 0
-        launch(out, np.int64(room))
-        found = device.to_host(out).view(np.int64)
-        if (count := int(found[0])) <= room:
-            break
-        room = count
-    return _ordered(found, count)
+    out = _launched(device, launch, room)
+    return _ordered(device, launch, device.to_host(out))
 
 
-def listed_later(device: Device, launch: Callable[[Any, np.int64], None], room: int) -> Deferred:
-    """Return what `listed` does, fetched with other things if there is room for so many."""
+def listed_later(device: Device, launch: Launch, room: int) -> Deferred:
+    """Return the result of `listed` as a `Deferred`, for at most about `room` elements."""
+    out = _launched(device, launch, room)
+    leading = Leading(out.view(np.uint8), out[:1].view(np.int64), 2 * _WORD, _WORD)
+    return Deferred(device, leading, lambda data: _ordered(device, launch, data))
+
+
+def _launched(device: Device, launch: Launch, room: int) -> Array:
     out = device.empty(1 + 2 * room, np.uint64)
     out[:1] = 0
     launch(out, np.int64(room))
-
-    def made(told: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        found = told.view(np.int64)
-        count = int(found[0])
-        return listed(device, launch) if count > room else _ordered(found, count)
-
-    some = Leading(out.view(np.uint8), out[:1].view(np.int64), 2 * _WORD, _WORD)
-    return Deferred(device, some, made)
+    return out
 
 
-def _ordered(found: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    places, values = found[1 : 1 + 2 * count].reshape(-1, 2).T
+def _ordered(device: Device, launch: Launch, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sort a list; make a longer one if it has more elements than room."""
+    numbers = data.view(np.int64)
+    count = int(numbers[0])
+    if 1 + 2 * count > numbers.size:
+        return listed(device, launch, count)
+    places, values = numbers[1 : 1 + 2 * count].reshape(-1, 2).T
     order = np.argsort(places)
     return places[order], values[order]

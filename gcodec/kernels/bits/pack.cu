@@ -1,18 +1,19 @@
 // Twins of the kernels of pack.py.
 #include "runtime/report.cuh"
 
-// Reports the first byte of data[at:n] that is not zero; of the first byte only the spare bits count.
+// Reports the first nonzero byte of data[at:n]. Only the spare bits of its first byte count.
 extern "C" __global__ void check_zero(const u8* data, i64 at, i64 n, u32 spare, u64* wrong) {
     for (i64 i = at + GCODEC_FIRST; i < n; i += GCODEC_STEP)
         if (data[i] & (i == at ? spare : 0xFF)) report(wrong, i);
 }
 
-// What is left of a pad code in a field.
+// The lowest bits of a pad code, which fit into a field.
 __device__ __forceinline__ u32 pad_of(i64 pad, i32 width) { return (u32)pad & ((1u << width) - 1); }
 
-// Contiguous fields: eight codes make `width` bytes. Behind the n codes come, with `count`, pad codes
-// 0, 1, 2, …, else zeros; there are nbytes in all. `turn` is 3 where words of four bytes begin with
-// their most significant one but are stored with the least first, else 0; nbytes is whole words then.
+// Contiguous fields: eight codes take `width` bytes, of nbytes in all. After the n codes follow pad
+// codes 0, 1, 2, … with `count`, else zeros. `turn` reverses the bytes of words: it is 3 if words
+// start with their most significant byte but are stored little-endian, else 0. In the former case
+// nbytes is a multiple of four.
 extern "C" __global__ void pack_groups(
     const u8* codes, i64 n, i64 total, i32 width, i32 msb, i32 count, i64 turn, u8* out, i64 nbytes) {
     for (i64 group = GCODEC_FIRST; group * width < nbytes; group += GCODEC_STEP) {
@@ -29,7 +30,7 @@ extern "C" __global__ void pack_groups(
     }
 }
 
-// All of the `total` fields, those behind the n codes too; reports the first of these that is wrong.
+// Unpacks n codes of the `total` fields; reports the first wrong pad code among the others.
 extern "C" __global__ void unpack_groups(
     const u8* data, i64 nbytes, i64 n, i64 total, i32 width, i32 msb, i32 count, u8* codes,
     u64* wrong) {
@@ -49,7 +50,7 @@ extern "C" __global__ void unpack_groups(
     }
 }
 
-// Strided fields: byte i of `size` holds fields i, i + size, i + 2 * size, …
+// Strided fields: byte i of `size` bytes contains fields i, i + size, i + 2 * size, …
 extern "C" __global__ void pack_stride(
     const u8* codes, i64 n, i32 width, i32 msb, i32 count, u8* out, i64 size) {
     for (i64 at = GCODEC_FIRST; at < size; at += GCODEC_STEP) {

@@ -1,7 +1,8 @@
-"""Fixed-width fields of 1 to 8 bits: the one packer, for every bit order that is in use.
+"""Packing of codes into fixed-width fields of 1 to 8 bits, in any bit order that a codec uses.
 
-A `FieldLayout` says where the bits of field i lie; `pack_fields` and `unpack_fields` move codes
-(one per byte) there and back. Quantisers that pack their codes themselves name the layout.
+A `FieldLayout` defines the positions of the bits of each field. `pack_fields` and `unpack_fields`
+convert between codes, one per byte, and fields. Quantizers with a packing loop of their own use
+the same layouts.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.memory import aligned_empty
 
-_GROUP = 8  # codes that end on a whole byte, whatever their width
+_GROUP = 8  # codes of any width whose fields fill whole bytes
 
 
 class FieldLayout(NamedTuple):
-    """Where the bits of a field lie.
+    """Positions of the bits of fields.
 
     Attributes
     ----------
     width : int
-        Bits of a field, 1 to 8.
+        Number of bits of a field, 1 to 8.
     order : "msb" or "lsb"
-        Whether the first field takes the most or the least significant bits of its unit.
+        Position of the first field of a unit: its most or its least significant bits.
     word : int
-        Bytes of a unit, 1 or 4; words are stored little-endian and padded to whole words.
+        Number of bytes of a unit, 1 or 4. Words are little-endian, and the last one is padded.
     strided : bool
-        Contiguous (field i follows field i - 1), or strided: with Q bytes in all, byte i holds
-        fields i, i + Q, i + 2Q, …; `width` must then divide 8 and `word` must be 1.
+        False if field i follows field i - 1. True if, with Q bytes in all, byte i contains fields
+        i, i + Q, i + 2Q, …; `width` must then divide 8, and `word` must be 1.
     pad : "zero" or "count"
-        What fills the last byte: zero bits as few as needed, or (TernGrad) always one to 8/width
+        Padding of the last byte: as few zero bits as necessary, or (TernGrad) one to 8/width pad
         codes 0, 1, 2, …
     align : int
-        The result is padded with zero bytes to a multiple of this many bytes: 1, 4 or 8.
+        Zero bytes pad the result to a multiple of 1, 4 or 8 bytes.
     """
 
     width: int
@@ -50,12 +51,12 @@ class FieldLayout(NamedTuple):
     align: Literal[1, 4, 8] = 1
 
     def nbytes(self, n: int) -> int:
-        """Bytes that n fields take, padding included."""
+        """Return the number of bytes of n fields, including padding."""
         unit = max(self.word, self.align)
         return -(-self._field_bytes(n) // unit) * unit
 
     def _codes(self, n: int) -> int:
-        """Fields of n codes and the pad codes behind them."""
+        """Return the number of fields of n codes and the following pad codes."""
         if self.pad == "zero":
             return n
         per_byte = 8 // self.width
@@ -73,7 +74,7 @@ class FieldLayout(NamedTuple):
             raise ParameterError.of("width", self.width, "1, 2, 4 or 8 for this layout")
 
     def _shift(self, field: int) -> int:
-        """Lowest bit in its byte of the field-th field, where fields do not straddle bytes."""
+        """Return the lowest bit of a field of a byte, if fields do not straddle bytes."""
         return field * self.width if self.order == "lsb" else 8 - self.width * (field + 1)
 
 
@@ -84,7 +85,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
     Parameters
     ----------
     codes : (n,) uint8 array
-        Each below ``2**layout.width``.
+        Codes below ``2**layout.width``.
     layout : FieldLayout
 
     Returns
@@ -116,7 +117,7 @@ def pack_fields(codes: np.ndarray, layout: FieldLayout) -> np.ndarray:
 
 @dispatched("gcodec.kernels.bits.pack_cuda")
 def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
-    """Unpack n codes from the bytes that `pack_fields` made of them.
+    """Unpack n codes; the inverse of `pack_fields`.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     Raises
     ------
     Truncated, Corrupt
-        `data` is too short, too long, or padded with anything but what the layout says.
+        `data` is too short or too long, or its padding differs from that of the layout.
     """
     layout._check()
     check_length(8 * data.size, 8 * layout.nbytes(n))
@@ -152,11 +153,11 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
     if layout.word == 4 and msb:
         data = np.frombuffer(data.tobytes(), "<u4").byteswap().view(np.uint8)
     if layout.pad == "count":
-        last = data[n // 8 * width :]
+        packed_tail = data[n // 8 * width :]
         tail = codes[n // 8 * 8 :]
-        unpacker(width, msb)(last, tail)
+        unpacker(width, msb)(packed_tail, tail)
         expected = pack_fields(tail, layout._replace(align=1))
-        if not np.array_equal(expected, last[: expected.size]):
+        if not np.array_equal(expected, packed_tail[: expected.size]):
             raise pad_error(size - 1)
         _check_zero(data, size)
     else:
@@ -171,7 +172,7 @@ def unpack_fields(data: np.ndarray, n: int, layout: FieldLayout) -> np.ndarray:
 
 
 def check_length(nbits: int, expected: int) -> None:
-    """Refuse a payload that has not exactly the bits that its elements take."""
+    """Raise `Truncated` or `Corrupt` unless a payload has exactly the expected number of bits."""
     if -(-nbits // 8) < -(-expected // 8):
         raise Truncated(f"the payload has {nbits} of the {expected} bits that its elements take")
     if nbits != expected:
@@ -180,7 +181,7 @@ def check_length(nbits: int, expected: int) -> None:
 
 @dispatched("gcodec.kernels.bits.pack_cuda")
 def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
-    """Raise `Corrupt` unless all bits of `data` behind the first `nbits` are zero."""
+    """Raise `Corrupt` unless all bits of `data` after the first `nbits` are zero."""
     at, used = divmod(nbits, 8)
     if used:
         spare = 0xFF >> used if order == "msb" else 0xFF << used & 0xFF
@@ -191,7 +192,7 @@ def check_padding(data: np.ndarray, nbits: int, order: str = "msb") -> None:
 
 
 def pad_error(at: int) -> Corrupt:
-    """Say that a pad code is wrong."""
+    """Return the error of a wrong pad code in byte `at`."""
     return Corrupt("a pad code differs from what the format fills in", at)
 
 
@@ -201,51 +202,40 @@ def _check_zero(data: np.ndarray, start: int) -> None:
         raise Corrupt("a padding byte is not zero", start + int(wrong[0]))
 
 
-def _ones(bits: int, lane: int) -> int:
-    """`bits` ones at the bottom of every `lane` bits of 64."""
-    return sum(((1 << bits) - 1) << at for at in range(0, 64, lane))
+def _moves(width: int, msb: bool, *, join: bool) -> tuple[np.uint64, ...]:
+    """Return the constants of three calls of `moved`.
 
-
-def _joins(width: int, msb: bool) -> tuple[np.uint64, ...]:
-    """Constants of three `moved` that turn eight fields, a byte each, into 8·width bits."""
-    found = []
-    for step in range(3):
+    The calls join eight fields of a byte each to a string of 8·width bits, or split it again. Each
+    call joins or splits pairs of fields.
+    """
+    constants = []
+    for step in (0, 1, 2) if join else (2, 1, 0):
         bits, lane = width << step, 8 << step
-        first = _ones(bits, 2 * lane)
+        first = sum(((1 << bits) - 1) << at for at in range(0, 64, 2 * lane))  # of each pair
+        source, target = (lane, bits) if join else (bits, lane)
         if msb:
-            found += [bits, first << bits, lane, first]
+            constants += [target, first << target, source, first]
+        elif join:
+            constants += [0, first, lane - bits, first << bits]
         else:
-            found += [0, first, lane - bits, first << bits]
-    return tuple(map(np.uint64, found))
-
-
-def _splits(width: int, msb: bool) -> tuple[np.uint64, ...]:
-    """Constants of three `moved` that undo `_joins`, in the order of use; see there."""
-    found = []
-    for step in (2, 1, 0):
-        bits, lane = width << step, 8 << step
-        first = _ones(bits, 2 * lane)
-        if msb:
-            found += [lane, first << lane, bits, first]
-        else:
-            found += [lane - bits, first << lane, 0, first]
-    return tuple(map(np.uint64, found))
+            constants += [lane - bits, first << lane, 0, first]
+    return tuple(map(np.uint64, constants))
 
 
 @inline
 def moved(x, left, kept_left, right, kept_right):
-    """Bits moved to the left and to the right, of each what a mask keeps."""
+    """Return the masked bits of two shifts, to the left and to the right."""
     return ((x << left) & kept_left) | ((x >> right) & kept_right)
 
 
 @functools.cache
 def packing(width: int, msb: bool) -> Any:
-    """Make the packing loop of one layout: LLVM vectorises what it knows to be constant."""
-    a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _joins(width, msb)
+    """Make the packing loop of one layout; LLVM vectorizes it thanks to the constants."""
+    a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _moves(width, msb, join=True)
 
     @subroutine(variant=f"{width} {msb}")
     def pack_groups(codes, out, count):
-        # Eight codes make `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
+        # Eight codes take `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
         groups = codes.size // 8
         lanes = codes[: groups * 8].view(np.uint64)
         for g in range(groups):  # (g + 1) * width <= out.size
@@ -253,7 +243,7 @@ def packing(width: int, msb: bool) -> Any:
             for b in range(width):
                 shift = 8 * (width - 1 - b) if msb else 8 * b
                 out[g * width + b] = np.uint8(x >> np.uint64(shift))
-        # The bytes left: bit by bit, from the codes left and the pad codes.
+        # The remaining bytes are packed bit by bit from the remaining codes and the pad codes.
         for at in range(groups * width, out.size):
             byte = 0
             for bit in range(8):
@@ -271,7 +261,7 @@ def packing(width: int, msb: bool) -> Any:
 
 @factory(lambda: itertools.product(range(1, 9), (True, False)))
 def packer(width: int, msb: bool) -> Kernel:
-    """Make the kernel (codes, out, count): a part from a whole byte on, on the calling thread."""
+    """Make the kernel (codes, out, count) that packs codes from a whole byte on."""
     loop = packing(width, msb)
 
     @kernel("in uint8[], out uint8[], boolean", variant=f"{width} {msb}")
@@ -284,7 +274,7 @@ def packer(width: int, msb: bool) -> Kernel:
 @functools.cache
 def unpacking(width: int, msb: bool) -> Any:
     """Make the unpacking loop of one layout."""
-    a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _splits(width, msb)
+    a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _moves(width, msb, join=False)
 
     @subroutine(variant=f"{width} {msb}")
     def unpack_groups(data, codes):
@@ -298,7 +288,7 @@ def unpacking(width: int, msb: bool) -> Any:
                 x |= np.uint64(data[g * width + b]) << np.uint64(shift)
             x = moved(moved(x, a1, a2, a3, a4), b1, b2, b3, b4)
             lanes[g] = moved(x, c1, c2, c3, c4)
-        for i in range(groups * 8, codes.size):  # at most seven codes, bit by bit
+        for i in range(groups * 8, codes.size):  # unpack up to seven codes bit by bit
             code = 0
             for within in range(width):
                 at, bit = divmod(i * width + within, 8)
@@ -311,7 +301,7 @@ def unpacking(width: int, msb: bool) -> Any:
 
 @factory(lambda: itertools.product(range(1, 9), (True, False)))
 def unpacker(width: int, msb: bool) -> Kernel:
-    """Make the kernel (data, codes): a part from a whole byte on, on the calling thread."""
+    """Make the kernel (data, codes) that unpacks codes from a whole byte on."""
     loop = unpacking(width, msb)
 
     @kernel("in uint8[], out uint8[]", variant=f"{width} {msb}")
@@ -323,17 +313,17 @@ def unpacker(width: int, msb: bool) -> Kernel:
 
 @kernel("in uint8[], out uint8[], int64, int64, boolean")
 def _pack_stride(codes, out, first, shift, count):
-    # Field `first + i` goes to byte i; fields behind the codes are pad codes. The first call,
-    # with first == 0, overwrites what was there.
-    here = codes[min(first, codes.size) :][: out.size]
+    # Field `first + i` goes to byte i; fields after the codes are pad codes. The first call, with
+    # first == 0, overwrites the output.
+    part = codes[min(first, codes.size) :][: out.size]
     scale = np.uint8(1 << shift)
     if first == 0:
         for i in range(out.size):
             out[i] = np.uint8(0)
-    for i in range(here.size):  # here.size <= out.size
-        out[i] |= np.uint8(here[i] * scale)
+    for i in range(part.size):  # part.size <= out.size
+        out[i] |= np.uint8(part[i] * scale)
     if count:
-        for i in range(here.size, out.size):
+        for i in range(part.size, out.size):
             out[i] |= np.uint8((first + i - codes.size) << shift)
 
 

@@ -2,120 +2,110 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pad_error
-from gcodec.runtime.cuda_grid import THREADS, device_with, reported, striding_blocks
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported
 
 
-def check_padding(data: Any, nbits: int, order: str = "msb") -> None:
-    """Raise `Corrupt` unless all bits behind the first `nbits` are zero."""
+def check_padding(data: Array, nbits: int, order: str = "msb") -> None:
+    """Raise `Corrupt` unless all bits after the first `nbits` are zero."""
     device = device_with(data)
     wrong = device.zeros(1, np.uint64)
     if launch_check_padding(data, nbits, order, wrong):
-
-        def told(at: int | None) -> None:
-            if at is not None:
-                raise padding_error(at, nbits)
-
-        reported(device, wrong, told)
+        raise_reported(device, wrong, lambda at: padding_error(at, nbits))
 
 
-def launch_check_padding(data: Any, nbits: int, order: str, wrong: Any) -> bool:
-    """Launch what reports to a word the first byte of padding that is not zero.
+def launch_check_padding(data: Array, nbits: int, order: str, wrong: Array) -> bool:
+    """Launch a kernel that reports the first nonzero byte of padding to a word.
 
-    Returned is whether there is padding, and anything was launched.
+    Returns
+    -------
+    bool
+        Whether there is padding, and a kernel was launched.
     """
     at, used = divmod(nbits, 8)
     spare = 0xFF >> used if order == "msb" else 0xFF << used & 0xFF
     n = data.size
     if at >= n:
         return False
-    arguments = data, np.int64(at), np.int64(n), np.uint32(spare), wrong
-    device_with(data).launch("pack", "check_zero", striding_blocks(n - at), THREADS, *arguments)
+    launch_striding(device_with(data), "pack", "check_zero", n - at, data, at, n, spare, wrong)
     return True
 
 
 def padding_error(at: int, nbits: int) -> Corrupt:
-    """Say that padding behind `nbits` is not zero in byte `at`."""
-    what = "bit" if nbits % 8 and at == nbits // 8 else "byte"
-    return Corrupt(f"a padding {what} is not zero", at)
+    """Return the error of a nonzero padding byte after `nbits` bits."""
+    unit = "bit" if nbits % 8 and at == nbits // 8 else "byte"
+    return Corrupt(f"a padding {unit} is not zero", at)
 
 
-def pack_fields(codes: Any, layout: FieldLayout) -> Any:
+def pack_fields(codes: Array, layout: FieldLayout) -> Array:
     """Pack codes into bytes."""
     layout._check()
     device, n = device_with(codes), codes.size
     out = device.empty(layout.nbytes(n), np.uint8)
     size = layout._field_bytes(n)
-    count = np.int32(layout.pad == "count")
-    shape = np.int32(layout.width), np.int32(layout.order == "msb"), count
+    form = layout.width, layout.order == "msb", layout.pad == "count"
     if layout.strided:
         out[size:] = 0
-        arguments = codes, np.int64(n), *shape, out[:size], np.int64(size)
-        device.launch("pack", "pack_stride", striding_blocks(size), THREADS, *arguments)
-    else:
-        # Whole words and what aligns them are zeros.
-        lengths = np.int64(n), np.int64(layout._codes(n))
-        rest = np.int64(_turn(layout)), out, np.int64(out.size)
-        grid = striding_blocks(-(-out.size // layout.width))
-        device.launch("pack", "pack_groups", grid, THREADS, codes, *lengths, *shape, *rest)
+        launch_striding(device, "pack", "pack_stride", size, codes, n, *form, out[:size], size)
+    else:  # the kernel also writes the zeros that complete words and align the result
+        arguments = codes, n, layout._codes(n), *form, _turn(layout), out, out.size
+        groups = -(-out.size // layout.width)
+        launch_striding(device, "pack", "pack_groups", groups, *arguments)
     return out
 
 
-def unpack_fields(data: Any, n: int, layout: FieldLayout) -> Any:
+def unpack_fields(data: Array, n: int, layout: FieldLayout) -> Array:
     """Unpack n codes."""
     layout._check()
     check_length(8 * data.size, 8 * layout.nbytes(n))
     device, size = device_with(data), layout._field_bytes(n)
     codes, wrong = device.empty(n, np.uint8), device.zeros(2, np.uint64)
-    count = layout.pad == "count"
-    shape = np.int32(layout.width), np.int32(layout.order == "msb"), np.int32(count)
+    # Errors are reported in the order in which the host checks for them.
     if layout.strided:
-        launch_check_padding(data, 8 * size, "msb", wrong[:1])
-        arguments = data, np.int64(n), *shape, np.int64(size), codes, wrong[1:]
-        device.launch("pack", "unpack_stride", striding_blocks(size), THREADS, *arguments)
+        padding, pad = wrong[:1], wrong[1:]
+        form = layout.width, layout.order == "msb", layout.pad == "count"
+        launch_check_padding(data, 8 * size, "msb", padding)
+        arguments = data, n, *form, size, codes, pad
+        launch_striding(device, "pack", "unpack_stride", size, *arguments)
+        raise_reported(
+            device,
+            wrong,
+            lambda at: padding_error(at, 8 * size),
+            lambda at: pad_error(at % size),
+        )
     else:
-        bits = 8 * size if count else n * layout.width
+        pad, padding = wrong[:1], wrong[1:]
+        nbits = 8 * size if layout.pad == "count" else n * layout.width
         straight = _turned(data) if _turn(layout) else data
-        launch_check_padding(straight, bits, layout.order, wrong[:1])
-        launch_unpack(straight, n, layout, codes, wrong[1:])
-
-    def told(padding: int | None, pad: int | None) -> None:
-        # In the order in which the host looks.
-        if pad is not None and not layout.strided:
-            raise pad_error(size - 1)
-        if padding is not None:
-            raise padding_error(padding, 8 * size if layout.strided or count else n * layout.width)
-        if pad is not None:
-            raise pad_error(pad % size)
-
-    reported(device, wrong, told)
+        launch_check_padding(straight, nbits, layout.order, padding)
+        launch_unpack(straight, n, layout, codes, pad)
+        raise_reported(
+            device, wrong, lambda _: pad_error(size - 1), lambda at: padding_error(at, nbits)
+        )
     return codes
 
 
-def launch_unpack(data: Any, n: int, layout: FieldLayout, codes: Any, wrong: Any) -> None:
-    """Launch what unpacks n contiguous codes, and reports to a word the first wrong pad code."""
-    total, count = layout._codes(n), np.int32(layout.pad == "count")
-    lengths = np.int64(data.size), np.int64(n), np.int64(total)
-    shape = np.int32(layout.width), np.int32(layout.order == "msb")
-    arguments = data, *lengths, *shape, count, codes, wrong
-    blocks = striding_blocks(total, per_thread=8)
-    device_with(data).launch("pack", "unpack_groups", blocks, THREADS, *arguments)
+def launch_unpack(data: Array, n: int, layout: FieldLayout, codes: Array, wrong: Array) -> None:
+    """Launch a kernel that unpacks n contiguous codes, and reports the first wrong pad code."""
+    total = layout._codes(n)
+    form = layout.width, layout.order == "msb", layout.pad == "count"
+    arguments = data, data.size, n, total, *form, codes, wrong
+    launch_striding(device_with(data), "pack", "unpack_groups", total, *arguments, per_thread=8)
 
 
 def _turn(layout: FieldLayout) -> int:
-    """Return what turns the places of bytes in a word over."""
+    """Return the mask that reverses the offsets of bytes within a word."""
     return 3 if layout.word == 4 and layout.order == "msb" else 0
 
 
-def _turned(data: Any) -> Any:
-    """Return words with their bytes in the other order."""
-    device = device_with(data)
-    out, count = device.empty(data.size, np.uint8), data.size // 4
-    arguments = device.flat(data).view(np.uint32), np.int64(count), out.view(np.uint32)
-    device.launch("ranges", "swapped", striding_blocks(count), THREADS, *arguments)
+def _turned(data: Array) -> Array:
+    """Return words with their bytes reversed."""
+    device, count = device_with(data), data.size // 4
+    out = device.empty(data.size, np.uint8)
+    words = device.flat(data).view(np.uint32), count, out.view(np.uint32)
+    launch_striding(device, "ranges", "swapped", count, *words)
     return out

@@ -1,4 +1,4 @@
-// Twin of sent_codes.py: which of the two-bit codes of MXNet are sent, and their signs.
+// Twin of sent_codes.py: the transmitted two-bit codes of MXNet, and their signs.
 #include "kernels/bits/bit_list.cuh"
 #include "kernels/bits/bits.cuh"
 
@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(256)
     list_sent(const u32* __restrict__ words, i64 n, const i64* __restrict__ before,
               i64* __restrict__ positions, u8* __restrict__ minus, i64 room,
               i64* __restrict__ counts) {
-    // positions and minus have `room` elements, of which the second become 1 for the code 10; counts
-    // gets how many are sent, as many or none if there is no room, and none or n
+    // positions, minus: `room` elements; minus becomes 1 for the code 10. counts: the number of
+    // transmitted codes; the same number, or 0 if there is no room; then 0, or n if there is no room.
     if (GCODEC_FIRST == 0) {
         i64 all = before[(n + PART - 1) / PART];
         counts[0] = all;
@@ -27,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256)
         [&](i64 at, i64 w, int bit) {
             if (at >= room) return;
             positions[at] = 16 * w + bit / 2;
-            minus[at] = (u8)(~(swapped(words[w]) >> (30 - bit)) & 1);  // the bit behind
+            minus[at] = (u8)(~(swapped(words[w]) >> (30 - bit)) & 1);  // the code's lower bit
         }
     );
 }

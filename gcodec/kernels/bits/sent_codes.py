@@ -1,6 +1,6 @@
-"""Two-bit codes of which few are sent: where these are, and their signs, or the codes of these.
+"""Conversion between two-bit codes of MXNet and the positions and signs of the transmitted ones.
 
-Codes are those of MXNet: 11, 10 for a negative one, and 00 for not sent; 16 in a word.
+A code is 11 for +, 10 for −, and 00 for an element that is not transmitted; a word has 16 codes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 
 _SENT = 0xAAAAAAAA  # upper bits of the 16 codes of a word
-_WORD = 16  # codes
+_WORD = 16  # codes in a word
 
 
 @dispatched("gcodec.kernels.bits.sent_codes_cuda")
 def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the codes that are sent.
+    """Find the transmitted codes.
 
     Parameters
     ----------
@@ -27,11 +27,9 @@ def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Returns
     -------
     positions : (k,) int64 array
-        Rising.
+        Positions of the transmitted codes, rising; on the host.
     signs : (ceil(k / 8),) uint8 array
-        A bit for each, the first highest: 1 where it is negative.
-
-    Both are on the host, wherever the codes are.
+        One bit for each code, the first highest: 1 if it is negative; on the host.
     """
     words = np.require(codes, requirements=["C", "A"]).view(np.uint32)
     positions = np.empty(int(_count(words)), np.int64)
@@ -41,7 +39,7 @@ def sent(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:
-    """Return the codes of n elements, given what `sent` finds of them."""
+    """Return the codes of n elements, given the positions and signs from `sent`."""
     codes = np.zeros(TWO_BIT.nbytes(n), np.uint8)
     _place_codes(positions, signs, codes)
     return codes
@@ -49,14 +47,14 @@ def codes_of(positions: np.ndarray, signs: np.ndarray, n: int) -> np.ndarray:
 
 @dispatched("gcodec.kernels.bits.sent_codes_cuda")
 def turned(codes: np.ndarray) -> np.ndarray:
-    """Return (n,) symbols for codes, or codes for symbols: 2 and 3 are t and −t in these."""
-    found: np.ndarray = codes ^ (codes >> np.uint8(1))
-    return found
+    """Return (n,) symbols for codes, or codes for symbols; symbols 2 and 3 mean t and −t."""
+    out: np.ndarray = codes ^ (codes >> np.uint8(1))
+    return out
 
 
 @inline
 def _sent(words, i):
-    """Return the upper bit of each sent code of word i, the first code highest."""
+    """Return the upper bits of the codes of word i, the first code highest."""
     return np.uint32(swapped(words[i]) & np.uint32(_SENT))
 
 
@@ -70,18 +68,18 @@ def _count(words):
 
 @kernel("in uint32[], out int64[], out uint8[]")
 def _find(words, positions, signs):
-    # positions.size is what _count returns, and signs has a bit for each.
-    found = 0
+    # positions.size is the result of _count; signs has a bit for each position.
+    place = 0
     for i in range(words.size):
         word = swapped(words[i])
         bits = _sent(words, i)
         while bits:
             lead = leading_zeros(bits)
-            positions[found] = i * _WORD + np.int64(lead) // 2
-            # The lower bit of the code, just behind the upper one, is 1 for +.
+            positions[place] = i * _WORD + np.int64(lead) // 2
+            # The lower bit of the code, which follows the upper bit, is 1 for +.
             plus = np.uint32(word >> np.uint32(np.uint32(30) - lead)) & np.uint32(1)
-            signs[found >> 3] |= np.uint8(np.uint32(1) - plus) << np.uint8(7 - (found & 7))
-            found += 1
+            signs[place >> 3] |= np.uint8(np.uint32(1) - plus) << np.uint8(7 - (place & 7))
+            place += 1
             bits = np.uint32(bits ^ np.uint32(np.uint32(0x80000000) >> lead))
 
 

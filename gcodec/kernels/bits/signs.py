@@ -1,4 +1,4 @@
-"""Signs of an array, one bit each, and the sum of magnitudes or squares, in one pass."""
+"""Signs of an array, one bit each, and the sum of its magnitudes or squares, in one pass."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ SIGNS = FieldLayout(width=1)
 
 @dispatched("gcodec.kernels.bits.signs_cuda")
 def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
-    """Signs of a (n,) float32 array, and a sum.
+    """Return the signs of a (n,) float32 array, and a sum.
 
     Parameters
     ----------
     x : (n,) float32 array
     squares : bool
-        Whether the squares are added up, or else the magnitudes.
+        Whether to sum the squares, or else the magnitudes.
 
     Returns
     -------
     bits : (ceil(n / 8),) uint8 array
         1 for x < 0, so 0 for both zeros; the first element is the most significant bit.
     total : float
-        In float64 by the fixed order; not finite if any element is not.
+        Sum in float64, in the fixed order; not finite if any element is not finite.
     """
     out = aligned_empty(SIGNS.nbytes(x.size), np.uint8)
     sums = np.empty(-(-x.size // TILE), np.float64)
@@ -47,16 +47,19 @@ def quantize(x: np.ndarray, squares: bool) -> tuple[np.ndarray, float]:
 
 
 def _column(squares: bool) -> Any:
-    """Make the block: a column of a tile of x from i; its signs, and its sum to lanes from t."""
+    """Make the block that processes a column of a tile of x from i.
+
+    It stores the signs, and the sums to lanes from t.
+    """
 
     @block("x", "i", "next", "sums", "t", "out", "at")
     def signs(e: Emitter) -> None:
         builder = e.builder
-        bytes_of = e.address("out", "at")
+        target = e.address("out", "at")
 
         def terms(x: Any, row: int) -> list[Any]:
             negative = builder.fcmp_ordered("<", x, floats(COLUMN)([0.0] * COLUMN))
-            e.store(e.first_highest(negative), e.element(bytes_of, row * LANES // 8), 1)
+            e.store(e.first_highest(negative), e.element(target, row * LANES // 8), 1)
             if squares:
                 wide = builder.fpext(x, doubles(COLUMN))
                 return [builder.fmul(wide, wide)]
@@ -81,12 +84,12 @@ def _make(squares: bool) -> Kernel:
                 one_column(x, at, ahead, lanes, t, out, at // 8)
             sums[tile] = add_lanes(lanes)
         whole = x.size // TILE * TILE
-        rest, bits = x[whole:], out[whole // 8 :]
-        if rest.size:  # less than a tile
+        tail, bits = x[whole:], out[whole // 8 :]
+        if tail.size:  # less than a tile
             lanes[:] = 0.0
             bits[:] = np.uint8(0)
-            for i in range(rest.size):
-                value = np.float64(rest[i])
+            for i in range(tail.size):
+                value = np.float64(tail[i])
                 lanes[i % LANES] += value * value if squares else abs(value)
                 if value < 0:
                     bits[i >> 3] |= np.uint8(0x80 >> (i & 7))

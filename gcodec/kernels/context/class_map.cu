@@ -1,4 +1,4 @@
-// Twin of class_map.py: classes of elements, and what symbols there are of each.
+// Classes of elements and the counts of symbols in each class; see class_map.py.
 #include "kernels/numeric/counting.cuh"
 #include "kernels/bits/listed.cuh"
 
@@ -6,74 +6,74 @@ static const i32 CLASSES = 64, CENTRE = 64;
 static const u16 ESCAPE = 254;
 static const int THREADS = 256;
 static const i64 TILE = 4096;
-static const i64 SEGMENT = 4096;  // elements of a row that a warp adds up
+static const i64 SEGMENT = 4096;  // elements of a row that a warp sums
 
-// The scales of elements in rows of `width`, those of columns only where `height` is not 0. There
-// are as many rows as elements have, and a scale for each column.
+// The scales of elements in rows of sizes[1]; there are sizes[0] column scales, which is 0 or the
+// width. `rows` has a scale for each row.
 struct Scales {
     const u8* rows;
     const u8* columns;
     i64 height, width;
+
+    __device__ __forceinline__ Scales(const u8* rows, const u8* columns, const i64* sizes)
+        : rows(rows), columns(columns), height(sizes[0]), width(sizes[1]) {}
 };
 
-// Where an element is, and the class that it has.
+// The row and column of an element, and its class.
 struct Place {
     i64 row, column;
 
-    __device__ __forceinline__ Place(const Scales& of, i64 i) {
-        if (((u64)i | (u64)of.width) >> 32) row = i / of.width;
-        else row = (u32)i / (u32)of.width;
-        column = i - row * of.width;
+    __device__ __forceinline__ Place(const Scales& scales, i64 i) {
+        if (((u64)i | (u64)scales.width) >> 32) row = i / scales.width;
+        else row = (u32)i / (u32)scales.width;
+        column = i - row * scales.width;
     }
-    __device__ __forceinline__ u32 number(const Scales& of) const {
-        i32 beside = of.height ? of.columns[column] : CENTRE;
-        return (u32)min(max(beside + of.rows[row] - CENTRE, 0), CLASSES - 1);
+    __device__ __forceinline__ u32 number(const Scales& scales) const {
+        i32 column_scale = scales.height ? scales.columns[column] : CENTRE;
+        return (u32)min(max(column_scale + scales.rows[row] - CENTRE, 0), CLASSES - 1);
     }
-    __device__ __forceinline__ void next(const Scales& of) {
-        if (++column < of.width) return;
+    __device__ __forceinline__ void next(const Scales& scales) {
+        if (++column < scales.width) return;
         column = 0;
         ++row;
     }
 };
 
 // The classes of `count` <= 4 elements from i on, a byte each.
-__device__ __forceinline__ u32 four_classes(const Scales& of, i64 i, int count) {
-    Place place(of, i);
-    u32 found = 0;
+__device__ __forceinline__ u32 four_classes(const Scales& scales, i64 i, int count) {
+    Place place(scales, i);
+    u32 classes = 0;
     for (int k = 0; k < count; ++k) {
-        found |= place.number(of) << 8 * k;
-        place.next(of);
+        classes |= place.number(scales) << 8 * k;
+        place.next(scales);
     }
-    return found;
-}
-
-static __device__ __forceinline__ void map_of(const Scales& of, i64 start, u8* out, i64 n) {
-    for (i64 i = 4 * GCODEC_FIRST; i < n; i += 4 * GCODEC_STEP) {
-        int count = (int)min(n - i, (i64)4);
-        u32 found = four_classes(of, start + i, count);
-        if (count == 4 && ((u64)(out + i) & 3) == 0) *(u32*)(out + i) = found;
-        else
-            for (int k = 0; k < count; ++k) out[i + k] = (u8)(found >> 8 * k);
-    }
+    return classes;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    map_classes(const u8* __restrict__ rows, const u8* __restrict__ columns, i64 height, i64 width,
-                i64 start, u8* __restrict__ out, i64 n) {
-    map_of({rows, columns, height, width}, start, out, n);
+    map_classes(const u8* __restrict__ rows, const u8* __restrict__ columns,
+                const i64* __restrict__ sizes, i64 start, u8* __restrict__ out, i64 n) {
+    Scales scales(rows, columns, sizes);
+    for (i64 i = 4 * GCODEC_FIRST; i < n; i += 4 * GCODEC_STEP) {
+        int count = (int)min(n - i, (i64)4);
+        u32 classes = four_classes(scales, start + i, count);
+        if (count == 4 && ((u64)(out + i) & 3) == 0) *(u32*)(out + i) = classes;
+        else
+            for (int k = 0; k < count; ++k) out[i + k] = (u8)(classes >> 8 * k);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     join_symbols(const u8* __restrict__ symbols, const u8* __restrict__ rows,
-                 const u8* __restrict__ columns, i64 height, i64 width, i64 start,
+                 const u8* __restrict__ columns, const i64* __restrict__ sizes, i64 start,
                  u16* __restrict__ out, i64 n) {
-    Scales of = {rows, columns, height, width};
+    Scales scales(rows, columns, sizes);
     for (i64 i = 4 * GCODEC_FIRST; i < n; i += 4 * GCODEC_STEP) {
         int count = (int)min(n - i, (i64)4);
-        u32 found = four_classes(of, start + i, count);
+        u32 classes = four_classes(scales, start + i, count);
         u64 joined = 0;
         for (int k = 0; k < count; ++k)
-            joined |= (u64)((found >> 8 * k & 255) << 8 | symbols[i + k]) << 16 * k;
+            joined |= (u64)((classes >> 8 * k & 255) << 8 | symbols[i + k]) << 16 * k;
         if (count == 4 && ((u64)(out + i) & 7) == 0) *(u64*)(out + i) = joined;
         else
             for (int k = 0; k < count; ++k) out[i + k] = (u16)(joined >> 16 * k);
@@ -86,68 +86,49 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if ((u64)places[j] < (u64)n) out[places[j]] = (u16)((out[places[j]] & 0xFF00) | ESCAPE);
 }
 
-// Of each `step`-th tile; counts: 256 for each class
-static __device__ __forceinline__ void count_of(const u8* symbols, i64 n, const Scales& of, i64 step,
-                                                u64* counts) {
-    __shared__ u32 found[CLASSES * NEAR];
+// Counts every `step`-th tile; counts: 256 for each class.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    count_classes(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
+                  const u8* __restrict__ columns, const i64* __restrict__ sizes, i64 step,
+                  u64* __restrict__ counts) {
+    __shared__ u32 near[CLASSES * NEAR];
+    Scales scales(rows, columns, sizes);
     count_by_model(
-        symbols, n, TILE, CLASSES, found, counts,
+        symbols, n, TILE, CLASSES, near, counts,
         [&](i64 tile) { return tile * step * TILE; },
-        [&](i64 i) { return Place(of, i).number(of); }
+        [&](i64 i) { return Place(scales, i).number(scales); }
     );
 }
 
+// Joins classes and symbols. A symbol above the largest of its class becomes an escape, and is
+// listed; `wide` has the original values of the first `wide_size` symbols.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    count_classes(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
-                  const u8* __restrict__ columns, i64 height, i64 width, i64 step,
-                  u64* __restrict__ counts) {
-    count_of(symbols, n, {rows, columns, height, width}, step, counts);
-}
-
-// In those that end on `chosen`, sizes are what a device has chosen: of columns, and of rows.
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    map_chosen(const u8* __restrict__ rows, const u8* __restrict__ columns,
-               const i64* __restrict__ sizes, u8* __restrict__ out, i64 n) {
-    map_of({rows, columns, sizes[0], sizes[1]}, 0, out, n);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    count_chosen(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
-                 const u8* __restrict__ columns, const i64* __restrict__ sizes, i64 step,
-                 u64* __restrict__ counts) {
-    count_of(symbols, n, {rows, columns, sizes[0], sizes[1]}, step, counts);
-}
-
-// Classes above symbols, of which those above the largest of their class are escapes, and listed: as
-// `every` tells them, if it has some.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    join_chosen(const u8* __restrict__ symbols, i64 n, const u32* __restrict__ every, i64 some,
-                const u8* __restrict__ rows, const u8* __restrict__ columns,
-                const i64* __restrict__ sizes, const u8* __restrict__ tops,
-                u16* __restrict__ joined, u64* __restrict__ out, i64 room) {
-    Scales of = {rows, columns, sizes[0], sizes[1]};
+    join_and_list(const u8* __restrict__ symbols, i64 n, const u32* __restrict__ wide,
+                  i64 wide_size, const u8* __restrict__ rows, const u8* __restrict__ columns,
+                  const i64* __restrict__ sizes, const u8* __restrict__ tops,
+                  u16* __restrict__ joined, u64* __restrict__ out, i64 room) {
+    Scales scales(rows, columns, sizes);
     list(
         n, out, room,
         [&](i64 i) {
-            u32 number = Place(of, i).number(of), symbol = symbols[i];
+            u32 number = Place(scales, i).number(scales), symbol = symbols[i];
             bool unknown = symbol >> 1 > tops[number];
             joined[i] = (u16)(number << 8 | (unknown ? ESCAPE : symbol));
             return unknown;
         },
-        [&](i64 i) { return i < some ? (u64)every[i] : (u64)symbols[i]; }
+        [&](i64 i) { return i < wide_size ? (u64)wide[i] : (u64)symbols[i]; }
     );
 }
 
+// Lists the symbols above the largest of their class; tops: of each class.
 extern "C" __global__ void __launch_bounds__(THREADS)
     list_unknown(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
-                 const u8* __restrict__ columns, i64 height, i64 width,
+                 const u8* __restrict__ columns, const i64* __restrict__ sizes,
                  const u8* __restrict__ tops, u64* __restrict__ out, i64 room) {
-    // tops: of each class
-    Scales of = {rows, columns, height, width};
+    Scales scales(rows, columns, sizes);
     list(
         n, out, room,
-        [&](i64 i) { return symbols[i] >> 1 > tops[Place(of, i).number(of)]; },
+        [&](i64 i) { return symbols[i] >> 1 > tops[Place(scales, i).number(scales)]; },
         [&](i64 i) { return (u64)symbols[i]; }
     );
 }
@@ -159,8 +140,11 @@ __device__ __forceinline__ u32 magnitudes(u32 four) {
     return (halves & 0xFFFF) + (halves >> 16);
 }
 
-// Whole warps; sums: of each row, 0 before. A warp adds up a segment of a row at a time.
-__device__ __forceinline__ void add_rows(const u8* symbols, i64 n, i64 width, u64* sums) {
+// Whole warps. sums: of each row, initially 0. A warp sums a segment of a row at a time.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_rows(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ sizes,
+             u64* __restrict__ sums) {
+    i64 width = sizes[1];
     int lane = threadIdx.x % WARP;
     i64 segments = (width + SEGMENT - 1) / SEGMENT, count = (n + width - 1) / width * segments;
     for (i64 task = GCODEC_FIRST / WARP; task < count; task += GCODEC_STEP / WARP) {
@@ -171,17 +155,21 @@ __device__ __forceinline__ void add_rows(const u8* symbols, i64 n, i64 width, u6
         for (i64 i = first + lane; i < aligned; i += WARP) own += symbols[i] >> 1;
         i64 i = aligned + 4 * lane;
         for (; i + 4 <= stop; i += 4 * WARP) own += magnitudes(*(const u32*)(symbols + i));
-        for (; i < stop; ++i) own += symbols[i] >> 1;  // of one lane, as it is less than a word
+        for (; i < stop; ++i) own += symbols[i] >> 1;  // one lane: less than a word remains
         for (int step = 16; step; step /= 2) own += __shfl_xor_sync(EVERY_LANE, own, step);
         if (lane == 0 && own) atomicAdd(&sums[row], (u64)own);
     }
 }
 
-// sums: of each column, 0 before. A thread has a column, or where there are few columns one of
-// several rows; blockIdx.x tells which columns, blockIdx.y which share of the rows.
-__device__ __forceinline__ void add_columns(const u8* symbols, i64 n, i64 width, u64* sums) {
+// sums: of each column, initially 0; none if sizes[0] is 0. A thread has a column, or one of
+// several rows of it if there are few columns. blockIdx.x selects columns, blockIdx.y a share of
+// the rows.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sum_columns(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ sizes,
+                u64* __restrict__ sums) {
+    i64 width = sizes[1];
     i64 across = min(width, (i64)THREADS), down = THREADS / across;  // elements of a step
-    if (threadIdx.x >= across * down) return;
+    if (!sizes[0] || threadIdx.x >= across * down) return;
     i64 column = (i64)blockIdx.x * across + threadIdx.x % across;
     i64 above = blockIdx.y * down + threadIdx.x / across, step = gridDim.y * down * width;
     for (; column < width; column += gridDim.x * across) {
@@ -189,26 +177,4 @@ __device__ __forceinline__ void add_columns(const u8* symbols, i64 n, i64 width,
         for (i64 i = above * width + column; i < n; i += step) own += symbols[i] >> 1;
         if (own) atomicAdd(&sums[column], own);
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_rows(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
-    add_rows(symbols, n, width, sums);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_columns(const u8* __restrict__ symbols, i64 n, i64 width, u64* __restrict__ sums) {
-    add_columns(symbols, n, width, sums);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_rows_chosen(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ sizes,
-                    u64* __restrict__ sums) {
-    add_rows(symbols, n, sizes[1], sums);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-    sum_columns_chosen(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ sizes,
-                       u64* __restrict__ sums) {
-    if (sizes[0]) add_columns(symbols, n, sizes[1], sums);
 }

@@ -1,116 +1,139 @@
 """Launchers of class_map.cu; see `gcodec.kernels.context.class_map`.
 
-Scales and sums are on the host.
+Scales and sums are on the host, except where an argument is described as an array on the device.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed
-from gcodec.kernels.context.class_map import CLASSES, ScalesOf
+from gcodec.kernels.context.class_map import CLASSES, COUNTS, TILE, ScalesOf
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 from gcodec.runtime.device import Device
 
-_TILE = 1 << 12
-_SEGMENT = 1 << 12  # elements of a row that a warp adds up
-_BLOCKS, _ROWS = 1 << 11, 64  # at most, and rows that each thread adds up at least
+_SEGMENT = 1 << 12  # elements of a row that a warp sums
+_BLOCKS, _ROWS = 1 << 11, 64  # largest number of blocks; least rows that a thread sums
+
+DeviceScales = tuple[Array, Array, Array]
+"""Scales of rows and of columns, and (2,) int64: the number of column scales, a row's width."""
 
 
-def map_classes(rows: np.ndarray, columns: np.ndarray, width: int, start: int, out: Any) -> None:
-    """Write the classes of elements from `start` on."""
+def map_classes(rows: np.ndarray, columns: np.ndarray, width: int, start: int, out: Array) -> None:
+    """Write the classes of the elements from `start` on."""
+    map_device_classes(_uploaded(device_with(out), rows, columns, width), start, out)
+
+
+def map_device_classes(scales: DeviceScales, start: int, out: Array) -> None:
+    """Write classes by scales on the device."""
     device, n = device_with(out), out.size
-    arguments = *_scales(device, rows, columns, width), np.int64(start), out, np.int64(n)
+    arguments = *scales, np.int64(start), out, np.int64(n)
     device.launch("class_map", "map_classes", striding_blocks(n), THREADS, *arguments)
 
 
 def join_symbols(
-    symbols: Any,
+    symbols: Array,
     rows: np.ndarray,
     columns: np.ndarray,
     width: int,
     start: int,
     unknown: np.ndarray,
-    out: Any,
+    out: Array,
 ) -> None:
-    """Write classes above symbols."""
-    device, n, some = device_with(symbols), np.int64(symbols.size), unknown.size
-    arguments = symbols, *_scales(device, rows, columns, width), np.int64(start), out, n
-    device.launch("class_map", "join_symbols", striding_blocks(n.item()), THREADS, *arguments)
-    if some:
-        places = device.to_device(unknown), np.int64(some)
-        grid = striding_blocks(some)
-        device.launch("class_map", "join_escapes", grid, THREADS, *places, out, n)
+    """Write words of classes and symbols."""
+    device, n, escapes = device_with(symbols), symbols.size, unknown.size
+    scales = _uploaded(device, rows, columns, width)
+    arguments = symbols, *scales, np.int64(start), out, np.int64(n)
+    device.launch("class_map", "join_symbols", striding_blocks(n), THREADS, *arguments)
+    if escapes:
+        grid, places = striding_blocks(escapes), device.to_device(unknown)
+        replaced = places, np.int64(escapes), out, np.int64(n)
+        device.launch("class_map", "join_escapes", grid, THREADS, *replaced)
 
 
-def class_counts(symbols: Any, every: list[ScalesOf], step: int) -> np.ndarray:
-    """Count symbols of each class in every `step`-th tile."""
-    device, n, size = device_with(symbols), symbols.size, CLASSES * 256
-    counts = device.zeros(size * len(every), np.uint64)
-    grid = min(-(-n // (step * _TILE)), _BLOCKS)
-    for k, of in enumerate(every):
-        own = np.int64(step), counts[size * k : size * (k + 1)]
-        arguments = symbols, np.int64(n), *_scales(device, *of), *own
-        device.launch("class_map", "count_classes", grid, THREADS, *arguments)
+def class_counts(symbols: Array, scale_sets: list[ScalesOf], step: int) -> np.ndarray:
+    """Count the symbols of each class in every `step`-th tile."""
+    device = device_with(symbols)
+    counts = device.zeros(COUNTS * len(scale_sets), np.uint64)
+    for k, scales in enumerate(scale_sets):
+        own = counts[COUNTS * k : COUNTS * (k + 1)]
+        count_classes(symbols, _uploaded(device, *scales), step, own)
     return device.to_host(counts).view(np.int64).reshape(-1, CLASSES, 256)
 
 
-def unknown_symbols(
-    symbols: Any, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Find the symbols whose magnitudes are above the largest of their class."""
-    device, n = device_with(symbols), symbols.size
-    of = *_scales(device, rows, columns, width), device.to_device(tops)
+def count_classes(symbols: Array, scales: DeviceScales, step: int, counts: Array) -> None:
+    """Add the counts of the symbols of each class in every `step`-th tile to (COUNTS,) uint64."""
+    n = symbols.size
+    grid, arguments = min(-(-n // (step * TILE)), _BLOCKS), (symbols, np.int64(n))
+    device_with(symbols).launch(
+        "class_map", "count_classes", grid, THREADS, *arguments, *scales, np.int64(step), counts
+    )
 
-    def launch(out: Any, room: np.int64) -> None:
-        arguments = symbols, np.int64(n), *of, out, room
+
+def unknown_symbols(
+    symbols: Array, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the symbols whose magnitudes exceed the largest one of their class."""
+    device, n = device_with(symbols), symbols.size
+    scales, limits = _uploaded(device, rows, columns, width), device.to_device(tops)
+
+    def launch(out: Array, room: np.int64) -> None:
+        arguments = symbols, np.int64(n), *scales, limits, out, room
         device.launch("class_map", "list_unknown", striding_blocks(n), THREADS, *arguments)
 
     return listed(device, launch)
 
 
 def magnitude_sums(
-    symbols: Any, matrices: list[tuple[int, bool]]
+    symbols: Array, matrices: list[tuple[int, bool]]
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Add up the magnitudes of each row and of each column."""
+    """Sum the magnitudes of each row and of each column."""
     device, n = device_with(symbols), symbols.size
-    sizes = [(-(-n // width), width if columns else 0) for width, columns in matrices]
-    ends = np.cumsum(sizes).tolist()
+    lengths = [(-(-n // width), width if columns else 0) for width, columns in matrices]
+    ends = np.cumsum(lengths).tolist()
     sums, at = device.zeros(ends[-1], np.uint64), [0, *ends]
+    sizes = device.to_device(np.array([(width, width) for width, _ in matrices]).reshape(-1))
     for k, (width, _) in enumerate(matrices):
         first, middle, last = at[2 * k : 2 * k + 3]
-        add_magnitudes(symbols, width, sums[first:middle], sums[middle:last])
-    found = np.split(device.to_host(sums).view(np.int64), ends[:-1])
-    return list(zip(found[::2], found[1::2], strict=True))
+        own = sizes[2 * k : 2 * k + 2]
+        sum_magnitudes(symbols, own, [width], sums[first:middle], sums[middle:last])
+    parts = np.split(device.to_host(sums).view(np.int64), ends[:-1])
+    return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-def add_magnitudes(symbols: Any, width: int, rows: Any, columns: Any) -> None:
-    """Add those of each row, and of each column if there is room for these."""
-    device, given = device_with(symbols), (symbols, np.int64(symbols.size), np.int64(width))
-    grid = row_blocks(rows.size, width)
-    device.launch("class_map", "sum_rows", grid, THREADS, *given, rows)
-    if columns.size:
-        grids = column_blocks(rows.size, width)
-        device.launch("class_map", "sum_columns", grids, THREADS, *given, columns)
+def sum_magnitudes(
+    symbols: Array, sizes: Array, widths: Iterable[int], rows: Array, columns: Array
+) -> None:
+    """Add up the magnitudes of each row, and of each column if `columns` is not empty.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array on the device
+    sizes : (2,) int64 array on the device
+        Number of columns to sum, 0 or the width; width of a row.
+    widths : iterable of int
+        All widths that `sizes` may hold.
+    rows, columns : uint64 array on the device
+    """
+    device, n = device_with(symbols), symbols.size
+    segments = max(-(-n // width) * -(-width // _SEGMENT) for width in widths)
+    grid = striding_blocks(segments, 1, THREADS // 32)
+    device.launch("class_map", "sum_rows", grid, THREADS, symbols, np.int64(n), sizes, rows)
+    if not columns.size:
+        return
+    across = min(columns.size, THREADS)
+    wide, high = -(-columns.size // across), -(-n // columns.size)
+    shares = max(min(-(-high // (THREADS // across * _ROWS)), _BLOCKS // wide), 1)
+    arguments = symbols, np.int64(n), sizes, columns
+    device.launch("class_map", "sum_columns", (wide, shares), THREADS, *arguments)
 
 
-def row_blocks(height: int, width: int) -> int:
-    """Return how many blocks add up so many rows."""
-    return striding_blocks(height * -(-width // _SEGMENT), 1, THREADS // 32)
-
-
-def column_blocks(height: int, width: int) -> tuple[int, int]:
-    """Return how many blocks add up columns of so many rows, and how many share these out."""
-    across = min(width, THREADS)
-    wide, high = -(-width // across), -(-height // (THREADS // across))
-    return wide, max(min(-(-high // _ROWS), _BLOCKS // wide), 1)
-
-
-def _scales(
-    device: Device, rows: np.ndarray, columns: np.ndarray, width: int
-) -> tuple[Any, Any, np.int64, np.int64]:
-    """Return the scales of a matrix as kernels take them."""
-    both = device.to_device(np.concatenate([rows, columns]))
-    return both[: rows.size], both[rows.size :], np.int64(columns.size), np.int64(width)
+def _uploaded(device: Device, rows: np.ndarray, columns: np.ndarray, width: int) -> DeviceScales:
+    """Copy scales to the device, all at once."""
+    sizes = np.array([columns.size, width], np.int64)
+    copy = device.to_device(np.concatenate([sizes.view(np.uint8), rows, columns]))
+    first, last = sizes.nbytes, sizes.nbytes + rows.size
+    return copy[first:last], copy[last:], copy[:first].view(np.int64)

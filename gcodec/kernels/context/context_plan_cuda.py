@@ -1,57 +1,62 @@
-"""Launchers of context_plan.cu: how symbols by class are best written, without asking the host."""
+"""Launchers of context_plan.cu: a device plans a context-coded string without asking the host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.context import class_map_cuda
-from gcodec.kernels.context.class_map import CLASSES
-from gcodec.kernels.context.class_tally import TILE
+from gcodec.kernels.context.class_map import CLASSES, COUNTS
+from gcodec.kernels.context.class_map_cuda import (
+    DeviceScales,
+    count_classes,
+    map_device_classes,
+    sum_magnitudes,
+)
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 from gcodec.runtime.device import Device
 
-COUNTS = CLASSES * 256
-_LISTED = 128  # threads that count scales
-_BLOCKS = 1 << 11  # at most
+_LIST_THREADS = 128  # threads that count the scales of a list
+_FIELDS = 9  # int64 fields of a `Cut` in context_plan.cu
 
-Matrices = Sequence[tuple[int, int, int]]  # width, group and quantum of each
+Matrices = Sequence[tuple[int, int, int]]  # width, group and quantum of each matrix
 
 
 class Constants(NamedTuple):
-    """What plans are made by, on a device.
+    """Costs and tables by which strings are planned, on a device.
 
     Attributes
     ----------
     costs : (64 · 256, tables) int64 array
-        What symbols cost by static tables, in units of 2^-28 bits.
+        Costs of symbols with the static tables, in units of 2^-28 bits.
     frequencies : (tables · 64 · 256,) uint16 array
-        Those of these tables.
+        Frequencies of the static tables.
     logs : (m,) int64 array
-        log2 of numbers in such units; m − 1 is the largest.
+        log2 of 0 … m − 1 in units of 2^-28.
     tables : int
+        Number of static tables.
     ones : (int, int)
-        Scales of the mean 1, of rows and of columns.
+        Scale of a row whose mean is 1; scale of a column whose mean is that of all elements.
     """
 
-    costs: Any
-    frequencies: Any
-    logs: Any
+    costs: Array
+    frequencies: Array
+    logs: Array
     tables: int
     ones: tuple[int, int]
 
 
 class Scales(NamedTuple):
-    """The scales of the best matrix, and what symbols there are by class.
+    """The scales of the best matrix, and the counts of symbols by class.
 
     Attributes
     ----------
-    rows, columns : uint8 arrays
-        With room for those of any matrix.
+    rows, columns : uint8 array
+        Each has room for the scales of any candidate.
     sizes : (2,) int64 array
-        Columns that have scales, and the width of a row.
+        Number of column scales; width of a row.
     which : (1,) int64 array
         Number of the matrix.
     lists : (2,) int64 array
@@ -59,12 +64,12 @@ class Scales(NamedTuple):
     counts : (64 · 256,) uint64 array
     """
 
-    rows: Any
-    columns: Any
-    sizes: Any
-    which: Any
-    lists: Any
-    counts: Any
+    rows: Array
+    columns: Array
+    sizes: Array
+    which: Array
+    lists: Array
+    counts: Array
 
 
 class Chosen(NamedTuple):
@@ -73,267 +78,274 @@ class Chosen(NamedTuple):
     Attributes
     ----------
     told : (4,) int64 array
-        Its number, the states that take turns, the log2 of the symbols of a run, and bits in all.
+        Number of the table, interleaved states, log2 of the symbols of a run, total bits.
     ends : (5,) int64 array
-        First and last class of the table that is sent.
+        First and last class of the table, if the message contains it; then scratch.
     frequencies : (64 · 256,) uint16 array
     tops : (64,) uint8 array
-        The largest magnitude of each class.
+        Largest magnitude of each class.
     """
 
-    told: Any
-    ends: Any
-    frequencies: Any
-    tops: Any
+    told: Array
+    ends: Array
+    frequencies: Array
+    tops: Array
 
 
 class _Cuts(NamedTuple):
-    """Matrices as kernels take them; see `Cut` in context_plan.cu.
+    """The candidate matrices as kernels read them; see `Cut` in context_plan.cu.
 
     Attributes
     ----------
-    table : (8 · count,) int64 array
+    lines : list of tuple of int
+        Fields of each matrix.
+    table : (9 · count,) int64 array on the device
+        The same fields.
     sums, scales : int
-        Room for these, in all.
+        Total size of the arrays of sums and of scales.
     """
 
-    table: np.ndarray
+    lines: list[tuple[int, ...]]
+    table: Array
     sums: int
     scales: int
 
-    @property
-    def lines(self) -> list[list[int]]:
-        """The numbers of each matrix."""
-        found: list[list[int]] = self.table.reshape(-1, 8).tolist()
-        return found
-
     @classmethod
-    def apart(cls, n: int, every: Matrices) -> _Cuts:
-        """Lay scales side by side, and sums, which matrices of the same rows share."""
-        told: list[tuple[int, ...]] = []
+    def apart(cls, device: Device, n: int, matrices: Matrices) -> _Cuts:
+        """Give each matrix scales of its own; matrices with the same rows share their sums."""
+        lines: list[tuple[int, ...]] = []
         places, sums, at = dict[tuple[int, bool], tuple[int, int]](), 0, 0
-        for width, group, quantum in every:
+        for width, group, quantum in matrices:
             height, across = -(-n // width), width if group else 0
             if (width, group > 0) not in places:
                 places[width, group > 0] = sums, sums + height
                 sums += height + across
-            told.append((n, width, group, quantum, *places[width, group > 0], at, at + height))
+            own = places[width, group > 0]
+            lines.append((across, width, n, group, quantum, *own, at, at + height))
             at += height + across
-        return cls(np.array(told, np.int64).reshape(-1), sums, at)
+        return cls(lines, _uploaded(device, lines), sums, at)
 
     @classmethod
-    def together(cls, n: int, every: Matrices) -> _Cuts:
-        """Lay sums and scales where those of any other matrix would lie: first rows."""
-        height = max(-(-n // width) for width, _, _ in every)
-        across = max((width for width, group, _ in every if group), default=0)
-        told = [(n, *matrix, 0, height, 0, height) for matrix in every]
-        return cls(np.array(told, np.int64).reshape(-1), *[height + across] * 2)
+    def together(cls, device: Device, n: int, matrices: Matrices) -> _Cuts:
+        """Place the sums and scales of all matrices in the same arrays, rows first."""
+        height = max(-(-n // width) for width, _, _ in matrices)
+        size = height + max((width for width, group, _ in matrices if group), default=0)
+        lines: list[tuple[int, ...]] = [
+            (width if group else 0, width, n, group, quantum, 0, height, 0, height)
+            for width, group, quantum in matrices
+        ]
+        return cls(lines, _uploaded(device, lines), size, size)
+
+    def sizes(self, k: int) -> Array:
+        """Return the sizes of a matrix; see `class_map_cuda.DeviceScales`."""
+        return self.table[_FIELDS * k : _FIELDS * k + 2]
+
+
+def _uploaded(device: Device, lines: list[tuple[int, ...]]) -> Array:
+    return device.to_device(np.array(lines, np.int64).reshape(-1))
 
 
 def best_scales(
-    symbols: Any,
-    some: Any,
-    every: Matrices,
+    symbols: Array,
+    sample: Array,
+    matrices: Matrices,
     steps: tuple[int, int],
     seen: int,
     constants: Constants,
-    alike: bool = True,
+    same_symbols: bool = True,
 ) -> Scales:
-    """Find the scales of (n,) uint8 symbols in the matrix that is best for some of them.
+    """Find the scales of (n,) uint8 symbols in the matrix that is best for a sample.
 
     Parameters
     ----------
-    symbols, some : uint8 arrays
-        All symbols, and rows of them, or all again.
-    every : sequence of (width, group, quantum)
+    symbols, sample : uint8 array
+        All symbols; a sample of rows, or all symbols again.
+    matrices : sequence of (width, group, quantum)
     steps : (int, int)
-        Symbols of every so-manieth tile are counted, of all, or none for 0, and of some.
+        Every how many tiles the symbols are counted, 0 for no counts; and those of the sample.
     seen : int
-        How many of `some` that are.
+        How many symbols of the sample are counted.
     constants : Constants
-    alike : bool
-        Whether `some` are of these very symbols.
+    same_symbols : bool
+        Whether the sample consists of these symbols, not of other ones.
     """
-    device, n, whole = device_with(symbols), symbols.size, _Cuts.together(symbols.size, every)
+    device, n = device_with(symbols), symbols.size
+    cuts = _Cuts.together(device, n, matrices)
     which, lists = device.zeros(1, np.int64), device.empty(2, np.int64)
-    counts, scales = device.zeros(COUNTS, np.uint64), device.empty(whole.scales, np.uint8)
-    width, group, _ = every[0]
-    sizes = device.to_device(np.array([width if group else 0, width], np.int64))
-    height, cuts = whole.lines[0][7], device.to_device(whole.table)
+    counts, scales = device.zeros(COUNTS, np.uint64), device.empty(cuts.scales, np.uint8)
+    height, sizes = cuts.lines[0][8], cuts.sizes(0)
     rows, columns = scales[:height], scales[height:]
-    known = alike and len(every) > 1 and some.size == n
-    if len(every) > 1:
-        how = n // some.size, every, steps[1], seen, constants
-        places, made, found = _choose(some, *how, which, sizes)
-        if known:
-            taken = made, found, np.int64(height), scales, counts
-            grid = striding_blocks(max(whole.scales, COUNTS))
-            device.launch("context_plan", "take_chosen", grid, THREADS, places, which, *taken)
-    if not known:
-        sums = _sums_chosen(symbols, every, sizes, whole)
-        _find(device, cuts, which, 0, sums, constants, scales)
+    is_done = same_symbols and len(matrices) > 1 and sample.size == n
+    if len(matrices) > 1:
+        sizes = device.empty(2, np.int64)
+        tried, tried_scales, tried_counts = _choose(
+            sample, n // sample.size, matrices, steps[1], seen, constants, which, sizes
+        )
+        if is_done:
+            sources = tried, which, tried_scales, tried_counts, np.int64(height)
+            grid = striding_blocks(max(cuts.scales, COUNTS))
+            device.launch("context_plan", "take_chosen", grid, THREADS, *sources, scales, counts)
+    if not is_done:
+        sums = device.zeros(cuts.sums, np.uint64)
+        widths = [width for width, _, _ in matrices]
+        sum_magnitudes(symbols, sizes, widths, sums[:height], sums[height:])
+        _find(device, cuts.table, which, 0, sums, constants, scales)
         if steps[0]:
-            _count_chosen(symbols, rows, columns, sizes, steps[0], counts)
-    _size_lists(device, cuts, which, 0, scales, constants, lists)
+            count_classes(symbols, (rows, columns, sizes), steps[0], counts)
+    _size_lists(device, cuts.table, which, 0, scales, constants, lists)
     return Scales(rows, columns, sizes, which, lists, counts)
 
 
 def best_matrix(
-    some: Any, times: int, every: Matrices, step: int, seen: int, constants: Constants
-) -> Any:
-    """Return the number of the matrix that is best, as `best_scales` does, as a (1,) array."""
-    device = device_with(some)
+    sample: Array, times: int, matrices: Matrices, step: int, seen: int, constants: Constants
+) -> Array:
+    """Return the number of the best matrix for a sample as a (1,) array; see `best_scales`.
+
+    `times` is the ratio of the number of all symbols to that of the sample.
+    """
+    device = device_with(sample)
     which, sizes = device.zeros(1, np.int64), device.empty(2, np.int64)
-    _choose(some, times, every, step, seen, constants, which, sizes)
+    _choose(sample, times, matrices, step, seen, constants, which, sizes)
     return which
 
 
 def _choose(
-    some: Any,
+    sample: Array,
     times: int,
-    every: Matrices,
+    matrices: Matrices,
     step: int,
     seen: int,
     constants: Constants,
-    which: Any,
-    sizes: Any,
-) -> tuple[Any, Any, Any]:
-    """Choose the matrix; return where scales of each lie, these, and counts."""
-    device, tried = device_with(some), _Cuts.apart(some.size, every)
-    places = device.to_device(tried.table)
-    made = device.empty(tried.scales, np.uint8)
-    _find(device, places, which, len(every), _sums(some, tried), constants, made)
-    found = _counted(some, every, made, tried, step)
-    nbits = _priced(device, found, constants)
-    told = device.empty(2 * len(every), np.int64)
-    _size_lists(device, places, which, len(every), made, constants, told)
-    of = np.int64(len(every)), nbits, np.int64(constants.tables), told
-    shares = np.int64(some.size), np.int64(times), np.int64(seen)
-    device.launch("context_plan", "choose_matrix", 1, 1, places, *of, *shares, which, sizes)
-    return places, made, found
+    which: Array,
+    sizes: Array,
+) -> tuple[Array, Array, Array]:
+    """Write the number and the sizes of the best matrix.
+
+    Return the table, the scales and the counts of all candidates.
+    """
+    device, count = device_with(sample), len(matrices)
+    cuts = _Cuts.apart(device, sample.size, matrices)
+    sums, scales = device.zeros(cuts.sums, np.uint64), device.empty(cuts.scales, np.uint8)
+    counts, lists = device.zeros(COUNTS * count, np.uint64), device.empty(2 * count, np.int64)
+    summed = set[int]()
+    for k, (across, width, _, _, _, rows, columns, _, _) in enumerate(cuts.lines):
+        if rows not in summed:
+            summed.add(rows)
+            column_sums = sums[columns : columns + across]
+            sum_magnitudes(sample, cuts.sizes(k), [width], sums[rows:columns], column_sums)
+    _find(device, cuts.table, which, count, sums, constants, scales)
+    for k, (across, *_, rows, columns) in enumerate(cuts.lines):
+        own = scales[rows:columns], scales[columns : columns + across], cuts.sizes(k)
+        count_classes(sample, own, step, counts[COUNTS * k : COUNTS * (k + 1)])
+    nbits = _priced(device, counts, constants)
+    _size_lists(device, cuts.table, which, count, scales, constants, lists)
+    costs = cuts.table, np.int64(count), nbits, np.int64(constants.tables), lists
+    ratio = np.int64(sample.size), np.int64(times), np.int64(seen)
+    device.launch("context_plan", "choose_matrix", 1, 1, *costs, *ratio, which, sizes)
+    return cuts.table, scales, counts
 
 
-def counted(scales: Scales, symbols: Any, step: int) -> Scales:
-    """Count other symbols of every `step`-th tile by class."""
+def counted(scales: Scales, symbols: Array, step: int) -> Scales:
+    """Replace the counts by those of other symbols, in every `step`-th tile."""
     counts = device_with(symbols).zeros(COUNTS, np.uint64)
-    _count_chosen(symbols, *scales[:3], step, counts)
+    count_classes(symbols, _device_scales(scales), step, counts)
     return scales._replace(counts=counts)
 
 
 def best_table(scales: Scales, n: int, seen: int, constants: Constants) -> Chosen:
-    """Choose the table for n symbols, of which there are counts of so many."""
+    """Choose the table for n symbols, `seen` of which are counted."""
     device, counts = device_with(scales.counts), scales.counts
     nbits = _priced(device, counts, constants)
     frequencies, tops = device.empty(COUNTS, np.uint16), device.empty(CLASSES, np.uint8)
-    ends, told = device.zeros(5, np.int64), device.empty(4, np.int64)
+    ends, decision = device.zeros(5, np.int64), device.empty(4, np.int64)
     device.launch("context_plan", "make_own", 1, CLASSES, counts, frequencies, ends)
     own = counts, frequencies, constants.logs, ends
     device.launch("context_plan", "price_own", 1, 256, *own)
-    known = nbits, np.int64(constants.tables), constants.frequencies, ends, scales.lists
-    made = np.int64(n), np.int64(seen), frequencies, tops, told
-    device.launch("context_plan", "choose_class_table", 1, 256, *known, *made)
-    return Chosen(told, ends, frequencies, tops)
+    costs = nbits, np.int64(constants.tables), constants.frequencies, ends, scales.lists
+    results = np.int64(n), np.int64(seen), frequencies, tops, decision
+    device.launch("context_plan", "choose_class_table", 1, 256, *costs, *results)
+    return Chosen(decision, ends, frequencies, tops)
 
 
-def classes(scales: Scales, n: int) -> Any:
+def classes(scales: Scales, n: int) -> Array:
     """Return the classes of n elements."""
-    device = device_with(scales.rows)
-    out, of = device.empty(n, np.uint8), (scales.rows, scales.columns, scales.sizes)
-    device.launch("class_map", "map_chosen", striding_blocks(n), THREADS, *of, out, np.int64(n))
+    out = device_with(scales.rows).empty(n, np.uint8)
+    map_device_classes(_device_scales(scales), 0, out)
     return out
 
 
 def joined(
-    symbols: Any, scales: Scales, tops: Any, room: int, every: Any = None
-) -> tuple[Any, Any]:
-    """Put classes above symbols; list those that their class does not have, as many as fit.
+    symbols: Array, scales: Scales, tops: Array, room: int, unlimited: Array | None = None
+) -> tuple[Array, Array]:
+    """Join classes and symbols, and list the symbols above the largest of their class.
 
-    The list begins with how many there are; places and symbols follow, in any order. `every` has
-    symbols as uint32 that are not cut off, to be listed in place of those that are.
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    scales : Scales
+    tops : (64,) uint8 array
+        Largest magnitude of each class.
+    room : int
+        How many symbols the list has room for.
+    unlimited : (n,) uint32 array, optional
+        The symbols before they were limited to uint8, which the list then contains.
+
+    Returns
+    -------
+    joined : (n,) uint16 array
+    listed : (1 + 2 · room,) uint64 array
+        The number of symbols in the list, then positions and symbols in any order.
     """
     device, n = device_with(symbols), symbols.size
     out, listed = device.empty(n, np.uint16), device.empty(1 + 2 * room, np.uint64)
     listed[:1] = 0
-    wide = device.empty(0, np.uint32) if every is None else every
-    of = symbols, np.int64(n), wide, np.int64(wide.size), scales.rows, scales.columns
-    arguments = *of, scales.sizes, tops, out, listed, np.int64(room)
-    device.launch("class_map", "join_chosen", striding_blocks(n), THREADS, *arguments)
+    wide = device.empty(0, np.uint32) if unlimited is None else unlimited
+    source = symbols, np.int64(n), wide, np.int64(wide.size), *_device_scales(scales), tops
+    grid = striding_blocks(n)
+    device.launch(
+        "class_map", "join_and_list", grid, THREADS, *source, out, listed, np.int64(room)
+    )
     return out, listed
 
 
-def _count_chosen(
-    symbols: Any, rows: Any, columns: Any, sizes: Any, step: int, counts: Any
-) -> None:
-    """Add up symbols of every `step`-th tile by class."""
-    grid, given = (
-        min(-(-symbols.size // (step * TILE)), _BLOCKS),
-        (symbols, np.int64(symbols.size)),
-    )
-    own = rows, columns, sizes, np.int64(step), counts
-    device_with(symbols).launch("class_map", "count_chosen", grid, THREADS, *given, *own)
+def _device_scales(scales: Scales) -> DeviceScales:
+    return scales.rows, scales.columns, scales.sizes
 
 
 def _find(
-    device: Device, cuts: Any, which: Any, count: int, sums: Any, constants: Constants, out: Any
+    device: Device,
+    cuts: Array,
+    which: Array,
+    count: int,
+    sums: Array,
+    constants: Constants,
+    out: Array,
 ) -> None:
-    """Find the scales of so many matrices, or for 0 of the chosen one."""
+    """Find the scales of the first `count` matrices, or of the chosen one if it is 0."""
     ones = (np.int64(one) for one in constants.ones)
     arguments = cuts, which, np.bool_(count == 0), sums, *ones, out
     device.launch("context_plan", "find_scales", count or 1, THREADS, *arguments)
 
 
 def _size_lists(
-    device: Device, cuts: Any, which: Any, count: int, scales: Any, constants: Constants, out: Any
+    device: Device,
+    cuts: Array,
+    which: Array,
+    count: int,
+    scales: Array,
+    constants: Constants,
+    out: Array,
 ) -> None:
-    """Find the bits of their lists."""
+    """Find the bits of the lists of scales of the same matrices as `_find`."""
     logs = constants.logs, np.int64(constants.logs.size - 1)
     arguments = cuts, which, np.bool_(count == 0), scales, *logs, out
-    device.launch("context_plan", "size_lists", 2 * (count or 1), _LISTED, *arguments)
+    device.launch("context_plan", "size_lists", 2 * (count or 1), _LIST_THREADS, *arguments)
 
 
-def _priced(device: Device, counts: Any, constants: Constants) -> Any:
-    """Find the bits of each (64, 256) counts by each static table."""
+def _priced(device: Device, counts: Array, constants: Constants) -> Array:
+    """Return the bits of each (64, 256) counts with each static table."""
     grid = constants.tables, counts.size // COUNTS
     nbits = device.empty(grid[0] * grid[1], np.int64)
     arguments = counts, constants.costs.reshape(-1), nbits
     device.launch("context_plan", "price_counts", grid, THREADS, *arguments)
     return nbits
-
-
-def _sums(symbols: Any, cuts: _Cuts) -> Any:
-    """Add up the magnitudes of rows and columns of each matrix."""
-    sums, done = device_with(symbols).zeros(cuts.sums, np.uint64), set[int]()
-    for _, width, group, _, rows, columns, _, _ in cuts.lines:
-        if rows not in done:
-            done.add(rows)
-            across = sums[columns : columns + (width if group else 0)]
-            class_map_cuda.add_magnitudes(symbols, width, sums[rows:columns], across)
-    return sums
-
-
-def _sums_chosen(symbols: Any, every: Matrices, sizes: Any, cuts: _Cuts) -> Any:
-    """Add up those of the chosen matrix."""
-    device, n, height = device_with(symbols), symbols.size, cuts.lines[0][7]
-    sums, given = device.zeros(cuts.sums, np.uint64), (symbols, np.int64(n), sizes)
-    grid = max(class_map_cuda.row_blocks(-(-n // width), width) for width, _, _ in every)
-    device.launch("class_map", "sum_rows_chosen", grid, THREADS, *given, sums[:height])
-    if width := cuts.sums - height:
-        grids = class_map_cuda.column_blocks(-(-n // width), width)
-        device.launch("class_map", "sum_columns_chosen", grids, THREADS, *given, sums[height:])
-    return sums
-
-
-def _counted(symbols: Any, every: Matrices, scales: Any, cuts: _Cuts, step: int) -> Any:
-    """Count symbols by class, in each matrix."""
-    device, n = device_with(symbols), symbols.size
-    counts = device.zeros(COUNTS * len(every), np.uint64)
-    grid = min(-(-n // (step * TILE)), _BLOCKS)
-    for k, (_, width, group, _, _, _, rows, columns) in enumerate(cuts.lines):
-        across = width if group else 0
-        of = scales[rows:columns], scales[columns : columns + across]
-        sizes = np.int64(across), np.int64(width), np.int64(step)
-        own = counts[COUNTS * k : COUNTS * (k + 1)]
-        device.launch(
-            "class_map", "count_classes", grid, THREADS, symbols, np.int64(n), *of, *sizes, own
-        )
-    return counts

@@ -1,10 +1,10 @@
-// Twin of escapes.py: symbols that stand for others, which are told beside.
+// Lists and checks of symbols such as escapes; see escapes.py.
 #include "kernels/bits/listed.cuh"
 
 static const u32 ESCAPE = 254;
 static const int THREADS = 256;
 
-// Symbol i of those of one, two or four bytes.
+// Symbol i, where a symbol has one, two or four bytes.
 __device__ __forceinline__ u32 symbol_at(const u8* symbols, i32 width, i64 i) {
     if (width == 1) return symbols[i];
     if (width == 2) return ((const u16*)symbols)[i];
@@ -29,35 +29,39 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     );
 }
 
+// The sum of a value over the lanes of a warp.
+__device__ __forceinline__ i64 warp_sum(i64 own) {
+    for (int step = 16; step; step /= 2) own += __shfl_xor_sync(EVERY_LANE, own, step);
+    return own;
+}
+
+// Whole warps. counts: the escapes, and the other symbols above `most`.
 extern "C" __global__ void __launch_bounds__(THREADS)
     count_escapes(const u8* __restrict__ symbols, i64 n, u32 least, u32 most,
                   u64* __restrict__ counts) {
-    // Whole warps; counts: of escapes, and of others above `most`
-    i64 own = 0, above = 0;
+    i64 escapes = 0, above = 0;
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
-        own += symbols[i] >= least;
+        escapes += symbols[i] >= least;
         above += symbols[i] < least && symbols[i] > most;
     }
-    for (int step = 16; step; step /= 2) {
-        own += __shfl_xor_sync(EVERY_LANE, own, step);
-        above += __shfl_xor_sync(EVERY_LANE, above, step);
-    }
+    escapes = warp_sum(escapes);
+    above = warp_sum(above);
     if (threadIdx.x % WARP != 0) return;
-    if (own) atomicAdd(counts, (u64)own);
+    if (escapes) atomicAdd(counts, (u64)escapes);
     if (above) atomicAdd(counts + 1, (u64)above);
 }
 
+// Counts the positions at which the symbols have the expected values; places, values: `size` each.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    count_alike(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ places,
-                const u8* __restrict__ values, i64 some, u64* __restrict__ count) {
-    // places, values: some
-    for (i64 j = GCODEC_FIRST; j < some; j += GCODEC_STEP)
+    count_equal(const u8* __restrict__ symbols, i64 n, const i64* __restrict__ places,
+                const u8* __restrict__ values, i64 size, u64* __restrict__ count) {
+    for (i64 j = GCODEC_FIRST; j < size; j += GCODEC_STEP)
         if ((u64)places[j] < (u64)n && symbols[places[j]] == values[j]) atomicAdd(count, (u64)1);
 }
 
+// Whole warps.
 extern "C" __global__ void __launch_bounds__(THREADS)
     largest_symbol(const u8* __restrict__ symbols, i64 n, u32* __restrict__ largest) {
-    // Whole warps
     u32 own = 0;
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) own = max(own, (u32)symbols[i]);
     for (int step = 16; step; step /= 2) own = max(own, __shfl_xor_sync(EVERY_LANE, own, step));

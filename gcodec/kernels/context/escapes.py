@@ -1,10 +1,11 @@
-"""Symbols that stand for others, which are told beside: found, made, and looked at.
+"""Symbols at or above a threshold, such as escapes: lists of them, and checks.
 
-There are few of them. Their places, and what they stand for, are on the host, wherever the symbols
-are.
+Escapes are rare. Their positions and values are on the host, wherever the symbols are.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,17 +14,36 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
-_FEW = 1 << 10  # of them, for which there is room at first
+_FEW = 1 << 10  # positions that the first attempt has room for
+
+
+def listed_positions(find: Callable[[np.ndarray], int], capacity: int) -> np.ndarray:
+    """Return the positions that a kernel lists.
+
+    Parameters
+    ----------
+    find : callable
+        Writes as many positions as an int64 array has room for, and returns how many there are.
+        It runs again if there are more.
+    capacity : int
+        Size of the first array.
+    """
+    places = np.empty(capacity, np.int64)
+    count = find(places)
+    if count > capacity:
+        places = np.empty(count, np.int64)
+        find(places)
+    return places[:count]
 
 
 @dispatched("gcodec.kernels.context.escapes_cuda")
 def symbols_from(symbols: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find the symbols of (n,) unsigned ones that are `least` or more.
+    """Find the symbols of (n,) unsigned integers that are `least` or more.
 
     Returns
     -------
     places : (k,) int64 array
-        Rising.
+        Positions in increasing order.
     values : (k,) int64 array
     """
     places = _places_from(symbols, least)
@@ -37,7 +57,7 @@ def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.nd
     Returns
     -------
     places : (k,) int64 array
-        Rising.
+        Positions in increasing order.
     elements : (k,) float32 array
     """
     places = _places_from(symbols, least)
@@ -48,30 +68,30 @@ def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.nd
 def are_right(
     symbols: np.ndarray, places: np.ndarray, values: np.ndarray, least: int, most: int
 ) -> tuple[bool, bool]:
-    """Look at (n,) uint8 symbols.
+    """Check the escapes and the largest of the other symbols.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
     places : (k,) int64 array
-        Rising, and below n.
+        Positions of the escapes, increasing and below n.
     values : (k,) uint8 array
-        What symbols must be there.
+        Expected symbols at these positions.
     least : int
-        Of escapes.
+        Smallest symbol that is an escape.
     most : int
-        The largest that others may be.
+        Largest symbol allowed elsewhere.
 
     Returns
     -------
     bool
-        Whether symbols at places, and no others, are escapes, and those that they must be.
+        Whether exactly the symbols at `places` are escapes, and equal `values`.
     bool
-        Whether there is no other above `most`.
+        Whether no other symbol exceeds `most`.
     """
     count = np.count_nonzero(symbols >= least)
-    alike = count == places.size and (not count or bool((symbols[places] == values).all()))
-    return alike, most >= least - 1 or np.count_nonzero(symbols > most) == count
+    equal = count == places.size and (not count or bool((symbols[places] == values).all()))
+    return equal, most >= least - 1 or np.count_nonzero(symbols > most) == count
 
 
 @dispatched("gcodec.kernels.context.escapes_cuda")
@@ -82,26 +102,21 @@ def largest(symbols: np.ndarray) -> int:
 
 @dispatched("gcodec.kernels.context.escapes_cuda")
 def cut_off(symbols: np.ndarray, out: np.ndarray) -> None:
-    """Write (n,) unsigned symbols as uint8, those above `ESCAPE` as that."""
+    """Write (n,) unsigned symbols as uint8, replacing those above `ESCAPE` by `ESCAPE`."""
     np.minimum(symbols, ESCAPE, out=out, casting="unsafe")
 
 
 def _places_from(symbols: np.ndarray, least: int) -> np.ndarray:
-    """Return where (n,) unsigned symbols are `least` or more, as int64."""
+    """Return the int64 positions of (n,) unsigned symbols that are `least` or more."""
     if symbols.dtype != np.uint8:
         return np.flatnonzero(symbols >= least)
-    places = np.empty(_FEW, np.int64)
-    found = _find_from(symbols, np.uint8(least), places)
-    if found > places.size:
-        places = np.empty(found, np.int64)
-        _find_from(symbols, np.uint8(least), places)
-    return places[:found]
+    return listed_positions(lambda places: _find_from(symbols, np.uint8(least), places), _FEW)
 
 
 @kernel("in uint8[], uint8, out int64[]")
 def _find_from(symbols, least, places):
-    # Returned is how many there are; those that fit are told.
-    found = 0
+    # See `listed_positions`.
+    count = 0
     for first in range(0, symbols.size, 64):
         mask = np.uint64(0)
         if first + 64 <= symbols.size:
@@ -110,8 +125,8 @@ def _find_from(symbols, least, places):
             for i in range(first, symbols.size):
                 mask |= np.uint64(symbols[i] >= least) << np.uint64(i - first)
         while mask:  # seldom
-            if found < places.size:
-                places[found] = first + np.int64(trailing_zeros(mask))
-            found += 1
+            if count < places.size:
+                places[count] = first + np.int64(trailing_zeros(mask))
+            count += 1
             mask &= mask - np.uint64(1)
-    return found
+    return count

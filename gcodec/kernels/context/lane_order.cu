@@ -1,4 +1,4 @@
-// Twins of lane_order.py: from the order of a tensor to that of lanes that take turns, and back.
+// From tensor order to the coding order of interleaved lanes, and back; see lane_order.py.
 #include "kernels/quantize/trellis.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)

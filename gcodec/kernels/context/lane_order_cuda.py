@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 
 
-def to_turns(flat: Any, lanes: int, out: Any) -> None:
-    """Put elements in the order in which they are coded."""
+def to_turns(flat: Array, lanes: int, out: Array) -> None:
+    """Reorder elements from tensor order to coding order."""
     _launch("to_turns", flat, lanes, out)
 
 
-def from_turns(turns: Any, lanes: int, out: Any) -> None:
-    """Put elements back in the order of the tensor."""
+def from_turns(turns: Array, lanes: int, out: Array) -> None:
+    """Reorder elements from coding order to tensor order."""
     _launch("from_turns", turns, lanes, out)
 
 
-def _launch(name: str, given: Any, lanes: int, out: Any) -> None:
-    n = given.size
-    arguments = given, np.int64(n), np.int32(lanes), out
-    device_with(given).launch("lane_order", name, striding_blocks(n), THREADS, *arguments)
+def _launch(name: str, source: Array, lanes: int, out: Array) -> None:
+    n = source.size
+    arguments = source, np.int64(n), np.int32(lanes), out
+    device_with(source).launch("lane_order", name, striding_blocks(n), THREADS, *arguments)

@@ -1,4 +1,4 @@
-"""About how many bits a string takes, by each of several matrices that its symbols may lie in."""
+"""Estimated size of a context-coded string for each of several table."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.context.class_costs import add_of_class, add_symbols
-from gcodec.kernels.context.class_fill import CLASSES
-from gcodec.kernels.context.class_tally import TILE, spare_tables
-from gcodec.kernels.context.list_sizes import ROOM, list_nbits
+from gcodec.kernels.context.class_map import CLASSES, TILE, count_tables
+from gcodec.kernels.context.class_tables import add_of_class, add_symbols
+from gcodec.kernels.context.scale_lists import SCRATCH, list_nbits
 from gcodec.kernels.context.scale_logs import find_scales
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.runtime.jit import kernel
 
-Matrices = Sequence[tuple[int, int, int]]
+Matrices = Sequence[tuple[int, int, int]]  # width, group and quantum; see `scales_of_sums`
 
 
 class Prices(NamedTuple):
-    """By what bits are told.
+    """Costs by which bits are estimated.
 
     Attributes
     ----------
     ones : (int, int)
         See `scale_logs.scales_of_sums`.
     costs : (CLASSES · 256, tables) int64 array
+        Cost of each symbol with each table.
     logs : (m,) int64 array
-        See `list_sizes.nbits`.
+        See `scale_lists.nbits`.
     point : int
-        Costs are in units of 2^-point, below 2^33; from 16 on.
+        Costs are in units of 2^-point bits, below 2^33; at least 16.
     """
 
     ones: tuple[int, int]
@@ -40,14 +40,14 @@ class Prices(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Bits, about.
+    """Estimated bits of a string.
 
     Attributes
     ----------
     symbols : int
-        Of the symbols that were looked at, by the best table.
+        Bits of the sampled symbols, with the best table.
     rows, columns : int
-        Of the scales.
+        Bits of the lists of scales.
     """
 
     symbols: int
@@ -55,45 +55,55 @@ class Sizes(NamedTuple):
     columns: int
 
 
-def matrix_sizes(symbols: np.ndarray, every: Matrices, step: int, prices: Prices) -> list[Sizes]:
-    """Tell what (n,) uint8 symbols, n > 0, take in matrices, with the scales of their magnitudes.
+def matrix_sizes(
+    symbols: np.ndarray, matrices: Matrices, step: int, prices: Prices
+) -> list[Sizes]:
+    """Estimate the bits of (n,) uint8 symbols, n > 0, in each matrix, with its own scales.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
-    every : list of matrices
-        See `scale_logs.scales_of_sums`.
+    matrices : sequence of (width, group, quantum)
     step : int
-        In every `step`-th tile of 2^12 elements symbols are looked at.
+        Only the symbols of every `step`-th tile of 2^12 elements are counted.
     prices : Prices
     """
-    order, threes, columns, narrowest = _in_order(tuple(every))
+    order, table, columns, narrowest = _in_order(tuple(matrices))
     rows = -(-symbols.size // narrowest)
     (row_one, column_one), costs, logs, point = prices
-    found = np.empty((len(order), 3), np.int64)
+    out = np.empty((len(order), 3), np.int64)
     _find_sizes(
-        *(symbols, threes, row_one, column_one, step, costs.reshape(-1), logs, point),
+        *(symbols, table, row_one, column_one, step, costs.reshape(-1), logs, point),
         *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.empty(TILE, np.uint16)),
-        *(np.zeros(columns + 512, np.int32), spare_tables(), np.empty(rows + columns, np.int64)),
-        *(np.empty(ROOM + 2 * costs.shape[1], np.int64), found.reshape(-1)),
+        *(np.zeros(columns + 512, np.int32), count_tables(), np.empty(rows + columns, np.int64)),
+        *(np.empty(SCRATCH + 2 * costs.shape[1], np.int64), out.reshape(-1)),
     )
-    sizes = [Sizes(coded, down, across) for coded, down, across in found.tolist()]
-    return [sizes[place] for place in order]
+    sizes = out.tolist()
+    return [Sizes(*sizes[place]) for place in order]
 
 
 @functools.lru_cache(maxsize=256)
 def _in_order(
-    every: tuple[tuple[int, int, int], ...],
+    matrices: tuple[tuple[int, int, int], ...],
 ) -> tuple[list[int], np.ndarray, int, int]:
-    """Return where matrices come, so that those of the same sums come together.
+    """Sort table so that those with the same sums are neighbors.
 
-    And all of them in this order, the most columns that have scales, and the narrowest rows.
+    Returns
+    -------
+    order : list of int
+        Sorted position of each matrix.
+    table : (3 · k,) int64 array
+        All table in sorted order.
+    columns : int
+        Largest width of a matrix with column scales.
+    narrowest : int
+        Least width of all.
     """
-    first = sorted(range(len(every)), key=lambda i: every[i][:2])
-    order, widths = np.argsort(first).tolist(), [width for width, _, _ in every]
-    told = np.array([every[i] for i in first], np.int64).reshape(-1)
-    columns = max((width for width, group, _ in every if group > 0), default=0)
-    return order, told, columns, min(widths)
+    first = sorted(range(len(matrices)), key=lambda i: matrices[i][:2])
+    table = np.array([matrices[i] for i in first], np.int64).reshape(-1)
+    columns = max((width for width, group, _ in matrices if group > 0), default=0)
+    narrowest = min(width for width, _, _ in matrices)
+    return np.argsort(first).tolist(), table, columns, narrowest
 
 
 @kernel(
@@ -102,7 +112,7 @@ def _in_order(
 )
 def _find_sizes(
     symbols,
-    every,
+    table,
     row_one,
     column_one,
     step,
@@ -112,20 +122,20 @@ def _find_sizes(
     bytes_,
     joined,
     narrow,
-    spare,
+    tables,
     sums,
-    room,
-    found,
+    scratch,
+    out,
 ):
-    # every.size == found.size, threes. With the most rows and columns that there are, sums and
-    # narrow have room for both, and for the columns; narrow for 512 more, bytes_ for TILE more,
-    # and both twice; joined.size == TILE. Spare and narrow are zeros; room.size == ROOM
-    # and twice the tables.
+    # table.size == out.size: 3 numbers of each matrix. With R and C as the largest numbers of
+    # rows and of columns, sums.size >= R + C, narrow.size >= 512 + C, bytes_.size >= TILE + 2 (R +
+    # C); joined.size == TILE. `tables` and `narrow` are zeros; scratch.size is SCRATCH and twice
+    # the number of tables.
     n, before, had_columns = symbols.size, np.int64(0), False
-    lists, paid = room[:ROOM], room[ROOM:]
-    counts, whole, narrow = narrow[:256], narrow[256:512], narrow[512:]
-    for at in range(0, every.size, 3):
-        width, group, quantum = every[at], every[at + 1], every[at + 2]
+    list_scratch, halves = scratch[:SCRATCH], scratch[SCRATCH:]
+    counts, total, narrow = narrow[:256], narrow[256:512], narrow[512:]
+    for at in range(0, table.size, 3):
+        width, group, quantum = table[at], table[at + 1], table[at + 2]
         count, height = (n + width - 1) // width, width if group > 0 else 0
         rows, columns = sums[:count], sums[count : count + height]
         if width != before or (height > 0 and not had_columns):
@@ -135,23 +145,23 @@ def _find_sizes(
         tile, down = bytes_[:TILE], bytes_[TILE : TILE + count]
         across = bytes_[TILE + count : TILE + count + height]
         find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
-        paid[:] = 0
-        if at > 0 and count == 1 and height == 0:  # all are of a class
-            add_of_class(whole, min(np.int64(down[0]), CLASSES - 1), costs, paid)
+        halves[:] = 0
+        if at > 0 and count == 1 and height == 0:  # a single class
+            add_of_class(total, min(np.int64(down[0]), CLASSES - 1), costs, halves)
         else:
-            first = whole[: 256 if at == 0 else 0]
+            first = total[: 256 if at == 0 else 0]
             add_symbols(
-                *(symbols, down, across, width, 0, step, tile, joined, spare, counts, first),
-                *(costs, paid, tile[:0]),
+                *(symbols, down, across, width, 0, step, tile, joined, tables, counts, first),
+                *(costs, halves, tile[:0]),
             )
-        tables, least = paid.size // 2, np.int64(0)
-        for t in range(tables):
-            # What is in halves, of 16 bits the lower.
-            nbits = (paid[t] + (paid[tables + t] >> 16)) >> (point - 16)
+        size, least = halves.size // 2, np.int64(0)
+        for t in range(size):
+            # The low halves have 16 bits.
+            nbits = (halves[t] + (halves[size + t] >> 16)) >> (point - 16)
             least = nbits if t == 0 else min(least, nbits)
-        found[at], found[at + 1], found[at + 2] = least, list_nbits(down, logs, lists), 0
+        out[at], out[at + 1], out[at + 2] = least, list_nbits(down, logs, list_scratch), 0
         if height > 0:
-            groups, each = (width + group - 1) // group, bytes_[TILE + count + height :]
+            groups, group_scales = (width + group - 1) // group, bytes_[TILE + count + height :]
             for j in range(groups):
-                each[j] = across[j * group]
-            found[at + 2] = list_nbits(each[:groups], logs, lists)
+                group_scales[j] = across[j * group]
+            out[at + 2] = list_nbits(group_scales[:groups], logs, list_scratch)

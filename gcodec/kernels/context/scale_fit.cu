@@ -1,25 +1,25 @@
-// Twins of scale_fit.py: what symbols would cost if scales were moved.
+// Costs of the symbols of rows and columns for shifted scales; see scale_fit.py.
 #include "kernels/numeric/scan.cuh"
 
 static const int THREADS = 256;
 static const int SHIFTS = 5;
 static const i32 CENTRE = 64;
-static const i64 SEGMENT = 4096;  // elements of a row that a warp adds up
+static const i64 SEGMENT = 4096;  // elements of a row that a warp sums
 
-// The costs of a symbol by magnitude, class and shift, of which `count` classes have SHIFTS each.
+// The SHIFTS costs of a symbol; `table` has `count` classes for each magnitude.
 __device__ __forceinline__ const i32* costs_of(
-    u32 symbol, i32 scale, i32 beside, const i32* table, i32 count) {
-    i32 place = min(max(scale + beside, 0), count - 1);
+    u32 symbol, i32 row_scale, i32 column_scale, const i32* table, i32 count) {
+    i32 place = min(max(row_scale + column_scale, 0), count - 1);
     return table + ((symbol >> 1) * count + place) * SHIFTS;
 }
 
-// In both: of rows of `width`, scales of all rows and columns; `far` classes before the first.
+// In both kernels, rows and columns hold all scales; the table has `far` classes before class 0.
 
+// Whole warps. sums: SHIFTS of each row, initially 0. A warp sums a segment of a row at a time.
 extern "C" __global__ void __launch_bounds__(THREADS)
     add_row_costs(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
                   const u8* __restrict__ columns, i64 width, const i32* __restrict__ table,
                   i32 count, i32 far, u64* __restrict__ sums) {
-    // Whole warps; sums: SHIFTS of each row, 0 before. A warp adds up a segment of a row at a time.
     int lane = threadIdx.x % WARP;
     i64 segments = (width + SEGMENT - 1) / SEGMENT, all = (n + width - 1) / width * segments;
     for (i64 task = GCODEC_FIRST / WARP; task < all; task += GCODEC_STEP / WARP) {
@@ -39,11 +39,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
+// sums: SHIFTS of each column, initially 0. A thread has a column; blockIdx.y selects rows.
 extern "C" __global__ void __launch_bounds__(THREADS)
     add_column_costs(const u8* __restrict__ symbols, i64 n, const u8* __restrict__ rows,
                      const u8* __restrict__ columns, i64 width, const i32* __restrict__ table,
                      i32 count, i32 far, u64* __restrict__ sums) {
-    // sums: SHIFTS of each column, 0 before. A thread has a column; blockIdx.y tells which rows.
     i64 column = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (column >= width) return;
     i64 own[SHIFTS] = {0, 0, 0, 0, 0};

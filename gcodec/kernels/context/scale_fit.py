@@ -1,7 +1,7 @@
-"""What the symbols of each row, and of each column, would cost if its scale were another.
+"""Costs of the symbols of each row, and of each column, for shifted scales.
 
-Elements lie in rows of `width`, and have classes as in `class_map`. Costs are integers, so that
-their sums have no order.
+Elements lie in rows of `width`, and have the classes of `class_map`. Costs are integers, so their
+sums do not depend on the order.
 """
 
 from __future__ import annotations
@@ -14,91 +14,86 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import Emitter, block, lanes
 
-SHIFTS = 5  # that are tried: none, and two on either side
+SHIFTS = 5  # candidates of a scale: itself, and two on either side
 MAGNITUDES = 128
 
-_VECTOR = 8  # shifts with those that there are not
-_TURNS = 4  # sums of a row
-_MANY = 1 << 11  # elements that are added up in 32 bits
+_VECTOR = 8  # SHIFTS, padded to a vector
+_TURNS = 4  # sums of a row that take turns
+_MANY = 1 << 11  # elements whose costs are summed in 32 bits
 
 
 @dispatched("gcodec.kernels.context.scale_fit_cuda")
 def row_costs(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:
-    """Add up what the symbols of each row cost when its scale is moved.
+    """Sum the costs of the symbols of each row for each shift of its scale.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
     rows : (ceil(n / width),) uint8 array
-        Scales up to 127, as are those of columns.
+        Scales up to 127.
     columns : (width,) uint8 array
+        Scales up to 127.
     costs : (CLASSES, MAGNITUDES) int32 array
-        Of a symbol, by class and magnitude; below 2^19.
+        Cost of a symbol by class and magnitude, below 2^19.
     quantum : int
-        By how much a scale is moved at once, at most 8.
+        Distance of two shifts, at most 8.
 
     Returns
     -------
     (rows, SHIFTS) int64 array
     """
-    return _sums(symbols, rows, columns, costs, quantum, True)
+    table, far = _padded_costs(symbols, costs, quantum)
+    width = columns.size
+    sums = np.zeros((rows.size, SHIFTS), np.int64)
+
+    def task(start: int, stop: int) -> None:
+        first, last = start // width, -(-stop // width)  # whole rows; the last may be shorter
+        scratch, out = np.empty(_TURNS * _VECTOR, np.int32), sums[first:last].reshape(-1)
+        _add_rows(symbols[start:stop], rows[first:last], columns, table, far, scratch, out)
+
+    pool.run(task, symbols.size, width)
+    return sums
 
 
 @dispatched("gcodec.kernels.context.scale_fit_cuda")
 def column_costs(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:
-    """Add up what the symbols of each column cost, as (width, SHIFTS) int64; see `row_costs`."""
-    return _sums(symbols, rows, columns, costs, quantum, False)
+    """Sum the costs of the symbols of each column, as (width, SHIFTS) int64; see `row_costs`."""
+    table, far = _padded_costs(symbols, costs, quantum)
+    width = columns.size
+
+    def task(start: int, stop: int) -> np.ndarray:
+        part_rows = rows[start // width : -(-stop // width)]
+        sums, scratch = np.zeros(width * SHIFTS, np.int64), np.zeros(width * _VECTOR, np.int32)
+        _add_columns(symbols[start:stop], part_rows, columns, table, far, scratch, sums)
+        return sums
+
+    total: np.ndarray = np.sum(pool.run(task, symbols.size, width), axis=0)
+    return total.reshape(width, SHIFTS)
 
 
 def cost_table(costs: np.ndarray, quantum: int, magnitudes: int) -> tuple[np.ndarray, int]:
-    """Return costs by magnitude, class and shift, and how many classes come before the first.
+    """Return costs by magnitude, class and shift, and the number of classes before class 0.
 
     Returns
     -------
     (magnitudes, classes, SHIFTS) int32 array, int
     """
     far = SHIFTS // 2 * quantum
-    # Those of an element lie side by side.
+    # The costs of one element are contiguous.
     classes = np.arange(-far, CLASSES + far)[:, None] + (np.arange(SHIFTS) * quantum - far)
     return costs.T[:magnitudes, np.clip(classes, 0, CLASSES - 1)], far
 
 
-def _sums(
-    symbols: np.ndarray,
-    rows: np.ndarray,
-    columns: np.ndarray,
-    costs: np.ndarray,
-    quantum: int,
-    of_rows: bool,
-) -> np.ndarray:
-    costs, far = cost_table(costs, quantum, 1 + int(symbols.max() >> 1))
-    padded = np.zeros((*costs.shape[:2], _VECTOR), np.int32)
-    padded[:, :, :SHIFTS] = costs
-    table = padded.reshape(-1)
-    width = columns.size
-    found = np.zeros((rows.size, SHIFTS), np.int64)
-
-    def task(start: int, stop: int) -> np.ndarray:
-        first = start // width  # whole rows, but for the last
-        some, here = rows[first : -(-stop // width)], symbols[start:stop]
-        if of_rows:
-            out = found[first : first + some.size].reshape(-1)
-            _add_rows(here, some, columns, table, far, np.empty(_TURNS * _VECTOR, np.int32), out)
-            return np.empty(0, np.int64)
-        sums = np.zeros(width * SHIFTS, np.int64)
-        room = np.zeros(width * _VECTOR, np.int32)
-        _add_columns(here, some, columns, table, far, room, sums)
-        return sums
-
-    parts = pool.run(task, symbols.size, width)
-    if of_rows:
-        return found
-    total: np.ndarray = np.sum(parts, axis=0).reshape(width, SHIFTS)
-    return total
+def _padded_costs(symbols: np.ndarray, costs: np.ndarray, quantum: int) -> tuple[np.ndarray, int]:
+    """Return the flat table of `cost_table` with _VECTOR entries for each class."""
+    table, far = cost_table(costs, quantum, 1 + int(symbols.max() >> 1))
+    padded = np.zeros((*table.shape[:2], _VECTOR), np.int32)
+    padded[:, :, :SHIFTS] = table
+    return padded.reshape(-1), far
 
 
 @block("table", "at", "sums", "place")
@@ -110,41 +105,41 @@ def _add_shifts(e: Emitter) -> None:
 
 
 @kernel("in uint8[], in uint8[], in uint8[], in int32[], int64, out int32[], out int64[]")
-def _add_rows(symbols, rows, columns, table, far, room, sums):
-    # rows.size rows of columns.size symbols, the last of them perhaps shorter; sums.size ==
-    # SHIFTS * rows.size; table.size == count * _VECTOR for each magnitude up to the largest there
-    # is; room.size == _TURNS * _VECTOR. Costs below 2^19 of _MANY elements fit 32 bits.
+def _add_rows(symbols, rows, columns, table, far, scratch, sums):
+    # There are rows.size rows of columns.size symbols; the last row may be shorter. sums.size ==
+    # SHIFTS * rows.size; table.size == count * _VECTOR for each magnitude up to the largest;
+    # scratch.size == _TURNS * _VECTOR. Costs below 2^19 of _MANY elements fit 32 bits.
     count = CLASSES + 2 * far
     for row in range(rows.size):
-        here = symbols[row * columns.size : (row + 1) * columns.size]
+        row_symbols = symbols[row * columns.size : (row + 1) * columns.size]
         out = sums[row * SHIFTS : (row + 1) * SHIFTS]
         scale = np.int64(rows[row]) - CENTRE + far
-        for first in range(0, here.size, _MANY):
-            for k in range(room.size):
-                room[k] = 0
-            for j in range(first, min(first + _MANY, here.size)):
+        for first in range(0, row_symbols.size, _MANY):
+            for k in range(scratch.size):
+                scratch[k] = 0
+            for j in range(first, min(first + _MANY, row_symbols.size)):
                 place = min(max(scale + np.int64(columns[j]), 0), count - 1)
-                at = (np.int64(here[j] >> np.uint8(1)) * count + place) * _VECTOR
-                # In turns, as a sum that has just been stored is not ready to be loaded.
-                _add_shifts(table, at, room, j % _TURNS * _VECTOR)
+                at = (np.int64(row_symbols[j] >> np.uint8(1)) * count + place) * _VECTOR
+                # Sums take turns: one that has just been stored is not yet ready to be loaded.
+                _add_shifts(table, at, scratch, j % _TURNS * _VECTOR)
             for turn in range(_TURNS):
                 for k in range(SHIFTS):
-                    out[k] += np.int64(room[turn * _VECTOR + k])
+                    out[k] += np.int64(scratch[turn * _VECTOR + k])
 
 
 @kernel("in uint8[], in uint8[], in uint8[], in int32[], int64, out int32[], out int64[]")
-def _add_columns(symbols, rows, columns, table, far, room, sums):
-    # As above; sums.size == SHIFTS * columns.size, room.size == _VECTOR * columns.size, all 0.
+def _add_columns(symbols, rows, columns, table, far, scratch, sums):
+    # As above; sums.size == SHIFTS * columns.size, scratch.size == _VECTOR * columns.size, all 0.
     count = CLASSES + 2 * far
     for first in range(0, rows.size, _MANY):
         for row in range(first, min(first + _MANY, rows.size)):
-            here = symbols[row * columns.size : (row + 1) * columns.size]
+            row_symbols = symbols[row * columns.size : (row + 1) * columns.size]
             scale = np.int64(rows[row]) - CENTRE + far
-            for j in range(here.size):
+            for j in range(row_symbols.size):
                 place = min(max(scale + np.int64(columns[j]), 0), count - 1)
-                at = (np.int64(here[j] >> np.uint8(1)) * count + place) * _VECTOR
-                _add_shifts(table, at, room, j * _VECTOR)
+                at = (np.int64(row_symbols[j] >> np.uint8(1)) * count + place) * _VECTOR
+                _add_shifts(table, at, scratch, j * _VECTOR)
         for j in range(columns.size):
             for k in range(SHIFTS):
-                sums[j * SHIFTS + k] += np.int64(room[j * _VECTOR + k])
-                room[j * _VECTOR + k] = 0
+                sums[j * SHIFTS + k] += np.int64(scratch[j * _VECTOR + k])
+                scratch[j * _VECTOR + k] = 0

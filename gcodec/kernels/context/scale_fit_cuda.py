@@ -5,40 +5,37 @@ Scales and sums are on the host.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.context.scale_fit import MAGNITUDES, SHIFTS, cost_table
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 
-_SEGMENT = 1 << 12  # elements of a row that a warp adds up
-_BLOCKS = 1 << 11  # at most
+_SEGMENT = 1 << 12  # elements of a row that a warp sums
+_BLOCKS = 1 << 11  # largest number of blocks
 
 
 def row_costs(
-    symbols: Any, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
+    symbols: Array, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:
-    """Add up what the symbols of each row cost."""
+    """Sum the costs of the symbols of each row."""
     grid = striding_blocks(rows.size * -(-columns.size // _SEGMENT), 1, THREADS // 32)
-    told = rows, columns, costs, quantum
-    return _sums("add_row_costs", grid, symbols, *told, rows.size)
+    return _sums("add_row_costs", grid, symbols, rows, columns, costs, quantum, rows.size)
 
 
 def column_costs(
-    symbols: Any, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
+    symbols: Array, rows: np.ndarray, columns: np.ndarray, costs: np.ndarray, quantum: int
 ) -> np.ndarray:
-    """Add up what the symbols of each column cost."""
+    """Sum the costs of the symbols of each column."""
     across = -(-columns.size // THREADS)
     grid = across, max(min(rows.size, _BLOCKS // across), 1)
-    told = rows, columns, costs, quantum
-    return _sums("add_column_costs", grid, symbols, *told, columns.size)
+    return _sums("add_column_costs", grid, symbols, rows, columns, costs, quantum, columns.size)
 
 
 def _sums(
     name: str,
     grid: int | tuple[int, ...],
-    symbols: Any,
+    symbols: Array,
     rows: np.ndarray,
     columns: np.ndarray,
     costs: np.ndarray,
@@ -47,10 +44,8 @@ def _sums(
 ) -> np.ndarray:
     device, (table, far) = device_with(symbols), cost_table(costs, quantum, MAGNITUDES)
     sums = device.zeros(SHIFTS * size, np.uint64)
-    device.launch(
-        *("scale_fit", name, grid, THREADS, symbols, np.int64(symbols.size)),
-        *(device.to_device(rows), device.to_device(columns), np.int64(columns.size)),
-        *(device.to_device(table.reshape(-1)), np.int32(table.shape[1]), np.int32(far)),
-        sums,
-    )
+    scales = device.to_device(rows), device.to_device(columns), np.int64(columns.size)
+    lookup = device.to_device(table.reshape(-1)), np.int32(table.shape[1]), np.int32(far)
+    n = np.int64(symbols.size)
+    device.launch("scale_fit", name, grid, THREADS, symbols, n, *scales, *lookup, sums)
     return device.to_host(sums).view(np.int64).reshape(size, SHIFTS)

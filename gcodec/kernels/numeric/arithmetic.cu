@@ -1,7 +1,7 @@
-// Twins of the kernels of arithmetic.py: sums, each step rounded once.
+// Twin of arithmetic.py: element-wise sums, each step rounded once.
 #include "kernels/numeric/reduce.cuh"
 
-// out may be the residual; largest is raised to the bits of the largest magnitude.
+// `out` may be the residual; `largest` is raised to the bits of the largest magnitude.
 extern "C" __global__ void correct(
     const u32* x, const u32* residual, f32 decay, i64 n, u32* out, u32* largest) {
     u32 top = 0;

@@ -1,4 +1,4 @@
-"""Element-wise sums that feedback and aggregation need, each in one pass."""
+"""Element-wise sums for error feedback and aggregation, each in one pass."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
-from gcodec.runtime.memory import aligned_empty, float_bits
+from gcodec.runtime.memory import aligned_empty, magnitude_bits
 
-_TOPS = 8  # lanes of largest magnitudes
+_TOPS = 8  # lanes of maxima
 
 
 @dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
-    """Return x + decay·residual of (n,) float32 arrays, each step rounded once."""
+    """Return x + decay·residual of (n,) float32 arrays; each step is rounded once."""
     out = aligned_empty(x.size, np.float32)
     correct(x, residual, decay, out)
     return out
@@ -26,7 +26,10 @@ def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndar
 def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray) -> int:
     """Write x + decay·residual to `out`, which may be `residual`; see `corrected`.
 
-    Returned is the bit pattern of the largest magnitude; NaN counts above infinity.
+    Returns
+    -------
+    int
+        Bit pattern of the largest magnitude; NaN is larger than infinity.
     """
     stream = streams(out)
 
@@ -43,7 +46,7 @@ def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndar
 
 @dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def add_scaled(decoded: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
-    """Add scale·decoded to `out`, both (n,) float32, each step rounded once."""
+    """Add scale·decoded to `out`, both (n,) float32; each step is rounded once."""
     pool.run(lambda i, j: _add_scaled(decoded[i:j], scale, out[i:j]), out.size)
 
 
@@ -55,46 +58,46 @@ def _correct(x, residual, decay, out):
     top = np.uint32(0)
     for i in range(out.size):
         out[i] = x[i] + decay * residual[i]
-        top = max(top, np.uint32(float_bits(out[i]) & np.uint32(0x7FFFFFFF)))
+        top = max(top, magnitude_bits(out[i]))
     return top
 
 
-# The other loop would be one of single elements where its arrays are the same.
+# LLVM cannot vectorize the preceding loop for overlapping arrays.
 @kernel("in float32[], out float32[], float32")
 def _correct_in_place(x, residual, decay):
     top = np.uint32(0)
     for i in range(residual.size):
         residual[i] = x[i] + decay * residual[i]
-        top = max(top, np.uint32(float_bits(residual[i]) & np.uint32(0x7FFFFFFF)))
+        top = max(top, magnitude_bits(residual[i]))
     return top
 
 
 @block("x", "residual", "i", "decay", "out", "top", "zero")
 def _stream_sums(e: Emitter) -> None:
     """Write x + decay·residual of 32 elements from i past the cache; raise `top`."""
-    source, kept, builder = e.address("x", "i"), e.address("residual", "i"), e.builder
+    source, residual, builder = e.address("x", "i"), e.address("residual", "i"), e.builder
     e.fetch(source)
-    e.fetch(kept)
-    memory = builder.fmul(e.splat(e.args["decay"]), e.load(kept, floats()))
-    total = builder.fadd(e.load(source, floats()), memory)
+    e.fetch(residual)
+    product = builder.fmul(e.splat(e.args["decay"]), e.load(residual, floats()))
+    total = builder.fadd(e.load(source, floats()), product)
     e.store(total, e.address("out", "i"), align=32, streaming=True)
     bits, at = e.magnitude_bits(total), e.address("top", "zero")
-    found = e.load(at, lanes(32, _TOPS))
+    tops = e.load(at, lanes(32, _TOPS))
     for first in range(0, BLOCK, _TOPS):
-        some = builder.shuffle_vector(bits, bits, lanes(32, _TOPS)([*range(first, first + _TOPS)]))
-        found = builder.select(builder.icmp_unsigned(">", some, found), some, found)
-    e.store(found, at)
+        part = builder.shuffle_vector(bits, bits, lanes(32, _TOPS)([*range(first, first + _TOPS)]))
+        tops = builder.select(builder.icmp_unsigned(">", part, tops), part, tops)
+    e.store(tops, at)
 
 
 @kernel("in float32[], in float32[], float32, out float32[], out uint32[]")
 def _correct_past_cache(x, residual, decay, out, top):
-    # top is _TOPS zeros; each block lies inside its arrays.
+    # top is _TOPS zeros; each block is inside its arrays.
     whole = out.size - out.size % BLOCK
     for i in range(0, whole, BLOCK):
         _stream_sums(x, residual, i, decay, out, top, 0)
     for i in range(whole, out.size):
         out[i] = x[i] + decay * residual[i]
-        top[0] = max(top[0], np.uint32(float_bits(out[i]) & np.uint32(0x7FFFFFFF)))
+        top[0] = max(top[0], magnitude_bits(out[i]))
     fence()
     largest = np.uint32(0)
     for k in range(top.size):

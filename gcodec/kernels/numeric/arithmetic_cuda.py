@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 from gcodec.runtime.deferred import Deferred
 
-_U32 = np.uint32
 
-
-def corrected(x: Any, residual: Any, decay: np.float32) -> Any:
+def corrected(x: Array, residual: Array, decay: np.float32) -> Array:
     """Return x + decay·residual."""
     out = device_with(x).empty(x.size, np.float32)
     correct(x, residual, decay, out)
     return out
 
 
-def correct(x: Any, residual: Any, decay: np.float32, out: Any) -> Deferred:
+def correct(x: Array, residual: Array, decay: np.float32, out: Array) -> Deferred:
     """Write x + decay·residual to `out`; return the bits of the largest magnitude."""
     device, n = device_with(x), x.size
     largest = device.zeros(1, np.uint32)
-    arguments = x.view(_U32), residual.view(_U32), decay, np.int64(n), out.view(_U32), largest
-    device.launch("arithmetic", "correct", striding_blocks(n), THREADS, *arguments)
+    launch_striding(device, "arithmetic", "correct", n, x, residual, decay, n, out, largest)
     return Deferred(device, largest)
 
 
-def add_scaled(decoded: Any, scale: np.float32, out: Any) -> None:
+def add_scaled(decoded: Array, scale: np.float32, out: Array) -> None:
     """Add scale·decoded to `out`."""
-    device, n = device_with(decoded), out.size
-    arguments = decoded.view(_U32), scale, out.view(_U32), np.int64(n)
-    device.launch("arithmetic", "add_scaled", striding_blocks(n), THREADS, *arguments)
+    arguments = decoded, scale, out, out.size
+    launch_striding(device_with(decoded), "arithmetic", "add_scaled", out.size, *arguments)

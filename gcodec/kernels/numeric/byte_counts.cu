@@ -1,4 +1,4 @@
-// Twin of byte_counts.py: how often each byte occurs.
+// Twin of byte_counts.py: a histogram of bytes.
 #include "kernels/numeric/counting.cuh"
 
 static const i64 PART = 1 << 16;  // bytes that a block counts at a time
@@ -10,10 +10,10 @@ extern "C" __global__ void __launch_bounds__(256)
     u32* table = tables + (threadIdx.x >> 5) * 256;
     for (u32 k = threadIdx.x; k < 8 * 256; k += blockDim.x) tables[k] = 0;
     __syncthreads();
-    i64 lead = min((i64)(-(u64)codes & 3), n);  // before words of four bytes
+    i64 lead = min((i64)(-(u64)codes & 3), n);  // bytes preceding aligned words
     i64 words = (n - lead) >> 2;
     for (i64 part = (i64)blockIdx.x * PART; part < n; part += (i64)gridDim.x * PART) {
-        // Words by their number from part / 4 on; the last part has those behind, too.
+        // Word numbers of the part; the last part includes the remaining words.
         i64 stop = min((part + PART) >> 2, words);
         for (i64 row = part >> 2; row < stop; row += blockDim.x) {  // the same for all threads
             i64 w = row + threadIdx.x;
@@ -23,11 +23,11 @@ extern "C" __global__ void __launch_bounds__(256)
         }
     }
     if (blockIdx.x == 0) {
-        // What lies before and behind the words: at most three bytes each.
+        // At most three bytes precede the words, and at most three follow them.
         i64 i = threadIdx.x;
         if (i < lead) atomicAdd(&table[codes[i]], 1u);
-        i64 behind = lead + 4 * words;
-        if (i < n - behind) atomicAdd(&table[codes[behind + i]], 1u);
+        i64 tail = lead + 4 * words;
+        if (i < n - tail) atomicAdd(&table[codes[tail + i]], 1u);
     }
     __syncthreads();
     u64 total = 0;

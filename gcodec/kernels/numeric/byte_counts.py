@@ -1,4 +1,4 @@
-"""How often each byte occurs."""
+"""Histogram of bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
 _VALUES = 256
-_TABLES = 8  # as a count that has just been raised is not ready to be raised again
-_APART = (
-    _VALUES + 8
-)  # elements between tables: at multiples of a page a processor takes one for another
+_TABLES = 8  # equal neighbors would wait for each other's count
+_APART = _VALUES + 8  # entries from one table to the next; multiples of a page would collide
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
 @dispatched("gcodec.kernels.numeric.byte_counts_cuda")
 def byte_counts(codes: np.ndarray) -> np.ndarray:
-    """Count the values of (n,) uint8 codes, as a (256,) int64 array where they are."""
+    """Count the values of (n,) uint8 codes, as a (256,) int64 array in their memory."""
 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_TABLES * _APART, np.int64)
@@ -29,8 +27,8 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
     total = np.zeros(_TABLES * _APART, np.int64)
     for counts in pool.run(task, codes.size):
         total += counts
-    found: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
-    return found
+    sums: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
+    return sums
 
 
 @kernel("in uint8[], out int64[]")

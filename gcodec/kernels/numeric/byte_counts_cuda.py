@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 
-_VALUES = 256
 _PART = 1 << 16  # bytes that a block counts at a time
 
 
-def byte_counts(codes: Any) -> Any:
+def byte_counts(codes: Array) -> Array:
     """Count the values of bytes; the counts stay on the device."""
-    device = device_with(codes)
-    counts = device.zeros(_VALUES, np.uint64)
-    arguments = codes, np.int64(codes.size), counts
-    grid = striding_blocks(codes.size, _PART)
-    device.launch("byte_counts", "count_values", grid, THREADS, *arguments)
+    device, n = device_with(codes), codes.size
+    counts = device.zeros(256, np.uint64)
+    arguments = codes, n, counts
+    launch_striding(device, "byte_counts", "count_values", n, *arguments, per_thread=_PART)
     return counts.view(np.int64)

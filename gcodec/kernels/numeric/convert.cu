@@ -1,4 +1,4 @@
-// Twins of the kernels of convert.py: float32 to and from other floats, by bit patterns.
+// Twin of convert.py: conversion between float32 and other floats, by bit patterns.
 #include "kernels/numeric/floats.cuh"
 
 extern "C" __global__ void from_bfloat16(const u16* bits, i64 n, u32* out) {
@@ -17,7 +17,7 @@ extern "C" __global__ void to_bfloat16(const u32* x, i64 n, u16* out) {
 extern "C" __global__ void from_float16(const u16* bits, i64 n, u32* out) {
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
         u32 half = bits[i], exponent = half & 0x7C00, body = (half & 0x7FFF) << 13;
-        // Rebias by 112; infinity and NaN get the top exponent, which is 112 further.
+        // Rebias the exponent by 112, or by 224 for infinity and NaN.
         u32 value = body + (exponent == 0x7C00 ? 0x70000000u : 0x38000000u);
         if (exponent == 0) value = bits_of(__fmul_rn((f32)(i32)(half & 0x3FF), 0x1p-24f));
         out[i] = value | (half & 0x8000) << 16;
@@ -28,7 +28,7 @@ extern "C" __global__ void to_float16(const u32* x, i64 n, u16* out) {
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
         u32 bits = x[i], magnitude = bits & MAGNITUDE, sign = bits >> 16 & 0x8000;
         u32 value = ((magnitude + 0xFFF + (magnitude >> 13 & 1)) >> 13) - 0x1C000;
-        // Below 2^-14 one unit is 2^-24, which is what adding 1/2 rounds to. Subnormal numbers are
+        // Below 2^-14 one unit is 2^-24, to which the addition of 1/2 rounds. Subnormal numbers are
         // less than half a unit.
         if (magnitude < 0x38800000u)
             value = bits_of(__fadd_rn(float_of(magnitude), 0.5f)) - 0x3F000000u;
@@ -42,7 +42,7 @@ extern "C" __global__ void to_float16(const u32* x, i64 n, u16* out) {
 extern "C" __global__ void from_float64(const f64* x, i64 n, u32* out) {
     for (i64 i = GCODEC_FIRST; i < n; i += GCODEC_STEP) {
         u64 bits = (u64)__double_as_longlong(x[i]), magnitude = bits & 0x7FFFFFFFFFFFFFFFull;
-        // A NaN is quiet, and keeps its sign and the upper bits of its payload.
+        // A NaN becomes quiet, and keeps its sign and the upper bits of its payload.
         u32 nan = (u32)(bits >> 32 & SIGN_BIT) | 0x7FC00000u | ((u32)(bits >> 29) & 0x3FFFFF);
         out[i] = magnitude > 0x7FF0000000000000ull ? nan : narrowed(x[i]);
     }

@@ -1,8 +1,9 @@
-"""float32 to and from float16, bfloat16 and float64, by bit patterns; at once or by segments.
+"""Conversion between float32 and float16, bfloat16 or float64, of whole arrays or by segments.
 
-To nearest, ties to even, overflow to infinity. A NaN keeps its sign and the bits of its payload
-that fit (at least one), so every 16-bit pattern survives the way to float32 and back. No float32
-subnormal takes part in the arithmetic, so a process that flushes them gets the same bits.
+Values are rounded to nearest, ties to even, and overflow to infinity. A NaN keeps its sign and the
+bits of its payload that fit (at least one), so a conversion to float32 and back preserves all
+16-bit patterns. The arithmetic avoids subnormal float32 numbers, so a process that flushes them to
+zero gets the same bits.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _INFINITY = np.uint32(0x7F800000)
 
 
 class ConvertedArray:
-    """(n,) values on the host that become float32 when a segment of them is read.
+    """(n,) values on the host that are converted to float32 when a segment is read.
 
-    Codecs that read a tensor by segments take one in place of a (n,) float32 array, so that a
-    tensor of another dtype needs no converted copy of its size. A slice lies in memory of the
-    thread that takes it, which its next slice overwrites. Tasks that take slices name the array
-    as `beside` to `pool.run`, which then keeps segments short.
+    Codecs that read a tensor by segments accept this class in place of a (n,) float32 array, so a
+    tensor of another dtype needs no converted copy. Each thread has a buffer for its slices; the
+    next slice of the same thread overwrites it. Tasks that take slices pass the array as `beside`
+    to `pool.run`, which then keeps segments short.
 
     Parameters
     ----------
     source : (n,) array
-        Contiguous and aligned: uint16 bit patterns, float32 or float64.
+        Contiguous and aligned bit patterns as uint16, or float32 or float64 values.
     dtype : str
         "float16", "bfloat16", "float32" or "float64".
     finite : bool
@@ -53,7 +54,7 @@ class ConvertedArray:
         source = self.source[places]
         room = getattr(self._own, "room", None)
         if room is None or room.size < source.size:
-            # Fresh memory for each slice would take longer than to convert it.
+            # New memory for each slice would take longer than the conversion.
             room = self._own.room = aligned_empty(source.size, np.float32)
         return self._put(source, room[: source.size])
 
@@ -83,43 +84,42 @@ class ConvertedArray:
 
 
 def is_converted(values: Any) -> bool:
-    """Whether values are a `ConvertedArray`."""
+    """Return whether values are a `ConvertedArray`."""
     return type(values) is ConvertedArray
 
 
 def whole(values: Any) -> np.ndarray:
-    """Return (n,) float32 values that may be a `ConvertedArray` as an array."""
-    found: np.ndarray = values.whole() if type(values) is ConvertedArray else values
-    return found
+    """Return (n,) float32 values, which may be a `ConvertedArray`, as an array."""
+    array: np.ndarray = values.whole() if type(values) is ConvertedArray else values
+    return array
 
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def from_16_bits(bits: np.ndarray, dtype: str) -> np.ndarray:
-    """(n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") as (n,) float32."""
-    # Bytes from a frame lie anywhere; kernels want them aligned.
-    bits = np.require(bits, requirements="A")
+    """Convert (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16") to float32."""
+    bits = np.require(bits, requirements="A")  # bytes of a frame may be unaligned
     out = aligned_empty(bits.size, np.float32)
     return _segments(_FROM_16_BITS[dtype], bits, out)
 
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
-    """(n,) float32 as the (n,) uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
+    """Convert (n,) float32 to uint16 bit patterns of `dtype` ("float16" or "bfloat16")."""
     out = aligned_empty(x.size, np.uint16)
     return _segments(_TO_16_BITS[dtype], x, out)
 
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def from_float64(x: np.ndarray) -> np.ndarray:
-    """(n,) float64 as (n,) float32."""
+    """Convert (n,) float64 to float32."""
     with np.errstate(all="ignore"):
         return x.astype(np.float32)
 
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def to_float64(x: np.ndarray) -> np.ndarray:
-    """(n,) float32 as (n,) float64."""
-    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+    """Convert (n,) float32 to float64."""
+    with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
         return x.astype(np.float64)
 
 
@@ -144,12 +144,12 @@ def put(x: np.ndarray, dtype: str, out: np.ndarray) -> None:
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def finite_or_zero(x: np.ndarray) -> np.ndarray:
-    """(n,) float32, with 0 in the place of NaN and infinity."""
+    """Replace NaN and infinity in (n,) float32 values by 0."""
     return np.where(np.isfinite(x), x, np.float32(0))
 
 
 def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Round (n,) float32 values to those of `dtype`; the very array where nothing changes."""
+    """Round (n,) float32 values to `dtype`; return the same array if it is at least float32."""
     if dtype in ("float32", "float64"):
         return x
     return from_16_bits(to_16_bits(x, dtype), dtype)
@@ -157,7 +157,7 @@ def round_to(x: np.ndarray, dtype: str) -> np.ndarray:
 
 @dispatched("gcodec.kernels.numeric.convert_cuda")
 def round_number(value: float, dtype: str) -> np.float32:
-    """Round one number to float32, and that to `dtype`."""
+    """Round a number to float32, and the result to `dtype`."""
     rounded: np.float32 = round_to(np.full(1, value, np.float32), dtype)[0]
     return rounded
 
@@ -195,7 +195,7 @@ def half_to_single(half):
     exponent = np.uint32(half & np.uint32(0x7C00))
     mantissa = np.uint32(half & np.uint32(0x03FF))
     body = np.uint32(np.uint32(half & np.uint32(0x7FFF)) << _U13)
-    # Rebias by 112; infinity and NaN get the top exponent, which is 112 further.
+    # Rebias the exponent by 112, or by 224 for infinity and NaN.
     normal = np.uint32(body + np.uint32(0x38000000))
     special = np.uint32(body + np.uint32(0x70000000))
     tiny = float_bits(np.float32(mantissa) * np.float32(2.0**-24))
@@ -206,13 +206,13 @@ def half_to_single(half):
 
 @inline
 def single_to_half(bits):
-    """Return the bits of the float16 nearest to a float32, both as uint32."""
+    """Return the bits of the float16 that is nearest to a float32, both as uint32."""
     magnitude = np.uint32(bits & _ABS)
     sign = np.uint32(np.uint32(bits >> _U16) & np.uint32(0x8000))
     odd = np.uint32((magnitude >> _U13) & _ONE)
     rounded = np.uint32(np.uint32(magnitude + np.uint32(np.uint32(0xFFF) + odd)) >> _U13)
     normal = np.uint32(rounded - np.uint32(0x1C000))
-    # Below 2^-14 one unit is 2^-24, which is what adding 1/2 rounds to.
+    # Below 2^-14 one unit is 2^-24, to which the addition of 1/2 rounds.
     sum_ = float_bits(bits_float(magnitude) + np.float32(0.5))
     tiny = np.uint32(sum_ - np.uint32(0x3F000000))
     payload = np.uint32(np.uint32(magnitude >> _U13) & np.uint32(0x3FF))

@@ -1,13 +1,12 @@
-// Tables of counts in shared memory.
+// Histograms in shared memory.
 #pragma once
 #include "runtime/types.cuh"
 
 static const u32 NOT_COUNTED = 0xFFFFFFFFu;
 
-// Adds 1 to the place of each lane of a whole warp but for NOT_COUNTED: `unit` to word
-// place >> log2 of the table, shifted by `width` bits for each place before it in the word. Lanes
-// with the place of the first one are added at once, so that equal neighbours, zeros above all, do
-// not wait for each other.
+// Adds 1 to the count at the place of each lane of a whole warp, except for NOT_COUNTED. A word of the
+// table contains 2^log2 counts of `width` bits. Lanes with the same place as the first lane make one
+// addition, so that equal neighbors, zeros above all, do not wait for each other.
 __device__ __forceinline__ void count_place(u32* table, u32 place, u32 log2, u32 width) {
     u32 first = __shfl_sync(0xFFFFFFFFu, place, 0);
     u32 same = __ballot_sync(0xFFFFFFFFu, place == first);
@@ -16,15 +15,15 @@ __device__ __forceinline__ void count_place(u32* table, u32 place, u32 log2, u32
     atomicAdd(&table[place >> log2], times << width * (place & ((1u << log2) - 1)));
 }
 
-static const u32 NEAR = 16;  // symbols below it are counted in shared memory
+static const u32 NEAR = 16;  // number of symbols that are counted in shared memory
 
-// Adds to `counts`, 256 of each model, the symbols of the tiles that begin at first_of(tile), while
-// these are below n. `found` has NEAR words of each model; number(i) is the model of symbol i.
+// Counts the symbols of tiles of `size` elements in `counts`, 256 for each model. A tile starts at
+// first_of(tile), below n; number(i) is the model of symbol i. `table` has NEAR words for each model.
 template <typename FirstOf, typename Number>
 __device__ __forceinline__ void count_by_model(const u8* __restrict__ symbols, i64 n, i64 size,
-                                               u32 models, u32* found, u64* __restrict__ counts,
+                                               u32 models, u32* table, u64* __restrict__ counts,
                                                FirstOf first_of, Number number) {
-    for (u32 k = threadIdx.x; k < models * NEAR; k += blockDim.x) found[k] = 0;
+    for (u32 k = threadIdx.x; k < models * NEAR; k += blockDim.x) table[k] = 0;
     __syncthreads();
     for (i64 tile = blockIdx.x; first_of(tile) < n; tile += gridDim.x) {
         i64 first = first_of(tile), stop = first + size < n ? first + size : n;
@@ -36,10 +35,10 @@ __device__ __forceinline__ void count_by_model(const u8* __restrict__ symbols, i
                 if (symbol < NEAR) place = model * NEAR + symbol;
                 else atomicAdd(&counts[model << 8 | symbol], (u64)1);
             }
-            count_place(found, place, 0, 0);
+            count_place(table, place, 0, 0);
         }
     }
     __syncthreads();
     for (u32 k = threadIdx.x; k < models * NEAR; k += blockDim.x)
-        if (found[k]) atomicAdd(&counts[k / NEAR << 8 | k % NEAR], (u64)found[k]);
+        if (table[k]) atomicAdd(&counts[k / NEAR << 8 | k % NEAR], (u64)table[k]);
 }

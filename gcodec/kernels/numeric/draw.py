@@ -1,8 +1,8 @@
-"""k different positions out of n, drawn at random, from a seed that both ends know.
+"""Random draws of k distinct positions out of n, from a seed that encoder and decoder share.
 
-Draw w is u·n / 2^64 rounded down, where u has the words 2w, its lower half, and 2w + 1 of the
-stream SELECTION. The positions are the first k different draws; or, where k is more than half of
-n, all but the first n − k different draws.
+Draw w is u·n / 2^64, rounded down. The number u consists of words 2w (the lower half) and 2w + 1
+of the stream SELECTION. The positions are the first k distinct draws. If k is more than half of n,
+they are all positions except the first n − k distinct draws.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from gcodec.kernels.numeric.words import high_product, trailing_zeros
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
-_DENSE = 512  # elements for each draw up to which draws are marked in a bitmap of all
-_MOST = 1 << 18  # draws at a time
+_DENSE = 512  # elements per draw up to which a bitmap of all elements marks the draws
+_MAX_DRAWS = 1 << 18  # at a time
 _WORD = 64
 
 
@@ -28,43 +28,43 @@ def draw(n: int, k: int, seed: int, beside: np.ndarray | None = None) -> np.ndar
     n, k : int
         0 <= k <= n < 2^63.
     seed : int
-        From 0 to 2**64 - 1.
+        Seed from 0 to 2**64 - 1.
     beside : array, optional
-        On whose device positions are drawn, and lie, if it is on one.
+        If this array is on a device, that device draws the positions and holds them.
 
     Returns
     -------
     (k,) int64 array
-        Positions, rising. The memory that is used goes with k, whatever n is.
+        Positions, rising. The function uses memory in proportion to k, whatever n is.
     """
-    others = 2 * k > n
-    count = n - k if others else k
-    if not others and n > _DENSE * count:
+    complement = 2 * k > n
+    count = n - k if complement else k
+    if not complement and n > _DENSE * count:
         return _sorted_draws(n, count, seed)
     marks = np.zeros(-(-n // _WORD), np.uint64)
-    found = at = 0
-    while found < count:
-        # As many as are missing, so that there are never too many, whatever draws are equal.
-        more = min(count - found, _MOST)
-        found += _mark(_draws(n, at, more, seed), marks)
-        at += more
+    distinct = at = 0
+    while distinct < count:
+        # No more draws than are missing, so there are never too many, even if all are distinct.
+        missing = min(count - distinct, _MAX_DRAWS)
+        distinct += _mark(_draws(n, at, missing, seed), marks)
+        at += missing
     out = np.empty(k, np.int64)
-    _list_marks(marks, n, others, out)
+    _list_marks(marks, n, complement, out)
     return out
 
 
 def _sorted_draws(n: int, count: int, seed: int) -> np.ndarray:
-    """Return the first `count` different draws, rising."""
-    found = np.empty(0, np.int64)
+    """Return the first `count` distinct draws, rising."""
+    distinct = np.empty(0, np.int64)
     at = 0
-    while found.size < count:
-        more = count - found.size
-        # Stable sorting makes use of what is in order already.
-        drawn = np.sort(_draws(n, at, more, seed))
-        found = np.sort(np.concatenate([found, drawn]), kind="stable")
-        found = found[np.diff(found, prepend=-1) > 0]
-        at += more
-    return found
+    while distinct.size < count:
+        missing = count - distinct.size
+        # A stable sort is fast for two sorted parts.
+        drawn = np.sort(_draws(n, at, missing, seed))
+        distinct = np.sort(np.concatenate([distinct, drawn]), kind="stable")
+        distinct = distinct[np.diff(distinct, prepend=-1) > 0]
+        at += missing
+    return distinct
 
 
 def _draws(n: int, at: int, count: int, seed: int) -> np.ndarray:
@@ -84,7 +84,7 @@ def _scale_draws(words, n, out):
 
 @kernel("in int64[], out uint64[]")
 def _mark(draws, marks):
-    # Draws are below n, of which marks has a bit each. Returned is how many are new.
+    # Draws are below n; marks has a bit for each of n positions. Returns the number of new marks.
     new = np.uint64(0)
     for i in range(draws.size):
         word, bit = draws[i] >> 6, np.uint64(draws[i] & 63)
@@ -95,11 +95,11 @@ def _mark(draws, marks):
 
 
 @kernel("in uint64[], int64, boolean, out int64[]")
-def _list_marks(marks, n, others, out):
-    # out.size is how many of the first n bits of `marks` are 1, or are 0 if the others are meant
+def _list_marks(marks, n, complement, out):
+    # out.size is the number of ones, or zeros for the complement, in the first n bits of `marks`.
     at = 0
     for w in range(marks.size):
-        word = ~marks[w] if others else marks[w]
+        word = ~marks[w] if complement else marks[w]
         left = n - w * _WORD
         if left < _WORD:
             word &= (np.uint64(1) << np.uint64(left)) - np.uint64(1)

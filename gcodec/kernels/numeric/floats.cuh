@@ -1,12 +1,11 @@
-// Arithmetic of float32 that keeps subnormal numbers, whatever the compiler was told.
+// Arithmetic of float32 that keeps subnormal numbers, whatever the compiler options.
 //
-// CuPy compiles with -ftz=true: instructions on float32 then take subnormal numbers for zero, and
-// give zero for them. So comparisons are made on bits; and where a subnormal number may go in or
-// come out, the instruction of a sum, product or quotient is written out. Where there are no such
-// instructions, as on the host, it is taken in float64 and rounded here. That is the same number:
-// 53 bits are enough for rounding twice to be rounding once (53 >= 2 * 24 + 2), and below 2^-126,
-// where fewer bits are left, sums and products are exact in float64, and quotients no nearer to the
-// middle of two numbers than 2^-48 of theirs.
+// CuPy compiles with -ftz=true: instructions on float32 then read and write subnormal numbers as
+// zero. So kernels compare bits; and where an operand or a result may be subnormal, inline PTX
+// computes the sum, product or quotient. Without such instructions, as on the host, the result is
+// computed in float64 and rounded here. The result is the same: with 53 bits, rounding twice equals
+// rounding once (53 >= 2 * 24 + 2). Below 2^-126, where fewer bits remain, sums and products are
+// exact in float64, and the relative distance of a quotient from a tie is at least 2^-48.
 #pragma once
 #include "runtime/types.cuh"
 
@@ -21,7 +20,7 @@ __device__ __forceinline__ f32 float_of(u32 bits) { return __uint_as_float(bits)
 __device__ __forceinline__ bool is_nan(u32 bits) { return (bits & MAGNITUDE) > INFINITY_BITS; }
 __device__ __forceinline__ bool is_finite(u32 bits) { return (bits & MAGNITUDE) < INFINITY_BITS; }
 
-// A key that orders bit patterns as the numbers: −0 is equal to +0, NaN lies beyond infinity.
+// A key that orders bit patterns like the numbers: −0 equals +0, NaN is beyond infinity.
 __device__ __forceinline__ i32 order_of(u32 bits) {
     i32 magnitude = (i32)(bits & MAGNITUDE);
     return bits & SIGN_BIT ? -magnitude : magnitude;
@@ -52,7 +51,7 @@ __device__ __forceinline__ u32 narrowed(f64 x) {
     return units | (u32)(bits >> 32 & SIGN_BIT);
 }
 
-// What x86 gives where a sum or product is NaN: the first operand that is one, made quiet.
+// The NaN of a sum or product as on x86: the first NaN operand, made quiet.
 __device__ __forceinline__ u32 nan_of(u32 a, u32 b) {
     return is_nan(a) ? a | QUIET : is_nan(b) ? b | QUIET : SIGN_BIT | INFINITY_BITS | QUIET;
 }
@@ -61,8 +60,8 @@ __device__ __forceinline__ bool may_be_subnormal(u32 bits) { return (bits & EXPO
 
 #ifdef __CUDA_ARCH__
 
-// Instructions of PTX keep subnormal numbers unless they say .ftz, and rounded ones are never
-// contracted; what is written as one stays as it is.
+// PTX instructions without .ftz keep subnormal numbers, and instructions with .rn are never
+// contracted.
 
 // a + b
 __device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
@@ -87,7 +86,7 @@ __device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
 
 #else
 
-// The same where there is no such instruction.
+// The same functions without PTX.
 
 __device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
     u32 sum = bits_of(__fadd_rn(float_of(a), float_of(b)));
@@ -98,7 +97,7 @@ __device__ __forceinline__ u32 add_bits(u32 a, u32 b) {
 
 __device__ __forceinline__ u32 multiply_bits(u32 a, u32 b) {
     u32 product = bits_of(__fmul_rn(float_of(a), float_of(b)));
-    // A product just below 2^-126 may have been rounded up to it: then it is right as well.
+    // A product just below 2^-126 may have been rounded up to it, which is correct as well.
     if (may_be_subnormal(a) | may_be_subnormal(b) | may_be_subnormal(product))
         product = narrowed(widened(a) * widened(b));
     return is_nan(product) ? nan_of(a, b) : product;
@@ -113,12 +112,12 @@ __device__ __forceinline__ u32 divide_bits(u32 a, u32 b) {
 // a - b
 __device__ __forceinline__ u32 subtract_bits(u32 a, u32 b) { return add_bits(a, b ^ SIGN_BIT); }
 
-// factor * value where that is to be added, else the value.
+// factor * value if the product is to be added, else the value.
 __device__ __forceinline__ u32 times(u32 value, f32 factor, i32 add) {
     return add ? multiply_bits(bits_of(factor), value) : value;
 }
 
-// Elements i to i + 3 of n, those behind the end as `fill`; at once where they lie on 16 bytes.
+// Elements i to i + 3 of n, or `fill` after the end; a single load if they are aligned to 16 bytes.
 __device__ __forceinline__ uint4 load_four(const u32* x, i64 i, i64 n, u32 fill) {
     if (i + 4 <= n && ((u64)(x + i) & 15) == 0) return *(const uint4*)(x + i);
     return make_uint4(i < n ? x[i] : fill, i + 1 < n ? x[i + 1] : fill, i + 2 < n ? x[i + 2] : fill,

@@ -1,4 +1,4 @@
-// Twin of log_histogram.py: how often each exponent of a float32 occurs, with 6 bits below it.
+// Twin of log_histogram.py: a histogram of the exponents and upper mantissa bits of float32 values.
 #include "kernels/numeric/log_histogram.cuh"
 
 // counts: BINS

@@ -1,18 +1,18 @@
-// How often each exponent of a float32 occurs, with 6 bits below it.
+// Histogram of the exponents of float32 values, with 6 bits of the mantissa.
 #pragma once
 #include "kernels/numeric/counting.cuh"
 #include "kernels/numeric/floats.cuh"
 
 static const u32 SHIFT = 17, BINS = 1u << 14;
-static const i64 PART = 1 << 15;  // elements, few enough for counts of 16 bits, of which a word has two
+static const i64 PART = 1 << 15;  // elements, few enough for counts of 16 bits, two in a word
 
-// The bits of |x|, times 2^64 if that is asked for.
+// The bits of |x|, multiplied by 2^64 if `lifted`.
 __device__ __forceinline__ u32 magnitude_of(u32 bits, bool lifted) {
     return lifted ? multiply_bits(bits & MAGNITUDE, (127u + 64) << 23) : bits & MAGNITUDE;
 }
 
-// Adds to `counts`, BINS of them, those of n elements. Called by whole blocks. A magnitude has 31
-// bits, so that without SHIFT of them it is below BINS.
+// Counts n elements in the BINS counts. Whole blocks call it. A magnitude has 31 bits, so its bin is
+// below BINS after a shift by SHIFT.
 static __device__ __forceinline__ void count_all(const u32* x, i64 n, bool lifted, u64* counts) {
     __shared__ u32 table[BINS / 2];
     for (i64 part = (i64)blockIdx.x * PART; part < n; part += (i64)gridDim.x * PART) {

@@ -1,6 +1,7 @@
-"""Histogram of magnitudes on a logarithmic scale: how often each exponent and 6 bits below it.
+"""Histogram of magnitudes on a logarithmic scale: by exponent and 6 bits of the mantissa.
 
-Integer counts do not depend on the order, so neither do they on threads, nor on the host.
+Integer counts do not depend on the order of elements, so they depend neither on the threads nor on
+the device.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
 SHIFT = 17
-"""Bits of a float32 that are left out, all of its mantissa."""
+"""Number of omitted mantissa bits of a float32."""
 BINS = 1 << 31 - SHIFT
 FINITE = INFINITY_BITS >> SHIFT
-"""Bins from this one on hold infinity and NaN."""
+"""Number of bins of finite values; the bins from this one on count infinity and NaN."""
 
-_TABLES = 4  # equal neighbours would wait for each other's count
-_PART = 1 << 22  # elements: few enough for counts of 32 bits
+_TABLES = 4  # equal neighbors would wait for each other's count
+_PART = 1 << 22  # elements, few enough for counts of 32 bits
 _FEW = 1 << 14  # elements for which clearing more than one table does not pay
 
 
@@ -36,13 +37,13 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
     Returns
     -------
     (2**14,) int64 array
-        On the host, wherever the values are.
-        Element k counts the x for which the bits of abs(x) are k·2^17 and up to 2^17 − 1 above.
-        Zeros are in bin 0, with subnormals below 2^-132.
+        Counts on the host, even if the values are on a device. Element k counts the values x for
+        which the bits of abs(x) are from k·2^17 to (k + 1)·2^17 − 1. Bin 0 counts zeros, and
+        subnormals below 2^-132.
     """
     step = min(_PART, pool.SEGMENT) if is_converted(values) else _PART
 
-    def several(start: int, stop: int) -> np.ndarray:
+    def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(BINS, np.int64)
         tables = np.empty((_TABLES if stop - start > _FEW else 1) * BINS, np.uint32)
         for at in range(start, stop, step):
@@ -50,13 +51,13 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
             _count_magnitudes(part.view(np.uint8), tables, counts)
         return counts
 
-    return sum(pool.run(several, values.size, _PART), np.zeros(BINS, np.int64))
+    return sum(pool.run(task, values.size, _PART), np.zeros(BINS, np.int64))
 
 
 @kernel("in uint8[], out uint32[], out int64[]")
 def _count_magnitudes(data, tables, counts):
     # data.size is a multiple of 4 and at most 4 * _PART; counts.size == BINS; tables.size is a
-    # multiple of it. A magnitude has 31 bits, so that without SHIFT of them it is below BINS.
+    # multiple of BINS. A magnitude has 31 bits, so its bin is below BINS after a shift by SHIFT.
     tables[:] = np.uint32(0)
     second = np.uint64(BINS if tables.size > BINS else 0)
     third, fourth = second + second, second + second + second

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.numeric.log_histogram import BINS
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 from gcodec.runtime.device import Device
 
-PART = 1 << 15  # elements that a block counts before it adds its counts to those of all
+PART = 1 << 15  # elements that a block counts before it adds its counts to the total
 
 
-def counts_of(device: Device, values: Any) -> Any:
+def counts_of(device: Device, values: Array) -> Array:
     """Count (n,) float32 values, as a (BINS,) uint64 array that stays on the device."""
-    counts = device.zeros(BINS, np.uint64)
-    arguments = values.view(np.uint32), np.int64(values.size), counts
-    grid = striding_blocks(values.size, PART)
-    device.launch("log_histogram", "count_magnitudes", grid, THREADS, *arguments)
+    counts, n = device.zeros(BINS, np.uint64), values.size
+    arguments = values, n, counts
+    launch_striding(device, "log_histogram", "count_magnitudes", n, *arguments, per_thread=PART)
     return counts
 
 
-def log_histogram(values: Any) -> np.ndarray:
+def log_histogram(values: Array) -> np.ndarray:
     """Count values by the bits of their magnitude; the counts are on the host."""
     device = device_with(values)
     return device.to_host(counts_of(device, values)).astype(np.int64)

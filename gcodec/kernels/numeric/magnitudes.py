@@ -1,6 +1,6 @@
 """Sums of the magnitudes of symbols by row and by column.
 
-A symbol is twice a level's magnitude, plus 1 where it is negative.
+A symbol is twice the magnitude of its level, plus 1 if the level is negative.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import numpy as np
 from gcodec.kernels.numeric.words import load_word
 from gcodec.runtime.jit import subroutine
 
-_TILE = 1 << 12  # of which magnitudes up to 127 fit 31 bits
-_FLUSH = 1 << 23  # rows whose magnitudes of a column fit 31 bits
-_NARROW = 24  # elements of rows that are added up by words
-_FITTING = 1 << 9  # rows whose magnitudes of a column fit 16 bits
+_TILE = 1 << 12  # symbols whose magnitudes up to 127 sum to less than 2^31
+_FLUSH = 1 << 23  # rows whose magnitudes in a column sum to less than 2^31
+_NARROW = 24  # width of the widest rows that are added up word by word
+_FITTING = 1 << 9  # rows whose magnitudes in a column sum to less than 2^16
 _ALL, _LOWEST = np.uint64(2**64 - 1), np.uint64(0xFFFF)
 _SIZES, _EACH = np.uint64(0x007F007F007F007F), np.uint64(0x0001000100010001)
 _ONE, _NINE, _TOP = np.uint64(1), np.uint64(9), np.uint64(48)
@@ -21,13 +21,13 @@ _ONE, _NINE, _TOP = np.uint64(1), np.uint64(9), np.uint64(48)
 
 @subroutine(variant="")
 def _add_narrow(symbols, width, rows, columns):
-    """Set sums of at most _FITTING rows, and add to those of columns, if there are some.
+    """Set the sums of at most _FITTING rows, and add to the sums of columns.
 
-    columns.size == width or 0, and symbols.size >= rows.size * width + 8.
+    columns.size == width, or 0 for no columns; symbols.size >= rows.size * width + 8.
     """
     for column in range(0, width, 8):
         inside = _ALL >> np.uint64(8 * max(column + 8 - width, 0))
-        # Magnitudes of even places and of odd ones, each in 16 bits.
+        # Sums of magnitudes in even and in odd columns, in 16 bits each.
         of_even = of_odd = np.uint64(0)
         for row in range(rows.size):
             word = load_word(symbols, row * width + column) & inside
@@ -43,30 +43,30 @@ def _add_narrow(symbols, width, rows, columns):
 
 @subroutine(variant="")
 def add_magnitudes(symbols, width, narrow, rows, columns):
-    """Set sums of rows, and add to those of columns.
+    """Set the sums of rows, and add to the sums of columns.
 
-    narrow.size == columns.size, which is width, or 0 for no columns; it is 0, here and behind.
-    rows.size >= the rows that begin here.
+    columns.size == width, or 0 for no columns. narrow.size == columns.size; its elements are 0
+    before and after the call. rows.size is at least the number of rows that begin in symbols.
     """
     first = 0
     if width <= _NARROW:
-        # A word may pass its row, but not the last symbol.
+        # A word may extend beyond its row, but not beyond the last symbol.
         first = max((symbols.size - 8) // width, 0)
         for start in range(0, first, _FITTING):
-            some = rows[start : min(start + _FITTING, first)]
-            _add_narrow(symbols[start * width :], width, some, columns)
+            chunk = rows[start : min(start + _FITTING, first)]
+            _add_narrow(symbols[start * width :], width, chunk, columns)
     for row in range(first, (symbols.size + width - 1) // width):
-        here = symbols[row * width : min((row + 1) * width, symbols.size)]
+        line = symbols[row * width : min((row + 1) * width, symbols.size)]
         total = np.int64(0)
-        for tile in range(0, here.size, _TILE):
-            part, inside = np.int32(0), here[tile : tile + _TILE]
-            for j in range(inside.size):
-                part += np.int32(inside[j] >> np.uint8(1))
+        for start in range(0, line.size, _TILE):
+            part, tile = np.int32(0), line[start : start + _TILE]
+            for j in range(tile.size):
+                part += np.int32(tile[j] >> np.uint8(1))
             total += part
         rows[row] = total
-        if narrow.size > 0:  # here.size <= width
-            for j in range(here.size):
-                narrow[j] = np.int32(narrow[j] + np.int32(here[j] >> np.uint8(1)))
+        if narrow.size > 0:  # line.size <= width
+            for j in range(line.size):
+                narrow[j] = np.int32(narrow[j] + np.int32(line[j] >> np.uint8(1)))
         if row % _FLUSH == _FLUSH - 1:
             for j in range(narrow.size):
                 columns[j] += narrow[j]

@@ -1,8 +1,8 @@
-// Twins of the kernels of norms.py: norms of buckets.
+// Twin of norms.py: norms of buckets.
 #include "kernels/numeric/reduce.cuh"
 #include "runtime/report.cuh"
 
-// The sum of squares of a tile of a bucket, which has `tiles` of them. A block does a tile.
+// The sums of squares of tiles; each bucket has `tiles` tiles. A block processes a tile.
 extern "C" __global__ void tile_squares(
     const u32* x, i64 n, i64 bucket, i64 tiles, f64* sums) {
     __shared__ f64 lanes[LANES / 2];
@@ -15,28 +15,15 @@ extern "C" __global__ void tile_squares(
         sum = __dadd_rn(sum, __dmul_rn(wide, wide));
     }
     sum = add_lanes(sum, lanes);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;  // there is a block for each tile of each bucket
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;  // one block for each tile of each bucket
 }
 
-// Sums of tiles of the `count` sums of each bucket.
-extern "C" __global__ void bucket_sums(const f64* x, i64 count, i64 tiles, f64* sums) {
-    __shared__ f64 lanes[LANES / 2];
-    i64 b = blockIdx.x / tiles, start = blockIdx.x % tiles * TILE;
-    f64 sum = 0.0;
-    for (int row = 0; row < TILE / LANES; row++) {
-        i64 i = start + row * LANES + threadIdx.x;
-        sum = __dadd_rn(sum, i < count ? x[b * count + i] : 0.0);
-    }
-    sum = add_lanes(sum, lanes);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;  // there is a block for each tile of each bucket
-}
-
-// Small buckets, of at most a tile: a warp does one. The lanes of the written order are in its
-// threads, 8 each, so their tree is the same.
+// The sums of squares of small buckets of at most a tile. A warp processes a bucket; each thread has
+// 8 lanes of the fixed order, so the tree is the same.
 extern "C" __global__ void small_squares(
     const u32* x, i64 n, i64 bucket, i64 count, f64* sums) {
     i64 b = GCODEC_FIRST / 32, start = b * bucket;
-    if (b >= count) return;  // of all threads of the warp
+    if (b >= count) return;  // the same for all threads of the warp
     i64 end = min(start + bucket, n);
     int t = threadIdx.x % 32;
     f64 lanes[LANES / 32];
@@ -65,38 +52,34 @@ extern "C" __global__ void roots(const f64* sums, i64 count, u32* norms) {
         norms[b] = narrowed(__dsqrt_rn(sums[b]));
 }
 
-// Largest magnitudes, as bits, which were 0: small buckets, a warp does one.
+// The bits of the largest magnitudes of small buckets. A warp processes a bucket.
 extern "C" __global__ void largest_small(
     const u32* x, i64 n, i64 bucket, i64 count, u32* norms) {
     i64 b = GCODEC_FIRST / 32;
-    if (b >= count) return;  // of all threads of the warp
+    if (b >= count) return;  // the same for all threads of the warp
     u32 top = 0;
     i64 end = min((b + 1) * bucket, n);
     for (i64 i = b * bucket + threadIdx.x % 32; i < end; i += 32) top = max(top, x[i] & MAGNITUDE);
-    for (int width = 16; width >= 1; width /= 2)
-        top = max(top, __shfl_down_sync(0xFFFFFFFFu, top, width));
-    if (threadIdx.x % 32 == 0) norms[b] = top;
+    raise_largest(top, &norms[b]);
 }
 
-// Large buckets: a block does a tile.
+// The same for large buckets, whose norms must be 0 at first. A block processes a tile.
 extern "C" __global__ void largest_tiles(
     const u32* x, i64 n, i64 bucket, i64 tiles, u32* norms) {
     i64 b = blockIdx.x / tiles, within = blockIdx.x % tiles * TILE;
     i64 start = b * bucket + within, end = min(b * bucket + min(within + TILE, bucket), n);
     u32 top = 0;
     for (i64 i = start + threadIdx.x; i < end; i += LANES) top = max(top, x[i] & MAGNITUDE);
-    for (int width = 16; width >= 1; width /= 2)
-        top = max(top, __shfl_down_sync(0xFFFFFFFFu, top, width));
-    if (threadIdx.x % 32 == 0) atomicMax(&norms[b], top);  // there is a block for each tile
+    raise_largest(top, &norms[b]);  // one block for each tile of each bucket
 }
 
-// Norms to and from their bytes, which lie anywhere, the most significant first.
+// Norms as bytes at any address, the most significant byte first.
 extern "C" __global__ void write_norms(const u32* norms, i64 count, u8* data) {
     for (i64 k = GCODEC_FIRST; k < 4 * count; k += GCODEC_STEP)
         data[k] = (u8)(norms[k / 4] >> (24 - 8 * (k % 4)));
 }
 
-// Reports the first that is not finite, or negative.
+// Reports the first norm that is not finite, or negative.
 extern "C" __global__ void read_norms(const u8* data, i64 count, u32* norms, u64* wrong) {
     for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP) {
         const u8* at = data + 4 * b;

@@ -1,4 +1,4 @@
-"""Norms of buckets: of Euclid, by the fixed order of sums, or the largest magnitude."""
+"""Norms of buckets: the Euclidean norm, with sums in the fixed order, or the largest magnitude."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from gcodec.kernels.numeric.reduce import (
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.memory import bits_float, float_bits
+from gcodec.runtime.memory import bits_float, magnitude_bits
 
 Norm = Literal["l2", "max"]
 
-_PART = 1 << 18  # elements whose norms are made at a time
+_PART = 1 << 18  # elements whose norms are computed at a time
 
 
 @dispatched("gcodec.kernels.numeric.norms_cuda")
 def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
-    """Norms of the buckets of a (n,) float32 array, each rounded once to float32.
+    """Return the norms of the buckets of a (n,) float32 array, each rounded once to float32.
 
     Parameters
     ----------
     x : (n,) float32 array
     bucket : int
-        Elements of a bucket, of which the last may have fewer.
+        Number of elements in a bucket; the last bucket may be shorter.
     kind : {"l2", "max"}
 
     Returns
     -------
     (ceil(n / bucket),) float32 array
-        Not finite where x is not, or where the norm passes float32.
+        A norm is not finite if an element is not finite, or if the norm overflows float32.
     """
     out = np.empty(-(-x.size // bucket), np.float32)
     if bucket >= pool.SEGMENT:
@@ -58,14 +58,14 @@ def norms(x: np.ndarray, bucket: int, kind: Norm) -> np.ndarray:
 
 
 @dispatched("gcodec.kernels.numeric.norms_cuda", by="data")
-def write_norms(found: np.ndarray, data: np.ndarray) -> None:
+def write_norms(norms: np.ndarray, data: np.ndarray) -> None:
     """Write norms as binary32, big-endian, to the first bytes of `data`."""
-    data[: found.nbytes] = found.astype(">f4").view(np.uint8)
+    data[: norms.nbytes] = norms.astype(">f4").view(np.uint8)
 
 
 @dispatched("gcodec.kernels.numeric.norms_cuda")
 def read_norms(data: np.ndarray) -> np.ndarray:
-    """Read what `write_norms` wrote: whole numbers of four bytes."""
+    """Read the norms that `write_norms` wrote to 4·k bytes."""
     bits = data.view(">u4").astype(np.uint32)
     wrong = np.flatnonzero(bits >= INFINITY_BITS)  # the sign is the highest bit
     if wrong.size:
@@ -74,19 +74,19 @@ def read_norms(data: np.ndarray) -> np.ndarray:
 
 
 def norm_error(bucket: int) -> Corrupt:
-    """Say that the norm of a bucket is none."""
+    """Return the error of an invalid norm of a bucket."""
     return Corrupt("a norm must be finite, and not negative", 4 * bucket)
 
 
 def _fill(x: np.ndarray, bucket: int, kind: Norm, out: np.ndarray) -> None:
-    """Write the norms of buckets of less than 2^19 elements, so of at most 128 tiles."""
+    """Write the norms of buckets of less than 2^19 elements, hence of at most 128 tiles."""
     if kind == "max":
         _largest(x, bucket, out)
         return
     tiles = -(-bucket // TILE)
     sums = np.zeros((out.size, tiles))
     tile_squares(x, bucket, tiles, np.empty(LANES), sums.reshape(-1))
-    # The lanes of the tiles' sums behind these are 0; so are those that make pairs.
+    # The binary tree pairs the sums of tiles; a missing sum is 0.
     while tiles > 1:
         half = 1 << (tiles - 1).bit_length() - 1
         sums[:, : tiles - half] += sums[:, half:tiles]
@@ -109,5 +109,5 @@ def _largest(x, bucket, out):
         values = x[b * bucket : b * bucket + bucket]
         top = np.uint32(0)
         for i in range(values.size):
-            top = max(top, np.uint32(float_bits(values[i]) & np.uint32(0x7FFFFFFF)))
+            top = max(top, magnitude_bits(values[i]))
         out[b] = bits_float(top)

@@ -1,4 +1,4 @@
-// Philox4x32-10: the random words of elements; see philox.py.
+// Philox4x32-10, the generator of random words; see philox.py.
 #pragma once
 #include "runtime/types.cuh"
 
@@ -23,4 +23,4 @@ __device__ __forceinline__ Words philox(u64 seed, u64 counter, u64 stream) {
     return Words{{c0, c1, c2, c3}};
 }
 
-static const u64 ROUNDING = 0;  // the stream of stochastic rounding
+static const u64 ROUNDING = 0;  // stream of stochastic rounding

@@ -1,9 +1,9 @@
 """Philox4x32-10: random 32-bit words from a key and a counter, the same on every device.
 
-The word of element i is word ``i & 3`` of the block whose counter is ``(i >> 2, stream)``, 64 bits
-each, under the seed as key. So any element's word can be had without the ones before it, and
-cutting an array into segments cannot change it. Source: Salmon et al., "Parallel random numbers:
-as easy as 1, 2, 3", SC 2011.
+The key is the seed. The word of element i is word ``i & 3`` of the block with the counter ``(i >>
+2, stream)``, 64 bits each. The word of an element does not depend on other words, so cutting an
+array into segments does not change it. Source: Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3", SC 2011.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 from gcodec.runtime.memory import aligned_empty
 
-ROUNDING = 0  # the stream of stochastic rounding
-SELECTION = 1  # that of the choice of elements
-COUNTER_SPAN = np.uint64(34)  # elements of which the counter's upper half is the same, as a shift
+ROUNDING = 0  # stream of stochastic rounding
+SELECTION = 1  # stream of the random selection of elements
+COUNTER_SPAN = np.uint64(34)  # log2 of the elements that share the upper half of the counter
 _MASK = 0xFFFFFFFF
 _MULTIPLY = 0xD2511F53, 0xCD9E8D57
 _WEYL = 0x9E3779B9, 0xBB67AE85
 
 
 def check_seed(seed: int, name: str = "seed") -> int:
-    """Return `seed` if it is an integer of 64 bits, else raise `ParameterError`."""
+    """Return `seed` if it is an unsigned integer of 64 bits, or raise `ParameterError`."""
     integer = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
     if not integer or not 0 <= seed < 1 << 64:
         raise ParameterError.of(name, seed, "an integer from 0 to 2**64 - 1")
@@ -35,14 +35,14 @@ def check_seed(seed: int, name: str = "seed") -> int:
 
 
 def words(seed: int, start: int, count: int, stream: int = ROUNDING) -> np.ndarray:
-    """Random words of the elements from `start` on.
+    """Return the random words of the elements from `start` on.
 
     Parameters
     ----------
     seed, start, stream : int
-        From 0 to 2**64 - 1; ``start + count`` may not pass 2**64.
+        Integers from 0 to 2**64 - 1; ``start + count`` must not exceed 2**64.
     count : int
-        Elements.
+        Number of elements.
 
     Returns
     -------
@@ -69,46 +69,52 @@ def emit_words(
     blocks: int = 1,
     halved: bool = False,
 ) -> list[Any]:
-    """Emit the words of so many blocks of 32 elements from `start` on, each as lanes of 32 bits.
+    """Emit the words of `blocks` blocks of 32 elements from `start` on, each as 32-bit lanes.
 
-    `start` is a multiple of 32 times the blocks, and `span` is ``start >> COUNTER_SPAN``; a loop
-    that knows it to be constant saves instructions. Each round waits for the one before it, so
-    two blocks take turns in less time than one after the other. With `halved`, each word is
-    divided by 2, so that it is not negative as a signed number.
+    Parameters
+    ----------
+    e : Emitter
+    seed, start, span, stream : uint64 values
+        `start` is a multiple of 32·blocks, and `span` is ``start >> COUNTER_SPAN``. A loop with a
+        constant `span` saves instructions.
+    blocks : int
+        The rounds of a block depend on each other, so interleaving two blocks saves time.
+    halved : bool
+        Whether to divide each word by 2, so that it is not negative as a signed number.
     """
     builder = e.builder
     counter = builder.lshr(start, start.type(2))
-    # Eight counters side by side, each word in the lower half of 64 bits; the upper half is
-    # noise, which the multiplication does not see. This order of the counters makes the words
-    # fall into place below without a shuffle across 128 bits.
+    # A vector contains eight counters, each word in the lower half of 64 bits. The multiplication
+    # ignores the upper half. This order of the counters lets `_in_order` sort the words without a
+    # shuffle across 128 bits.
     order = lanes(64, 8)([0, 2, 1, 3, 4, 6, 5, 7])
-    # The upper half of the counter is the same for all eight, as counter is a multiple of 8; so
-    # the first two rounds are half done in scalars.
+    # All eight counters have the same upper half, because the first is a multiple of 8. Therefore
+    # the first two rounds are partly scalar.
     c2, c3 = builder.and_(stream, stream.type(_MASK)), builder.lshr(stream, stream.type(32))
     k0, k1 = builder.and_(seed, seed.type(_MASK)), builder.lshr(seed, seed.type(32))
     firsts = (builder.add(counter, counter.type(8 * k)) for k in range(blocks))
-    turns = [(builder.add(e.splat(first, 8), order), span, c2, c3) for first in firsts]
+    states = [(builder.add(e.splat(first, 8), order), span, c2, c3) for first in firsts]
     for _ in range(10):
-        turns = [_round(e, turn, k0, k1) for turn in turns]
+        states = [_round(e, state, k0, k1) for state in states]
         k0 = builder.and_(builder.add(k0, k0.type(_WEYL[0])), k0.type(_MASK))
         k1 = builder.and_(builder.add(k1, k1.type(_WEYL[1])), k1.type(_MASK))
-    return [_in_order(builder, turn, halved) for turn in turns]
+    return [_in_order(builder, state, halved) for state in states]
 
 
-def _round(e: Emitter, turn: tuple[Any, ...], k0: Any, k1: Any) -> tuple[Any, ...]:
+def _round(e: Emitter, state: tuple[Any, ...], k0: Any, k1: Any) -> tuple[Any, ...]:
     """Emit one round of Philox."""
-    c0, c1, c2, c3 = turn
+    c0, c1, c2, c3 = state
     p0, p1 = _product(e, c0, _MULTIPLY[0]), _product(e, c2, _MULTIPLY[1])
     c0 = _xor(e, _upper(e, p1), _xor(e, c1, k0))
     c2 = _xor(e, _upper(e, p0), _xor(e, c3, k1))
     return c0, p1, c2, p0
 
 
-def _in_order(builder: Any, turn: tuple[Any, ...], halved: bool) -> Any:
+def _in_order(builder: Any, state: tuple[Any, ...], halved: bool) -> Any:
     """Emit the words of eight counters in the order of elements."""
-    c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in turn)
+    c0, c1, c2, c3 = (builder.bitcast(c, lanes(32, 16)) for c in state)
     upper, lower = _interleaved(builder, c0, c1, 0), _interleaved(builder, c2, c3, 0)
-    if halved:  # here it also keeps LLVM from merging the shuffles, which makes more of them
+    if halved:  # at this place it also keeps LLVM from merging the shuffles into more shuffles
         one = lanes(32, 16)([1] * 16)
         upper, lower = builder.lshr(upper, one), builder.lshr(lower, one)
     even, odd = _interleaved(builder, upper, lower, 0), _interleaved(builder, upper, lower, 1)
@@ -127,7 +133,7 @@ def _upper(e: Emitter, product: Any) -> Any:
 
 
 def _xor(e: Emitter, a: Any, b: Any) -> Any:
-    """Emit a xor b; a scalar is spread over the lanes of a vector."""
+    """Emit a xor b; a scalar is broadcast to the lanes of a vector."""
     if a.type != b.type:
         scalar, vector = (a, b) if hasattr(b.type, "count") else (b, a)
         a, b = e.splat(scalar, 8), vector
@@ -140,19 +146,18 @@ def _constant(kind: Any, value: int) -> Any:
 
 def _interleaved(builder: Any, a: Any, b: Any, first: int) -> Any:
     """Emit, for each 128 bits, words `first` and `first` + 2 of a, then of b."""
-    picked = (0, 2) if first == 0 else (1, 3)
-    order = [at + 4 * q + k for q in range(4) for at in (0, 16) for k in picked]
+    order = [at + 4 * q + k for q in range(4) for at in (0, 16) for k in (first, first + 2)]
     return builder.shuffle_vector(a, b, lanes(32, 16)(order))
 
 
 @block("seed", "start", "span", "stream", "out", "at")
 def _words_block(e: Emitter) -> None:
-    (found,) = emit_words(e, *(e.args[name] for name in ("seed", "start", "span", "stream")))
-    e.store(found, e.address("out", "at"))
+    (vector,) = emit_words(e, *(e.args[name] for name in ("seed", "start", "span", "stream")))
+    e.store(vector, e.address("out", "at"))
 
 
 @kernel("uint64, uint64, uint64, out uint32[]")
 def _words(seed, start, stream, out):
     for i in range(0, out.size, BLOCK):  # out.size and start are multiples of BLOCK
-        here = start + np.uint64(i)
-        _words_block(seed, here, here >> COUNTER_SPAN, stream, out, i)
+        first = start + np.uint64(i)
+        _words_block(seed, first, first >> COUNTER_SPAN, stream, out, i)

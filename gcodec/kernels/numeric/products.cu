@@ -1,36 +1,37 @@
-// Twin of products.py: products of a matrix with few rows of factors; and of low_rank.py, which makes
-// factors of these.
+// Twin of products.py, the products of a matrix with few rows of factors, and of low_rank.py, which
+// computes the factors.
 //
-// Integers are multiplied. Those of a block are added in any order, as integers of 64 bits, which
-// are exact in float64; sums of blocks one after the other, as float64.
+// The operands are integers. A block sums its products as integers of 64 bits, in any order; the sums
+// are exact in float64. The sums of blocks are added one after the other, as float64.
 #include "kernels/numeric/philox.cuh"
 #include "kernels/numeric/reduce.cuh"
 #include "kernels/numeric/scan.cuh"
 
 static const int RANKS = 4;  // rows of factors that are multiplied at a time
 static const int VALUE_NBITS = 24, FACTOR_NBITS = 16;
-static const f64 DEPENDENT = 0x1p-40;  // of a square: what is left of a row that is one of those before
+static const f64 DEPENDENT = 0x1p-40;  // relative square of a row that depends on preceding rows
 
 __device__ __forceinline__ f64 power_of_two(i64 exponent) {
     return __longlong_as_double((exponent + 1023) << 52);
 }
 
-// The e of a float32 from 2^(e - 1) to below 2^e, given its bits; 0 of 0.
+// The exponent e of a float32 from 2^(e - 1) to below 2^e, given its bits; 0 for zero.
 __device__ __forceinline__ int exponent_of(u32 top) {
     return top >> 23 ? (int)(top >> 23) - 126 : top ? 32 - __clz((int)top) - 149 : 0;
 }
 
-// How many of what integers count are in 1, given the bits of the largest magnitude; see products.py.
+// The reciprocal of the unit, given the bits of the largest magnitude; see products.py.
 __device__ __forceinline__ f64 inverse_of(u32 top) {
     return power_of_two(VALUE_NBITS - exponent_of(top));
 }
 
-// What is not finite, and will be refused, is 0.
+// A value as an integer number of units; 0 for a value that is not finite, which the host refuses.
 __device__ __forceinline__ i32 integer_of(u32 bits, f64 inverse) {
     return (bits & MAGNITUDE) < INFINITY_BITS ? (i32)rint(__dmul_rn(widened(bits), inverse)) : 0;
 }
 
-// Rows `first` to `ranks` - 1 of factors (ranks, k), up to RANKS of them; a warp for each of m rows.
+// Multiplies each of m rows by up to RANKS rows of (ranks, k) factors, from row `first` on. A warp
+// processes a row.
 extern "C" __global__ void __launch_bounds__(256, 4)
     multiply_rows(const u32* __restrict__ matrix, i64 m, i64 k, const u32* top, i64 width,
                   const i32* __restrict__ factors, i64 ranks, i64 first, f64* __restrict__ sums) {
@@ -60,9 +61,9 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     }
 }
 
-// The same of columns, and factors (ranks, m), for blocks of `height` rows apart: blockIdx.y is the
-// block, blockIdx.x tells which columns. A thread has one, or where there are few the rows of a
-// block are shared out too.
+// Multiplies each column by rows of (ranks, m) factors, in separate blocks of `height` rows.
+// blockIdx.y is the block, blockIdx.x selects columns. A thread processes a column; if there are few
+// columns, several threads share the rows of a block.
 extern "C" __global__ void __launch_bounds__(256)
     multiply_columns(const u32* __restrict__ matrix, i64 m, i64 k, const u32* top, i64 height,
                      const i32* __restrict__ factors, i64 ranks, i64 first,
@@ -82,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(256)
         if (own[j]) atomicAdd(&sums[(j * (i64)gridDim.y + blockIdx.y) * k + column], (u64)own[j]);
 }
 
-// Adds up what multiply_columns found.
+// Adds up the sums of multiply_columns.
 extern "C" __global__ void __launch_bounds__(256)
     add_blocks(const u64* __restrict__ sums, i64 blocks, i64 k, i64 ranks, i64 first,
                f64* __restrict__ out) {
@@ -97,33 +98,34 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Rows of `k` random integers from −510 to 510, or where there are rows from before, and one is not
-// 0, that one. A block for each row.
+// Rows of `k` random integers from −510 to 510. If there are earlier rows, and the earlier row is not
+// zero, it is used instead. A block processes a row.
 extern "C" __global__ void __launch_bounds__(256)
     start_rows(u64 seed, u64 stream, i64 k, const u32* __restrict__ before, bool any,
                f64* __restrict__ rows) {
     i64 first = (i64)blockIdx.x * k;
-    int known = 0;
+    int reused = 0;
     for (i64 t = threadIdx.x; any && t < k; t += blockDim.x)
-        known |= (before[first + t] & MAGNITUDE) != 0;
-    known = __syncthreads_or(known);
+        reused |= (before[first + t] & MAGNITUDE) != 0;
+    reused = __syncthreads_or(reused);
     for (i64 t = threadIdx.x; t < k; t += blockDim.x) {
         u64 i = (u64)(first + t);
         Words four = philox(seed, i >> 2, stream);
         u32 low = i & 1 ? four.of[1] : four.of[0], high = i & 1 ? four.of[3] : four.of[2];
         u32 word = i & 2 ? high : low;
         i32 sum = (word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24);
-        rows[i] = known ? widened(before[i]) : (f64)(sum - 510);
+        rows[i] = reused ? widened(before[i]) : (f64)(sum - 510);
     }
 }
 
-// Rows of n numbers as integers of 16 bits and a sign, times a unit of each row. A block for a row.
+// Rounds rows of n numbers to integers of 16 bits and a sign, times a unit of the row. A block
+// processes a row.
 extern "C" __global__ void __launch_bounds__(256)
     fix_rows(const f64* __restrict__ rows, i64 n, i32* __restrict__ integers,
              f64* __restrict__ units) {
     __shared__ i64 scratch[256 / WARP];
     const f64* row = rows + (i64)blockIdx.x * n;
-    i64 top = 0;  // bits order numbers that are not negative
+    i64 top = 0;  // the bits of nonnegative numbers are ordered like the numbers
     for (i64 t = threadIdx.x; t < n; t += blockDim.x)
         top = max(top, (i64)__double_as_longlong(fabs(row[t])));
     top = scan_block<Max>(top, scratch).total;
@@ -133,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (threadIdx.x == 0) units[blockIdx.x] = unit;
 }
 
-// What sums of products stand for: they count units of the factors and of the matrix. n to a row.
+// Converts sums of products, n in a row, to numbers: multiplies by the units of factors and matrix.
 extern "C" __global__ void __launch_bounds__(256)
     scale_rows(const f64* __restrict__ sums, const f64* __restrict__ units, const u32* top, i64 ranks,
                i64 n, f64* __restrict__ rows) {
@@ -142,71 +144,68 @@ extern "C" __global__ void __launch_bounds__(256)
         rows[i] = __dmul_rn(sums[i], __dmul_rn(units[i / n], unit));
 }
 
-// The sum of value(i) for n > 0, by tiles, in all threads of a block; see reduce.py. `sums` has room
-// for those of tiles, and of tiles of tiles. value is called once for each i, always by one thread.
+// Writes the sums of tiles of n numbers value(i), and returns the number of tiles.
 template <class Value>
-__device__ __forceinline__ f64 fold(i64 n, f64* sums, f64* lanes, Value value) {
-    i64 count = (n + TILE - 1) / TILE;
-    for (i64 tile = 0; tile < count; ++tile) {
-        f64 own = 0.0;
-        for (i64 i = tile * TILE + threadIdx.x; i < min((tile + 1) * TILE, n); i += LANES)
-            own = __dadd_rn(own, value(i));
-        own = add_lanes(own, lanes);
-        if (threadIdx.x == 0) sums[tile] = own;
+__device__ __forceinline__ i64 sum_tiles(i64 n, f64* sums, f64* lanes, Value value) {
+    i64 tiles = (n + TILE - 1) / TILE;
+    for (i64 tile = 0; tile < tiles; ++tile) {
+        f64 sum = sum_tile(tile * TILE, min((tile + 1) * TILE, n), lanes, value);
+        if (threadIdx.x == 0) sums[tile] = sum;
     }
     __syncthreads();
-    while (count > 1) {
-        i64 tiles = (count + TILE - 1) / TILE;
-        for (i64 tile = 0; tile < tiles; ++tile) {
-            f64 own = 0.0;
-            for (i64 i = tile * TILE + threadIdx.x; i < min((tile + 1) * TILE, count); i += LANES)
-                own = __dadd_rn(own, sums[i]);
-            own = add_lanes(own, lanes);
-            if (threadIdx.x == 0) sums[count + tile] = own;
-        }
-        __syncthreads();
-        sums += count;
-        count = tiles;
-    }
-    f64 found = sums[0];
-    __syncthreads();
-    return found;
+    return tiles;
 }
 
-// Makes rows of m numbers orthonormal, by Gram and Schmidt; see low_rank.py. One block of LANES
-// threads, each of which has the same elements of all rows. sums: for `fold`.
+// The sum of value(i) for n > 0 numbers, by tiles, in all threads of a block; see reduce.py. `sums`
+// has room for the sums of tiles, and of tiles of tiles. value(i) is called once, by the same thread
+// in all calls.
+template <class Value>
+__device__ __forceinline__ f64 fold(i64 n, f64* sums, f64* lanes, Value value) {
+    i64 count = sum_tiles(n, sums, lanes, value);
+    while (count > 1) {
+        const f64* below = sums;
+        sums += count;
+        count = sum_tiles(count, sums, lanes, [=](i64 i) { return below[i]; });
+    }
+    f64 total = sums[0];
+    __syncthreads();
+    return total;
+}
+
+// Makes rows of m numbers orthonormal by the Gram–Schmidt process; see low_rank.py. One block of LANES
+// threads; each thread has the same elements of all rows. sums: for `fold`.
 extern "C" __global__ void __launch_bounds__(256)
-    make_orthonormal(const f64* __restrict__ rows, i64 ranks, i64 m, f64* made, f64* sums) {
+    make_orthonormal(const f64* __restrict__ rows, i64 ranks, i64 m, f64* out, f64* sums) {
     __shared__ f64 lanes[LANES / 2];
 #pragma unroll 1
     for (i64 j = 0; j < ranks; ++j) {
         const f64* row = rows + j * m;
-        f64* rest = made + j * m;
+        f64* residual = out + j * m;
         f64 before = fold(m, sums, lanes, [=](i64 t) {
-            rest[t] = row[t];
+            residual[t] = row[t];
             return __dmul_rn(row[t], row[t]);
         });
-        f64 share = 0.0;  // of the row before, which is taken away with the next look
+        f64 share = 0.0;  // of the preceding row, which the next pass subtracts
 #pragma unroll 1
         for (i64 i = 0; i < j; ++i) {
-            const f64 *other = made + i * m, *last = other - m;
+            const f64 *basis = out + i * m, *previous = basis - m;
             share = fold(m, sums, lanes, [=](i64 t) {
-                if (i) rest[t] = __dsub_rn(rest[t], __dmul_rn(share, last[t]));
-                return __dmul_rn(other[t], rest[t]);
+                if (i) residual[t] = __dsub_rn(residual[t], __dmul_rn(share, previous[t]));
+                return __dmul_rn(basis[t], residual[t]);
             });
         }
         f64 squares = fold(m, sums, lanes, [=](i64 t) {
-            if (j) rest[t] = __dsub_rn(rest[t], __dmul_rn(share, rest[t - m]));
-            return __dmul_rn(rest[t], rest[t]);
+            if (j) residual[t] = __dsub_rn(residual[t], __dmul_rn(share, residual[t - m]));
+            return __dmul_rn(residual[t], residual[t]);
         });
-        bool kept = squares > __dmul_rn(before, DEPENDENT);
+        bool independent = squares > __dmul_rn(before, DEPENDENT);
         f64 length = __dsqrt_rn(squares);
         for (i64 t = threadIdx.x; t < m; t += LANES)
-            rest[t] = kept ? __ddiv_rn(rest[t], length) : 0.0;
+            residual[t] = independent ? __ddiv_rn(residual[t], length) : 0.0;
     }
 }
 
-// Factors as float32: integers times units, and numbers.
+// Factors as float32: P from integers and units, Q from numbers.
 extern "C" __global__ void __launch_bounds__(256)
     put_factors(const i32* __restrict__ integers, const f64* __restrict__ units, i64 m,
                 const f64* __restrict__ right, i64 k, i64 ranks, u32* __restrict__ out) {
@@ -216,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The largest magnitudes of rows of n numbers, as bits. A block for each row.
+// The largest magnitudes of rows of n numbers, as bits. A block processes a row.
 extern "C" __global__ void __launch_bounds__(256)
     largest_of_rows(const u32* __restrict__ rows, i64 n, u32* __restrict__ tops) {
     __shared__ i64 scratch[256 / WARP];
@@ -227,9 +226,9 @@ extern "C" __global__ void __launch_bounds__(256)
     if (threadIdx.x == 0) tops[blockIdx.x] = (u32)top;
 }
 
-// A bound of the magnitudes of PᵀQ, given the largest of each row. One thread.
+// A bound of the magnitudes of PᵀQ, given the largest magnitude of each row. One thread.
 extern "C" __global__ void bound_product(const u32* __restrict__ tops, i64 ranks, f64* bound) {
-    // tops: those of P, then those of Q
+    // tops: magnitudes of P, then of Q
     f64 sum = 0.0;
     for (i64 j = 0; j < ranks; ++j)
         sum = __dadd_rn(sum, __dmul_rn(widened(tops[j]), widened(tops[ranks + j])));
@@ -250,11 +249,11 @@ extern "C" __global__ void __launch_bounds__(256)
     for (i64 i = GCODEC_FIRST; i < m * k; i += GCODEC_STEP) out[i] = product_of(p, q, ranks, m, k, i);
 }
 
-// Whether some value is not finite; not looked for where a bound says that none can be.
+// Sets `passes` to 1 if a value of PᵀQ is not finite. The bound may exclude this without a search.
 extern "C" __global__ void __launch_bounds__(256)
     pass_float32(const u32* __restrict__ p, const u32* __restrict__ q, i64 ranks, i64 m, i64 k,
-                 const f64* __restrict__ bound, u32* found) {
+                 const f64* __restrict__ bound, u32* passes) {
     if (*bound < 0x1p127) return;
     for (i64 i = GCODEC_FIRST; i < m * k; i += GCODEC_STEP)
-        if (!is_finite(product_of(p, q, ranks, m, k, i))) *found = 1;
+        if (!is_finite(product_of(p, q, ranks, m, k, i))) *passes = 1;
 }

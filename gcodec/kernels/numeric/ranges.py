@@ -1,7 +1,7 @@
-"""Least and largest value of each bucket of an array.
+"""Minimum and maximum of each bucket of an array.
 
-Values are compared as integer keys made of their bits, in which −0 is below +0 and NaN lies beyond
-the infinities: so one pass finds the range and whether all is finite.
+Values are compared as integer keys from their bits. In this order, −0 is below +0, and NaN is
+beyond the infinities, so one pass finds the range and whether all values are finite.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 
-RANGE_NBYTES = 8  # of a bucket
+RANGE_NBYTES = 8  # per bucket
 _PART = 1 << 18  # elements
 
 
 @dispatched("gcodec.kernels.numeric.ranges_cuda")
 def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
-    """Least and largest value of each bucket.
+    """Return the minimum and maximum of each bucket.
 
     Parameters
     ----------
     x : (n,) float32 array
     bucket : int
-        Elements of a bucket, from 1; the last may be smaller.
+        Number of elements in a bucket, at least 1; the last bucket may be shorter.
 
     Returns
     -------
-    found : (ceil(n / bucket), 2) float32 array
-        A zero is +0.
+    ranges : (ceil(n / bucket), 2) float32 array
+        A zero is +0. The ranges are undefined unless all values are finite.
     finite : bool
-        Whether x holds neither NaN nor Inf; only then ranges are right.
+        Whether all values are finite.
     """
     count = -(-x.size // bucket)
     keys = np.empty((count, 2), np.int32)
@@ -52,15 +52,15 @@ def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
     if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
         return keys.view(np.float32), False
     np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
-    found = keys.view(np.float32)
-    found += 0  # −0 becomes +0
-    return found, True
+    ranges = keys.view(np.float32)
+    ranges += 0  # −0 becomes +0
+    return ranges, True
 
 
 @dispatched("gcodec.kernels.numeric.ranges_cuda")
-def write_ranges(found: np.ndarray, data: np.ndarray) -> None:
+def write_ranges(ranges: np.ndarray, data: np.ndarray) -> None:
     """Write (k, 2) ranges as binary32, big-endian, to the first bytes of `data`."""
-    data[: found.nbytes].view(">f4")[:] = found.reshape(-1)
+    data[: ranges.nbytes].view(">f4")[:] = ranges.reshape(-1)
 
 
 @dispatched("gcodec.kernels.numeric.ranges_cuda")
@@ -71,7 +71,7 @@ def read_ranges(data: np.ndarray) -> np.ndarray:
 
 @dispatched("gcodec.kernels.numeric.ranges_cuda")
 def check_ranges(data: np.ndarray, size: int, nbits: int) -> None:
-    """Raise `Corrupt` unless the first `size` bytes are ranges, and the padding is zero.
+    """Raise `Corrupt` unless the first `size` bytes are valid ranges, and the padding is zero.
 
     Parameters
     ----------
@@ -81,31 +81,32 @@ def check_ranges(data: np.ndarray, size: int, nbits: int) -> None:
     nbits : int
     """
     check_padding(data, nbits)
-    found = read_ranges(data[:size])
-    low, high = found[:, 0], found[:, 1]
-    wrong = ~(np.isfinite(found).all(axis=1) & (low <= high))
-    wrong |= (np.signbit(found) & (found == 0)).any(axis=1)
+    ranges = read_ranges(data[:size])
+    low, high = ranges[:, 0], ranges[:, 1]
+    wrong = ~(np.isfinite(ranges).all(axis=1) & (low <= high))
+    wrong |= (np.signbit(ranges) & (ranges == 0)).any(axis=1)
     if wrong.any():
         at = int(np.argmax(wrong))
         raise range_error(low[at], high[at], at)
 
 
 def range_error(low: np.float32, high: np.float32, bucket: int) -> Corrupt:
-    """Say that a bucket has no range."""
+    """Return the error of an invalid range of a bucket."""
     return Corrupt(f"a range of {low} to {high} is none", RANGE_NBYTES * bucket)
 
 
 def _range(x: np.ndarray, first: int, end: int) -> tuple[int, int]:
-    """Find the range of one large bucket, elements `first` to `end`, cut into segments."""
+    """Return the keys of the range of one large bucket, elements `first` to `end`."""
 
     def task(start: int, stop: int) -> np.ndarray:
-        found = np.empty((-(-(stop - start) // _PART), 2), np.int32)
-        # From the last part to the first: the quantiser then finds the first in the cache.
-        for part in range(len(found) - 1, -1, -1):
-            at = start + part * _PART
-            some = x[first + at : first + min(at + _PART, stop)]
-            _ranges(some.view(np.int32), _PART, found[part])
-        return found
+        keys = np.empty((-(-(stop - start) // _PART), 2), np.int32)
+        # Parts are processed from the last to the first, so the cache holds the first ones for the
+        # quantizer.
+        for k in range(len(keys) - 1, -1, -1):
+            at = start + k * _PART
+            part = x[first + at : first + min(at + _PART, stop)]
+            _ranges(part.view(np.int32), _PART, keys[k])
+        return keys
 
     keys = np.concatenate(pool.run(task, end - first))
     return int(keys[:, 0].min()), int(keys[:, 1].max())

@@ -2,70 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack_cuda import launch_check_padding, padding_error
 from gcodec.kernels.numeric.ranges import range_error
-from gcodec.runtime.cuda_grid import THREADS, blocks, device_with, reported, striding_blocks
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import (
+    THREADS,
+    blocks,
+    device_with,
+    launch_striding,
+    raise_reported,
+)
 from gcodec.runtime.deferred import Deferred
 
-_LARGE = 1 << 12  # elements from which on more than a warp does a bucket
-_PART = 1 << 13  # elements of a bucket that a block does
+_LARGE = 1 << 12  # elements of the smallest bucket that several warps process
+_PART = 1 << 13  # elements of a bucket that a block processes
 
 
-def ranges(x: Any, bucket: int) -> tuple[Any, Deferred]:
-    """Least and largest value of each bucket, and whether all is finite."""
+def ranges(x: Array, bucket: int) -> tuple[Array, Deferred]:
+    """Return the minimum and maximum of each bucket, and whether all values are finite."""
     device, n = device_with(x), x.size
     count = -(-n // bucket)
-    bits, keys = x.view(np.int32), device.empty(2 * count, np.int32)
+    keys = device.empty(2 * count, np.int32)
     if bucket < _LARGE:
-        sizes = map(np.int64, (n, bucket, count))
-        device.launch("ranges", "ranges_small", blocks(32 * count), THREADS, bits, *sizes, keys)
+        grid, sizes = blocks(32 * count), (n, bucket, count)
+        device.launch("ranges", "ranges_small", grid, THREADS, x, *sizes, keys)
     else:
-        parts, grid = -(-bucket // _PART), striding_blocks(count)
-        device.launch("ranges", "no_ranges", grid, THREADS, np.int64(count), keys)
-        sizes = map(np.int64, (n, bucket, parts, _PART))
-        device.launch("ranges", "ranges_large", count * parts, THREADS, bits, *sizes, keys)
-    found, wrong = device.empty(2 * count, np.uint32), device.zeros(1, np.uint64)
-    arguments = keys, np.int64(2 * count), found, wrong
-    device.launch("ranges", "range_values", striding_blocks(2 * count), THREADS, *arguments)
-    return found.view(np.float32).reshape(count, 2), Deferred(device, wrong, lambda w: not w[0])
+        parts = -(-bucket // _PART)
+        launch_striding(device, "ranges", "no_ranges", count, count, keys)
+        large = x, n, bucket, parts, _PART, keys
+        device.launch("ranges", "ranges_large", count * parts, THREADS, *large)
+    out, wrong = device.empty(2 * count, np.float32), device.zeros(1, np.uint64)
+    launch_striding(device, "ranges", "range_values", 2 * count, keys, 2 * count, out, wrong)
+    return out.reshape(count, 2), Deferred(device, wrong, lambda w: not w[0])
 
 
-def write_ranges(found: Any, data: Any) -> None:
+def write_ranges(ranges: Array, data: Array) -> None:
     """Write ranges as binary32, big-endian, to the first bytes of `data`."""
-    _swap(found.reshape(-1).view(np.uint32), data[: found.nbytes].view(np.uint32))
+    _swap(ranges.reshape(-1), data[: ranges.nbytes].view(np.uint32))
 
 
-def read_ranges(data: Any) -> Any:
-    """Read what `write_ranges` wrote."""
-    found = device_with(data).empty(data.size // 4, np.uint32)
-    _swap(data.view(np.uint32), found)
-    return found.view(np.float32).reshape(-1, 2)
+def read_ranges(data: Array) -> Array:
+    """Read the ranges that `write_ranges` wrote."""
+    out = device_with(data).empty(data.size // 4, np.float32)
+    _swap(data.view(np.uint32), out)
+    return out.reshape(-1, 2)
 
 
-def check_ranges(data: Any, size: int, nbits: int) -> None:
-    """Raise `Corrupt` unless the first `size` bytes are ranges, and the padding is zero."""
-    device, wrong = device_with(data), device_with(data).zeros(2, np.uint64)
+def check_ranges(data: Array, size: int, nbits: int) -> None:
+    """Raise `Corrupt` unless the first `size` bytes are valid ranges, and the padding is zero."""
+    device = device_with(data)
+    wrong = device.zeros(2, np.uint64)
     launch_check_padding(data, nbits, "msb", wrong[:1])
-    found = read_ranges(data[:size])
-    count = len(found)
-    arguments = found.reshape(-1).view(np.uint32), np.int64(count), wrong[1:]
-    device.launch("ranges", "check_ranges", striding_blocks(count), THREADS, *arguments)
+    ranges = read_ranges(data[:size])
+    count = len(ranges)
+    launch_striding(device, "ranges", "check_ranges", count, ranges, count, wrong[1:])
 
-    def told(padding: int | None, at: int | None) -> None:
-        if padding is not None:
-            raise padding_error(padding, nbits)
-        if at is not None:
-            low, high = device.to_host(found[at])
-            raise range_error(low, high, at)
+    def error(at: int) -> Corrupt:
+        low, high = device.to_host(ranges[at])
+        return range_error(low, high, at)
 
-    reported(device, wrong, told)
+    raise_reported(device, wrong, lambda at: padding_error(at, nbits), error)
 
 
-def _swap(source: Any, target: Any) -> None:
-    device, count = device_with(source), source.size
-    arguments = source, np.int64(count), target
-    device.launch("ranges", "swapped", striding_blocks(count), THREADS, *arguments)
+def _swap(source: Array, target: Array) -> None:
+    n = source.size
+    launch_striding(device_with(source), "ranges", "swapped", n, source, n, target)

@@ -1,7 +1,8 @@
-// Twins of the kernels of reduce.py: reductions that do not depend on the device.
+// Twin of reduce.py: reductions whose results do not depend on the device.
 #include "kernels/numeric/reduce.cuh"
 
-// Sums of a tile of x and of its squares, and the largest magnitude as bits. A block does a tile.
+// The sums of tiles of x and of its squares, and the largest magnitude as bits. A block processes a
+// tile.
 extern "C" __global__ void tile_moments(const f32* x, i64 n, f64* sums, f64* squares, u32* largest) {
     __shared__ f64 lanes[LANES / 2];
     __shared__ u32 tops[LANES / 32];
@@ -24,22 +25,18 @@ extern "C" __global__ void tile_moments(const f32* x, i64 n, f64* sums, f64* squ
     __syncthreads();
     if (threadIdx.x) return;
     for (int warp = 1; warp < LANES / 32; warp++) top = max(top, tops[warp]);
-    sums[blockIdx.x] = sum;  // there is a block for each tile
+    sums[blockIdx.x] = sum;  // one block for each tile
     squares[blockIdx.x] = square;
     atomicMax(largest, top);
 }
 
-// Sums of tiles of sums.
-extern "C" __global__ void tile_sums(const f64* x, i64 n, f64* sums) {
+// The sums of tiles of rows of `count` numbers; each row has `tiles` tiles.
+extern "C" __global__ void tile_sums(const f64* x, i64 count, i64 tiles, f64* sums) {
     __shared__ f64 lanes[LANES / 2];
-    i64 start = (i64)blockIdx.x * TILE;
-    f64 sum = 0.0;
-    for (int row = 0; row < TILE / LANES; row++) {
-        i64 i = start + row * LANES + threadIdx.x;
-        sum = __dadd_rn(sum, i < n ? x[i] : 0.0);
-    }
-    sum = add_lanes(sum, lanes);
-    if (threadIdx.x == 0) sums[blockIdx.x] = sum;  // there is a block for each tile
+    i64 row = blockIdx.x / tiles * count, start = blockIdx.x % tiles * TILE;
+    f64 sum =
+        sum_tile(start, min(start + TILE, count), lanes, [=](i64 i) { return x[row + i]; });
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;  // one block for each tile of each row
 }
 
 // The largest magnitude, as bits.
@@ -49,7 +46,7 @@ extern "C" __global__ void max_abs_bits(const u32* bits, i64 n, u32* largest) {
     raise_largest(top, largest);
 }
 
-// That of x + decay * residual.
+// The largest magnitude of x + decay * residual, as bits.
 extern "C" __global__ void max_abs_bits_corrected(
     const u32* x, const u32* residual, f32 decay, i64 n, u32* largest) {
     u32 factor = bits_of(decay), top = 0;

@@ -1,9 +1,9 @@
-"""Reductions whose result does not depend on threads or device.
+"""Reductions whose results do not depend on the threads or the device.
 
-Sums follow one written order: tiles of 4096 elements; in a tile, lane t of 256 adds elements t,
-t + 256, … in float64; the lanes are added by a binary tree (128, 64, … 1); the tile sums are
-reduced by the same rule until one is left. Squares of float32 are exact in float64, so a device
-that fuses multiply and add gets the same bits.
+Sums have a fixed order. A tile has 4096 elements. In a tile, lane t of 256 sums elements t, t +
+256, … in float64, and a binary tree (128, 64, … 1) adds up the lanes. The sums of tiles are
+reduced by the same rule until one sum remains. Squares of float32 are exact in float64, so a
+device that fuses multiplication and addition computes the same bits.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, floats, lanes
-from gcodec.runtime.memory import emit_prefetch, float_bits
+from gcodec.runtime.memory import emit_prefetch, magnitude_bits
 
 TILE = 4096
 LANES = 256
-COLUMN = 16  # lanes whose sums fit into registers; of float32, a cache line
-INFINITY_BITS = 0x7F800000  # of a float32; those of NaN are above
+COLUMN = 16  # lanes whose sums fit into registers, and whose float32 values fill a cache line
+INFINITY_BITS = 0x7F800000  # of a float32; the bits of NaN are larger
 
 
 class Moments(NamedTuple):
-    """What one pass over an array of n float32 elements tells.
+    """Statistics from one pass over an array of n float32 elements.
 
     Attributes
     ----------
     total, squares : float
-        Sums of the values and of their squares, in float64 by the fixed order.
+        Sums of the values and of their squares, in float64, in the fixed order.
     largest : int
-        Bit pattern of the largest absolute value; NaN counts above infinity.
+        Bit pattern of the largest absolute value; NaN is larger than infinity.
     """
 
     total: float
@@ -43,7 +43,7 @@ class Moments(NamedTuple):
 
 @dispatched("gcodec.kernels.numeric.reduce_cuda")
 def moments(x: np.ndarray) -> Moments:
-    """Sum, sum of squares and largest absolute value of a (n,) float32 array."""
+    """Return sum, sum of squares and largest absolute value of a (n,) float32 array."""
     tiles = -(-x.size // TILE)
     sums, squares = np.empty(tiles, np.float64), np.empty(tiles, np.float64)
 
@@ -58,7 +58,7 @@ def moments(x: np.ndarray) -> Moments:
 
 @dispatched("gcodec.kernels.numeric.reduce_cuda")
 def sum_squares(x: np.ndarray) -> float:
-    """Sum of squares of a (n,) float32 array, in float64 by the fixed order."""
+    """Return the sum of squares of a (n,) float32 array, in float64, in the fixed order."""
     sums = np.empty(-(-x.size // TILE), np.float64)
 
     def task(start: int, stop: int) -> None:
@@ -70,7 +70,7 @@ def sum_squares(x: np.ndarray) -> float:
 
 
 def tile_sums(values: np.ndarray) -> np.ndarray:
-    """Sum the tiles of (n,) float64 values, as `fold` takes them."""
+    """Return the sums of tiles of (n,) float64 values, as `fold` expects them."""
     sums = np.empty(-(-values.size // TILE), np.float64)
     _tile_sums(values, np.empty(LANES), sums)
     return sums
@@ -78,7 +78,7 @@ def tile_sums(values: np.ndarray) -> np.ndarray:
 
 @dispatched("gcodec.kernels.numeric.reduce_cuda")
 def fold(sums: np.ndarray) -> float:
-    """Reduce the (n,) float64 sums of tiles by the rule of tiles."""
+    """Reduce the (n,) float64 sums of tiles to one sum."""
     while sums.size > 1:
         sums = tile_sums(sums)
     return float(sums[0]) if sums.size else 0.0
@@ -86,13 +86,13 @@ def fold(sums: np.ndarray) -> float:
 
 @dispatched("gcodec.kernels.numeric.reduce_cuda")
 def max_abs_bits(x: np.ndarray) -> int:
-    """Bit pattern of the largest |x| of a (n,) float32 array; NaN counts above infinity."""
+    """Return the bit pattern of the largest |x| of (n,) float32; NaN is larger than infinity."""
     return max(pool.run(lambda i, j: int(_max_abs_bits(x[i:j].view(np.uint32))), x.size, 1, x))
 
 
 @dispatched("gcodec.kernels.numeric.reduce_cuda")
 def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> int:
-    """Bit pattern of the largest |x + decay·residual| of (n,) float32 arrays."""
+    """Return the bit pattern of the largest |x + decay·residual| of (n,) float32 arrays."""
 
     def task(start: int, stop: int) -> int:
         return int(_max_abs_bits_corrected(x[start:stop], residual[start:stop], decay))
@@ -101,12 +101,12 @@ def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float3
 
 
 def all_finite(x: np.ndarray) -> bool:
-    """Whether a (n,) float32 array holds neither NaN nor infinity."""
+    """Return whether a (n,) float32 array contains neither NaN nor infinity."""
     return max_abs_bits(x) < INFINITY_BITS
 
 
 def all_finite_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> bool:
-    """Whether x + decay·residual of (n,) float32 arrays holds neither NaN nor infinity."""
+    """Return whether x + decay·residual of (n,) float32 arrays is finite everywhere."""
     return max_abs_bits_corrected(x, residual, decay) < INFINITY_BITS
 
 
@@ -114,13 +114,13 @@ def all_finite_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32)
 def newly_infinite(
     values: np.ndarray, x: np.ndarray, residual: np.ndarray, decay: np.float32
 ) -> bool:
-    """Whether (n,) float32 values hold NaN or infinity, and x + decay·residual does not."""
+    """Return whether (n,) values contain NaN or infinity, and x + decay·residual does not."""
     return not all_finite(values) and all_finite_corrected(x, residual, decay)
 
 
 @inline
 def add_lanes(lanes):
-    """Sum of LANES float64 lanes, by a binary tree."""
+    """Return the sum of LANES float64 lanes, added by a binary tree."""
     width = LANES // 2
     while width >= 1:
         for t in range(width):  # t + width < 2 * width <= LANES
@@ -132,21 +132,21 @@ def add_lanes(lanes):
 def emit_column(e: Emitter, terms: Callable[[Any, int], list[Any]]) -> list[Any]:
     """Emit sums over the rows of a whole tile, for COLUMN lanes from element i of x on.
 
-    `terms` gets each row's float32 vector and its number, and returns float64 vectors to add up.
-    The columns of a tile ask for the lines of the next one in order, each for a row, from element
-    `next` of x on: memory likes to be read in order.
+    Parameters
+    ----------
+    e : Emitter
+        Its arguments include "x", "i" and "next". The columns of a tile prefetch the cache lines
+        of the next tile in order, one for each row, from element `next` of x on.
+    terms : callable
+        Gets the float32 vector and the number of a row, and returns float64 vectors to sum.
     """
-    from llvmlite import ir
-
     source, ahead = e.address("x", "i"), e.address("x", "next")
     totals: list[Any] = []
     for row in range(TILE // LANES):
-        here = e.element(source, row * LANES)
         emit_prefetch(e.builder, e.element(ahead, row * COLUMN))
-        found = terms(e.load(here, floats(COLUMN)), row)
-        zero = ir.Constant(doubles(COLUMN), [0.0] * COLUMN)
-        totals = totals or [zero] * len(found)
-        totals = [e.builder.fadd(a, b) for a, b in zip(totals, found, strict=True)]
+        vectors = terms(e.load(e.element(source, row * LANES), floats(COLUMN)), row)
+        totals = totals or [doubles(COLUMN)([0.0] * COLUMN)] * len(vectors)
+        totals = [e.builder.fadd(a, b) for a, b in zip(totals, vectors, strict=True)]
         e.in_order()
     return totals
 
@@ -172,22 +172,22 @@ def _moments_column(e: Emitter) -> None:
 
 @kernel("in float32[], out float64[], out uint32[], out float64[], out float64[]")
 def _tile_moments(x, scratch, top, sums, squares):
-    # sums.size == squares.size == ceil(x.size / TILE), of which only the last tile may be shorter;
-    # scratch.size == 2 * LANES; top is COLUMN zeros
+    # sums.size == squares.size == ceil(x.size / TILE), scratch.size == 2 * LANES; top is COLUMN
+    # zeros. Only the last tile may be shorter.
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
     for tile in range(x.size // TILE):
         for t in range(0, LANES, COLUMN):  # a column ends inside its tile
             at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
             _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
         sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
-    rest = x[x.size // TILE * TILE :]
-    if rest.size:
+    tail = x[x.size // TILE * TILE :]
+    if tail.size:
         scratch[:] = 0.0
-        for i in range(rest.size):
-            value = np.float64(rest[i])
+        for i in range(tail.size):
+            value = np.float64(tail[i])
             lanes_1[i % LANES] += value
             lanes_2[i % LANES] += value * value
-            top[0] = max(top[0], np.uint32(float_bits(rest[i]) & np.uint32(0x7FFFFFFF)))
+            top[0] = max(top[0], magnitude_bits(tail[i]))
         sums[sums.size - 1], squares[sums.size - 1] = add_lanes(lanes_1), add_lanes(lanes_2)
     largest = np.uint32(0)
     for k in range(COLUMN):  # top.size == COLUMN
@@ -196,7 +196,7 @@ def _tile_moments(x, scratch, top, sums, squares):
 
 
 def _squares_block(add: bool) -> Any:
-    """Make the block: squares of 32 elements of x from i, written or added to lanes from t."""
+    """Make the block that writes or adds squares of 32 elements of x from i to lanes from t."""
 
     @block("x", "i", "lanes", "t")
     def squares(e: Emitter) -> None:
@@ -218,21 +218,21 @@ _add_squares = _squares_block(True)
 
 @block("lanes", "zero")
 def _fold_lanes(e: Emitter) -> None:
-    """Add up LANES lanes by a binary tree down to 16, which stay in the first ones."""
+    """Add up LANES lanes by a binary tree to 16 sums, which the first lanes then contain."""
     builder = e.builder
     first = e.address("lanes", "zero")
-    held = [e.load(e.element(first, at), doubles(16), 8) for at in range(0, LANES, 16)]
-    while len(held) > 1:
-        half = len(held) // 2
-        held = [builder.fadd(held[k], held[half + k]) for k in range(half)]
-    e.store(held[0], first, 8)
+    sums = [e.load(e.element(first, at), doubles(16), 8) for at in range(0, LANES, 16)]
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [builder.fadd(sums[k], sums[half + k]) for k in range(half)]
+    e.store(sums[0], first, 8)
 
 
 def bucket_squares(bucket: int) -> Any:
-    """Make the block: the sum of squares of x from i, of a power of two from 32 to TILE elements.
+    """Make the block that writes the sum of squares of `bucket` elements of x from i to a lane.
 
-    It is written to `lanes`, of which one is enough; all is kept in registers. Values should lie
-    in a cache: what is read out of order comes slowly from memory.
+    `bucket` is a power of two from 32 to TILE. All sums stay in registers. The values should be in
+    a cache, because the block does not read them in order.
     """
     across = min(bucket, LANES)
 
@@ -243,14 +243,14 @@ def bucket_squares(bucket: int) -> Any:
         def column(first: int) -> Any:
             total = None
             for row in range(0, bucket, across):
-                here = e.element(source, row + first)
-                wide = builder.fpext(e.load(here, floats(COLUMN)), doubles(COLUMN))
+                values = e.load(e.element(source, row + first), floats(COLUMN))
+                wide = builder.fpext(values, doubles(COLUMN))
                 square = builder.fmul(wide, wide)
                 total = square if total is None else builder.fadd(total, square)
             return total
 
         def added(first: int, step: int) -> Any:
-            """Add up every `step`-th column from one on: halves first, as the tree does."""
+            """Add up every `step`-th column from `first` on, in the order of the tree."""
             if step * COLUMN == across:
                 return column(first * COLUMN)
             return builder.fadd(added(first, 2 * step), added(first + step, 2 * step))
@@ -291,7 +291,7 @@ def tile_squares(x, bucket, tiles, lanes, sums):
             if part.size > 16:
                 _fold_lanes(lanes, 0)
                 width = 8
-            # What is added of lanes behind the part is 0, and squares are no −0.
+            # Lanes after the part are 0, and adding them changes nothing, as squares are not −0.
             while width >= part.size and width > 1:
                 width //= 2
             while width >= 1:
@@ -317,8 +317,7 @@ def _max_abs_bits_corrected(x, residual, decay):
     # x.size == residual.size
     top = np.uint32(0)
     for i in range(x.size):
-        value = np.uint32(float_bits(x[i] + decay * residual[i]) & np.uint32(0x7FFFFFFF))
-        top = max(top, value)
+        top = max(top, magnitude_bits(x[i] + decay * residual[i]))
     return top
 
 

@@ -1,4 +1,4 @@
-// Twins of scalar_rules.py: one thread makes a number of others, each step rounded once.
+// Twin of scalar_rules.py: one thread computes a number; each step is rounded once.
 #include "kernels/numeric/floats.cuh"
 
 extern "C" __global__ void negative(const u32* number, u32* out) { *out = *number ^ SIGN_BIT; }
@@ -15,7 +15,7 @@ extern "C" __global__ void bounded_rms(
     *out = narrowed(size > most ? most : size);
 }
 
-// n is not 0 where the largest magnitude is not.
+// n is not 0 unless the largest magnitude is 0.
 extern "C" __global__ void clipped_size(
     const f64* total, const f64* squares, const u32* largest, f64 n, f64 clip, u32* out) {
     u32 scale = *largest;

@@ -1,6 +1,6 @@
-"""Rules that make the few numbers of a message of the sums that a pass over a tensor tells.
+"""Formulas for the scalars of a message, given sums over a tensor.
 
-Where sums are on a device, so are the numbers: `gcodec.runtime.deferred.Deferred`.
+If the sums are on a device, the scalars are `gcodec.runtime.deferred.Deferred` numbers there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from gcodec.runtime.deferred import binary32
 from gcodec.runtime.device import dispatched
 
-_NO_DEVIATION = 2.0**-40  # of the mean square
+_NO_DEVIATION = 2.0**-40  # relative to the mean square
 
 
 @dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
@@ -23,32 +23,33 @@ def negative(number: float) -> float:
 
 @dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def mean_of(total: float, n: int, *, root: bool) -> float:
-    """Return total / n, or its root, as float32; a sum of 0 elements is 0."""
+    """Return total / n, or its square root, as float32; the result is 0 for n = 0."""
     mean = total / max(n, 1)
     return binary32(math.sqrt(mean) if root else mean)
 
 
 @dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def bounded_rms(squares: float, n: int, factor: float, least: float, most: float) -> float:
-    """Return factor·√(squares / n), at least `least` and at most `most`, as float32."""
+    """Return factor·√(squares / n) as float32, clipped to the range from `least` to `most`."""
     return binary32(min(max(factor * math.sqrt(squares / max(n, 1)), least), most))
 
 
 @dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def size_of(bits: int) -> float:
-    """Return the float32 that these are the bits of."""
+    """Return the float32 number of a bit pattern."""
     return binary32(np.uint32(bits).view(np.float32))
 
 
 @dispatched("gcodec.kernels.numeric.scalar_rules_cuda")
 def clipped_size(total: float, squares: float, largest: int, n: int, clip: float) -> float:
-    """Return the largest magnitude of n values, or `clip` standard deviations if that is less.
+    """Return the largest magnitude of n values, or `clip` standard deviations if they are less.
+
+    The largest magnitude is returned if the variance is so small that it may be a rounding error.
 
     Parameters
     ----------
     total, squares, largest
-        See `gcodec.kernels.numeric.reduce.Moments`. Where the variance is so small that rounding
-        may have made it, nothing is clipped.
+        See `gcodec.kernels.numeric.reduce.Moments`.
     n : int
     clip : float
     """

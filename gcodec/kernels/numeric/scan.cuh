@@ -1,4 +1,4 @@
-// Sums before each element, or maxima: of the threads of a block, and of warps.
+// Exclusive prefix sums, or maxima, over the threads of a block or a warp.
 #pragma once
 #include "runtime/types.cuh"
 
@@ -16,36 +16,36 @@ struct Max {
 };
 
 struct Scanned {
-    i64 before;  // of the threads before this one
-    i64 total;   // of all
+    i64 before;  // of the preceding threads
+    i64 total;   // of all threads
 };
 
-// What each lane of a warp and those before it have together. All 32 lanes must call it.
-template <class Op>
-__device__ __forceinline__ i64 scan_warp(i64 x) {
+// The inclusive prefix sum or maximum of each lane of a warp. All 32 lanes must call it.
+template <class Op, class T>
+__device__ __forceinline__ T scan_warp(T x) {
     int lane = threadIdx.x % WARP;
     for (int step = 1; step < WARP; step *= 2) {
-        i64 before = __shfl_up_sync(EVERY_LANE, x, step);
-        if (lane >= step) x = Op::of(before, x);
+        T before = __shfl_up_sync(EVERY_LANE, x, step);
+        if (lane >= step) x = (T)Op::of(before, x);
     }
     return x;
 }
 
-// Of a block of one dimension and whole warps, all of which must call it; `scratch` is shared and
-// has an element for each warp.
+// The exclusive prefix sum or maximum of each thread of a one-dimensional block of whole warps. All
+// threads must call it; `scratch` is shared and has an element for each warp.
 template <class Op>
 __device__ __forceinline__ Scanned scan_block(i64 x, i64* scratch) {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     i64 upto = scan_warp<Op>(x);
     if (lane == WARP - 1) scratch[warp] = upto;  // warp < warps
     __syncthreads();
-    Scanned found = {Op::none(), Op::none()};
+    Scanned scanned = {Op::none(), Op::none()};
     for (int w = 0; w < warps; ++w) {
-        if (w == warp) found.before = found.total;
-        found.total = Op::of(found.total, scratch[w]);
+        if (w == warp) scanned.before = scanned.total;
+        scanned.total = Op::of(scanned.total, scratch[w]);
     }
-    __syncthreads();  // scratch may be written again
+    __syncthreads();  // scratch may be overwritten
     i64 previous = __shfl_up_sync(EVERY_LANE, upto, 1);
-    if (lane) found.before = Op::of(found.before, previous);
-    return found;
+    if (lane) scanned.before = Op::of(scanned.before, previous);
+    return scanned;
 }

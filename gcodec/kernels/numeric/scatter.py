@@ -1,9 +1,9 @@
-"""Few elements of an array by their positions: taken out, replaced, put among zeros, or added.
+"""Few elements of an array by their positions: taken, replaced, put among zeros, or added.
 
-Positions are int64 and rising. They, and what is put or added, may lie on the host where the array
-is on a device; positions that lie there are right, as kernels made them. What writes goes through
-the array by parts that a cache holds, so that each part is filled with zeros, or looked through,
-just before its few elements are written.
+Positions are int64 and rising. For an array on a device, positions and new values may be on the
+host. Positions on a device are not checked, because they result from kernels. Functions that write
+process the array in parts that fit into a cache: they fill a part with zeros, or scan it, just
+before they write its few elements.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import float_bits
 
-_PART = 1 << 13  # elements that are worked on at a time
-_MINUS_ZERO = 0x80000000  # of a float32
+_PART = 1 << 13  # elements that are processed at a time
+_MINUS_ZERO = 0x80000000  # bits of a float32
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")
 def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return the (k,) elements of (n,) float32 values that are at (k,) positions."""
+    """Return the (k,) elements of (n,) float32 values at (k,) positions."""
     out = np.empty(positions.size, np.float32)
 
     def task(start: int, stop: int) -> int:
-        some, room = positions[start:stop], out[start:stop]
+        places, part = positions[start:stop], out[start:stop]
         if not is_converted(values):
-            return int(_take_some(values, some, room))
-        inside = some.view(np.uint64) < np.uint64(values.size)
-        room[inside] = values[some[inside]]
+            return int(_take_elements(values, places, part))
+        inside = places.view(np.uint64) < np.uint64(values.size)
+        part[inside] = values[places[inside]]
         return int(np.count_nonzero(inside))
 
     _check(sum(pool.run(task, positions.size)), positions, values.size)
@@ -42,13 +42,35 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")
 def take_to_host(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return what `take` does on the host, wherever the values are."""
+    """Return the result of `take` on the host, even if the values are on a device."""
     return take(values, positions)
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")
+def take_runs(values: np.ndarray, chosen: np.ndarray, length: int) -> np.ndarray:
+    """Return the elements of whole runs of neighbors.
+
+    Parameters
+    ----------
+    values : (n,) array
+        Runs begin at multiples of their length.
+    chosen : (m,) int64 array
+        Numbers of runs.
+    length : int
+        Number of elements in a run.
+
+    Returns
+    -------
+    (m * length,) array
+    """
+    whole = values.size // length
+    runs: np.ndarray = values[: whole * length].reshape(whole, length)[chosen].ravel()
+    return runs
+
+
+@dispatched("gcodec.kernels.numeric.scatter_cuda")
 def replace(array: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
-    """Write (k,) values to (k,) positions of (n,) float32 or uint8 elements, all inside."""
+    """Write (k,) values to (k,) valid positions of (n,) float32 or uint8 elements."""
     array[positions] = values
 
 
@@ -56,32 +78,32 @@ def replace(array: np.ndarray, positions: np.ndarray, values: np.ndarray) -> Non
 def put(out: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
     """Write (k,) float32 values to (k,) positions of `out`, and zeros elsewhere."""
 
-    def task(start: int, stop: int, some: slice) -> int:
-        return int(_put(start, positions[some], values[some], out[start:stop]))
+    def task(start: int, stop: int, k: slice) -> int:
+        return int(_put(start, positions[k], values[k], out[start:stop]))
 
     _by_segment(task, positions, out.size)
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")
 def add(out: np.ndarray, positions: np.ndarray, values: np.ndarray, scale: np.float32) -> None:
-    """Add to (n,) float32 `out` scale·x, x being (k,) values at (k,) positions, elsewhere 0.
+    """Add scale·x to (n,) float32 `out`; x is zero except for (k,) values at (k,) positions.
 
-    Each product is rounded before it is added. So +0 is added where nothing is, which makes +0 of
-    −0; or −0, which changes nothing, and costs nothing, if the scale is negative.
+    Each product is rounded before it is added. The product of a zero is +0, which changes −0 to
+    +0; or −0 if the scale is negative, which changes nothing.
     """
-    with np.errstate(invalid="ignore"):  # it can be NaN
+    with np.errstate(invalid="ignore"):  # the product can be NaN
         zero = scale * np.float32(0)
     sums = np.empty(positions.size, np.float32)
 
-    def task(start: int, stop: int, some: slice) -> int:
+    def task(start: int, stop: int, k: slice) -> int:
         part = out[start:stop]
-        return int(_add(start, positions[some], values[some], scale, zero, sums[some], part))
+        return int(_add(start, positions[k], values[k], scale, zero, sums[k], part))
 
     _by_segment(task, positions, out.size)
 
 
 def _by_segment(task: Callable[[int, int, slice], int], positions: np.ndarray, n: int) -> None:
-    """Run a task on the segments of n elements and the positions in each."""
+    """Run a task for each segment of n elements and the slice of its positions."""
 
     def segment(start: int, stop: int) -> int:
         first = np.searchsorted(positions, start) if start else 0
@@ -92,18 +114,18 @@ def _by_segment(task: Callable[[int, int, slice], int], positions: np.ndarray, n
 
 
 def _check(done: int, positions: np.ndarray, n: int) -> None:
-    # No position is done in two segments; so all are if as many are.
+    # Segments process disjoint sets of positions, so the sum tells whether all are processed.
     if done != positions.size:
         raise position_error(n)
 
 
 def position_error(n: int) -> ParameterError:
-    """Say that positions are not those of some of n elements."""
+    """Return the error of positions that do not rise, or exceed n elements."""
     return ParameterError(f"positions: they must rise, and lie within {n} elements")
 
 
 @kernel("in float32[], in int64[], out float32[]")
-def _take_some(values, positions, out):
+def _take_elements(values, positions, out):
     # positions.size == out.size
     done = 0
     for j in range(out.size):
@@ -116,7 +138,7 @@ def _take_some(values, positions, out):
 
 @kernel("int64, in int64[], in float32[], out float32[]")
 def _put(first, positions, values, out):
-    # values.size == positions.size; out has the elements from `first` on
+    # values.size == positions.size; out contains the elements from `first` on
     j = 0
     for start in range(0, out.size, _PART):
         part = out[start : start + _PART]
@@ -132,7 +154,7 @@ def _put(first, positions, values, out):
 
 @kernel("int64, in int64[], in float32[], float32, float32, out float32[], out float32[]")
 def _add(first, positions, values, scale, zero, sums, out):
-    # values.size == sums.size == positions.size; out has the elements from `first` on
+    # values.size == sums.size == positions.size; out contains the elements from `first` on
     everywhere = float_bits(zero) != np.uint32(_MINUS_ZERO)
     done = 0
     for start in range(0, out.size, _PART):
@@ -151,7 +173,7 @@ def _add(first, positions, values, scale, zero, sums, out):
             if changes:
                 for i in range(part.size):
                     part[i] += zero
-        for k in range(done, j):  # of which each was found inside
+        for k in range(done, j):  # positions inside the part
             part[np.uint64(positions[k] - first - start)] = sums[k]
         done = j
     return done

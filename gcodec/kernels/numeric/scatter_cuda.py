@@ -1,86 +1,90 @@
 """Launchers of scatter.cu; see `gcodec.kernels.numeric.scatter`.
 
-Positions and values may lie on the host: what few elements a message sends is read there.
+Positions and values may be on the host, because messages with few elements are parsed there.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.numeric.scatter import position_error
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.device import Device
+from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import device_with, launch_striding
+from gcodec.runtime.device import Device, placed
 
 _MINUS_ZERO = 0x80000000
 
 
-def take(values: Any, positions: Any) -> Any:
-    """Return the elements that are at positions."""
-    device, n, k = device_with(values), values.size, positions.size
-    places, out = _inside(device, positions, n), device.empty(k, np.uint32)
-    what = values.view(np.uint32), np.int64(n), places, np.int64(k), out
-    device.launch("scatter", "take_some", striding_blocks(k), THREADS, *what)
-    return out.view(np.float32)
+def take(values: Array, positions: Array) -> Array:
+    """Return the elements at positions."""
+    device, n = device_with(values), values.size
+    return _taken(values, _inside(device, positions, n), 1)
 
 
-def take_to_host(values: Any, positions: Any) -> np.ndarray:
-    """Return them on the host."""
+def take_to_host(values: Array, positions: Array) -> np.ndarray:
+    """Return the elements at positions, on the host."""
     return device_with(values).to_host(take(values, positions))
 
 
-def replace(array: Any, positions: Any, values: Any) -> None:
+def take_runs(values: Array, chosen: Array, length: int) -> Array:
+    """Return the elements of whole runs of float32 values."""
+    return _taken(values, placed(chosen, values), length)
+
+
+def replace(array: Array, positions: Array, values: Array) -> None:
     """Write values to positions."""
-    device, words = device_with(array), array.dtype == np.float32
-    if not positions.size:
-        return
-    some = _moved(device, values if words else values.astype(np.uint8))
-    out, given = (a.view(np.uint32) if words else a for a in (array, some))
-    _replace(device, out, _moved(device, positions), given)
+    if positions.size:
+        values = values if array.dtype == np.float32 else values.astype(np.uint8)
+        _replace(array, placed(positions, array), placed(values, array))
 
 
-def put(out: Any, positions: Any, values: Any) -> None:
+def put(out: Array, positions: Array, values: Array) -> None:
     """Write values to positions, and zeros elsewhere."""
-    device, bits = device_with(out), out.view(np.uint32)
-    places = _rising(device, positions, out.size)
-    bits[:] = 0
-    _replace(device, bits, places, _moved(device, values).view(np.uint32))
+    positions = _rising(device_with(out), positions, out.size)
+    out.view(np.uint32)[:] = 0
+    _replace(out, positions, placed(values, out))
 
 
-def add(out: Any, positions: Any, values: Any, scale: np.float32) -> None:
-    """Add scale·x, x being values at positions, elsewhere 0."""
-    with np.errstate(invalid="ignore"):  # it can be NaN
+def add(out: Array, positions: Array, values: Array, scale: np.float32) -> None:
+    """Add scale·x, where x is zero except for the values at positions."""
+    with np.errstate(invalid="ignore"):  # the product can be NaN
         zero = (scale * np.float32(0)).view(np.uint32)
     device, n, k = device_with(out), out.size, positions.size
-    bits, sums = out.view(np.uint32), device.empty(k, np.uint32)
-    places, some = _rising(device, positions, n), _moved(device, values).view(np.uint32)
-    terms = np.int64(n), places, some, np.int64(k), scale.view(np.uint32), bits, sums
-    device.launch("scatter", "add_sums", striding_blocks(k), THREADS, *terms)
+    sums, positions = device.empty(k, np.float32), _rising(device, positions, n)
+    terms = n, positions, placed(values, out), k, scale.view(np.uint32), out, sums
+    launch_striding(device, "scatter", "add_sums", k, *terms)
     if zero != _MINUS_ZERO:
-        device.launch("scatter", "add_zero", striding_blocks(n), THREADS, np.int64(n), zero, bits)
-    _replace(device, bits, places, sums)
+        launch_striding(device, "scatter", "add_zero", n, n, zero, out)
+    _replace(out, positions, sums)
 
 
-def _replace(device: Device, out: Any, places: Any, values: Any) -> None:
-    name, k = "replace_words" if out.dtype == np.uint32 else "replace_bytes", places.size
-    what = np.int64(out.size), places, values, np.int64(k), out
-    device.launch("scatter", name, striding_blocks(k), THREADS, *what)
+def _taken(values: Array, chosen: Array, length: int) -> Array:
+    """Return runs of elements, given their numbers on the device."""
+    device, n = device_with(values), chosen.size * length
+    out = device.empty(n, np.float32)
+    arguments = values, values.size, chosen, chosen.size, length, out
+    launch_striding(device, "scatter", "take_runs", n, *arguments)
+    return out
 
 
-def _moved(device: Device, array: Any) -> Any:
-    return array if device.owns(array) else device.to_device(array)
+def _replace(out: Array, positions: Array, values: Array) -> None:
+    """Write values to positions, both on the device."""
+    name = "replace_words" if out.itemsize == 4 else "replace_bytes"
+    arguments = out.size, positions, values, positions.size, out
+    launch_striding(device_with(out), "scatter", name, positions.size, *arguments)
 
 
-def _inside(device: Device, positions: Any, n: int) -> Any:
-    """Return positions on the device; those of the host are looked at first, where none waits."""
-    if not device.owns(positions) and (positions.view(np.uint64) >= n).any():
+def _inside(device: Device, positions: Array, n: int) -> Array:
+    """Return positions on the device; positions of the host are checked, which needs no wait."""
+    if device.owns(positions):
+        return positions
+    if (positions.view(np.uint64) >= n).any():
         raise position_error(n)
-    return _moved(device, positions)
+    return device.to_device(positions)
 
 
-def _rising(device: Device, positions: Any, n: int) -> Any:
-    """Return positions that must rise, too."""
+def _rising(device: Device, positions: Array, n: int) -> Array:
+    """Return positions on the device; positions of the host must also rise."""
     if not device.owns(positions) and (positions[1:] <= positions[:-1]).any():
         raise position_error(n)
     return _inside(device, positions, n)

@@ -1,7 +1,8 @@
-"""Words of 32 and 64 bits: unaligned access to bytes, byte order, and counting bits."""
+"""Words of 32 and 64 bits: unaligned access, byte order, bit counts and comparison masks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from gcodec.runtime.jit import intrinsic, subroutine
 
 @intrinsic
 def load_word(typing_context: Any, data: Any, at: Any) -> Any:
-    """Return the eight bytes of a uint8 array from `at` on, the first lowest."""
+    """Return eight bytes of a uint8 array from `at` on as a uint64, the first byte lowest."""
     from llvmlite import ir
     from numba.core import types
 
@@ -24,7 +25,7 @@ def load_word(typing_context: Any, data: Any, at: Any) -> Any:
 
 @intrinsic
 def store_word(typing_context: Any, data: Any, at: Any, word: Any) -> Any:
-    """Write a uint64 to the eight bytes of a uint8 array from `at` on, the lowest first."""
+    """Write a uint64 to eight bytes of a uint8 array from `at` on, the lowest byte first."""
     from llvmlite import ir
     from numba.core import types
 
@@ -41,40 +42,34 @@ def _word_at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.gep(data, [args[1]])
 
 
-@intrinsic
-def swapped(typing_context: Any, word: Any) -> Any:
-    """Return an unsigned integer with its bytes in the other order."""
+def _bit_operation(instruction: str, *flags: bool) -> Any:
+    """Make an intrinsic that applies an LLVM instruction to an unsigned integer."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bswap(args[0])
+    def operation(typing_context: Any, word: Any) -> Any:
+        from llvmlite import ir
 
-    return word(word), generate
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            constants = [ir.IntType(1)(flag) for flag in flags]
+            return getattr(builder, instruction)(args[0], *constants)
 
+        return word(word), generate
 
-@intrinsic
-def leading_zeros(typing_context: Any, word: Any) -> Any:
-    """Return how many zero bits an unsigned integer has above its highest one."""
-    from llvmlite import ir
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctlz(args[0], ir.IntType(1)(0))
-
-    return word(word), generate
+    return intrinsic(operation)
 
 
-@intrinsic
-def count_ones(typing_context: Any, word: Any) -> Any:
-    """Return how many bits of an unsigned integer are one."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return word(word), generate
+swapped = _bit_operation("bswap")
+"""Return an unsigned integer with its bytes reversed."""
+leading_zeros = _bit_operation("ctlz", False)
+"""Return the number of zero bits above the highest one bit; the width of the type for 0."""
+trailing_zeros = _bit_operation("cttz", False)
+"""Return the number of zero bits below the lowest one bit; the width of the type for 0."""
+count_ones = _bit_operation("ctpop")
+"""Return the number of one bits."""
 
 
 @subroutine(variant="peek")
 def peek(data, at):
-    """Return the 64 bits from bit `at` >= 0 on, the first highest; 0 behind the last byte."""
+    """Return the 64 bits from bit `at` >= 0 on, the first highest; zeros follow the last byte."""
     byte = at >> 3
     shift = np.uint64(at & 7)
     if byte + 9 <= data.size:
@@ -87,19 +82,8 @@ def peek(data, at):
 
 
 @intrinsic
-def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """Return how many zero bits an unsigned integer has below its lowest one."""
-    from llvmlite import ir
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.cttz(args[0], ir.IntType(1)(0))
-
-    return word(word), generate
-
-
-@intrinsic
 def high_product(typing_context: Any, a: Any, b: Any) -> Any:
-    """Return the upper 64 bits of the 128 that two uint64 multiply to."""
+    """Return the upper 64 bits of the 128-bit product of two uint64."""
     from llvmlite import ir
     from numba.core import types
 
@@ -111,109 +95,93 @@ def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(a, b), generate
 
 
-@intrinsic
-def bytes_at_least(typing_context: Any, data: Any, at: Any, least: Any) -> Any:
-    """Return a uint64 of which bit k says whether byte `at` + k of an array is `least` or more.
+def _mask_of(compare: Callable[[Any, Any, Any], Any]) -> Any:
+    """Make an intrinsic (array, at, bound) that compares 64 elements from `at` on with a bound.
 
-    The 64 bytes are inside of the uint8 array.
+    `compare` gets the builder, the vector of elements and the vector of the bound, and returns a
+    vector of booleans. Bit k of the resulting uint64 belongs to element `at` + k.
     """
-    from llvmlite import ir
-    from numba.core import types
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.VectorType(ir.IntType(8), 64)
-        pointer = _word_at(context, builder, signature, args)
-        found = builder.load(builder.bitcast(pointer, kind.as_pointer()), align=1)
-        number = ir.IntType(32)
-        first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
-        every = builder.shuffle_vector(first, first, ir.VectorType(number, 64)([0] * 64))
-        mask = builder.icmp_unsigned(">=", found, every)
-        return builder.bitcast(mask, ir.IntType(64))
+    def mask_of(typing_context: Any, array: Any, at: Any, bound: Any) -> Any:
+        from llvmlite import ir
+        from numba.core import types
 
-    return types.uint64(data, at, least), generate
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind, number = ir.VectorType(args[2].type, 64), ir.IntType(32)
+            pointer = builder.bitcast(
+                _word_at(context, builder, signature, args), kind.as_pointer()
+            )
+            elements = builder.load(pointer, align=kind.element.width // 8)
+            first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
+            bounds = builder.shuffle_vector(first, first, ir.VectorType(number, 64)([0] * 64))
+            return builder.bitcast(compare(builder, elements, bounds), ir.IntType(64))
+
+        return types.uint64(array, at, bound), generate
+
+    return intrinsic(mask_of)
 
 
-@intrinsic
-def magnitudes_above(typing_context: Any, values: Any, at: Any, level: Any) -> Any:
-    """Return a uint64 of which bit k says whether the bits of abs(values[at + k]) pass a level.
+bytes_at_least = _mask_of(lambda builder, x, least: builder.icmp_unsigned(">=", x, least))
+"""Return a uint64 whose bit k is 1 if byte `at` + k of a uint8 array is at least a bound."""
+magnitudes_above = _mask_of(
+    lambda builder, x, level: builder.icmp_signed(
+        ">", builder.and_(x, x.type([0x7FFFFFFF] * 64)), level
+    )
+)
+"""Return a uint64 whose bit k is 1 if the bits of abs(values[at + k]) exceed an int32 bound."""
 
-    The 64 elements are inside of the float32 array; the level is an int32, −1 below all.
+
+def _putting(merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
+    """Make an intrinsic (out, at, acc, have, bits, nbits) that appends up to 56 bits.
+
+    `acc` contains the last `have` < 8 bits in its highest ones. The intrinsic merges the new bits
+    into acc, writes acc to eight bytes of the uint8 array `out` from `at` on, and returns acc
+    without its whole bytes, the number of its bits, and the index of their byte. `at` is an int64,
+    all other numbers are uint64. `merge` gets the builder, acc, bits, have, and have + nbits.
     """
-    from llvmlite import ir
-    from numba.core import types
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind, number = ir.VectorType(ir.IntType(32), 64), ir.IntType(32)
-        pointer = _word_at(context, builder, signature, args)
-        found = builder.load(builder.bitcast(pointer, kind.as_pointer()), align=4)
-        size = builder.and_(found, kind([0x7FFFFFFF] * 64))
-        first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
-        every = builder.shuffle_vector(first, first, kind([0] * 64))
-        return builder.bitcast(builder.icmp_signed(">", size, every), ir.IntType(64))
+    def put(
+        typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any
+    ) -> Any:
+        from numba.core import types
 
-    return types.uint64(values, at, level), generate
+        result = types.Tuple((types.uint64, types.uint64, types.int64))
 
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            _, at, acc, have, bits, nbits = args
+            word, total = acc.type, builder.add(have, nbits)
+            acc = merge(builder, acc, bits, have, total)
+            pointer = _word_at(context, builder, signature, args)
+            builder.store(builder.bswap(acc), builder.bitcast(pointer, word.as_pointer()), align=1)
+            acc = builder.shl(acc, builder.and_(total, word(56)))
+            at = builder.add(at, builder.lshr(total, word(3)))
+            return context.make_tuple(builder, result, (acc, builder.and_(total, word(7)), at))
 
-@intrinsic
-def put(typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any) -> Any:
-    """Put up to 56 bits behind the `have` bits, below 8, that are the highest of acc.
+        return result(out, at, acc, have, bits, nbits), generate
 
-    Eight bytes of the uint8 array `out` are written from `at` on. All but the array and `at`, an
-    int64, are uint64. Returned are acc without its whole bytes, the bits that stay in it, and the
-    byte where they are.
-    """
-    made, behind = _putting()
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, _, acc, have, bits, nbits = args
-        word = acc.type
-        have = builder.add(have, nbits)
-        # Where have and nbits are 0, so are the bits.
-        left = builder.and_(builder.neg(have), word(63))
-        acc = builder.or_(acc, builder.shl(bits, left))
-        return behind(context, builder, signature, args, acc, have)
-
-    return made(out, at, acc, have, bits, nbits), generate
+    return intrinsic(put)
 
 
-@intrinsic
-def put_high(
-    typing_context: Any, out: Any, at: Any, acc: Any, have: Any, bits: Any, nbits: Any
-) -> Any:
-    """Put the highest up to 56 bits of a word whose others are 0; else as `put`."""
-    made, behind = _putting()
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, _, acc, have, bits, nbits = args
-        acc = builder.or_(acc, builder.lshr(bits, have))
-        return behind(context, builder, signature, args, acc, builder.add(have, nbits))
-
-    return made(out, at, acc, have, bits, nbits), generate
+def _merge_low(builder: Any, acc: Any, bits: Any, have: Any, total: Any) -> Any:
+    # If `have` and `nbits` are 0, the bits are 0 as well.
+    return builder.or_(acc, builder.shl(bits, builder.and_(builder.neg(total), acc.type(63))))
 
 
-def _putting() -> tuple[Any, Any]:
-    """Return the type of what is put, and what emits the rest, with `have` bits in acc."""
-    from numba.core import types
+def _merge_high(builder: Any, acc: Any, bits: Any, have: Any, total: Any) -> Any:
+    return builder.or_(acc, builder.lshr(bits, have))
 
-    made = types.Tuple((types.uint64, types.uint64, types.int64))
 
-    def behind(context: Any, builder: Any, signature: Any, args: Any, acc: Any, have: Any) -> Any:
-        word = acc.type
-        pointer = _word_at(context, builder, signature, args)
-        builder.store(builder.bswap(acc), builder.bitcast(pointer, word.as_pointer()), align=1)
-        acc = builder.shl(acc, builder.and_(have, word(56)))
-        at = builder.add(args[1], builder.lshr(have, word(3)))
-        have = builder.and_(have, word(7))
-        return context.make_tuple(builder, made, (acc, have, at))
-
-    return made, behind
+put = _putting(_merge_low)
+"""Append the low `nbits` bits of a word whose other bits are 0."""
+put_high = _putting(_merge_high)
+"""Append the high `nbits` bits of a word whose other bits are 0."""
 
 
 @intrinsic
 def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return a·b + c of float32 numbers, rounded once: what a fused instruction gives.
+    """Return a·b + c of float32 numbers, rounded once, as a fused multiply-add instruction does.
 
-    A host without one calls its C library, with the same bits.
+    On a processor without this instruction, the C library computes the same bits.
     """
     from llvmlite import ir
     from numba.core import types

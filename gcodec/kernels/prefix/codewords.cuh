@@ -1,5 +1,5 @@
-// Words of universal codes: one rule per code, for one value, that writes and that reads; see
-// codewords.py. Rules are told by number, as they serve what is in no table.
+// Words of universal codes: for each code, one rule that encodes and decodes a single value; see
+// codewords.py. Kernels get rules by number and use them for symbols that are in no table.
 #pragma once
 #include "kernels/bits/bits.cuh"
 
@@ -12,7 +12,7 @@ enum Mapping { PLAIN, ZIGZAG, SIGNED };
 
 struct Code {
     int rule, mapping;
-    u64 shift;  // what is added to a symbol, which wraps
+    u64 shift;  // added to a symbol; the addition wraps
     u64 parameter, top;
 };
 
@@ -43,13 +43,13 @@ static __device__ __noinline__ Word word_of(int rule, u64 value, u64 parameter) 
         word.zeros = (u64)(word.nbits - 1);
         word.low = value;
     } else if (rule == DELTA) {
-        int length = bit_length(value), prefix = bit_length((u64)length), rest = length - 1;
+        int length = bit_length(value), prefix = bit_length((u64)length), count = length - 1;
         word.zeros = (u64)(prefix - 1);
-        word.nbits = prefix + rest;
+        word.nbits = prefix + count;
         word.low = 1;
-        if (rest > 0) {  // and at most 63
-            word.low = (value ^ 1ull << rest) | (u64)length << rest;
-            word.high = (u64)length >> (64 - rest);
+        if (count > 0) {  // and at most 63
+            word.low = (value ^ 1ull << count) | (u64)length << count;
+            word.high = (u64)length >> (64 - count);
         }
     } else if (rule == EXPGOLOMB) {
         word.low = value + (1ull << parameter);
@@ -60,12 +60,12 @@ static __device__ __noinline__ Word word_of(int rule, u64 value, u64 parameter) 
         int bits = bit_length(parameter - 1);
         u64 few = bits ? 2 * (1ull << (bits - 1)) - parameter : 0;  // 2^64 wraps to 0
         word.zeros = value / parameter;
-        u64 rest = value - word.zeros * parameter;
-        if (rest < few) {  // so bits >= 1
-            word.low = 1ull << (bits - 1) | rest;
+        u64 remainder = value - word.zeros * parameter;
+        if (remainder < few) {  // so bits >= 1
+            word.low = 1ull << (bits - 1) | remainder;
             word.nbits = bits;
         } else {
-            word.low = rest + few;
+            word.low = remainder + few;
             word.nbits = bits + 1;
             if (bits == 64) word.high = 1;
             else word.low |= 1ull << bits;
@@ -75,14 +75,14 @@ static __device__ __noinline__ Word word_of(int rule, u64 value, u64 parameter) 
         word.zeros = value >> parameter;
         word.low = first | (value & (first - 1));
         word.nbits = (int)parameter + 1;
-    } else {  // FIXED; those of TABLE are all in tables
+    } else {  // FIXED; the words of TABLE are all in tables
         word.low = value;
         word.nbits = (int)parameter;
     }
     return word;
 }
 
-// The word of a symbol, and before it a bit of its own where there are signs.
+// The word of a symbol; `before` is the number of sign bits that precede it, 0 or 1.
 __device__ __forceinline__ Word spelled(const Code& code, u64 symbol, int* before, u32* sign) {
     *before = code.mapping == SIGNED;
     *sign = (u32)(symbol & 1);
@@ -92,10 +92,9 @@ __device__ __forceinline__ Word spelled(const Code& code, u64 symbol, int* befor
     return word_of(code.rule, value, code.parameter);
 }
 
-static const u64 FEW = 1ull << 40;  // more bits than any string has room for
+static const u64 FEW = 1ull << 40;  // more bits than any string has
 
-// Bits of a word by its rule; all that are too many count as FEW. Not inlined, as what calls it
-// seldom has to.
+// Number of bits of a word by its rule, with at most FEW zeros. Not inlined, since calls are rare.
 static __device__ __noinline__ i64 spelled_nbits(const Code& code, u64 symbol) {
     int before;
     u32 sign;
@@ -114,22 +113,22 @@ static __device__ __noinline__ BitWriter<swap> after_word(
     u64 zeros = word.zeros < FEW ? word.zeros : 0;
     for (; zeros > 32; zeros -= 32) out.put(0, 32);
     out.put(0, (int)zeros);
-    for (int left = word.nbits; left > 0;) {  // the upper 32 bits of what is left, or fewer
-        int start = (left - 1) / 32 * 32, some = left - start;  // 96, 64, 32 or 0
+    for (int left = word.nbits; left > 0;) {  // at most the upper 32 of the remaining bits
+        int start = (left - 1) / 32 * 32, count = left - start;  // 96, 64, 32 or 0
         u64 half = start >= 64 ? word.high : word.low;
-        out.put((u32)(half >> (start & 63)) & 0xFFFFFFFFu >> (32 - some), some);
+        out.put((u32)(half >> (start & 63)) & 0xFFFFFFFFu >> (32 - count), count);
         left = start;
     }
     return out;
 }
 
-// Put a word by its rule. The writer is copied, so that it stays in registers elsewhere.
+// Put a word by its rule. The writer is copied, so that the caller keeps it in registers.
 template <bool swap>
 __device__ __forceinline__ void spell(const Code& code, u64 symbol, BitWriter<swap>& out) {
     out = after_word(code, symbol, out);
 }
 
-// The `count` bits from `at` on, 0 to 64; those from `end` on are 0.
+// 0 to 64 bits from `at` on; bits from `end` on are 0.
 __device__ __forceinline__ u64 take(const u8* data, i64 nbytes, i64 at, int count, i64 end) {
     i64 have = end - at;
     if (count <= 0 || have <= 0) return 0;
@@ -138,7 +137,7 @@ __device__ __forceinline__ u64 take(const u8* data, i64 nbytes, i64 at, int coun
     return bits >> (64 - count);
 }
 
-// How many zeros there are from `at` on, before a one or the end.
+// The number of zeros from `at` on, up to a one or the end.
 __device__ __forceinline__ i64 run(const u8* data, i64 nbytes, i64 at, i64 end) {
     i64 first = at;
     while (at < end) {
@@ -149,25 +148,25 @@ __device__ __forceinline__ i64 run(const u8* data, i64 nbytes, i64 at, i64 end) 
     return (at < end ? at : end) - first;
 }
 
-// Read the word from bit `at` on of a string that ends at bit `end`, at <= end <= 8 * nbytes.
-// Returned is the bit behind it; CORRUPT where the bits up to `end` do not begin the word of any
-// value; TRUNCATED where they begin one and end in it. Bits behind `end` count as zeros.
+// Decodes the word at bit `at` of a string that ends at bit `end`, at <= end <= 8 * nbytes. Returns the
+// bit after the word; CORRUPT if the bits up to `end` do not begin the word of any value; TRUNCATED if
+// they begin a word and end within it. Bits after `end` count as zeros.
 __device__ __forceinline__ i64 value_of(
-    const Code& code, const u8* data, i64 nbytes, i64 at, i64 end, u64* found
+    const Code& code, const u8* data, i64 nbytes, i64 at, i64 end, u64* value
 ) {
     int rule = code.rule;
     u64 parameter = code.parameter;
-    *found = 0;
+    *value = 0;
     if (rule == OMEGA) {
-        u64 value = 1;
+        u64 group = 1;
         while (at < end) {
             if (!take(data, nbytes, at, 1, end)) {
-                *found = value;
+                *value = group;
                 return at + 1;
             }
-            if (value > 63) return CORRUPT;  // a group of more than 64 bits
-            int count = (int)value + 1;
-            value = take(data, nbytes, at, count, end);
+            if (group > 63) return CORRUPT;  // a group of more than 64 bits
+            int count = (int)group + 1;
+            group = take(data, nbytes, at, count, end);
             at += count;
         }
         return TRUNCATED;
@@ -175,17 +174,17 @@ __device__ __forceinline__ i64 value_of(
     if (rule == FIXED) {
         int width = (int)parameter;
         if (at + width > end) return TRUNCATED;
-        *found = take(data, nbytes, at, width, end);
+        *value = take(data, nbytes, at, width, end);
         return at + width;
     }
-    if (rule == TABLE)  // all bits begin a word of a complete code
+    if (rule == TABLE)  // any bits begin a word of a complete code
         return parameter && at < end ? CORRUPT : TRUNCATED;
     i64 zeros = run(data, nbytes, at, end);
     if (rule == GAMMA) {
         if (zeros > 63) return CORRUPT;
         i64 after = at + 2 * zeros + 1;
         if (after > end) return TRUNCATED;
-        *found = take(data, nbytes, at + zeros, (int)zeros + 1, end);
+        *value = take(data, nbytes, at + zeros, (int)zeros + 1, end);
         return after;
     }
     if (rule == DELTA) {
@@ -194,19 +193,19 @@ __device__ __forceinline__ i64 value_of(
         if (length > 64) return CORRUPT;
         at += 2 * zeros + 1;
         if (at > end || at + length - 1 > end) return TRUNCATED;  // else length is at least 1
-        int rest = (int)length - 1;
-        *found = 1ull << rest | take(data, nbytes, at, rest, end);
-        return at + rest;
+        int count = (int)length - 1;
+        *value = 1ull << count | take(data, nbytes, at, count, end);
+        return at + count;
     }
     if (rule == EXPGOLOMB) {
-        i64 count = zeros + (i64)parameter;  // bits behind the first one
+        i64 count = zeros + (i64)parameter;  // bits after the first one
         if (count > 64) return CORRUPT;
         at += zeros + 1;
-        u64 rest = take(data, nbytes, at, (int)count, end), least = 1ull << parameter;
-        if (count == 64 && rest >= least) return CORRUPT;
+        u64 low = take(data, nbytes, at, (int)count, end), least = 1ull << parameter;
+        if (count == 64 && low >= least) return CORRUPT;
         if (at + count > end) return TRUNCATED;
         u64 first = count < 64 ? 1ull << count : 0;  // 2^64 wraps to 0, and so does the difference
-        *found = first + rest - least;
+        *value = first + low - least;
         return at + count;
     }
     if (rule == GOLOMB) {
@@ -216,13 +215,13 @@ __device__ __forceinline__ i64 value_of(
         if (quotient > ~0ull / parameter) return CORRUPT;
         at += zeros + 1;
         i64 after = at + bits;
-        u64 rest = take(data, nbytes, at, bits - 1, end);
-        if (rest < few) after -= 1;  // so bits >= 1
-        else rest = take(data, nbytes, at, bits, end) - few;
-        u64 value = quotient * parameter;
-        if (rest > ~0ull - value) return CORRUPT;
+        u64 remainder = take(data, nbytes, at, bits - 1, end);
+        if (remainder < few) after -= 1;  // so bits >= 1
+        else remainder = take(data, nbytes, at, bits, end) - few;
+        u64 multiple = quotient * parameter;
+        if (remainder > ~0ull - multiple) return CORRUPT;
         if (after > end) return TRUNCATED;
-        *found = value + rest;
+        *value = multiple + remainder;
         return after;
     }
     // RICE
@@ -230,11 +229,11 @@ __device__ __forceinline__ i64 value_of(
     if ((u64)zeros > ~0ull >> k) return CORRUPT;
     at += zeros + 1;
     if (at + k > end) return TRUNCATED;
-    *found = (u64)zeros << k | take(data, nbytes, at, k, end);
+    *value = (u64)zeros << k | take(data, nbytes, at, k, end);
     return at + k;
 }
 
-// Read one symbol by its rule; returned is the next bit, or TRUNCATED or CORRUPT.
+// Decodes one symbol by its rule; returns the next bit, or TRUNCATED or CORRUPT.
 __device__ __forceinline__ i64 read_symbol(
     const Code& code, const u8* data, i64 nbytes, i64 at, i64 end, u64* symbol
 ) {
@@ -251,8 +250,8 @@ __device__ __forceinline__ i64 read_symbol(
         *symbol = value + 2 * (value & 1);
     } else if (code.mapping == SIGNED) {
         u64 level = value - code.shift;
-        // The first condition also refuses what wrapped.
-        if (level > code.top >> 1 || (level == 0 && sign)) return CORRUPT;
+        // There is no -0. With a negative shift, level 0 is a sum that wraps.
+        if (level > code.top >> 1 || (level == 0 && (sign || (i64)code.shift < 0))) return CORRUPT;
         *symbol = 2 * level + sign;
     } else {
         *symbol = value - code.shift;

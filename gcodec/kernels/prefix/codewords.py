@@ -1,18 +1,18 @@
-"""Words of universal codes: one rule per code, for one value, that writes and that reads.
+"""Words of universal codes: for each code, one rule that encodes and decodes a single value.
 
-A word is a run of zeros, which may be longer than any integer has bits, and at most 128 bits
-behind it. Bits are in strings whose first bit is the most significant of the first byte.
+A word is a run of zeros, which may be longer than any integer has bits, followed by at most 128
+bits. The first bit of a string is the most significant of the first byte.
 
     word(value, parameter) -> zeros, high, low, nbits
-        `zeros` 0-bits, then the lowest `nbits` (1 to 128) bits of the 128-bit number high:low,
-        the most significant first.
+        The word is `zeros` 0-bits, then the lowest `nbits` (1 to 128) bits of the 128-bit number
+        high:low, the most significant first.
     value(data, at, end, parameter) -> value, next
-        Reads the word from bit `at` of a string in `data` that ends at bit `end`; at <= end <=
-        8 * data.size. `next` is the bit behind it; or CORRUPT where the bits up to `end` do not
-        begin the word of any value of 64 bits; or TRUNCATED where they begin one and end in it.
+        Decodes the word at bit `at` of a string in `data` that ends at bit `end`; at <= end <=
+        8 * data.size. `next` is the bit after the word; or CORRUPT if the bits up to `end` do not
+        begin the word of any 64-bit value; or TRUNCATED if they begin a word and end within it.
 
-Bits behind `end` count as zeros: that completes a word to the least value that begins so. Where
-even this one is too large, the word is corrupt.
+Bits after `end` count as zeros, which completes a truncated word to the least value with these
+bits. If even this value is too large, the word is corrupt.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ CORRUPT = -2
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
-_MOST = np.uint64(2**64 - 1)
+_MAX = np.uint64(2**64 - 1)
 
 
 class Rule(NamedTuple):
-    """A code, but for its parameter.
+    """A universal code without its parameter.
 
     Attributes
     ----------
@@ -57,25 +57,25 @@ def _bit_length(value):
 
 @inline
 def _power(exponent):
-    """Two to an exponent from 0 to 63."""
+    """Return two to the power of an exponent from 0 to 63."""
     return _ONE << np.uint64(exponent)
 
 
 @subroutine(variant="take")
 def _take(data, at, count, end):
-    """Return the `count` bits from `at` on, 0 to 64; those from `end` on are 0."""
+    """Return 0 to 64 bits from `at` on; bits from `end` on are 0."""
     have = end - at
     if count <= 0 or have <= 0:
         return _ZERO
     bits = peek(data, at)
     if have < 64:
-        bits &= ~(_MOST >> np.uint64(have))
+        bits &= ~(_MAX >> np.uint64(have))
     return bits >> np.uint64(64 - count)
 
 
 @subroutine(variant="run")
 def _run(data, at, end):
-    """Return how many zeros there are from `at` on, before a one or the end."""
+    """Count the zeros from `at` on, up to a one or the end."""
     first = at
     while at < end:
         zeros = np.int64(leading_zeros(peek(data, at)))
@@ -87,7 +87,7 @@ def _run(data, at, end):
 
 @subroutine(variant="omega")
 def _omega_word(value, parameter):
-    """Value >= 1: a zero, and before it the value, then the bits of that less one, and so on."""
+    """Encode a value >= 1 as groups, each the bit length less 1 of the next, then a zero."""
     high, low, nbits = _ZERO, _ZERO, np.int64(1)
     while value > _ONE:
         length = _bit_length(value)
@@ -101,7 +101,7 @@ def _omega_word(value, parameter):
 
 @subroutine(variant="omega")
 def _omega_value(data, at, end, parameter):
-    bits = peek(data, at)  # most words lie in these
+    bits = peek(data, at)  # contains most words whole
     have = min(end - at, 64)
     value, used = _ONE, np.int64(0)
     while used < have:  # so no shift passes 63
@@ -121,13 +121,13 @@ def _omega_value(data, at, end, parameter):
         count = np.int64(value) + 1
         value = _take(data, at, count, end)
         at += count
-    # At the end, or behind it: in the last group.
+    # The string ends within the last group, or right after it.
     return _ZERO, np.int64(TRUNCATED)
 
 
 @subroutine(variant="gamma")
 def _gamma_word(value, parameter):
-    """Value >= 1: as many zeros as it has bits but one, then the value."""
+    """Encode a value >= 1 as its bit length less 1 in zeros, then the value."""
     length = _bit_length(value)
     return np.uint64(length - 1), _ZERO, value, length
 
@@ -145,18 +145,18 @@ def _gamma_value(data, at, end, parameter):
 
 @subroutine(variant="delta")
 def _delta_word(value, parameter):
-    """Value >= 1: how many bits it has as a gamma word, then all of them but the first."""
+    """Encode a value >= 1 as the gamma word of its bit length, then its bits after the first."""
     length = _bit_length(value)
     prefix = _bit_length(np.uint64(length))
-    rest = length - 1
-    low = value ^ _power(rest)
+    count = length - 1
+    low = value ^ _power(count)
     high = _ZERO
-    if rest > 0:  # and at most 63
-        low |= np.uint64(length) << np.uint64(rest)
-        high = np.uint64(length) >> np.uint64(64 - rest)
+    if count > 0:  # and at most 63
+        low |= np.uint64(length) << np.uint64(count)
+        high = np.uint64(length) >> np.uint64(64 - count)
     else:
         low = _ONE
-    return np.uint64(prefix - 1), high, low, prefix + rest
+    return np.uint64(prefix - 1), high, low, prefix + count
 
 
 @subroutine(variant="delta")
@@ -168,14 +168,14 @@ def _delta_value(data, at, end, parameter):
     if length > 64:
         return _ZERO, np.int64(CORRUPT)
     at += 2 * zeros + 1
-    if at > end or at + length - 1 > end:  # so length is whole, and at least 1
+    if at > end or at + length - 1 > end:  # otherwise length is complete, and at least 1
         return _ZERO, np.int64(TRUNCATED)
     return _power(length - 1) | _take(data, at, length - 1, end), at + length - 1
 
 
 @subroutine(variant="expgolomb")
 def _expgolomb_word(value, parameter):
-    """Value + 2^k, in at most 65 bits, behind as many zeros as these are more than k + 1."""
+    """Encode value + 2^k, of up to 65 bits, after a zero for each bit beyond k + 1."""
     k = np.int64(parameter)
     low = value + _power(k)
     high = _ONE if low < value else _ZERO
@@ -187,22 +187,22 @@ def _expgolomb_word(value, parameter):
 def _expgolomb_value(data, at, end, parameter):
     k = np.int64(parameter)
     zeros = _run(data, at, end)
-    count = zeros + k  # bits behind the first one
+    count = zeros + k  # bits after the first one
     if count > 64:
         return _ZERO, np.int64(CORRUPT)
     at += zeros + 1
-    rest = _take(data, at, count, end)
-    if count == 64 and rest >= _power(k):
+    low = _take(data, at, count, end)
+    if count == 64 and low >= _power(k):
         return _ZERO, np.int64(CORRUPT)
     if at + count > end:
         return _ZERO, np.int64(TRUNCATED)
     first = _power(count) if count < 64 else _ZERO  # 2^64 wraps to 0, and so does the difference
-    return first + rest - _power(k), at + count
+    return first + low - _power(k), at + count
 
 
 @inline
 def _remainders(divisor):
-    """Return the bits c of the longer words of remainders, and how many words are one shorter."""
+    """Return the bits of the longer words of remainders, and the number of shorter words."""
     bits = _bit_length(divisor - _ONE)
     short = _ZERO
     if bits > 0:
@@ -212,16 +212,16 @@ def _remainders(divisor):
 
 @subroutine(variant="golomb")
 def _golomb_word(value, parameter):
-    """Value div b as zeros, then a one and the remainder."""
+    """Encode value div b as zeros, then a one and the truncated binary remainder."""
     bits, short = _remainders(parameter)
     quotient = value // parameter
-    rest = value - quotient * parameter
-    if rest < short:  # so bits >= 1
-        return quotient, _ZERO, _power(bits - 1) | rest, bits
-    rest += short
+    remainder = value - quotient * parameter
+    if remainder < short:  # so bits >= 1
+        return quotient, _ZERO, _power(bits - 1) | remainder, bits
+    remainder += short
     if bits == 64:
-        return quotient, _ONE, rest, np.int64(65)
-    return quotient, _ZERO, _power(bits) | rest, bits + 1
+        return quotient, _ONE, remainder, np.int64(65)
+    return quotient, _ZERO, _power(bits) | remainder, bits + 1
 
 
 @subroutine(variant="golomb")
@@ -229,26 +229,26 @@ def _golomb_value(data, at, end, parameter):
     bits, short = _remainders(parameter)
     zeros = _run(data, at, end)
     quotient = np.uint64(zeros)
-    if quotient > _MOST // parameter:
+    if quotient > _MAX // parameter:
         return _ZERO, np.int64(CORRUPT)
     at += zeros + 1
     after = at + bits
-    rest = _take(data, at, bits - 1, end)
-    if rest < short:  # so bits >= 1
+    remainder = _take(data, at, bits - 1, end)
+    if remainder < short:  # so bits >= 1
         after -= 1
     else:
-        rest = _take(data, at, bits, end) - short
+        remainder = _take(data, at, bits, end) - short
     value = quotient * parameter
-    if rest > _MOST - value:
+    if remainder > _MAX - value:
         return _ZERO, np.int64(CORRUPT)
     if after > end:
         return _ZERO, np.int64(TRUNCATED)
-    return value + rest, after
+    return value + remainder, after
 
 
 @subroutine(variant="rice")
 def _rice_word(value, parameter):
-    """Value >> k as zeros, then a one and the k lowest bits."""
+    """Encode value >> k as zeros, then a one and the k lowest bits."""
     first = _power(parameter)
     return value >> parameter, _ZERO, first | (value & (first - _ONE)), np.int64(parameter) + 1
 
@@ -256,7 +256,7 @@ def _rice_word(value, parameter):
 @subroutine(variant="rice")
 def _rice_value(data, at, end, parameter):
     zeros = _run(data, at, end)
-    if np.uint64(zeros) > _MOST >> parameter:
+    if np.uint64(zeros) > _MAX >> parameter:
         return _ZERO, np.int64(CORRUPT)
     k = np.int64(parameter)
     at += zeros + 1
@@ -267,7 +267,7 @@ def _rice_value(data, at, end, parameter):
 
 @subroutine(variant="fixed")
 def _fixed_word(value, parameter):
-    """Value < 2^parameter, in that many bits."""
+    """Encode a value below 2^parameter in `parameter` bits."""
     return _ZERO, _ZERO, value, np.int64(parameter)
 
 
@@ -279,11 +279,11 @@ def _fixed_value(data, at, end, parameter):
     return _take(data, at, width, end), at + width
 
 
-OMEGA = Rule("omega", _omega_word, _omega_value)  # from 1; no parameter
-GAMMA = Rule("gamma", _gamma_word, _gamma_value)  # from 1; no parameter
-DELTA = Rule("delta", _delta_word, _delta_value)  # from 1; no parameter
-EXPGOLOMB = Rule("expgolomb", _expgolomb_word, _expgolomb_value)  # k, 0 to 63
-GOLOMB = Rule("golomb", _golomb_word, _golomb_value)  # b, 1 to 2^64 - 1
-RICE = Rule("rice", _rice_word, _rice_value)  # k, 0 to 63
-FIXED = Rule("fixed", _fixed_word, _fixed_value)  # bits, 1 to 64
-UNIVERSAL = (OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE)  # they have words of all numbers
+OMEGA = Rule("omega", _omega_word, _omega_value)  # values from 1; no parameter
+GAMMA = Rule("gamma", _gamma_word, _gamma_value)  # values from 1; no parameter
+DELTA = Rule("delta", _delta_word, _delta_value)  # values from 1; no parameter
+EXPGOLOMB = Rule("expgolomb", _expgolomb_word, _expgolomb_value)  # parameter k from 0 to 63
+GOLOMB = Rule("golomb", _golomb_word, _golomb_value)  # parameter b from 1 to 2^64 - 1
+RICE = Rule("rice", _rice_word, _rice_value)  # parameter k from 0 to 63
+FIXED = Rule("fixed", _fixed_word, _fixed_value)  # parameter: 1 to 64 bits
+UNIVERSAL = (OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE)  # codes with a word for each integer

@@ -1,8 +1,8 @@
-"""Codes as kernels know them: numbers of rules and mappings, and the tables of both sides."""
+"""Codes as CUDA kernels see them: numbers of rules and mappings, and tables on the device."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,33 +16,35 @@ from gcodec.kernels.prefix.prefix_table import (
     write_tables,
 )
 from gcodec.kernels.prefix.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import note
 from gcodec.runtime.device import Device
 
 # In the order of codewords.cuh.
 _RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, FIXED, TABLE))}
 _MAPPINGS = {"plain": 0, "zigzag": 1, "signed": 2}
-_LOOK = LOOKS[1]  # at 12 bits, for all codes: they take half of a block's shared memory
-NO_ERROR = 2**63 - 1  # a status
-_MANY = 1 << 9  # symbols, of which all words are looked at
-_ROOMY, _SMALL = 64, 1 << 20  # bits for a symbol, and bits: not much more than a tensor takes
-_LEFT = 64  # what a status is a multiple of, but for what is wrong
+_LOOK = LOOKS[1]  # 12 bits, for all codes: the table takes half of a block's shared memory
+NO_ERROR = 2**63 - 1  # initial status of a kernel
+_MANY = 1 << 9  # symbols up to which the longest word is determined
+_ROOMY, _SMALL = 64, 1 << 20  # bits per symbol, and bits: about the size of a tensor
+_LEFT = 64  # a status is this many times the bit, plus the number of an error
 
 
 class Words(NamedTuple):
-    """What a kernel looks up that writes the words of a code, which a device may have made.
+    """Tables of a kernel that writes the words of a code.
 
     Attributes
     ----------
     table : (size + 1,) uint64 array on the device
-        Words of the symbols below a size, as `prefix_table.WriteTables.singles`; the parameter of
-        the rule for others.
+        Words of the symbols below a size, see `prefix_table.WriteTables.singles`; then the
+        parameter of the rule, which encodes all other symbols.
     rule, mapping : int32
     shift : uint64
     longest : int or None
-        Bits of the longest word, or more; None where there are many.
+        Upper bound for the bits of a word; None if it is not determined.
     """
 
-    table: Any
+    table: Array
     rule: np.int32
     mapping: np.int32
     shift: np.uint64
@@ -52,7 +54,7 @@ class Words(NamedTuple):
     def of(
         cls, device: Device, code: PrefixCode | TableCode | Words, size: int = SYMBOLS
     ) -> Words:
-        """Bring those of a code to a device, if they are not there."""
+        """Copy the tables of a code to a device; `Words` are returned unchanged."""
         if isinstance(code, Words):
             return code
         longest = LONGEST if isinstance(code, TableCode) else None
@@ -67,26 +69,30 @@ class Words(NamedTuple):
         return cls(table, rule, mapping, shift, longest)
 
 
-def rule_of(code: PrefixCode | TableCode) -> tuple[Any, ...]:
-    """Return the numbers that tell a kernel the words that are in no table."""
+def rule_of(code: PrefixCode | TableCode) -> tuple[np.int32, np.int32, np.uint64, np.uint64]:
+    """Return the kernel arguments of the rule of a code: rule, mapping, shift, parameter."""
     rule, mapping, shift = code.kind
-    numbers = np.int32(_RULES[rule]), np.int32(_MAPPINGS[mapping]), np.uint64(shift % 2**64)
-    return *numbers, np.uint64(code.parameter)
+    rule_number, mapping_number = np.int32(_RULES[rule]), np.int32(_MAPPINGS[mapping])
+    return rule_number, mapping_number, np.uint64(shift % 2**64), np.uint64(code.parameter)
 
 
-def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Any, Any]:
-    """Return what a reader sees in 12 bits: up to six symbols, and a single one."""
+def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Array, Array]:
+    """Return the tables of a reader on a device: up to six symbols by 12 bits, and single ones."""
     runs, singles = read_runs(code, _LOOK), read_singles(code)
     return device.to_device(runs), device.to_device(singles)
 
 
 def has_room(nbits: int, n: int) -> bool:
-    """Whether a string of n symbols may get room for so many bits before its length is known."""
+    """Return whether n symbols may get room for `nbits` bits before the length is known."""
     return nbits <= _ROOMY * n + _SMALL
 
 
-def raise_status(status: int, chained: bool) -> None:
-    """Raise what kernels say of a string; see `prefix_read.check`."""
-    if status != NO_ERROR:
-        at, wrong = divmod(status, _LEFT)
-        check(np.array([-wrong, at]), chained)
+def note_status(device: Device, status: Array, chained: bool) -> None:
+    """Have the error in a (1,) status on the device raised later; see `prefix_read.check`."""
+
+    def raise_error(words: np.ndarray) -> None:
+        if words[0] != NO_ERROR:
+            at, error = divmod(int(words[0]), _LEFT)
+            check(np.array([-error, at]), chained)
+
+    note(device, status, raise_error)

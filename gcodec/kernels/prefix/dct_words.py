@@ -1,9 +1,10 @@
-"""Magnitudes of 7 bits, in words that each chunk chooses for its own.
+"""Magnitudes of 7 bits, in words of a code that each chunk selects.
 
-Before the words of a chunk stand its least magnitude in 7 bits, and in 3 the code for the distance
-d of each from it. Codes 0 to 6 are Rice words of that parameter r: d >> r zeros, a one, and the r
-low bits of d; code 7 is as many bits as 127 less the least one has. The first of the shortest is
-taken.
+A chunk begins with its least magnitude in 7 bits and, in 3 bits, the code for the distance d of
+each magnitude from the least. Codes 0 to 6 are Rice codes with the parameter r of that number: d
+>> r zeros, a one, and the r low bits of d. Code 7 has a fixed width, the bit length of 127 less
+the least magnitude. The writer selects the first of the shortest codes, and the reader rejects any
+other.
 """
 
 from __future__ import annotations
@@ -14,43 +15,43 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
+from gcodec.kernels.prefix.rice_words import put_rice
 from gcodec.runtime.jit import kernel, subroutine
 
 MOST = 127
-NBITS = 7  # of a magnitude
+NBITS = 7  # bits of a magnitude
 HEAD_NBITS = 10
-_FIXED = 7  # the code of equal widths
-_PUT = 56  # bits that are put at once
+_FIXED = 7  # the code of fixed width
 
 
 def write(magnitudes: np.ndarray, string: BitString) -> None:
-    """Put (m, k) uint8 magnitudes at the end of a string."""
+    """Append the magnitudes of m chunks, an (m, k) uint8 array, to a string."""
     m, k = magnitudes.shape
     string.reserve(m * (HEAD_NBITS + NBITS * k) // 8 + 1)
     _write(magnitudes.reshape(-1), k, string.data, string.state)
 
 
 def read(data: np.ndarray, first: int, end: int, m: int, k: int) -> tuple[np.ndarray, int]:
-    """Read (m, k) magnitudes from bit `first` on; return them, and the bit behind.
+    """Read magnitudes from bit `first` on; return them as (m, k) uint8, and the next bit.
 
     Raises
     ------
     Truncated, Corrupt
     """
-    if end - first < m * HEAD_NBITS:  # before there is memory for the magnitudes
+    if end - first < m * HEAD_NBITS:  # checked before memory is allocated for the magnitudes
         raise Truncated(f"the payload has {end - first} bits for the magnitudes of {m} chunks")
     magnitudes = np.empty(m * k, np.uint8)
-    behind = int(_read(data, first, end, k, magnitudes))
-    if behind == TRUNCATED:
+    after = int(_read(data, first, end, k, magnitudes))
+    if after == TRUNCATED:
         raise Truncated("the payload ends within its magnitudes")
-    if behind == CORRUPT:
-        raise Corrupt("magnitudes of a chunk are not written as the shortest code writes them")
-    return magnitudes.reshape(m, k), behind
+    if after == CORRUPT:
+        raise Corrupt("the magnitudes of a chunk are not in the words of its shortest code")
+    return magnitudes.reshape(m, k), after
 
 
 @subroutine(variant="best_code")
 def _best_code(magnitudes, at, k):
-    """Return the least of k > 0 magnitudes from `at` on, and the code for the others."""
+    """Return the least of k > 0 magnitudes from `at` on, and their shortest code."""
     least = np.int64(MOST)
     for i in range(at, at + k):
         least = min(least, np.int64(magnitudes[i]))
@@ -69,37 +70,31 @@ def _best_code(magnitudes, at, k):
 
 @subroutine(variant="width")
 def _width(least):
-    """Return how many bits the largest distance from the least magnitude has."""
+    """Return the bit length of the largest distance from the least magnitude."""
     return 64 - np.int64(leading_zeros(np.uint64(MOST - least)))
 
 
 @kernel("in uint8[], int64, out uint8[], out uint64[]")
 def _write(magnitudes, k, out, state):
-    # out has room for all bits, and the slack that putting needs.
+    # out has room for all bits, and for the slack of `put`.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     for first in range(0, magnitudes.size, k):
         least, code = _best_code(magnitudes, first, k)
         head = np.uint64(least << 3 | code)
         acc, have, at = put(out, at, acc, have, head, np.uint64(HEAD_NBITS))
-        width = code if code < _FIXED else _width(least)
-        low = np.uint64((1 << width) - 1)
         for i in range(first, first + k):
-            distance = np.uint64(np.int64(magnitudes[i]) - least)
-            nbits = np.int64(width)
+            distance = np.int64(magnitudes[i]) - least
             if code < _FIXED:
-                zeros = np.int64(distance) >> code
-                while zeros > _PUT - NBITS:
-                    acc, have, at = put(out, at, acc, have, np.uint64(0), np.uint64(32))
-                    zeros -= 32
-                nbits += zeros + 1
-                distance = (distance & low) | np.uint64(1) << np.uint64(width)
-            acc, have, at = put(out, at, acc, have, distance, np.uint64(nbits))
+                acc, have, at = put_rice(out, at, acc, have, distance, np.int64(code))
+            else:
+                nbits = np.uint64(_width(least))
+                acc, have, at = put(out, at, acc, have, np.uint64(distance), nbits)
     state[0], state[1], state[2] = np.uint64(at), acc, have
 
 
 @kernel("in uint8[], int64, int64, int64, out uint8[]")
 def _read(data, at, end, k, magnitudes):
-    # 0 <= at; bits behind the data are read as 0. magnitudes.size is a multiple of k.
+    # 0 <= at; bits after the data are read as 0. magnitudes.size is a multiple of k.
     for first in range(0, magnitudes.size, k):
         head = np.int64(peek(data, at) >> np.uint64(64 - HEAD_NBITS))
         at += HEAD_NBITS

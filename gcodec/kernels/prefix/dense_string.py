@@ -1,12 +1,11 @@
-"""Strings that have a word for each element, but for those of silent buckets, in parallel.
+"""Strings with a word for each element, except those of silent buckets, in parallel.
 
-Blocks of a seek table are blocks of elements, silent ones too.
+Blocks of a seek table are blocks of elements, silent elements included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,13 +20,13 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
-_SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+_SPARE = 1.01  # factor by which the estimated size of a string is raised
 
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
 
 def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
-    """Return what returns parts of an array, where that is given in its place."""
+    """Return a callable that returns parts of an array; a callable is returned unchanged."""
     array = contents(symbols)
     if isinstance(array, np.ndarray):
         return lambda start, stop, _: array[start:stop]
@@ -38,9 +37,9 @@ def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
 def write(
     code: PrefixCode | TableCode,
     symbols: SymbolsOf | np.ndarray | Drainable,
-    dtype: np.dtype[Any],
+    dtype: np.dtype[np.generic],
     coded: CodedMask,
-    every: int,
+    block_size: int,
     lead: int,
     head: tuple[np.ndarray, int] | None = None,
 ) -> tuple[np.ndarray, int, np.ndarray]:
@@ -50,30 +49,32 @@ def write(
     ----------
     code : PrefixCode or TableCode
     symbols : callable or (n,) array
-        The symbols of all elements, which are released if it is a `Drainable`; or what returns
-        those of a range, where it may use an array of as many for it, and is called on the
+        The symbols of all elements, released if it is a `Drainable`. Or a callable that returns
+        the symbols of a range: it may fill the array that it gets for them, and is called on the
         threads of the pool.
     dtype : dtype
-        Of the symbols.
+        Type of the symbols.
     coded : CodedMask
-        Of a range it is not asked before the symbols of that were.
-    every : int
+        Elements that have a word. The mask of a range is used only after its symbols were
+        requested.
+    block_size : int
         Elements of a block, a power of two up to 2^17.
     lead : int
-        Bytes that are left free before the string.
+        Free bytes before the string.
     head : (ceil(k / 8),) uint8 array and k, optional
-        Bits between these and the string, zeros behind them.
+        Bits between the lead and the words, padded with zeros.
 
     Returns
     -------
     data : uint8 array
+        Lead, head and words.
     nbits : int
-        Of lead, head and string.
+        Bits of `data`.
     offsets : (count + 1,) int64 array
         Bit of the string where each block begins, and where the last ends.
     """
     get = parts_of(symbols)
-    lengths = np.empty(-(-coded.n // every), np.int64)
+    lengths = np.empty(-(-coded.n // block_size), np.int64)
     chunk = coded.chunk(dtype.itemsize > 1)
 
     def task(start: int, stop: int) -> BitString:
@@ -84,21 +85,22 @@ def write(
         for at in range(start, stop, chunk):
             end = min(at + chunk, stop)
             part = get(at, end, room[: end - at])
-            bounds, mask = coded.part(at, end, every)
+            bounds, mask = coded.part(at, end, block_size)
             before = string.nbits
             if at == start:
                 string.reserve((end - at) // 2)
             ends = write_symbols(code, part if mask is None else part[mask], bounds, string)
-            lengths[at // every : -(-end // every)] = ends
-            lengths[at // every + 1 : -(-end // every)] -= ends[:-1]
-            lengths[at // every] -= before
+            own = lengths[at // block_size : -(-end // block_size)]
+            own[:] = ends
+            own[1:] -= ends[:-1]
+            own[0] -= before
             release(symbols, at, end)
             if at == start:
                 used = (string.nbits - before) / 8 / (end - at)
                 string.reserve(int(_SPARE * used * (stop - end)))
         return string
 
-    data, nbits, _ = written(task, coded.n, every)
+    data, nbits, _ = written(task, coded.n, block_size)
     return data, nbits, np.concatenate([[0], np.cumsum(lengths)])
 
 
@@ -109,7 +111,7 @@ def read(
     first: int,
     end: int,
     coded: CodedMask,
-    every: int,
+    block_size: int,
     offsets: np.ndarray | None,
     take: Callable[[int, np.ndarray, np.ndarray], None],
 ) -> np.ndarray:
@@ -122,94 +124,70 @@ def read(
     first, end : int
         Bits where the string begins and ends.
     coded : CodedMask
-    every : int
+        Elements that have a word.
+    block_size : int
         Elements of a block, a power of two.
     offsets : (count + 1,) int64 array, optional
-        Where blocks begin, from `first` on, and where the last ends. Blocks are then read side by
-        side, and must be so.
+        Bits from `first` to the begin of each block and to the end of the last. Blocks are then
+        read in parallel, and the reader verifies the offsets.
     take : callable
-        Gets the first element of a range, its symbols as bytes, and the symbols from WIDE on;
-        called on the threads of the pool, for all ranges in any order.
+        Receives the first element of a range, its symbols as bytes, and the symbols from WIDE on.
+        Called on the threads of the pool, for all ranges in any order.
 
     Returns
     -------
     (count + 1,) int64 array
-        Where blocks begin, and where the last ends, which may be before `end`.
+        Bits from `first` to the begin of each block and to the end of the last, which may lie
+        before `end`.
 
     Raises
     ------
     FormatError
     """
-    read_part = _PartReader(code, data, coded, end, take)
-    chunk = coded.chunk(code.wide or coded.silent is not None)  # symbols are spread by a mask
-    if offsets is not None and every <= chunk:
+    chunk = coded.chunk(code.wide or coded.silent is not None)  # a mask spreads symbols
+
+    def read_range(start: int, stop: int, step: int, starts: np.ndarray, chained: bool) -> None:
+        # Fresh memory for each chunk would cost too much.
+        room = min(chunk, stop - start)
+        symbols, wide = np.empty(room, np.uint8), np.empty(room * code.wide, np.uint64)
+        for at in range(start, stop, chunk):
+            upto = min(at + chunk, stop)
+            bounds, mask = coded.part(at, upto, step)
+            small, large = symbols[: bounds[-1]], wide[: bounds[-1]]
+            marks = starts[(at - start) // step : -(-(upto - start) // step) + 1]
+            read_blocks(code, data, marks, bounds, small, large, end, chained)
+            if mask is not None:
+                small = spread_part(small, mask)
+                large = spread_part(large, mask) if large.size else large
+            take(at, small, large)
+
+    if offsets is not None and block_size <= chunk:
 
         def task(start: int, stop: int) -> None:
-            room = read_part.room(min(chunk, stop - start))
-            for at in range(start, stop, chunk):
-                upto = min(at + chunk, stop)
-                starts = first + offsets[at // every : -(-upto // every) + 1]
-                read_part(at, upto, every, starts, True, *room)
+            starts = first + offsets[start // block_size : -(-stop // block_size) + 1]
+            read_range(start, stop, block_size, starts, True)
 
-        pool.run(task, coded.n, every)
+        pool.run(task, coded.n, block_size)
         return offsets
-    step = min(every, chunk)
+    step = min(block_size, chunk)
     ends = np.empty(-(-coded.n // step) + 1, np.int64)
     ends[0] = first
-    room = read_part.room(min(chunk, coded.n))
-    for at in range(0, coded.n, chunk):
-        upto = min(at + chunk, coded.n)
-        read_part(at, upto, step, ends[at // step : -(-upto // step) + 1], False, *room)
-    found = np.append(ends[: -1 : every // step], ends[-1]) - first
-    if offsets is not None and not np.array_equal(found, offsets):
+    read_range(0, coded.n, step, ends, False)
+    read_offsets = np.append(ends[: -1 : block_size // step], ends[-1]) - first
+    if offsets is not None and not np.array_equal(read_offsets, offsets):
         raise Corrupt("the seek table is wrong: blocks do not end where it says")
-    return found
+    return read_offsets
 
 
 def refuse_short(code: PrefixCode | TableCode, coded: CodedMask, nbits: int) -> None:
-    """Raise `Truncated` if so many bits cannot hold the words."""
+    """Raise `Truncated` if `nbits` bits cannot hold the words."""
     least = coded.words * least_nbits(code)
     if least > nbits:
         raise Truncated(f"the payload has {nbits} bits for words of at least {least}")
 
 
-class _PartReader(NamedTuple):
-    """Reads the symbols of a range of elements, and has them taken."""
-
-    code: PrefixCode | TableCode
-    data: np.ndarray
-    coded: CodedMask
-    end: int
-    take: Callable[[int, np.ndarray, np.ndarray], None]
-
-    def room(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Make room for the symbols of a range: fresh memory for each would cost too much."""
-        wide = count if self.code.wide else 0
-        return np.empty(count, np.uint8), np.empty(wide, np.uint64)
-
-    def __call__(
-        self,
-        at: int,
-        upto: int,
-        every: int,
-        starts: np.ndarray,
-        chained: bool,
-        symbols: np.ndarray,
-        wide: np.ndarray,
-    ) -> None:
-        bounds, mask = self.coded.part(at, upto, every)
-        symbols, wide = symbols[: bounds[-1]], wide[: bounds[-1]]
-        read_blocks(self.code, self.data, starts, bounds, symbols, wide, self.end, chained)
-        if mask is not None:
-            symbols, wide = (
-                spread_part(symbols, mask),
-                spread_part(wide, mask) if wide.size else wide,
-            )
-        self.take(at, symbols, wide)
-
-
-def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Return symbols, of bytes and what is too large for them, as an unsigned type."""
+def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:
+    """Return symbols of bytes, with those from WIDE on from `wide`, as an unsigned type."""
     out = symbols if symbols.dtype == dtype else symbols.astype(dtype)
     if wide.size:
         large = symbols == WIDE

@@ -1,8 +1,8 @@
-"""Positions by Elias and Fano: low bits as they are, and how often the others rise, in unary.
+"""Positions in the Elias–Fano code: low bits verbatim, increases of the high bits in unary.
 
-For k of n positions the low bits are the floor(log2(n / k)) lowest. First come those of all
-positions; then for each position as many zeros as its other bits, as a number, are above those of
-the one before it, or above 0, and a one.
+For k of n positions, the low bits are the floor(log2(n / k)) lowest. A string stores the low bits
+of all positions; then, for each position, as many zeros as its high part exceeds that of the
+preceding position, or 0 for the first, and a one.
 
 Sources: Elias, "Efficient storage and retrieval by content and address of static files", 1974;
 Fano, "On the number of bits required to implement an associative memory", 1971.
@@ -20,19 +20,19 @@ from gcodec.runtime.jit import kernel
 
 
 def low_width(n: int, k: int) -> int:
-    """Return how many low bits each of k of n positions has."""
+    """Return the number of low bits of each of k of n positions."""
     return (n // k).bit_length() - 1
 
 
 def nbits(positions: np.ndarray, n: int) -> int:
-    """Return the bits of the string of (k,) int64 positions, rising and below n."""
+    """Return the length in bits of the string of (k,) int64 positions, rising and below n."""
     k = positions.size
     width = low_width(n, k)
     return k * (width + 1) + (int(positions[-1]) >> width)
 
 
 def write(positions: np.ndarray, n: int, string: BitString) -> None:
-    """Put positions at the end of a string."""
+    """Append positions to a string; see `nbits`."""
     k = positions.size
     width = low_width(n, k)
     write_fields(positions, width, string)
@@ -42,10 +42,10 @@ def write(positions: np.ndarray, n: int, string: BitString) -> None:
     string.extend(ones, size)
 
 
-def offsets(positions: np.ndarray, n: int, every: int) -> np.ndarray:
-    """Bits before each block of `every` positions, of those behind the low bits, and of all."""
+def offsets(positions: np.ndarray, n: int, block_size: int) -> np.ndarray:
+    """Return the bits from the end of the low bits to each block of positions, and to the end."""
     k = positions.size
-    counts = np.append(np.arange(0, k, every), k)
+    counts = np.append(np.arange(0, k, block_size), k)
     before = positions[counts - 1] >> low_width(n, k)
     before[0] = 0
     return np.asarray(before + counts)
@@ -65,39 +65,39 @@ def read_blocks(
     n: int,
     low: int,
     width: int,
-    every: int,
-    known: bool,
+    block_size: int,
+    chained: bool,
     starts: np.ndarray,
     lasts: np.ndarray,
     positions: np.ndarray,
 ) -> None:
-    """Read blocks of `every` positions; see `gap_rice.read_blocks`.
+    """Read blocks of positions; see `gap_rice.read_blocks`.
 
     Parameters
     ----------
     low : int
-        The bit where the low bits of the first position are.
+        Bit where the low bits of the first position begin.
     width : int
-        How many each has.
+        Number of low bits of each position.
     """
     lows = read_fields(data, low, width, positions.size)
-    _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions)
+    _read_upper(data, end, n, width, block_size, chained, lows, starts, lasts, positions)
 
 
 @kernel(
     "in uint8[], int64, int64, int64, int64, boolean, in int64[], out int64[], out int64[], "
     "out int64[]"
 )
-def _read_upper(data, end, n, width, every, known, lows, starts, lasts, positions):
+def _read_upper(data, end, n, width, block_size, chained, lows, starts, lasts, positions):
     # lows.size == positions.size
     blocks = starts.size - 1
     most = n >> width
     for b in range(blocks):
         at, last = starts[b], lasts[b] - 1
         high = last >> width if last >= 0 else np.int64(0)
-        i, stop = b * every, min((b + 1) * every, positions.size)
+        i, stop = b * block_size, min((b + 1) * block_size, positions.size)
         while i < stop:
-            word = peek(data, at)  # zeros behind the data: `most` tells when they are too many
+            word = peek(data, at)  # zeros after the data; `most` bounds their number
             used = 0
             while word and i < stop:
                 zeros = np.int64(leading_zeros(word))
@@ -114,14 +114,14 @@ def _read_upper(data, end, n, width, every, known, lows, starts, lasts, position
             if i < stop:
                 high += 64 - used
                 used = 64
-                if high > most:  # so nothing passes 63 bits; some zeros may be behind the end
+                if high > most:  # so nothing passes 63 bits; zeros may lie after the end
                     starts[blocks] = TRUNCATED if at + used > end else CORRUPT
                     return
             at += used
         if at > end:
             starts[blocks] = TRUNCATED
             return
-        if known:
+        if chained:
             if at != starts[b + 1] or last + 1 != lasts[b + 1]:
                 starts[blocks] = CORRUPT
                 return

@@ -1,10 +1,10 @@
-"""Positions as gaps in Rice words, whose parameter follows the gaps: one for each 32 of them.
+"""Positions as gaps in Rice words with adaptive parameters: one for each block of 32 gaps.
 
-Of rising positions, a gap is how many lie between one and the one before it, or the start. A word
-of the parameter r is gap >> r zeros, a one, and the r low bits of the gap. Before the words of a
-block of 32 stands its parameter: in 6 bits where a group of 4096 begins, so that reading can begin
-there; else by its difference d to that of the block before, as 2d − 1 zeros and a one where d > 0,
-as −2d zeros and a one where not.
+A gap is the number of positions skipped since the preceding position, or since the start. The word
+of a gap for the parameter r is gap >> r zeros, a one, and the r low bits of the gap. A block of 32
+words begins with its parameter. At the begin of a group of 4096, where reading can start, the
+parameter has 6 bits; elsewhere it is coded by its difference d from that of the preceding block,
+as 2d − 1 zeros and a one if d > 0, otherwise as −2d zeros and a one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from gcodec.runtime.jit import inline, kernel, subroutine
 LOG2_GROUP = 12
 _GROUP = 1 << LOG2_GROUP
 BLOCK = 32
-_FIRST_NBITS = 6  # of a parameter
-_MOST_RICE = 61  # no gap below 2^62 needs more
+_FIRST_NBITS = 6  # bits of the parameter that begins a group
+_MOST_RICE = 61  # largest parameter: gaps are below 2^62
 MOST_HEADER_NBITS = 2 * _MOST_RICE + 1
-_PUT = 56  # bits that are put at once
+_PUT = 56  # most bits of one `put`
 
 
 def plan(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the parameters.
+    """Choose the Rice parameters.
 
     Parameters
     ----------
     positions : (k,) int64 array
-        Rising.
+        Rising positions.
 
     Returns
     -------
     parameters : (ceil(k / 32),) uint8 array
+        Parameter of each block.
     offsets : (ceil(k / 4096) + 1,) int64 array
         Bit where each group begins, and where the last ends.
     """
@@ -55,7 +56,7 @@ def plan(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(positions: np.ndarray, parameters: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Write the string that was planned: a (ceil(nbits / 8),) uint8 array."""
+    """Return the string that `plan` chose as a (ceil(nbits / 8),) uint8 array."""
 
     def task(start: int, stop: int) -> BitString:
         nbits = int(offsets[-(-stop // _GROUP)] - offsets[start // _GROUP])
@@ -71,7 +72,7 @@ def write(positions: np.ndarray, parameters: np.ndarray, offsets: np.ndarray) ->
 
 @inline
 def _header_nbits(rice, last):
-    """Return the bits of a parameter, last < 0 at the begin of a group."""
+    """Return the bits of a parameter after the parameter `last`, < 0 at the begin of a group."""
     if last < 0:
         return _FIRST_NBITS
     return 2 * (rice - last) if rice > last else 2 * (last - rice) + 1
@@ -79,18 +80,18 @@ def _header_nbits(rice, last):
 
 @kernel("in int64[], int64, out uint8[], out int64[]")
 def _choose_parameters(positions, before, parameters, nbits):
-    # parameters and nbits have one for each block and group of the positions.
+    # `parameters` has an element for each block of the positions, `nbits` one for each group.
     total = 0
     last = -1
     for b in range(parameters.size):
         part = positions[b * BLOCK : min((b + 1) * BLOCK, positions.size)]
         if b * BLOCK % _GROUP == 0:
             last, total = -1, 0
-        # About where the mean gap is 1.44 times 2^r the words are shortest.
+        # Words are shortest where the mean gap is about 1.44 times 2^r.
         mean = np.uint64((part[part.size - 1] - before - part.size) // part.size)
         middle = 63 - np.int64(leading_zeros(np.uint64(mean - (mean >> np.uint64(2)) + 1)))
         first = min(max(middle - 1, 0), _MOST_RICE - 2)
-        # Unsigned, since vectors of 64 bits have no other shift.
+        # Unsigned, since vectors of 64-bit lanes have only logical shifts.
         right = np.uint64(first)
         quotient = np.uint64(part[0] - before - 1) >> right
         sums, halves, quarters = quotient, quotient >> np.uint64(1), quotient >> np.uint64(2)
@@ -99,14 +100,14 @@ def _choose_parameters(positions, before, parameters, nbits):
             sums += quotient
             halves += quotient >> np.uint64(1)
             quarters += quotient >> np.uint64(2)
-        one, two, three = np.int64(sums), np.int64(halves), np.int64(quarters)
         before = part[part.size - 1]
         best = first
-        least = one + _header_nbits(first, last)
-        if two + part.size + _header_nbits(first + 1, last) < least:
-            best, least = first + 1, two + part.size + _header_nbits(first + 1, last)
-        if three + 2 * part.size + _header_nbits(first + 2, last) < least:
-            best, least = first + 2, three + 2 * part.size + _header_nbits(first + 2, last)
+        least = np.int64(sums) + _header_nbits(first, last)
+        for k in range(1, 3):
+            quotients = halves if k == 1 else quarters
+            length = np.int64(quotients) + k * part.size + _header_nbits(first + k, last)
+            if length < least:
+                best, least = first + k, length
         parameters[b] = np.uint8(best)
         last = best
         total += least + part.size * (first + 1)
@@ -123,7 +124,7 @@ def _put_zeros(out, at, acc, have, count):
 
 @subroutine(variant="gap")
 def _put_word(out, at, acc, have, word, nbits, rice):
-    """Put a word of any length, given without its zeros."""
+    """Put a word of any length; `word` lacks its leading zeros."""
     if nbits > np.uint64(_PUT):
         acc, have, at = _put_zeros(out, at, acc, have, np.int64(nbits) - rice - 1)
         nbits = np.uint64(rice + 1)
@@ -137,7 +138,7 @@ def _put_word(out, at, acc, have, word, nbits, rice):
 
 @kernel("in int64[], int64, in uint8[], out uint64[], out uint64[], out uint8[], out uint64[]")
 def _write_gaps(positions, before, parameters, words, lengths, out, state):
-    # out has room for all bits, and the slack that putting needs.
+    # out has room for all bits, and for the slack of `put`.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     last = -1
     for b in range(parameters.size):
@@ -161,12 +162,12 @@ def _write_gaps(positions, before, parameters, words, lengths, out, state):
         before = part[part.size - 1]
         i = 0
         while i + 4 <= part.size:  # four words at once
-            behind = lengths[i + 2] + lengths[i + 3]
-            together = lengths[i] + lengths[i + 1] + behind
+            lower_nbits = lengths[i + 2] + lengths[i + 3]
+            together = lengths[i] + lengths[i + 1] + lower_nbits
             if together <= np.uint64(_PUT):
                 upper = words[i] << lengths[i + 1] | words[i + 1]
                 lower = words[i + 2] << lengths[i + 3] | words[i + 3]
-                word = upper << behind | lower
+                word = upper << lower_nbits | lower
                 acc, have, at = put(out, at, acc, have, word, together)
             else:
                 for j in range(i, i + 4):
@@ -179,24 +180,24 @@ def _write_gaps(positions, before, parameters, words, lengths, out, state):
 
 @inline
 def _zeros(data, at, end, most):
-    """Count zeros before a one: (zeros, bit behind the one), or (.., TRUNCATED or CORRUPT)."""
+    """Count zeros before a one: (zeros, bit after the one), or (0, TRUNCATED or CORRUPT)."""
     count = 0
     while True:
         if at >= end:
             return np.int64(0), np.int64(TRUNCATED)
-        word = peek(data, at)  # zeros behind the data
-        found = np.int64(leading_zeros(word))
-        count += found
-        at += found
-        if count > most:  # of which some may be behind the end
+        word = peek(data, at)  # zeros after the data
+        leading = np.int64(leading_zeros(word))
+        count += leading
+        at += leading
+        if count > most:  # zeros of which the last may lie after the end
             return np.int64(0), np.int64(TRUNCATED if at >= end else CORRUPT)
-        if found < 64:
+        if leading < 64:
             return count, at + 1
 
 
 @inline
 def _low(word, zeros, rice):
-    """Return the `rice` bits behind as many zeros and a one, of all those of a word."""
+    """Return the `rice` bits of `word` that follow its leading zeros and a one."""
     return (word << np.uint64(zeros) << np.uint64(1)) >> np.uint64(63 - rice) >> np.uint64(1)
 
 
@@ -204,8 +205,8 @@ def read_blocks(
     data: np.ndarray,
     end: int,
     n: int,
-    every: int,
-    known: bool,
+    block_size: int,
+    chained: bool,
     starts: np.ndarray,
     lasts: np.ndarray,
     positions: np.ndarray,
@@ -216,30 +217,30 @@ def read_blocks(
     ----------
     data : uint8 array
     end : int
-        The bit where the string ends.
+        Bit where the string ends.
     n : int
-        Elements, up to 2^62.
-    every : int
-        Positions of a block, but for the last: a multiple of a group.
-    known : bool
-        Whether blocks are known to begin where `starts` and `lasts` say, and must.
+        Number of elements, up to 2^62; positions are below it.
+    block_size : int
+        Positions of each block but the last, a multiple of a group.
+    chained : bool
+        Whether `starts` and `lasts` are set; each block must then end where the next one begins.
     starts, lasts : (count + 1,) int64 array
-        The bit where each block begins and the last ends, and the position, from 1 on, before
-        each and of the last. If not known, those behind the first become what is found.
-        starts[-1] becomes TRUNCATED or CORRUPT where something is wrong.
+        Bit where each block begins and the last ends; position, counted from 1, before each block
+        and of the last element. If not `chained`, only the first of both is set, and the reader
+        writes the others. On an error, starts[-1] becomes TRUNCATED or CORRUPT.
     positions : int64 array
-        Those that are read.
+        Receives the positions.
     """
-    _read_gaps(data, end, n, every, known, starts, lasts, positions)
+    _read_gaps(data, end, n, block_size, chained, starts, lasts, positions)
 
 
 @kernel("in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]")
-def _read_gaps(data, end, n, every, known, starts, lasts, positions):
+def _read_gaps(data, end, n, block_size, chained, starts, lasts, positions):
     blocks = starts.size - 1
     for b in range(blocks):
         at, last = starts[b], np.uint64(lasts[b])
         rice = np.int64(0)
-        i, stop = b * every, min((b + 1) * every, positions.size)
+        i, stop = b * block_size, min((b + 1) * block_size, positions.size)
         while i < stop:
             if i % _GROUP == 0:
                 rice = np.int64(peek(data, at) >> np.uint64(64 - _FIRST_NBITS))
@@ -264,12 +265,12 @@ def _read_gaps(data, end, n, every, known, starts, lasts, positions):
                     positions[i] = np.int64(last)
                     last += np.uint64(1)
                     i += 1
-                    # Another word of the same 64 bits, if it is all there.
+                    # Another word of the same 64 bits, if they contain all of it.
                     word = word << np.uint64(used - 1) << np.uint64(1)
-                    more = np.int64(leading_zeros(word))
-                    if i < upto and used + more + rice + 1 <= 64:
-                        at += more + rice + 1
-                        last += (np.uint64(more) << np.uint64(rice)) + _low(word, more, rice)
+                    zeros = np.int64(leading_zeros(word))
+                    if i < upto and used + zeros + rice + 1 <= 64:
+                        at += zeros + rice + 1
+                        last += (np.uint64(zeros) << np.uint64(rice)) + _low(word, zeros, rice)
                         positions[i] = np.int64(last)
                         last += np.uint64(1)
                         i += 1
@@ -285,11 +286,11 @@ def _read_gaps(data, end, n, every, known, starts, lasts, positions):
                     positions[i] = np.int64(last)
                     last += np.uint64(1)
                     i += 1
-                # No zeros pass n >> rice, or 2 where rice is 61: nothing here passes 64 bits.
+                # Zeros are at most n >> rice, or 2 if rice is 61, so nothing passes 64 bits.
                 if last > np.uint64(n) or at > end:
                     starts[blocks] = TRUNCATED if at > end else CORRUPT
                     return
-        if known:
+        if chained:
             if at != starts[b + 1] or np.int64(last) != lasts[b + 1]:
                 starts[blocks] = CORRUPT
                 return

@@ -1,7 +1,7 @@
-"""The codes of levels and their signs, as QSGD's authors define them and others, and the shortest.
+"""Codes of levels and their signs, QSGD's own among them, and the choice of the shortest.
 
-A symbol is twice the level, plus 1 where it is negative. A dense form has a word for each element;
-a sparse one a unit for each level that is not 0: how far it lies behind the one before, and it.
+A symbol is twice the level, plus 1 if the value is negative. The dense form has a word for each
+element; the sparse form has a run–level pair for each nonzero level.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gcodec.kernels.prefix.run_level import RunLevelCode
 from gcodec.kernels.prefix.tally import Tally, best_rice, tally
 
 MOST_RICE = 47
-_FARTHEST = 2**63 - 1  # gap
+_FARTHEST = 2**63 - 1  # largest gap
 
 
 class Plan(NamedTuple):
-    """How the levels of a tensor are written.
+    """Form and code of the levels of a tensor.
 
     Attributes
     ----------
     form : "dense" or "sparse"
     code : "omega", "rice" or "packed"
     scalars : dict of str to int
-        The Rice parameters: ``rice`` of the levels, ``rice_gap`` of the gaps.
+        Rice parameters: ``rice`` for the levels, ``rice_gap`` for the gaps.
     nbits : int
-        Bits of the string; 0 where there was nothing to choose.
+        Bits of the string; 0 if there was nothing to choose.
     """
 
     form: str
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
 
 def word_code(code: str, s: int, scalars: Mapping[str, int]) -> PrefixCode:
-    """Return the words of a dense form, of levels up to s."""
+    """Return the code of the symbols in a dense form, for levels up to s."""
     top = 2 * s + 1
     if code == "omega":
         return PrefixCode(OMEGA, 0, 1, "signed", 1, top)
@@ -51,7 +51,7 @@ def word_code(code: str, s: int, scalars: Mapping[str, int]) -> PrefixCode:
 
 
 def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> RunLevelCode:
-    """Return the units of a sparse form, of levels up to s."""
+    """Return the code of the run–level pairs in a sparse form, for levels up to s."""
     top = 2 * s + 1
     if code == "omega":
         gap = PrefixCode(OMEGA, 0, 1, top=_FARTHEST)
@@ -61,30 +61,30 @@ def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> RunLevelCode:
 
 
 def pairs(form: str, code: str) -> list[tuple[str, str]]:
-    """Return the forms and codes among which there is a choice, where either may be "auto"."""
+    """Return all combinations of a form and a code, either of which may be "auto"."""
     forms = ("dense", "sparse") if form == "auto" else (form,)
     codes = ("omega", "rice", "packed") if code == "auto" else (code,)
     return [(f, c) for c in codes for f in forms if (f, c) != ("sparse", "packed")]
 
 
 def plan(symbols: np.ndarray, s: int, coded: CodedMask, form: str, code: str) -> Plan:
-    """Return the plan of the shortest string, by exact length; the first of equals.
+    """Return the plan of the shortest string by exact length; of equals, the first.
 
     Parameters
     ----------
     symbols : (n,) unsigned array
     s : int
-        The largest level.
+        Largest level.
     coded : CodedMask
-        Which elements have a word in a dense form; all others are 0.
+        Elements that have a word in the dense form; all others are 0.
     form, code : str
-        Those to take; "auto" for any. The code packed is dense only.
+        Form and code to use; "auto" for any. The code "packed" has a dense form only.
     """
-    every = pairs(form, code)
-    if len(every) == 1 and code != "rice":  # nothing to choose
-        return Plan(*every[0], {}, 0)
-    counts = tally(symbols)
-    plans = [_plan(*pair, s, symbols, counts, symbols.size - coded.words) for pair in every]
+    candidates = pairs(form, code)
+    if len(candidates) == 1 and code != "rice":
+        return Plan(*candidates[0], {}, 0)
+    counts, silent = tally(symbols), symbols.size - coded.words
+    plans = [_plan(form, code, s, symbols, counts, silent) for form, code in candidates]
     return min(plans, key=lambda plan: plan.nbits)
 
 
@@ -102,13 +102,13 @@ def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, sile
         return Plan(form, code, {"rice": k}, nbits)
     k, nbits = best_rice(symbols, "levels", counts)
     k_gap, gaps_nbits = best_rice(symbols, "gaps", counts)
-    return Plan(form, code, {"rice": k, "rice_gap": k_gap}, counts.sent + nbits + gaps_nbits)
+    return Plan(form, code, {"rice": k, "rice_gap": k_gap}, counts.nonzero + nbits + gaps_nbits)
 
 
 def longest_nbits(form: str, code: str, s: int) -> int:
-    """Return the most bits that each element of a string takes, of levels up to s."""
+    """Return an upper bound for the bits per element of a string, for levels up to s."""
     width = (2 * s).bit_length()
-    if form == "sparse":  # one level behind another takes most for each element
+    if form == "sparse":  # the worst case has no zeros
         longest = {"omega": 2 + _omega_nbits(s), "rice": 2 + width}
     else:
         longest = {"omega": 1 + _omega_nbits(s + 1), "rice": 1 + width, "packed": width}
@@ -116,7 +116,7 @@ def longest_nbits(form: str, code: str, s: int) -> int:
 
 
 def _omega_nbits(value: int) -> int:
-    """Return the bits of an omega word."""
+    """Return the number of bits of an omega word."""
     nbits = 1
     while value > 1:
         nbits += value.bit_length()
@@ -124,4 +124,4 @@ def _omega_nbits(value: int) -> int:
     return nbits
 
 
-_OMEGA = np.array([_omega_nbits(1 << k) for k in range(64)])  # by the bits of the value, less 1
+_OMEGA = np.array([_omega_nbits(1 << k) for k in range(64)])  # by bit length less 1

@@ -1,4 +1,4 @@
-"""Lengths of the words of an optimal prefix code none of which is too long."""
+"""Word lengths of an optimal prefix code with a length limit."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from gcodec.runtime.jit import kernel, subroutine
 
 
 def package_merge(counts: np.ndarray, limit: int) -> np.ndarray:
-    """Make lengths by package-merge.
+    """Return word lengths by the package-merge algorithm.
 
-    A list begins empty. `limit` times, it becomes the coins, one of each symbol, and the packages
-    of each two in it that follow each other, sorted by count: of equal ones, coins come first,
-    then lower symbols, then earlier packages. A symbol's length is how many of its coins are in
-    the first 2·n − 2 of the last list, packages opened up.
+    A list begins empty. Each of `limit` passes replaces it by the coins, one for each symbol, and
+    the packages, one for each two consecutive elements of the old list, sorted by count: of equal
+    counts, coins come first, then lower symbols, then earlier packages. The length of a
+    symbol is the number of its coins in the first 2·n − 2 elements of the last list, after its
+    packages are opened.
 
     Parameters
     ----------
     counts : (n,) uint64 array
-        At least 2, below 2^63, and not falling.
+        Counts of at least 2 symbols, below 2^63 and not falling.
     limit : int
-        With n <= 2**limit.
+        Largest word length; n <= 2**limit.
 
     Returns
     -------
     (n,) uint8 array
+        Word length of each symbol.
     """
     size = 2 * counts.size
     low, high = np.empty(2 * size, np.uint64), np.empty(2 * size, np.uint64)
@@ -35,13 +37,13 @@ def package_merge(counts: np.ndarray, limit: int) -> np.ndarray:
 
 @subroutine(variant="")
 def merge(counts, limit, low, high, coins, lengths):
-    """Add to lengths, which are zeros; for the others see `package_merge`."""
-    # With size = 2 * counts.size: of the numbers high·2^64 + low there are two lists of `size`
-    # elements, of which a level reads one and writes the other; of flags whether an element is a
-    # coin, a list for each level. Places in a list are below `most`.
+    """Add the word lengths to `lengths`, which must be zeros; see `package_merge`."""
+    # With size = 2 * counts.size: `high` and `low` hold two lists of `size` counts high·2^64+low.
+    # A level reads one list and writes the other. `coins` holds a list of flags for each level:
+    # whether an element is a coin. Places in a list are below `most`.
     size = 2 * counts.size
     most = size - 2
-    have, source = 0, 0  # elements of the list that is read, and where it begins
+    have, source = 0, 0  # length and begin of the list that is read
     for level in range(limit):
         target = size - source
         packages, coin, package, place = have // 2, 0, 0, 0
@@ -65,12 +67,12 @@ def merge(counts, limit, low, high, coins, lengths):
         have, source = place, target
     wanted = most
     for level in range(limit - 1, -1, -1):
-        found = 0
+        used = 0
         for place in range(wanted):
-            found += coins[level * size + place]
-        for coin in range(found):  # the first coins of a list are those of the first symbols
+            used += coins[level * size + place]
+        for coin in range(used):  # coins are in the order of symbols
             lengths[coin] += 1
-        wanted = 2 * (wanted - found)
+        wanted = 2 * (wanted - used)
 
 
 @kernel("in uint64[], int64, out uint64[], out uint64[], out uint8[], out uint8[]")

@@ -1,4 +1,4 @@
-"""Arrays of integers as strings of prefix words, and back."""
+"""Arrays of integers as strings of prefix words."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, kernel
 
-_CHUNK = 1 << 18  # values whose bytes stay in the second cache
+_CHUNK = 1 << 18  # values whose bytes stay in the second-level cache
 
 
 def lengths(code: PrefixCode, values: np.ndarray) -> np.ndarray:
-    """Bits of the words of (n,) uint64 values; 2**64 − 1 where they are more."""
+    """Return the word lengths of (n,) uint64 values in bits; at most 2**64 − 1."""
     out = np.empty(values.size, np.uint64)
     loop, parameter = _measurer(code.rule), np.uint64(code.parameter)
     pool.run(lambda start, stop: loop(values[start:stop], parameter, out[start:stop]), out.size)
@@ -26,11 +26,9 @@ def lengths(code: PrefixCode, values: np.ndarray) -> np.ndarray:
 
 
 def write(
-    code: PrefixCode | TableCode,
-    values: np.ndarray,
-    head: tuple[np.ndarray, int] | None = None,
+    code: PrefixCode | TableCode, values: np.ndarray, head: tuple[np.ndarray, int] | None = None
 ) -> tuple[np.ndarray, int]:
-    """Write the words of (n,) unsigned values, behind a head as `dense_string.write` gets it.
+    """Write the words of (n,) unsigned values, after an optional head; see `dense_string.write`.
 
     Returns
     -------
@@ -54,13 +52,13 @@ def write(
 def read(
     code: PrefixCode | TableCode, data: np.ndarray, nbits: int, count: int, start: int = 0
 ) -> tuple[np.ndarray, int]:
-    """Read the words of values from bit `start` on, of a uint8 array that ends at bit `nbits`.
+    """Read `count` words from bit `start` on of a string that ends at bit `nbits`.
 
     Returns
     -------
     values : (count,) uint64 array
     end : int
-        The bit behind the last word.
+        Bit after the last word.
 
     Raises
     ------

@@ -1,21 +1,19 @@
-// The reader of prefix codes: up to six symbols with one look at the next twelve bits. Each thread
-// reads a block of symbols, from where the seek table says that it begins; or one thread all of
-// them, where there is no table.
+// The reader of prefix codes: up to six symbols by one lookup of the next twelve bits. Each thread reads
+// a block of symbols from its offset in the seek table; without a table, one thread reads all blocks.
 #include "kernels/prefix/codewords.cuh"
 
 static const int WINDOW = 12;
 static const int RUNS = 1 << WINDOW;
-static const i64 LEFT = 64;  // a status is 64 times the bit, plus 1, 2 or 3 for what is wrong
+static const i64 LEFT = 64;  // a status is 64 times the bit, plus the number 1, 2 or 3 of an error
 
-// Where symbols of one, two or four bytes go, one behind the other: bytes are collected to words of
-// eight.
+// Output of consecutive symbols of one, two or four bytes; bytes are collected in words of eight.
 struct Sink {
     u8* out;
     int width;
-    i64 place;     // of the first that is held
-    u64 held;      // bytes, the first lowest; none where symbols are wider
-    int count;     // of these, below 8
-    bool aligned;  // whether words of eight may be written
+    i64 place;     // of the first held symbol
+    u64 held;      // bytes, the first lowest; unused for wider symbols
+    int count;     // of held bytes, below 8
+    bool aligned;  // whether words of eight bytes may be written
 
     __device__ __forceinline__ Sink(u8* array, int nbytes, i64 first)
         : out(array), width(nbytes), place(first), held(0), count(0),
@@ -29,27 +27,27 @@ struct Sink {
         if (width == 2) ((u16*)out)[place++] = (u16)symbol;
         else ((u32*)out)[place++] = (u32)symbol;
     }
-    // Up to 8 symbols, 0 behind them.
-    __device__ __forceinline__ void put_bytes(u64 symbols, int some) {
+    // Up to 8 symbols, with zeros after them.
+    __device__ __forceinline__ void put_bytes(u64 symbols, int size) {
         if (width > 1) {
-            for (int k = 0; k < some; ++k) put_wide(symbols >> 8 * k & 255);
+            for (int k = 0; k < size; ++k) put_wide(symbols >> 8 * k & 255);
             return;
         }
         held |= symbols << 8 * count;
-        count += some;
+        count += size;
         if (count < 8) return;
         count -= 8;
         flush(8);
         place += 8;
-        held = count ? symbols >> 8 * (some - count) : 0;
+        held = count ? symbols >> 8 * (size - count) : 0;
     }
-    __device__ __forceinline__ void flush(int some) {
-        if (some == 8 && aligned) {
+    __device__ __forceinline__ void flush(int size) {
+        if (size == 8 && aligned) {
             *(u64*)(out + place) = held;
             return;
         }
 #pragma unroll 1
-        for (int k = 0; k < some; ++k) out[place + k] = (u8)(held >> 8 * k);
+        for (int k = 0; k < size; ++k) out[place + k] = (u8)(held >> 8 * k);
     }
     __device__ __forceinline__ void finish() { flush(count); }
 };
@@ -63,8 +61,8 @@ struct String {
     Code code;
 };
 
-// Read `count` symbols; return the next bit, or what is wrong, and then where.
-__device__ __forceinline__ i64 read_some(
+// Reads `count` symbols; returns the next bit, or an error, whose bit `wrong` receives.
+__device__ __forceinline__ i64 read_symbols(
     const String& from, BitReader& bits, i64 count, Sink& out, i64* wrong
 ) {
     while (count > 0) {
@@ -72,18 +70,18 @@ __device__ __forceinline__ i64 read_some(
         i64 at = bits.at();
         if (at + WINDOW <= from.end) {
             u64 entry = from.runs[bits.window >> (64 - WINDOW)];
-            int some = (int)(entry >> 56);
-            if (some && some <= count) {
-                out.put_bytes(entry & 0xFFFFFFFFFFFFull, some);
+            int size = (int)(entry >> 56);
+            if (size && size <= count) {
+                out.put_bytes(entry & 0xFFFFFFFFFFFFull, size);
                 bits.skip((int)(entry >> 48 & 255));
-                count -= some;
+                count -= size;
                 continue;
             }
         }
-        u32 found = from.singles[bits.window >> (64 - WINDOW)];
-        int nbits = (int)(found & 63);
-        if (found && at + nbits <= from.end) {
-            out.put(found >> 6);
+        u32 single = from.singles[bits.window >> (64 - WINDOW)];
+        int nbits = (int)(single & 63);
+        if (single && at + nbits <= from.end) {
+            out.put(single >> 6);
             bits.skip(nbits);
         } else {
             u64 symbol = 0;
@@ -100,7 +98,7 @@ __device__ __forceinline__ i64 read_some(
     return bits.at();
 }
 
-// Elements `i` to `stop`; those of silent buckets are 0, and have no word.
+// Reads elements `i` to `stop`; those of silent buckets are 0 and have no word.
 __device__ __forceinline__ i64 read_block(
     const String& from, i64 at, i64 i, i64 stop, const u8* silent, i64 bucket, Sink sink,
     i64* wrong
@@ -117,7 +115,7 @@ __device__ __forceinline__ i64 read_block(
                 continue;
             }
         }
-        at = read_some(from, bits, upto - i, sink, wrong);
+        at = read_symbols(from, bits, upto - i, sink, wrong);
         if (at < 0) return at;
         i = upto;
     }
@@ -125,11 +123,12 @@ __device__ __forceinline__ i64 read_block(
     return at;
 }
 
-// `starts` tells the bit of each block of `every` elements, and where the last ends. It is known
-// and checked if `chained`; else only the first is, and one thread finds the others. No bucket is
-// silent where these have no elements. `out` has room for n symbols of `width` bytes.
+// `starts` holds the bit, counted from `first`, of each block of `block_size` elements and of the end.
+// If `chained`, the kernel verifies it; otherwise only its first element is set, and one thread writes
+// the others. A bucket size of 0 means that no bucket is silent. `out` has room for n symbols of `width`
+// bytes.
 extern "C" __global__ void __launch_bounds__(128, 6) read_words(
-    const u8* data, i64 nbytes, i64 end, i64* starts, i64 first, i64 n, i64 every, i32 chained,
+    const u8* data, i64 nbytes, i64 end, i64* starts, i64 first, i64 n, i64 block_size, i32 chained,
     const u8* silent, i64 bucket, const u64* runs, const u32* singles, i32 rule, i32 mapping,
     u64 shift, u64 parameter, u64 top, i32 width, u8* out, i64* status
 ) {
@@ -137,16 +136,16 @@ extern "C" __global__ void __launch_bounds__(128, 6) read_words(
     for (int k = threadIdx.x; k < RUNS; k += blockDim.x) table[k] = runs[k];
     __syncthreads();
     String from = {data, nbytes, end, table, singles, {rule, mapping, shift, parameter, top}};
-    i64 blocks = (n + every - 1) / every, wrong = 0;
+    i64 blocks = (n + block_size - 1) / block_size, wrong = 0;
     i64 b = chained ? GCODEC_FIRST : 0, last = chained ? b + 1 : blocks;
     if (b >= blocks || (!chained && GCODEC_FIRST != 0)) return;
     i64 at = first + starts[b];
     for (; b < last; ++b) {  // below blocks
-        i64 stop = (b + 1) * every < n ? (b + 1) * every : n, begin = at;
-        Sink sink(out, width, b * every);
+        i64 stop = (b + 1) * block_size < n ? (b + 1) * block_size : n, begin = at;
+        Sink sink(out, width, b * block_size);
         at = at < 0 || at > end
             ? BROKEN
-            : read_block(from, at, b * every, stop, silent, bucket, sink, &wrong);
+            : read_block(from, at, b * block_size, stop, silent, bucket, sink, &wrong);
         if (at >= 0 && chained && at != first + starts[b + 1]) at = BROKEN;
         if (at == BROKEN) wrong = begin < 0 ? 0 : begin;
         if (at < 0) {

@@ -1,7 +1,8 @@
-"""The reader of prefix codes: up to six symbols with one look at the next bits.
+"""The reader of prefix codes: up to six symbols by one table lookup.
 
-A string is read in blocks of equal counts of symbols. Where a block begins each is known, several
-are read at once, so that a processor need not wait for one symbol to know where the next begins.
+A string is read in blocks of equal numbers of symbols. If the begin of each block is stored,
+several blocks are read in turn, so that the processor does not wait for one symbol to locate the
+next.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.numeric.words import load_word, peek, store_word, swapped
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.prefix.look_ahead import (
     AT,
@@ -24,19 +26,23 @@ from gcodec.kernels.prefix.look_ahead import (
     looking,
     state,
 )
-from gcodec.kernels.prefix.prefix_group import between_looks
 from gcodec.kernels.prefix.prefix_table import (
     DENSE_KINDS,
+    WIDE,
     WINDOW,
     Kind,
     PrefixCode,
+    name_of,
     read_runs,
     read_singles,
+    reading,
 )
 from gcodec.kernels.prefix.table_code import LOOKS, TABLE, Look, TableCode
-from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 
 BROKEN = -3  # a block does not end where the next begins
+
+_SINGLE = np.uint64(64 - WINDOW)
 
 
 def read_blocks(
@@ -49,33 +55,33 @@ def read_blocks(
     end: int,
     chained: bool,
 ) -> None:
-    """Read a part of a string, on the calling thread.
+    """Read a part of a string on the calling thread.
 
     Parameters
     ----------
     code : PrefixCode or TableCode
     data : uint8 array
     starts : (count + 1,) int64 array
-        Bit where each block begins, and where the last ends. Of those, only the first is looked
-        at, and the others written, unless `chained`.
+        Bit where each block begins, and where the last ends. Unless `chained`, only the first is
+        used, and the reader writes the others.
     bounds : (count,) int64 array
         Ends of the blocks of symbols, not falling; the last is n.
     symbols : (n,) uint8 array
-        Where they are written; WIDE for those that are too large.
+        Receives the symbols; WIDE for symbols that are too large.
     wide : (n,) uint64 array
-        Where those are written; of no elements, if the code has none.
+        Receives these large symbols; of no elements if the code has none.
     end : int
         Bit where the string ends.
     chained : bool
-        Whether it is known where blocks begin, and each must end where the next begins.
+        Whether `starts` is complete, so that each block must end where the next one begins.
 
     Raises
     ------
     FormatError
     """
     status = np.zeros(2, np.int64)
-    loop, *fixed = _prepared(code)
-    loop(data, starts, bounds, chained, end, *fixed, state(), symbols, wide, status)
+    loop, *constants = _prepared(code)
+    loop(data, starts, bounds, chained, end, *constants, state(), symbols, wide, status)
     check(status, chained)
 
 
@@ -88,14 +94,116 @@ def _prepared(code: PrefixCode | TableCode) -> tuple[Any, ...]:
 
 
 def check(status: np.ndarray, chained: bool) -> None:
-    """Raise what a kernel says of a string; blocks that are said to begin somewhere may not."""
-    found, at = int(status[0]), int(status[1])
-    if found < 0 and chained:
+    """Raise the error that a kernel reported by a number below 0 and a bit of the string."""
+    error, at = int(status[0]), int(status[1])
+    if error < 0 and chained:
         raise Corrupt(f"the seek table or the payload is wrong: no block holds bit {at}")
-    if found == TRUNCATED:
+    if error == TRUNCATED:
         raise Truncated(f"the payload ends within the word at its bit {at}")
-    if found == CORRUPT:
+    if error == CORRUPT:
         raise Corrupt(f"the payload has no valid word at its bit {at}")
+
+
+@inline
+def _write_symbol(symbol, out, wide, i):
+    if symbol >= WIDE:  # so the code has such symbols
+        wide[i] = symbol
+    out[i] = np.uint8(min(symbol, np.uint64(WIDE)))
+
+
+@inline
+def _write_level(symbol, out, wide, i):
+    level = np.int64(symbol >> np.uint64(1))
+    out[i] = np.uint8(-level if symbol & np.uint64(1) else level)
+
+
+@functools.cache
+def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, Any]:
+    """Make the helpers that read on where `look_ahead.looking` ends.
+
+    With `signed`, they write the levels of symbols, as int8, in place of the symbols.
+
+    Returns
+    -------
+    pass_words
+        (data, heads, end, singles, parameter, top, out, wide, status) -> bool. Reads one word of
+        each string that is not near its end; returns whether all strings allow lookups again.
+    read_rest
+        (data, heads, j, stop, end, runs, singles, parameter, top, out, wide, status). Reads
+        string j up to place `stop`; heads[AT + j] becomes the bit where it ends.
+
+    Both report an error to `status`, as a number below 0 and a bit, and otherwise leave it alone.
+    """
+    read_symbol, write = reading(kind), _write_level if signed else _write_symbol
+    look_one = looking(1, look, {"out": 0})
+    window = np.uint64(64 - look.window)
+    bits_at, count_at = np.uint64(8 * look.most), np.uint64(8 * look.most + 8)  # of an entry
+
+    @subroutine(variant=f"{name_of(kind)} {look.window} {look.most} {signed}")
+    def read_one(data, at, end, singles, parameter, top, out, wide, i):
+        """Read the symbol at bit `at` to place i; return the next bit, or an error."""
+        entry = np.int64(singles[peek(data, at) >> _SINGLE])
+        if entry and at + (entry & 63) <= end:
+            out[i] = np.uint8(entry >> 6)
+            return at + (entry & 63)
+        symbol, after = read_symbol(data, at, end, parameter, top)
+        if after >= 0:
+            write(symbol, out, wide, i)
+        return after
+
+    @inline
+    def pass_words(data, heads, end, singles, parameter, top, out, wide, status):
+        together = True
+        for j in range(ENTRIES):
+            i, at = heads[PLACE + j], heads[AT + j]
+            if i > heads[LAST_PLACE + j] or at > heads[LAST_AT + j]:
+                together = False
+            elif together:  # one of the strings has a long word next
+                after = read_one(data, at, end, singles, parameter, top, out, wide, i)
+                if after < 0:
+                    status[0], status[1] = after, at
+                    together = False
+                else:
+                    heads[AT + j], heads[PLACE + j] = after, i + 1
+        return together
+
+    @inline
+    def read_rest(data, heads, j, stop, end, runs, singles, parameter, top, out, wide, status):
+        look_one(data, runs, heads, j, 0, out)
+        at, i = heads[AT + j], heads[PLACE + j]
+        last_at, last_place = heads[LAST_AT + j], heads[LAST_PLACE + j]
+        while i < stop:
+            if at <= last_at:
+                word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
+                run = np.uint64(runs[word >> window])
+                count = np.int64(run >> count_at)
+                if count and i + count <= stop:
+                    if i + 8 <= stop:
+                        store_word(out, i, run)
+                    else:
+                        for k in range(count):
+                            out[i + k] = np.uint8(run >> np.uint64(8 * k))
+                    at += np.int64((run >> bits_at) & np.uint64(255))
+                    i += count
+                    continue
+                entry = np.int64(singles[word >> _SINGLE])
+                if entry:
+                    out[i] = np.uint8(entry >> 6)
+                    at += entry & 63
+                    i += 1
+                    continue
+            after = read_one(data, at, end, singles, parameter, top, out, wide, i)
+            if after < 0:
+                status[0], status[1] = after, at
+                break
+            at, i = after, i + 1
+            if at <= last_at and i <= last_place:
+                heads[AT + j], heads[PLACE + j] = at, i
+                look_one(data, runs, heads, j, 0, out)
+                at, i = heads[AT + j], heads[PLACE + j]
+        heads[AT + j] = at
+
+    return pass_words, read_rest
 
 
 def _codes() -> Iterator[tuple[Kind, Look]]:
@@ -105,7 +213,6 @@ def _codes() -> Iterator[tuple[Kind, Look]]:
 
 @factory(_codes)
 def _reader(kind: Kind, look: Look) -> Kernel:
-    rule, mapping, shift = kind
     look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
     pass_words, read_rest = between_looks(kind, look)
 
@@ -113,39 +220,39 @@ def _reader(kind: Kind, look: Look) -> Kernel:
         "in uint8[], out int64[], in int64[], boolean, int64, "
         f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], "
         "out uint8[], out uint64[], out int64[]",
-        variant=f"{rule.name} {mapping} {shift} {look.window} {look.most}",
+        variant=f"{name_of(kind)} {look.window} {look.most}",
     )
     def read_words(
-        data, starts, bounds, chained, end, runs, singles, parameter, top, kept, out, wide, status
+        data, starts, bounds, chained, end, runs, singles, parameter, top, heads, out, wide, status
     ):
-        # of the bounds, none passes out.size; status[0] is 0
+        # No bound passes out.size; status[0] is 0.
         last_at = min(end - TAKEN, 8 * (data.size - 8))
         step = ENTRIES if chained else 1
         for first in range(0, bounds.size, step):
             blocks = min(step, bounds.size - first)
             for j in range(blocks):
-                kept[AT + j] = starts[first + j]
-                kept[PLACE + j] = bounds[first + j - 1] if first + j else 0
-                kept[LAST_PLACE + j] = bounds[first + j] - margin
-                kept[LAST_AT + j] = last_at
-                if kept[AT + j] < 0 or kept[AT + j] > end:
-                    status[0], status[1] = BROKEN, kept[AT + j]
+                heads[AT + j] = starts[first + j]
+                heads[PLACE + j] = bounds[first + j - 1] if first + j else 0
+                heads[LAST_PLACE + j] = bounds[first + j] - margin
+                heads[LAST_AT + j] = last_at
+                if heads[AT + j] < 0 or heads[AT + j] > end:
+                    status[0], status[1] = BROKEN, heads[AT + j]
                     return
             together = blocks == ENTRIES
             while together:
-                look_all(data, runs, kept, 0, 0, out)
-                together = pass_words(data, kept, end, singles, parameter, top, out, wide, status)
+                look_all(data, runs, heads, 0, 0, out)
+                together = pass_words(data, heads, end, singles, parameter, top, out, wide, status)
             for j in range(blocks):
                 if status[0] == 0:
                     stop = bounds[first + j]
                     read_rest(
-                        data, kept, j, stop, end, runs, singles, parameter, top, out, wide, status
+                        data, heads, j, stop, end, runs, singles, parameter, top, out, wide, status
                     )
                 if status[0] < 0:
                     return
                 if not chained:
-                    starts[first + 1] = kept[AT]
-                elif kept[AT + j] != starts[first + j + 1]:
+                    starts[first + 1] = heads[AT]
+                elif heads[AT + j] != starts[first + j + 1]:
                     status[0], status[1] = BROKEN, starts[first + j + 1]
                     return
 

@@ -1,7 +1,8 @@
-"""Prefix codes as tables: what a writer puts for four symbols, what a reader sees in 12 bits.
+"""Prefix codes, and their tables: words of up to four symbols, and symbols by the next bits.
 
-A symbol is what is coded; its word is that of a universal code. Symbols below 255 whose words are
-short are in tables, all others go by the code's rule. A `TableCode` has its words in tables only.
+The word of a symbol is that of a universal code. Tables contain the symbols below 255 whose words
+are short; the code's rule encodes and decodes all others. The words of a `TableCode` are all in
+tables.
 """
 
 from __future__ import annotations
@@ -19,39 +20,44 @@ from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
 
 Mapping = Literal["plain", "zigzag", "signed"]
 
-WIDE = 255  # in a byte: a symbol from here on, which is kept elsewhere
-FOURS, TWOS = 3, 6  # bits of the symbols of which words stand together, four or two at a time
-WINDOW = 12  # bits that a reader looks up
-_GROUP_NBITS = 26  # bits of the longest words that stand together
-SINGLE_NBITS = 28  # of the longest words that a writer has ready
+WIDE = 255  # byte that stands for a symbol from 255 on, which a second array holds
+FOURS, TWOS = 3, 6  # bits of the symbols that tables join in groups of four or of two
+WINDOW = 12  # bits of a lookup of a reader
+_GROUP_NBITS = 26  # most bits of a group of words
+SINGLE_NBITS = 28  # most bits of a word in the tables of a writer
 
 Kind = tuple[Rule, Mapping, int]
 DENSE_KINDS: tuple[Kind, ...] = (
     *((rule, "plain", 0) for rule in UNIVERSAL),
     *((OMEGA, "signed", 1), (RICE, "zigzag", 0), (FIXED, "zigzag", 0)),
 )
-"""Kinds of codes whose words stand alone."""
+"""Kinds of codes of single symbols."""
 UNIT_KINDS: tuple[tuple[Kind, Kind], ...] = (
     ((OMEGA, "plain", 0), (OMEGA, "signed", 0)),
     ((RICE, "plain", -1), (RICE, "signed", -1)),
 )
-"""Kinds of codes of which those of a gap and of a symbol stand together."""
+"""Kinds of codes of run–level pairs: those of the gap and of the symbol."""
+
+
+def name_of(*kinds: Kind) -> str:
+    """Return the variant name of a kernel for these kinds."""
+    return " ".join(f"{rule.name} {mapping} {shift}" for rule, mapping, shift in kinds)
 
 
 class PrefixCode(NamedTuple):
-    """A code for symbols.
+    """A prefix code of symbols.
 
     Attributes
     ----------
     rule : Rule
     parameter : int
-        Of the rule.
+        Parameter of the rule.
     first : int
-        Least value of the rule's words.
+        Least value for which the rule has a word.
     mapping : "plain", "zigzag" or "signed"
-        What a symbol's word is. plain: the word of the value symbol + shift. zigzag: symbols 2k
-        and 2k + 1 stand for k and −k, with the words of the values 2k and 2k − 1. signed: the same
-        symbols, with the bit 0 or 1 and then the word of the value k + shift.
+        Word of a symbol. plain: the word of the value symbol + shift. zigzag: symbols 2k and
+        2k + 1 stand for k and −k and have the words of the values 2k and 2k − 1. signed: the same
+        symbols have the bit 0 or 1 followed by the word of the value k + shift.
     shift : int
         1, 0 or −1.
     top : int
@@ -72,26 +78,26 @@ class PrefixCode(NamedTuple):
 
     @property
     def in_bytes(self) -> int:
-        """Symbols below it are kept in a byte."""
+        """Number of the least symbols that a byte represents itself."""
         return WIDE
 
     @property
     def wide(self) -> bool:
-        """Whether there are symbols that are kept elsewhere."""
+        """Whether a second array must hold large symbols."""
         return self.top >= WIDE
 
     @property
     def kind(self) -> Kind:
-        """What tells one kernel from another."""
+        """The constants of the kernels of this code."""
         return self.rule, self.mapping, self.shift
 
     @property
     def look(self) -> Look:
-        """How its words are read."""
+        """Layout of the table of a reader."""
         return Look(WINDOW, 6)
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Words of the symbols below `size`, and their lengths; 0 where there is none of 56."""
+        """Return the words of the symbols below `size`, and their lengths; 0 if above 56 bits."""
         bits, nbits = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         least = min(self.least, size)
         stop = min(self.top + 1, size)
@@ -104,9 +110,9 @@ class PrefixCode(NamedTuple):
 
 @functools.cache
 def splitting(mapping: Mapping, shift: int) -> Any:
-    """Make the subroutine (symbol) -> (bits before the word, 0 or 1; their value; value)."""
+    """Make the subroutine (symbol) -> (number of sign bits; the sign; value of the word)."""
     zigzag, signed = mapping == "zigzag", mapping == "signed"
-    offset = np.uint64(shift % 2**64)  # what is added wraps
+    offset = np.uint64(shift % 2**64)  # the addition wraps
 
     @subroutine(variant=f"{mapping} {shift}")
     def split(symbol):
@@ -123,7 +129,7 @@ def splitting(mapping: Mapping, shift: int) -> Any:
 
 @functools.cache
 def reading(kind: Kind) -> Any:
-    """Make the subroutine that reads one symbol by its rule.
+    """Make the subroutine that decodes one symbol by its rule.
 
     (data, at, end, parameter, top) -> (symbol, next bit, or TRUNCATED or CORRUPT)
     """
@@ -131,8 +137,9 @@ def reading(kind: Kind) -> Any:
     value_of = rule.value
     zigzag, signed = mapping == "zigzag", mapping == "signed"
     offset = np.uint64(-shift % 2**64)
+    has_zero = shift >= 0  # else level 0 has no codeword, and only a sum that wraps gives it
 
-    @subroutine(variant=f"{rule.name} {mapping} {shift}")
+    @subroutine(variant=name_of(kind))
     def read_symbol(data, at, end, parameter, top):
         sign = np.uint64(0)
         if signed:
@@ -151,8 +158,8 @@ def reading(kind: Kind) -> Any:
             symbol = value + odd + odd
         elif signed:
             level = value + offset
-            # The second condition also refuses what wrapped.
-            if level > top >> np.uint64(1) or (level == 0 and sign != 0):
+            # There is no −0.
+            if level > top >> np.uint64(1) or (level == 0 and (sign != 0 or not has_zero)):
                 return np.uint64(0), np.int64(CORRUPT)
             symbol = level + level + sign
         if symbol > top:
@@ -166,11 +173,11 @@ def reading(kind: Kind) -> Any:
     lambda: ((kind,) for kind in dict.fromkeys((*DENSE_KINDS, *itertools.chain(*UNIT_KINDS))))
 )
 def _words_kernel(kind: Kind) -> Kernel:
-    """Make the kernel: words of the symbols from `first` on, their lengths, 0 where too long."""
+    """Make the kernel that writes words of the symbols from `first` on, and their lengths."""
     rule, mapping, shift = kind
     word_of, split = rule.word, splitting(mapping, shift)
 
-    @kernel("uint64, uint64, out uint64[], out int64[]", variant=f"{rule.name} {mapping} {shift}")
+    @kernel("uint64, uint64, out uint64[], out int64[]", variant=name_of(kind))
     def fill_words(parameter, first, bits, nbits):
         for i in range(bits.size):  # nbits.size == bits.size
             before, sign, value = split(first + np.uint64(i))
@@ -187,15 +194,15 @@ def _words_kernel(kind: Kind) -> Kernel:
 
 
 class WriteTables(NamedTuple):
-    """What a writer looks up; a word and its length are word·64 + length.
+    """Tables of a writer, whose entries are word * 64 + length.
 
     Attributes
     ----------
     groups : (2**(4 * FOURS) + 2**(2 * TWOS),) uint32 array
-        Words of four symbols below 2**FOURS, by the number that has them as digits; behind these,
-        words of two symbols below 2**TWOS. Length 63 where there is none.
+        Words of four symbols below 2**FOURS, which are the digits of the index; then words of two
+        symbols below 2**TWOS. The length is 63 if the words are too long.
     singles : (WIDE + 1,) uint64 array
-        Words of single symbols; 0 where there is none. Never for symbol WIDE.
+        Words of single symbols; 0 for symbol WIDE, and for words that are too long.
     """
 
     groups: np.ndarray
@@ -204,7 +211,7 @@ class WriteTables(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def write_tables(code: PrefixCode) -> WriteTables:
-    """Make the tables of a writer."""
+    """Return the tables of a writer."""
     bits, nbits = code.words(WIDE + 1)
     bits[WIDE], nbits[WIDE] = 0, 0
     twos = _joined(bits, nbits, 1 << TWOS)
@@ -214,13 +221,13 @@ def write_tables(code: PrefixCode) -> WriteTables:
 
 
 def ready(bits: np.ndarray, nbits: np.ndarray) -> np.ndarray:
-    """Join words and their lengths; 0 where a word is too long, or none."""
+    """Return word * 64 + length for words and their lengths; 0 without a word of <= 28 bits."""
     short = (nbits > 0) & (nbits <= SINGLE_NBITS)
     return np.where(short, bits << np.uint64(6) | nbits.astype(np.uint64), np.uint64(0))
 
 
 def _joined(bits: np.ndarray, nbits: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Join every two of the first `size` words, of which those of no length are none."""
+    """Join each pair of the first `size` words; a length of 0 means no word."""
     first, second = np.divmod(np.arange(size * size), size)
     together = nbits[first] + nbits[second]
     fits = (nbits[first] > 0) & (nbits[second] > 0) & (together <= _GROUP_NBITS)
@@ -237,12 +244,12 @@ def _entries(bits: np.ndarray, nbits: np.ndarray) -> np.ndarray:
 def read_singles(
     code: PrefixCode | TableCode, window: int = WINDOW, size: int | None = None
 ) -> np.ndarray:
-    """Symbols below `size`, or all in bytes, by the `window` bits that begin with their word.
+    """Return the symbols below `size`, or of bytes, by `window` bits that begin with their word.
 
     Returns
     -------
     (2**window,) uint32 array
-        symbol·64 + length; 0 where there is none.
+        symbol * 64 + length; 0 if no word of these symbols matches.
     """
     table = np.zeros(1 << window, np.uint32)
     _fill_singles(*code.words(code.in_bytes if size is None else size), table)
@@ -262,24 +269,24 @@ def _fill_singles(bits, nbits, table):
 
 @functools.lru_cache(maxsize=256)
 def read_runs(code: PrefixCode | TableCode, look: Look | None = None) -> np.ndarray:
-    """All symbols, up to as many as a look finds, whose words stand one behind the other.
+    """Return the symbols of consecutive words that fit in a window, up to the most of a `Look`.
 
     Parameters
     ----------
     code : PrefixCode or TableCode
     look : Look, optional
-        One of LOOKS; the code's own if not given.
+        One of LOOKS; by default that of the code.
 
     Returns
     -------
     (2**window,) uint64 or uint32 array
-        A byte for each symbol, the first lowest, in six or two; their bits; how many they are.
+        Six or two bytes of symbols, the first lowest; a byte with their bits; their number.
     """
     return runs_of(read_singles(code), look or code.look)
 
 
 def runs_of(singles: np.ndarray, look: Look) -> np.ndarray:
-    """Join the symbols of a table of `read_singles`, of WINDOW bits; see `read_runs`."""
+    """Return the table `read_runs` by a table `read_singles` of WINDOW bits."""
     table = np.zeros(1 << look.window, f"u{look.nbytes}")
     _filling(look)(singles, table)
     return table
@@ -287,7 +294,7 @@ def runs_of(singles: np.ndarray, look: Look) -> np.ndarray:
 
 @functools.lru_cache(maxsize=256)
 def read_levels(code: PrefixCode) -> tuple[np.ndarray, np.ndarray]:
-    """Make the tables `read_runs` and `read_singles` of levels: int8 in place of each symbol."""
+    """Return the tables `read_runs` and `read_singles` with the int8 level of each symbol."""
     singles = read_singles(code)
     symbols = (singles >> 6).astype(np.int64)
     levels = np.where(symbols & 1, -(symbols >> 1), symbols >> 1).astype(np.uint8)
@@ -305,12 +312,12 @@ def _filling(look: Look) -> Kernel:
         for start in range(table.size):
             entry, count, used = np.uint64(0), 0, np.int64(0)
             while count < most:
-                rest = (start << used) & (table.size - 1)
-                found = np.int64(singles[(rest << WINDOW) >> window])
-                if found == 0 or used + (found & 63) > window:
+                following = (start << used) & (table.size - 1)
+                single = np.int64(singles[(following << WINDOW) >> window])
+                if single == 0 or used + (single & 63) > window:
                     break
-                entry |= np.uint64(found >> 6) << np.uint64(8 * count)
-                used += found & 63
+                entry |= np.uint64(single >> 6) << np.uint64(8 * count)
+                used += single & 63
                 count += 1
             table[start] = entry | np.uint64(count << 8 | used) << np.uint64(8 * nbytes - 16)
 
@@ -319,6 +326,6 @@ def _filling(look: Look) -> Kernel:
 
 @functools.lru_cache(maxsize=256)
 def least_nbits(code: PrefixCode | TableCode) -> int:
-    """Bits of the shortest word of a code; a lower bound where all are longer than 56."""
+    """Return the bits of the shortest word of a code; 57 if all words are longer than 56."""
     lengths = code.words(code.in_bytes)[1]
     return int(lengths[lengths > 0].min(initial=57))

@@ -1,29 +1,29 @@
-// The writer of prefix codes. Tiles of 4096 symbols are measured; from where each begins, which is
-// scanned in between, they are written: each thread puts the words of its own 16 symbols.
+// The writer of prefix codes. A first kernel measures tiles of 4096 symbols; a scan of their lengths
+// yields the bit of each tile; a second kernel writes them. Each thread puts the words of 16 symbols.
 #include "kernels/prefix/codewords.cuh"
 #include "kernels/prefix/symbols.cuh"
 
 static const int SINGLES = 256;
-static const int ROOM = 2048;  // words of bits of a tile that are joined in shared memory
-static const u64 NBITS = 63;   // of an entry of `singles`, which is word * 64 + length
+static const int ROOM = 2048;  // 32-bit words of a tile that is joined in shared memory
+static const u64 NBITS = 63;   // mask of the length in an entry: word * 64 + length
 
-// A table has SINGLES of them, and behind these the parameter of the rule for other symbols.
+// A table has SINGLES entries, then the parameter of the rule for other symbols.
 
-// Tells which of the elements from `start` on have a word.
+// Whether elements from `start` on have a word, as those of silent buckets have none.
 struct Awake {
-    const u8* silent;  // of each bucket
-    i64 bucket, number, end;  // no bucket is silent where these have no elements
+    const u8* silent;  // flags of buckets
+    i64 bucket, number, end;  // a bucket size of 0 means that no bucket is silent
     __device__ __forceinline__ Awake(const u8* flags, i64 size, i64 start)
         : silent(flags), bucket(size), number(size ? start / size : 0), end((number + 1) * size) {}
 
-    __device__ __forceinline__ bool at(i64 i) {  // rising, below n
+    __device__ __forceinline__ bool at(i64 i) {  // i must rise, and be below n
         if (!bucket) return true;
         while (i >= end) number += 1, end += bucket;
-        return !silent[number];  // one for each bucket of n elements
+        return !silent[number];
     }
 };
 
-// Bits of a word; less than 0 where there is none.
+// Number of bits of a word; −1 for a symbol without a word.
 __device__ __forceinline__ i64 length_of(const Code& code, const u64* singles, u32 symbol) {
     u64 entry = symbol < SINGLES ? singles[symbol] : 0;
     if (entry) return (i64)(entry & NBITS);
@@ -46,8 +46,8 @@ __device__ __forceinline__ void put_words(
     out.finish();
 }
 
-// `lengths` gets the bits of each tile; `status` the least element that has no word. `silent` has
-// one for each bucket of n elements.
+// `lengths` receives the number of bits of each tile, `status` the first element that has no word.
+// `silent` has a flag for each bucket of n elements.
 extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
     const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, const u64* table, i32 rule,
     i32 mapping, u64 shift, i64* lengths, i64* status
@@ -67,13 +67,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) measure_words(
         if (length < 0) atomicMin(status, start + k);
         else nbits += length;
     }
-    Scanned found = scan_block<Sum>(nbits, scratch);
-    if (threadIdx.x == 0) lengths[blockIdx.x] = found.total;  // one for each block
+    nbits = scan_block<Sum>(nbits, scratch).total;
+    if (threadIdx.x == 0) lengths[blockIdx.x] = nbits;
 }
 
-// `offsets` tells the bit of each tile, and where the last ends, of `out`, which has `size` words,
-// zero but for those bits that are before the first tile. All symbols have words. Where there are no
-// bits in all, another string was chosen.
+// `offsets` holds the bit of each tile in `out`, and of the end. `out` has `size` words, zero except for
+// bits before the first tile. All symbols have words. An end of 0 means that another string was chosen.
 extern "C" __global__ void __launch_bounds__(THREADS) write_words(
     const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, const u64* table, i32 rule,
     i32 mapping, u64 shift, const i64* offsets, u32* out, i64 size
@@ -85,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_words(
     if (threadIdx.x < SINGLES) singles[threadIdx.x] = table[threadIdx.x];
     Code code = {rule, mapping, shift, table[SINGLES], 0};
     i64 begin = offsets[blockIdx.x];
-    i64 nbits = offsets[blockIdx.x + 1] - offsets[blockIdx.x];  // one more than there are blocks
+    i64 nbits = offsets[blockIdx.x + 1] - offsets[blockIdx.x];
     int phase = (int)(begin & 31);
     bool joined = nbits <= 32 * ROOM - 32;
     int words = joined ? (int)((phase + nbits + 31) / 32) : 0;  // at most ROOM
@@ -109,6 +108,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) write_words(
         u32 word = swapped(room[w]);
         bool whole = (w > 0 || phase == 0) && (w + 1 < words || ((phase + nbits) & 31) == 0);
         if (whole) out[at + w] = word;
-        else atomicOr(out + at + w, word);  // others have bits there
+        else atomicOr(out + at + w, word);  // other tiles have bits in this word
     }
 }

@@ -1,7 +1,11 @@
-"""The writer of prefix codes: four symbols at a time by a table, or two where they are larger.
+"""The writer of prefix codes: the words of two or four symbols by one table lookup.
 
-Words go one behind the other into one bit string, most significant bit first. What a table does
-not hold goes by the code's rule.
+A writer appends words to one bit string, most significant bit first. Two kernels serve all codes:
+
+- For a `PrefixCode`, tables hold groups of small symbols, and single symbols up to 254. The code's
+  rule encodes all other symbols.
+- For a `TableCode`, symbols of few bits are digits of a byte, whose words a table holds together.
+  The words of four bytes are joined and put at once.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import SLACK, BitString
-from gcodec.kernels.numeric.words import put
+from gcodec.kernels.numeric.words import load_word, put, put_high, store_word
 from gcodec.kernels.prefix.prefix_table import (
     DENSE_KINDS,
     FOURS,
@@ -21,23 +25,29 @@ from gcodec.kernels.prefix.prefix_table import (
     WIDE,
     Kind,
     PrefixCode,
+    name_of,
     splitting,
     write_tables,
 )
-from gcodec.kernels.prefix.table_code import TableCode
-from gcodec.kernels.prefix.table_write import table_arguments, write_table_words
+from gcodec.kernels.prefix.table_code import NONE, SYMBOLS, TableCode, byte_tables
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
-_SIX, _EIGHT = np.uint64(6), np.uint64(8)
-_LENGTH = np.uint64(63)
-_MOST = np.uint64(56)  # bits that are put at once
+_TWO, _FOUR, _SIX, _EIGHT, _SIXTEEN, _HALF = (np.uint64(k) for k in (2, 4, 6, 8, 16, 32))
+_LENGTH = np.uint64(63)  # mask of the number of bits in an entry of a table
+_MOST = np.uint64(56)  # most bits of one `put`
+_TILE = 4096  # symbols whose digits are joined at a time
+_UNIT = 16  # symbols that fill whole groups of four bytes, for any width of their digits
+_LOW_BYTE = np.uint64(255)
+_BYTES, _PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
+_QUADS = np.uint64(0x00000000FFFFFFFF)
+_EMPTY = np.empty(0, np.uint64)
 
 
 def write_symbols(
     code: PrefixCode | TableCode, symbols: np.ndarray, bounds: np.ndarray, string: BitString
 ) -> np.ndarray:
-    """Put the words of symbols at the end of a string, on the calling thread.
+    """Append the words of symbols to a string, on the calling thread.
 
     Parameters
     ----------
@@ -50,7 +60,7 @@ def write_symbols(
     Returns
     -------
     (count,) int64 array
-        Bits of the string, its lead too, at the end of each block.
+        Bits of the string, including its lead, at the end of each block.
 
     Raises
     ------
@@ -59,7 +69,7 @@ def write_symbols(
     """
     loop: Kernel
     if isinstance(code, TableCode):
-        loop, arguments = write_table_words, table_arguments(code, symbols)
+        loop, arguments = write_table_words, _table_arguments(code, symbols)
     else:
         places, number = np.empty(BLOCK, np.uint32), np.uint64(code.parameter)
         words = narrowed(symbols, code.top)
@@ -75,17 +85,14 @@ def write_symbols(
         string.grow()
 
 
-_NONE = np.empty(0, np.uint64)
-
-
 def narrowed(symbols: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Symbols up to `top` as bytes, those from WIDE on as WIDE; and all, if there are such."""
+    """Return symbols up to `top` as bytes, WIDE for large ones; and all as uint64, if any is."""
     if symbols.dtype == np.uint8:
         small = symbols
     else:
         small = np.minimum(symbols, symbols.dtype.type(WIDE)).astype(np.uint8)
     if top < WIDE or small.max(initial=0) < WIDE:
-        return small, _NONE
+        return small, _EMPTY
     return small, symbols.astype(np.uint64, copy=False)
 
 
@@ -93,32 +100,32 @@ def narrowed(symbols: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
 def spelling(kind: Kind) -> Any:
     """Make the subroutine that puts the word of one symbol by its rule.
 
-    (symbol, parameter, out, acc, have, at) -> (acc, have, at, bytes that are missing): where bytes
-    are missing, nothing is put.
+    (symbol, parameter, out, acc, have, at) -> (acc, have, at, missing): if `out` lacks room, the
+    subroutine puts nothing, and `missing` is the number of bytes to add.
     """
     rule, mapping, shift = kind
     word_of, split = rule.word, splitting(mapping, shift)
 
-    @subroutine(variant=f"{rule.name} {mapping} {shift}")
+    @subroutine(variant=name_of(kind))
     def spell(symbol, parameter, out, acc, have, at):
         before, sign, value = split(symbol)
         zeros, high, low, nbits = word_of(value, parameter)
-        # `zeros` may be near 2^64: no sum with it is bounded before this.
+        # `zeros` may be near 2^64, so that sums with it could wrap before this check.
         room = out.size - SLACK // 2 - at
         if room < 24 or zeros // _EIGHT > np.uint64(room - 24):
             return acc, have, at, min(zeros // _EIGHT, np.uint64(1 << 62)) + np.uint64(32)
         if before:
             acc, have, at = put(out, at, acc, have, sign, np.uint64(1))
         while zeros:
-            some = min(zeros, np.uint64(56))
-            acc, have, at = put(out, at, acc, have, np.uint64(0), some)
-            zeros -= some
-        while nbits > 0:  # the upper 32 bits of what is left, or fewer
+            count = min(zeros, np.uint64(56))
+            acc, have, at = put(out, at, acc, have, np.uint64(0), count)
+            zeros -= count
+        while nbits > 0:  # at most the upper 32 of the remaining bits
             start = np.uint64((nbits - 1) // 32 * 32)  # 96, 64, 32 or 0
-            some = np.uint64(nbits) - start
+            count = np.uint64(nbits) - start
             half = high if start >= np.uint64(64) else low
-            bits = (half >> (start & np.uint64(63))) & ((np.uint64(1) << some) - np.uint64(1))
-            acc, have, at = put(out, at, acc, have, bits, some)
+            bits = (half >> (start & np.uint64(63))) & ((np.uint64(1) << count) - np.uint64(1))
+            acc, have, at = put(out, at, acc, have, bits, count)
             nbits = np.int64(start)
         return acc, have, at, np.uint64(0)
 
@@ -126,11 +133,11 @@ def spelling(kind: Kind) -> Any:
 
 
 def places_block(digit: int, together: int) -> Any:
-    """Make the block: places of groups of so many of the 32 symbols from i, and what they hold.
+    """Make the block that finds the table places of groups among 32 symbols from i.
 
-    Each place is the number whose digits are the symbols of the group. Behind the places come two
-    words: bit k of the first says whether symbol k is 2**digit or more, of the second whether it
-    is not 0.
+    Each place is the number whose digits are the `together` symbols of a group. Two words follow
+    the places: bit k of the first is set if symbol k is 2**digit or more, bit k of the second if
+    symbol k is not 0.
     """
 
     @block("small", "i", "places", "zero")
@@ -138,21 +145,21 @@ def places_block(digit: int, together: int) -> Any:
         builder = e.builder
         symbols = e.load(e.address("small", "i"), lanes(8), 1)
         target = e.address("places", "zero")
-        width, found = 8, symbols
-        while BLOCK // (width // 8) > BLOCK // together:  # the first symbol is in the lowest bits
+        width, places = 8, symbols
+        while width < 8 * together:  # the first symbol is in the lowest bits
             width *= 2
             kind = lanes(width, BLOCK * 8 // width)
-            found = builder.bitcast(found, kind)
+            places = builder.bitcast(places, kind)
             half = kind([2 ** (width // 2) - 1] * kind.count)
             upper = builder.shl(
-                builder.and_(found, half), kind([digit * width // 16] * kind.count)
+                builder.and_(places, half), kind([digit * width // 16] * kind.count)
             )
-            found = builder.or_(upper, builder.lshr(found, kind([width // 2] * kind.count)))
+            places = builder.or_(upper, builder.lshr(places, kind([width // 2] * kind.count)))
         groups = BLOCK // together
-        e.store(builder.zext(found, lanes(32, groups)) if width < 32 else found, target)
+        e.store(builder.zext(places, lanes(32, groups)) if width < 32 else places, target)
         large = builder.icmp_unsigned(">", symbols, symbols.type([2**digit - 1] * BLOCK))
-        sent = builder.icmp_unsigned("!=", symbols, symbols.type([0] * BLOCK))
-        for k, mask in enumerate((large, sent)):
+        nonzero = builder.icmp_unsigned("!=", symbols, symbols.type([0] * BLOCK))
+        for k, mask in enumerate((large, nonzero)):
             e.store(builder.bitcast(mask, lanes(32, 1)), e.element(target, groups + k))
 
     return find_places
@@ -160,10 +167,10 @@ def places_block(digit: int, together: int) -> Any:
 
 @inline
 def joined(first, second):
-    """Return two words of a table one behind the other, and their bits: (bits, nbits)."""
-    behind = np.uint64(second) & _LENGTH
-    nbits = (np.uint64(first) & _LENGTH) + behind
-    return (np.uint64(first) >> _SIX) << behind | np.uint64(second) >> _SIX, nbits
+    """Concatenate the words of two entries of a table; return (bits, nbits)."""
+    second_nbits = np.uint64(second) & _LENGTH
+    nbits = (np.uint64(first) & _LENGTH) + second_nbits
+    return (np.uint64(first) >> _SIX) << second_nbits | np.uint64(second) >> _SIX, nbits
 
 
 fours_of = places_block(FOURS, 4)
@@ -172,32 +179,29 @@ _twos_of = places_block(TWOS, 2)
 
 @factory(lambda: ((kind,) for kind in DENSE_KINDS))
 def _writer(kind: Kind) -> Kernel:
-    rule, mapping, shift = kind
     spell = spelling(kind)
 
     @kernel(
         "in uint8[], in uint64[], in uint32[], in uint64[], uint64, out uint32[], in int64[], "
         "out uint8[], out uint64[], out int64[], out int64[]",
-        variant=f"{rule.name} {mapping} {shift}",
+        variant=name_of(kind),
     )
     def write_words(
         small, wide, groups, singles, parameter, places, bounds, out, state, ends, progress
     ):
         # small.size == wide.size, unless no symbol is WIDE; places.size == BLOCK; ends.size ==
-        # bounds.size. `progress` tells the symbols and the blocks that found room.
+        # bounds.size. `progress` counts the symbols and the blocks that are written.
         at, acc, have = np.int64(state[0]), state[1], state[2]
         limit = out.size - SLACK  # BLOCK symbols by two or four take at most 56 bytes
         i, b = progress[0], progress[1]
         twos = np.uint32(1 << 4 * FOURS)
-        none = np.uint64(groups[0])  # four zeros
-        n_zeros = (none & _LENGTH) * np.uint64(2)
-        zeros = (none >> _SIX) << (none & _LENGTH) | none >> _SIX
+        zeros, n_zeros = joined(groups[0], groups[0])  # eight zeros
         missing = np.uint64(0)
         while b < bounds.size:
             stop = bounds[b]  # at most small.size
             while i < stop and at <= limit:
                 if i + BLOCK <= stop:
-                    # A loop for each number of groups: one for both takes half as long again.
+                    # A loop for each size of groups: a shared loop takes 1.5 times as long.
                     begun = i
                     fours_of(small, i, places, 0)
                     if places[BLOCK // 4] == 0:
@@ -228,10 +232,10 @@ def _writer(kind: Kind) -> Kernel:
                     if at > limit:
                         break
                     symbol = small[i]
-                    found = singles[symbol]
-                    if found:
-                        nbits = found & _LENGTH
-                        acc, have, at = put(out, at, acc, have, found >> _SIX, nbits)
+                    entry = singles[symbol]
+                    if entry:
+                        nbits = entry & _LENGTH
+                        acc, have, at = put(out, at, acc, have, entry >> _SIX, nbits)
                     else:
                         full = wide[i] if symbol == WIDE else np.uint64(symbol)
                         acc, have, at, missing = spell(full, parameter, out, acc, have, at)
@@ -248,3 +252,155 @@ def _writer(kind: Kind) -> Kernel:
         progress[0], progress[1] = i, b
 
     return write_words
+
+
+def _table_arguments(code: TableCode, symbols: np.ndarray) -> tuple[Any, ...]:
+    """Return the arguments of `write_table_words` for a code and (n,) unsigned symbols.
+
+    Raises
+    ------
+    ParameterError
+        If a symbol exceeds a byte.
+    """
+    if symbols.dtype != np.uint8:
+        if symbols.max(initial=0) >= SYMBOLS:
+            raise ParameterError(f"symbol {symbols.max()} is no byte")
+        symbols = symbols.astype(np.uint8)
+    tables = byte_tables(code)
+    together = 8 // tables.digit
+    kept = np.empty(2, np.int64)
+    return symbols, tables.singles, tables.groups, np.empty(_TILE, np.uint8), together, kept
+
+
+@block("digits", "first", "groups", "out", "state", "kept", "zero", apart=True)
+def _join_words(e: Emitter) -> None:
+    """Put the words of four bytes of digits at a time, while they have at most 56 bits together.
+
+    The bytes are those of `digits` from element `first` + kept[0] up to `first` + kept[1]; kept[0]
+    advances.
+    """
+    from llvmlite import ir
+
+    builder, word = e.builder, ir.IntType(64)
+    digits, groups = e.address("digits", "first"), e.address("groups", "zero")
+    out, kept, state = (e.address(name, "zero") for name in ("out", "kept", "state"))
+    fields = [kept, *(e.element(state, k) for k in range(3))]
+    begun, before = builder.block, [builder.load(field) for field in fields]
+    last = builder.load(e.element(kept, 1))
+    head, body, store, done = (
+        builder.append_basic_block(name) for name in ("head", "body", "store", "done")
+    )
+    builder.branch(head)
+
+    builder.position_at_end(head)
+    held = [builder.phi(word) for _ in fields]
+    place, at, acc, have = held
+    builder.cbranch(builder.icmp_signed("<", place, last), body, done)
+
+    builder.position_at_end(body)
+    pointer = builder.gep(digits, [place])
+    four = [builder.zext(builder.load(e.element(pointer, k)), word) for k in range(4)]
+    entries = [builder.load(builder.gep(groups, [digit])) for digit in four]
+
+    def concatenated(left: Any, right: Any, counts: Any) -> Any:
+        return builder.or_(left, builder.lshr(right, builder.and_(counts, word(63))))
+
+    # The lowest byte of the sums is the number of bits: at most 4 * NONE.
+    left, right = builder.add(*entries[:2]), builder.add(*entries[2:])
+    nbits = builder.and_(builder.add(left, right), word(255))
+    builder.cbranch(builder.icmp_unsigned("<=", nbits, word(int(_MOST))), store, done)
+
+    builder.position_at_end(store)
+    upper, lower = (concatenated(entries[k], entries[k + 1], entries[k]) for k in (0, 2))
+    bits = builder.and_(concatenated(upper, lower, left), word(2**64 - 256))
+    full = builder.or_(acc, builder.lshr(bits, have))
+    target = builder.bitcast(builder.gep(out, [at]), word.as_pointer())
+    builder.store(builder.bswap(full), target, align=1)
+    have = builder.add(have, nbits)
+    after = [
+        builder.add(place, word(4)),
+        builder.add(at, builder.lshr(have, word(3))),
+        builder.shl(full, builder.and_(have, word(56))),
+        builder.and_(have, word(7)),
+    ]
+    for phi, first, then in zip(held, before, after, strict=True):
+        phi.add_incoming(first, begun)
+        phi.add_incoming(then, store)
+    builder.branch(head)
+
+    builder.position_at_end(done)
+    for value, field in zip(held, fields, strict=True):
+        builder.store(value, field)
+
+
+@inline
+def _halved(word, digit):
+    """Join each pair of the eight bytes of a word, the first as the higher digit, in 32 bits."""
+    word = (word << digit | word >> _EIGHT) & _BYTES
+    word = (word | word >> _EIGHT) & _PAIRS
+    return (word | word >> _SIXTEEN) & _QUADS
+
+
+@kernel(
+    "in uint8[], in uint64[], in uint64[], out uint8[], int64, out int64[], in int64[], "
+    "out uint8[], out uint64[], out int64[], out int64[]"
+)
+def write_table_words(
+    small, singles, groups, digits, together, kept, bounds, out, state, ends, progress
+):
+    """Append the words of symbols of a `TableCode` to a string; see `write_symbols`."""
+    # digits.size == _TILE; ends.size == bounds.size, and no bound passes small.size. `progress`
+    # counts the symbols and the blocks that are written, then whether the next symbol has no word.
+    limit = out.size - SLACK  # four words of digits take at most 24 bytes
+    i, b = progress[0], progress[1]
+    too_large = np.uint64(0)
+    if together == 2:
+        too_large = np.uint64(0xF0F0F0F0F0F0F0F0)
+    elif together == 4:
+        too_large = np.uint64(0xFCFCFCFCFCFCFCFC)
+    fine = True
+    while b < bounds.size:
+        stop = bounds[b]
+        while i < stop and fine and np.int64(state[0]) <= limit:
+            whole = min(stop - i, _TILE) // _UNIT * _UNIT
+            # Four bytes of digits put at most 7 bytes, so the last of them begin up to the limit.
+            room = (limit - np.int64(state[0])) // 7 + 1
+            kept[0], kept[1] = 0, min(whole // together, 4 * room)
+            if together == 1:
+                _join_words(small, i, groups, out, state, kept, 0)
+            else:
+                seen = np.uint64(0)
+                for k in range(whole // 16):
+                    word, second = load_word(small, i + 16 * k), load_word(small, i + 16 * k + 8)
+                    seen |= word | second
+                    if together == 2:
+                        word = _halved(word, _FOUR) | _halved(second, _FOUR) << _HALF
+                        store_word(digits, 8 * k, word)
+                    else:
+                        word = _halved(word, _TWO) | _halved(second, _TWO) << _HALF
+                        store_word(digits, 4 * k, _halved(word, _FOUR))
+                if seen & too_large:
+                    kept[1] = 0
+                _join_words(digits, 0, groups, out, state, kept, 0)
+            i += kept[0] * together
+            # Single symbols: some with long words, the last ones, and any without a word.
+            count = np.int64(0)
+            if kept[0] * together < whole or stop - i < _UNIT:
+                count = min(_UNIT, stop - i)
+            at, acc, have = np.int64(state[0]), state[1], state[2]
+            while count > 0 and at <= limit:
+                entry = singles[small[i]]
+                nbits = entry & _LENGTH
+                if nbits == np.uint64(NONE):
+                    fine = False
+                    break
+                acc, have, at = put_high(out, at, acc, have, entry & ~_LOW_BYTE, nbits)
+                count -= 1
+                i += 1
+            state[0], state[1], state[2] = np.uint64(at), acc, have
+        if i < stop:
+            break
+        ends[b] = 8 * np.int64(state[0]) + np.int64(state[2])
+        b += 1
+    state[3] = np.uint64(0)
+    progress[0], progress[1], progress[2] = i, b, 0 if fine else 1

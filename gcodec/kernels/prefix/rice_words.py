@@ -1,4 +1,4 @@
-"""Single Rice words, for kernels that read and write short lists."""
+"""Single Rice words, for kernels that read and write short lists of numbers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import numpy as np
 from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.runtime.jit import subroutine
 
-LARGEST = 31  # parameter
-MISSING = -1  # in place of the bit behind a word that does not end
+LARGEST = 31  # largest parameter
+MISSING = -1  # in place of the next bit, if the string ends within a word
 
-_MOST_ZEROS = 1 << 31  # of which numbers are told, as 2^62 for more
+_MOST_ZEROS = 1 << 31  # words with more zeros are read as 2^62
 _ONE, _WORD = np.uint64(1), 64
 
 
 @subroutine(variant="")
 def read_rice(data, at, end, k):
-    """Read the word at bit `at`; return the number and the bit behind, at most `end`.
+    """Read the word at bit `at`; return the number and the next bit, at most `end`.
 
     0 <= at, end <= 8 * data.size, 0 <= k <= LARGEST.
     """
@@ -25,18 +25,18 @@ def read_rice(data, at, end, k):
     while word == 0 and place < end:
         zeros, place = zeros + _WORD, place + _WORD
         word = peek(data, place)
-    more = np.int64(leading_zeros(word)) if place < end else 0
-    zeros, place = zeros + more, place + more + 1  # more < _WORD, as the word is not 0
-    rest = peek(data, place) >> _ONE >> np.uint64(63 - k)
+    leading = np.int64(leading_zeros(word)) if place < end else 0
+    zeros, place = zeros + leading, place + leading + 1  # leading < _WORD, as the word is not 0
+    low = peek(data, place) >> _ONE >> np.uint64(63 - k)
     if place + k > end:
         return np.int64(0), np.int64(MISSING)
-    number = (zeros << k) + np.int64(rest) if zeros < _MOST_ZEROS else np.int64(1) << 62
+    number = (zeros << k) + np.int64(low) if zeros < _MOST_ZEROS else np.int64(1) << 62
     return number, place + k
 
 
 @subroutine(variant="")
 def put_rice(out, at, acc, have, number, k):
-    """Put the word of a number >= 0; see `words.put` for all else."""
+    """Put the word of a number >= 0; see `words.put` for the other arguments."""
     zeros, low = number >> k, np.int64((1 << k) - 1)
     while zeros > 24:
         acc, have, at = put(out, at, acc, have, np.uint64(0), np.uint64(24))

@@ -1,14 +1,14 @@
-// From units to a tensor: symbols, or what they stand for, at their positions, from 1 on.
+// Run–level pairs to a tensor: symbols, or the values of levels, at their positions, counted from 1.
 #include "kernels/numeric/floats.cuh"
 
-static const f64 TINY = 0x1p-100;  // norm from which on the factors stay within float32
-static const i64 LEFT = 64;        // a status is 64 times the unit, plus what is wrong
+static const f64 TINY = 0x1p-100;  // least norm whose factors are normal float32 numbers
+static const i64 LEFT = 64;        // a status is 64 times the pair, plus the number of an error
 static const i64 FAR = 2, SILENT = 4;
 
-// Whether a position is that of an element; else the status tells of it.
-__device__ __forceinline__ bool inside(i64 position, i64 n, i64 unit, i64* status) {
+// Whether a position is that of an element; if not, reports the error.
+__device__ __forceinline__ bool inside(i64 position, i64 n, i64 pair, i64* status) {
     if (position >= 1 && position <= n) return true;
-    atomicMin(status, LEFT * unit + FAR);
+    atomicMin(status, LEFT * pair + FAR);
     return false;
 }
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ u32 symbol_at(const u8* symbols, i32 width, i64 i) {
     return ((const u32*)symbols)[i];
 }
 
-// Symbols of `width` bytes, `*count` of them, to n of as many.
+// Writes `*count` symbols of `width` bytes to n elements of the same type.
 extern "C" __global__ void __launch_bounds__(256) place_units(
     const u8* symbols, i32 width, const i64* positions, const i64* count, i64 room, u8* out, i64 n, i64* status
 ) {
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) place_units(
     }
 }
 
-// `norms` has one for each bucket of n elements.
+// `norms` has a norm for each bucket of n elements.
 extern "C" __global__ void __launch_bounds__(256) place_values(
     const u8* symbols, i32 width, const i64* positions, const i64* count, i64 room,
     const f32* norms, i64 bucket, u32 s, f32* out, i64 n, i64* status

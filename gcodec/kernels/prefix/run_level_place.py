@@ -1,4 +1,4 @@
-"""From units to a tensor: symbols, or what they stand for, at their positions."""
+"""Run–level pairs to a tensor: symbols, or the values of levels, at their positions."""
 
 from __future__ import annotations
 
@@ -15,77 +15,79 @@ from gcodec.kernels.quantize.levels import KINDS, TINY, Scale, dequantize, strea
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 
-_CLOSE = 32  # elements for each value, up to which it pays to dequantise all of them
-_SILENT = -4  # a value in a bucket whose norm is 0
+_CLOSE = 32  # elements per pair up to which it pays to dequantize all elements
+_SILENT = -4  # error: a value in a bucket whose norm is 0
 
 
 @dispatched("gcodec.kernels.prefix.run_level_place_cuda", by="out")
 def place(
-    units: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: np.ndarray
+    pairs: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: np.ndarray
 ) -> int:
     """Write symbols to their positions.
 
     Parameters
     ----------
-    units : Units
+    pairs : RunLevelPairs
     bounds : (count,) int64 array
-        Ends of blocks of units; the last tells how many units there are.
+        Ends of blocks of pairs; the last is the number of pairs.
     positions : (count,) int64 array
-        Of the last unit of each block; of no elements where they are not known.
+        Position of the last pair of each block, to be verified; of no elements without a table.
     before : int
-        Position of the last unit before these.
+        Position of the preceding pair.
     out : (n,) unsigned array
-        Of the whole tensor; zeros.
+        Zeros for all elements of the tensor, to which the symbols are written.
 
     Returns
     -------
     int
-        The position of the last unit.
+        Position of the last pair.
 
     Raises
     ------
     Corrupt
     """
     status = np.zeros(2, np.int64)
-    last = _placer(out.dtype)(*units, bounds, positions, before, out, status)
+    last = _placer(out.dtype)(*pairs, bounds, positions, before, out, status)
     return _checked(last, status, positions, out.size)
 
 
 @dispatched("gcodec.kernels.prefix.run_level_place_cuda", by="out")
 def place_values(
-    units: RunLevelPairs,
+    pairs: RunLevelPairs,
     bounds: np.ndarray,
     positions: np.ndarray,
     before: int,
     scale: Scale,
     out: np.ndarray,
 ) -> int:
-    """Write to (n,) float32 zeros what symbols of levels stand for; see `place` and `levels`."""
+    """Write the values of levels to (n,) float32 zeros; see `place` and `levels`."""
     status = np.zeros(2, np.int64)
-    if positions.size and (last := _placed_closely(units, bounds, positions, before, scale, out)):
+    if positions.size and (last := _placed_closely(pairs, bounds, positions, before, scale, out)):
         return last
-    where = *units, bounds, positions, before
-    last = _place_values(*where, scale.norms, scale.bucket, np.uint32(scale.s), out, status)
+    last = _place_values(
+        *(*pairs, bounds, positions, before),
+        *(scale.norms, scale.bucket, np.uint32(scale.s), out, status),
+    )
     if status[0] == _SILENT:
         raise Corrupt("a value lies in a bucket whose norm is 0")
     return _checked(last, status, positions, out.size)
 
 
 def _placed_closely(
-    units: RunLevelPairs,
+    pairs: RunLevelPairs,
     bounds: np.ndarray,
     positions: np.ndarray,
     before: int,
     scale: Scale,
     out: np.ndarray,
 ) -> int:
-    """Do what `place_values` does by way of symbols, which pays where values lie closely.
+    """Place symbols, then dequantize them all; faster than `place_values` for dense symbols.
 
     Returns
     -------
     int
-        The position of the last unit; 0 if nothing was done, as values lie far apart or something
-        is wrong.
+        Position of the last pair; 0 if nothing was written, because the symbols are sparse or
+        invalid.
     """
     last, status = int(positions[-1]), np.zeros(2, np.int64)
     if not before < last <= min(before + _CLOSE * int(bounds[-1]), out.size):
@@ -93,7 +95,7 @@ def _placed_closely(
     if not scale.norms[before // scale.bucket : -(-last // scale.bucket)].all():
         return 0
     symbols = np.zeros(last - before, symbol_dtype(scale.s))
-    _placer(symbols.dtype)(*units, bounds, positions - before, 0, symbols, status)
+    _placer(symbols.dtype)(*pairs, bounds, positions - before, 0, symbols, status)
     if status[0] < 0:
         return 0
     dequantize(symbols, scale, before, out[before:last], stream=streams(out))
@@ -108,7 +110,7 @@ def _checked(last: Any, status: np.ndarray, positions: np.ndarray, n: int) -> in
 
 
 @factory(lambda: ((kind,) for kind in KINDS))
-def _placer(kind: np.dtype[Any]) -> Kernel:
+def _placer(kind: np.dtype[np.generic]) -> Kernel:
     dtype = kind.name
     cast = getattr(np, dtype)
 
@@ -118,7 +120,7 @@ def _placer(kind: np.dtype[Any]) -> Kernel:
         variant=dtype,
     )
     def place_units(gaps, symbols, far, wide, bounds, positions, before, out, status):
-        # far and wide have as many elements as gaps, unless no gap is FAR, no symbol WIDE
+        # far and wide have as many elements as gaps, unless no gap is FAR, no symbol WIDE.
         last, i = before, 0
         for b in range(bounds.size):
             while i < bounds[b]:  # at most gaps.size
@@ -145,7 +147,7 @@ def _placer(kind: np.dtype[Any]) -> Kernel:
 def _place_values(
     gaps, symbols, far, wide, bounds, positions, before, norms, bucket, s, out, status
 ):
-    # norms.size == ceil(out.size / bucket), bucket <= out.size; for the rest see place_units
+    # norms.size == ceil(out.size / bucket), bucket <= out.size. See place_units too.
     last, i, bucket_end = before, 0, np.int64(0)
     step, factor, tiny = np.float64(0), np.float32(0), False
     for b in range(bounds.size):
@@ -169,7 +171,7 @@ def _place_values(
             value = np.float32(level) * factor
             if tiny:
                 value = np.float32(np.float64(level) * step)
-            # Signs are as good as random: a branch would guess every second one wrong.
+            # Signs are random, so that a branch would be mispredicted half of the time.
             out[last - 1] = value * np.float32(1 - 2 * np.int64(symbol & np.uint64(1)))
             i += 1
         if positions.size and positions[b] != last:

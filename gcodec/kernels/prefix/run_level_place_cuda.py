@@ -1,81 +1,77 @@
-"""From units to a tensor on a device; see `gcodec.kernels.prefix.run_level_place`."""
+"""Run–level pairs to a tensor on a device; see `gcodec.kernels.prefix.run_level_place`."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.prefix.codewords_cuda import NO_ERROR
 from gcodec.kernels.quantize.levels import Scale
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 from gcodec.runtime.deferred import note
-from gcodec.runtime.device import Device
 
-_LEFT, _SILENT = 64, 4  # of a status
+_LEFT, _SILENT = 64, 4  # factor of the pair in a status, and an error
 
 
 class PlacedPairs(NamedTuple):
-    """Units whose positions are known, as those that were read on a device.
+    """Symbols and their positions, as a device reads them.
 
     Attributes
     ----------
     symbols : (n,) unsigned array
     positions : (n,) int64 array
-        From 1 on, rising.
+        Rising, counted from 1.
     count : (1,) int64 array
-        How many there are of these.
+        Number of valid elements of both.
     """
 
-    symbols: Any
-    positions: Any
-    count: Any
+    symbols: Array
+    positions: Array
+    count: Array
 
 
 def place(
-    units: PlacedPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: Any
+    pairs: PlacedPairs, bounds: np.ndarray, positions: np.ndarray, before: int, out: Array
 ) -> int:
-    """Write symbols to their positions; blocks were looked at when they were read."""
-    _launch("place_units", units, out.view(np.uint8), out.size)
+    """Write symbols to their positions; the reader has verified the blocks."""
+    _launch("place_units", pairs, out.view(np.uint8), out.size)
     return before
 
 
 def place_values(
-    units: PlacedPairs,
+    pairs: PlacedPairs,
     bounds: np.ndarray,
     positions: np.ndarray,
     before: int,
     scale: Scale,
-    out: Any,
+    out: Array,
 ) -> int:
-    """Write to (n,) float32 zeros what symbols of levels stand for."""
+    """Write the values of levels to (n,) float32 zeros."""
     device = device_with(out)
     norms = scale.norms if device.owns(scale.norms) else device.to_device(scale.norms)
-    in_units_of = norms, np.int64(scale.bucket), np.uint32(scale.s)
-    _launch("place_values", units, out, out.size, *in_units_of)
+    quantizer = norms, np.int64(scale.bucket), np.uint32(scale.s)
+    _launch("place_values", pairs, out, out.size, *quantizer)
     return before
 
 
-def _launch(name: str, units: PlacedPairs, out: Any, n: int, *args: Any) -> None:
+def _launch(name: str, pairs: PlacedPairs, out: Array, n: int, *quantizer: object) -> None:
     device = device_with(out)
-    room = units.symbols.size
+    symbols, positions, count = pairs
     status = device.to_device(np.array([NO_ERROR]))
-    grid = striding_blocks(room)
-    symbols = units.symbols.view(np.uint8), np.int32(units.symbols.itemsize)
     device.launch(
-        *("run_level_place", name, grid, THREADS, *symbols, units.positions),
-        *(units.count, np.int64(room), *args, out, np.int64(n), status),
+        *("run_level_place", name, striding_blocks(symbols.size), THREADS),
+        *(symbols.view(np.uint8), np.int32(symbols.itemsize), positions, count),
+        *(np.int64(symbols.size), *quantizer, out, np.int64(n), status),
     )
-    _check(device, status, n)
 
-
-def _check(device: Device, status: Any, n: int) -> None:
-    def told(found: np.ndarray) -> None:
-        if found[0] == NO_ERROR:
+    def check(words: np.ndarray) -> None:
+        if words[0] == NO_ERROR:
             return
-        if found[0] % _LEFT == _SILENT:
+        if words[0] % _LEFT == _SILENT:
             raise Corrupt("a value lies in a bucket whose norm is 0")
         raise Corrupt(f"a gap passes the {n} elements of the tensor")
 
-    note(device, status, told)
+    note(device, status, check)

@@ -1,4 +1,4 @@
-"""The writer of units: those of four symbols at a time where there are many."""
+"""The writer of run–level pairs: those of four symbols at a time where symbols are dense."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import numpy as np
 
 from gcodec.kernels.bits.bit_string import SLACK, BitString
 from gcodec.kernels.numeric.words import bytes_at_least, count_ones, put, trailing_zeros
-from gcodec.kernels.prefix.prefix_table import UNIT_KINDS, WIDE, Kind
-from gcodec.kernels.prefix.prefix_write import fours_of, narrowed, spelling
-from gcodec.kernels.prefix.run_level import SCAN, RunLevelCode, name_of
-from gcodec.kernels.prefix.run_level_table import NEAR, unit_tables
+from gcodec.kernels.prefix.prefix_table import UNIT_KINDS, WIDE, Kind, name_of
+from gcodec.kernels.prefix.prefix_write import fours_of, joined, narrowed, spelling
+from gcodec.kernels.prefix.run_level import NEAR, SCAN, RunLevelCode, unit_tables
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK
 
-_MANY = 6  # units among SCAN symbols from which on four symbols are looked up at once
+_MANY = 6  # nonzero symbols among SCAN from which on groups of four are looked up
 _LENGTH = np.uint64(63)
 _SIX = np.uint64(6)
 
@@ -24,32 +23,34 @@ def write_units(
     base: int,
     number: int,
     last: int,
-    every: int,
+    block_size: int,
     string: BitString,
     bits: np.ndarray,
     positions: np.ndarray,
 ) -> tuple[int, int]:
-    """Put the units of a part of a tensor at the end of a string, on the calling thread.
+    """Append the run–level pairs of a part of a tensor to a string, on the calling thread.
 
     Parameters
     ----------
-    code : UnitCode
+    code : RunLevelCode
     symbols : (n,) unsigned array
         Elements `base` to `base` + n.
     base : int
+        Index of the first element.
     number, last : int
-        Units before them, and the position of the last of these, or 0.
-    every : int
-        Units of a block.
+        Number of preceding pairs, and position of the last of them, or 0.
+    block_size : int
+        Pairs of a block.
     string : BitString
     bits, positions : int64 array
-        Of all blocks of the tensor; written for those that begin here: bits of the string, its
-        lead too, and the position of the last unit before it.
+        An element for each block of the tensor. For each block that begins in this part, they
+        receive the bits of the string before it, including the lead, and the position of the
+        preceding pair.
 
     Returns
     -------
     int, int
-        Units up to the last of these, and its position.
+        Number of pairs up to the end of this part, and position of the last.
     """
     tables = unit_tables(code.gap, code.symbol)
     places = np.empty(BLOCK, np.uint32)
@@ -58,9 +59,10 @@ def write_units(
     progress = np.array([0, last - base, number], np.int64)
     loop = _writer(code.kind)
     while True:
-        room = string.data, string.state
-        marks = bits, positions, progress
-        loop(small, wide, base, every, *tables, *parameters, places, *room, *marks)
+        loop(
+            *(small, wide, base, block_size, *tables, *parameters, places),
+            *(string.data, string.state, bits, positions, progress),
+        )
         if progress[0] == small.size:
             return int(progress[2]), int(progress[1]) + base
         string.grow()
@@ -73,13 +75,13 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
     @kernel(
         "in uint8[], in uint64[], int64, int64, in uint64[], in uint64[], in uint64[], uint64, "
         "uint64, out uint32[], out uint8[], out uint64[], out int64[], out int64[], out int64[]",
-        variant=name_of(kind),
+        variant=name_of(*kind),
     )
-    def write_some(
+    def write_pairs(
         small,
         wide,
         base,
-        every,
+        block_size,
         gaps,
         singles,
         groups,
@@ -92,13 +94,13 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
         positions,
         progress,
     ):
-        # small.size == wide.size, unless no symbol is WIDE; gaps.size == NEAR. `progress` tells
-        # the symbols that found room, the position of the last unit from `base` on, and how many
-        # units there were, of all that bits and positions have room for.
+        # small.size == wide.size, unless no symbol is WIDE; gaps.size == NEAR. `progress` holds
+        # the number of symbols that are written, the position of the last pair, counted from
+        # `base`, and the number of pairs, for all of which bits and positions have room.
         at, acc, have = np.int64(state[0]), state[1], state[2]
         i, last, number = progress[0], progress[1], progress[2]
         limit = out.size - SLACK
-        until = (every - number % every) % every  # units before the next block begins
+        until = (block_size - number % block_size) % block_size  # pairs before the next block
         missing = np.uint64(0)
         full = False
         while i < small.size and not full:
@@ -108,7 +110,7 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
                 mask = bytes_at_least(small, i, np.uint8(1))
                 near = i - last + SCAN < NEAR and until > SCAN
                 if near and count_ones(mask) >= np.uint64(_MANY):
-                    # Groups of four, up to one that has no word.
+                    # Groups of four, up to one without a word.
                     start = i
                     for _ in range(SCAN // BLOCK):
                         fours_of(small, i, places, 0)
@@ -142,35 +144,32 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
                 for k in range(span):
                     mask |= np.uint64(small[i + k] != 0) << np.uint64(k)
             while mask:
-                here = i + np.int64(trailing_zeros(mask))
+                place = i + np.int64(trailing_zeros(mask))
                 if at > limit:
-                    span, full = here - i, True
+                    span, full = place - i, True
                     break
                 if until == 0:
-                    until = every
-                    bits[number // every] = 8 * at + np.int64(have)
-                    positions[number // every] = base + last
-                gap = np.uint64(here + 1 - last)
-                symbol = small[here]
+                    until = block_size
+                    bits[number // block_size] = 8 * at + np.int64(have)
+                    positions[number // block_size] = base + last
+                gap = np.uint64(place + 1 - last)
+                symbol = small[place]
                 word = singles[symbol]
                 before = gaps[gap] if gap < np.uint64(NEAR) else np.uint64(0)
                 if word and before:
-                    behind = word & _LENGTH
-                    nbits = (before & _LENGTH) + behind
-                    acc, have, at = put(
-                        out, at, acc, have, (before >> _SIX) << behind | word >> _SIX, nbits
-                    )
+                    pair, nbits = joined(before, word)
+                    acc, have, at = put(out, at, acc, have, pair, nbits)
                 else:
                     old_acc, old_have, old_at = acc, have, at
                     acc, have, at, missing = spell_gap(gap, p_gap, out, acc, have, at)
                     if missing == 0:
-                        value = wide[here] if symbol == WIDE else np.uint64(symbol)
+                        value = wide[place] if symbol == WIDE else np.uint64(symbol)
                         acc, have, at, missing = spell(value, p, out, acc, have, at)
                     if missing:
                         acc, have, at = old_acc, old_have, old_at
-                        span, full = here - i, True
+                        span, full = place - i, True
                         break
-                last = here + 1
+                last = place + 1
                 number += 1
                 until -= 1
                 mask &= mask - np.uint64(1)
@@ -178,4 +177,4 @@ def _writer(kind: tuple[Kind, Kind]) -> Kernel:
         state[0], state[1], state[2], state[3] = np.uint64(at), acc, have, missing
         progress[0], progress[1], progress[2] = i, last, number
 
-    return write_some
+    return write_pairs

@@ -1,7 +1,7 @@
-"""Words of levels to values in one loop: those of some blocks are written while others are read.
+"""Words of levels to values in one loop that reads some blocks while it writes the preceding ones.
 
-To look words up keeps a processor busy, but not its memory; to write values past the caches keeps
-the memory busy. One behind the other, each would wait for the other.
+Lookups of words keep the processor busy and the memory idle; streaming stores of values keep the
+memory busy. The loop overlaps both.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from gcodec.kernels.prefix.look_ahead import (
     PLACE,
     STEP,
     TAKEN,
-    Beside,
+    SideWork,
     looking,
     state,
 )
-from gcodec.kernels.prefix.prefix_group import between_looks
-from gcodec.kernels.prefix.prefix_read import BROKEN, check
-from gcodec.kernels.prefix.prefix_table import WINDOW, Kind, PrefixCode, read_levels
+from gcodec.kernels.prefix.prefix_read import BROKEN, between_looks, check
+from gcodec.kernels.prefix.prefix_table import WINDOW, Kind, PrefixCode, name_of, read_levels
 from gcodec.kernels.prefix.table_code import Look
 from gcodec.kernels.quantize.levels import Scale, factoring, streams
 from gcodec.runtime import cover, pool
@@ -37,17 +36,17 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import Emitter, block, fence, floats, lanes
 
 LINE = 16  # elements of a cache line of values
-_MOST = 127  # levels that an int8 holds
-_LEAST = 1 << 15  # elements for which it pays
-_STEPS = 4  # lines that are written in a round of looks
-_SPARE = 64  # symbols before those of a group, of which the last were no whole line
+_MOST = 127  # largest level that an int8 holds
+_LEAST = 1 << 15  # elements from which on the loop pays
+_STEPS = 4  # lines that are written in a round of lookups
+_SPARE = 64  # bytes before the symbols of a group, for the partial line of the preceding group
 _KINDS: tuple[Kind, ...] = ((OMEGA, "signed", 1), (RICE, "zigzag", 0))
 _NONE = np.empty(0, np.uint64)
 _NAMES = ("symbols", "source", "places", "factors", "values", "target")
 
 
 def reads(code: PrefixCode, scale: Scale, coded: CodedMask, out: np.ndarray) -> bool:
-    """Whether `read` can do it: with levels in a byte, in wide buckets none of which is silent."""
+    """Return whether `read` applies: levels of a byte in wide buckets, none of them silent."""
     return (
         code.kind in _KINDS
         and code.top <= 2 * _MOST + 1
@@ -64,12 +63,12 @@ def read(
     data: np.ndarray,
     first: int,
     end: int,
-    every: int,
+    block_size: int,
     offsets: np.ndarray,
     scale: Scale,
     out: np.ndarray,
 ) -> None:
-    """Read the string of a tensor, and write the values.
+    """Read the string of a tensor and write its values.
 
     Parameters
     ----------
@@ -77,43 +76,44 @@ def read(
     data : uint8 array
     first, end : int
         Bits where the string begins and ends.
-    every : int
+    block_size : int
         Elements of a block, a power of two.
     offsets : (count + 1,) int64 array
-        Where blocks begin, from `first` on, and where the last ends.
+        Bits from `first` to the begin of each block and to the end of the last.
     scale : Scale
     out : (n,) float32 array
+        Receives the values.
 
     Raises
     ------
     FormatError
-        What `out` holds is not defined then.
+        The contents of `out` are then undefined.
     """
     store = "stream" if streams(out) else "write"
     loop, tables = _reader(code.kind, store), read_levels(code)
     numbers = np.uint64(code.parameter), np.uint64(code.top)
-    every = min(every, out.size)
+    block_size = min(block_size, out.size)
 
     def task(start: int, stop: int) -> None:
         part, status = out[start:stop], np.zeros(2, np.int64)
-        starts = first + offsets[start // every : -(-stop // every) + 1]
+        starts = first + offsets[start // block_size : -(-stop // block_size) + 1]
         norms, phase, bucket, s = scale.part(start)
         head = cover.to_cache_line(part, 1)
-        group = min(ENTRIES * every, part.size)
-        room = np.empty((2, _SPARE + group), np.uint8)
+        group = min(ENTRIES * block_size, part.size)
+        buf = np.empty((2, _SPARE + group), np.uint8)
         places = np.empty((group + LINE) // LINE, np.int32)
         factors = np.empty(LINE * ((group + LINE) // bucket + 2), np.float32)
         loop(
-            *(data, starts, every, end, *tables, *numbers, state(), room.ravel(), _NONE),
+            *(data, starts, block_size, end, *tables, *numbers, state(), buf.ravel(), _NONE),
             *(norms, phase, bucket, s, head, places, factors, part, status),
         )
         check(status, True)
 
-    pool.run(task, out.size, every)
+    pool.run(task, out.size, block_size)
 
 
 def _line(store: str) -> Any:
-    """Make what emits the step that writes a line of values."""
+    """Return a function that emits the step that writes a line of values."""
 
     def emit(e: Emitter, step: Any) -> None:
         builder, whole = e.builder, step.type
@@ -132,16 +132,16 @@ _scale_by = factoring(False)
 
 
 @inline
-def _write_few(room, source, norms, phase, bucket, s, out, start, stop):
-    """Write values from `start` on, whose symbols lie from `source` on."""
+def _write_few(buf, source, norms, phase, bucket, s, out, start, stop):
+    """Write values `start` to `stop` - 1, whose levels begin at buf[source]."""
     for k in range(start, stop):
-        level = np.float32(np.int8(room[source + k - start]))
+        level = np.float32(np.int8(buf[source + k - start]))
         out[k] = level * _scale_by(norms[(k + phase) // bucket], s)
 
 
 @inline
 def _fill_factors(norms, s, bucket, start, stop, factors):
-    """Write the factors of the buckets of these elements, LINE times each; return the first."""
+    """Write the factors of the buckets of a range, LINE times each; return the first bucket."""
     first = start // bucket
     for b in range(first, (stop - 1) // bucket + 1):  # at most the last of norms
         factor = _scale_by(norms[b], s)
@@ -152,9 +152,9 @@ def _fill_factors(norms, s, bucket, start, stop, factors):
 
 @inline
 def _place_lines(bucket, before, lines, places):
-    """Write where the factors of each line begin, `before` elements of a bucket before the first.
+    """Write where the factors of each line begin; the first line begins `before` in a bucket.
 
-    A line of two buckets takes the last of the one's and the first of the other's.
+    A line in two buckets uses the last factors of the first and the first factors of the second.
     """
     at, place, left = np.int64(0), np.int64(0), bucket - before
     while at < lines:
@@ -172,11 +172,10 @@ def _place_lines(bucket, before, lines, places):
 
 @factory(lambda: itertools.product(_KINDS, ("stream", "write")))
 def _reader(kind: Kind, store: str) -> Kernel:
-    rule, mapping, shift = kind
     look, emit_line, steps = Look(WINDOW, 6), _line(store), _STEPS
     margin, streaming = look.margin, store == "stream"
     look_all = looking(ENTRIES, look, {"out": 0})
-    look_beside = looking(ENTRIES, look, {"out": 0}, Beside(steps, _NAMES, emit_line))
+    look_beside = looking(ENTRIES, look, {"out": 0}, SideWork(steps, _NAMES, emit_line))
     pass_words, read_rest = between_looks(kind, look, signed=True)
 
     @block("step", *_NAMES)
@@ -188,19 +187,19 @@ def _reader(kind: Kind, store: str) -> Kernel:
         f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], out uint8[], "
         "out uint64[], in float32[], int64, int64, uint32, int64, out int32[], out float32[], "
         "out float32[], out int64[]",
-        variant=f"{rule.name} {mapping} {shift} {store}",
+        variant=f"{name_of(kind)} {store}",
     )
     def read_values(
         data,
         starts,
-        every,
+        block_size,
         end,
         runs,
         singles,
         parameter,
         top,
-        kept,
-        room,
+        heads,
+        buf,
         wide,
         norms,
         phase,
@@ -212,73 +211,73 @@ def _reader(kind: Kind, store: str) -> Kernel:
         out,
         status,
     ):
-        # Blocks of `every` elements cover out, and starts has one more; the first bucket begins
-        # `phase` elements before out, and none is below LINE. room has two halves of _SPARE bytes
-        # and those of a group, places and factors what a group needs. Lines begin at `head`, which
-        # is below LINE, and at most out.size. status[0] is 0.
-        n, half, group = out.size, room.size >> 1, ENTRIES * every
+        # Blocks of `block_size` elements cover out, and starts has one more element; the first
+        # bucket begins `phase` elements before out, and none has fewer than LINE elements. buf
+        # has two halves, each of _SPARE bytes and those of a group; places and factors suffice for
+        # a group. Lines begin at `head`, which is below LINE and at most out.size. status[0] == 0.
+        n, half, group = out.size, buf.size >> 1, ENTRIES * block_size
         last_at = min(end - TAKEN, 8 * (data.size - 8))
-        # Of the group before: its lines, the symbol and the element where they begin, and how many
-        # elements it has behind them. Places are those of so many lines, `before` in a bucket.
+        # Of the preceding group: its lines, the symbol and the element where they begin, and the
+        # number of elements after them. `places` holds the places of `placed` lines, of which the
+        # first begins `before` elements in a bucket.
         lines, source, target, over = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
         placed, before = np.int64(0), np.int64(0)
         base = np.int64(_SPARE)
         for first in range(0, n, group):
-            here = min(group, n - first)
-            number, blocks = first // every, -(-here // every)
+            size = min(group, n - first)
+            number, blocks = first // block_size, -(-size // block_size)
             for j in range(blocks):
-                kept[AT + j] = starts[number + j]
-                kept[PLACE + j] = base + j * every
-                kept[LAST_PLACE + j] = base + min((j + 1) * every, here) - margin
-                kept[LAST_AT + j] = last_at
-                if kept[AT + j] < 0 or kept[AT + j] > end:
-                    status[0], status[1] = BROKEN, kept[AT + j]
+                heads[AT + j] = starts[number + j]
+                heads[PLACE + j] = base + j * block_size
+                heads[LAST_PLACE + j] = base + min((j + 1) * block_size, size) - margin
+                heads[LAST_AT + j] = last_at
+                if heads[AT + j] < 0 or heads[AT + j] > end:
+                    status[0], status[1] = BROKEN, heads[AT + j]
                     return
-            kept[STEP], kept[LAST_STEP] = 0, lines - steps
+            heads[STEP], heads[LAST_STEP] = 0, lines - steps
             together = blocks == ENTRIES
             while together:
-                if kept[STEP] <= kept[LAST_STEP]:
+                if heads[STEP] <= heads[LAST_STEP]:
                     look_beside(
-                        *(data, runs, kept, 0, 0, room),
-                        *(room, source, places, factors, out, target),
+                        data, runs, heads, 0, 0, buf, buf, source, places, factors, out, target
                     )
-                    if kept[STEP] > kept[LAST_STEP]:
+                    if heads[STEP] > heads[LAST_STEP]:
                         continue
                 else:
-                    look_all(data, runs, kept, 0, 0, room)
-                together = pass_words(data, kept, end, singles, parameter, top, room, wide, status)
+                    look_all(data, runs, heads, 0, 0, buf)
+                together = pass_words(data, heads, end, singles, parameter, top, buf, wide, status)
             for j in range(blocks):
                 if status[0] == 0:
-                    stop = base + min((j + 1) * every, here)
+                    stop = base + min((j + 1) * block_size, size)
                     read_rest(
-                        data, kept, j, stop, end, runs, singles, parameter, top, room, wide, status
+                        data, heads, j, stop, end, runs, singles, parameter, top, buf, wide, status
                     )
-                if status[0] == 0 and kept[AT + j] != starts[number + j + 1]:
+                if status[0] == 0 and heads[AT + j] != starts[number + j + 1]:
                     status[0], status[1] = BROKEN, starts[number + j + 1]
                 if status[0] < 0:
                     return
-            for step in range(kept[STEP], lines):
-                write_line(step, room, source, places, factors, out, target)
+            for step in range(heads[STEP], lines):
+                write_line(step, buf, source, places, factors, out, target)
             if first == 0:
-                _write_few(room, base, norms, phase, bucket, s, out, 0, head)
+                _write_few(buf, base, norms, phase, bucket, s, out, 0, head)
                 source, target = base + head, head
             else:
                 source, target = base - over, first - over
-            left = first + here - target
+            left = first + size - target
             lines, over = left // LINE, left % LINE
             base = half + _SPARE if base == _SPARE else np.int64(_SPARE)
             for k in range(over):
-                room[base - over + k] = room[source + LINE * lines + k]
+                buf[base - over + k] = buf[source + LINE * lines + k]
             b = _fill_factors(norms, s, bucket, target + phase, target + phase + left, factors)
             begun = target + phase - b * bucket
             if begun + left <= bucket:
-                begun = np.int64(0)  # as well as any, as they are all in this bucket
+                begun = np.int64(0)  # any place serves, as all lines are in this bucket
             if begun != before or lines > placed:
                 _place_lines(bucket, begun, lines, places)
                 placed, before = lines, begun
         for step in range(lines):
-            write_line(step, room, source, places, factors, out, target)
-        _write_few(room, base - over, norms, phase, bucket, s, out, n - over, n)
+            write_line(step, buf, source, places, factors, out, target)
+        _write_few(buf, base - over, norms, phase, bucket, s, out, n - over, n)
         if streaming:
             fence()
 

@@ -1,5 +1,4 @@
-// Tiles of symbols, which a block of threads looks at: 4096 of them, 16 for each thread. They are
-// of one, two or four bytes.
+// Tiles of 4096 symbols of one, two or four bytes, for a block of threads: 16 symbols for each thread.
 #pragma once
 #include "kernels/numeric/scan.cuh"
 
@@ -7,12 +6,12 @@ static const int THREADS = 256;
 static const int EACH = 16;
 static const int TILE = THREADS * EACH;
 
-// Sixteen bytes, as they are loaded at once.
+// Sixteen bytes, which one load fetches.
 struct __align__(16) Quad {
     u32 part[4];
 };
 
-// The symbols from `start` on of n, 0 behind the last one.
+// The 16 of n symbols from `start` on; 0 after the last symbol.
 struct Share {
     Quad held[4];
     int width;  // bytes of a symbol
@@ -24,7 +23,7 @@ struct Share {
             for (int q = 0; q < width; ++q) held[q] = ((const Quad*)first)[q];
             return;
         }
-        i64 room = (n - start) * width;  // bytes that there are, below 0 for threads behind all
+        i64 room = (n - start) * width;  // bytes up to the end; negative for threads after the end
 #pragma unroll 1
         for (int b = 0; b < EACH * width; ++b) ((u8*)held)[b] = b < room ? first[b] : 0;
     }
@@ -36,8 +35,8 @@ struct Share {
     }
 };
 
-// The position, from 1 on, of the last symbol before those of this thread that is not 0; `before` is
-// that before the tile, less than 1 if there is none. All threads of the block call it.
+// The position, counted from 1, of the last nonzero symbol before those of this thread, or 0; `before`
+// is that before the tile, below 1 if there is none. All threads of the block call it.
 __device__ __forceinline__ i64 last_before(const Share& own, i64 start, i64 before, i64* scratch) {
     i64 last = 0;
 #pragma unroll 1

@@ -3,18 +3,18 @@
 
 static const int SYMBOLS = 256;
 
-// `table` gets the canonical word of each symbol times 64, plus its length; 0 where there is none, and
-// for the parameter that other codes have.
+// `table` receives word * 64 + length for the canonical word of each symbol, 0 for a symbol without one;
+// then 0 in place of the parameter of a rule.
 extern "C" __global__ void __launch_bounds__(SYMBOLS)
 canonical_words(const u8* lengths, u64* table) {
-    __shared__ u8 given[SYMBOLS];
+    __shared__ u8 all_lengths[SYMBOLS];
     int k = threadIdx.x;
     u32 own = lengths[k], word = 0;
-    given[k] = (u8)own;
+    all_lengths[k] = (u8)own;
     __syncthreads();
     for (int other = 0; other < SYMBOLS; ++other) {
-        u32 length = given[other];
-        // A word that is shorter takes the place of more than one.
+        u32 length = all_lengths[other];
+        // A shorter word takes the place of several words of this length.
         if (length && length < own) word += 1u << (own - length);
         else if (length == own && other < k) word += 1;
     }

@@ -1,7 +1,7 @@
-"""Codes of bytes that are given by how long each word is: canonical prefix words, as Huffman's.
+"""Codes of bytes that are defined by their word lengths: canonical prefix codes, as Huffman's.
 
-Symbols that have a word, sorted by its length and then by symbol, get consecutive numbers: 0 for
-the first, and zeros behind the number wherever words become longer.
+The words of symbols, sorted by length and then by symbol, are consecutive numbers from 0 on; where
+words become longer, zeros are appended to the number.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED, Rule
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
 
-LONGEST = 12  # bits of a word
+LONGEST = 12  # bits of the longest word
 SYMBOLS = 256
-NONE = 63  # in place of how many bits words have together, where there is none
+NONE = 63  # in place of a number of bits, if a symbol has no word
 
 
 @subroutine(variant="table")
 def _no_value(data, at, end, incomplete):
-    """Tell what is wrong where the bits from `at` to `end` begin with no word of a table."""
-    # All bits begin a word of a complete code; in others, the next one is wrong if it is there.
+    """Return the error for bits from `at` to `end` that begin with no word of a table."""
+    # Any bits begin a word of a complete code; otherwise further bits cannot complete a word.
     if incomplete and at < end:
         return np.uint64(0), np.int64(CORRUPT)
     return np.uint64(0), np.int64(TRUNCATED)
 
 
-# Its words are all in tables, and so have no rule.
+# All words are in tables, so that the rule has none.
 TABLE = Rule("table", None, _no_value)
 
 
 class Look(NamedTuple):
-    """What a reader sees of a string at once.
+    """Layout of the lookup table of a reader.
 
     Attributes
     ----------
     window : int
-        Bits.
+        Bits of the index.
     most : int
-        Symbols that it finds there at most: 6 or 2, with entries of 8 or 4 bytes.
+        Most symbols of an entry: 6 or 2, in entries of 8 or 4 bytes.
     """
 
     window: int
@@ -49,53 +49,48 @@ class Look(NamedTuple):
 
     @property
     def times(self) -> int:
-        """Looks for each word of bits, of which 56 hold from any bit of a byte on."""
+        """Lookups for each word of 64 bits, of which 56 are valid at any bit of a byte."""
         return 56 // self.window
 
     @property
     def nbytes(self) -> int:
-        """Bytes of an entry, of which two tell how much it has."""
+        """Bytes of an entry, the last two of which count bits and symbols."""
         return self.most + 2
 
     @property
     def margin(self) -> int:
-        """Places that looks at a word of bits may write to."""
+        """Places to which the lookups of a word may write."""
         return (self.times - 1) * self.most + self.nbytes
 
 
 LOOKS = (Look(11, 6), Look(12, 6), Look(13, 2), Look(14, 2))
-"""Of the codes of tables, from short words to long ones."""
+"""Layouts for table codes, from short words to long ones."""
 
 
 class TableCode(NamedTuple):
-    """A code for bytes, whose words all are in the tables of writers and readers.
+    """A code of bytes whose words are all in the tables of writers and readers.
 
-    It takes the place of a `prefix_table.PrefixCode`. No symbol is kept elsewhere than in its
-    byte: WIDE is a symbol like others.
+    It has the interface of `prefix_table.PrefixCode`. A byte represents each symbol itself: WIDE
+    is an ordinary symbol.
 
     Attributes
     ----------
     nbits : bytes
-        Bits of the words of the symbols 0 to 255, up to LONGEST; 0 where there is none. The code
-        must not have more words than there is room for.
+        Word lengths of the symbols 0 to 255, up to LONGEST bits; 0 for a symbol without a word.
+        They must satisfy Kraft's inequality.
     """
 
     nbits: bytes
 
     @classmethod
     def of(cls, lengths: np.ndarray) -> TableCode:
-        """Make it of the (n,) uint8 bits of the words of the first n symbols; others have none."""
+        """Return the code with these (n,) uint8 word lengths of the first n symbols."""
         return cls(lengths.tobytes().ljust(SYMBOLS, b"\0"))
 
     @property
     def lengths(self) -> np.ndarray:
-        """Bits of the words, as a (256,) uint8 array."""
+        """Word lengths in bits as a (256,) uint8 array."""
         return np.frombuffer(self.nbits, np.uint8)
-
-    @property
-    def least(self) -> int:
-        """Least symbol."""
-        return 0
 
     @property
     def top(self) -> int:
@@ -104,35 +99,35 @@ class TableCode(NamedTuple):
 
     @property
     def in_bytes(self) -> int:
-        """Symbols below it are kept in a byte."""
+        """Number of the least symbols that a byte represents itself."""
         return SYMBOLS
 
     @property
     def wide(self) -> bool:
-        """Whether there are symbols that are kept elsewhere."""
+        """Whether a second array must hold large symbols."""
         return False
 
     @property
     def kind(self) -> tuple[Rule, Literal["plain"], int]:
-        """What tells one kernel from another."""
+        """The constants of the kernels of this code."""
         return TABLE, "plain", 0
 
     @property
     def parameter(self) -> int:
-        """Whether there are bits that begin no word."""
+        """1 if the code is incomplete, so that some bits begin no word; 0 otherwise."""
         return int(room_left(self.lengths) != 0)
 
     @property
     def look(self) -> Look:
-        """How its words are read: long ones with large windows, for which entries are small."""
+        """Layout of the table of a reader: for long words a large window with small entries."""
         nbits = self.lengths[self.lengths > 0].astype(float)
-        mean = (nbits * 0.5**nbits).sum()  # where each symbol is as frequent as its word is short
+        mean = (nbits * 0.5**nbits).sum()  # for the distribution that is optimal for the code
         if mean < 4.5:
             return LOOKS[1 if nbits.max(initial=0) > 11 else 0]
         return LOOKS[2 if mean < 6.5 else 3]
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Words of the symbols below `size`, and their lengths; 0 where there is none."""
+        """Return the words of the symbols below `size`, and their lengths; 0 without a word."""
         bits, nbits = np.zeros(SYMBOLS, np.uint64), np.zeros(SYMBOLS, np.int64)
         _fill_words(self.lengths, bits, nbits)
         return bits[:size], nbits[:size]
@@ -140,20 +135,19 @@ class TableCode(NamedTuple):
 
 @dispatched("gcodec.kernels.prefix.table_code_cuda")
 def code_of(lengths: np.ndarray) -> TableCode:
-    """Return the code to write with of the (256,) uint8 bits of words, wherever these are."""
+    """Return the code of a writer by (256,) uint8 word lengths of the host or a device."""
     return TableCode.of(lengths)
 
 
 def room_left(lengths: np.ndarray) -> int:
-    """Return how many more words of LONGEST bits a code has room for; negative if it has none."""
-    counts = np.bincount(lengths, minlength=LONGEST + 1)
-    taken = sum(int(counts[k]) << LONGEST - k for k in range(1, LONGEST + 1))
-    return (1 << LONGEST) - taken
+    """Return how many words of LONGEST bits a code could add; negative if it is overfull."""
+    taken = (1 << LONGEST) >> lengths[lengths > 0].astype(np.int64)
+    return (1 << LONGEST) - int(taken.sum())
 
 
 @kernel("in uint8[], out uint64[], out int64[]")
 def _fill_words(lengths, bits, nbits):
-    # all have SYMBOLS elements
+    # All arrays have SYMBOLS elements.
     word = np.uint64(0)
     for length in range(1, LONGEST + 1):
         word += word
@@ -163,19 +157,19 @@ def _fill_words(lengths, bits, nbits):
                 word += np.uint64(1)
 
 
-class Places(NamedTuple):
-    """What a writer looks up by bytes.
+class ByteTables(NamedTuple):
+    """Tables of a writer, indexed by bytes.
 
-    Bits of words are the highest of a number; how many these are, or NONE, is in its lowest byte.
+    The highest bits of an entry are those of the words; the lowest byte is their number, or NONE.
 
     Attributes
     ----------
     singles : (256,) uint64 array
         Words of single symbols.
     groups : (256,) uint64 array
-        Words of as many symbols as the byte has digits, the highest first.
+        Words of the symbols that are the digits of the byte, the highest first.
     digit : int
-        Bits of a digit: 2 or 4 where all symbols are below 4 or 16, or 8.
+        Bits of a digit: 2 or 4 if all symbols are below 4 or 16, otherwise 8.
     """
 
     singles: np.ndarray
@@ -184,20 +178,20 @@ class Places(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def places(code: TableCode) -> Places:
-    """Make the tables of a writer."""
+def byte_tables(code: TableCode) -> ByteTables:
+    """Return the tables of a writer."""
     bits, nbits = code.words(SYMBOLS)
     top = int(np.flatnonzero(nbits).max(initial=0))
     digit = 2 if top < 4 else 4 if top < 16 else 8
     singles, groups = np.empty(SYMBOLS, np.uint64), np.empty(SYMBOLS, np.uint64)
     _fill_places(bits, nbits, 8, singles)
     _fill_places(bits, nbits, digit, groups)
-    return Places(singles, groups, digit)
+    return ByteTables(singles, groups, digit)
 
 
 @kernel("in uint64[], in int64[], int64, out uint64[]")
 def _fill_places(bits, nbits, digit, table):
-    # all arrays have SYMBOLS elements; digits and shifts are below 8
+    # All arrays have SYMBOLS elements; digits and shifts are below 8.
     for place in range(table.size):
         word, count = np.uint64(0), np.int64(0)
         for shift in range(8 - digit, -1, -digit):

@@ -1,13 +1,13 @@
-// How many symbols and gaps there are of each size: what Rice words are chosen by.
-// Blocks of threads go over tiles of 4096 symbols, and add up what they found.
+// Counts of symbols and gaps by size, from which Rice parameters are chosen. Blocks of threads count
+// tiles of 4096 symbols, and add up their counts.
 #include "kernels/bits/bits.cuh"
 #include "kernels/prefix/symbols.cuh"
 
-static const int SIZES = 64;  // bits of a number, and more
-static const int NEAR = 256;  // numbers below it are counted one by one
-static const int PACKED = 8;  // those below it by each thread itself
+static const int SIZES = 64;  // bits of a number, and a total
+static const int NEAR = 256;  // numbers below it are counted individually
+static const int PACKED = 8;  // numbers below it are counted by each thread in registers
 
-// Counts of numbers below 8, a byte for each: a thread has at most 16 of a tile.
+// Counts of numbers below 8, a byte for each: a thread counts at most 16 in a tile.
 struct Packed {
     u64 counts;
 
@@ -17,37 +17,37 @@ struct Packed {
     }
     __device__ __forceinline__ void flush(u32* table) {
         for (int k = 0; k < PACKED; ++k) {
-            u32 some = (u32)(counts >> 8 * k) & 255;
-            if (some) atomicAdd(table + k, some);
+            u32 count = (u32)(counts >> 8 * k) & 255;
+            if (count) atomicAdd(table + k, count);
         }
     }
 };
 
-__device__ __forceinline__ void clear(u32* found, int size) {
-    for (int k = threadIdx.x; k < size; k += THREADS) found[k] = 0;
+__device__ __forceinline__ void clear(u32* table, int size) {
+    for (int k = threadIdx.x; k < size; k += THREADS) table[k] = 0;
     __syncthreads();
 }
 
-__device__ __forceinline__ void add_up(const u32* found, int size, u64* counts) {
+__device__ __forceinline__ void add_up(const u32* table, int size, u64* counts) {
     __syncthreads();
     for (int k = threadIdx.x; k < size; k += THREADS)
-        if (found[k]) atomicAdd(counts + k, (u64)found[k]);
+        if (table[k]) atomicAdd(counts + k, (u64)table[k]);
 }
 
-// What Rice codes are made for: 2k − 1 for the level −k and 2k for k, of all symbols; or of those
-// whose level is not 0, the level less 1, or how many lie between them and the one before.
+// Numbers that Rice codes encode. ZIGZAG: 2k − 1 for the level −k and 2k for k, for all symbols. LEVELS:
+// the nonzero levels less 1. GAPS: the number of zeros before each nonzero level.
 enum Numbers { ZIGZAG, LEVELS, GAPS };
 
-// `lasts` tells the position of the last symbol that is not 0 before each tile. `counts` gets how many
-// numbers there are of each below NEAR; and behind these, of the others, how many have each bit, and
-// in place of the last, which none has, how many they are.
+// `lasts` holds the position of the last nonzero symbol before each tile. `counts` receives the count of
+// each number below NEAR; then, for each bit, the count of larger numbers that have it set. In place of
+// the last bit, which no number has, stands the count of all larger numbers.
 extern "C" __global__ void __launch_bounds__(THREADS)
 count_numbers(
     const u8* symbols, i32 width, i64 n, const i64* lasts, i32 numbers, u64* counts
 ) {
-    __shared__ u32 found[NEAR + SIZES];
+    __shared__ u32 table[NEAR + SIZES];
     __shared__ i64 scratch[THREADS / WARP];
-    clear(found, NEAR + SIZES);
+    clear(table, NEAR + SIZES);
     for (i64 tile = blockIdx.x; tile * TILE < n; tile += gridDim.x) {
         i64 start = tile * TILE + threadIdx.x * EACH;
         Share own(symbols, width, n, start);
@@ -62,21 +62,21 @@ count_numbers(
                 last = start + k + 1;
             }
             if (number < NEAR) {
-                near.add((int)number, found);
+                near.add((int)number, table);
                 continue;
             }
-            for (u64 rest = number | 1ull << (SIZES - 1); rest; rest &= rest - 1)
-                atomicAdd(found + NEAR + (__ffsll((i64)rest) - 1), 1u);
+            for (u64 bits = number | 1ull << (SIZES - 1); bits; bits &= bits - 1)
+                atomicAdd(table + NEAR + (__ffsll((i64)bits) - 1), 1u);
         }
-        near.flush(found);
+        near.flush(table);
     }
-    add_up(found, NEAR + SIZES, counts);
+    add_up(table, NEAR + SIZES, counts);
 }
 
 static const int PARAMETERS = 48;
 
-// The least parameter of which Rice words are shortest, given what `count_numbers` finds; but of
-// `all` numbers only `*words` have one, the others are 0. SIZES threads.
+// The least parameter with the shortest Rice words, by the counts of `count_numbers`. Of `all` numbers
+// only `*words` have a word; the others are 0. SIZES threads.
 extern "C" __global__ void __launch_bounds__(SIZES)
 best_parameter(const u64* counts, i64 all, const i64* words, i64* parameter) {
     __shared__ u64 lengths[SIZES];

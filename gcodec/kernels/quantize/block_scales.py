@@ -1,7 +1,7 @@
-"""Scales of blocks of elements: one scale Δ, times a factor for each that a byte tells.
+"""Scales of blocks of elements: one scale Δ, times a factor for each block, which a byte stores.
 
 Byte B stands for (8 + B mod 8)·2^(B div 8 − 31): from 2^-28 to 15, each an eighth to a fifteenth
-more than the one before. These are float32, and their product with Δ is rounded once.
+larger than the preceding one. The factors are float32, and their product with Δ is rounded once.
 """
 
 from __future__ import annotations
@@ -9,63 +9,70 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.quantize.scale_errors import rounded_to_level
+from gcodec.kernels.quantize.scale_errors import square_of_error
 from gcodec.runtime import pool
 from gcodec.runtime.deferred import binary32
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import Emitter, block, doubles, floats, lanes
 from gcodec.runtime.memory import bits_float, float_bits
 
-_FIRST = (127 - 28) * 8  # of byte 0: exponent and three bits of mantissa, as float32 has them
-_BELOW = 20  # bits of float32 below these
-_MORE, _TRIED = 1, 6  # what is tried begins so far above what the largest magnitude needs
+_FIRST = (127 - 28) * 8  # exponent and three bits of mantissa of byte 0, as in float32
+_BELOW = 20  # lower bits of float32
+_MORE, _TRIED = 1, 6  # candidates; the first exceeds that of the largest magnitude by so much
 _LANES = 16
 _LARGEST = INFINITY_BITS - 1
 
 
 @dispatched("gcodec.kernels.quantize.block_scales_cuda", by="factors")
 def scales_of(scale: np.float32, factors: np.ndarray) -> np.ndarray:
-    """Return the scales that (k,) bytes make of one, as float32; infinite ones too."""
+    """Return the float32 scales of (k,) bytes, given that of the tensor; they may be infinite."""
     bits = factors.astype(np.uint32) + np.uint32(_FIRST) << np.uint32(_BELOW)
     with np.errstate(over="ignore", under="ignore"):
-        found: np.ndarray = scale * bits.view(np.float32)
-    return found
+        scales: np.ndarray = scale * bits.view(np.float32)
+    return scales
 
 
 @dispatched("gcodec.kernels.quantize.block_scales_cuda")
 def largest_scale(bits: int, top: np.float32) -> float:
-    """Return the scale by which a largest magnitude, given its bits, becomes about the last level.
+    """Return the scale by which the largest magnitude becomes about the last level.
 
-    The product of scale and level is finite; the scale is not 0, unless that magnitude is.
+    The product of scale and level is finite. The scale is 0 only if the magnitude is.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of the largest magnitude as float32.
+    top : float32
+        Last level.
     """
     largest = np.uint32(bits).view(np.float32)
     with np.errstate(under="ignore", over="ignore"):
-        found = largest / top
-        if not np.isfinite(found * top):
-            found = np.nextafter(found, np.float32(0))
-    return binary32(max(found, np.float32(2.0**-149)) if largest else found)
+        scale = largest / top
+        if not np.isfinite(scale * top):
+            scale = np.nextafter(scale, np.float32(0))
+    return binary32(max(scale, np.float32(2.0**-149)) if largest else scale)
 
 
 @dispatched("gcodec.kernels.quantize.block_scales_cuda")
 def choose_factors(
     values: np.ndarray, length: int, scale: np.float32, top: np.float32, mantissa: int
 ) -> np.ndarray:
-    """Choose the factor of each block of a tensor of minifloats, by its squared error.
+    """Choose the factor of each block of a tensor of minifloats, by the squared error.
 
-    Six are tried: from the one above that by which the largest magnitude of the block is not above
-    the last level, down. Of equal ones the largest is taken.
+    There are six candidates. The second largest is the least factor by which the largest magnitude
+    of the block does not exceed the last level. Of equally good factors, the largest wins.
 
     Parameters
     ----------
     values : (n,) float32 array
         Finite.
     length : int
-        Elements of a block; the last may have fewer.
+        Elements of a block; the last block may be shorter.
     scale : float32
         Finite, not negative.
     top : float32
-        The last level; its product with `scale` is finite.
+        Last level; its product with `scale` is finite.
     mantissa : int
         Bits of the mantissa.
 
@@ -80,8 +87,8 @@ def choose_factors(
     length = min(length, max(values.size, 1))
 
     def task(start: int, stop: int) -> None:
-        some = factors[start // length : -(-stop // length)]
-        _choose(values[start:stop], length, scale, top, mantissa, np.empty(_LANES), some)
+        part = factors[start // length : -(-stop // length)]
+        _choose(values[start:stop], length, scale, top, mantissa, np.empty(_LANES), part)
 
     pool.run(task, values.size, length)
     return factors
@@ -91,23 +98,26 @@ def choose_factors(
 def divide(
     x: np.ndarray, first: int, length: int, scales: np.ndarray, out: np.ndarray
 ) -> np.ndarray:
-    """Divide elements from number `first` on by the scales of their blocks, on this thread.
+    """Divide elements by the scales of their blocks, on the calling thread.
 
     Parameters
     ----------
     x : (n,) float32 array
-    first, length : int
+    first : int
+        Number of the first element in the tensor.
+    length : int
+        Elements of a block.
     scales : float32 array
-        Those of all blocks. What is divided by 0 becomes 0, what passes float32 its largest.
+        Scales of all blocks. Division by 0 yields 0; quotients are limited to finite numbers.
     out : float32 array
-        Of n elements or more.
+        n elements or more.
 
     Returns
     -------
     (n,) float32 array
-        The first of `out`.
+        The first n elements of `out`.
     """
-    _divide(x, first, length, scales, out[: x.size])
+    _scaler("divide")(x, first, length, scales, np.float32(1), out[: x.size])
     return out[: x.size]
 
 
@@ -120,38 +130,38 @@ def multiply(
     out: np.ndarray,
     add: np.float32 | None = None,
 ) -> None:
-    """Multiply elements by the scales of their blocks, on this thread.
+    """Multiply elements by the scales of their blocks, on the calling thread.
 
     Parameters
     ----------
     values, first, length, scales
         See `divide`.
     out : (n,) float32 array
-        May be that of the values.
+        May be `values`.
     add : float32, optional
-        Add so many times the products to `out`, each step rounded once.
+        Factor of the products that are added to `out`; each step is rounded once.
     """
     if add is None:
-        _multiply(values, first, length, scales, out)
+        _scaler("multiply")(values, first, length, scales, np.float32(1), out)
     else:
-        _add_multiplied(values, first, length, scales, add, out)
+        _scaler("add")(values, first, length, scales, add, out)
 
 
 @block("x", "i", "delta", "top", "raised", "lanes", "zero")
 def _add_squares(e: Emitter) -> None:
-    """Add the squared errors of _LANES elements of x from i on to as many lanes."""
+    """Add the squared errors of _LANES elements of x from i on to as many float64 lanes."""
     builder = e.builder
-    real, every = floats(_LANES), lanes(32, _LANES)
+    real, word = floats(_LANES), lanes(32, _LANES)
     magnitude = builder.bitcast(e.magnitude_bits(e.load(e.address("x", "i"), real)), real)
     delta, top = e.splat(e.args["delta"], _LANES), e.splat(e.args["top"], _LANES)
     ratio = builder.fdiv(magnitude, delta)
     ratio = builder.select(builder.fcmp_ordered("<", ratio, top), ratio, top)
-    # See rounded_to_level.
-    unit = builder.and_(builder.bitcast(ratio, every), every([0xFF << 23] * _LANES))
-    least = every([128 << 23] * _LANES)
+    # As in `scale_errors`.
+    unit = builder.and_(builder.bitcast(ratio, word), word([0xFF << 23] * _LANES))
+    least = word([128 << 23] * _LANES)
     unit = builder.select(builder.icmp_unsigned(">", unit, least), unit, least)
     large = builder.add(unit, e.splat(e.args["raised"], _LANES))
-    large = builder.bitcast(builder.or_(large, every([1 << 22] * _LANES)), real)
+    large = builder.bitcast(builder.or_(large, word([1 << 22] * _LANES)), real)
     level = builder.fsub(builder.fadd(ratio, large), large)
     sent = builder.fmul(level, delta)
     wide = doubles(_LANES)
@@ -159,9 +169,6 @@ def _add_squares(e: Emitter) -> None:
     sums = e.address("lanes", "zero")
     total = builder.fadd(e.load(sums, wide), builder.fmul(error, error))
     e.store(total, sums)
-
-
-# In all loops: out.size == x.size, and scales has one for each block up to the last element.
 
 
 @kernel("in float32[], int64, float32, float32, int64, out float64[], out uint8[]")
@@ -190,7 +197,7 @@ def _choose(x, length, scale, top, mantissa, sums, factors):
                 _add_squares(x, i, delta, top, raised, sums, 0)
             error = 0.0
             for i in range(whole, stop):
-                error += _square(x[i], delta, top, mantissa)
+                error += square_of_error(x[i], delta, top, mantissa)
             for width in (8, 4, 2, 1):
                 for t in range(width):  # t + width < _LANES
                     sums[t] += sums[t + width]
@@ -199,48 +206,31 @@ def _choose(x, length, scale, top, mantissa, sums, factors):
                 best, factors[k] = error, np.uint8(factor)
 
 
-@inline
-def _square(value, scale, top, mantissa):
-    """Return the squared error of an element."""
-    magnitude = bits_float(np.uint32(float_bits(value) & np.uint32(0x7FFFFFFF)))
-    level = rounded_to_level(min(magnitude / scale, top), mantissa)
-    error = np.float64(magnitude) - np.float64(np.float32(level * scale))
-    return error * error
+@factory(lambda: (("divide",), ("multiply",), ("add",)))
+def _scaler(operation: str) -> Kernel:
+    """Make the kernel that divides or multiplies elements, or adds multiples of the products."""
+    dividing, adding = operation == "divide", operation == "add"
 
+    @kernel("in float32[], int64, int64, in float32[], float32, out float32[]", variant=operation)
+    def scale_blocks(x, first, length, scales, times, out):
+        # out.size == x.size; each block up to the last element has a scale.
+        i = 0
+        while i < x.size:
+            k = (first + i) // length
+            stop = min((k + 1) * length - first, x.size)
+            scale = scales[k]
+            if dividing:
+                divisor = scale if scale > 0 else np.float32(np.inf)
+                for j in range(i, stop):
+                    bits = float_bits(x[j] / divisor)
+                    size = min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(_LARGEST))
+                    out[j] = bits_float(np.uint32(bits & np.uint32(0x80000000)) | size)
+            elif adding:
+                for j in range(i, stop):
+                    out[j] += times * np.float32(x[j] * scale)
+            else:
+                for j in range(i, stop):
+                    out[j] = x[j] * scale
+            i = stop
 
-@kernel("in float32[], int64, int64, in float32[], out float32[]")
-def _divide(x, first, length, scales, out):
-    i = 0
-    while i < x.size:
-        k = (first + i) // length
-        stop = min((k + 1) * length - first, x.size)
-        divisor = scales[k] if scales[k] > 0 else np.float32(np.inf)
-        for j in range(i, stop):
-            bits = float_bits(x[j] / divisor)
-            size = min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(_LARGEST))
-            out[j] = bits_float(np.uint32(bits & np.uint32(0x80000000)) | size)
-        i = stop
-
-
-@kernel("in float32[], int64, int64, in float32[], out float32[]")
-def _multiply(values, first, length, scales, out):
-    i = 0
-    while i < values.size:
-        k = (first + i) // length
-        stop = min((k + 1) * length - first, values.size)
-        scale = scales[k]
-        for j in range(i, stop):
-            out[j] = values[j] * scale
-        i = stop
-
-
-@kernel("in float32[], int64, int64, in float32[], float32, out float32[]")
-def _add_multiplied(values, first, length, scales, times, out):
-    i = 0
-    while i < values.size:
-        k = (first + i) // length
-        stop = min((k + 1) * length - first, values.size)
-        scale = scales[k]
-        for j in range(i, stop):
-            out[j] += times * np.float32(values[j] * scale)
-        i = stop
+    return scale_blocks

@@ -1,4 +1,4 @@
-"""Levels of buckets of which the norms are found on the way, while values are in a cache.
+"""Levels of buckets, whose norms are computed while the values are in a cache.
 
 Norms and levels are those of `norms` and `levels`.
 """
@@ -11,44 +11,45 @@ from gcodec.kernels.numeric.norms import Norm, norms
 from gcodec.kernels.numeric.philox import COUNTER_SPAN
 from gcodec.kernels.numeric.reduce import TILE, bucket_squares
 from gcodec.kernels.quantize import levels
-from gcodec.kernels.quantize.level_blocks import quantize_block
-from gcodec.kernels.quantize.levels import TINY, Scale, factoring, symbol_dtype
+from gcodec.kernels.quantize.levels import TINY, Scale, factoring, quantize_block, symbol_dtype
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK
 
 BUCKETS = tuple(1 << k for k in range(6, TILE.bit_length()))
-"""Elements of the buckets that there is a loop for."""
+"""Bucket sizes that have a kernel."""
 
 _PAIR = 2 * BLOCK
 
 
 def has_loop(bucket: int, norm: Norm, s: int) -> bool:
-    """Whether there is a loop for such buckets."""
+    """Whether there is a kernel for such buckets."""
     return bucket in BUCKETS and norm == "l2" and symbol_dtype(s) == np.uint8
 
 
 def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:
-    """Find the norms of a part of a tensor and quantise it, on the calling thread.
+    """Compute the norms of a part of a tensor and quantize it, on the calling thread.
 
     Parameters
     ----------
     x : (n,) float32 array
-        From element `first` of the tensor on, where a bucket begins, to the end of one, or of all.
+        Elements from number `first` on; the part ends with a bucket or with the tensor.
     scale : Scale
-        Of the tensor; the norms of this part are written.
-    seed, first : int
+        Scale of the whole tensor; the norms of this part are written.
+    seed : int
+        Seed for stochastic rounding.
+    first : int
+        Number of the first element of a bucket.
     out : (n,) uint8 array
-        What is written where a norm is not finite, is not defined.
+        Undefined in buckets whose norm is not finite.
     """
     bucket = scale.bucket
     at, whole = first // bucket, x.size - x.size % bucket
-    found = scale.norms[at : at + -(-x.size // bucket)]
+    own_norms = scale.norms[at : at + -(-x.size // bucket)]
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
-    tiny = _quantizer(bucket)(x[:whole], *numbers, np.empty(1), found, out)
-    if tiny:
+    if _quantizer(bucket)(x[:whole], *numbers, np.empty(1), own_norms, out):
         levels.quantize(x[:whole], scale, seed, first, out[:whole])
     if whole < x.size:
-        found[-1:] = norms(x[whole:], bucket, "l2")
+        own_norms[-1:] = norms(x[whole:], bucket, "l2")
         levels.quantize(x[whole:], scale, seed, first + whole, out[whole:])
 
 
@@ -63,9 +64,9 @@ def _quantizer(bucket: int) -> Kernel:
         variant=str(bucket),
     )
     def quantize_buckets(x, seed, first, s, square, norms, out):
-        # x.size is a multiple of the bucket, and `first` one of _PAIR; x.size // bucket <=
-        # norms.size, x.size <= out.size; square.size == 1. Returned is whether some norm is tiny;
-        # its elements are 0.
+        # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,
+        # x.size <= out.size; square.size == 1. Returns whether any norm is tiny; elements of such
+        # buckets are wrong.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
@@ -75,8 +76,8 @@ def _quantizer(bucket: int) -> Kernel:
             factor = scale_by(norm, s)
             any_tiny |= 0 < norm < TINY
             for i in range(start, start + bucket, _PAIR):
-                here = first + np.uint64(i)
-                two_blocks(x, i, factor, s, seed, here, here >> COUNTER_SPAN, out, i)
+                element = first + np.uint64(i)
+                two_blocks(x, i, factor, s, seed, element, element >> COUNTER_SPAN, out, i)
         return any_tiny
 
     return quantize_buckets

@@ -1,17 +1,17 @@
-"""Formats of minifloats: a sign, a few bits of exponent, a few of mantissa.
+"""Formats of minifloats: a sign, a few bits of exponent, a few bits of mantissa.
 
-A format is named by its bits: ``e2m1`` has two of exponent and one of mantissa. Code j from 0 on
-stands for the magnitude (1 + m/2^M)·2^e with e = j >> M and m = j mod 2^M; but 2·m/2^M where e is
-0, so that 0 is one of them. A style may leave out codes at the end, which others use for infinity
-and NaN: ``full`` none, ``ieee`` those of the largest exponent, ``fn`` the last one.
+A format is named by its bits: ``e2m1`` has two bits of exponent and one of mantissa. With e = j >>
+M and m = j mod 2^M, code j stands for the magnitude (1 + m/2^M)·2^e, or 2·m/2^M if e is 0, so that
+0 has a code. A style may exclude codes at the end, which other systems use for infinity and NaN:
+``full`` excludes none, ``ieee`` those of the largest exponent, ``fn`` the last one.
 
 >>> from gcodec.kernels.quantize.float_format import MiniFloat
 >>> MiniFloat("e2m1", "ieee").magnitudes()
 array([0., 1., 2., 3., 4., 6.], dtype=float32)
 
-Sources: OCP 8-bit Floating Point Specification 1.0 (``e4m3`` with ``fn``, ``e5m2`` with ``ieee``,
-of which all magnitudes are 2^7 and 2^15 times as large here); Chen et al., "Convert, compress,
-correct", arXiv 2203.09044 (``e2m1`` with ``ieee``).
+Sources: OCP 8-bit Floating Point Specification 1.0 (``e4m3`` with ``fn``, ``e5m2`` with ``ieee``;
+all magnitudes are 2^7 and 2^15 times as large here); Chen et al., "Convert, compress, correct",
+arXiv 2203.09044 (``e2m1`` with ``ieee``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STYLES = ("full", "ieee", "fn")
 
 
 class MiniFloat(NamedTuple):
-    """A format, and which of its codes are left out.
+    """A format, and the codes that it excludes.
 
     Attributes
     ----------
@@ -50,17 +50,17 @@ class MiniFloat(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits of a value, its sign too."""
+        """Bits of a value, sign included."""
         return 1 + self.exponent + self.mantissa
 
     @property
     def top(self) -> int:
-        """The last code of a magnitude that is not left out."""
-        left_out = {"full": 0, "ieee": 1 << self.mantissa, "fn": 1}[self.style]
-        return (1 << self.width - 1) - 1 - left_out
+        """Last valid code of a magnitude."""
+        excluded = {"full": 0, "ieee": 1 << self.mantissa, "fn": 1}[self.style]
+        return (1 << self.width - 1) - 1 - excluded
 
     def magnitudes(self) -> np.ndarray:
-        """Return the magnitudes of all codes, which rise: a (top + 1,) float32 array."""
+        """Return the magnitudes of all codes in increasing order, as (top + 1,) float32."""
         exponents, mantissas = np.divmod(np.arange(self.top + 1), 1 << self.mantissa)
         fractions = np.float32(mantissas) / np.float32(1 << self.mantissa)
         normal = np.ldexp(np.float32(1) + fractions, exponents)

@@ -1,6 +1,6 @@
 """Fused rows of Caffe2 and FBGEMM: the codes of a row of a matrix, then its scale and bias.
 
-A row of c columns takes ceil(c·bits / 8) bytes of codes, the first element in the lowest bits, and
+A row of c columns has ceil(c·bits / 8) bytes of codes, the first element in the lowest bits, then
 a scale and a bias, both float32 or both float16, little-endian. All arithmetic is float32, in the
 order of FBGEMM's AVX2 kernels.
 """
@@ -20,12 +20,12 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, floats, lanes
 from gcodec.runtime.memory import bits_float, float_bits
 
-# (bits of a code, whether scale and bias are float16)
+# Bits of a code, and whether scale and bias are float16.
 FORMATS = ((8, False), (8, True), (4, True), (2, True))
 
 _LANES = 8  # float32 values of an AVX2 register
-# A float32 between 0 and 2^22 plus this number has its nearest integer, ties to even, in its
-# lowest bits.
+# Adding this number to a float32 between 0 and 2^22 leaves the nearest integer, ties to even, in
+# the lowest bits.
 _ROUND = np.float32(1.5 * 2.0**23)
 _EPSILON = np.float32(1e-8)
 _SIGN, _ABS = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
@@ -34,7 +34,7 @@ _OK, _NONFINITE, _TOO_LARGE, _PADDING, _SCALE = range(5)
 
 
 def row_nbytes(columns: int, bits: int, half: bool) -> int:
-    """Bytes of a row."""
+    """Return the bytes of a row."""
     return -(-columns * bits // 8) + (4 if half else 8)
 
 
@@ -49,26 +49,25 @@ def quantize(x: np.ndarray, columns: int, bits: int, half: bool, out: np.ndarray
     bits : int
         2, 4 or 8.
     half : bool
-        Whether scale and bias are float16; they must be for 2 and 4 bits.
+        Whether scale and bias are float16; required for 2 and 4 bits.
     out : (rows * row_nbytes(columns, bits, half),) uint8 array
 
     Returns
     -------
     int or None
-        The row of the first NaN or Inf; then `out` is not complete.
+        Row of the first NaN or Inf, after which `out` is incomplete; None if all are finite.
 
     Raises
     ------
     ParameterError
-        If the range of a row, or with float16 its scale or bias, is infinite.
+        If the range of a row is infinite, or its scale or bias as float16.
     """
     loop, width = _quantizer(bits, half), row_nbytes(columns, bits, half)
 
     def task(start: int, stop: int) -> tuple[int, int]:
-        state = np.zeros(2, np.int64)
+        state, ends = np.zeros(2, np.int64), np.empty(2, np.int32)
         first, last = start // columns, stop // columns
-        part = out[first * width : last * width]
-        loop(x[start:stop], columns, part, np.empty(2, np.int32), state)
+        loop(x[start:stop], columns, out[first * width : last * width], ends, state)
         return int(state[0]), first + int(state[1])
 
     for status, row in pool.run(task, x.size, columns):
@@ -77,7 +76,7 @@ def quantize(x: np.ndarray, columns: int, bits: int, half: bool, out: np.ndarray
         if status == _TOO_LARGE:
             kind = "float16" if half else "float32"
             raise ParameterError(
-                f"x: row {row} needs a scale or bias beyond {kind}; scale the values down"
+                f"x: row {row} needs a scale or bias beyond {kind}; multiply x by a smaller factor"
             )
     return None
 
@@ -88,8 +87,7 @@ def dequantize(data: np.ndarray, columns: int, bits: int, half: bool, out: np.nd
     Raises
     ------
     Corrupt
-        If a scale or bias is none that `quantize` writes, a padding bit is set, or a value passes
-        float32.
+        If a scale or bias is invalid, a padding bit is 1, or a value exceeds float32.
     """
     loop, width = _dequantizer(bits, half), row_nbytes(columns, bits, half)
 
@@ -103,79 +101,79 @@ def dequantize(data: np.ndarray, columns: int, bits: int, half: bool, out: np.nd
         if status == _PADDING:
             raise Corrupt(f"row {row} has a padding bit that is 1", row * width)
         if status == _SCALE:
-            raise Corrupt(f"row {row} has an impossible scale or bias", row * width)
+            raise Corrupt(f"row {row} has an invalid scale or bias", row * width)
         if status == _TOO_LARGE:
             raise Corrupt(f"row {row} holds a value beyond float32", row * width)
 
 
 @inline
 def _first_zero(x, start, columns):
-    """Return the bits of the zero that FBGEMM's minimum of a row is, where that is zero.
+    """Return the bits of the zero, −0 or 0, that FBGEMM takes as the minimum of a row.
 
-    Each of eight lanes keeps the last of equal values, the lanes are compared in order, keeping
-    the first, and then the columns beyond the last whole register.
+    Each of eight lanes keeps the last of equal values. Then the lanes are compared in order, and
+    after them the columns beyond the last whole register; the first of equal values wins.
     """
     whole = columns - columns % _LANES
-    found = np.uint32(1)  # the bits of no zero
+    zero = np.uint32(1)  # the bits of no zero
     for lane in range(_LANES):
-        if found == np.uint32(1):
+        if zero == np.uint32(1):
             for i in range(start + lane, start + whole, _LANES):  # start + columns <= x.size
                 if x[i] == np.float32(0):
-                    found = float_bits(x[i])
+                    zero = float_bits(x[i])
     for i in range(start + whole, start + columns):
-        if found == np.uint32(1) and x[i] == np.float32(0):
-            found = float_bits(x[i])
-    return found
+        if zero == np.uint32(1) and x[i] == np.float32(0):
+            zero = float_bits(x[i])
+    return zero
 
 
 @inline
 def _write_scale_bias(row, at, scale, bias, half):
     """Write the bits of scale and bias to the last 4 or 8 bytes of a row, from `at` on."""
     if half:
-        both = scale | bias << np.uint32(16)
+        word = scale | bias << np.uint32(16)
         for k in range(4):  # at + 4 <= row.size
-            row[at + k] = np.uint8(both >> np.uint32(8 * k))
+            row[at + k] = np.uint8(word >> np.uint32(8 * k))
     else:
         store_word(row, at, np.uint64(scale) | np.uint64(bias) << np.uint64(32))
 
 
 @inline
 def _read_scale_bias(row, at, half):
-    """Read what `_write_scale_bias` wrote."""
+    """Return the bits of the scale and the bias from `at` on."""
     if half:
-        both = np.uint32(0)
+        pair = np.uint32(0)
         for k in range(4):  # at + 4 <= row.size
-            both |= np.uint32(np.uint32(row[at + k]) << np.uint32(8 * k))
-        return np.uint32(both & np.uint32(0xFFFF)), np.uint32(both >> np.uint32(16))
+            pair |= np.uint32(np.uint32(row[at + k]) << np.uint32(8 * k))
+        return np.uint32(pair & np.uint32(0xFFFF)), np.uint32(pair >> np.uint32(16))
     word = load_word(row, at)
     return np.uint32(word & np.uint64(0xFFFFFFFF)), np.uint32(word >> np.uint64(32))
 
 
 @block("x", "i", "stop", "ends", "zero")
 def _range_blocks(e: Emitter) -> None:
-    """Write the least and the largest key of 32 elements or more, from i up to stop."""
+    """Write the least and the largest key of the elements from i to stop, 32 or a multiple."""
     builder, kind = e.builder, lanes(32)
     word = e.args["i"].type
 
     def extreme(sign: str, one: Any, other: Any) -> Any:
         return builder.select(builder.icmp_signed(sign, one, other), one, other)
 
-    def body(held: list[Any]) -> list[Any]:
-        i, least, most = held
+    def body(state: list[Any]) -> list[Any]:
+        i, least, most = state
         bits = e.load(builder.gep(e.args["x"], [i]), kind)
         negative = builder.ashr(bits, kind([31] * BLOCK))
         keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
-        more = builder.add(i, word(BLOCK))
-        return [more, extreme("<", keys, least), extreme(">", keys, most)]
+        return [builder.add(i, word(BLOCK)), extreme("<", keys, least), extreme(">", keys, most)]
 
     begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
-    _, *found = e.loop(begin, lambda held: builder.icmp_signed("<", held[0], e.args["stop"]), body)
-    for place, (name, keys) in enumerate(zip(("smin", "smax"), found, strict=True)):
+    stop = e.args["stop"]
+    _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
+    for place, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
         builder.store(e.reduced(name, keys), e.element(e.args["ends"], place))
 
 
 def _codes_block(bits: int) -> Any:
-    """Make the block: 32 elements of x from i to the bytes of their codes from `at` on."""
+    """Make the block that quantizes 32 elements of x from i to the bytes of `out` from `at` on."""
     levels = float(2**bits - 1)
 
     @block("x", "i", "low", "inverse", "out", "at")
@@ -188,7 +186,7 @@ def _codes_block(bits: int) -> Any:
         q = builder.select(builder.fcmp_ordered("<", q, most), q, most)
         q = builder.fadd(q, single([float(_ROUND)] * BLOCK))
         codes = builder.trunc(builder.bitcast(q, lanes(32)), lanes(8))
-        if bits < 8:  # those of a byte lie in one lane, which is as wide as they are many
+        if bits < 8:  # the codes of a byte lie in one lane of 64 // bits bits
             count = BLOCK * bits // 8
             wide = builder.bitcast(codes, lanes(64 // bits, count))
             joined = wide
@@ -202,7 +200,7 @@ def _codes_block(bits: int) -> Any:
 
 
 def _values_block(bits: int) -> Any:
-    """Make the block: the bytes of 32 codes from `at` on to elements of `out` from i."""
+    """Make the block that decodes the 32 codes from byte `at` on to elements of `out` from i."""
 
     @block("data", "at", "scale", "bias", "out", "i")
     def values_block(e: Emitter) -> None:
@@ -238,7 +236,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
 
     @inline
     def half_numbers(low, high):
-        # Return scale and bias as bits, what is subtracted, the factor, and whether all is finite.
+        # Returns the bits of scale and bias, the subtrahend, the factor, whether all are finite.
         bias = single_to_half(float_bits(low))
         rounded = bits_float(half_to_single(bias))
         span = np.float32(high - rounded)
@@ -280,7 +278,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
             if max(most, ~least) >= INFINITY_BITS:
                 state[0], state[1] = _NONFINITE, row
                 return
-            if least == -1:  # a negative zero, perhaps among positive ones
+            if least == -1:  # −0, and perhaps 0 too
                 low = bits_float(_first_zero(x, first, columns))
             else:
                 low = bits_float(np.uint32(least ^ ((least >> 31) & 0x7FFFFFFF)))
@@ -291,7 +289,7 @@ def _quantizer(bits: int, half: bool) -> Kernel:
                 return
             for i in range(blocks):  # of the row and its codes
                 codes_block(x, first + i * BLOCK, base, inverse, out, to + i * BLOCK // per_byte)
-            # Every index below is less than `end` for x, and than to + packed for out.
+            # Below, indices of x are less than `end`, and those of out less than to + packed.
             i = first + blocks * BLOCK
             for j in range(blocks * BLOCK // per_byte, whole):
                 codes = np.uint32(0)
@@ -334,7 +332,7 @@ def _dequantizer(bits: int, half: bool) -> Kernel:
             magnitude = np.uint32(float_bits(scale) & _ABS)
             wrong = magnitude >= _INFINITY
             wrong |= np.uint32(float_bits(bias) & _ABS) >= _INFINITY
-            # A float16 scale is 1 where it would be zero; a float32 scale has no sign.
+            # A float16 scale is never 0; a float32 scale is never negative.
             wrong |= magnitude == np.uint32(0) if half else float_bits(scale) >= _SIGN
             if wrong:
                 state[0], state[1] = _SCALE, row
@@ -342,7 +340,7 @@ def _dequantizer(bits: int, half: bool) -> Kernel:
             for i in range(blocks):  # of the row and its codes
                 at = start + i * BLOCK // per_byte
                 values_block(data, at, scale, bias, out, first + i * BLOCK)
-            # Every index below is less than `end` for out, and than start + packed for data.
+            # Below, indices of out are less than `end`, those of data less than start + packed.
             i = first + blocks * BLOCK
             if per_byte == 1:
                 at = start + blocks * BLOCK
@@ -363,7 +361,7 @@ def _dequantizer(bits: int, half: bool) -> Kernel:
                     if codes:
                         state[0], state[1] = _PADDING, row
                         return
-            if not half:  # float16 numbers cannot reach the end of float32
+            if not half:  # with a float16 scale, no value exceeds float32
                 top = np.uint32(float_bits(fused(levels, scale, bias)) & _ABS)
                 if top >= _INFINITY:
                     for k in range(first, end):

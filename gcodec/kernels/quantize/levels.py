@@ -1,41 +1,47 @@
-"""Levels of a norm: |v|·s/N rounded at random to an integer, with the sign, and back.
+"""Stochastic levels of a norm: |v|·s/N rounded at random to an integer, with the sign, and back.
 
-With c = f32(s/N) and r = f32(|v|·c), the level is min(s, floor(r) + up), where up is 1 if (u >> 1)
-< int32(f·2^31), f being what floor cut off and u the random word of the element. A symbol is twice
-the level, plus 1 where the value is negative and the level not 0; level k stands for
-f32(k·f32(N/s)). Below N = 2^-100, where the factors would leave float32, both products are taken
-in float64 and rounded once. Source: Alistarh et al., "QSGD", NIPS 2017, section 3.1.
+With c = f32(s/N) and r = f32(|v|·c), the level is min(s, floor(r) + up). With f the fraction of r
+and u the random word of the element, up is 1 if (u >> 1) < int32(f·2^31), else 0. A symbol is
+twice the level, plus 1 if the value is negative and the level is not 0. Level k stands for
+f32(k·f32(N/s)). For norms below 2^-100, whose factors would leave the range of float32, both
+products are computed in float64 and rounded once. Source: Alistarh et al., "QSGD", NIPS 2017,
+section 3.1.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from gcodec.errors import ParameterError
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, words
-from gcodec.kernels.quantize.level_blocks import Store, dequantize_block, quantize_block
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.runtime import cover
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, fence
+from gcodec.runtime.lanes import AHEAD, BLOCK, Emitter, block, fence, floats, lanes
 
-KINDS = tuple(map(np.dtype, (np.uint8, np.uint16, np.uint32)))  # of symbols
+KINDS = tuple(map(np.dtype, (np.uint8, np.uint16, np.uint32)))  # dtypes of symbols
+TINY = 2.0**-100  # least norm whose factors stay within float32
 
+Store = Literal["write", "stream", "add"]
+Factors = Literal["each", "two", "same"]
+"""Factors of the 32 elements of a block: one each, from an array; one for the first `split` of
+them and another for the others; or the same for all."""
+
+_FACTORS = {"each": ("numbers", "zero"), "two": ("factor", "other", "split"), "same": ("factor",)}
 _PART = 1 << 18  # symbols that are checked at a time
-_TINY_PART = 1 << 16  # elements among which those of tiny norms are looked for
-TINY = 2.0**-100  # norm from which on the factors stay within float32
+_TINY_PART = 1 << 16  # elements that are searched for tiny norms at a time
 
 
 class Scale(NamedTuple):
-    """What levels are counted in.
+    """The norms of the buckets, and the level of a norm.
 
     Attributes
     ----------
     norms : float32 array
-        One per bucket; finite, not negative.
+        Norm of each bucket; finite, not negative.
     bucket : int
         Elements of a bucket.
     s : int
@@ -47,35 +53,43 @@ class Scale(NamedTuple):
     s: int
 
     def part(self, first: int) -> tuple[np.ndarray, int, int, np.uint32]:
-        """Return the norms from element `first` on, where they begin before it, bucket and s."""
-        start = first // self.bucket
-        phase = first - start * self.bucket
+        """Return the norms from the bucket of element `first` on, and numbers for kernels.
+
+        Returns
+        -------
+        norms : float32 array
+        phase : int
+            Elements of the first bucket before element `first`.
+        bucket : int
+        s : uint32
+        """
+        start, phase = divmod(first, self.bucket)
         return self.norms[start:], phase, self.bucket, np.uint32(self.s)
 
     def of(self, at: np.ndarray) -> np.ndarray:
-        """Return the norms of elements, in float64."""
+        """Return the norms of elements in float64."""
         return np.asarray(self.norms[at // self.bucket], np.float64)
 
     def has_tiny(self, first: int, n: int) -> bool:
-        """Whether some norm of the n elements from `first` on is tiny, but not 0."""
-        some = self.norms[first // self.bucket : -(-(first + n) // self.bucket)]
-        return bool(((some > 0) & (some < np.float32(TINY))).any())
+        """Whether any of the n elements from `first` on has a tiny norm other than 0."""
+        norms = self.norms[first // self.bucket : -(-(first + n) // self.bucket)]
+        return bool(((norms > 0) & (norms < np.float32(TINY))).any())
 
     def tiny(self, first: int, n: int, part: slice) -> np.ndarray:
-        """Return which of n elements from `first` on are in a part and have a tiny norm."""
+        """Return which of the n elements from `first` on are in a part and have a tiny norm."""
         begin, end = part.start, min(part.stop, n)
         norms = self.of(np.arange(first + begin, first + end))
-        found: np.ndarray = np.flatnonzero((norms > 0) & (norms < TINY)) + begin
-        return found
+        places: np.ndarray = np.flatnonzero((norms > 0) & (norms < TINY)) + begin
+        return places
 
 
 def symbol_dtype(s: int) -> np.dtype[Any]:
-    """Return the least unsigned type that holds the symbols of levels up to s."""
+    """Return the smallest unsigned dtype for the symbols of levels up to s."""
     return np.dtype(np.uint8 if s < 1 << 7 else np.uint16 if s < 1 << 15 else np.uint32)
 
 
 def check_dtype(symbols: np.ndarray, s: int) -> None:
-    """Raise `ParameterError` unless symbols are of the type that levels up to s have."""
+    """Raise `ParameterError` unless symbols have the dtype of levels up to s."""
     if symbols.dtype != symbol_dtype(s):
         raise ParameterError(f"symbols: levels must be of {symbol_dtype(s)}, not {symbols.dtype}")
 
@@ -90,31 +104,34 @@ def check(symbols: np.ndarray, s: int) -> None:
 
 
 def levels_error(s: int) -> ParameterError:
-    """Say that symbols are not those of levels up to s."""
-    return ParameterError(f"symbols: levels must be at most {s}, and that of 0 has no sign")
+    """Make the error for symbols that are not those of levels up to s."""
+    return ParameterError(f"symbols: levels must be at most {s}, and level 0 has no sign")
 
 
 @dispatched("gcodec.kernels.quantize.levels_cuda")
 def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:
-    """Quantise a part of a tensor on the calling thread.
+    """Quantize a part of a tensor on the calling thread.
 
     Parameters
     ----------
     x : (n,) float32 array
-        From element `first` of the tensor on, a multiple of 32.
+        Elements from number `first` of the tensor on.
     scale : Scale
-        Of the tensor.
-    seed, first : int
+        Scale of the whole tensor.
+    seed : int
+        Seed for stochastic rounding.
+    first : int
+        Multiple of 32.
     out : (n,) array of `symbol_dtype(scale.s)`
     """
     loop, numbers = _quantizer(out.dtype), np.empty(BLOCK, np.float32)
     key, whole = np.uint64(seed), x.size - x.size % BLOCK
     tiny = loop(x[:whole], key, np.uint64(first), *scale.part(first), numbers, out[:whole])
     if whole < x.size:
-        rest, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, out.dtype)
-        rest[: x.size - whole] = x[whole:]
+        padded, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, out.dtype)
+        padded[: x.size - whole] = x[whole:]
         start = first + whole
-        tiny |= loop(rest, key, np.uint64(start), *scale.part(start), numbers, last)
+        tiny |= loop(padded, key, np.uint64(start), *scale.part(start), numbers, last)
         out[whole:] = last[: x.size - whole]
     if tiny:
         for begin in range(0, x.size, _TINY_PART):
@@ -124,16 +141,16 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
 def _quantize_tiny(
     x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, part: slice
 ) -> None:
-    """Quantise again what lies in buckets of tiny norms."""
-    here = scale.tiny(first, x.size, part)
-    size = np.abs(x[here]).astype(np.float64)
-    r = (size * (scale.s / scale.of(first + here))).astype(np.float32)
+    """Quantize the elements with tiny norms again, in float64."""
+    places = scale.tiny(first, x.size, part)
+    size = np.abs(x[places]).astype(np.float64)
+    r = (size * (scale.s / scale.of(first + places))).astype(np.float32)
     whole = np.floor(r)
     bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
     random = words(seed, first + part.start, min(part.stop, x.size) - part.start)
-    level = whole.astype(np.uint32) + (random[here - part.start] >> 1 < bound)
+    level = whole.astype(np.uint32) + (random[places - part.start] >> 1 < bound)
     level = np.minimum(level, np.uint32(scale.s))
-    out[here] = 2 * level + ((level > 0) & (x[here] < 0))
+    out[places] = 2 * level + ((level > 0) & (x[places] < 0))
 
 
 def streams(out: np.ndarray) -> bool:
@@ -151,30 +168,30 @@ def dequantize(
     *,
     stream: bool = False,
 ) -> None:
-    """Write what a part of the symbols stands for, or add a multiple of it, on this thread.
+    """Write the values of a part of the symbols, or add a multiple of them, on this thread.
 
     Parameters
     ----------
     symbols : (n,) array of `symbol_dtype(scale.s)`
-        From element `first` of the tensor on.
+        Symbols from element `first` of the tensor on.
     scale : Scale
-        Of the tensor.
+        Scale of the whole tensor.
     first : int
     out : (n,) float32 array
     add : float32, optional
-        The multiple; each product is rounded before it is added.
+        Factor of the values that are added to `out`; each product is rounded first.
     stream : bool
         Whether to write past the cache, from the first cache line of `out` on.
     """
     if scale.has_tiny(first, out.size):
         for begin in range(0, out.size, _TINY_PART):
             part = slice(begin, min(begin + _TINY_PART, out.size))
-            here = scale.tiny(first, out.size, part)
-            held, code = out[here], symbols[here]
+            places = scale.tiny(first, out.size, part)
+            before, symbol = out[places], symbols[places]
             _dequantize_part(symbols[part], scale, first + begin, out[part], add, stream)
-            size = (code >> 1) * (scale.of(first + here) / scale.s)
-            value = np.where(code & 1, -size, size).astype(np.float32)
-            out[here] = value if add is None else held + add * value
+            size = (symbol >> 1) * (scale.of(first + places) / scale.s)
+            value = np.where(symbol & 1, -size, size).astype(np.float32)
+            out[places] = value if add is None else before + add * value
     else:
         _dequantize_part(symbols, scale, first, out, add, stream)
 
@@ -187,16 +204,95 @@ def _dequantize_part(
     add: np.float32 | None,
     stream: bool,
 ) -> None:
-    """Do what `dequantize` does, but in buckets of tiny norms."""
+    """Dequantize; elements with tiny norms become wrong."""
     store: Store = "add" if add is not None else "stream" if stream else "write"
     one = np.float32(1) if add is None else add
     loop, head = _dequantizer(symbols.dtype, store), cover.to_cache_line(out, 1) if stream else 0
-    rest, numbers = np.empty(BLOCK, symbols.dtype), np.empty((2, BLOCK), np.float32)
-    loop(symbols, *scale.part(first), one, head, rest, *numbers, out)
+    padded, numbers = np.empty(BLOCK, symbols.dtype), np.empty((2, BLOCK), np.float32)
+    loop(symbols, *scale.part(first), one, head, padded, *numbers, out)
+
+
+# --- blocks --------------------------------------------------------------------------------------
+
+
+def _emit_factors(e: Emitter) -> Any:
+    """Emit the factors of 32 elements."""
+    if "numbers" in e.args:
+        return e.load(e.address("numbers", "zero"), floats())
+    if "other" not in e.args:
+        return e.splat(e.args["factor"])
+    split = e.args["split"]
+    lane = lanes(split.type.width)(list(range(BLOCK)))
+    is_first = e.builder.icmp_signed("<", lane, e.splat(split))
+    return e.builder.select(is_first, e.splat(e.args["factor"]), e.splat(e.args["other"]))
+
+
+def quantize_block(bits: int, blocks: int, factors: Factors, ahead: int = AHEAD) -> Any:
+    """Make the block that quantizes 32·blocks elements of x from i, or `start` of the tensor, on.
+
+    It prefetches the elements that lie `ahead` elements further on.
+    """
+
+    @block("x", "i", *_FACTORS[factors], "s", "seed", "start", "span", "out", "at")
+    def levels_of(e: Emitter) -> None:
+        seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
+        stream = seed.type(ROUNDING)
+        random = emit_words(e, seed, start, span, stream, blocks=blocks, halved=True)
+        for k, halves in enumerate(random):
+            source = e.element(e.address("x", "i"), k * BLOCK)
+            e.fetch(source, ahead)
+            symbols = _emit_symbols(e, e.load(source, floats()), halves, lanes(bits))
+            e.store(symbols, e.element(e.address("out", "at"), k * BLOCK), align=1)
+
+    return levels_of
+
+
+def _emit_symbols(e: Emitter, x: Any, halves: Any, kind: Any) -> Any:
+    """Emit the symbols of 32 values, given their random words, halved."""
+    builder, word = e.builder, lanes(32)
+    size = builder.bitcast(e.magnitude_bits(x), floats())
+    r = builder.fmul(size, _emit_factors(e))
+    whole = builder.fptosi(r, word)
+    fraction = builder.fsub(r, builder.sitofp(whole, floats()))
+    bound = builder.fptosi(builder.fmul(fraction, floats()([2.0**31] * BLOCK)), word)
+    up = builder.icmp_signed("<", halves, bound)
+    level = builder.sub(whole, builder.sext(up, word))
+    top = e.splat(e.args["s"])
+    # r may exceed s because the norm is rounded.
+    level = builder.select(builder.icmp_signed("<", level, top), level, top)
+    one = word([1] * BLOCK)
+    sign = builder.lshr(builder.bitcast(x, word), word([31] * BLOCK))
+    symbols = builder.trunc(builder.or_(builder.shl(level, one), sign), kind)
+    # Symbol 1 would be a negative 0; it becomes 0.
+    negative_zero = builder.icmp_unsigned("==", symbols, symbols.type([1] * BLOCK))
+    return builder.add(symbols, builder.sext(negative_zero, symbols.type))
+
+
+def _dequantize_block(bits: int, store: Store, factors: Factors) -> Any:
+    """Make the block that dequantizes 32 symbols from `at` to elements of `out` from i on."""
+
+    @block("symbols", "at", *_FACTORS[factors], "scale", "out", "i")
+    def values_of(e: Emitter) -> None:
+        builder = e.builder
+        word = lanes(32)
+        target = e.address("out", "i")
+        symbols = e.load(e.address("symbols", "at"), lanes(bits), bits // 8)
+        if bits < 32:
+            symbols = builder.zext(symbols, word)
+        sign = builder.shl(symbols, word([31] * BLOCK))
+        level = builder.sitofp(builder.lshr(symbols, word([1] * BLOCK)), floats())
+        size = builder.fmul(level, _emit_factors(e))
+        values = builder.bitcast(builder.or_(builder.bitcast(size, word), sign), floats())
+        e.store_as(store, values, target)
+
+    return values_of
+
+
+# --- loops ---------------------------------------------------------------------------------------
 
 
 def factoring(up: bool) -> Any:
-    """Make the helper that tells the factor by a norm, 0 if that is tiny: (norm, s) -> factor."""
+    """Make the helper (norm, s) -> factor, which quantizes if `up`; 0 for a tiny norm."""
 
     @inline
     def scale_by(norm, s):
@@ -211,33 +307,34 @@ def factoring(up: bool) -> Any:
 def _spreading(up: bool) -> Any:
     """Make the helper that writes the factor of each element of a block.
 
-    (numbers, norms, bucket, start, s, b) -> (up to where they hold, whether a norm is tiny, the
-    bucket of `start`); b is a bucket that begins at `start` or before it, best the last.
+    (numbers, norms, bucket, start, s, b) -> (end of the elements for which the factors hold,
+    whether a norm is tiny, bucket of `start`). Bucket b begins at `start` or before; the search
+    is short if it is the bucket of the preceding block.
     """
     scale_by = factoring(up)
 
     @inline
     def spread(numbers, norms, bucket, start, s, b):
-        # numbers.size == BLOCK. Lanes behind the last bucket, which are cut off, have its factor.
+        # numbers.size == BLOCK. Lanes after the last bucket, which are cut off, get its factor.
         last = norms.size - 1
         end = (b + 1) * bucket
         while end <= start and b < last:
             b, end = b + 1, end + bucket
-        here, held, lane, tiny = b, start, 0, False
+        first, limit, lane, tiny = b, start, 0, False
         while lane < BLOCK:
             stop = min(end - start, BLOCK) if b < last else BLOCK
             norm = norms[b]
             tiny |= 0 < norm < TINY
             if lane == 0 and stop == BLOCK:
                 numbers[:] = scale_by(norm, s)
-                held = end
+                limit = end
             else:
                 factor = scale_by(norm, s)
                 for k in range(lane, stop):  # stop <= BLOCK
                     numbers[k] = factor
             lane = stop
             b, end = b + 1, end + bucket
-        return held, tiny, here
+        return limit, tiny, first
 
     return spread
 
@@ -256,14 +353,14 @@ def _quantizer(kind: np.dtype[Any]) -> Kernel:
         variant=dtype,
     )
     def quantize_part(x, seed, first, norms, phase, bucket, s, numbers, out):
-        # out.size == x.size, a multiple of BLOCK, as is `first`; the first bucket begins `phase`
-        # elements before x; numbers.size == BLOCK. Returned is whether some norm is tiny; its
-        # elements are 0.
+        # out.size == x.size, a multiple of BLOCK, as is `first`. The first bucket begins `phase`
+        # elements before x; numbers.size == BLOCK. Returns whether any norm is tiny; elements of
+        # such buckets are wrong.
         i, same, b, any_tiny = np.int64(0), np.int64(0), np.int64(0), False
         while i < x.size:
             if i + BLOCK > same:
-                held, tiny, b = spread(numbers, norms, bucket, i + phase, s, b)
-                same = min(held - phase, x.size)  # up to where the numbers hold, or i
+                limit, tiny, b = spread(numbers, norms, bucket, i + phase, s, b)
+                same = min(limit - phase, x.size)  # end of the elements with these factors, or i
                 any_tiny |= tiny
             start = first + np.uint64(i)
             span = start >> COUNTER_SPAN
@@ -282,8 +379,9 @@ def _quantizer(kind: np.dtype[Any]) -> Kernel:
 def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
     dtype = kind.name
     bits = 8 * kind.itemsize
-    any_block, two_buckets = (dequantize_block(bits, store, how) for how in ("each", "two"))
-    edge_block = dequantize_block(bits, "add" if store == "add" else "write", "each")
+    any_block = _dequantize_block(bits, store, "each")
+    two_buckets = _dequantize_block(bits, store, "two")
+    edge_block = _dequantize_block(bits, "add" if store == "add" else "write", "each")
     streaming = store == "stream"
     scale_by, spread = factoring(False), _spreading(False)
 
@@ -292,10 +390,12 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
         "out float32[], out float32[], out float32[]",
         variant=f"{dtype} {store}",
     )
-    def dequantize_part(symbols, norms, phase, bucket, s, scale, head, some, values, numbers, out):
-        # symbols.size == out.size; some, values and numbers have BLOCK elements; head is less, and
-        # at most out.size. Whole blocks lie between `head` and `tail`. For the rest see
-        # quantize_part.
+    def dequantize_part(
+        symbols, norms, phase, bucket, s, scale, head, padded, values, numbers, out
+    ):
+        # symbols.size == out.size; padded, values and numbers have BLOCK elements; head is less,
+        # and at most out.size. Whole blocks lie between `head` and `tail`. quantize_part describes
+        # the other arguments.
         if out.size == 0:
             return
         last = norms.size - 1
@@ -303,25 +403,25 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
         for start, stop in ((0, head), (tail, out.size)):
             if start < stop:
                 for k in range(stop - start):  # at most BLOCK
-                    some[k], values[k] = symbols[start + k], out[start + k]
+                    padded[k], values[k] = symbols[start + k], out[start + k]
                 b = min((start + phase) // bucket, last)
                 spread(numbers, norms, bucket, start + phase, s, b)
-                edge_block(some, 0, numbers, 0, scale, values, 0)
+                edge_block(padded, 0, numbers, 0, scale, values, 0)
                 for k in range(stop - start):
                     out[start + k] = values[k]
         i, b = head, np.int64(0)
         following = scale_by(norms[0], s)
         while i < tail and bucket >= BLOCK:
             factor, end = following, tail
-            if b < last:  # lanes behind the last, which are cut off, have its factor
+            if b < last:  # lanes after the last bucket, which are cut off, get its factor
                 end = min((b + 1) * bucket - phase, tail)
                 b += 1
-            # Found before it is needed, as it takes a division.
+            # Computed early, as the division takes long.
             following = scale_by(norms[b], s)
             while i + BLOCK <= end:
                 two_buckets(symbols, i, factor, factor, BLOCK, scale, out, i)
                 i += BLOCK
-            if i < end:  # so that was not the last, and tail is BLOCK or more from i
+            if i < end:  # not the last bucket, so tail >= i + BLOCK
                 two_buckets(symbols, i, factor, following, end - i, scale, out, i)
                 i += BLOCK
         while i < tail:

@@ -1,16 +1,14 @@
-// Twin of minifloat.py and minifloat_block.py: from float32 to codes of a few bits, and back.
+// Minifloats: from float32 to codes of a few bits, and back; see minifloat.py.
 //
-// Codes of up to four bits, of which a byte holds two, are told by comparing bits of |x| with the
-// least ones of each code; wider ones by a quotient, as on the host. What a code stands for comes
-// from a table of all 256 bytes: sign, size and scale in it.
+// Codes of up to four bits, two in a byte, come from comparing the bits of |x| with thresholds; wider
+// codes come from a quotient, as on the host. A table has the values of all 256 bytes, with sign and
+// scale.
 #include "kernels/numeric/floats.cuh"
 
-static const i64 TOGETHER = 8;  // elements of a thread, from a multiple of as many on
+static const i64 TOGETHER = 8;  // elements that a thread takes at once, from a multiple of 8 on
 static const int MOST_STEPS = 7;
 
-// What tells codes: of formats of up to four bits, the bits that |x| must be above for each code
-// from 1 on; of wider ones the divisor, infinite for a scale of 0, the bits of the mantissa, and
-// the last code.
+// Finds codes of up to four bits: the bits of |x| exceed a threshold for each code from 1 on.
 struct Steps {
     i32 step[MOST_STEPS];
     __device__ __forceinline__ u32 code(u32 magnitude) const {
@@ -19,12 +17,15 @@ struct Steps {
         return code;
     }
 };
+
+// Finds wider codes, by a divisor, which is infinite for a scale of 0, the bits of the mantissa, and
+// the last code.
 struct Quotients {
     u32 divisor, mantissa, top;
     __device__ __forceinline__ u32 code(u32 magnitude) const {
         u32 cut = 23 - mantissa, one = 127u << 23, quotient = divide_bits(magnitude, divisor);
         if (quotient < one + (1u << 23)) {
-            // Below 2, codes are as far from each other as float32 are from 2^(cut + 1) on.
+            // Below 2, the distance of two codes is that of two float32 numbers from 2^(cut + 1) on.
             u32 far = one + ((cut + 1) << 23);
             return min(bits_of(__fadd_rn(float_of(quotient), float_of(far))) - far, top);
         }
@@ -34,16 +35,16 @@ struct Quotients {
     }
 };
 
-// A rule as make_rule writes it: steps, then the divisor.
+// The thresholds of a rule of make_rule.
 __device__ __forceinline__ Steps steps_of(const u32* rule) {
-    Steps found;
-    for (int k = 0; k < MOST_STEPS; ++k) found.step[k] = (i32)rule[k];
-    return found;
+    Steps steps;
+    for (int k = 0; k < MOST_STEPS; ++k) steps.step[k] = (i32)rule[k];
+    return steps;
 }
 
-// What tells codes of a scale, whose sign does not matter, and what all bytes stand for; some are no
-// codes. middles: what |x|/scale must be above for each code from 1 on, up to MOST_STEPS; levels:
-// magnitudes of codes up to `last`. rule: MOST_STEPS + 1; points: 256. One block of 256 threads.
+// The thresholds and the divisor of a scale, whose sign is ignored, and the values of all bytes; an
+// invalid code gets 0. middles: lower bounds of |x|/scale for each code from 1 on, at most MOST_STEPS;
+// levels: magnitudes of codes up to `last`. rule: MOST_STEPS + 1; points: 256. One block, 256 threads.
 extern "C" __global__ void __launch_bounds__(256)
     make_rule(const u32* __restrict__ number, const f64* __restrict__ middles, i32 steps,
               const u32* __restrict__ levels, u32 last, u32 width, u32* __restrict__ rule,
@@ -60,19 +61,19 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     if ((i32)k == MOST_STEPS) rule[k] = scale ? scale : INFINITY_BITS;
     u32 size = k & (sign - 1);
-    bool known = k < 2 * sign && size <= last;
-    points[k] = known ? multiply_bits(scale, levels[size]) | (k & sign ? SIGN_BIT : 0) : 0;
+    bool is_code = k < 2 * sign && size <= last;
+    points[k] = is_code ? multiply_bits(scale, levels[size]) | (k & sign ? SIGN_BIT : 0) : 0;
 }
 
-// Elements i to i + 7, zeros behind the last. i is a multiple of 8 and x aligned to 16 bytes.
-__device__ __forceinline__ void load(const u32* x, i64 i, i64 n, u32* found) {
+// Elements i to i + 7, zeros after the last. i is a multiple of 8 and x aligned to 16 bytes.
+__device__ __forceinline__ void load(const u32* x, i64 i, i64 n, u32* values) {
     if (i + TOGETHER <= n) {
         uint4 first = *(const uint4*)(x + i), second = *(const uint4*)(x + i + 4);
-        found[0] = first.x, found[1] = first.y, found[2] = first.z, found[3] = first.w;
-        found[4] = second.x, found[5] = second.y, found[6] = second.z, found[7] = second.w;
+        values[0] = first.x, values[1] = first.y, values[2] = first.z, values[3] = first.w;
+        values[4] = second.x, values[5] = second.y, values[6] = second.z, values[7] = second.w;
         return;
     }
-    for (i64 k = 0; k < TOGETHER; ++k) found[k] = i + k < n ? x[i + k] : 0;
+    for (i64 k = 0; k < TOGETHER; ++k) values[k] = i + k < n ? x[i + k] : 0;
 }
 
 __device__ __forceinline__ void store(u32* out, i64 i, i64 n, const u32* values) {
@@ -85,8 +86,8 @@ __device__ __forceinline__ void store(u32* out, i64 i, i64 n, const u32* values)
         if (i + k < n) out[i + k] = values[k];
 }
 
-// Codes of elements i to i + 7, of which those behind the last are 0; two in a byte, or a byte
-// each. `out` is aligned to 8 bytes.
+// Codes of elements i to i + 7, two in a byte or a byte each; those after the last are 0. `out` is
+// aligned to 8 bytes.
 __device__ __forceinline__ void store_pairs(u8* out, i64 i, i64 n, const u32* codes) {
     u32 word = 0;
     for (int k = 0; k < 4; ++k) word |= (codes[2 * k] << 4 | codes[2 * k + 1]) << 8 * k;
@@ -108,11 +109,17 @@ __device__ __forceinline__ void store_bytes(u8* out, i64 i, i64 n, const u32* co
         if (i + k < n) out[i + k] = (u8)codes[k];
 }
 
-// The code of an element with its sign, of which code 0 has none.
+// The code of an element with its sign; code 0 has no sign.
 template <class Rule>
 __device__ __forceinline__ u32 signed_code(const Rule& rule, u32 bits, u32 width) {
     u32 code = rule.code(bits & MAGNITUDE);
     return code ? code | bits >> 31 << (width - 1) : 0;
+}
+
+// Copies the values of all bytes to shared memory.
+__device__ __forceinline__ void copy_table(const u32* points, u32* table) {
+    for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
+    __syncthreads();
 }
 
 template <bool PAIRS, class Rule>
@@ -137,6 +144,8 @@ template <bool PAIRS, class Rule>
 __device__ __forceinline__ void quantize_residual(const u32* x, const u32* kept, u32* left, i64 n,
                                                   u32 decay, const Rule& rule, u32 width,
                                                   const u32* points, u8* out) {
+    __shared__ u32 table[256];
+    copy_table(points, table);
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
         u32 values[TOGETHER], memory[TOGETHER], codes[TOGETHER];
         load(x, i, n, values);
@@ -144,15 +153,16 @@ __device__ __forceinline__ void quantize_residual(const u32* x, const u32* kept,
         for (int k = 0; k < TOGETHER; ++k) {
             u32 u = add_bits(values[k], multiply_bits(decay, memory[k]));
             codes[k] = signed_code(rule, u, width);
-            memory[k] = subtract_bits(u, points[codes[k]]);  // a byte: below 256
+            memory[k] = subtract_bits(u, table[codes[k]]);  // a byte: below 256
         }
         PAIRS ? store_pairs(out, i, n, codes) : store_bytes(out, i, n, codes);
         store(left, i, n, memory);
     }
 }
 
-// Of the next kernels: x, kept, left: n elements, of which the last two may be one array; out: the
-// bytes of as many codes; width: bits of a code, sign included; top: raised to the bits of the largest magnitude; rule, points: of make_rule.
+// In the next kernels, x, kept and left have n elements, and the last two may be the same array; out:
+// the bytes of n codes; width: bits of a code, sign included; top: raised to the bits of the largest
+// magnitude; rule, points: of make_rule.
 
 extern "C" __global__ void __launch_bounds__(256)
     minifloat_codes_pairs(const u32* x, i64 n, const u32* __restrict__ rule, u32 width, u8* out,
@@ -163,96 +173,72 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     minifloat_codes_bytes(const u32* x, i64 n, const u32* __restrict__ rule, u32 mantissa, u32 last,
                           u32 width, u8* out, u32* top) {
-    Quotients how = {rule[MOST_STEPS], mantissa, last};
-    quantize<false>(x, n, how, width, out, top);
+    quantize<false>(x, n, Quotients{rule[MOST_STEPS], mantissa, last}, width, out, top);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     minifloat_residual_pairs(const u32* x, const u32* kept, u32* left, i64 n, u32 decay,
                              const u32* __restrict__ rule, u32 width,
                              const u32* __restrict__ points, u8* out) {
-    __shared__ u32 table[256];
-    for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
-    __syncthreads();
-    quantize_residual<true>(x, kept, left, n, decay, steps_of(rule), width, table, out);
+    quantize_residual<true>(x, kept, left, n, decay, steps_of(rule), width, points, out);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
     minifloat_residual_bytes(const u32* x, const u32* kept, u32* left, i64 n, u32 decay,
                              const u32* __restrict__ rule, u32 mantissa, u32 last, u32 width,
                              const u32* __restrict__ points, u8* out) {
-    __shared__ u32 table[256];
-    for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
-    __syncthreads();
-    Quotients how = {rule[MOST_STEPS], mantissa, last};
-    quantize_residual<false>(x, kept, left, n, decay, how, width, table, out);
+    Quotients quotients = {rule[MOST_STEPS], mantissa, last};
+    quantize_residual<false>(x, kept, left, n, decay, quotients, width, points, out);
 }
 
-// Codes of elements i to i + 7, zeros behind the last; the bytes may begin anywhere.
-__device__ __forceinline__ void load_codes(const u8* codes, i64 i, i64 n, bool pairs, u32* found) {
-    const u8* here = codes + (pairs ? i / 2 : i);
-    if (i + TOGETHER <= n && ((u64)here & 3) == 0) {
-        u32 low = ((const u32*)here)[0], high = pairs ? 0 : ((const u32*)here)[1];
+// Codes of elements i to i + 7, zeros after the last; the bytes may begin anywhere.
+__device__ __forceinline__ void load_codes(const u8* bytes, i64 i, i64 n, bool pairs, u32* codes) {
+    const u8* first = bytes + (pairs ? i / 2 : i);
+    if (i + TOGETHER <= n && ((u64)first & 3) == 0) {
+        u32 low = ((const u32*)first)[0], high = pairs ? 0 : ((const u32*)first)[1];
         for (int k = 0; k < TOGETHER; ++k)
-            found[k] = pairs ? low >> (8 * (k / 2) + (k & 1 ? 0 : 4)) & 15
+            codes[k] = pairs ? low >> (8 * (k / 2) + (k & 1 ? 0 : 4)) & 15
                              : (k < 4 ? low : high) >> 8 * (k & 3) & 255;
         return;
     }
     for (int k = 0; k < TOGETHER; ++k) {
-        if (i + k >= n) {
-            found[k] = 0;
-        } else if (pairs) {
-            found[k] = codes[(i + k) / 2] >> (k & 1 ? 0 : 4) & 15;
-        } else {
-            found[k] = codes[i + k];
+        if (i + k >= n) codes[k] = 0;
+        else if (pairs) codes[k] = bytes[(i + k) / 2] >> (k & 1 ? 0 : 4) & 15;
+        else codes[k] = bytes[i + k];
+    }
+}
+
+// Decodes n codes, two in a byte if `pairs`: writes their values, or adds `times` the values to out.
+extern "C" __global__ void __launch_bounds__(256)
+    minifloat_values(const u8* __restrict__ bytes, i64 n, bool pairs,
+                     const u32* __restrict__ points, u32 times, bool add, u32* out) {
+    __shared__ u32 table[256];
+    copy_table(points, table);
+    for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
+        u32 values[TOGETHER], sums[TOGETHER];
+        load_codes(bytes, i, n, pairs, values);
+        for (int k = 0; k < TOGETHER; ++k) values[k] = table[values[k]];  // a byte: below 256
+        if (add) {
+            load(out, i, n, sums);
+            for (int k = 0; k < TOGETHER; ++k)
+                values[k] = add_bits(sums[k], multiply_bits(times, values[k]));
         }
+        store(out, i, n, values);
     }
 }
 
-// Of the next kernels: codes: the bytes of n codes, two in each if `pairs`; out: n elements.
-
+// Lowers `first` to the number of the first invalid code. With pairs, n may count the half of a byte
+// after the last code.
 extern "C" __global__ void __launch_bounds__(256)
-    minifloat_values(const u8* __restrict__ codes, i64 n, bool pairs,
-                     const u32* __restrict__ points, u32* out) {
-    __shared__ u32 table[256];
-    for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
-    __syncthreads();
+    first_wrong(const u8* __restrict__ bytes, i64 n, bool pairs, u32 sign, u32 top, u64* first) {
+    u64 own = ~0ull;
     for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        u32 found[TOGETHER];
-        load_codes(codes, i, n, pairs, found);
-        for (int k = 0; k < TOGETHER; ++k) found[k] = table[found[k]];  // a byte: below 256
-        store(out, i, n, found);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    minifloat_values_add(const u8* __restrict__ codes, i64 n, bool pairs,
-                         const u32* __restrict__ points, u32 times, u32* out) {
-    __shared__ u32 table[256];
-    for (int k = threadIdx.x; k < 256; k += blockDim.x) table[k] = points[k];
-    __syncthreads();
-    for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        u32 found[TOGETHER], sums[TOGETHER];
-        load_codes(codes, i, n, pairs, found);
-        load(out, i, n, sums);
-        for (int k = 0; k < TOGETHER; ++k)
-            sums[k] = add_bits(sums[k], multiply_bits(times, table[found[k]]));
-        store(out, i, n, sums);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    any_wrong(const u8* __restrict__ codes, i64 n, bool pairs, u32 sign, u32 top, u64* first) {
-    // Lowers `first` to the number of the first code that stands for nothing. With pairs, n may
-    // count the half behind the last code.
-    u64 found = ~0ull;
-    for (i64 i = TOGETHER * GCODEC_FIRST; i < n; i += TOGETHER * GCODEC_STEP) {
-        u32 some[TOGETHER];
-        load_codes(codes, i, n, pairs, some);
+        u32 codes[TOGETHER];
+        load_codes(bytes, i, n, pairs, codes);
         for (int k = 0; k < TOGETHER; ++k) {
-            u32 size = some[k] & (sign - 1);
-            if (size > top || some[k] == sign || some[k] >= 2 * sign) found = min(found, (u64)(i + k));
+            u32 size = codes[k] & (sign - 1);
+            if (size > top || codes[k] == sign || codes[k] >= 2 * sign) own = min(own, (u64)(i + k));
         }
     }
-    if (found != ~0ull) atomicMin(first, found);
+    if (own != ~0ull) atomicMin(first, own);
 }

@@ -1,17 +1,20 @@
 """Minifloats: from float32 to codes of a scale Δ, with or without a residual, and back.
 
-With r = |x|/Δ, rounded once to float32, the code is that of the magnitude nearest to r: ties go to
-the even code, what lies beyond the largest magnitude to that one. The sign of code 0 is no sign.
-Code j stands for ±f32(Δ·c), c being its magnitude. Codes of up to four bits are kept two in a
-byte, the first in the high half; wider ones a byte each.
+With r = |x|/Δ, rounded once to float32, the code is that of the magnitude nearest to r. Ties go to
+the even code, and values beyond the largest magnitude get its code. Code 0 has no sign. Code j
+stands for ±f32(Δ·c), where c is its magnitude. A byte holds two codes of up to four bits, the
+first in the high half, or one wider code.
+
+If there are few codes, blocks compare the bits of |x| with thresholds; bits of nonnegative floats
+have the order of the numbers. Otherwise they divide once, and round the bits of the quotient.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,21 +22,32 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
-from gcodec.kernels.quantize.minifloat_block import (
-    MOST_STEPS,
-    TOPS,
-    Store,
-    dequantize_block,
-    per_byte,
-    quantize_block,
-    residual_block,
-)
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, fence
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
+from gcodec.runtime.memory import aligned_empty
+
+Store = Literal["write", "stream", "add"]
+
+MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less time
 
 _PART = 1 << 18  # codes that are checked at a time
+_TOPS = 8  # lanes that collect the largest magnitude
+_STEPS = tuple(f"step{code}" for code in range(1, MOST_STEPS + 1))
+_HALF = BLOCK // 2  # elements whose comparisons stay in registers
+_MANTISSA, _ONE = 23, 127 << 23  # of float32: bits of the mantissa; bits of the number 1
+
+# Vectors of 256 bits are packed within 128 bits. These orders undo that, so that no instruction
+# has to. Groups of four elements then come in the order of _GROUPS, which is undone at the end.
+_IN_HALF = [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)]
+_IN_WHOLE = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
+_GROUPS = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def per_byte(fmt: MiniFloat) -> int:
+    """Return how many codes a byte holds."""
+    return 2 if fmt.width <= 4 else 1
 
 
 def codes_nbytes(n: int, fmt: MiniFloat) -> int:
@@ -42,35 +56,91 @@ def codes_nbytes(n: int, fmt: MiniFloat) -> int:
 
 
 def part_of(codes: np.ndarray, start: int, stop: int, fmt: MiniFloat) -> np.ndarray:
-    """Return the bytes of elements `start` to `stop`; `start` is even."""
+    """Return the bytes of the elements from `start`, which is even, to `stop`."""
     return codes[start // per_byte(fmt) : codes_nbytes(stop, fmt)]
 
 
+# --- tensors -------------------------------------------------------------------------------------
+
+
+@dispatched("gcodec.kernels.quantize.minifloat_cuda")
+def quantize_tensor(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
+    """Return the codes of (n,) values, and whether all values are finite; see `quantize`."""
+    out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
+
+    def task(start: int, stop: int) -> bool:
+        return quantize(x[start:stop], scale, fmt, part_of(out, start, stop, fmt))
+
+    return out, all(pool.run(task, x.size, BLOCK))
+
+
+@dispatched("gcodec.kernels.quantize.minifloat_cuda")
+def quantize_tensor_residual(
+    x: np.ndarray,
+    residual: np.ndarray,
+    decay: np.float32,
+    scale: np.float32,
+    fmt: MiniFloat,
+    left: np.ndarray,
+) -> np.ndarray:
+    """Return the codes of x + decay·residual; see `quantize_residual`."""
+    out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
+
+    def task(start: int, stop: int) -> None:
+        own = slice(start, stop)
+        part = part_of(out, start, stop, fmt)
+        quantize_residual(x[own], residual[own], decay, scale, fmt, part, left[own])
+
+    pool.run(task, x.size, BLOCK)
+    return out
+
+
+@dispatched("gcodec.kernels.quantize.minifloat_cuda")
+def dequantize_tensor(
+    codes: np.ndarray,
+    scale: np.float32,
+    fmt: MiniFloat,
+    out: np.ndarray,
+    add: np.float32 | None = None,
+) -> None:
+    """Write the (n,) values of codes, or add a multiple of them; see `dequantize`."""
+    stream = add is None and streams(out, fmt)
+
+    def task(start: int, stop: int) -> None:
+        part = part_of(codes, start, stop, fmt)
+        dequantize(part, scale, fmt, out[start:stop], add, stream=stream)
+
+    pool.run(task, out.size, BLOCK)
+
+
+# --- parts of a tensor, on the calling thread ----------------------------------------------------
+
+
 def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat, out: np.ndarray) -> bool:
-    """Quantise a part of a tensor on the calling thread.
+    """Quantize a part of a tensor on the calling thread.
 
     Parameters
     ----------
     x : (n,) float32 array
-        From an element on whose number is even.
+        Elements from an even number on.
     scale : float32
-        Finite, not negative; all codes are 0 where it is 0.
+        Finite, not negative; 0 makes all codes 0.
     fmt : MiniFloat
     out : (codes_nbytes(n, fmt),) uint8 array
 
     Returns
     -------
     bool
-        Whether all of x is finite. If not, the codes stand for nothing.
+        Whether all of x is finite. Otherwise the codes have no meaning.
     """
     loop, numbers = _quantizer(fmt), _numbers(scale, fmt)
-    tops = np.zeros(2 * TOPS, np.uint32)
+    tops = np.zeros(2 * _TOPS, np.uint32)
     whole = x.size - x.size % BLOCK
     top = loop(x[:whole], *numbers, tops, out[: codes_nbytes(whole, fmt)])
     if whole < x.size:
-        rest, last = np.zeros(BLOCK, np.float32), np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        rest[: x.size - whole] = x[whole:]
-        top = max(top, loop(rest, *numbers, tops, last))
+        padded, last = np.zeros(BLOCK, np.float32), np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
+        padded[: x.size - whole] = x[whole:]
+        top = max(top, loop(padded, *numbers, tops, last))
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
     return bool(top < INFINITY_BITS)
 
@@ -84,12 +154,12 @@ def quantize_residual(
     out: np.ndarray,
     left: np.ndarray,
 ) -> None:
-    """Quantise u = x + decay·residual, and write u − x̂ to `left`, each step rounded once.
+    """Quantize u = x + decay·residual, and write u − x̂ to `left`; each step is rounded once.
 
     Parameters
     ----------
-    x, residual, left : (n,) float32 arrays
-        u must be finite. They may be one array.
+    x, residual, left : (n,) float32 array
+        u must be finite. The arrays may be the same.
     decay : float32
     scale, fmt, out
         See `quantize`.
@@ -99,11 +169,11 @@ def quantize_residual(
     packed = out[: codes_nbytes(whole, fmt)]
     loop(x[:whole], residual[:whole], left[:whole], decay, scale, *numbers, packed)
     if whole < x.size:
-        rest, kept = np.zeros((2, BLOCK), np.float32)
-        rest[: x.size - whole], kept[: x.size - whole] = x[whole:], residual[whole:]
+        padded, error = np.zeros((2, BLOCK), np.float32)
+        padded[: x.size - whole], error[: x.size - whole] = x[whole:], residual[whole:]
         last = np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        loop(rest, kept, kept, decay, scale, *numbers, last)
-        left[whole:] = kept[: x.size - whole]
+        loop(padded, error, error, decay, scale, *numbers, last)
+        left[whole:] = error[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
 
 
@@ -121,7 +191,7 @@ def dequantize(
     *,
     stream: bool = False,
 ) -> None:
-    """Write what a part of the codes stands for, or add a multiple of it, on this thread.
+    """Write the values of a part of the codes, or add a multiple of them, on the calling thread.
 
     Parameters
     ----------
@@ -129,9 +199,9 @@ def dequantize(
     scale : float32
     fmt : MiniFloat
     out : (n,) float32 array
-        From an element on whose number is even.
+        Elements from an even number on.
     add : float32, optional
-        The multiple; each product is rounded before it is added.
+        Factor of the values that are added to `out`; each product is rounded first.
     stream : bool
         Whether to write past the cache, from the first cache line of `out` on; see `streams`.
     """
@@ -139,24 +209,27 @@ def dequantize(
     if stream and (head := cover.to_cache_line(out, pair)):
         dequantize(codes[: head // pair], scale, fmt, out[:head], add)
         codes, out = codes[head // pair :], out[head:]
-    aligned = out.ctypes.data % 32 == 0  # as streaming needs it
+    aligned = out.ctypes.data % 32 == 0  # required for streaming
     store: Store = "add" if add is not None else "stream" if stream and aligned else "write"
     times = np.float32(1) if add is None else add
     whole = out.size - out.size % BLOCK
     loop = _dequantizer(fmt.format, store)
     loop(codes[: codes_nbytes(whole, fmt)], scale, times, out[:whole])
     if whole < out.size:
-        last, rest = np.zeros(codes_nbytes(BLOCK, fmt), np.uint8), np.zeros(BLOCK, np.float32)
-        some = codes[codes_nbytes(whole, fmt) :]
-        last[: some.size], rest[: out.size - whole] = some, out[whole:]
+        last, padded = np.zeros(codes_nbytes(BLOCK, fmt), np.uint8), np.zeros(BLOCK, np.float32)
+        tail = codes[codes_nbytes(whole, fmt) :]
+        last[: tail.size], padded[: out.size - whole] = tail, out[whole:]
         loop = _dequantizer(fmt.format, "write" if store == "stream" else store)
-        loop(last, scale, times, rest)
-        out[whole:] = rest[: out.size - whole]
+        loop(last, scale, times, padded)
+        out[whole:] = padded[: out.size - whole]
+
+
+# --- the bytes of codes --------------------------------------------------------------------------
 
 
 @dispatched("gcodec.kernels.quantize.minifloat_cuda")
 def check(codes: np.ndarray, n: int, fmt: MiniFloat) -> None:
-    """Raise `Corrupt` unless the bytes are n codes that stand for something.
+    """Raise `Corrupt` unless the bytes are n valid codes.
 
     Parameters
     ----------
@@ -171,17 +244,27 @@ def check(codes: np.ndarray, n: int, fmt: MiniFloat) -> None:
         starts = range(0, codes.size, _PART)
         start = next(i for i in starts if any_wrong(codes[i : i + _PART], *rule))
         part = codes[start : start + _PART]
-        each = np.stack([part >> 4, part & 15], axis=1).reshape(-1) if pair == 2 else part
-        magnitude = each & (sign - 1)
-        wrong = (magnitude > fmt.top) | (each == sign) | (each >= 2 * sign)
+        own = np.stack([part >> 4, part & 15], axis=1).reshape(-1) if pair == 2 else part
+        magnitude = own & (sign - 1)
+        wrong = (magnitude > fmt.top) | (own == sign) | (own >= 2 * sign)
         at = int(np.argmax(wrong))
-        raise Corrupt(f"element {pair * start + at} has the code {each[at]:#x}, which is none")
+        raise code_error(pair * start + at, int(own[at]))
     if n % pair and codes[-1] & 15:
-        raise Corrupt("the half of a byte behind the last code is not zero", codes.size - 1)
+        raise half_error(codes.size - 1)
+
+
+def code_error(at: int, code: int) -> Corrupt:
+    """Make the error for an invalid code of element `at`."""
+    return Corrupt(f"element {at} has the code {code:#x}, which is invalid")
+
+
+def half_error(at: int) -> Corrupt:
+    """Make the error for a wrong half of a byte, which is at `at`."""
+    return Corrupt("the half of a byte after the last code is not zero", at)
 
 
 def packed(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
-    """Write n codes one behind the other, most significant bit first; maybe to the same memory."""
+    """Pack n codes without gaps, most significant bit first; may return the same memory."""
     if 8 // per_byte(fmt) == fmt.width:
         return codes
     if per_byte(fmt) == 2:
@@ -190,81 +273,274 @@ def packed(codes: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
 
 
 def unpacked(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
-    """Read what `packed` wrote."""
+    """Unpack the codes that `packed` packed."""
     if 8 // per_byte(fmt) == fmt.width:
         return data
     codes = unpack_fields(data, n, FieldLayout(fmt.width))
     return pack_fields(codes, FieldLayout(4)) if per_byte(fmt) == 2 else codes
 
 
-# --- what codes are told by
+# --- thresholds ----------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=256)
 def _numbers(scale: np.float32, fmt: MiniFloat) -> tuple[np.float32, np.ndarray]:
-    """Return the divisor, and for each code what the bits of |x| must be above, filled up."""
+    """Return the divisor, and the largest bits of |x| below each code, padded to MOST_STEPS."""
     steps = np.full(MOST_STEPS, INFINITY_BITS, np.int32)
     if fmt.top <= MOST_STEPS and scale > 0:
         steps[: fmt.top] = least_bits(scale, fmt)
-    # By infinity, all of x becomes 0.
+    # Division by infinity turns all of x into 0.
     return (scale if scale > 0 else np.float32(np.inf)), steps - np.int32(1)
 
 
 def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
     """Return the bits of the least float32 |x| of each code from 1 on, as (top,) int32.
 
-    Those of infinity stand for codes that no |x| has.
+    A code that no |x| has gets the bits of infinity.
     """
     middles = least_middles(fmt) * float(scale)
     with np.errstate(over="ignore", under="ignore"):
         x = middles.astype(np.float32)
-    found: np.ndarray = x.view(np.int32) + (x < middles)
-    return found
+    bits: np.ndarray = x.view(np.int32) + (x < middles)
+    return bits
 
 
 def least_middles(fmt: MiniFloat) -> np.ndarray:
-    """Return what |x|/Δ must be above for each code from 1 on, as (top,) float64."""
+    """Return the lower bound of |x|/Δ for each code from 1 on, as (top,) float64."""
     magnitudes = fmt.magnitudes()
     ties = (magnitudes[1:] + magnitudes[:-1]) / np.float32(2)  # exact
     odd = np.arange(1, fmt.top + 1) % 2 == 1
     least = np.where(odd, np.nextafter(ties, np.float32(np.inf)), ties)
-    # r ≥ least where |x|/Δ is above the middle between it and the float32 below. That and its
-    # product with Δ are exact in float64, and of 25 significant bits or more: no |x| is there.
+    # r ≥ least if and only if |x|/Δ exceeds the middle of `least` and the float32 below it. The
+    # middle and its product with Δ are exact in float64, and have 25 significant bits or more, so
+    # no |x| equals the product.
     below = np.nextafter(least, np.float32(0))
     middles: np.ndarray = (least.astype(np.float64) + below) / 2
     return middles
 
 
-# --- loops
+# --- blocks from values to codes -----------------------------------------------------------------
+
+
+def _quantize_block(fmt: MiniFloat) -> Any:
+    """Make the block that quantizes 32 elements of x from i to bytes of `out` from `at` on.
+
+    It raises _TOPS elements of `tops` from `slot` on to the bits of the largest magnitudes.
+    """
+
+    @block("x", "i", "divisor", *_STEPS, "tops", "slot", "out", "at")
+    def codes(e: Emitter) -> None:
+        builder, last = e.builder, lanes(32, _HALF)([31] * _HALF)
+        source = e.address("x", "i")
+        e.fetch(source)
+        largest: list[Any] = []
+
+        def half(first: int) -> Any:
+            x = e.load(e.element(source, first), floats(_HALF))
+            bits = e.magnitude_bits(x)
+            largest.append(_larger(e, *_parts(e, bits)))
+            code, _ = _emit_code(e, fmt, bits)
+            # All bits of a negative element's code are inverted, so that packing keeps the sign.
+            return builder.xor(code, builder.ashr(builder.bitcast(x, code.type), last))
+
+        packed, kind = _packed(e, half), lanes(8)
+        none, sign = kind([0] * BLOCK), kind([1 << fmt.width - 1] * BLOCK)
+        flips = builder.sext(builder.icmp_signed("<", packed, none), kind)
+        packed = builder.or_(builder.xor(packed, flips), builder.and_(flips, sign))
+        packed = builder.select(builder.icmp_unsigned("==", packed, sign), none, packed)
+        _store_codes(e, fmt, packed)
+        slot = e.address("tops", "slot")
+        top = _larger(e, *largest)
+        e.store(_larger(e, top, e.load(slot, top.type)), slot)
+
+    return codes
+
+
+def _residual_block(fmt: MiniFloat) -> Any:
+    """Make the block that quantizes u = x + decay·before, from element i on; after = u − x̂."""
+
+    @block("x", "before", "after", "i", "decay", "delta", "divisor", *_STEPS, "out", "at")
+    def codes_residual(e: Emitter) -> None:
+        builder = e.builder
+        source, before, after = (e.address(name, "i") for name in ("x", "before", "after"))
+        e.fetch(source)
+        e.fetch(before)
+        decay = e.splat(e.args["decay"], _HALF)
+
+        def half(first: int) -> Any:
+            memory = builder.fmul(decay, e.load(e.element(before, first), floats(_HALF)))
+            u = builder.fadd(e.load(e.element(source, first), floats(_HALF)), memory)
+            code, sent = _emit_code(e, fmt, e.magnitude_bits(u))
+            word = code.type
+            sign = builder.and_(builder.bitcast(u, word), word([SIGN] * _HALF))
+            sign = builder.select(sent, sign, word([0] * _HALF))
+            placed = builder.shl(code, word([_MANTISSA - fmt.mantissa] * _HALF))
+            e.store(builder.fsub(u, _emit_values(e, placed, sign)), e.element(after, first))
+            return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * _HALF)))
+
+        _store_codes(e, fmt, _packed(e, half))
+
+    return codes_residual
+
+
+def _parts(e: Emitter, bits: Any) -> list[Any]:
+    """Emit groups of _TOPS lanes."""
+    starts = range(0, bits.type.count, _TOPS)
+    orders = [lanes(32, _TOPS)(list(range(k, k + _TOPS))) for k in starts]
+    return [e.builder.shuffle_vector(bits, bits, order) for order in orders]
+
+
+def _larger(e: Emitter, one: Any, other: Any) -> Any:
+    """Emit the maximum of unsigned lanes."""
+    return e.builder.select(e.builder.icmp_unsigned(">", one, other), one, other)
+
+
+def _emit_code(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
+    """Emit the codes of magnitudes, given as bits, and whether they are not 0."""
+    return _by_steps(e, fmt, bits) if fmt.top <= MOST_STEPS else _by_division(e, fmt, bits)
+
+
+def _by_steps(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
+    builder, kind = e.builder, bits.type
+    steps = [e.splat(e.args[name], kind.count) for name in _STEPS[: fmt.top]]
+    above = [builder.icmp_signed(">", bits, step) for step in steps]
+    code = builder.zext(above[0], kind)
+    for one in above[1:]:
+        code = builder.sub(code, builder.sext(one, kind))  # minus −1
+    return code, above[0]
+
+
+def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
+    builder, kind = e.builder, bits.type
+
+    def constant(value: int) -> Any:
+        return kind([value & 0xFFFFFFFF] * kind.count)
+
+    real = floats(kind.count)
+    r = builder.fdiv(builder.bitcast(bits, real), e.splat(e.args["divisor"], kind.count))
+    quotient = builder.bitcast(r, kind)
+    cut = _MANTISSA - fmt.mantissa
+    # To the nearest code, ties to even; the exponent of 1 becomes 0.
+    odd = builder.and_(builder.lshr(quotient, constant(cut)), constant(1))
+    almost_half = builder.add(quotient, constant((1 << cut - 1) - 1 - _ONE))
+    normal = builder.lshr(builder.add(almost_half, odd), constant(cut))
+    # Below 2, the distance of two codes is that of two float32 numbers from 2^(cut + 1) on.
+    far = _ONE + (cut + 1 << _MANTISSA)
+    moved = builder.fadd(r, builder.bitcast(constant(far), real))
+    small = builder.sub(builder.bitcast(moved, kind), constant(far))
+    two = constant(_ONE + (1 << _MANTISSA))
+    code = builder.select(builder.icmp_signed("<", quotient, two), small, normal)
+    top = constant(fmt.top)
+    code = builder.select(builder.icmp_signed("<", code, top), code, top)
+    return code, builder.icmp_unsigned("!=", code, constant(0))
+
+
+def _packed(e: Emitter, half: Callable[[int], Any]) -> Any:
+    """Emit both halves of a block, and their low bytes; groups are in the order of _GROUPS."""
+    builder = e.builder
+
+    def narrowed(first: int) -> Any:
+        lanes_16 = builder.trunc(half(first), lanes(16, _HALF))
+        return builder.shuffle_vector(lanes_16, lanes_16, lanes(32, _HALF)(_IN_HALF))
+
+    one = narrowed(0)
+    e.in_order()
+    joined = builder.shuffle_vector(one, narrowed(_HALF), lanes(32)(list(range(BLOCK))))
+    packed = builder.trunc(joined, lanes(8))
+    return builder.shuffle_vector(packed, packed, lanes(32)(_IN_WHOLE))
+
+
+def _store_codes(e: Emitter, fmt: MiniFloat, codes: Any) -> None:
+    """Emit the reordering of the groups, and the store."""
+    builder = e.builder
+    group = 4 // per_byte(fmt)  # bytes
+    if group == 2:
+        pairs = builder.bitcast(codes, lanes(16, _HALF))  # the first code is the low byte
+        # The first code moves above the second.
+        joined = builder.mul(pairs, pairs.type([1 << 12 | 1] * _HALF))
+        codes = builder.trunc(builder.lshr(joined, pairs.type([8] * _HALF)), lanes(8, _HALF))
+    order = [group * _GROUPS.index(at) + k for at in range(8) for k in range(group)]
+    codes = builder.shuffle_vector(codes, codes, lanes(32, codes.type.count)(order))
+    e.store(codes, e.address("out", "at"), align=1)
+
+
+# --- blocks from codes to values -----------------------------------------------------------------
+
+
+def _dequantize_block(fmt: MiniFloat, store: Store) -> Any:
+    """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
+
+    @block("codes", "at", "delta", "scale", "out", "i")
+    def values(e: Emitter) -> None:
+        builder = e.builder
+        word = lanes(32)
+        codes = builder.zext(_load_codes(e, fmt), word)
+        top = builder.shl(codes, word([32 - fmt.width] * BLOCK))
+        sign = builder.and_(top, word([SIGN] * BLOCK))
+        code = builder.and_(top, word([SIGN - 1] * BLOCK))
+        code = builder.lshr(code, word([8 - fmt.exponent] * BLOCK))
+        e.store_as(store, _emit_values(e, code, sign), e.address("out", "i"))
+
+    return values
+
+
+def _load_codes(e: Emitter, fmt: MiniFloat) -> Any:
+    """Emit the codes from byte `at` on, a byte each."""
+    builder = e.builder
+    source = e.address("codes", "at")
+    if per_byte(fmt) == 1:
+        return e.load(source, lanes(8), align=1)
+    wide = lanes(16, _HALF)
+    pairs = builder.zext(e.load(source, lanes(8, _HALF), align=1), wide)
+    first = builder.lshr(pairs, wide([4] * _HALF))
+    second = builder.shl(builder.and_(pairs, wide([15] * _HALF)), wide([8] * _HALF))
+    return builder.bitcast(builder.or_(first, second), lanes(8))
+
+
+def _emit_values(e: Emitter, code: Any, sign: Any) -> Any:
+    """Emit ±Δ·c; the code lies where float32 has its exponent and mantissa."""
+    builder, kind = e.builder, code.type
+    count, real = kind.count, floats(kind.count)
+    normal = builder.add(code, kind([_ONE] * count))
+    # Exponent 0 has no leading one: 2·m/2^M = 2·(1 + m/2^M) − 2.
+    twice = builder.add(normal, kind([1 << _MANTISSA] * count))
+    small = builder.fsub(builder.bitcast(twice, real), real([2.0] * count))
+    is_small = builder.icmp_signed("<", code, kind([1 << _MANTISSA] * count))
+    c = builder.select(is_small, small, builder.bitcast(normal, real))
+    size = builder.fmul(e.splat(e.args["delta"], count), c)
+    return builder.bitcast(builder.or_(builder.bitcast(size, kind), sign), real)
+
+
+# --- loops ---------------------------------------------------------------------------------------
 
 
 def _formats() -> Iterator[tuple[MiniFloat]]:
-    return ((MiniFloat(*both),) for both in itertools.product(FORMATS, STYLES))
+    return ((MiniFloat(*names),) for names in itertools.product(FORMATS, STYLES))
 
 
 @inline
 def _place(b, count):
-    """Return the element at which block b begins, of so many.
+    """Return the first element of block b of `count`.
 
-    They are taken from two halves in turn: two streams keep more of the memory busy than one.
+    The blocks alternate between two halves: two streams keep more of the memory busy than one.
     """
     return BLOCK * ((b >> 1) + (b & 1) * ((count + 1) >> 1))
 
 
 @factory(_formats)
 def _quantizer(fmt: MiniFloat) -> Kernel:
-    one_block = quantize_block(fmt)
+    one_block = _quantize_block(fmt)
     pair = per_byte(fmt)
 
     @kernel("in float32[], float32, in int32[], out uint32[], out uint8[]", variant=f"{fmt}")
     def minifloat_codes(x, divisor, steps, tops, out):
         # x.size is a multiple of BLOCK, out.size == x.size // pair; steps.size == MOST_STEPS,
-        # tops is 2 * TOPS zeros. Returned are the bits of the largest magnitude.
+        # tops is 2 * _TOPS zeros. Returns the bits of the largest magnitude.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
         for k in range(count):
-            i, slot = _place(k, count), (k & 1) * TOPS
+            i, slot = _place(k, count), (k & 1) * _TOPS
             one_block(x, i, divisor, a, b, c, d, f, g, h, tops, slot, out, i // pair)
         top = np.uint32(0)
         for k in range(tops.size):
@@ -276,7 +552,7 @@ def _quantizer(fmt: MiniFloat) -> Kernel:
 
 @factory(_formats)
 def _residual_quantizer(fmt: MiniFloat) -> Kernel:
-    one_block = residual_block(fmt)
+    one_block = _residual_block(fmt)
     pair = per_byte(fmt)
 
     @kernel(
@@ -285,7 +561,7 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
         variant=f"{fmt}",
     )
     def minifloat_residual(x, before, after, decay, delta, divisor, steps, out):
-        # before.size == after.size == x.size; for the rest see minifloat_codes
+        # before.size == after.size == x.size; minifloat_codes describes the other arguments.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
@@ -300,7 +576,7 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
 @factory(lambda: itertools.product(FORMATS, get_args(Store)))
 def _dequantizer(format: str, store: Store) -> Kernel:
     fmt = MiniFloat(format)
-    one_block = dequantize_block(fmt, store)
+    one_block = _dequantize_block(fmt, store)
     pair = per_byte(fmt)
     streaming = store == "stream"
 
@@ -317,7 +593,7 @@ def _dequantizer(format: str, store: Store) -> Kernel:
 
 @inline
 def _wrong(code, sign, top):
-    """Return 1 where a code stands for nothing, each step cut to 8 bits."""
+    """Return 1 for an invalid code, else 0; each step is cut to 8 bits."""
     size = np.uint8(code & np.uint8(sign - np.uint8(1)))
     beyond = np.uint8(np.uint8(code ^ size) > sign)
     return np.uint8(np.uint8(np.uint8(size > top) | np.uint8(code == sign)) | beyond)
@@ -325,17 +601,17 @@ def _wrong(code, sign, top):
 
 @kernel("in uint8[], uint8, uint8")
 def _any_wrong(codes, sign, top):
-    found = np.uint8(0)
+    wrong = np.uint8(0)
     for i in range(codes.size):
-        found = np.uint8(found | _wrong(codes[i], sign, top))
-    return found
+        wrong = np.uint8(wrong | _wrong(codes[i], sign, top))
+    return wrong
 
 
 @kernel("in uint8[], uint8, uint8")
 def _any_wrong_half(codes, sign, top):
-    found = np.uint8(0)
+    wrong = np.uint8(0)
     for i in range(codes.size):
         first, second = np.uint8(codes[i] >> np.uint8(4)), np.uint8(codes[i] & np.uint8(15))
-        wrong = np.uint8(_wrong(first, sign, top) | _wrong(second, sign, top))
-        found = np.uint8(found | wrong)
-    return found
+        pair = np.uint8(_wrong(first, sign, top) | _wrong(second, sign, top))
+        wrong = np.uint8(wrong | pair)
+    return wrong

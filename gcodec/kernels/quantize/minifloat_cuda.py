@@ -1,7 +1,4 @@
-"""Launchers of minifloat.cu.
-
-See `gcodec.kernels.quantize.minifloat_tensor` and `minifloat.check`.
-"""
+"""Launchers of minifloat.cu; see `gcodec.kernels.quantize.minifloat`."""
 
 from __future__ import annotations
 
@@ -10,11 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.errors import Corrupt
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat import codes_nbytes, least_middles
-from gcodec.kernels.quantize.minifloat_block import MOST_STEPS, per_byte
+from gcodec.kernels.quantize.minifloat import (
+    MOST_STEPS,
+    code_error,
+    codes_nbytes,
+    half_error,
+    least_middles,
+    per_byte,
+)
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks, word
 from gcodec.runtime.deferred import Deferred, note
 from gcodec.runtime.device import Device
@@ -23,105 +26,103 @@ _EACH = 8  # elements of a thread
 _NONE = np.uint64((1 << 64) - 1)
 
 
-def quantize(x: Any, scale: Any, fmt: MiniFloat) -> tuple[Any, Deferred]:
-    """Return the codes of a tensor, and whether all are finite."""
+def quantize_tensor(x: Array, scale: Any, fmt: MiniFloat) -> tuple[Array, Deferred]:
+    """Return the codes of a tensor, and whether all values are finite."""
     device, n = device_with(x), x.size
     out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
-    name, rule = _kernel("minifloat_codes", _Rule.of(device, scale, fmt), fmt)
-    arguments = x.view(np.uint32), np.int64(n), *rule, out, top
-    device.launch("minifloat", name, _blocks(n), THREADS, *arguments)
-    return out, Deferred(device, top, lambda found: bool(found[0] < INFINITY_BITS))
+    rule = _Rule.of(device, scale, fmt)
+    name, coder = _kernel("minifloat_codes", rule, fmt)
+    _launch(device, name, n, x.view(np.uint32), np.int64(n), *coder, out, top)
+    return out, Deferred(device, top, lambda words: bool(words[0] < INFINITY_BITS))
 
 
-def quantize_residual(
-    x: Any, residual: Any, decay: np.float32, scale: Any, fmt: MiniFloat, left: Any
-) -> Any:
+def quantize_tensor_residual(
+    x: Array, residual: Array, decay: np.float32, scale: Any, fmt: MiniFloat, left: Array
+) -> Array:
     """Return the codes of u = x + decay·residual, and write u − x̂ to `left`."""
     device, n = device_with(x), x.size
     out = device.empty(codes_nbytes(n, fmt), np.uint8)
-    made = _Rule.of(device, scale, fmt)
-    name, rule = _kernel("minifloat_residual", made, fmt)
-    what = *(a.view(np.uint32) for a in (x, residual, left)), np.int64(n), decay.view(np.uint32)
-    device.launch("minifloat", name, _blocks(n), THREADS, *what, *rule, made.points, out)
+    rule = _Rule.of(device, scale, fmt)
+    name, coder = _kernel("minifloat_residual", rule, fmt)
+    source = *(a.view(np.uint32) for a in (x, residual, left)), np.int64(n), decay.view(np.uint32)
+    _launch(device, name, n, *source, *coder, rule.points, out)
     return out
 
 
-def dequantize(
-    codes: Any, scale: Any, fmt: MiniFloat, out: Any, add: np.float32 | None = None
+def dequantize_tensor(
+    codes: Array, scale: Any, fmt: MiniFloat, out: Array, add: np.float32 | None = None
 ) -> None:
-    """Write what codes stand for, or add a multiple of it."""
+    """Write the values of codes, or add a multiple of them."""
     device, n = device_with(codes), out.size
     points = _Rule.of(device, scale, fmt).points
-    what = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), points
-    where = () if add is None else (add.view(np.uint32),)
-    name = "minifloat_values" if add is None else "minifloat_values_add"
-    device.launch("minifloat", name, _blocks(n), THREADS, *what, *where, out.view(np.uint32))
+    factor = np.float32(1 if add is None else add).view(np.uint32), np.bool_(add is not None)
+    source = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), points
+    _launch(device, "minifloat_values", n, *source, *factor, out.view(np.uint32))
 
 
-def check(codes: Any, n: int, fmt: MiniFloat) -> None:
-    """Raise `Corrupt` unless the bytes are n codes that stand for something."""
-    device, pairs = device_with(codes), per_byte(fmt) == 2
-    sign, top = 1 << fmt.width - 1, fmt.top
+def check(codes: Array, n: int, fmt: MiniFloat) -> None:
+    """Raise `Corrupt` unless the bytes are n valid codes."""
+    device, pair = device_with(codes), per_byte(fmt)
+    count = codes.size * pair
     first = device.to_device(np.array([_NONE]))
-    held = np.int64(codes.size * per_byte(fmt)), np.bool_(pairs)
-    rule = np.uint32(sign), np.uint32(top), first
-    device.launch("minifloat", "any_wrong", _blocks(int(held[0])), THREADS, codes, *held, *rule)
-    told = device.empty(9, np.uint8)
-    told[:8] = first.view(np.uint8)
-    told[8:] = codes[-1:] if codes.size else 0
+    rule = np.bool_(pair == 2), np.uint32(1 << fmt.width - 1), np.uint32(fmt.top)
+    _launch(device, "first_wrong", count, codes, np.int64(count), *rule, first)
+    words = device.empty(9, np.uint8)
+    words[:8] = first.view(np.uint8)
+    words[8:] = codes[-1:] if codes.size else 0
 
-    def checked(found: np.ndarray) -> None:
-        at, last = int(found[:8].view(np.uint64)[0]), int(found[8])
+    def raise_error(result: np.ndarray) -> None:
+        at, last = int(result[:8].view(np.uint64)[0]), int(result[8])
         if at != int(_NONE):
-            byte = int(device.to_host(codes[at // per_byte(fmt) :][:1])[0])
-            code = byte if not pairs else byte & 15 if at % 2 else byte >> 4
-            raise Corrupt(f"element {at} has the code {code:#x}, which is none")
-        if pairs and n % 2 and last & 15:
-            raise Corrupt("the half of a byte behind the last code is not zero", codes.size)
+            byte = int(device.to_host(codes[at // pair :][:1])[0])
+            raise code_error(at, byte if pair == 1 else byte & 15 if at % 2 else byte >> 4)
+        if n % pair and last & 15:
+            raise half_error(codes.size - 1)
 
-    note(device, told, checked)
+    note(device, words, raise_error)
 
 
 class _Rule(NamedTuple):
-    """What kernels look up of a scale, on the device.
+    """The tables of a scale on the device.
 
     Attributes
     ----------
-    told : array
-        What tells codes.
-    points : array
-        What all bytes stand for.
+    steps : (MOST_STEPS + 1,) uint32 array
+        Thresholds of the codes; divisor.
+    points : (256,) uint32 array
+        Values of all bytes, as bits of float32.
     """
 
-    told: Any
-    points: Any
+    steps: Array
+    points: Array
 
     @classmethod
     def of(cls, device: Device, scale: Any, fmt: MiniFloat) -> _Rule:
-        """Make it of a scale, which maybe only the device knows."""
+        """Make the tables of a scale, a float32 or a `Deferred`."""
         middles, levels = _constants(fmt)
-        made = cls(*(device.empty(size, np.uint32) for size in (MOST_STEPS + 1, 256)))
+        rule = cls(*(device.empty(size, np.uint32) for size in (MOST_STEPS + 1, 256)))
         steps = device.to_device(middles), np.int32(middles.size)
         sizes = device.to_device(levels), np.uint32(fmt.top), np.uint32(fmt.width)
-        arguments = word(device, scale), *steps, *sizes, *made
+        arguments = word(device, scale), *steps, *sizes, *rule
         device.launch("minifloat", "make_rule", 1, THREADS, *arguments)
-        return made
+        return rule
 
 
 @functools.cache
 def _constants(fmt: MiniFloat) -> tuple[np.ndarray, np.ndarray]:
-    """Return what |x|/Δ must be above for each code, of formats of up to four bits, and levels."""
+    """Return the thresholds of |x|/Δ, for formats of up to four bits, and the magnitudes."""
     pairs = per_byte(fmt) == 2
     return least_middles(fmt)[: MOST_STEPS * pairs], fmt.magnitudes().view(np.uint32)
 
 
 def _kernel(name: str, rule: _Rule, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:
-    """Return the name of a kernel, and what tells codes."""
+    """Return the name of a kernel, and the arguments by which it finds codes."""
     width = np.uint32(fmt.width)
     if per_byte(fmt) == 2:
-        return f"{name}_pairs", (rule.told, width)
-    return f"{name}_bytes", (rule.told, np.uint32(fmt.mantissa), np.uint32(fmt.top), width)
+        return f"{name}_pairs", (rule.steps, width)
+    return f"{name}_bytes", (rule.steps, np.uint32(fmt.mantissa), np.uint32(fmt.top), width)
 
 
-def _blocks(n: int) -> int:
-    return striding_blocks(n, _EACH * THREADS)
+def _launch(device: Device, name: str, n: int, *arguments: Any) -> None:
+    grid = striding_blocks(n, _EACH)
+    device.launch("minifloat", name, grid, THREADS, *arguments)

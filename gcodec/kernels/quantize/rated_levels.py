@@ -1,10 +1,11 @@
-"""Levels of a step that are the best trade of bits and error, by the classes of elements.
+"""Levels of a step by rate–distortion optimized rounding, by the classes of elements.
 
-In a class that expects little, a level other than 0 costs many bits, and so does one more. With
-y = f32(|x|·f32(1/step)) and d = max(0, 44 - class), the level is 0 where
-y < min(0.5 + 29·2^-13·d², 1.65), else max(1, floor(y + 0.5 - min(0.08·d, 0.45))). That is the best
-trade for what gradients have within a class, to some tenths of a percent of the bits. Each
-operation is rounded to float32. Symbols are those of `scalar_quantize`.
+In a class whose levels are small, a level other than 0 costs many bits, and so does one more than
+the nearest level. With y = f32(|x|·f32(1/step)) and d = max(0, 44 − class), the level is 0 for y <
+min(0.5 + 29·2^-13·d², 1.65), else max(1, floor(y + 0.5 − min(0.08·d, 0.45))). For the
+distributions of gradients within a class, this is the best trade of rate and distortion to a few
+tenths of a percent of the bits. Each operation is rounded to float32. The symbols are those of
+`scalar_quantize`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.context.class_fill import fill_classes
-from gcodec.kernels.context.class_map import ScalesOf
+from gcodec.kernels.context.class_map import ScalesOf, fill_classes
 from gcodec.kernels.context.scale_logs import find_scales, scales_of_sums
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.quantize.scalar_quantize import (
@@ -27,31 +27,31 @@ from gcodec.kernels.quantize.scalar_quantize import (
 )
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel, subroutine
+from gcodec.runtime.jit import kernel
 
-_KNEE = np.int32(44)  # the class from which on both sides of a level are worth the same
+_KNEE = np.int32(44)  # the class from which on rounding is to the nearest level
 _SQUARE, _LEAST, _CEILING = np.float32(29 / 8192), np.float32(0.5), np.float32(1.65)
 _SLOPE, _STEEPEST = np.float32(0.08), np.float32(0.45)
 _SUMS = 8  # integers of `Errors`
-_TILE = 512  # elements, of which squares of errors, up to 2^22 each, fit 32 bits
+_TILE = 512  # elements whose squared errors, up to 2^22 each, fit 32 bits
 _ZERO, _ONE, _TWO, _TOP = np.int32(0), np.int32(1), np.int32(2), np.int32(MOST)
 _FACTOR, _NONE, _ESCAPE = np.float32(FINE), np.float32(0), np.int32(ESCAPE)
-_COUNTED = np.int32(1 << 21)  # above sums of rests of a tile, up to 2^20
+_COUNTED = np.int32(1 << 21)  # exceeds the sums of the residues of a tile, which are up to 2^20
 
 
 class Errors(NamedTuple):
-    """What levels leave over.
+    """Statistics of the quantization errors of levels.
 
     Attributes
     ----------
     counts : (int, int, int)
-        Levels of magnitude 1, 2, and above.
+        Number of levels of magnitude 1, of 2, and of larger ones.
     rests : (int, int, int)
-        Of each of these, the sum of y less the level, in 1024ths of a step.
+        For each of these magnitudes, the sum of y minus the level, in 1024ths of a step.
     squares : int
-        Of all levels, the sum of the squares of that.
+        Sum of the squares of that difference over all levels, 0 included.
     escapes : int
-        Levels above `MOST`.
+        Number of levels above `MOST`.
     """
 
     counts: tuple[int, int, int]
@@ -60,34 +60,32 @@ class Errors(NamedTuple):
     escapes: int
 
     @classmethod
-    def of(cls, sums: np.ndarray, *others: np.ndarray) -> Errors:
-        """Make them of (8,) integers, as kernels add them up, of one or several parts."""
-        for more in others:
-            sums = sums + more
-        a, b, c, of_a, of_b, of_c, squares, escapes = sums.tolist()
+    def of(cls, sums: np.ndarray, *more_sums: np.ndarray) -> Errors:
+        """Unpack the (8,) sums that kernels compute, added over one or more parts."""
+        a, b, c, of_a, of_b, of_c, squares, escapes = sum(more_sums, sums).tolist()
         return cls((a, b, c), (of_a, of_b, of_c), squares, escapes)
 
 
 @dispatched("gcodec.kernels.quantize.rated_levels_cuda")
 def rated_levels(x: np.ndarray, step: np.float32, of: ScalesOf, out: np.ndarray) -> Errors:
-    """Quantise by the classes of elements.
+    """Quantize by the classes of elements.
 
     Parameters
     ----------
     x : (n,) float32 array
-        Finite, and of magnitudes below 2^23 steps.
+        Finite, with magnitudes below 2^23 steps.
     step : float32
-        Above 0.
+        Positive.
     of : (rows, columns, width)
         Scales; see `class_map.map_classes`.
     out : (n,) uint8 array
-        The symbols.
+        Symbols.
     """
     factor = inverse(step)
 
     def task(start: int, stop: int) -> np.ndarray:
         wide, sums = np.empty(_TILE, np.int32), np.zeros(_SUMS, np.int64)
-        _rated_levels(x[start:stop], factor, *of, start, wide, out[start:stop], sums)
+        _rate(x[start:stop], factor, *of, start, wide, out[start:stop], sums)
         return sums
 
     return Errors.of(*pool.run(task, x.size))
@@ -101,7 +99,7 @@ def scaled_levels(
     ones: tuple[int, int],
     out: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, Errors]:
-    """Quantise by the scales of plain levels.
+    """Quantize by the classes that the plain levels of the same elements have.
 
     Parameters
     ----------
@@ -111,12 +109,12 @@ def scaled_levels(
     matrix, ones
         See `scale_logs.scales_of_sums`.
     out : (n,) uint8 array
-        The symbols.
+        Symbols.
 
     Returns
     -------
     rows, columns : uint8 array
-        The scales.
+        Scales.
     errors : Errors
     """
     width, group, _ = matrix
@@ -132,20 +130,12 @@ def scaled_levels(
 
 
 def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np.ndarray:
-    """Return the rated levels, without signs, of few elements that are not 0, as int64."""
+    """Return the int64 magnitudes of a few elements whose levels are not 0."""
     d = np.maximum(_KNEE - classes.astype(np.int32), _ZERO).astype(np.float32)
     lower = np.minimum(d * _SLOPE, _STEEPEST)
     y = np.abs(x) * inverse(step)
-    found: np.ndarray = np.maximum(y + (_LEAST - lower), np.float32(1)).astype(np.int64)
-    return found
-
-
-@kernel(
-    "in float32[], float32, in uint8[], in uint8[], int64, int64, out int32[], out uint8[], "
-    "out int64[]"
-)
-def _rated_levels(x, factor, rows, columns, width, start, wide, out, sums):
-    _rate(x, factor, rows, columns, width, start, wide, out, sums)
+    magnitudes: np.ndarray = np.maximum(y + (_LEAST - lower), np.float32(1)).astype(np.int64)
+    return magnitudes
 
 
 @kernel(
@@ -153,9 +143,9 @@ def _rated_levels(x, factor, rows, columns, width, start, wide, out, sums):
     "out uint8[], out uint8[]"
 )
 def _scaled_levels(x, factor, width, group, quantum, row_one, column_one, wide, sums, scales, out):
-    # x.size == out.size > 0. There are as many scales as sums behind the first _SUMS, those of
-    # rows and then those of columns; wide has _TILE and one for each column. All of sums and wide
-    # are 0.
+    # x.size == out.size > 0. `scales` holds those of rows, then those of columns; `sums` has _SUMS
+    # elements, then one for each scale; `wide` has _TILE, then one for each column scale. All of
+    # sums and wide are 0.
     n = x.size
     count = (n + width - 1) // width
     rows, columns = sums[_SUMS : _SUMS + count], sums[_SUMS + count :]
@@ -166,44 +156,45 @@ def _scaled_levels(x, factor, width, group, quantum, row_one, column_one, wide, 
     _rate(x, factor, down, across, width, 0, wide[:_TILE], out, sums[:_SUMS])
 
 
-@subroutine(variant="")
+@kernel(
+    "in float32[], float32, in uint8[], in uint8[], int64, int64, out int32[], out uint8[], "
+    "out int64[]"
+)
 def _rate(x, factor, rows, columns, width, start, wide, out, sums):
-    """Write levels, and add to sums.
-
-    There are x.size == out.size elements, from `start` on; wide has _TILE, and sums.size == _SUMS.
-    """
+    # Writes the symbols of x.size == out.size elements from `start` on, and adds to the sums of
+    # `Errors`. wide.size == _TILE, sums.size == _SUMS.
     for first in range(0, out.size, _TILE):
-        part, here = x[first : first + _TILE], out[first : first + _TILE]
-        fill_classes(rows, columns, width, start + first, here)  # where symbols will be
-        one = two = every = top = _ZERO
+        part, target = x[first : first + _TILE], out[first : first + _TILE]
+        fill_classes(rows, columns, width, start + first, target)  # symbols replace the classes
+        one = two = nonzero = top = _ZERO
         squares = np.uint32(0)
-        for i in range(here.size):
+        for i in range(target.size):
             value = part[i]
-            d = np.float32(max(np.int32(_KNEE - np.int32(here[i])), _ZERO))
+            d = np.float32(max(np.int32(_KNEE - np.int32(target[i])), _ZERO))
             bound = min(np.float32(_LEAST + np.float32(np.float32(d * d) * _SQUARE)), _CEILING)
             lower = min(np.float32(d * _SLOPE), _STEEPEST)
             y = np.float32(abs(value) * factor)
             level = max(np.int32(np.float32(y + np.float32(_LEAST - lower))), _ONE)
             level = level if y >= bound else _ZERO
-            # Of magnitude below 2 steps, as y and the level are.
-            rest = np.int32(np.float32(np.float32(y - np.float32(level)) * _FACTOR))
-            squares = np.uint32(squares + np.uint32(np.uint32(rest) * np.uint32(rest)))
-            # How many, above the sum of their rests.
-            both = np.int32(rest + _COUNTED)
-            one = np.int32(one + (both if level == _ONE else _ZERO))
-            two = np.int32(two + (both if level == _TWO else _ZERO))
-            every = np.int32(every + (both if level > _ZERO else _ZERO))
+            # |y − level| is below 2.
+            residue = np.int32(np.float32(np.float32(y - np.float32(level)) * _FACTOR))
+            squares = np.uint32(squares + np.uint32(np.uint32(residue) * np.uint32(residue)))
+            # A count in the high bits, the sum of residues in the low bits.
+            packed = np.int32(residue + _COUNTED)
+            one = np.int32(one + (packed if level == _ONE else _ZERO))
+            two = np.int32(two + (packed if level == _TWO else _ZERO))
+            nonzero = np.int32(nonzero + (packed if level > _ZERO else _ZERO))
             top = max(top, level)
             symbol = min(np.int32(np.int32(level + level) + np.int32(value < _NONE)), _ESCAPE)
             wide[i] = symbol if level > _ZERO else _ZERO
-        for i in range(here.size):
-            here[i] = np.uint8(wide[i])
-        more = np.int32(np.int32(every - one) - two)
+        for i in range(target.size):
+            target[i] = np.uint8(wide[i])
+        more = np.int32(np.int32(nonzero - one) - two)
         for k in range(3):
-            both = np.int64(one if k == 0 else two if k == 1 else more)
-            count = (both + _COUNTED // 2) // _COUNTED
+            total = np.int64(one if k == 0 else two if k == 1 else more)
+            count = (total + _COUNTED // 2) // _COUNTED
             sums[k] += count
-            sums[3 + k] += both - count * _COUNTED
+            sums[3 + k] += total - count * _COUNTED
         sums[6] += squares
-        for i in range(here.size if top > _TOP else 0):  # seldom
-            sums[7] += here[i] == _ESCAPE
+        for i in range(target.size if top > _TOP else 0):  # seldom
+            sums[7] += target[i] == _ESCAPE

@@ -1,39 +1,41 @@
-"""Launchers of scale_search.cu: the search for the scale of minifloats, in kernels alone."""
+"""Launchers of scale_search.cu: the search for the scale of minifloats, without the host."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.kernels.numeric.log_histogram import BINS
 from gcodec.kernels.numeric.log_histogram_cuda import PART
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 from gcodec.runtime.deferred import Deferred
 
 _STATE = 160  # bytes of a `Search`
 _GRID, _TRIED, _NEARBY = 1 << 12, 80, 24  # most scales: of the grid, tried at all, tried at last
-_TOP = 1 << 12  # elements that are not in bins
+_TOP = 1 << 12  # most elements outside the bins
 _BLOCK, _WARP = 1024, 32
 
 
 class Rule(NamedTuple):
-    """What a search looks for.
+    """A rule by which a scale is chosen, and the tables for it.
 
     Attributes
     ----------
     number : int
         0 for "histogram", 1 for "gennorm", 2 for "co3".
     tables : float64 array
-        Rows of 65 numbers: ratios of moments and β, their inverses, negative, and logarithms of
-        scales; then roots of 2, and powers of it: those of an octave, and near 1.
+        Rows of 65 numbers: ratios of moments, β, their negative inverses, logarithms of scales;
+        then roots of 2, and powers of 2 in an octave, and near 1.
     middles : float64 array
-        Of each two levels the middle, then the differences, then those of squares.
+        For each two adjacent levels their middle, then the differences, then those of squares.
     first, last : float
         The least level above 0, and the largest.
     most : float
         The largest scale.
     mantissa : int
+        Bits of the mantissa.
     """
 
     number: int
@@ -45,91 +47,82 @@ class Rule(NamedTuple):
     mantissa: int
 
 
-class Values(NamedTuple):
-    """A tensor, or its sum with a multiple of a residual, and a sample of that.
-
-    Attributes
-    ----------
-    some : (m,) float32 array
-        The sample, where there is a residual the sum.
-    every : (n,) float32 array
-        Of which it is a sample.
-    nonzero : (1,) uint64 array
-        How many of the sample of the tensor are not 0: if too few, all are looked at.
-    runs : int64 array
-        Runs of a small sample of either, one behind the other; of no elements, where it is all.
-    length : int
-        Elements of a run.
-    """
-
-    some: Any
-    every: Any
-    nonzero: Any
-    runs: np.ndarray
-    length: int
-
-
-def nonzero_of(some: Any) -> Any:
-    """Count the elements of a sample that are not 0."""
-    device, n = device_with(some), some.size
+def nonzero_of(values: Array) -> Array:
+    """Return the number of elements that are not 0, as a (1,) uint64 array."""
+    device, n = device_with(values), values.size
     counts = device.zeros(1, np.uint64)
-    arguments = some.view(np.uint32), np.int64(n), counts
-    device.launch("scale_search", "count_nonzero", striding_blocks(n), THREADS, *arguments)
+    inputs = values.view(np.uint32), np.int64(n)
+    device.launch("scale_search", "count_nonzero", striding_blocks(n), THREADS, *inputs, counts)
     return counts
 
 
-def all_corrected(x: Any, residual: Any, decay: np.float32, nonzero: Any) -> Any:
-    """Return x + decay·residual, if a sample has too few elements; else what is not looked at."""
+def all_corrected(x: Array, residual: Array, decay: np.float32, nonzero: Array) -> Array:
+    """Return x + decay·residual if `nonzero` is too small for a sample; else undefined values."""
     device, n = device_with(x), x.size
     out = device.empty(n, np.float32)
-    both = x.view(np.uint32), residual.view(np.uint32), decay.view(np.uint32)
-    arguments = *both, np.int64(n), nonzero, out.view(np.uint32)
-    device.launch("scale_search", "correct_all", striding_blocks(n), THREADS, *arguments)
+    inputs = *(array.view(np.uint32) for array in (x, residual, decay)), np.int64(n), nonzero
+    grid = striding_blocks(n)
+    device.launch("scale_search", "correct_all", grid, THREADS, *inputs, out.view(np.uint32))
     return out
 
 
-def search(values: Values, rule: Rule) -> Deferred:
-    """Find the scale, which stays on the device."""
-    device = device_with(values.some)
+def search(
+    sample: Array, tensor: Array, nonzero: Array, runs: np.ndarray, run_length: int, rule: Rule
+) -> Deferred:
+    """Find the scale of a tensor, which stays on the device.
 
-    def launch(name: str, grid: int, threads: int, *arguments: Any) -> None:
+    Parameters
+    ----------
+    sample : (m,) float32 array
+        A sample of the tensor, with the residual added if there is one.
+    tensor : (n,) float32 array
+        The tensor, likewise; `sample` is used instead unless it has too few nonzero elements.
+    nonzero : (1,) uint64 array
+        Number of nonzero elements of the sample, before a residual is added.
+    runs : int64 array
+        First elements of the runs of a small sample of `sample`, then of `tensor`. Empty if the
+        small samples contain all elements.
+    run_length : int
+        Number of elements of a run.
+    rule : Rule
+    """
+    device, size = device_with(sample), tensor.size
+
+    def launch(name: str, grid: int, threads: int, *arguments: object) -> None:
         device.launch("scale_search", name, grid, threads, *arguments)
 
     state = device.zeros(_STATE, np.uint8)
-    sizes = (np.int64(part.size) for part in (values.some, values.every))
-    words = (part.view(np.uint32) for part in (values.some, values.every))
-    given = *(one for pair in zip(words, sizes, strict=True) for one in pair), values.nonzero
-    grid = striding_blocks(values.every.size, PART)
+    part, whole = sample.view(np.uint32), tensor.view(np.uint32)
+    values = part, np.int64(sample.size), whole, np.int64(size), nonzero
+    grid = striding_blocks(size, PART)
     counts, seen = device.zeros(2 * BINS, np.uint64), device.zeros(3 * BINS, np.uint32)
-    launch("count_picked", grid, THREADS, *given, counts)
+    launch("count_picked", grid, THREADS, *values, counts)
     launch("choose_unit", 1, THREADS, counts, state)
-    launch("count_lifted", grid, THREADS, *given, state, counts)
-    runs = values.runs.size // 2
-    near = device.to_device(values.runs), np.int64(runs), np.int64(values.length), seen
-    sampled = striding_blocks(runs * values.length or values.every.size)
-    launch("note_sample", sampled, THREADS, *given, state, *near)
-    above, totals, rest = (device.empty(BINS + 1, np.float64) for _ in range(3))
-    lows, highs = (device.empty(BINS, np.float64) for _ in range(2))
+    launch("count_lifted", grid, THREADS, *values, state, counts)
+    count = runs.size // 2
+    near = device.to_device(runs), np.int64(count), np.int64(run_length), seen
+    near_grid = striding_blocks(count * run_length or size)
+    launch("note_sample", near_grid, THREADS, *values, state, *near)
+    above, totals, remainders = (device.empty(BINS + 1, np.float64) for _ in range(3))
+    spans = device.empty(BINS, np.float64), device.empty(BINS, np.float64)
     room = device.empty(BINS, np.int64), device.empty(6 * BINS, np.float64)
-    spans = lows, highs
-    launch("add_bins", 1, _BLOCK, counts, seen, state, above, totals, rest, *spans, *room)
+    launch("add_bins", 1, _BLOCK, counts, seen, state, above, totals, remainders, *spans, *room)
     tables, middles = device.to_device(rule.tables), device.to_device(rule.middles)
-    steps = np.int32(rule.middles.size // 3)
-    ends = np.float64(rule.first), np.float64(rule.last), np.float64(rule.most)
-    bins, ladder = (above, totals, *spans), (middles, steps)
-    how = np.int32(rule.number), tables, *ladder, *ends[:2]
-    launch("start_search", 1, _WARP, *how, *bins, state)
+    first, last, most = np.float64(rule.first), np.float64(rule.last), np.float64(rule.most)
+    bins, ladder = (above, totals, *spans), (middles, np.int32(rule.middles.size // 3))
+    ends = first, last
+    launch("start_search", 1, _WARP, np.int32(rule.number), tables, *ladder, *ends, *bins, state)
     scales, tried, errors = (device.empty(k, np.float64) for k in (_GRID, _TRIED, _TRIED))
     launch("measure_grid", _GRID // 128, 128, tables, *ladder, *bins, state, scales)
-    chosen = *bins, scales, state, tried, errors
-    launch("choose_tried", 1, THREADS, tables, *ladder, ends[2], *chosen)
+    trials = scales, state, tried, errors
+    launch("choose_tried", 1, THREADS, tables, *ladder, most, *bins, *trials)
     listed, largest = device.zeros(1 + 2 * _TOP, np.uint64), device.empty(_TOP, np.uint32)
-    launch("list_largest", striding_blocks(values.every.size), THREADS, *given, state, listed)
+    launch("list_largest", striding_blocks(size), THREADS, *values, state, listed)
     launch("order_largest", _TOP // THREADS, THREADS, listed, largest)
-    parts = listed, largest, *ladder, ends[1], np.uint32(rule.mantissa), above, rest, state
-    launch("measure_tried", _TRIED - _NEARBY, THREADS, *given, *parts, tried, errors)
-    launch("choose_nearby", 1, 128, tables, ends[2], state, tried, errors)
-    launch("measure_tried", _NEARBY, THREADS, *given, *parts, tried, errors)
-    found = device.empty(1, np.float32)
-    launch("end_search", 1, _WARP, ends[2], state, tried, errors, found.view(np.uint32))
-    return Deferred(device, found)
+    parts = listed, largest, *ladder, last, np.uint32(rule.mantissa), above, remainders, state
+    launch("measure_tried", _TRIED - _NEARBY, THREADS, *values, *parts, tried, errors)
+    launch("choose_nearby", 1, 128, tables, most, state, tried, errors)
+    launch("measure_tried", _NEARBY, THREADS, *values, *parts, tried, errors)
+    scale = device.empty(1, np.float32)
+    launch("end_search", 1, _WARP, most, state, tried, errors, scale.view(np.uint32))
+    return Deferred(device, scale)

@@ -1,18 +1,18 @@
-// Twins of the kernels of ternary.py and ternary_block.py: 0 or ±1 at random, and three packs.
+// TernGrad's quantizer and its three packings; see ternary.py.
 #include "kernels/numeric/floats.cuh"
 #include "kernels/numeric/philox.cuh"
 #include "runtime/report.cuh"
 
-static const int TRITS = 5;  // in a byte of base3
+static const int TRITS = 5;  // codes in a byte of base3
 
-// A scale of 0, of which all is 0, sends nothing: 0/0 would be no number.
+// With a scale of 0 all elements are 0, and none is sent; 0/0 would be NaN.
 __device__ __forceinline__ u32 divisor_of(u32 scale) { return scale ? scale : INFINITY_BITS; }
 
-// Whether an element is sent: |x| / scale, rounded once, against a random word. scale > 0.
+// Whether an element is sent: compares |x| / scale, rounded once, with a random word. scale > 0.
 __device__ __forceinline__ bool is_sent(u32 x, u32 scale, u32 word) {
     u32 size = x & MAGNITUDE;
     if (size >= scale) return true;
-    // A quotient below 2^-126 sends nothing, so it may be taken for zero.
+    // A quotient below 2^-126 never sends an element, so it may become 0.
     i32 bound = __float2int_rz(__fmul_rn(float_of(divide_bits(size, scale)), 0x1p31f));
     return (i32)(word >> 1) < bound;
 }
@@ -22,12 +22,15 @@ __device__ __forceinline__ u32 code_of(u32 x, u32 scale, u32 word, u32 zero, u32
     return x & SIGN_BIT ? minus : plus;
 }
 
+// In these kernels, `out` has `nbytes` for the n codes.
+
 // chapter: four codes in a byte, the first lowest.
-extern "C" __global__ void chapter_blocks(const u32* x, i64 n, const u32* scale, u64 seed, u8* out) {
+extern "C" __global__ void chapter_bytes(
+    const u32* x, i64 n, const u32* scale, u64 seed, i64 nbytes, u8* out) {
     u32 size = divisor_of(*scale);
-    for (i64 at = GCODEC_FIRST; 4 * at < n; at += GCODEC_STEP) {
+    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         Words random = philox(seed, (u64)at, ROUNDING);
-        uint4 four = load_four(x, 4 * at, n, 0);  // a zero is not sent
+        uint4 four = load_four(x, 4 * at, n, 0);  // zeros are not sent
         u32 byte = code_of(four.x, size, random.of[0], 0, 1, 2) |
                    code_of(four.y, size, random.of[1], 0, 1, 2) << 2 |
                    code_of(four.z, size, random.of[2], 0, 1, 2) << 4 |
@@ -36,22 +39,22 @@ extern "C" __global__ void chapter_blocks(const u32* x, i64 n, const u32* scale,
     }
 }
 
-// terngrad: byte i of `size` holds codes i, i + size, i + 2 * size, i + 3 * size, each plus one;
-// behind the n codes come 0, 1, 2, 3 as far as there is room.
+// terngrad: byte i holds codes i, i + nbytes, i + 2 * nbytes, i + 3 * nbytes, each plus one; after
+// the n codes, pad codes 0, 1, 2, 3 fill the bytes.
 extern "C" __global__ void strided_bytes(
-    const u32* x, i64 n, const u32* scale, u64 seed, i64 size, u8* out) {
+    const u32* x, i64 n, const u32* scale, u64 seed, i64 nbytes, u8* out) {
     u32 divisor = divisor_of(*scale);
-    for (i64 first = 4 * GCODEC_FIRST; first < size; first += 4 * GCODEC_STEP) {
+    for (i64 first = 4 * GCODEC_FIRST; first < nbytes; first += 4 * GCODEC_STEP) {
         u32 bytes[4] = {};
         for (int field = 0; field < 4; field++) {
-            i64 start = field * size + first;
+            i64 start = field * nbytes + first;
             int phase = (int)(start & 3);
             Words one = philox(seed, (u64)start >> 2, ROUNDING);
             Words two = phase ? philox(seed, ((u64)start >> 2) + 1, ROUNDING) : one;
             for (int k = 0; k < 4; k++) {
                 i64 i = start + k;
                 u32 word = 0;
-                for (int w = 0; w < 4; w++) {  // kept in registers: no index that varies
+                for (int w = 0; w < 4; w++) {  // constant indices, so that the words stay in registers
                     if (phase + k == w) word = one.of[w];
                     if (phase + k == w + 4) word = two.of[w];
                 }
@@ -60,13 +63,13 @@ extern "C" __global__ void strided_bytes(
             }
         }
         for (int k = 0; k < 4; k++)
-            if (first + k < size) out[first + k] = (u8)bytes[k];
+            if (first + k < nbytes) out[first + k] = (u8)bytes[k];
     }
 }
 
 // base3: five codes in a byte, the first with weight 1. Twenty elements make four bytes.
-extern "C" __global__ void base3_tiles(
-    const u32* x, i64 n, const u32* scale, u64 seed, u8* out, i64 nbytes) {
+extern "C" __global__ void base3_bytes(
+    const u32* x, i64 n, const u32* scale, u64 seed, i64 nbytes, u8* out) {
     u32 divisor = divisor_of(*scale);
     for (i64 group = GCODEC_FIRST; 20 * group < n; group += GCODEC_STEP) {
         u32 sums[4] = {}, power = 1;
@@ -85,7 +88,7 @@ extern "C" __global__ void base3_tiles(
     }
 }
 
-// The value of each code of base3, written or added. data has a byte for each five of the n.
+// Writes or adds the value of each code of base3. data: a byte for five of the n elements.
 extern "C" __global__ void base3_levels(
     const u8* data, i64 n, const u32* level, f32 factor, i32 add, u32* out) {
     u32 size = times(*level, factor, add), zero = times(0, factor, add);
@@ -102,14 +105,14 @@ extern "C" __global__ void base3_levels(
     }
 }
 
-// Reports the first byte in which a field of two bits is 11, of those before `plain`.
+// Reports the first byte before `plain` with the code 11 in a field of two bits.
 extern "C" __global__ void code_11_bits(const u8* data, i64 plain, u64* wrong) {
     for (i64 at = GCODEC_FIRST; at < plain; at += GCODEC_STEP)
         if (data[at] & (data[at] >> 1) & 0x55) report(wrong, at);
 }
 
-// terngrad: reports what is wrong in the bytes from `plain` on, the last four of `size`: in the
-// first word a code 11, in the second a pad code. One thread looks at a byte.
+// terngrad: checks the bytes from `plain` to `size`, four at most, one in a thread. The first word
+// reports a code 11, the second a wrong pad code.
 extern "C" __global__ void check_strided(const u8* data, i64 n, i64 plain, i64 size, u64* wrong) {
     i64 at = plain + GCODEC_FIRST;
     if (at >= size) return;
@@ -121,10 +124,35 @@ extern "C" __global__ void check_strided(const u8* data, i64 n, i64 plain, i64 s
     }
 }
 
-// base3: reports bytes above 242, and in the second word the last byte if it is not below `end`.
+// base3: reports bytes above 242, and in the second word a last byte of `end` or more.
 extern "C" __global__ void check_base3(const u8* data, i64 nbytes, u32 end, u64* wrong) {
     for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
         if (data[at] > 242) report(&wrong[0], at);
         if (at == nbytes - 1 && data[at] >= end) report(&wrong[1], at);
+    }
+}
+
+// The symbols 0, 2, 3 of the codes 0, 1, 2 in base3 bytes.
+extern "C" __global__ void __launch_bounds__(256)
+    base3_symbols(const u8* __restrict__ codes, i64 nbytes, i64 n, u8* __restrict__ out) {
+    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
+        u32 byte = codes[at];
+        for (int k = 0; k < TRITS && TRITS * at + k < n; ++k, byte /= 3) {
+            u32 code = byte % 3;
+            out[TRITS * at + k] = (u8)(code + (code > 0));
+        }
+    }
+}
+
+// The base3 bytes of such symbols.
+extern "C" __global__ void __launch_bounds__(256)
+    base3_codes(const u8* __restrict__ symbols, i64 n, u8* __restrict__ out, i64 nbytes) {
+    for (i64 at = GCODEC_FIRST; at < nbytes; at += GCODEC_STEP) {
+        u32 byte = 0;
+        for (int k = TRITS - 1; k >= 0; --k) {
+            u32 symbol = TRITS * at + k < n ? symbols[TRITS * at + k] : 0;
+            byte = 3 * byte + symbol - (symbol >> 1);
+        }
+        out[at] = (u8)byte;
     }
 }

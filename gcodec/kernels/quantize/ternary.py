@@ -1,14 +1,15 @@
-"""Stochastic rounding of |x|/s to 0 or 1, with the sign: TernGrad's quantiser, and three packs.
+"""TernGrad's quantizer, which rounds |x|/s at random to 0 or 1 and keeps the sign; three packings.
 
-r = |x|/s, rounded once to float32, and 1 from |x| = s on. The element is sent where r is 1 or
-(u >> 1) < int32(r·2^31), u being its random word. Sources: Wen et al., "TernGrad", NIPS 2017;
-wenwei202/terngrad ec4f75e for the strided pack.
+r = |x|/s, rounded once to float32, and 1 for |x| ≥ s. The element is sent if r is 1 or (u >> 1) <
+int32(r·2^31), where u is its random word. Sources: Wen et al., "TernGrad", NIPS 2017;
+wenwei202/terngrad ec4f75e for the strided packing.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,34 +22,36 @@ from gcodec.kernels.bits.dequantize import (
 )
 from gcodec.kernels.bits.pack import FieldLayout, check_length, check_padding, pad_error
 from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.philox import COUNTER_SPAN
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words
 from gcodec.kernels.numeric.words import load_word, store_word
-from gcodec.kernels.quantize.ternary_block import four_per_byte, one_per_byte, ternary_block
 from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK
+from gcodec.runtime.lanes import BLOCK, Emitter, block, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 Pack = Literal["chapter", "terngrad", "base3"]
 
 CHAPTER = FieldLayout(width=2, order="lsb")
 STRIDED = FieldLayout(width=2, order="lsb", strided=True, pad="count")
-TRITS = 5  # in a byte of base3
-_POWERS = tuple(3**k for k in range(TRITS))
-_LARGEST = 3**TRITS - 1  # byte of base3
-# Five codes in the bytes of a word, times this: the sum of code times power is its fifth byte, and
-# no byte below it carries, as each holds at most that sum.
-_COLLECT = sum(power << 8 * (TRITS - 1 - k) for k, power in enumerate(_POWERS))
+TRITS = 5  # codes in a byte of base3
+FIVES = np.arange(3**TRITS).astype(np.uint8)  # all bytes of base3
+_LARGEST = 3**TRITS - 1
+_DIGITS = (np.arange(256)[:, None] // 3 ** np.arange(TRITS) % 3).astype(np.uint8)  # of each byte
+_SYMBOLS = np.array([0, 2, 3], np.uint8)[_DIGITS[FIVES]]  # of each byte
+# The product of this number and the five codes in the bytes of a word has the sum of all codes
+# times their powers as its fifth byte. No lower byte carries, as each holds at most that sum.
+_COLLECT = sum(3**k << 8 * (TRITS - 1 - k) for k in range(TRITS))
 
 _TILE = TRITS * 512  # elements; a multiple of BLOCK and of TRITS
-_CHUNK = 128 * _TILE  # elements whose codes stay in the second cache
-_SLACK = 8  # bytes behind codes that a word may reach
+_CHUNK = 128 * _TILE  # elements whose codes stay in the second-level cache
+_SYMBOL_CHUNK = 1 << 16  # bytes of base3
+_SLACK = 8  # bytes after codes that a word may reach
 
 
 def packed_nbytes(n: int, pack: Pack) -> int:
-    """Bytes of n packed codes."""
+    """Return the bytes of n packed codes."""
     if pack == "base3":
         return -(-n // TRITS)
     return (STRIDED if pack == "terngrad" else CHAPTER).nbytes(n)
@@ -56,22 +59,23 @@ def packed_nbytes(n: int, pack: Pack) -> int:
 
 @dispatched("gcodec.kernels.quantize.ternary_cuda")
 def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndarray:
-    """Quantise a (n,) float32 array and pack the codes.
+    """Quantize a (n,) float32 array and pack the codes.
 
     Parameters
     ----------
     x : (n,) float32 array
         Finite.
     scale : float32
-        Not negative; 0 only where all of x is 0.
+        Not negative; 0 only if all of x is 0.
     seed : int
+        Seed for stochastic rounding.
     pack : Pack
 
     Returns
     -------
     (packed_nbytes(n, pack),) uint8 array
     """
-    level = scale if scale > 0 else np.float32(np.inf)  # 0/0 would be no number
+    level = scale if scale > 0 else np.float32(np.inf)  # 0/0 would be NaN
     out = aligned_empty(packed_nbytes(x.size, pack), np.uint8)
     if pack == "chapter":
         _quantize_chapter(x, level, np.uint64(seed), out)
@@ -91,7 +95,7 @@ def dequantize_ternary(
 ) -> None:
     """Write 0 and ±scale to the (n,) float32 `out`, or add a multiple; see `dequantize`.
 
-    The bytes must be such as `check` passes.
+    `check` must have accepted the bytes.
     """
     if pack == "chapter":
         dequantize(data, LEVELS_LOW_FIRST, scale, out, add)
@@ -123,7 +127,7 @@ def check(data: np.ndarray, n: int, pack: Pack) -> None:
 
 def _check_strided(data: np.ndarray, n: int) -> None:
     size = data.size
-    # The pad codes, up to four behind n, lie in the last four bytes.
+    # The pad codes, at most four, lie in the last four bytes.
     plain = max(size - 4, 0)
     if _code_11_bits(data[:plain]):
         raise code_error()
@@ -137,22 +141,112 @@ def _check_strided(data: np.ndarray, n: int) -> None:
 
 
 def code_error(at: int | None = None) -> Corrupt:
-    """Say that a code is none."""
-    return Corrupt("the code 11 stands for nothing", at)
+    """Make the error for an invalid code, in byte `at`."""
+    return Corrupt("a field of two bits holds the invalid code 11", at)
 
 
 def digits_error() -> Corrupt:
-    """Say that a byte of ``base3`` is none."""
-    return Corrupt(f"a byte is above {_LARGEST}, which no five codes give")
+    """Make the error for an invalid byte of ``base3``."""
+    return Corrupt(f"a byte exceeds {_LARGEST}, the largest of five ternary codes")
 
 
 def pad_digits_error(at: int) -> Corrupt:
-    """Say that a pad code of ``base3`` is wrong."""
+    """Make the error for a wrong pad code of ``base3``, in byte `at`."""
     return Corrupt("a pad code is not zero", at)
 
 
-_chapter_block = ternary_block(four_per_byte)
-_digits_block = ternary_block(one_per_byte(0, 1, 2))
+# --- blocks --------------------------------------------------------------------------------------
+
+
+def _ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
+    """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
+
+    `emit_codes` takes 32-bit lanes, which are 0 or have the sign of the element that is sent.
+    `emit_words` describes `span`.
+    """
+
+    @block("x", "i", "scale", "seed", "start", "span", "out", "at")
+    def ternary(e: Emitter) -> None:
+        builder = e.builder
+        source = e.address("x", "i")
+        e.fetch(source)
+        word = lanes(32)
+        x = e.load(source, floats())
+        size = builder.bitcast(e.magnitude_bits(x), floats())
+        scale = e.splat(e.args["scale"])
+        full = builder.fcmp_ordered(">=", size, scale)
+        r = builder.fdiv(size, scale)
+        # For r = 1 the conversion overflows, but `full` decides such a lane.
+        bound = builder.fptosi(builder.fmul(r, floats()([2.0**31] * BLOCK)), word)
+        seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
+        (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+        below = builder.icmp_signed("<", halves, bound)
+        sent = builder.select(full, lanes(1)([1] * BLOCK), below)
+        # An element that is sent is not 0, so as an integer its bits have its sign.
+        signed = builder.select(sent, builder.bitcast(x, word), word([0] * BLOCK))
+        e.store(emit_codes(e, signed), e.address("out", "at"), align=1)
+
+    return ternary
+
+
+# Saturating packs work within 128 bits, so eight groups of four bytes come in this order. It is
+# cheaper to restore the order at the end than after each pack.
+_GROUPS = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def _emit_codes(e: Emitter, signed: Any, zero: int, plus: int, minus: int) -> Any:
+    """Emit a code in a byte for each lane; groups of four are in the order of _GROUPS."""
+    builder, code = e.builder, lanes(8)
+    pairs = _saturated(builder, signed, 16)
+    half = [0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15]
+    pairs = builder.shuffle_vector(pairs, pairs, lanes(32)(half + [16 + k for k in half]))
+    small = _saturated(builder, pairs, 8)
+    quarters = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
+    small = builder.shuffle_vector(small, small, lanes(32)(quarters))
+    none = code([0] * BLOCK)
+    negative = builder.icmp_signed("<", small, none)
+    positive = builder.icmp_signed(">", small, none)
+    other = builder.select(positive, code([plus] * BLOCK), code([zero] * BLOCK))
+    return builder.select(negative, code([minus] * BLOCK), other)
+
+
+def _saturated(builder: Any, values: Any, bits: int) -> Any:
+    """Emit signed lanes, limited to a width in bits."""
+    kind = values.type
+    high, low = kind([2 ** (bits - 1) - 1] * kind.count), kind([-(2 ** (bits - 1))] * kind.count)
+    values = builder.select(builder.icmp_signed("<", values, high), values, high)
+    values = builder.select(builder.icmp_signed(">", values, low), values, low)
+    return builder.trunc(values, lanes(bits))
+
+
+def _one_per_byte(zero: int, plus: int, minus: int) -> Callable[[Emitter, Any], Any]:
+    """Make the emitter of a byte for each element, in order: these codes for 0, + and −."""
+
+    def emit(e: Emitter, signed: Any) -> Any:
+        codes = _emit_codes(e, signed, zero, plus, minus)
+        order = [4 * _GROUPS.index(group) + k for group in range(8) for k in range(4)]
+        return e.builder.shuffle_vector(codes, codes, lanes(32)(order))
+
+    return emit
+
+
+def _four_per_byte(e: Emitter, signed: Any) -> Any:
+    """Emit a byte for four elements, the first lowest: 00 for 0, 01 for +, 10 for −."""
+    builder = e.builder
+    # One multiplication collects the four codes in the bytes of a word in its top byte.
+    four = builder.bitcast(_emit_codes(e, signed, 0, 1, 2), lanes(32, BLOCK // 4))
+    collect = four.type([1 << 24 | 1 << 18 | 1 << 12 | 1 << 6] * (BLOCK // 4))
+    top = builder.lshr(builder.mul(four, collect), four.type([24] * (BLOCK // 4)))
+    # In _GROUPS, the even groups precede the odd ones.
+    half = lanes(32, 4)
+    even, odd = (
+        builder.shuffle_vector(top, top, half([first + k for k in range(4)])) for first in (0, 4)
+    )
+    return builder.trunc(builder.or_(even, builder.shl(odd, half([8] * 4))), lanes(16, 4))
+
+
+_chapter_block = _ternary_block(_four_per_byte)
+_digits_block = _ternary_block(_one_per_byte(0, 1, 2))
 
 
 # --- chapter: four codes in a byte, the first lowest ---------------------------------------------
@@ -164,9 +258,9 @@ def _quantize_chapter(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
         _chapter_blocks(x[start:stop], scale, seed, np.uint64(start), part)
 
     def padded(start: int, stop: int) -> None:
-        some, packed = np.zeros(BLOCK, np.float32), np.empty(BLOCK // 4, np.uint8)
-        some[: stop - start] = x[start:stop]
-        _chapter_blocks(some, scale, seed, np.uint64(start), packed)
+        values, packed = np.zeros(BLOCK, np.float32), np.empty(BLOCK // 4, np.uint8)
+        values[: stop - start] = x[start:stop]
+        _chapter_blocks(values, scale, seed, np.uint64(start), packed)
         out[start // 4 :] = packed[: out.size - start // 4]
 
     cover(blocks, padded, 0, x.size, x)
@@ -176,22 +270,22 @@ def _quantize_chapter(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
 def _chapter_blocks(x, scale, seed, start, out):
     # x.size is a multiple of BLOCK, out.size == x.size // 4
     span = start >> COUNTER_SPAN
-    if (start + np.uint64(x.size)) >> COUNTER_SPAN == span:  # as it nearly always is
+    if (start + np.uint64(x.size)) >> COUNTER_SPAN == span:  # nearly always
         for i in range(0, x.size, BLOCK):
             _chapter_block(x, i, scale, seed, start + np.uint64(i), span, out, i // 4)
     else:
         for i in range(0, x.size, BLOCK):
-            here = start + np.uint64(i)
-            _chapter_block(x, i, scale, seed, here, here >> COUNTER_SPAN, out, i // 4)
+            element = start + np.uint64(i)
+            _chapter_block(x, i, scale, seed, element, element >> COUNTER_SPAN, out, i // 4)
 
 
 @kernel("in uint8[]")
 def _code_11_bits(data):
-    # Both bits of a field set, gathered over all bytes.
-    found = np.uint8(0)
+    # Gathers the low bits of fields whose high bit is 1.
+    bits = np.uint8(0)
     for i in range(data.size):
-        found = np.uint8(found | np.uint8(data[i] & np.uint8(data[i] >> np.uint8(1))))
-    return found & np.uint8(0x55)
+        bits = np.uint8(bits | np.uint8(data[i] & np.uint8(data[i] >> np.uint8(1))))
+    return bits & np.uint8(0x55)
 
 
 # --- terngrad: byte i holds codes i, i + Q, i + 2Q, i + 3Q of Q bytes, each plus one -------------
@@ -202,12 +296,12 @@ def _quantize_strided(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
 
     def task(start: int, stop: int) -> None:
         codes = np.empty(_TILE + 2 * BLOCK, np.uint8)
-        rest = np.zeros(BLOCK, np.float32)
+        padded = np.zeros(BLOCK, np.float32)
         out[start:stop] = 0
         for field in range(4):
             part = x[: (field + 1) * size]
             first = field * size + start
-            _stride(field)(part, scale, seed, codes, rest, first, out[start:stop])
+            _stride(field)(part, scale, seed, codes, padded, first, out[start:stop])
 
     pool.run(task, size)
     for pad in range(4 * size - x.size):
@@ -218,32 +312,32 @@ def _quantize_strided(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
 @factory(lambda: ((field,) for field in range(4)))
 def _stride(field: int) -> Kernel:
     """Make the kernel that adds the codes of one field to the bytes."""
-    one_block = ternary_block(one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
+    one_block = _ternary_block(_one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
 
     @kernel(
         "in float32[], float32, uint64, out uint8[], out float32[], int64, out uint8[]",
         variant=f"{field}",
     )
-    def add_stride(x, scale, seed, codes, rest, first, out):
-        # Byte i of out takes the code of element first + i, where x has it.
-        # codes.size == _TILE + 2 * BLOCK, rest.size == BLOCK
+    def add_stride(x, scale, seed, codes, padded, first, out):
+        # Byte i of `out` gets the code of element first + i, if x has it.
+        # codes.size == _TILE + 2 * BLOCK, padded.size == BLOCK
         for tile in range(0, out.size, _TILE):
             begin = first + tile
             end = min(begin + min(_TILE, out.size - tile), x.size)
             aligned = begin - begin % BLOCK  # random words come in blocks
             for i in range(aligned, end, BLOCK):  # i - aligned < _TILE + BLOCK
-                here, start = i - aligned, np.uint64(i)
+                at, start = i - aligned, np.uint64(i)
                 span = start >> COUNTER_SPAN
                 if i + BLOCK <= x.size:
-                    one_block(x, i, scale, seed, start, span, codes, here)
+                    one_block(x, i, scale, seed, start, span, codes, at)
                 else:
                     for k in range(x.size - i):  # fewer than BLOCK
-                        rest[k] = x[i + k]
-                    one_block(rest, 0, scale, seed, start, span, codes, here)
-            mine = codes[begin - aligned :][: max(end - begin, 0)]
-            part = out[tile : tile + mine.size]
-            for i in range(part.size):  # part.size == mine.size
-                part[i] |= mine[i]
+                        padded[k] = x[i + k]
+                    one_block(padded, 0, scale, seed, start, span, codes, at)
+            own = codes[begin - aligned :][: max(end - begin, 0)]
+            part = out[tile : tile + own.size]
+            for i in range(part.size):  # part.size == own.size
+                part[i] |= own[i]
 
     return add_stride
 
@@ -254,28 +348,28 @@ def _stride(field: int) -> Kernel:
 def _quantize_base3(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.ndarray) -> None:
     def task(start: int, stop: int) -> None:
         codes = np.zeros(_TILE + _SLACK, np.uint8)
-        rest = np.zeros(BLOCK, np.float32)
+        padded = np.zeros(BLOCK, np.float32)
         part = out[start // TRITS : -(-stop // TRITS)]
-        _base3_tiles(x[start:stop], scale, seed, np.uint64(start), codes, rest, part)
+        _base3_tiles(x[start:stop], scale, seed, np.uint64(start), codes, padded, part)
 
     pool.run(task, x.size, _TILE, x)
 
 
 @kernel("in float32[], float32, uint64, uint64, out uint8[], out float32[], out uint8[]")
-def _base3_tiles(x, scale, seed, start, codes, rest, out):
-    # out.size == ceil(x.size / TRITS); codes.size == _TILE + _SLACK; rest is BLOCK zeros
+def _base3_tiles(x, scale, seed, start, codes, padded, out):
+    # out.size == ceil(x.size / TRITS); codes.size == _TILE + _SLACK; padded is BLOCK zeros
     five, top = np.uint64((1 << 8 * TRITS) - 1), np.uint64(8 * (TRITS - 1))
     for tile in range(0, x.size, _TILE):
         values = x[tile : tile + _TILE]
         whole = values.size - values.size % BLOCK
         for i in range(0, whole, BLOCK):
-            here = start + np.uint64(tile + i)
-            _digits_block(values, i, scale, seed, here, here >> COUNTER_SPAN, codes, i)
+            element = start + np.uint64(tile + i)
+            _digits_block(values, i, scale, seed, element, element >> COUNTER_SPAN, codes, i)
         if whole < values.size:  # whole + BLOCK <= _TILE
             for i in range(values.size - whole):
-                rest[i] = values[whole + i]
-            here = start + np.uint64(tile + whole)
-            _digits_block(rest, 0, scale, seed, here, here >> COUNTER_SPAN, codes, whole)
+                padded[i] = values[whole + i]
+            element = start + np.uint64(tile + whole)
+            _digits_block(padded, 0, scale, seed, element, element >> COUNTER_SPAN, codes, whole)
         for i in range(values.size, values.size + TRITS):  # pad codes; TRITS <= _SLACK
             codes[i] = np.uint8(0)
         part = out[tile // TRITS : (tile + _TILE) // TRITS]
@@ -288,26 +382,24 @@ def _base3_tiles(x, scale, seed, start, codes, rest, out):
 def dequantize_base3(
     data: np.ndarray, scale: np.float32, out: np.ndarray, add: np.float32 | None
 ) -> None:
-    """Write what the trits of bytes stand for; see `dequantize_ternary`."""
+    """Write the values of base3 bytes; see `dequantize_ternary`."""
 
     def task(start: int, stop: int) -> None:
         codes = np.empty(min(_CHUNK, stop - start) + TRITS + _SLACK, np.uint8)
         for at in range(start, stop, _CHUNK):
             part = out[at : min(at + _CHUNK, stop)]
-            _digits(data[at // TRITS : -(-(at + part.size) // TRITS)], _digit_table(), codes)
+            _digits(data[at // TRITS : -(-(at + part.size) // TRITS)], _digit_words(), codes)
             dequantize(codes[: part.size], LEVELS_IN_BYTES, scale, part, add)
 
     pool.run(task, out.size, _CHUNK)
 
 
 @functools.cache
-def _digit_table() -> np.ndarray:
-    """Return the five codes of each byte as the bytes of a word."""
-    byte = np.arange(256, dtype=np.uint64)
-    table = np.zeros(256, np.uint64)
-    for k, power in enumerate(_POWERS):
-        table |= byte // np.uint64(power) % np.uint64(3) << np.uint64(8 * k)
-    return table
+def _digit_words() -> np.ndarray:
+    """Return the five codes of each byte as the low bytes of a uint64 word."""
+    padded = np.zeros((256, 8), np.uint8)
+    padded[:, :TRITS] = _DIGITS
+    return padded.view("<u8").reshape(-1).astype(np.uint64)
 
 
 @kernel("in uint8[], in uint64[], out uint8[]")
@@ -315,3 +407,31 @@ def _digits(data, table, codes):
     # table.size == 256; codes.size >= TRITS * data.size + _SLACK
     for j in range(data.size):
         store_word(codes, j * TRITS, table[data[j]])
+
+
+@dispatched("gcodec.kernels.quantize.ternary_cuda")
+def symbols_of(codes: np.ndarray, n: int) -> np.ndarray:
+    """Return the (n,) uint8 symbols of n codes in base3 bytes: 0, 2, 3 for codes 0, 1, 2."""
+    symbols = np.empty((codes.size, TRITS), np.uint8)
+
+    def task(start: int, stop: int) -> None:
+        np.take(_SYMBOLS, codes[start:stop], axis=0, out=symbols[start:stop])
+
+    pool.run(task, codes.size, _SYMBOL_CHUNK)
+    return symbols.reshape(-1)[:n]
+
+
+@dispatched("gcodec.kernels.quantize.ternary_cuda")
+def codes_of(symbols: np.ndarray) -> np.ndarray:
+    """Return the base3 bytes of (n,) uint8 symbols; see `symbols_of`."""
+    codes = np.zeros(packed_nbytes(symbols.size, "base3"), np.uint8)
+
+    def task(start: int, stop: int) -> None:
+        part = symbols[TRITS * start : TRITS * stop]
+        trits = part - (part >> np.uint8(1))
+        for k in range(TRITS):
+            digits = trits[k::TRITS]
+            codes[start : start + digits.size] += np.uint8(3**k) * digits
+
+    pool.run(task, codes.size, _SYMBOL_CHUNK)
+    return codes

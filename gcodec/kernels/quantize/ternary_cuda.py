@@ -17,56 +17,47 @@ from gcodec.kernels.quantize.ternary import (
     packed_nbytes,
     pad_digits_error,
 )
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, reported, striding_blocks, word
 
-_U32 = np.uint32
+_KERNELS = {"chapter": "chapter_bytes", "terngrad": "strided_bytes", "base3": "base3_bytes"}
 
 
-def quantize(x: Any, scale: np.float32, seed: int, pack: Pack) -> Any:
-    """Quantise and pack the codes."""
+def quantize(x: Array, scale: np.float32, seed: int, pack: Pack) -> Array:
+    """Quantize and pack the codes."""
     device, n = device_with(x), x.size
     out = device.empty(packed_nbytes(n, pack), np.uint8)
-    size = np.int64(out.size)
-    arguments = x.view(_U32), np.int64(n), word(device, scale), np.uint64(seed)
-    if pack == "chapter":
-        grid = striding_blocks(out.size)
-        device.launch("ternary", "chapter_blocks", grid, THREADS, *arguments, out)
-    elif pack == "terngrad":
-        grid = striding_blocks(out.size, per_thread=4)
-        device.launch("ternary", "strided_bytes", grid, THREADS, *arguments, size, out)
-    else:
-        grid = striding_blocks(out.size, per_thread=4)
-        device.launch("ternary", "base3_tiles", grid, THREADS, *arguments, out, size)
+    source = x.view(np.uint32), np.int64(n), word(device, scale), np.uint64(seed)
+    _launch(_KERNELS[pack], out.size, *source, np.int64(out.size), out)
     return out
 
 
-def dequantize_base3(data: Any, scale: np.float32, out: Any, add: np.float32 | None) -> None:
-    """Write what the trits of bytes stand for."""
-    device, n = device_with(data), out.size
-    arguments = data, np.int64(n), *level_to_add(device, scale, add), out.view(_U32)
-    grid = striding_blocks(data.size)
-    device.launch("ternary", "base3_levels", grid, THREADS, *arguments)
+def dequantize_base3(data: Array, scale: np.float32, out: Array, add: np.float32 | None) -> None:
+    """Write the values of base3 bytes."""
+    factor = level_to_add(device_with(data), scale, add)
+    _launch("base3_levels", data.size, data, np.int64(out.size), *factor, out.view(np.uint32))
 
 
-def check(data: Any, n: int, pack: Pack) -> None:
+def check(data: Array, n: int, pack: Pack) -> None:
     """Raise `FormatError` unless the bytes are those of n packed codes."""
     check_length(8 * data.size, 8 * packed_nbytes(n, pack))
     device, size = device_with(data), data.size
     wrong = device.zeros(4, np.uint64)
     if pack == "chapter":
         launch_check_padding(data, 2 * n, "lsb", wrong[:1])
-        _launch_code_11(data, size, wrong[1:2])
+        _launch("code_11_bits", size, data, np.int64(size), wrong[1:2])
     elif pack == "terngrad":
         plain = max(size - 4, 0)
-        _launch_code_11(data, plain, wrong[1:2])
-        arguments = data, *map(np.int64, (n, plain, size)), wrong[2:]
-        device.launch("ternary", "check_strided", min(size, 1), 32, *arguments)
+        _launch("code_11_bits", plain, data, np.int64(plain), wrong[1:2])
+        sizes = np.int64(n), np.int64(plain), np.int64(size)
+        _launch("check_strided", min(size, 1), data, *sizes, wrong[2:])
     elif size:
         end = np.uint32(3 ** (n - (size - 1) * TRITS))
-        grid, arguments = striding_blocks(size), (data, np.int64(size), end, wrong[2:])
-        device.launch("ternary", "check_base3", grid, THREADS, *arguments)
+        _launch("check_base3", size, data, np.int64(size), end, wrong[2:])
 
-    def told(padding: int | None, code: int | None, first: int | None, second: int | None) -> None:
+    def raise_error(
+        padding: int | None, code: int | None, first: int | None, second: int | None
+    ) -> None:
         if padding is not None:
             raise padding_error(padding, 2 * n)
         if code is not None:
@@ -75,16 +66,30 @@ def check(data: Any, n: int, pack: Pack) -> None:
             raise digits_error()
         if pack == "base3" and second is not None:
             raise pad_digits_error(size - 1)
-        # Of the last bytes the host's check tells the first that is wrong.
+        # The error is that of the first wrong byte, as on the host.
         if first is not None and (second is None or first <= second):
             raise code_error(first)
         if second is not None:
             raise pad_error(second)
 
-    reported(device, wrong, told)
+    reported(device, wrong, raise_error)
 
 
-def _launch_code_11(data: Any, plain: int, wrong: Any) -> None:
-    arguments = data, np.int64(plain), wrong
-    grid = striding_blocks(plain)
-    device_with(data).launch("ternary", "code_11_bits", grid, THREADS, *arguments)
+def symbols_of(codes: Array, n: int) -> Array:
+    """Return the symbols of n codes in base3 bytes."""
+    out = device_with(codes).empty(n, np.uint8)
+    _launch("base3_symbols", codes.size, codes, np.int64(codes.size), np.int64(n), out)
+    return out
+
+
+def codes_of(symbols: Array) -> Array:
+    """Return the base3 bytes of symbols."""
+    n = symbols.size
+    out = device_with(symbols).empty(packed_nbytes(n, "base3"), np.uint8)
+    _launch("base3_codes", out.size, symbols, np.int64(n), out, np.int64(out.size))
+    return out
+
+
+def _launch(name: str, n: int, first: Array, *arguments: Any) -> None:
+    grid = striding_blocks(n)
+    device_with(first).launch("ternary", name, grid, THREADS, first, *arguments)

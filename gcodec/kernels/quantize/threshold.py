@@ -1,7 +1,7 @@
-"""Quantisers of MXNet, by a threshold, that write packed codes of 2 bits or 1 in one pass.
+"""MXNet's quantizers by a threshold, which write packed codes of 2 bits or 1 bit in one pass.
 
-The arithmetic is MXNet's: v = x + decay·residual, compare, residual = v − what will be decoded,
-each step rounded once to float32.
+The arithmetic is MXNet's: v = x + decay·residual is compared with the threshold, and the new
+residual is v minus the decoded value. Each operation is rounded to float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize_2bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
-    """Codes of a (n,) float32 array: 11 for x ≥ t, 10 for x ≤ −t, else 00; packed bytes."""
+    """Return packed codes of a (n,) float32 array: 11 for x ≥ t, 10 for x ≤ −t, else 00."""
     return _quantize(TWO_BIT, x, None, _ZERO, threshold, threshold)
 
 
@@ -41,16 +41,29 @@ def quantize_2bit_residual(
     level: np.float32,
     left: np.ndarray,
 ) -> np.ndarray:
-    """Quantise v = x + decay·residual by `threshold`; v − (±level or 0) goes to `left`.
+    """Quantize v = x + decay·residual by a threshold, and write the new residual.
 
-    That may be `residual` itself.
+    Parameters
+    ----------
+    x, residual : (n,) float32 array
+    decay : float32
+    threshold : float32
+    level : float32
+        Magnitude of the decoded values other than 0.
+    left : (n,) float32 array
+        Output: v minus the decoded value. May be `residual`.
+
+    Returns
+    -------
+    (TWO_BIT.nbytes(n),) uint8 array
+        Packed codes.
     """
     return _quantize(TWO_BIT, x, (residual, left), decay, threshold, level)
 
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize_1bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
-    """Codes of a (n,) float32 array: 1 for x > t, else 0; packed bytes."""
+    """Return packed codes of a (n,) float32 array: 1 for x > t, else 0."""
     return _quantize(ONE_BIT, x, None, _ZERO, threshold, _ONE)
 
 
@@ -62,16 +75,21 @@ def quantize_1bit_residual(
     threshold: np.float32,
     left: np.ndarray,
 ) -> np.ndarray:
-    """Quantise v = x + decay·residual by `threshold`; v − (±1) goes to `left`; see above."""
+    """Quantize to ±1, and write the new residual; see `quantize_2bit_residual`."""
     return _quantize(ONE_BIT, x, (residual, left), decay, threshold, _ONE)
 
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
 def check_codes_2bit(data: np.ndarray, n: int) -> None:
-    """Raise `Corrupt` for padding behind n codes that is not zero, or a code 01."""
+    """Raise `Corrupt` if the padding after n codes is not zero, or a code is 01."""
     check_padding(data, 2 * n)
     if _code_01_bits(data):
-        raise Corrupt("the code 01 stands for nothing")
+        raise code_error()
+
+
+def code_error() -> Corrupt:
+    """Make the error for an invalid code."""
+    return Corrupt("a field of two bits holds the invalid code 01")
 
 
 def _quantize(
@@ -80,12 +98,11 @@ def _quantize(
     memory: tuple[np.ndarray, np.ndarray] | None,
     *scalars: np.float32,
 ) -> np.ndarray:
-    """Run a quantising kernel over `x`; return the packed codes, padded with zero bits.
+    """Run a quantizer over `x`; return the packed codes, padded with zero bits.
 
-    `memory` is the residual, and where the next one is written.
+    `memory` is the residual, and the array for the new residual.
     """
-    n = x.size
-    width = layout.width
+    n, width = x.size, layout.width
     head = to_cache_line(x if memory is None else memory[1], 8 // width)
     stream = memory is not None and memory[0] is not memory[1] and streams(memory[1][head:])
     loop = _quantizer(width, stream)
@@ -95,21 +112,21 @@ def _quantize(
     def blocks(start: int, stop: int) -> None:
         part = out[start * width // 8 : stop * width // 8]
         if memory is None:
-            nothing, spare = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-            loop(x[start:stop], nothing, spare, 0, *scalars, part)
+            zeros, ignored = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+            loop(x[start:stop], zeros, ignored, 0, *scalars, part)
         else:
             before, after = (array[start:stop] for array in memory)
             loop(x[start:stop], before, after, 1, *scalars, part)
 
     def padded(start: int, stop: int) -> None:
         # NaN reaches no threshold, so the bits of the padding are zero.
-        some = np.full(BLOCK, np.nan, np.float32)
-        some[: stop - start] = x[start:stop]
+        values = np.full(BLOCK, np.nan, np.float32)
+        values[: stop - start] = x[start:stop]
         error = np.zeros(BLOCK, np.float32)
         if memory is not None:
             error[: stop - start] = memory[0][start:stop]
         packed = np.empty(BLOCK * width // 8, np.uint8)
-        _quantizer(width, False)(some, error, error, 1, *scalars, packed)
+        _quantizer(width, False)(values, error, error, 1, *scalars, packed)
         if memory is not None:
             memory[1][start:stop] = error[: stop - start]
         at, size = start * width // 8, -(-(stop - start) * width // 8)
@@ -120,18 +137,17 @@ def _quantize(
 
 
 def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:
-    """Make a block quantiser from `rule`, which emits the comparison and the packing.
+    """Make the block quantizer for a rule, which emits the comparison and the packing.
 
-    For 32 elements of x from i and of before and after from j: v = x + decay·before,
-    after = v − the step of the rule, past the cache if so; codes go to bytes of `out` from `at`.
+    The block takes 32 elements of x from i, and of before and after from j: v = x + decay·before,
+    after = v minus the step of the rule, written past the cache if `stream`. The codes go to the
+    bytes of `out` from `at` on.
     """
 
     @block("x", "i", "before", "after", "j", "decay", "threshold", "level", "out", "at")
     def quantize(e: Emitter) -> None:
         source, kept = e.address("x", "i"), e.address("before", "j")
-        decay, threshold, level = (
-            e.splat(e.args[name]) for name in ("decay", "threshold", "level")
-        )
+        decay, threshold, level = (e.splat(e.args[k]) for k in ("decay", "threshold", "level"))
         e.fetch(source)
         e.fetch(kept)
         memory = e.builder.fmul(decay, e.load(kept, floats()))
@@ -145,7 +161,7 @@ def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:
 
 
 def _rule_2bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
-    """Code 3, step = level where v ≥ threshold; 2, −level where v ≤ −threshold; else 0, 0."""
+    """Emit code 3 and step = level for v ≥ threshold, 2 and −level for v ≤ −threshold, else 0."""
     builder, code = e.builder, lanes(8)
     up = builder.fcmp_ordered(">=", v, threshold)
     down = builder.fcmp_ordered("<=", v, builder.fneg(threshold))
@@ -153,7 +169,7 @@ def _rule_2bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any
     step = builder.select(up, level, builder.select(down, builder.fneg(level), zero))
     negative = builder.select(down, code([2] * BLOCK), code([0] * BLOCK))
     codes = builder.select(up, code([3] * BLOCK), negative)
-    # Four codes in the bytes of a word: one multiplication collects them in its top byte.
+    # One multiplication collects the four codes in the bytes of a word in its top byte.
     four = builder.bitcast(codes, lanes(32, BLOCK // 4))
     collect = four.type([1 | 1 << 10 | 1 << 20 | 1 << 30] * (BLOCK // 4))
     top = builder.lshr(builder.mul(four, collect), four.type([24] * (BLOCK // 4)))
@@ -161,14 +177,14 @@ def _rule_2bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any
 
 
 def _rule_1bit(e: Emitter, v: Any, threshold: Any, level: Any) -> tuple[Any, Any]:
-    """Code 1, step = level where v > threshold; else 0, −level."""
+    """Emit code 1 and step = level for v > threshold, else code 0 and step = −level."""
     up = e.builder.fcmp_ordered(">", v, threshold)
     return e.builder.select(up, level, e.builder.fneg(level)), e.first_highest(up)
 
 
 @factory(lambda: itertools.product((1, 2), (False, True)))
 def _quantizer(width: int, stream: bool) -> Kernel:
-    """Make the kernel of codes of 1 or 2 bits, which may write what is left past the cache."""
+    """Make the kernel for codes of 1 or 2 bits; it may write the residual past the cache."""
     one_block = _quantize_block(_rule_1bit if width == 1 else _rule_2bit, stream)
     per_byte = 8 // width
 
@@ -177,11 +193,11 @@ def _quantizer(width: int, stream: bool) -> Kernel:
         variant=f"{width} {stream}",
     )
     def quantize_blocks(x, before, after, stride, decay, threshold, level, out):
-        # x is whole blocks: a multiple of BLOCK elements, and out the packed bytes of as many
-        # codes. before and after are as long as x where stride is 1, and BLOCK long where it is 0.
-        # So each block lies inside its arrays.
+        # x has whole blocks, and `out` the packed bytes of as many codes. before and after are as
+        # long as x if stride is 1, and BLOCK long if it is 0. So each block lies inside its
+        # arrays.
         #
-        # Blocks are taken from the two halves in turn: two streams keep more of the memory busy
+        # The loop alternates between the two halves: two streams keep more of the memory busy
         # than one, which gains a tenth. An odd block in the middle comes last.
         half = x.size // (2 * BLOCK) * BLOCK
         for i in range(0, half, BLOCK):
@@ -199,10 +215,10 @@ def _quantizer(width: int, stream: bool) -> Kernel:
 
 @kernel("in uint8[]")
 def _code_01_bits(data):
-    # The low bit of a field set without its high bit, gathered over all bytes. Masked at the end,
-    # and every step cut to 8 bits, so that the loop runs on byte lanes.
-    found = np.uint8(0)
+    # Gathers the low bits of fields whose high bit is 0. The mask comes last and every step is cut
+    # to 8 bits, so that the loop runs on byte lanes.
+    bits = np.uint8(0)
     for i in range(data.size):
         high = np.uint8(data[i] >> np.uint8(1))
-        found = np.uint8(found | np.uint8(data[i] & np.uint8(~high)))
-    return found & np.uint8(0x55)
+        bits = np.uint8(bits | np.uint8(data[i] & np.uint8(~high)))
+    return bits & np.uint8(0x55)

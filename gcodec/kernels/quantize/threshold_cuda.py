@@ -6,42 +6,44 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import launch_check_padding, padding_error
-from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
+from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT, code_error
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, reported, striding_blocks, word
 
-_U32 = np.uint32
 
-
-def quantize_2bit(x: Any, threshold: np.float32) -> Any:
-    """Packed codes of two bits."""
+def quantize_2bit(x: Array, threshold: np.float32) -> Array:
+    """Return packed codes of two bits."""
     return _quantize("quantize_2bit", TWO_BIT, x, (), word(device_with(x), threshold))
 
 
 def quantize_2bit_residual(
-    x: Any, residual: Any, decay: np.float32, threshold: np.float32, level: np.float32, left: Any
-) -> Any:
-    """Packed codes of x + decay·residual; what is left goes to `left`."""
+    x: Array,
+    residual: Array,
+    decay: np.float32,
+    threshold: np.float32,
+    level: np.float32,
+    left: Array,
+) -> Array:
+    """Return packed codes of v = x + decay·residual; write v minus the decoded value to `left`."""
     numbers = (word(device_with(x), number) for number in (threshold, level))
-    memory = residual, left
-    return _quantize("quantize_2bit_residual", TWO_BIT, x, memory, decay, *numbers)
+    return _quantize("quantize_2bit_residual", TWO_BIT, x, (residual, left), decay, *numbers)
 
 
-def quantize_1bit(x: Any, threshold: np.float32) -> Any:
-    """Packed codes of one bit."""
+def quantize_1bit(x: Array, threshold: np.float32) -> Array:
+    """Return packed codes of one bit."""
     return _quantize("quantize_1bit", ONE_BIT, x, (), threshold)
 
 
 def quantize_1bit_residual(
-    x: Any, residual: Any, decay: np.float32, threshold: np.float32, left: Any
-) -> Any:
-    """Packed codes of x + decay·residual; what is left goes to `left`."""
+    x: Array, residual: Array, decay: np.float32, threshold: np.float32, left: Array
+) -> Array:
+    """Return packed codes of v = x + decay·residual; write v minus the decoded value to `left`."""
     return _quantize("quantize_1bit_residual", ONE_BIT, x, (residual, left), decay, threshold)
 
 
-def check_codes_2bit(data: Any, n: int) -> None:
+def check_codes_2bit(data: Array, n: int) -> None:
     """Raise `Corrupt` for padding that is not zero, or a code 01."""
     device = device_with(data)
     wrong = device.zeros(2, np.uint64)
@@ -49,21 +51,21 @@ def check_codes_2bit(data: Any, n: int) -> None:
     arguments = data, np.int64(data.size), wrong[1:]
     device.launch("threshold", "code_01_bits", striding_blocks(data.size), THREADS, *arguments)
 
-    def told(padding: int | None, code: int | None) -> None:
+    def raise_error(padding: int | None, code: int | None) -> None:
         if padding is not None:
             raise padding_error(padding, 2 * n)
         if code is not None:
-            raise Corrupt("the code 01 stands for nothing")
+            raise code_error()
 
-    reported(device, wrong, told)
+    reported(device, wrong, raise_error)
 
 
 def _quantize(
-    name: str, layout: FieldLayout, x: Any, memory: tuple[Any, ...], *scalars: Any
-) -> Any:
+    name: str, layout: FieldLayout, x: Array, memory: tuple[Array, ...], *scalars: Any
+) -> Array:
     device, n = device_with(x), x.size
     out = device.empty(layout.nbytes(n), np.uint8)
-    arrays = (array.view(_U32) for array in (x, *memory))
+    arrays = (array.view(np.uint32) for array in (x, *memory))
     arguments = *arrays, np.int64(n), *scalars, out, np.int64(out.size)
     device.launch("threshold", name, striding_blocks(out.size), THREADS, *arguments)
     return out

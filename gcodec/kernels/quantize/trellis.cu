@@ -1,15 +1,15 @@
-// Twins of trellis.py: models of classes and quantisers, and what symbols there are of each.
+// Models of classes and quantizers, and the counts of symbols by model; see trellis.py.
 #include "kernels/numeric/counting.cuh"
 #include "kernels/bits/listed.cuh"
 #include "kernels/quantize/trellis.cuh"
 
 static const u32 MODELS = 128;
 static const int THREADS = 256;
-static const i64 TILE = 4096;  // of which a run has a whole number
+static const i64 TILE = 4096;  // divides a run
 
-// Symbols and models as lanes take turns. A thread has a lane of a run.
+// Symbols and models in coding order. A thread has a lane of a run.
 extern "C" __global__ void __launch_bounds__(64)
-    add_quantisers(const u8* __restrict__ symbols, i64 n, i32 lanes, u8* models) {
+    add_quantizers(const u8* __restrict__ symbols, i64 n, i32 lanes, u8* models) {
     i64 runs = (n + RUN - 1) / RUN;
     for (i64 task = GCODEC_FIRST; task < runs * lanes; task += GCODEC_STEP) {
         i64 start = task / lanes * RUN, stop = start + RUN < n ? start + RUN : n;
@@ -21,26 +21,26 @@ extern "C" __global__ void __launch_bounds__(64)
     }
 }
 
+// Counts every `step`-th run; counts: 256 for each model.
 extern "C" __global__ void __launch_bounds__(THREADS)
     count_models(const u8* __restrict__ symbols, const u8* __restrict__ models, i64 n, i64 step,
                  u64* __restrict__ counts) {
-    // Of each `step`-th run; counts: 256 for each model
-    __shared__ u32 found[MODELS * NEAR];
+    __shared__ u32 near[MODELS * NEAR];
     i64 tiles = RUN / TILE;
     count_by_model(
-        symbols, n, TILE, MODELS, found, counts,
+        symbols, n, TILE, MODELS, near, counts,
         [&](i64 tile) { return tile / tiles * step * RUN + tile % tiles * TILE; },
         [&](i64 i) { return (u32)models[i] & (MODELS - 1); }
     );
 }
 
+// has_symbol: 256 of each model, 0 for the symbols that it does not have.
 extern "C" __global__ void __launch_bounds__(THREADS)
     list_unknown_models(const u8* __restrict__ symbols, const u8* __restrict__ models, i64 n,
-                        const u8* __restrict__ known, u64* __restrict__ out, i64 room) {
-    // known: 256 of each model
+                        const u8* __restrict__ has_symbol, u64* __restrict__ out, i64 room) {
     list(
         n, out, room,
-        [&](i64 i) { return !known[(models[i] & (MODELS - 1)) << 8 | symbols[i]]; },
+        [&](i64 i) { return !has_symbol[(models[i] & (MODELS - 1)) << 8 | symbols[i]]; },
         [&](i64 i) { return (u64)symbols[i]; }
     );
 }

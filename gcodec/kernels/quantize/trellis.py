@@ -1,19 +1,19 @@
-"""The trellis of two quantisers: which of them is next follows from the parities of levels so far.
+"""The trellis of two quantizers: the parities of the levels so far select the next quantizer.
 
-Points are multiples h of half a step. Quantiser 0 has the even ones, quantiser 1 the odd ones and
-0; so the points of each are a step apart, and its k-th point is h = 2k, or h = 2k − 1. Either way
-k = ⌈h/2⌉, whose parity, with the state, gives the next state of four; states 2 and 3 take
-quantiser 1:
+Points are multiples h of half a step. Quantizer 0 has the even multiples, quantizer 1 the odd ones
+and 0. The points of each are a step apart, and its k-th point is h = 2k or h = 2k − 1. Either way
+k = ⌈h/2⌉. The parity of k and the state give the next of four states; states 2 and 3 select
+quantizer 1:
 
     state   0  1  2  3
     even    0  2  1  3
     odd     2  0  3  1
 
-A symbol is 2h, plus 1 where the value is negative. The symbols 254 and 252 are escapes, whose
-parity by this rule is even and odd.
+A symbol is 2h, plus 1 if the value is negative. The symbols 254 and 252 are escapes; by this rule
+their parities are even and odd.
 
 Source: H. Schwarz et al., "Hybrid video codec based on versatile video coding", dependent
-quantisation, IEEE DCC 2019; Marcellin and Fischer, "Trellis coded quantization", IEEE Trans.
+quantization, IEEE DCC 2019; Marcellin and Fischer, "Trellis coded quantization", IEEE Trans.
 Communications 38, 1990.
 """
 
@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.context.class_map import CLASSES, join_classes
+from gcodec.kernels.context.escapes import listed_positions
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.runtime import pool
@@ -34,42 +35,49 @@ EVEN, ODD = 254, 252  # escapes
 MOST = 62  # the largest k that has symbols of its own
 
 NEXT = ((0, 2), (2, 0), (1, 3), (3, 1))  # by state and parity
-# A path is 8 times a state. Four bits for each state and parity, of which two are in the next
-# one's place: the next path in place.
+# A path is 8 times a state. Each state and parity has four bits of this number: shifting these to
+# the bottom leaves the next state in the place of a path.
 STEPS = sum(8 * NEXT[s][p] << 8 * s + 4 * p for s in range(4) for p in range(2))
 PATH = 24  # the bits of a path
-OTHER = 16  # the bit of a path that is set where quantiser 1 is next
-PARITY = 4  # the bit of a symbol, plus 2, that is the parity
-LOG2_QUANTISER = 2  # places from that bit of a path to the one above a class
+OTHER = 16  # the bit of a path that selects quantizer 1
+PARITY = 4  # the bit of a symbol plus 2 that is the parity
+LOG2_QUANTISER = 2  # distance from that bit of a path to the bit above a class
 
 _STEPS, _PATH, _OTHER = np.uint32(STEPS), np.uint32(PATH), np.uint32(OTHER)
 _PARITY, _TWO, _UP = np.uint32(PARITY), np.uint32(2), np.uint32(LOG2_QUANTISER)
 
 
 def escapes(symbols: np.ndarray) -> np.ndarray:
-    """Return the escapes that have the parities of symbols, as uint8."""
+    """Return the uint8 escapes with the parities of symbols."""
     odd = symbols + 2 & PARITY > 0
     return np.where(odd, np.uint8(ODD), np.uint8(EVEN))
 
 
 @dispatched("gcodec.kernels.quantize.trellis_cuda")
 def add_quantisers(symbols: np.ndarray, lanes: int, models: np.ndarray) -> None:
-    """Make models of classes, with the quantiser above them, on the calling thread.
+    """Turn classes into models, by adding the quantizer above the class, on the calling thread.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
-        Whole runs, but for the last, as lanes take turns; see `lane_order`.
+        Whole runs in coding order; only the last may be shorter. See `lane_order`.
     lanes : int
+        Number of interleaved lanes.
     models : (n,) uint8 array
-        The classes, which are overwritten.
+        Classes, which are overwritten.
     """
-    _add_quantisers(symbols, lanes, np.empty(lanes, np.uint32), models)
+    _add_quantizers(symbols, lanes, np.empty(lanes, np.uint32), models)
 
 
 @dispatched("gcodec.kernels.quantize.trellis_cuda")
 def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.ndarray:
-    """Count (n,) uint8 symbols by their models: all, or about so many of them, in whole runs.
+    """Count symbols by model.
+
+    Parameters
+    ----------
+    symbols, models : (n,) uint8 array
+    sample : int
+        About how many symbols are counted, in whole runs; 0 for all.
 
     Returns
     -------
@@ -86,23 +94,32 @@ def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.nda
         return counts
 
     parts = [counts.reshape(2, MODELS, 256) for counts in pool.run(task, symbols.size, RUN)]
-    found: np.ndarray = np.sum([part.sum(axis=0, dtype=np.int64) for part in parts], axis=0)
-    return found
+    total: np.ndarray = np.sum([part.sum(axis=0, dtype=np.int64) for part in parts], axis=0)
+    return total
 
 
 def level_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count levels of each quantiser: twice the k, plus the sign, as (CLASSES, 256) int64.
+    """Return the counts of 2k plus the sign by class, as (CLASSES, 256) int64 for each quantizer.
 
-    What a quantiser does not have escapes. A quantiser that does not occur has a 0.
+    A level that its quantizer does not have counts as an escape. A quantizer without symbols gets
+    a single 0.
 
     Parameters
     ----------
     counts : (MODELS, 256) int64 array
-        Of symbols.
+        Counts of symbols.
     """
-    found = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
-    _split_counts(counts.reshape(-1), found.reshape(-1))
-    return found[0], found[1]
+    levels = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
+    symbols = np.arange(256)
+    h = symbols >> 1
+    k = h + 1 >> 1
+    for quantizer, (own, out) in enumerate(zip(np.split(counts, QUANTISERS), levels, strict=True)):
+        has_level = (k <= MOST) & ((h == 0) | (h & 1 == quantizer))
+        out[:, (2 * k + (symbols & 1))[has_level]] = own[:, has_level]
+        out[:, ESCAPE] = own[:, ~has_level].sum(axis=1)
+        if not out.any():
+            out[0, 0] = 1
+    return levels[0], levels[1]
 
 
 def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, point: int) -> int:
@@ -111,9 +128,10 @@ def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, po
     Parameters
     ----------
     symbols, models : (n,) uint8 array
-        Up to 2^20 of them, of levels that the quantisers of their models have.
+        n ≤ 2^20; every model has its symbol.
     costs : (QUANTISERS, CLASSES, MOST + 2) int64 array
-        Of each k, the last of what escapes, in units of 2^-point; below 2^40.
+        Cost of each k, and of an escape, in units of 2^-point bits; below 2^40.
+    point : int
     """
     sums = np.zeros(QUANTISERS, np.int64)
     _add_costs(symbols, models, costs.reshape(-1), sums)
@@ -122,31 +140,29 @@ def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, po
 
 @dispatched("gcodec.kernels.quantize.trellis_cuda")
 def unknown_places(
-    symbols: np.ndarray, models: np.ndarray, known: np.ndarray
+    symbols: np.ndarray, models: np.ndarray, has_symbol: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols that their models do not have.
 
     Parameters
     ----------
     symbols, models : (n,) uint8 array
-    known : (MODELS * 256,) uint8 array
-        1 where a model has a symbol, else 0.
+    has_symbol : (MODELS * 256,) uint8 array
+        1 if a model has a symbol, else 0.
 
     Returns
     -------
     places : (k,) int64 array
-        Rising.
+        Positions in increasing order.
     values : (k,) int64 array
-        The symbols there.
+        Symbols at these positions.
     """
 
     def task(start: int, stop: int) -> np.ndarray:
-        places, part = np.empty(1 << 8, np.int64), (symbols[start:stop], models[start:stop])
-        found = _find_unknown_models(*part, known, start, places)
-        if found > places.size:
-            places = np.empty(found, np.int64)
-            _find_unknown_models(*part, known, start, places)
-        return places[:found]
+        part, own = symbols[start:stop], models[start:stop]
+        return listed_positions(
+            lambda places: _find_unknown_models(part, own, has_symbol, start, places), 1 << 8
+        )
 
     places = np.concatenate(pool.run(task, symbols.size, RUN))
     return places, symbols[places].astype(np.int64)
@@ -156,13 +172,13 @@ def unknown_places(
 def join_models(
     symbols: np.ndarray, models: np.ndarray, unknown: np.ndarray, out: np.ndarray
 ) -> None:
-    """Write uint16 numbers, models above symbols, on the calling thread.
+    """Write uint16 words, the model in the high byte, the symbol in the low, on this thread.
 
     Parameters
     ----------
     symbols, models : (n,) uint8 array
-    unknown : (k,) int64 array
-        Which of the symbols are written as escapes; on the host.
+    unknown : (k,) int64 array on the host
+        Positions of the symbols that are replaced by escapes.
     out : (n,) uint16 array
     """
     if unknown.size:
@@ -173,63 +189,40 @@ def join_models(
 
 @inline
 def after(path, symbol):
-    """Return the path behind a symbol, both as uint32."""
+    """Return the path after a symbol, both as uint32."""
     return _STEPS >> (path + (symbol + _TWO & _PARITY)) & _PATH
 
 
 @inline
 def above_class(path):
-    """Return what a path adds to a class, as uint32."""
+    """Return the quantizer of a path as a bit above the class, as uint32."""
     return (path & _OTHER) << _UP
 
 
 @kernel("in uint8[], int64, out uint32[], out uint8[]")
-def _add_quantisers(symbols, lanes, paths, models):
-    # symbols.size == models.size, paths.size == lanes, of which RUN is a multiple.
+def _add_quantizers(symbols, lanes, paths, models):
+    # symbols.size == models.size, paths.size == lanes, which divides RUN.
     for first in range(0, symbols.size, lanes):
         if first % RUN == 0:
             for lane in range(lanes):
                 paths[lane] = 0
-        some, here = symbols[first : first + lanes], models[first : first + lanes]
-        for lane in range(here.size):
+        part, own = symbols[first : first + lanes], models[first : first + lanes]
+        for lane in range(own.size):
             path = paths[lane]
-            here[lane] |= np.uint8(above_class(path))
-            paths[lane] = after(path, np.uint32(some[lane]))
+            own[lane] |= np.uint8(above_class(path))
+            paths[lane] = after(path, np.uint32(part[lane]))
 
 
 @kernel("in uint8[], in uint8[], out int32[]")
 def _count_models(symbols, models, counts):
-    # symbols.size == models.size, counts.size == 2 * MODELS * 256. Two tables, as a count that
-    # has just been raised is not ready to be raised again.
+    # symbols.size == models.size, counts.size == 2 * MODELS * 256. Two tables: a count that has
+    # just been stored is not yet ready to be loaded again.
     half, last = MODELS * 256, symbols.size - symbols.size % 2
     for i in range(0, last, 2):
         counts[np.int64(models[i]) << 8 | np.int64(symbols[i])] += 1
         counts[half + (np.int64(models[i + 1]) << 8 | np.int64(symbols[i + 1]))] += 1
     for i in range(last, symbols.size):
         counts[np.int64(models[i]) << 8 | np.int64(symbols[i])] += 1
-
-
-@kernel("in int64[], out int64[]")
-def _split_counts(counts, found):
-    # counts.size == found.size == MODELS * 256; found is 0.
-    for other in range(QUANTISERS):
-        any_here = False
-        for model in range(other * CLASSES, (other + 1) * CLASSES):
-            row, out = counts[256 * model : 256 * model + 256], found[256 * model :]
-            seen = np.int64(0)
-            for symbol in range(row.size):
-                seen |= row[symbol]
-            if seen == 0:
-                continue
-            any_here = True
-            for symbol in range(row.size):
-                if row[symbol]:  # seldom
-                    h = symbol >> 1
-                    k = h + 1 >> 1
-                    own = k <= MOST and (h == 0 or h & 1 == other)
-                    out[2 * k + (symbol & 1) if own else ESCAPE] += row[symbol]
-        if not any_here:
-            found[256 * CLASSES * other] = 1
 
 
 @kernel("in uint8[], in uint8[], in int64[], out int64[]")
@@ -242,13 +235,13 @@ def _add_costs(symbols, models, costs, sums):
 
 
 @kernel("in uint8[], in uint8[], in uint8[], int64, out int64[]")
-def _find_unknown_models(symbols, models, known, first, places):
-    # symbols.size == models.size, known.size == MODELS * 256. Returned is how many there are;
-    # those that fit are told, counted from `first` on.
-    found = 0
+def _find_unknown_models(symbols, models, has_symbol, first, places):
+    # symbols.size == models.size, has_symbol.size == MODELS * 256. Positions count from `first`;
+    # see `listed_positions`.
+    count = 0
     for i in range(symbols.size):
-        if not known[np.int64(models[i]) << 8 | np.int64(symbols[i])]:
-            if found < places.size:
-                places[found] = first + i
-            found += 1
-    return found
+        if not has_symbol[np.int64(models[i]) << 8 | np.int64(symbols[i])]:
+            if count < places.size:
+                places[count] = first + i
+            count += 1
+    return count

@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed
+from gcodec.kernels.context.class_map import TILE
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.quantize.trellis import MODELS
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 
-LANES_OF_BLOCK = 64  # threads, each with a lane of a run
-_TILE, _BLOCKS = 1 << 12, 1 << 11
+LANES_OF_BLOCK = 64  # threads of a block, each with a lane of a run
+_BLOCKS = 1 << 11  # largest number of blocks
 
 
-def add_quantisers(symbols: Any, lanes: int, models: Any) -> None:
-    """Make models of classes."""
-    device, n = device_with(symbols), symbols.size
+def add_quantisers(symbols: Array, lanes: int, models: Array) -> None:
+    """Turn classes into models."""
+    n = symbols.size
     grid = striding_blocks(-(-n // RUN) * lanes, 1, LANES_OF_BLOCK)
     arguments = symbols, np.int64(n), np.int32(lanes), models
-    device.launch("trellis", "add_quantisers", grid, LANES_OF_BLOCK, *arguments)
+    device_with(symbols).launch("trellis", "add_quantizers", grid, LANES_OF_BLOCK, *arguments)
 
 
-def model_counts(symbols: Any, models: Any, sample: int) -> np.ndarray:
-    """Count symbols by their models; the counts are on the host."""
+def model_counts(symbols: Array, models: Array, sample: int) -> np.ndarray:
+    """Count symbols by model; the counts are on the host."""
     device, n = device_with(symbols), symbols.size
     step, counts = max(1, n // sample) if sample else 1, device.zeros(MODELS * 256, np.uint64)
     arguments = symbols, models, np.int64(n), np.int64(step), counts
-    grid = min(-(-n // (step * _TILE)) + 1, _BLOCKS)
+    grid = min(-(-n // (step * TILE)) + 1, _BLOCKS)
     device.launch("trellis", "count_models", grid, THREADS, *arguments)
     return device.to_host(counts).view(np.int64).reshape(MODELS, 256)
 
 
-def unknown_places(symbols: Any, models: Any, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def unknown_places(
+    symbols: Array, models: Array, has_symbol: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols that their models do not have."""
     device, n = device_with(symbols), symbols.size
-    what = symbols, models, np.int64(n), device.to_device(known)
+    source = symbols, models, np.int64(n), device.to_device(has_symbol)
 
-    def launch(out: Any, room: np.int64) -> None:
+    def launch(out: Array, room: np.int64) -> None:
         grid = striding_blocks(n)
-        device.launch("trellis", "list_unknown_models", grid, THREADS, *what, out, room)
+        device.launch("trellis", "list_unknown_models", grid, THREADS, *source, out, room)
 
     return listed(device, launch)
 
 
-def join_models(symbols: Any, models: Any, unknown: np.ndarray, out: Any) -> None:
-    """Write models above symbols."""
-    device, n, some = device_with(symbols), np.int64(symbols.size), unknown.size
-    arguments = symbols, models, n, out
-    device.launch("trellis", "join_models", striding_blocks(n.item()), THREADS, *arguments)
-    if some:
-        places = device.to_device(unknown), np.int64(some)
-        grid = striding_blocks(some)
-        device.launch("trellis", "join_model_escapes", grid, THREADS, *places, out, n)
+def join_models(symbols: Array, models: Array, unknown: np.ndarray, out: Array) -> None:
+    """Write words of models and symbols."""
+    device, n, escapes = device_with(symbols), symbols.size, unknown.size
+    arguments = symbols, models, np.int64(n), out
+    device.launch("trellis", "join_models", striding_blocks(n), THREADS, *arguments)
+    if escapes:
+        grid, places = striding_blocks(escapes), device.to_device(unknown)
+        replaced = places, np.int64(escapes), out, np.int64(n)
+        device.launch("trellis", "join_model_escapes", grid, THREADS, *replaced)

@@ -1,10 +1,10 @@
-"""Uniform levels between the least and the largest value of a bucket: quantise, pack, and back.
+"""Uniform levels between the least and the largest value of a bucket, packed, and back.
 
-All arithmetic is float64, rounded once to the float32 that is decoded, so that no range is too
-small or too large for it. With L = 2^bits − 1, q = rint((x − low)·(L/(high − low))). At random,
-floor takes the place of rint, and 1 is added where (u >> 1) < int32(f·2^31), f being what floor
-cut off and u the random word of the element. With D = (high − low)/L, x̂ = low + q·D where |low| ≤
-|high|, else high + (q − L)·D: counted from the smaller end, both ends are exact.
+All arithmetic is float64; only the decoded value is rounded to float32, so ranges of any size
+work. With L = 2^bits − 1, q = rint((x − low)·(L/(high − low))). Stochastic rounding takes floor in
+place of rint, and adds 1 if (u >> 1) < int32(f·2^31), where f is the fraction and u the random
+word of the element. With D = (high − low)/L, x̂ = low + q·D if |low| ≤ |high|, else high + (q −
+L)·D: counted from the end with the smaller magnitude, both ends are exact.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, fence, floats, 
 
 Store = Literal["write", "stream", "add"]
 
-_TILE = 4096  # elements; a multiple of BLOCK, whose codes of any width end on a byte
+_TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width end on a byte
 
 
 @dispatched("gcodec.kernels.quantize.uniform_cuda")
 def quantize(
-    x: np.ndarray, found: np.ndarray, bucket: int, bits: int, seed: int | None, out: np.ndarray
+    x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int, seed: int | None, out: np.ndarray
 ) -> None:
-    """Quantise a (n,) float32 array and pack the codes, most significant bit first.
+    """Quantize a (n,) float32 array and pack the codes, most significant bit first.
 
     Parameters
     ----------
     x : (n,) float32 array
-    found : (ceil(n / bucket), 2) float32 array
-        What `ranges` returned.
+    ranges : (ceil(n / bucket), 2) float32 array
+        Least and largest value of each bucket.
     bucket : int
+        Elements of a bucket.
     bits : int
-        From 1 to 8.
+        Bits of a code, from 1 to 8.
     seed : int or None
-        None rounds to nearest, ties to even.
+        Seed for stochastic rounding; None rounds to nearest, ties to even.
     out : (ceil(n * bits / 8),) uint8 array
     """
-    flat = found.reshape(-1)
-    loop = _quantizer(bits, seed is not None)
+    loop, key = _quantizer(bits, seed is not None), np.uint64(seed or 0)
+    flat = ranges.reshape(-1)
 
     def task(start: int, stop: int) -> None:
         part = out[start * bits // 8 : -(-stop * bits // 8)]
-        key = np.uint64(seed or 0)
         loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), part)
 
     pool.run(task, x.size, _TILE, x)
@@ -58,37 +58,36 @@ def quantize(
 
 @dispatched("gcodec.kernels.quantize.uniform_cuda")
 def dequantize(
-    data: np.ndarray, found: np.ndarray, bucket: int, bits: int, out: np.ndarray
+    data: np.ndarray, ranges: np.ndarray, bucket: int, bits: int, out: np.ndarray
 ) -> None:
-    """Write to (n,) float32 `out` what packed codes stand for; see `quantize`."""
+    """Decode packed codes to (n,) float32 `out`; see `quantize`."""
     store: Store = "stream" if streams(out) else "write"
-    _dequantize(data, found, bucket, bits, store, np.float32(1), out)
+    _dequantize(data, ranges, bucket, bits, store, np.float32(1), out)
 
 
 @dispatched("gcodec.kernels.quantize.uniform_cuda")
 def dequantize_add(
     data: np.ndarray,
-    found: np.ndarray,
+    ranges: np.ndarray,
     bucket: int,
     bits: int,
     scale: np.float32,
     out: np.ndarray,
 ) -> None:
-    """Add `scale` times what packed codes stand for to (n,) float32 `out`."""
-    _dequantize(data, found, bucket, bits, "add", scale, out)
+    """Decode packed codes, and add `scale` times their values to (n,) float32 `out`."""
+    _dequantize(data, ranges, bucket, bits, "add", scale, out)
 
 
 def _dequantize(
     data: np.ndarray,
-    found: np.ndarray,
+    ranges: np.ndarray,
     bucket: int,
     bits: int,
     store: Store,
     scale: np.float32,
     out: np.ndarray,
 ) -> None:
-    flat = found.reshape(-1)
-    loop = _dequantizer(bits, store)
+    loop, flat = _dequantizer(bits, store), ranges.reshape(-1)
 
     def task(start: int, stop: int) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
@@ -98,7 +97,7 @@ def _dequantize(
 
 
 def _scratch() -> tuple[np.ndarray, ...]:
-    """Make codes, rest, numbers and flips of a task."""
+    """Return the arrays `codes`, `padded`, `numbers` and `flips` of a task."""
     return (
         np.zeros(_TILE + BLOCK, np.uint8),
         np.zeros(BLOCK, np.float32),
@@ -107,23 +106,25 @@ def _scratch() -> tuple[np.ndarray, ...]:
     )
 
 
-# --- the numbers of each lane, told by its bucket ------------------------------------------------
+# --- the numbers of each lane --------------------------------------------------------------------
 
 
 @inline
-def _fill(numbers, flips, found, bucket, start, tell):
+def _fill(numbers, flips, ranges, bucket, start, numbers_of):
     """Write two numbers and a byte for each of the BLOCK elements from `start` on.
 
-    numbers.size == 2 * BLOCK, flips.size == BLOCK; the three come from ``tell(low, high)``. Lanes
-    behind the last bucket, which are cut, have its numbers. Returned is up to where they hold.
+    numbers.size == 2 * BLOCK, flips.size == BLOCK; ``numbers_of(low, high)`` returns the three.
+    Lanes after the last bucket, which are cut off, get its numbers. Return the end of the elements
+    for which the numbers hold.
     """
-    last = found.size // 2 - 1
+    last = ranges.size // 2 - 1
     b = min(start // bucket, last)
     end = (b + 1) * bucket
     lane = 0
     while lane < BLOCK:
         stop = min(end - start, BLOCK) if b < last else BLOCK
-        one, two, flip = tell(np.float64(found[2 * b]), np.float64(found[2 * b + 1]))
+        low, high = np.float64(ranges[2 * b]), np.float64(ranges[2 * b + 1])
+        one, two, flip = numbers_of(low, high)
         for k in range(lane, stop):  # stop <= BLOCK
             numbers[k], numbers[BLOCK + k], flips[k] = one, two, flip
         if lane == 0 and stop == BLOCK:
@@ -139,20 +140,20 @@ def _numbers(e: Emitter) -> tuple[Any, Any]:
     return e.load(first, doubles(), 8), e.load(e.element(first, BLOCK), doubles(), 8)
 
 
-# --- quantise ------------------------------------------------------------------------------------
+# --- quantize ------------------------------------------------------------------------------------
 
 
 def _quantize_block(bits: int, stochastic: bool) -> Any:
-    """Make the block: 32 elements of x from i, from element `start` of the tensor, to a code each.
+    """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
-    `numbers` holds the low and the factor of each lane.
+    A code takes a byte. `numbers` holds the low and the factor of each lane.
     """
     levels = 2**bits - 1
 
     @block("x", "i", "numbers", "zero", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
         builder = e.builder
-        every = lanes(32)
+        word = lanes(32)
         source = e.address("x", "i")
         e.fetch(source)
         wide = builder.fpext(e.load(source, floats()), doubles())
@@ -160,18 +161,18 @@ def _quantize_block(bits: int, stochastic: bool) -> Any:
         r = builder.fmul(builder.fsub(wide, low), factor)
         if stochastic:
             whole = e.call("llvm.floor", r)
-            rest = builder.fmul(builder.fsub(r, whole), doubles()([2.0**31] * BLOCK))
-            bound = builder.fptosi(rest, every)
+            fraction = builder.fmul(builder.fsub(r, whole), doubles()([2.0**31] * BLOCK))
+            bound = builder.fptosi(fraction, word)
             seed, start = e.args["seed"], e.args["start"]
             span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
             (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
             up = builder.icmp_signed("<", halves, bound)
-            codes = builder.sub(builder.fptosi(whole, every), builder.sext(up, every))
-            # r may pass the last level by the rounding of its factor.
-            top = every([levels] * BLOCK)
+            codes = builder.sub(builder.fptosi(whole, word), builder.sext(up, word))
+            # r may exceed the last level because its factor is rounded.
+            top = word([levels] * BLOCK)
             codes = builder.select(builder.icmp_signed(">", codes, top), top, codes)
         else:
-            codes = builder.fptosi(e.call("llvm.rint", r), every)
+            codes = builder.fptosi(e.call("llvm.rint", r), word)
         e.store(builder.trunc(codes, lanes(8)), e.address("codes", "at"), align=1)
 
     return quantize_block
@@ -193,10 +194,10 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
         "out uint8[], out float32[], out float64[], out uint8[], out uint8[]",
         variant=f"{bits} {stochastic}",
     )
-    def quantize_tiles(x, first, seed, found, bucket, codes, rest, numbers, flips, out):
-        # x is from element `first` on, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
-        # codes.size == _TILE + BLOCK, rest and flips have BLOCK elements, numbers twice as many.
-        held = np.int64(first)
+    def quantize_tiles(x, first, seed, ranges, bucket, codes, padded, numbers, flips, out):
+        # x begins with element `first`, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
+        # codes.size == _TILE + BLOCK; padded and flips have BLOCK elements, numbers twice as many.
+        limit = np.int64(first)
         for tile in range(0, x.size, _TILE):
             values = x[tile : tile + _TILE]
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
@@ -204,15 +205,15 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
             whole = values.size - values.size % BLOCK
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
-                if start + BLOCK > held:
-                    held = _fill(numbers, flips, found, bucket, start, factor_of)
+                if start + BLOCK > limit:
+                    limit = _fill(numbers, flips, ranges, bucket, start, factor_of)
                 one_block(values, i, numbers, 0, seed, np.uint64(start), target, i)
             if whole < values.size:
                 start = np.int64(first) + tile + whole
-                held = _fill(numbers, flips, found, bucket, start, factor_of)
+                limit = _fill(numbers, flips, ranges, bucket, start, factor_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
-                    rest[k] = values[whole + k]
-                one_block(rest, 0, numbers, 0, seed, np.uint64(start), codes, _TILE)
+                    padded[k] = values[whole + k]
+                one_block(padded, 0, numbers, 0, seed, np.uint64(start), codes, _TILE)
                 for k in range(values.size - whole):
                     target[whole + k] = codes[_TILE + k]
             if packed:
@@ -221,14 +222,14 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
     return quantize_tiles
 
 
-# --- dequantise ----------------------------------------------------------------------------------
+# --- dequantize ----------------------------------------------------------------------------------
 
 
 def _dequantize_block(store: Store) -> Any:
-    """Make the block: 32 codes from `at` to elements of `out` from i.
+    """Make the block that decodes 32 codes from `at` to elements of `out` from i on.
 
-    `numbers` holds for each lane the end that levels are counted from and the step away from it;
-    `flips` the bits of a code that are turned over, so that it counts from there.
+    For each lane, `numbers` holds the end from which levels are counted and the step, and `flips`
+    the bits that are inverted in a code that counts from the other end.
     """
 
     @block("codes", "at", "numbers", "flips", "zero", "scale", "out", "i")
@@ -267,31 +268,33 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
         "out uint8[], out float32[], out float64[], out uint8[], out float32[]",
         variant=f"{bits} {store}",
     )
-    def dequantize_tiles(data, first, found, bucket, scale, codes, rest, numbers, flips, out):
-        # out is from element `first` on, a multiple of _TILE; data.size == ceil(out.size * bits /
-        # 8). For the scratch, see quantize_tiles; codes of 8 bits need no unpacking.
-        held = np.int64(first)
+    def dequantize_tiles(data, first, ranges, bucket, scale, codes, padded, numbers, flips, out):
+        # out begins with element `first`, a multiple of _TILE; data.size == ceil(out.size * bits /
+        # 8). quantize_tiles describes the scratch arrays; codes of 8 bits need no unpacking.
+        limit = np.int64(first)
         for tile in range(0, out.size, _TILE):
             values = out[tile : tile + _TILE]
             if packed:
                 part = data[tile * bits // 8 : (tile + _TILE) * bits // 8]
                 unpack(part, codes[: values.size])
-                some = codes
+                source = codes
             else:
-                some = data[tile : tile + _TILE]
+                source = data[tile : tile + _TILE]
             whole = values.size - values.size % BLOCK
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
-                if start + BLOCK > held:
-                    held = _fill(numbers, flips, found, bucket, start, end_of)
-                one_block(some, i, numbers, flips, 0, scale, values, i)
+                if start + BLOCK > limit:
+                    limit = _fill(numbers, flips, ranges, bucket, start, end_of)
+                one_block(source, i, numbers, flips, 0, scale, values, i)
             if whole < values.size:
-                held = _fill(numbers, flips, found, bucket, np.int64(first) + tile + whole, end_of)
+                limit = _fill(
+                    numbers, flips, ranges, bucket, np.int64(first) + tile + whole, end_of
+                )
                 for k in range(values.size - whole):  # fewer than BLOCK
-                    codes[k], rest[k] = some[whole + k], values[whole + k]
-                last_block(codes, 0, numbers, flips, 0, scale, rest, 0)
+                    codes[k], padded[k] = source[whole + k], values[whole + k]
+                last_block(codes, 0, numbers, flips, 0, scale, padded, 0)
                 for k in range(values.size - whole):
-                    values[whole + k] = rest[k]
+                    values[whole + k] = padded[k]
         if streaming:
             fence()
 

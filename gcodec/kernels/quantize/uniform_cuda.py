@@ -2,43 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 
-_U32 = np.uint32
 _GROUP = 8  # elements, whose codes end on a byte
 
 
-def quantize(x: Any, found: Any, bucket: int, bits: int, seed: int | None, out: Any) -> None:
-    """Quantise and pack the codes."""
+def quantize(
+    x: Array, ranges: Array, bucket: int, bits: int, seed: int | None, out: Array
+) -> None:
+    """Quantize and pack the codes."""
     n = x.size
-    ends = found.reshape(-1).view(_U32), np.int64(bucket), np.int32(bits), out, np.int64(out.size)
-    arguments = x.view(_U32), np.int64(n), np.uint64(seed or 0), np.int32(seed is not None), *ends
+    source = x.view(np.uint32), np.int64(n), np.uint64(seed or 0), np.int32(seed is not None)
+    flat = ranges.reshape(-1).view(np.uint32)
+    target = np.int64(bucket), np.int32(bits), out, np.int64(out.size)
     grid = striding_blocks(n, _GROUP)
-    device_with(x).launch("uniform", "quantize_tiles", grid, THREADS, *arguments)
+    device_with(x).launch("uniform", "quantize_tiles", grid, THREADS, *source, flat, *target)
 
 
-def dequantize(data: Any, found: Any, bucket: int, bits: int, out: Any) -> None:
-    """Write what packed codes stand for."""
-    _dequantize(data, found, bucket, bits, None, out)
+def dequantize(data: Array, ranges: Array, bucket: int, bits: int, out: Array) -> None:
+    """Decode packed codes."""
+    _dequantize(data, ranges, bucket, bits, None, out)
 
 
 def dequantize_add(
-    data: Any, found: Any, bucket: int, bits: int, scale: np.float32, out: Any
+    data: Array, ranges: Array, bucket: int, bits: int, scale: np.float32, out: Array
 ) -> None:
-    """Add `scale` times that."""
-    _dequantize(data, found, bucket, bits, scale, out)
+    """Decode packed codes, and add `scale` times their values."""
+    _dequantize(data, ranges, bucket, bits, scale, out)
 
 
 def _dequantize(
-    data: Any, found: Any, bucket: int, bits: int, scale: np.float32 | None, out: Any
+    data: Array, ranges: Array, bucket: int, bits: int, scale: np.float32 | None, out: Array
 ) -> None:
     n = out.size
-    source = data, np.int64(data.size), found.reshape(-1).view(_U32), np.int64(bucket)
+    source = data, np.int64(data.size), ranges.reshape(-1).view(np.uint32), np.int64(bucket)
     factor = np.int32(bits), np.float32(1 if scale is None else scale), np.int32(scale is not None)
-    arguments = *source, *factor, out.view(_U32), np.int64(n)
+    arguments = *source, *factor, out.view(np.uint32), np.int64(n)
     grid = striding_blocks(n, _GROUP)
     device_with(data).launch("uniform", "dequantize_tiles", grid, THREADS, *arguments)

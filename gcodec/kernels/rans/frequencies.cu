@@ -1,14 +1,14 @@
-// Frequencies of rANS for counts of bytes: the integers of entropy/rans.py. A warp makes those of a
-// total; a lane has eight symbols, so that the order of symbols is that of lanes.
+// rANS frequencies for counts of bytes: the integers of entropy/rans.py. A warp computes those of one
+// total; a lane has eight consecutive symbols, so that symbols are in the order of lanes.
 #include "kernels/numeric/scan.cuh"
 
 static const int OWN = 8;           // symbols of a lane
 static const int SYMBOLS = WARP * OWN;
-static const int TOTALS = 4;        // log2 of which are from 12 on
+static const int TOTALS = 4;        // their log2 begin with 12
 static const int LEAST_LOG2 = 12;
-static const int POINT = 28;        // bits of logarithms behind the binary point
-static const int COUNT = 34;        // bits of counts that are compared
-static const u64 UNUSED = ~0ull;    // a loss that is never least
+static const int POINT = 28;        // fractional bits of logarithms
+static const int COUNT = 34;        // bits of counts that gains and losses use
+static const u64 UNUSED = ~0ull;    // a loss that is never the least
 static const u64 NONE = UNUSED >> 1;
 static const i64 NO_SIZE = NONE;
 
@@ -17,42 +17,42 @@ __device__ __forceinline__ u64 sum_of(u64 x) {
     return x;
 }
 
-// The place of the largest value, of equal ones the first; places rise with lanes.
+// Returns the largest value; `place` becomes the first place that has it. Places rise with lanes.
 __device__ __forceinline__ u64 largest_of(u64 value, int& place) {
     for (int step = WARP / 2; step; step /= 2) {
         u64 other = __shfl_xor_sync(EVERY_LANE, value, step);
-        int there = __shfl_xor_sync(EVERY_LANE, place, step);
-        bool better = other > value || (other == value && there < place);
-        if (better) value = other, place = there;
+        int other_place = __shfl_xor_sync(EVERY_LANE, place, step);
+        bool better = other > value || (other == value && other_place < place);
+        if (better) value = other, place = other_place;
     }
     return value;
 }
 
-// What a lane has of arrays in shared memory.
+// The parts of arrays in shared memory that belong to a lane.
 struct Shares {
     u64* counts;
-    u32* found;  // frequencies; 0 of what does not occur
+    u32* frequencies;  // 0 for symbols that do not occur
 
-    // About the shares of the counts in a total, none below 1.
+    // Sets each frequency to about the share of its count in the total, but to at least 1.
     __device__ __forceinline__ void share(u64 total, u64 count) {
         u32 free = 0;
         for (int k = 0; k < OWN; ++k)
-            if (counts[k]) found[k] = 1, free |= 1u << k;
+            if (counts[k]) frequencies[k] = 1, free |= 1u << k;
         for (;;) {
             u32 low = 0;
             u64 taken = 0;
             for (int k = 0; k < OWN; ++k)
                 if (free >> k & 1 && counts[k] * total < count) low |= 1u << k, taken += counts[k];
-            u64 some = sum_of((u64)__popc(low));
-            if (!some) break;
-            total -= some, count -= sum_of(taken), free &= ~low;
+            u64 removed = sum_of((u64)__popc(low));
+            if (!removed) break;
+            total -= removed, count -= sum_of(taken), free &= ~low;
         }
         for (int k = 0; k < OWN; ++k)
-            if (free >> k & 1) found[k] = (u32)((2 * counts[k] * total + count) / (2 * count));
+            if (free >> k & 1) frequencies[k] = (u32)((2 * counts[k] * total + count) / (2 * count));
     }
 };
 
-// Whether high:low of 128 bits is at least a product.
+// Whether the 128 bits high:low are at least a product.
 __device__ __forceinline__ bool holds(u64 high, u64 low, u64 a, u64 b) {
     u64 upper = __umul64hi(a, b), lower = a * b;
     return high > upper || (high == upper && low >= lower);
@@ -63,15 +63,15 @@ __device__ __forceinline__ i64 estimated_nbits(const Shares& model, u64 n, i32 l
     u64 upper = 0, lower = 0, high = 0, low = 0;  // costs, and the sum of c·(n − c)
 #pragma unroll 1
     for (int k = 0; k < OWN; ++k) {
-        u64 count = model.counts[k], cost = ((u64)log2 << POINT) - logs[model.found[k]];
+        u64 count = model.counts[k], cost = ((u64)log2 << POINT) - logs[model.frequencies[k]];
         upper += (count >> 16) * cost, lower += (count & 0xFFFF) * cost;
-        u64 more = count * (n - count);
-        low += more, high += __umul64hi(count, n - count) + (low < more);
+        u64 term = count * (n - count);
+        low += term, high += __umul64hi(count, n - count) + (low < term);
     }
     for (int step = WARP / 2; step; step /= 2) {
-        u64 more = __shfl_xor_sync(EVERY_LANE, low, step);
+        u64 term = __shfl_xor_sync(EVERY_LANE, low, step);
         high += __shfl_xor_sync(EVERY_LANE, high, step);
-        low += more, high += low < more;
+        low += term, high += low < term;
     }
     upper = sum_of(upper), lower = sum_of(lower);
     u64 nbits = (upper >> 12) + ((((upper & 0xFFF) << 16) + lower) >> POINT);
@@ -79,103 +79,103 @@ __device__ __forceinline__ i64 estimated_nbits(const Shares& model, u64 n, i32 l
     for (int bit = 40; bit >= 0; --bit)  // a quotient, which is below n
         if (holds(high, low, times | 1ull << bit, unit)) times |= 1ull << bit;
     nbits += times;
-    u64 heads = 1024 * ((n + (1 << 18) - 1) >> 18), rest = nbits > heads / 4 ? nbits - heads / 4 : 0;
-    return (i64)(heads + 16 * ((rest + 15) / 16));
+    u64 heads = 1024 * ((n + (1 << 18) - 1) >> 18), words = nbits > heads / 4 ? nbits - heads / 4 : 0;
+    return (i64)(heads + 16 * ((words + 15) / 16));
 }
 
-// Bits of frequencies that are sent, but for their lengths.
-__device__ __forceinline__ i64 sent_nbits(const Shares& model) {
+// Bits of frequencies in a table, without the fields of their lengths.
+__device__ __forceinline__ i64 table_nbits(const Shares& model) {
     u64 nbits = 0;
     for (int k = 0; k < OWN; ++k)
-        if (model.found[k]) nbits += 31 - __clz((int)model.found[k]);
+        if (model.frequencies[k]) nbits += 31 - __clz((int)model.frequencies[k]);
     return (i64)sum_of(nbits);
 }
 
-// `models` gets 256 frequencies for each of four totals, the log2 of which is 12 and more, and
-// `sizes` the bits of table and string. `logs` has log2 of 0 to 2^15, in units of 2^-28.
+// `models` receives 256 frequencies for each of four totals, whose log2 begins with 12, and `sizes` the
+// bits of table and string. `logs` holds log2 of 0 to 2^15 in units of 2^-28.
 extern "C" __global__ void __launch_bounds__(WARP)
 make_frequencies(const u64* counts, const u32* logs, i64* models, i64* sizes) {
-    __shared__ u64 given[SYMBOLS], worth[SYMBOLS];
-    __shared__ u32 found[SYMBOLS];
+    __shared__ u64 all_counts[SYMBOLS], all_losses[SYMBOLS];
+    __shared__ u32 frequencies[SYMBOLS];
     int lane = threadIdx.x, log2 = LEAST_LOG2 + blockIdx.x;
-    Shares own = {given + lane * OWN, found + lane * OWN};
-    u64* losses = worth + lane * OWN;
+    Shares own = {all_counts + lane * OWN, frequencies + lane * OWN};
+    u64* losses = all_losses + lane * OWN;
     u64 used = 0, n = 0;
     for (int k = 0; k < OWN; ++k) {
         own.counts[k] = counts[lane * OWN + k];
-        own.found[k] = 0;
+        own.frequencies[k] = 0;
         used += own.counts[k] > 0, n += own.counts[k];
     }
     used = sum_of(used), n = sum_of(n);
-    bool some = used > (log2 == LEAST_LOG2 + TOTALS - 1);
-    if (some) {
+    bool possible = used > (log2 == LEAST_LOG2 + TOTALS - 1);
+    if (possible) {
         own.share(1ull << log2, n);
         u64 sum = 0;
-        for (int k = 0; k < OWN; ++k) sum += own.found[k];
+        for (int k = 0; k < OWN; ++k) sum += own.frequencies[k];
         i64 spare = (1ll << log2) - (i64)sum_of(sum);
         int length = 64 - __clzll((i64)n), shift = length > COUNT ? length - COUNT : 0;
         for (;;) {
-            // A gain is 1 more than it is, and 0 where nothing occurs.
+            // Gains are stored plus 1; 0 means that no symbol occurs.
             u64 gain = 0, loss = UNUSED;
             int more = lane * OWN, less = lane * OWN;
 #pragma unroll 1
             for (int k = 0; k < OWN; ++k) {
                 losses[k] = UNUSED;
                 if (!own.counts[k]) continue;
-                u64 each = own.counts[k] >> shift;
-                u32 f = own.found[k], here = logs[f];  // f is from 1 to 2^15 − 1
-                u64 wins = 1 + each * (logs[f + 1] - here);
-                losses[k] = f > 1 ? each * (here - logs[f - 1]) : NONE;
-                if (wins > gain) gain = wins, more = lane * OWN + k;
+                u64 count = own.counts[k] >> shift;
+                u32 f = own.frequencies[k], log = logs[f];  // f is from 1 to 2^15 − 1
+                u64 own_gain = 1 + count * (logs[f + 1] - log);
+                losses[k] = f > 1 ? count * (log - logs[f - 1]) : NONE;
+                if (own_gain > gain) gain = own_gain, more = lane * OWN + k;
             }
             gain = largest_of(gain, more);
 #pragma unroll 1
             for (int k = 0; k < OWN; ++k) {
-                u64 lost = lane * OWN + k == more ? NONE : losses[k];  // it may gain both ways
+                u64 lost = lane * OWN + k == more ? NONE : losses[k];  // it gains already
                 if (lost < loss) loss = lost, less = lane * OWN + k;
             }
             loss = ~largest_of(~loss, less);
             if (spare == 0 && gain - 1 <= loss) break;
             i64 step = (spare >= 0) - (spare <= 0);
-            if (spare >= 0 && more / OWN == lane) found[more] += 1;
-            if (spare <= 0 && less / OWN == lane) found[less] -= 1;
+            if (spare >= 0 && more / OWN == lane) frequencies[more] += 1;
+            if (spare <= 0 && less / OWN == lane) frequencies[less] -= 1;
             spare -= step;
         }
     }
-    i64 nbits = estimated_nbits(own, n, log2, logs) + sent_nbits(own) + 4 * (1 + SYMBOLS);
+    i64 nbits = estimated_nbits(own, n, log2, logs) + table_nbits(own) + 4 * (1 + SYMBOLS);
     for (int k = 0; k < OWN; ++k)
-        models[(i64)blockIdx.x * SYMBOLS + lane * OWN + k] = own.found[k];
-    if (lane == 0) sizes[blockIdx.x] = some ? nbits : NO_SIZE;
+        models[(i64)blockIdx.x * SYMBOLS + lane * OWN + k] = own.frequencies[k];
+    if (lane == 0) sizes[blockIdx.x] = possible ? nbits : NO_SIZE;
 }
 
-// `sizes` gets the bits of a string by each model, and where `sent` is not 0, that and those of
-// frequencies besides. A warp for a model.
+// `sizes` receives the bits of a string by each model; if `sent` is not 0, plus `sent` and the bits of
+// the frequencies. A warp for each model.
 extern "C" __global__ void __launch_bounds__(WARP) size_frequencies(
     const u64* counts, const u32* logs, const i64* models, const i64* log2_total, i64 sent, i64* sizes
 ) {
-    __shared__ u64 given[SYMBOLS];
-    __shared__ u32 found[SYMBOLS];
+    __shared__ u64 all_counts[SYMBOLS];
+    __shared__ u32 frequencies[SYMBOLS];
     int lane = threadIdx.x;
-    Shares own = {given + lane * OWN, found + lane * OWN};
+    Shares own = {all_counts + lane * OWN, frequencies + lane * OWN};
     u64 n = 0;
     for (int k = 0; k < OWN; ++k) {
         n += own.counts[k] = counts[lane * OWN + k];
-        own.found[k] = (u32)models[(i64)blockIdx.x * SYMBOLS + lane * OWN + k];
+        own.frequencies[k] = (u32)models[(i64)blockIdx.x * SYMBOLS + lane * OWN + k];
     }
     i64 nbits = estimated_nbits(own, sum_of(n), (i32)*log2_total, logs);
-    if (sent) nbits += sent + sent_nbits(own);
+    if (sent) nbits += sent + table_nbits(own);
     if (lane == 0) sizes[blockIdx.x] = nbits;
 }
 
-// Of the models, all of which add up to more than those before, the first of which no other would
-// save more than a thousandth; no other is looked at behind one that is longer than one before it.
+// Chooses a model by the sizes of strings. Totals rise from model to model; the first model is chosen
+// that is at most a thousandth longer than the best, and a longer model ends the search.
 extern "C" __global__ void __launch_bounds__(SYMBOLS)
 choose_frequencies(const i64* models, const i64* sizes, i64* frequencies, i64* log2_total) {
     i64 least = sizes[0];
     int tried = 1, chosen = 0;
     while (tried < TOTALS && sizes[tried] <= least) least = sizes[tried++];
     i64 worth = least == NO_SIZE ? least : (i64)((u64)least * 1025 >> 10);
-    while (sizes[chosen] > worth) chosen += 1;  // which one of those that were tried is not
+    while (sizes[chosen] > worth) chosen += 1;  // ends at the best at the latest
     frequencies[threadIdx.x] = models[chosen * SYMBOLS + threadIdx.x];
     if (threadIdx.x == 0) *log2_total = LEAST_LOG2 + chosen;
 }

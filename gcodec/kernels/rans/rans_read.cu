@@ -1,5 +1,5 @@
-// The reader of rANS blocks: a warp for each run of symbols that the seek table tells, a lane for
-// each state; or one warp for all blocks, where there is no table.
+// The reader of rANS blocks: a warp for each run of symbols in the seek table, a lane for each
+// state; or one warp for all blocks, where there is no table.
 #include "kernels/numeric/scan.cuh"
 #include "kernels/quantize/trellis.cuh"
 
@@ -7,14 +7,14 @@ static const u32 LEAST_STATE = 1u << 16;
 static const int THREADS = 128;
 static const int SLOTS = 1 << 15;
 static const int SYMBOLS = 256;
-static const i64 LEFT = 64;  // a status is 64 times the run, plus what is wrong
+static const i64 LEFT = 64;  // a status is 64 times the run, plus the number of an error
 static const int TRUNCATED = 1, LOW_HEAD = 2, OTHER_END = 3, BROKEN = 4;
 
-// The next words of a string, those of 96 in registers: three for each lane.
+// The next words of a string, of which registers hold 96: three for each lane.
 struct Words {
     const u8* data;
     i64 end;   // the byte where they end
-    i64 from;  // the byte of the first that is held
+    i64 from;  // the byte of the first word in registers
     u32 first, second, third;
 
     __device__ __forceinline__ u32 load(i64 word) const {
@@ -28,7 +28,7 @@ struct Words {
         second = load(WARP);
         third = load(2 * WARP);
     }
-    // The word `ahead` < 64 of the first, for each lane another; all lanes call it.
+    // The word `ahead` < 64 of the first, which may differ between lanes; all lanes call it.
     __device__ __forceinline__ u32 at(int ahead) const {
         u32 one = __shfl_sync(EVERY_LANE, first, ahead & 31);
         u32 two = __shfl_sync(EVERY_LANE, second, ahead & 31);
@@ -53,8 +53,8 @@ struct OneModel {
     __device__ __forceinline__ u32 pair(u32, u32 symbol) const { return pair_of[symbol]; }
 };
 
-// One for each class, whose tables lie behind each other; all symbols have a class below 64. With a
-// trellis there are such of both quantisers, and each lane has a path in each run of it.
+// A model for each class; their tables follow each other, and classes are below 64. With a trellis
+// each quantizer has models for all classes, and each lane follows a path in each run of the trellis.
 struct Classes {
     const u8* classes;
     const u8* symbol_of;
@@ -74,11 +74,11 @@ struct Classes {
     }
 };
 
-// `offsets` tells the bit of each run from `origin` on, and where the last ends, and `states` those
-// of the 2, 8 or 32 lanes before each, but for runs that begin a block of 2^18, whose states are in
-// the data. They are known and checked if `chained`; else only the first offset is, and one warp
-// finds the others. All are words: the string begins with a byte. Runs that are `together`, side by
-// side, are read by one warp.
+// `offsets` holds the bit of each run from `origin` on and the bit after the last run; `states` holds
+// the states of the 2, 8 or 32 lanes before each run, except for runs that begin a block of 2^18,
+// whose states are in the data. If `chained`, the kernel verifies both; otherwise only the first
+// offset is set, and one warp writes the others. The string begins with a whole byte, and all offsets
+// are whole words from there. One warp reads `together` consecutive runs.
 template <class Model>
 __device__ __forceinline__ void read_runs(
     const Model& model, int lanes, const u8* data, i64 end, i64* offsets, i64 origin, u32* states,
@@ -95,7 +95,7 @@ __device__ __forceinline__ void read_runs(
     i64 inside = (1ll << (log2_block - log2_run)) - 1;  // of the number of a run
     u32 mask = (1u << log2_total) - 1, x = LEAST_STATE, path = 0;
     Words words = {data, end, 0, 0, 0, 0};
-    i64 place = (origin + offsets[run]) >> 3;  // the byte of the next word
+    i64 place = (origin + offsets[run]) >> 3;  // byte of the next word
     for (; run < last; ++run) {  // below count
         int wrong = place < 0 || place > end ? BROKEN : 0;
         bool fresh = (run & inside) == 0;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void read_runs(
             bool need = false;
             if ((i & (RUN - 1)) == 0) path = 0;
             u32 number = model.with(next, path);
-            if (active && i + lanes + lane < stop) next = model.of(i + lanes + lane);  // in time
+            if (active && i + lanes + lane < stop) next = model.of(i + lanes + lane);  // prefetched
             if (active && i + lane < stop) {
                 u32 slot = x & mask, symbol = model.symbol(number, slot);
                 u32 pair = model.pair(number, symbol);
@@ -131,7 +131,7 @@ __device__ __forceinline__ void read_runs(
             }
             u32 needed = __ballot_sync(EVERY_LANE, need);
             int ahead = (int)((place - words.from) >> 1) + __popc(needed & ((1u << lane) - 1));
-            u32 word = words.at(ahead);  // at most 31 held ones were taken, and 31 are before it
+            u32 word = words.at(ahead);  // at most 31 were consumed, and 31 lanes come first
             if (need) x = x << 16 | word;
             place += 2 * __popc(needed);
             if (place > end) wrong = TRUNCATED;
@@ -139,18 +139,18 @@ __device__ __forceinline__ void read_runs(
         }
         bool whole = ((run + 1) & inside) == 0 || stop == n;
         if (!wrong && whole && __any_sync(EVERY_LANE, x != LEAST_STATE)) wrong = OTHER_END;
-        i64 behind = 8 * place - origin;
+        i64 after = 8 * place - origin;
         if (!wrong && chained) {
             // run + 1 < count
-            bool other = !whole && active && x != states[(run + 1) * lanes + lane];
-            if (__any_sync(EVERY_LANE, other || behind != offsets[run + 1])) wrong = BROKEN;
+            bool differs = !whole && active && x != states[(run + 1) * lanes + lane];
+            if (__any_sync(EVERY_LANE, differs || after != offsets[run + 1])) wrong = BROKEN;
         }
         if (wrong) {
             if (lane == 0) atomicMin(status, LEFT * run + wrong);
             return;
         }
         if (!chained) {
-            if (lane == 0) offsets[run + 1] = behind;
+            if (lane == 0) offsets[run + 1] = after;
             if (!whole && active) states[(run + 1) * lanes + lane] = x;
         }
     }
@@ -174,9 +174,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) read_blocks(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 8) read_classed(
-    const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 lanes,
-    i32 log2_block, i32 log2_run, i64 together, i32 trellis, i32 chained, i32 log2_total,
-    const u8* slots, const u32* pairs, const u8* classes, u8* out, i64* status
+    const u8* data, i64 end, i64* offsets, i64 origin, u32* states, i64 n, i32 log2_block,
+    i32 log2_run, i32 chained, i32 log2_total, const u8* slots, const u32* pairs, const u8* classes,
+    i32 lanes, i64 together, i32 trellis, u8* out, i64* status
 ) {
     Classes model = {classes, slots, pairs, log2_total, trellis != 0};
     read_runs(

@@ -1,10 +1,16 @@
-"""The reader of rANS blocks: 32 states that take turns, and take up words of 16 bits.
+"""The reader of rANS blocks: 32 interleaved states that consume words of 16 bits.
 
-A state x holds the symbol to which the slot x mod 2^P belongs; without it, the state is
-f·(x >> P) + (x mod 2^P) − c, with f slots of the symbol of which c is the first. Where this is
-below 2^16, the next word comes below it. Sources: Duda, arXiv 1311.2540; Giesen, arXiv 1402.3392.
+A state x encodes the symbol to which the slot x mod 2^P belongs. Removing the symbol yields the
+state f·(x >> P) + (x mod 2^P) − c, where f is the number of slots of the symbol and c the first of
+them. If the result is below 2^16, the state is shifted up and takes the next word as its lower
+half. Sources: Duda, arXiv 1311.2540; Giesen, arXiv 1402.3392.
 
-With a trellis, each lane has a path through it too, on which the model of its next symbol depends.
+With a trellis, each lane also has a path through it, on which the model of its next symbol
+depends.
+
+On hosts with vectors, groups of 32 symbols are read by vector IR. The halves of a group wait for
+each other only to locate the next word; groups of several blocks that are read in turn do not wait
+for each other at all. The IR checks no index except by the conditions that end its loop.
 """
 
 from __future__ import annotations
@@ -12,13 +18,21 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.lane_order import RUN
-from gcodec.kernels.quantize.trellis import above_class, after
-from gcodec.kernels.rans.rans_read_vector import reading
+from gcodec.kernels.quantize.trellis import (
+    LOG2_QUANTISER,
+    OTHER,
+    PARITY,
+    PATH,
+    STEPS,
+    above_class,
+    after,
+)
 from gcodec.kernels.rans.rans_table import (
     COMPACT,
     LEAST_LOG2,
@@ -31,24 +45,36 @@ from gcodec.kernels.rans.rans_table import (
 from gcodec.kernels.rans.rans_vector import (
     AT,
     CLASSED_LANES,
-    KEPT,
+    CURSOR,
+    HALF,
     LANES,
     LAST_AT,
     LAST_PLACE,
+    ORDERS,
     PLACE,
+    instruction,
+    joined,
+    load_states,
+    members_of,
     no_groups,
-    orders,
+    packed,
+    shuffled,
+    spread,
+    store_states,
     vector_width,
+    word_orders,
 )
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.lanes import Emitter, block
+from gcodec.runtime.lanes import lanes as vector
 
 _ONE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(k) for k in (1, 4, 8, 16))
 _LOW, _LEAST = np.uint64(0xFFFF), np.uint64(LEAST_STATE)
-_TRUNCATED, _LOW_HEAD, _OTHER_END = -1, -2, -3  # what a reader may find
+_TRUNCATED, _LOW_HEAD, _OTHER_END = -1, -2, -3  # errors that a reader reports
 
 
 class Reader:
-    """Reads blocks, one after the other, or several of equal length in turn.
+    """Reads blocks one after the other, or several of equal length in turn.
 
     Parameters
     ----------
@@ -57,14 +83,14 @@ class Reader:
     end : int
         The byte where words end, at most data.size.
     ways : int
-        Blocks that are read in turn.
+        Number of blocks that are read in turn.
     lanes : int
-        States of a block that take turns.
+        Number of interleaved states of a block.
     trellis : bool
-        Whether the quantiser that is next is a part of the model; see `trellis`. There are then
-        classes.
+        Whether the current quantizer of a trellis is a part of the model; see `trellis`. The
+        tables must then have classes.
     width : int
-        Lanes of vectors, 0 for none; only used for LANES states. See `vector_width`.
+        Lanes of vectors, 0 for none; used only with LANES states. See `vector_width`.
     """
 
     def __init__(
@@ -80,54 +106,55 @@ class Reader:
         compact = tables.entries.size > 0
         if lanes != LANES or (trellis and not compact):
             width = 0
-        kind = tables.log2_total, tables.classed, compact
-        self._loop = _reader(*kind, ways, lanes, trellis, width)
+        self._loop = _reader(
+            tables.log2_total, tables.classed, compact, ways, lanes, trellis, width
+        )
         self._tables = tables.entries, tables.slots, tables.pairs, _expanding()
         self._data, self._end = data, end
         self._states = np.empty(ways * lanes, np.uint32)
         self._paths = np.zeros(ways * lanes, np.uint32)
-        self._kept = np.empty(ways * KEPT, np.int64)
+        self._cursors = np.empty(ways * CURSOR, np.int64)
 
     def __call__(
         self,
         places: np.ndarray,
         classes: np.ndarray,
         out: np.ndarray,
-        every: int,
+        run_size: int,
         row: int,
         ends: np.ndarray,
         states: np.ndarray,
         whole: bool = True,
     ) -> None:
-        """Read as many blocks as there are ways.
+        """Read one block for each way.
 
         Parameters
         ----------
         places : (ways,) int64 array
-            The byte where each begins, from 0 to `end`.
+            First byte of each block, from 0 to `end`.
         classes : (ways * n,) uint8 array, or of no elements
-            Those of the symbols, if there are classes.
+            Classes of the symbols, if the tables have classes.
         out : (ways * n,) uint8 array
-            The symbols, those of a block behind those of the one before it.
-        every, row : int
-            The i-th run of `every` symbols, a multiple of LANES, is told in row + i, those of a
-            block behind those of the one before it.
+            Receives the symbols, block after block.
+        run_size, row : int
+            The i-th run of `run_size` symbols, a multiple of LANES, is reported in row `row` + i;
+            the runs of a block follow those of the preceding block.
         ends : int64 array
-            The byte behind each run.
+            Receives the byte after each run.
         states : (rows, lanes) uint32 array
-            The states behind each run.
+            Receives the states after each run.
         whole : bool
-            False where a block goes on: its states are then any.
+            False if a block continues after these symbols; its states may then have any value.
 
         Raises
         ------
         FormatError
         """
         self._loop(
-            *(self._data, self._end, places, every, row, *self._tables, self._states),
-            *(self._paths, self._kept, classes, out, ends, states.reshape(-1)),
+            *(self._data, self._end, places, run_size, row, *self._tables, self._states),
+            *(self._paths, self._cursors, classes, out, ends, states.reshape(-1)),
         )
-        status = int(self._kept[AT])
+        status = int(self._cursors[AT])
         if status == _TRUNCATED:
             raise Truncated(f"the payload ends within a block of symbols, at byte {self._end}")
         if status == _LOW_HEAD:
@@ -136,23 +163,15 @@ class Reader:
             raise Corrupt("a block of symbols does not end in the states that it must")
 
 
-@inline
-def _stepped(x, slot, pair, shift, word):
-    """Take the symbol of a slot out of a state; return that, and 1 if it took up the word."""
-    x = (pair & _LOW) * (x >> shift) + slot - (pair >> _SIXTEEN)
-    need = np.uint64(x < _LEAST)
-    return x << (need << _FOUR) | word & (np.uint64(0) - need), need
-
-
 @functools.cache
 def _expanding() -> np.ndarray:
-    """Give the next words to the lanes of a set, in order."""
+    """Tabulate the shuffles that distribute consecutive words to the lanes of a set, in order."""
 
     def words_of(members: int) -> list[int]:
         before = (bin(members & ((1 << lane) - 1)).count("1") for lane in range(8))
         return [count if members >> lane & 1 else -1 for lane, count in enumerate(before)]
 
-    return orders(words_of)
+    return word_orders(words_of)
 
 
 def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, int]]:
@@ -167,24 +186,18 @@ def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, int]]:
 
 @factory(_models)
 def _reader(
-    log2_total: int,
-    classed: bool,
-    compact: bool,
-    ways: int,
-    lanes: int,
-    trellis: bool,
-    width: int,
+    log2_total: int, classed: bool, compact: bool, ways: int, lanes: int, trellis: bool, width: int
 ) -> Kernel:
     last_slot, shift = np.uint64((1 << log2_total) - 1), np.uint64(log2_total)
     above_symbol, head, group_nbytes = np.uint64(LOG2_ALPHABET), STATE_NBYTES * lanes, 2 * lanes
     variant = f"{log2_total} {classed} {compact} {ways} {lanes} {trellis} {width}"
     read_groups = no_groups
     if width:
-        read_groups = reading(log2_total, classed, trellis, compact, ways, width)
+        read_groups = _reading_groups(log2_total, classed, trellis, compact, ways, width)
 
     @subroutine(variant=variant)
     def read_head(data, at, states):
-        """Read the states of a block from byte `at` on; tell if they may be such."""
+        """Read the states of a block from byte `at` on; return whether all are valid."""
         for lane in range(lanes):
             x = np.uint32(0)
             for k in range(4):
@@ -194,26 +207,36 @@ def _reader(
                 return False
         return True
 
+    @inline
+    def read_symbol_of(lane, i, word_at, data, slots, pairs, states, paths, classes, out):
+        """Read symbol i of a lane; return 1 if its state consumed the word at a byte, else 0."""
+        x = np.uint64(states[lane])
+        model = np.uint64(classes[i]) if classed else np.uint64(0)
+        if trellis:
+            model |= np.uint64(above_class(paths[lane]))
+        slot = x & last_slot
+        symbol = slots[slot | model << shift]
+        if trellis:
+            paths[lane] = after(paths[lane], np.uint32(symbol))
+        out[i] = symbol
+        pair = np.uint64(pairs[np.uint64(symbol) | model << above_symbol])
+        word = np.uint64(data[word_at]) | np.uint64(data[word_at + _ONE]) << _EIGHT
+        x = (pair & _LOW) * (x >> shift) + slot - (pair >> _SIXTEEN)
+        need = np.uint64(x < _LEAST)
+        states[lane] = np.uint32(x << (need << _FOUR) | word & (np.uint64(0) - need))
+        return need
+
     @subroutine(variant=variant)
     def read_whole(data, end, at, slots, pairs, states, paths, classes, out):
-        """Read groups of a symbol for each lane; return how many, and the next byte."""
+        """Read groups of a symbol for each lane; return their symbols, and the next byte."""
         place, i = np.uint64(at), 0
-        # No word is missing.
+        # No word of these groups passes the end.
         while i + lanes <= out.size and np.int64(place) + group_nbytes <= end:
             for lane in range(lanes):
-                x = np.uint64(states[lane])
-                model = np.uint64(classes[i + lane]) if classed else np.uint64(0)
-                if trellis:
-                    model |= np.uint64(above_class(paths[lane]))
-                symbol = slots[x & last_slot | model << shift]
-                if trellis:
-                    paths[lane] = after(paths[lane], np.uint32(symbol))
-                out[i + lane] = symbol
-                pair = np.uint64(pairs[np.uint64(symbol) | model << above_symbol])
-                word = np.uint64(data[place]) | np.uint64(data[place + _ONE]) << _EIGHT
-                x, need = _stepped(x, x & last_slot, pair, shift, word)
+                need = read_symbol_of(
+                    lane, i + lane, place, data, slots, pairs, states, paths, classes, out
+                )
                 place += need << _ONE
-                states[lane] = np.uint32(x)
             i += lanes
         return i, np.int64(place)
 
@@ -222,22 +245,13 @@ def _reader(
         """Read symbols, the first of lane 0; return the next byte, or -1 if a word is missing."""
         place, stop, last = np.uint64(at), np.uint64(end), np.uint64(end - 2)
         for i in range(out.size):
-            x = np.uint64(states[i % lanes])
-            model = np.uint64(classes[i]) if classed else np.uint64(0)
-            if trellis:
-                model |= np.uint64(above_class(paths[i % lanes]))
-            symbol = slots[x & last_slot | model << shift]
-            if trellis:
-                paths[i % lanes] = after(paths[i % lanes], np.uint32(symbol))
-            out[i] = symbol
-            pair = np.uint64(pairs[np.uint64(symbol) | model << above_symbol])
-            here = min(place, last)
-            word = np.uint64(data[here]) | np.uint64(data[here + _ONE]) << _EIGHT
-            x, need = _stepped(x, x & last_slot, pair, shift, word)
+            word_at = min(place, last)
+            need = read_symbol_of(
+                i % lanes, i, word_at, data, slots, pairs, states, paths, classes, out
+            )
             place += need << _ONE
             if place > stop:
                 return -1
-            states[i % lanes] = np.uint32(x)
         return np.int64(place)
 
     @kernel(
@@ -250,7 +264,7 @@ def _reader(
         data,
         end,
         starts,
-        every,
+        run_size,
         row,
         entries,
         slots,
@@ -258,59 +272,222 @@ def _reader(
         order,
         states,
         paths,
-        kept,
+        cursors,
         classes,
         out,
         ends,
-        behind,
+        snapshots,
     ):
         # 0 <= starts[way] <= end <= data.size. Each of `ways` has out.size / ways symbols, `lanes`
-        # states, KEPT of `kept`, and for each of its runs an end and `lanes` states behind, from
-        # `row` on. A slot is below slots.size, which is entries.size if that is not 0; there are
-        # out.size classes, each with its part of the tables, or there is but one model. With a
-        # trellis there are CLASSES of them for each quantiser, and of RUN and `every` one is a
-        # multiple of the other.
+        # states, CURSOR of `cursors`, and for each of its runs an end and `lanes` snapshots, from
+        # `row` on. A slot is below slots.size, which is entries.size if that is not 0. Either
+        # there are out.size classes, each with its part of the tables, or there is one model. With
+        # a trellis there are CLASSES of them for each quantizer, and of RUN and `run_size` one is
+        # a multiple of the other.
         n = out.size // ways
-        count = (n + every - 1) // every
-        length = min(every, RUN) if trellis else every
+        count = (n + run_size - 1) // run_size
+        length = min(run_size, RUN) if trellis else run_size
         table = entries if compact else pairs
         for way in range(ways):
             at = starts[way]
             if at + head > end:
-                kept[AT] = _TRUNCATED
+                cursors[AT] = _TRUNCATED
                 return
             if not read_head(data, at, states[way * lanes : (way + 1) * lanes]):
-                kept[AT] = _LOW_HEAD
+                cursors[AT] = _LOW_HEAD
                 return
-            kept[KEPT * way + AT], kept[KEPT * way + LAST_AT] = at + head, end - group_nbytes
+            cursors[CURSOR * way + AT] = at + head
+            cursors[CURSOR * way + LAST_AT] = end - group_nbytes
         for start in range(0, n, length):
             stop = min(start + length, n)
             for way in range(ways):
-                kept[KEPT * way + PLACE] = way * n + start
-                kept[KEPT * way + LAST_PLACE] = way * n + stop - lanes
+                cursors[CURSOR * way + PLACE] = way * n + start
+                cursors[CURSOR * way + LAST_PLACE] = way * n + stop - lanes
             if trellis and start % RUN == 0:
                 for k in range(ways * lanes):
                     paths[k] = 0
             if width:
-                read_groups(data, table, slots, order, states, paths, kept, classes, 0, out)
+                read_groups(data, table, slots, order, states, paths, cursors, classes, 0, out)
             for way in range(ways):
-                here = states[way * lanes : (way + 1) * lanes]
+                own = states[way * lanes : (way + 1) * lanes]
                 along = paths[way * lanes : (way + 1) * lanes]
-                at, place = kept[KEPT * way + AT], kept[KEPT * way + PLACE]
-                rest, models = out[place : way * n + stop], classes[place : way * n + stop]
-                whole, at = read_whole(data, end, at, slots, pairs, here, along, models, rest)
-                rest, models = rest[whole:], models[whole:]
-                at = read_singles(data, end, at, slots, pairs, here, along, models, rest)
+                at, place = cursors[CURSOR * way + AT], cursors[CURSOR * way + PLACE]
+                tail, models = out[place : way * n + stop], classes[place : way * n + stop]
+                whole, at = read_whole(data, end, at, slots, pairs, own, along, models, tail)
+                tail, models = tail[whole:], models[whole:]
+                at = read_singles(data, end, at, slots, pairs, own, along, models, tail)
                 if at < 0:
-                    kept[AT] = _TRUNCATED
+                    cursors[AT] = _TRUNCATED
                     return
-                run = row + way * count + start // every
-                kept[KEPT * way + AT] = ends[run] = at
+                run = row + way * count + start // run_size
+                cursors[CURSOR * way + AT] = ends[run] = at
                 for lane in range(lanes):
-                    behind[run * lanes + lane] = here[lane]
+                    snapshots[run * lanes + lane] = own[lane]
         for k in range(ways * lanes):
             if states[k] != LEAST_STATE:
-                kept[AT] = _OTHER_END
+                cursors[AT] = _OTHER_END
                 return
 
     return read_blocks
+
+
+def _reading_groups(
+    log2_total: int, classed: bool, trellis: bool, compact: bool, ways: int, width: int
+) -> Any:
+    """Make the block that reads groups of several rANS blocks in turn.
+
+    `cursors` holds four int64 for each rANS block: AT, the byte of its next word, from 0 on;
+    PLACE, its next symbol; and the last value of both with which a group is read. The caller
+    ensures LAST_AT + 64 <= data.size and LAST_PLACE + LANES <= out.size. All blocks advance until
+    one of them passes its last byte or place.
+
+    Parameters
+    ----------
+    log2_total : int
+    classed : bool
+        Whether each symbol has a class, with its own part of the tables.
+    trellis : bool
+        Whether the current quantizer chooses a part of the tables too; only if compact.
+    compact : bool
+        Whether `table` is `ReadTables.entries`; otherwise it is `ReadTables.pairs`.
+    ways, width : int
+    """
+    arrays = "data", "table", "slots", "expand", "states", "paths", "cursors", "classes", "out"
+
+    @block(*arrays[:-1], "zero", arrays[-1])
+    def read_groups(e: Emitter) -> None:
+        from llvmlite import ir
+
+        builder, word = e.builder, ir.IntType(64)
+        data, table, slots, expand, states, paths, cursors, classes, out = (
+            e.address(name, "zero") for name in arrays
+        )
+        before, last = [], []
+        for way in range(ways):
+            at, place, *limits = (
+                builder.load(e.element(cursors, CURSOR * way + k)) for k in range(CURSOR)
+            )
+            before += [at, place, *load_states(e, e.element(states, LANES * way), width)]
+            before += load_states(e, e.element(paths, LANES * way), width) if trellis else []
+            last.append(limits)
+        size, count = len(before) // ways, HALF // width  # vectors of a half group
+
+        def going(current: list[Any]) -> Any:
+            inside = ir.IntType(1)(1)
+            for way, limits in enumerate(last):
+                for value, limit in zip(current[size * way :], limits, strict=False):
+                    inside = builder.and_(inside, builder.icmp_signed("<=", value, limit))
+            return inside
+
+        def compact_entries(slot: Any, path: Any, order: list[int], models: Any) -> Any:
+            """Emit `ReadTables.entries` for the lanes of a vector."""
+            if classed:
+                half = e.load(models, vector(8, HALF), 1)
+                selected = builder.shuffle_vector(half, half, vector(32, width)(order))
+                model = builder.zext(selected, slot.type)
+                slot = builder.or_(slot, builder.shl(model, spread(slot, log2_total)))
+            if trellis:
+                other = builder.and_(path, spread(slot, OTHER))
+                above = spread(slot, log2_total + LOG2_QUANTISER)
+                slot = builder.or_(slot, builder.shl(other, above))
+            return e.gathered(table, e.indices(slot), slot.type)
+
+        def pairs_of(slot: Any, order: list[int], models: Any, target: Any) -> Any:
+            """Emit the symbols of the lanes of a vector, and return their `ReadTables.pairs`."""
+            indices = []
+            for index, lane in zip(e.indices(slot), order, strict=True):
+                model = word(0)
+                if classed:
+                    model = builder.zext(builder.load(e.element(models, lane)), word)
+                    index = builder.or_(index, builder.shl(model, word(log2_total)))
+                symbol = builder.load(builder.gep(slots, [index]))
+                builder.store(symbol, e.element(target, lane))
+                above = builder.shl(model, word(LOG2_ALPHABET))
+                indices.append(builder.or_(builder.zext(symbol, word), above))
+            return e.gathered(table, indices, slot.type)
+
+        def take(current: list[Any], along: list[Any], models: Any, target: Any) -> None:
+            """Emit the decoding of 16 symbols to 16 bytes; replace the states and paths."""
+            symbols = []
+            for k, (x, order) in enumerate(zip(current, ORDERS[width], strict=True)):
+                splat = functools.partial(spread, x)
+                slot = builder.and_(x, splat((1 << log2_total) - 1))  # so inside of the table
+                if compact:
+                    path = along[k] if trellis else None
+                    entry = compact_entries(slot, path, order, models)
+                    symbols.append(builder.and_(entry, splat(0xFF)))
+                    frequency = builder.lshr(entry, splat(20))
+                    offset = builder.and_(builder.lshr(entry, splat(8)), splat(0xFFF))
+                    if trellis:  # see `trellis.after`
+                        parity = builder.and_(builder.add(symbols[k], splat(2)), splat(PARITY))
+                        steps = builder.lshr(splat(STEPS), builder.add(path, parity))
+                        along[k] = builder.and_(steps, splat(PATH))
+                else:
+                    pair = pairs_of(slot, order, models, target)
+                    frequency = builder.and_(pair, splat(0xFFFF))
+                    offset = builder.sub(slot, builder.lshr(pair, splat(16)))
+                times = builder.lshr(x, splat(log2_total))
+                current[k] = builder.add(builder.mul(frequency, times), offset)
+            if compact:
+                e.store(builder.trunc(packed(e, symbols), vector(8, HALF)), target, 1)
+
+        def group(current: list[Any]) -> list[Any]:
+            then = list(current)
+            for half in range(2):
+                for way in range(0, size * ways, size):
+                    first = way + 2 + count * half
+                    own = slice(first, first + count)
+                    along = slice(first + 2 * count, first + 3 * count)
+                    place = builder.add(current[way + 1], word(HALF * half))
+                    models = builder.gep(classes, [place])
+                    states, paths = then[own], then[along] if trellis else []
+                    take(states, paths, models, builder.gep(out, [place]))
+                    then[way], then[own] = _refill(e, states, data, then[way], expand)
+                    if trellis:
+                        then[along] = paths
+            for way in range(0, size * ways, size):
+                then[way + 1] = builder.add(current[way + 1], word(LANES))
+            return then
+
+        final = e.loop(before, going, group)
+        for way in range(ways):
+            at, place, *x = final[size * way : size * way + size]
+            builder.store(at, e.element(cursors, CURSOR * way + AT))
+            builder.store(place, e.element(cursors, CURSOR * way + PLACE))
+            store_states(e, x[: 2 * count], e.element(states, LANES * way), width)
+            if trellis:
+                store_states(e, x[2 * count :], e.element(paths, LANES * way), width)
+
+    return read_groups
+
+
+def _refill(
+    e: Emitter, states: list[Any], data: Any, at: Any, expand: Any
+) -> tuple[Any, list[Any]]:
+    """Emit that lanes below 2^16 take the words from byte `at` on; return the byte after them."""
+    from llvmlite import ir
+
+    builder, halves = e.builder, vector(16, HALF)
+    needs = [builder.icmp_unsigned("<", x, spread(x, 1 << 16)) for x in states]
+    moved = [builder.shl(x, spread(x, 16)) for x in states]
+    if len(states) == 1:
+        words, need = e.load(builder.gep(data, [at]), halves, 1), needs[0]
+        zeros = halves([0] * HALF)
+        words = instruction(e, "avx512.mask.expand.v16i16", halves, words, zeros, need)
+        full = builder.or_(moved[0], builder.zext(words, states[0].type))
+        count = builder.ctpop(builder.zext(builder.bitcast(need, ir.IntType(HALF)), at.type))
+        after = builder.add(at, builder.shl(count, at.type(1)))
+        return after, [builder.select(need, full, states[0])]
+    *members, twice = members_of(e, needs)
+    middle = builder.add(at, builder.shl(builder.ctpop(members[0]), at.type(1)))
+    eight = vector(8, HALF)
+    words = joined(e, *(e.load(builder.gep(data, [byte]), eight, 1) for byte in (at, middle)))
+    words = builder.bitcast(shuffled(e, words, expand, members), halves)
+    then = []
+    for k, first in enumerate((0, 4)):
+        # Four words of each eight, with zeros above them.
+        order = [i for at in (first, first + 8) for k in range(at, at + 4) for i in (k, HALF)]
+        wide = builder.shuffle_vector(words, words.type([0] * HALF), vector(32, HALF)(order))
+        kept = builder.select(needs[k], moved[k], states[k])
+        then.append(builder.or_(kept, builder.bitcast(wide, vector(32, 8))))
+    return builder.add(at, builder.ctpop(twice)), then

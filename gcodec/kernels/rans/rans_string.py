@@ -1,13 +1,14 @@
 """rANS strings: blocks of 2^18 symbols, each its states and then its words, in parallel.
 
-All is little-endian. A block of m symbols is its 32 states, where a reader starts, of 4 bytes
-each, then the words that it takes up; the last may have fewer symbols. Short strings may have
-fewer states. A reader ends each block with all states 2^16. Where a run of symbols begins, tables
-tell a bit, and within a block the states.
+All numbers are little-endian. A block stores the 32 states with which a reader starts, 4 bytes
+each, then the words that the reader consumes. The last block may have fewer symbols, and short
+strings may have fewer states. A reader ends each block with all states equal to 2^16. A seek table
+stores the bit where each run of symbols begins and, within a block, the states there.
 
-Symbols may have classes, each with a model of its own: who writes a symbol puts its class above
-it, and who reads one tells its class first. With a trellis (see `trellis`), the quantiser that is
-next is a part of the model too: who writes puts it above the class, and who reads finds it.
+Symbols may have classes, each with a model of its own: the caller of the writer puts the class
+above the symbol, and the caller of the reader supplies the classes. With a trellis (see
+`trellis`), the current quantizer is a part of the model too: the caller of the writer puts it
+above the class, and the reader derives it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from gcodec.kernels.rans.rans_table import STATE_NBYTES, ReadTables, WriteTables
 from gcodec.kernels.rans.rans_vector import LANES, vector_width
 from gcodec.kernels.rans.rans_write import Writer
 from gcodec.runtime import pool
-from gcodec.runtime.device import dispatched
+from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, release
 
-_SPARE = 1.01  # room that is kept for a string to turn out longer than it began
+_SPARE = 1.01  # factor by which the estimated size of a string is raised
 
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
 
@@ -49,34 +50,38 @@ def write(
     Parameters
     ----------
     tables : WriteTables
-        Every symbol must have a frequency.
+        Each symbol must have a frequency.
     symbols : callable or array
         The symbols as an (n,) uint8 array, or uint16 with classes, released if it is a
-        `Drainable`; or what returns those of a range, where it may use an array of as many for it,
-        and is called on the threads of the pool.
+        `Drainable`. Or a callable that returns the symbols of a range: it may fill the array that
+        it gets for them, and is called on the threads of the pool.
     n : int
+        Number of symbols.
     lead : uint8 array
-        Bytes that go before the string.
+        Bytes that precede the string.
     log2_run : int
-        Of the symbols of a run, from 5 to 18.
+        Log2 of the symbols of an indexed run, from 5 to 18.
     lanes : int
-        States of a block.
+        Number of interleaved states of a block.
     before_join : callable, optional
-        Gets `nbits` when all symbols have been read; see `bit_string.written`. On the host only.
+        Called with `nbits` when all symbols have been read; see `bit_string.written`. Ignored on
+        a device.
 
     Returns
     -------
     data : uint8 array
+        Lead and string.
     nbits : int
-        Of lead and string.
+        Bits of `data`.
     runs : Runs
+        Index of the string.
     """
     get = parts_of(symbols)
     runs, dtype = Runs.empty(log2_run, n, lanes), np.uint16 if tables.classed else np.uint8
-    if 0 < n <= BLOCK:  # so that nothing has to grow
+    if 0 < n <= BLOCK:  # one block, whose bytes need no string that grows
         write_block = Writer(tables, n, lanes, vector_width())
-        told = 1 << log2_run, 0, runs.offsets, runs.states
-        block = write_block(get(0, n, np.empty(n, dtype)), *told)
+        room = np.empty(n, dtype)
+        block = write_block(get(0, n, room), 1 << log2_run, 0, runs.offsets, runs.states)
         runs.settle(runs.offsets[:-1].copy(), np.array([0, block.size]))
         nbits = 8 * (lead.size + block.size)
         if before_join is not None:
@@ -91,10 +96,10 @@ def write(
         for at in range(start, stop, BLOCK):
             end = min(at + BLOCK, stop)
             part = get(at, end, room[: end - at])
-            told = at >> log2_run, runs.offsets, runs.states
-            block = write_block(part, 1 << log2_run, *told)
+            row = at >> log2_run
+            block = write_block(part, 1 << log2_run, row, runs.offsets, runs.states)
             release(symbols, at, end)
-            # If it goes on like this, the rest will find room too.
+            # Room for all further blocks too, if they are about as long as this one.
             needed = int(_SPARE * block.size * max((stop - at) / BLOCK, 1))
             if string is None:
                 string = BitString(lead.size if start == 0 else 0, needed)
@@ -113,17 +118,17 @@ def write(
 
 
 def heads_nbits(n: int, lanes: int = LANES) -> int:
-    """Return the bits of the states of all blocks of n symbols."""
+    """Return the number of bits of the states that begin all blocks of n symbols."""
     return 8 * STATE_NBYTES * lanes * -(-n >> LOG2_BLOCK)
 
 
 def most_nbits(n: int) -> int:
-    """Return the most bits that the string of n symbols has."""
+    """Return an upper bound for the number of bits of the string of n symbols."""
     return heads_nbits(n) + 16 * n
 
 
 def refuse_short(n: int, nbits: int, lanes: int = LANES) -> None:
-    """Raise `Truncated` if so many bits cannot hold n symbols."""
+    """Raise `Truncated` if `nbits` bits cannot hold n symbols."""
     least = heads_nbits(n, lanes)
     if least > nbits:
         raise Truncated(f"the payload has {nbits} bits for {n} symbols, which take {least}")
@@ -152,25 +157,27 @@ def read(
     first, end : int
         Bits where the string begins, a multiple of 8, and where it ends.
     n : int
+        Number of symbols.
     take : callable
-        Gets the first of a range of symbols, and these as a uint8 array that later ones overwrite;
-        called on the threads of the pool, for all ranges in any order.
+        Receives the first index of a range, and its symbols as a uint8 array that is overwritten
+        later. Called on the threads of the pool, for all ranges in any order.
     runs : Runs, optional
-        Blocks are then read side by side, and all runs must begin where and as they say.
+        Index of the string. Blocks are then read in parallel, and the reader verifies the index.
     bits_follow : bool
         Whether the string may end before `end`.
     classes_of : callable, optional
-        Returns the classes of a range as a uint8 array, where it may use an array of as many for
-        it; given if there are models of several, called on the threads of the pool.
+        Returns the classes of a range as a uint8 array; it may fill the array that it gets for
+        them. Required if the tables have classes; called on the threads of the pool.
     lanes : int
-        States of a block.
+        Number of interleaved states of a block.
     trellis : bool
-        Whether the quantiser that is next is a part of the model; there are then classes.
+        Whether the current quantizer of a trellis is a part of the model. The tables must then
+        have classes.
 
     Returns
     -------
     int
-        The bit where it ends.
+        The bit after the string.
 
     Raises
     ------
@@ -179,15 +186,14 @@ def read(
     refuse_short(n, end - first, lanes)
     string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
     if runs is None:
-        found = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
+        after = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
     else:
-        found = string.read_side_by_side(runs, 0, n)
-    if found < end and not bits_follow:
-        raise Corrupt(f"the payload has {end - found} bits behind its last word")
-    return found
+        after = string.read_in_parallel(runs, 0, n)
+    if not bits_follow:
+        refuse_more(after, end)
+    return after
 
 
-@dispatched("gcodec.kernels.rans.rans_string_cuda", by="data")
 def read_range(
     tables: ReadTables,
     data: np.ndarray,
@@ -202,19 +208,23 @@ def read_range(
     lanes: int = LANES,
     trellis: bool = False,
 ) -> None:
-    """Read symbols start to stop - 1 of a string of n, and some before and behind; see `read`.
+    """Read whole runs that contain symbols `start` to `stop` - 1 of a string of n; see `read`.
 
-    With `runs`, those are read that have them, and the one before, and must end as the next
-    begins; else all blocks up to the last that has some. `take` gets runs that are whole.
+    With `runs`, the preceding run is read too, and each run must end as the next one begins;
+    without, all blocks up to symbol `stop` are read. `take` receives all symbols that are read. A
+    device reads the whole string.
     """
+    if device_of(data) is not None:
+        read(tables, data, first, end, n, take, runs, False, classes_of, lanes, trellis)
+        return
     if runs is None:
-        # Blocks up to any are a string too.
+        # The first blocks of a string are a string too.
         upto = min(-(-stop >> LOG2_BLOCK) << LOG2_BLOCK, n)
         read(tables, data, first, end, upto, take, None, upto < n, classes_of, lanes, trellis)
         return
     refuse_short(n, end - first, lanes)
     string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
-    string.read_side_by_side(runs, start, stop)
+    string.read_in_parallel(runs, start, stop)
 
 
 @dispatched("gcodec.kernels.rans.rans_string_cuda", by="data")
@@ -229,18 +239,22 @@ def index(
     lanes: int = LANES,
     trellis: bool = False,
 ) -> Runs:
-    """Find where the runs of a string begin, by reading it; see `read`."""
+    """Index the runs of a string by reading it; see `read`."""
     refuse_short(n, end - first, lanes)
     runs = Runs.empty(log2_run, n, lanes)
     string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
-    found = string.read_in_order(runs)
-    if found < end:
-        raise Corrupt(f"the payload has {end - found} bits behind its last word")
+    refuse_more(string.read_in_order(runs), end)
     return runs
 
 
+def refuse_more(after: int, end: int) -> None:
+    """Raise `Corrupt` if a payload continues, up to bit `end`, after the bit of its last word."""
+    if after < end:
+        raise Corrupt(f"the payload has {end - after} bits behind its last word")
+
+
 class _String(NamedTuple):
-    """Reads the blocks of a string; see `read`."""
+    """Reader of the blocks of a string; see `read`."""
 
     tables: ReadTables
     data: np.ndarray
@@ -253,16 +267,16 @@ class _String(NamedTuple):
     trellis: bool
 
     def read_in_order(self, runs: Runs) -> int:
-        """Read all blocks, each where the one before it ends; tell runs; return the next bit."""
+        """Read all blocks one after the other, and index them; return the bit after the string."""
         read_block, room = self._reader(1), np.empty(min(BLOCK, self.n), np.uint8)
         models = np.empty_like(room)
         place = np.array([self.first // 8])
         count, per_block = runs.states.shape[0], 1 << LOG2_BLOCK - runs.log2_run
-        ends, behind = np.empty(count, np.int64), runs.states
+        ends = np.empty(count, np.int64)
         for at in range(0, self.n, BLOCK):
             symbols = room[: min(BLOCK, self.n - at)]
             row, classes = at >> runs.log2_run, self._classes(at, at + symbols.size, models)
-            read_block(place, classes, symbols, 1 << runs.log2_run, row, ends, behind)
+            read_block(place, classes, symbols, 1 << runs.log2_run, row, ends, runs.states)
             self.take(at, symbols)
             place[0] = ends[min(row + per_block, count) - 1]
         runs.offsets[1:] = 8 * ends - self.first
@@ -270,25 +284,24 @@ class _String(NamedTuple):
         runs.states[::per_block] = 0
         return 8 * int(place[0])
 
-    def read_side_by_side(self, runs: Runs, start: int, stop: int) -> int:
-        """Read what covers a range where runs tell that it begins; return the bit behind all."""
+    def read_in_parallel(self, runs: Runs, start: int, stop: int) -> int:
+        """Read the runs that cover a range in parallel; return the bit after the string."""
         runs.check(self.n, self.end - self.first, self.lanes)
-        every, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
+        run_size, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
         start, stop = runs.covering(start, stop, self.n)
         origin = start >> LOG2_BLOCK << LOG2_BLOCK
 
         def task(at: int, end: int) -> None:
             at, end = max(origin + at, start), min(origin + end, stop)
-            # The tables of many models leave no room for two blocks in the caches.
+            # The tables of several models leave no room for two blocks in the caches.
             ways = 1 if self.tables.classed else 2
             read_one, read_two = self._reader(1), self._reader(ways)
             room = np.empty(min(2 * BLOCK, end - at), np.uint8)
             models = np.empty_like(room)
-            found = Runs.empty(runs.log2_run, room.size, self.lanes)
+            read_runs = Runs.empty(runs.log2_run, room.size, self.lanes)
             while at < end:
-                # Two full blocks, if another one follows: no word is then near the end of data.
-                two = at % BLOCK == 0 and at + 2 * BLOCK <= end and at + 2 * BLOCK < self.n
-                two &= ways == 2
+                # Two whole blocks, if another one follows: no word is then near the end of data.
+                two = ways == 2 and at % BLOCK == 0 and at + 2 * BLOCK <= min(end, self.n - 1)
                 upto = min((at >> LOG2_BLOCK) + (2 if two else 1) << LOG2_BLOCK, end)
                 rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
                 places, moved = (self.first + runs.offsets[rows][::per_block]) >> 3, 0
@@ -298,10 +311,13 @@ class _String(NamedTuple):
                     read_blocks, places, moved = self._resumed(runs, rows)
                 whole = upto % BLOCK == 0 or upto == self.n
                 try:
-                    read_blocks(places, classes, symbols, every, 0, *found[1:], whole)
+                    read_blocks(
+                        *(places, classes, symbols, run_size, 0),
+                        *(read_runs.offsets, read_runs.states, whole),
+                    )
                 except Truncated as error:
                     raise Corrupt(f"the seek table or the payload is wrong: {error}") from None
-                if not runs.same(rows, found, self.first - 8 * moved):
+                if not runs.same(rows, read_runs, self.first - 8 * moved):
                     raise Corrupt("the seek table or the payload is wrong: a run begins elsewhere")
                 for k in range(0, symbols.size, BLOCK):
                     self.take(at + k, symbols[k : k + BLOCK])
@@ -311,13 +327,14 @@ class _String(NamedTuple):
         return self.first + int(runs.offsets[-1])
 
     def _resumed(self, runs: Runs, rows: slice) -> tuple[Reader, np.ndarray, int]:
-        """Make of runs from within a block one of its own: states, which its words follow.
+        """Copy runs from within a block to a block of its own: their states, then their words.
 
-        Return its reader, where it begins, and how many bytes lie ahead of it in `data`.
+        Return the reader of the copy, where its block begins, and how many bytes further on the
+        block would begin in `self.data`.
         """
         at, stop = ((self.first + runs.offsets[[rows.start, rows.stop]]) >> 3).tolist()
         head = runs.states[rows.start].astype("<u4").view(np.uint8)
-        # As many more as whole groups of symbols may take up.
+        # With the further words that the last group of symbols may consume.
         end = min(self.end // 8, self.data.size, stop + 2 * self.lanes)
         data = np.concatenate((head, self.data[at:end]))
         reader = Reader(self.tables, data, data.size, 1, self.lanes, self.trellis, vector_width())
@@ -334,4 +351,4 @@ class _String(NamedTuple):
 
 
 def _ignore(at: int, symbols: np.ndarray) -> None:
-    """Take symbols of which only the ends of their runs are wanted."""
+    """Discard the symbols of a string that is only indexed."""

@@ -1,7 +1,7 @@
-"""Tables of rANS models: what loops look up for each symbol, or for each slot of the total.
+"""Tables of rANS models, indexed by symbol or by slot.
 
-There is one model for all symbols, or one for each class of them; tables of several models lie
-behind each other, so that the class is the upper part of an index.
+There is one model for all symbols, or one for each class of symbols. The tables of several models
+follow each other, so that the class is the upper part of an index.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import aligned_empty
 
-LEAST_LOG2, MOST_LOG2 = 12, 15  # of the sum of all frequencies
+LEAST_LOG2, MOST_LOG2 = 12, 15  # log2 of the sum of all frequencies
 LEAST_STATE = 1 << 16
-STATE_NBYTES = 4  # of each of the states before the words of a block
+STATE_NBYTES = 4  # bytes of each state before the words of a block
 LOG2_ALPHABET = 8
 
-COMPACT = 1 << 12  # what fits a field of an entry of 32 bits beside the symbol
+COMPACT = 1 << 12  # limit of a field of `ReadTables.entries`
 
 
 class WriteTables(NamedTuple):
-    """What an encoder looks up by symbol, with its class above it.
+    """Tables of an encoder, indexed by the symbol with its class above it.
 
     Attributes
     ----------
     log2_total : int
     classed : bool
-        Whether symbols have classes: they are then of 16 bits, the class above the symbol.
+        Whether symbols have classes; they are then uint16, the class above the symbol.
     entries : (256 * classes,) uint64 array
-        In the upper half `pairs`; in the lower the bits of a float32, which times half a state
-        gives the quotient of the state by the frequency, or one less.
+        `pairs` in the upper half. The lower half holds the bits of a float32 whose product with
+        half a state is the quotient of the state by the frequency, or one less.
     reciprocals : (256 * classes,) uint64 array
-        2^(32 + log2_total) divided by the frequency, rounded up: times a state, and shifted back,
-        the exact quotient.
+        2^(32 + log2_total) divided by the frequency, rounded up. The product with a state,
+        shifted back, is the exact quotient.
     pairs : (256 * classes,) uint32 array
-        The frequency in the lower 16 bits, the first of the symbol's slots above.
+        The frequency in the lower 16 bits, the symbol's first slot above.
     """
 
     log2_total: int
@@ -49,7 +49,7 @@ class WriteTables(NamedTuple):
 
 
 class ReadTables(NamedTuple):
-    """What a decoder looks up, each table by classes.
+    """Tables of a decoder, each with a part for each class.
 
     Attributes
     ----------
@@ -58,10 +58,11 @@ class ReadTables(NamedTuple):
     slots : (2**log2_total * classes,) uint8 array
         The symbol of each slot.
     pairs : (256 * classes,) uint32 array
-        As those of `WriteTables`.
+        See `WriteTables`.
     entries : (2**log2_total * classes,) uint32 array, or of no elements
-        The symbol of each slot in 8 bits, its place among the symbol's slots in 12, the frequency
-        in 12; none where these do not suffice, or the table would not stay in the first cache.
+        The symbol of each slot in 8 bits, the slot's place among the symbol's slots in 12, the
+        frequency in 12. Empty if these fields are too narrow, or if the table would not stay in
+        the first-level cache.
     """
 
     log2_total: int
@@ -72,14 +73,14 @@ class ReadTables(NamedTuple):
 
 
 def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
-    """Raise `ParameterError` unless these are frequencies of a model; the loops rely on it.
+    """Raise `ParameterError` unless the kernels can use these frequencies.
 
     Parameters
     ----------
     frequencies : (256,) or (classes, 256) int64 array
-        Of each byte: from 0 to 2^15 − 1, the sum of each model 2^log2_total.
+        Frequency of each byte, from 0 to 2^15 − 1; those of each model add up to 2^log2_total.
     log2_total : int
-        From 12 to 15.
+        Log2 of the sum, from 12 to 15.
     """
     if not LEAST_LOG2 <= log2_total <= MOST_LOG2:
         raise ParameterError.of("log2_total", log2_total, f"from {LEAST_LOG2} to {MOST_LOG2}")
@@ -92,24 +93,24 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
 
 @dispatched("gcodec.kernels.rans.rans_table_cuda")
 def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
-    """Make the tables of an encoder; see `check_frequencies`. On a device, of one model."""
+    """Return the tables of an encoder; see `check_frequencies`. A device takes one model only."""
     check_frequencies(frequencies, log2_total)
     pairs, entries = _pairs(frequencies), aligned_empty(frequencies.size, np.uint64)
-    some = np.maximum(frequencies, 1).reshape(-1).astype(np.uint64)
+    divisors = np.maximum(frequencies, 1).reshape(-1).astype(np.uint64)
     entries[:] = pairs.astype(np.uint64) << np.uint64(32)
-    entries |= halved_reciprocals(some).view(np.uint32)
-    reciprocals = (np.uint64((1 << (32 + log2_total)) - 1) + some) // some
+    entries |= halved_reciprocals(divisors).view(np.uint32)
+    reciprocals = (np.uint64((1 << (32 + log2_total)) - 1) + divisors) // divisors
     return WriteTables(log2_total, frequencies.ndim > 1, entries, reciprocals, pairs)
 
 
 def halved_reciprocals(frequencies: np.ndarray) -> np.ndarray:
-    """Return the float32 factors of frequencies from 1 on; see `WriteTables.entries`.
+    """Return the float32 factors for frequencies of at least 1; see `WriteTables.entries`.
 
-    A state x is below f·2^20 when it is divided, so that q = floor(x / f) < 2^20. What is
-    multiplied is y = floor(x / 2), rounded to float32, and the product is rounded: two relative
-    errors of up to 2^-24. The factor is 2/f less between 2^-23 and 2^-22 of it. So the product is
-    never above x/f; and for f > 1 it is at least (x - 1)/f less 2^-21.4 of it, which is above
-    q - 1/2 - 2^-1.4 > q - 1. For f = 1 the factor is 2, and the product x or x - 1.
+    A state x is below f·2^20 when the encoder divides it, so that q = floor(x / f) < 2^20. The
+    encoder multiplies y = floor(x / 2), rounded to float32, and rounds the product: two relative
+    errors of up to 2^-24. The factor is 2/f, reduced by a relative 2^-23 to 2^-22. So the product
+    never exceeds x/f; and for f > 1 it is at least (x - 1)/f, reduced by a relative 2^-21.4, which
+    exceeds q - 1/2 - 2^-1.4 > q - 1. For f = 1 the factor is 2, and the product x or x - 1.
     """
     exact = 2.0 / frequencies.astype(np.float64)
     below: np.ndarray = (exact * (1 - 1.5 * 2.0**-23)).astype(np.float32)
@@ -117,13 +118,13 @@ def halved_reciprocals(frequencies: np.ndarray) -> np.ndarray:
 
 
 def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
-    """Make the tables of a decoder; see `check_frequencies`."""
+    """Return the tables of a decoder; see `check_frequencies`."""
     check_frequencies(frequencies, log2_total)
-    classed, each = frequencies.ndim > 1, frequencies.reshape(-1)
-    pairs, slots = _pairs(frequencies), aligned_empty(int(each.sum()), np.uint8)
-    compact = 1 << log2_total <= COMPACT and each.max() < COMPACT
+    classed, flat = frequencies.ndim > 1, frequencies.reshape(-1)
+    pairs, slots = _pairs(frequencies), aligned_empty(int(flat.sum()), np.uint8)
+    compact = 1 << log2_total <= COMPACT and flat.max() < COMPACT
     entries = aligned_empty(slots.size if compact else 0, np.uint32)
-    _fill_slots(each, slots, entries)
+    _fill_slots(flat, slots, entries)
     return ReadTables(log2_total, classed, slots, pairs, entries)
 
 
@@ -144,6 +145,6 @@ def _fill_slots(frequencies, slots, entries):
 
 def _pairs(frequencies: np.ndarray) -> np.ndarray:
     pairs = aligned_empty(frequencies.size, np.uint32)
-    # A first slot of 2^15 is one of a symbol that has none.
+    # A first slot of 2^15 belongs to a symbol without slots.
     pairs[:] = (frequencies | (frequencies.cumsum(-1) - frequencies) << 16).reshape(-1)
     return pairs

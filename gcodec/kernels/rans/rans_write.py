@@ -1,14 +1,19 @@
-"""The writer of rANS blocks: 32 states that take turns, and give off words of 16 bits.
+"""The writer of rANS blocks: 32 interleaved states that emit words of 16 bits.
 
-It goes from the last symbol to the first, and so backwards through the words too: what a reader
-does first it does last. A state x becomes floor(x / f)·2^P + (x mod f) + c, with f slots of the
-symbol of which c is the first; before this, it gives off its lower 16 bits if it would pass 2^32.
+The writer goes from the last symbol to the first and fills the words backwards, so that it inverts
+the steps of a reader in reverse order. A state x becomes floor(x / f)·2^P + (x mod f) + c, where f
+is the number of slots of the symbol and c the first of them; before this, the state emits its
+lower 16 bits if it would otherwise pass 2^32.
+
+On hosts with vectors, groups of 32 symbols are written by vector IR, which checks no index except
+by the conditions that end its loop.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -16,81 +21,95 @@ from gcodec.kernels.rans.rans_table import LEAST_LOG2, LEAST_STATE, MOST_LOG2, W
 from gcodec.kernels.rans.rans_vector import (
     AT,
     CLASSED_LANES,
-    KEPT,
+    CURSOR,
+    HALF,
     LANES,
     LAST_AT,
     LAST_PLACE,
+    ORDERS,
     PLACE,
+    instruction,
+    load_states,
+    members_of,
     no_groups,
-    orders,
+    packed,
+    shuffled,
+    spread,
+    store_states,
     vector_width,
+    word_orders,
 )
-from gcodec.kernels.rans.rans_write_vector import writing
 from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
+from gcodec.runtime.lanes import Emitter, block, floats
+from gcodec.runtime.lanes import lanes as vector
 
 _ONE, _FOUR, _SIXTEEN = (np.uint64(k) for k in (1, 4, 16))
 _LOW = np.uint64(0xFFFF)
+# By the lanes of a vector, the 64-bit entries that are gathered to each of two vectors, such that
+# the 32-bit words at _EVEN, and those that follow them, are in order.
+_GATHERED = {16: (range(8), range(8, 16)), 8: ((0, 1, 4, 5), (2, 3, 6, 7))}
+_EVEN = {16: range(0, 32, 2), 8: (0, 2, 8, 10, 4, 6, 12, 14)}
 
 
 class Writer:
-    """Writes blocks, one after the other.
+    """Writes blocks one after the other.
 
     Parameters
     ----------
     tables : WriteTables
     most : int
-        Symbols of a block at most.
+        Largest number of symbols of a block.
     lanes : int
-        States that take turns.
+        Number of interleaved states.
     width : int
-        Lanes of vectors, 0 for none; only used for LANES states. See `vector_width`.
+        Lanes of vectors, 0 for none; used only with LANES states. See `vector_width`.
     """
 
     def __init__(self, tables: WriteTables, most: int, lanes: int, width: int) -> None:
         width = width if lanes == LANES else 0
         self._loop = _writer(tables.log2_total, tables.classed, lanes, width)
         self._tables = tables.entries, tables.reciprocals, tables.pairs, _compressing()
-        # A symbol gives off at most one word; vectors are stored whole, garbage before the words.
+        # A symbol emits at most one word; vectors are stored whole, with garbage before the words.
         self._words = np.empty(most + LANES + 2 * lanes, np.uint16)
-        self._kept = np.zeros(KEPT, np.int64)
+        self._cursor = np.zeros(CURSOR, np.int64)
 
     def __call__(
-        self, symbols: np.ndarray, every: int, row: int, words: np.ndarray, states: np.ndarray
+        self, symbols: np.ndarray, run_size: int, row: int, words: np.ndarray, states: np.ndarray
     ) -> np.ndarray:
         """Write a block.
 
         Parameters
         ----------
-        symbols : (n,) uint8 array, or uint16 where they have classes
-            At least one. All must have a frequency.
-        every, row : int
-            The i-th run of `every` symbols, a multiple of LANES, is told in row + i.
+        symbols : (n,) uint8 array, or uint16 if they have classes
+            At least one symbol. Each must have a frequency.
+        run_size, row : int
+            The i-th run of `run_size` symbols, a multiple of LANES, is reported in row `row` + i.
         words : int64 array
-            Of each run, the words from its first on to the end of the block.
+            Receives, for each run, the number of words from its first to the end of the block.
         states : (rows, lanes) uint32 array
-            The states before each run.
+            Receives the states before each run.
 
         Returns
         -------
         uint8 array
-            The bytes of the block, which change with the next.
+            The bytes of the block, which the next call overwrites.
         """
         self._loop(
-            *(symbols, every, row, *self._tables, self._kept, self._words, words),
+            *(symbols, run_size, row, *self._tables, self._cursor, self._words, words),
             states.reshape(-1),
         )
-        return self._words[self._kept[AT] :].view(np.uint8)
+        return self._words[self._cursor[AT] :].view(np.uint8)
 
 
 @functools.cache
 def _compressing() -> np.ndarray:
-    """Put the words of all lanes but those of a set last, in order."""
+    """Tabulate the shuffles that move the words of lanes outside a set to the end, in order."""
 
     def words_of(members: int) -> list[int]:
         outside = [lane for lane in range(8) if not members >> lane & 1]
         return [-1] * (8 - len(outside)) + outside
 
-    return orders(words_of)
+    return word_orders(words_of)
 
 
 def _models() -> Iterator[tuple[int, bool, int, int]]:
@@ -103,11 +122,11 @@ def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
     variant, kind = f"{log2_total} {classed} {lanes} {width}", "uint16" if classed else "uint8"
     total, above = np.uint64(1 << log2_total), np.uint64(32 - log2_total)
     quotient = np.uint64(32 + log2_total)
-    write_groups = writing(log2_total, width) if width else no_groups
+    write_groups = _writing_groups(log2_total, width) if width else no_groups
 
     @subroutine(variant=variant)
     def stepped(symbol, state, reciprocals, pairs):
-        """Put a symbol; return the state, and 1 if it gave off the lower 16 bits of the other."""
+        """Return the state after coding a symbol, and 1 if `state` emitted its lower 16 bits."""
         x, pair = np.uint64(state), np.uint64(pairs[symbol])
         frequency = pair & _LOW
         drop = np.uint64(x >> above >= frequency)
@@ -117,7 +136,7 @@ def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
 
     @subroutine(variant=variant)
     def write_singles(symbols, reciprocals, pairs, states, out, at):
-        """Write symbols, the first of lane 0, before the words from `at` on; return where."""
+        """Write symbols, the first of lane 0, before the words from `at`; return their begin."""
         place, whole = np.uint64(at), symbols.size - symbols.size % lanes
         for k in range(1, symbols.size - whole + 1):
             lane = symbols.size - whole - k
@@ -126,7 +145,7 @@ def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
             place -= drop
             states[lane] = x
         for first in range(whole - lanes, -1, -lanes):
-            for k in range(lanes):  # of a fixed count, so that there is no loop
+            for k in range(lanes):  # a constant count, so that the compiler unrolls the loop
                 lane = np.uint64(lanes - 1 - k)
                 x, drop = stepped(symbols[first + lanes - 1 - k], states[lane], reciprocals, pairs)
                 out[place - _ONE] = np.uint16(states[lane])
@@ -140,34 +159,137 @@ def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
         variant=variant,
     )
     def write_block(
-        symbols, every, row, entries, reciprocals, pairs, compress, kept, out, words, snapshots
+        symbols, run_size, row, entries, reciprocals, pairs, order, cursor, out, words, snapshots
     ):
         # A symbol takes at most one word: out.size >= symbols.size + LANES + 2 * lanes. Symbols
         # are below the tables' sizes; `words` and `snapshots` have the rows of all runs, of 1 and
         # of `lanes`.
-        count = (symbols.size + every - 1) // every
+        count = (symbols.size + run_size - 1) // run_size
         at, i = out.size, symbols.size
         states = snapshots[(row + count - 1) * lanes : (row + count) * lanes]
         for lane in range(lanes):
             states[lane] = LEAST_STATE
         for b in range(count - 1, -1, -1):
-            start = b * every
+            start = b * run_size
             if b < count - 1:
-                before, states = states, snapshots[(row + b) * lanes : (row + b + 1) * lanes]
+                later, states = states, snapshots[(row + b) * lanes : (row + b + 1) * lanes]
                 for lane in range(lanes):
-                    states[lane] = before[lane]
+                    states[lane] = later[lane]
             whole = i - i % LANES if width else start
             at = write_singles(symbols[whole:i], reciprocals, pairs, states, out, at)
             if width:
-                kept[AT], kept[PLACE] = at, whole
-                kept[LAST_AT], kept[LAST_PLACE] = LANES, start + LANES
-                write_groups(symbols, entries, compress, states, kept, 0, out)
-                at = kept[AT]
+                cursor[AT], cursor[PLACE] = at, whole
+                cursor[LAST_AT], cursor[LAST_PLACE] = LANES, start + LANES
+                write_groups(symbols, entries, order, states, cursor, 0, out)
+                at = cursor[AT]
             words[row + b], i = out.size - at, start
         head = out[at - 2 * lanes : at]
         for lane in range(lanes):
             head[2 * lane] = np.uint16(states[lane])
             head[2 * lane + 1] = np.uint16(states[lane] >> np.uint32(16))
-        kept[AT] = at - 2 * lanes
+        cursor[AT] = at - 2 * lanes
 
     return write_block
+
+
+def _writing_groups(log2_total: int, width: int) -> Any:
+    """Make the block that writes groups of symbols, the last group first.
+
+    `cursor` holds four int64: AT, the number of free words of `out`; PLACE, the number of symbols
+    still to be written; and the least value of both with which a group is written. The caller
+    ensures LAST_AT >= LANES and LAST_PLACE >= LANES.
+    """
+    count = HALF // width  # vectors of a half group
+
+    @block("symbols", "entries", "compress", "states", "cursor", "zero", "out")
+    def write_groups(e: Emitter) -> None:
+        from llvmlite import ir
+
+        builder, word = e.builder, ir.IntType(64)
+        symbols, entries, compress, states, cursor, out = (
+            e.address(name, "zero")
+            for name in ("symbols", "entries", "compress", "states", "cursor", "out")
+        )
+        at, place, *limits = (builder.load(e.element(cursor, k)) for k in range(CURSOR))
+
+        def going(current: list[Any]) -> Any:
+            room, more = (
+                builder.icmp_signed(">=", value, limit)
+                for value, limit in zip(current, limits, strict=False)
+            )
+            return builder.and_(room, more)
+
+        def put(x: Any, order: list[int], source: Any) -> tuple[Any, Any, Any]:
+            """Emit the coding of a vector: states, mask of lanes without a word, words."""
+            splat = functools.partial(spread, x)
+            gathered = []
+            for positions in _GATHERED[width]:
+                loaded = (builder.load(e.element(source, order[k])) for k in positions)
+                indices = [builder.zext(symbol, word) for symbol in loaded]
+                entry = e.gathered(entries, indices, vector(64, width // 2))
+                gathered.append(builder.bitcast(entry, x.type))
+            reciprocal, pair = (
+                builder.shuffle_vector(*gathered, x.type([first + k for k in _EVEN[width]]))
+                for first in (0, 1)
+            )
+            frequency, start = builder.and_(pair, splat(0xFFFF)), builder.lshr(pair, splat(16))
+            keep = builder.icmp_signed(">", frequency, builder.lshr(x, splat(32 - log2_total)))
+            low = builder.and_(x, splat(0xFFFF))
+            x = builder.select(keep, x, builder.lshr(x, splat(16)))
+            # The quotient, or one less; see `halved_reciprocals`.
+            half = builder.sitofp(builder.lshr(x, splat(1)), floats(width))
+            product = builder.fmul(half, builder.bitcast(reciprocal, half.type))
+            quotient = builder.fptosi(product, x.type)
+            remainder = builder.sub(x, builder.mul(quotient, frequency))
+            exact = builder.icmp_signed(">", frequency, remainder)
+            gain = builder.sub(splat(1 << log2_total), frequency)
+            remainder = builder.add(remainder, builder.select(exact, splat(0), gain))
+            x = builder.add(builder.shl(quotient, splat(log2_total)), start)
+            return builder.add(x, remainder), keep, low
+
+        def group(current: list[Any]) -> list[Any]:
+            at, place, *x = current
+            place = builder.sub(place, word(LANES))
+            for half in (1, 0):
+                source = builder.gep(symbols, [builder.add(place, word(HALF * half))])
+                own = slice(count * half, count * half + count)
+                results = [put(*pair, source) for pair in zip(x[own], ORDERS[width], strict=True)]
+                x[own], keep, low = (list(column) for column in zip(*results, strict=True))
+                words = packed(e, low)
+                if count == 1:
+                    at = _store_words(e, words, keep[0], out, at)
+                    continue
+                words = builder.bitcast(words, vector(8, 2 * HALF))
+                *members, _ = members_of(e, keep)
+                words = shuffled(e, words, compress, members)
+                for k in (1, 0):
+                    order = vector(32, HALF)(list(range(HALF * k, HALF * k + HALF)))
+                    # Eight words are stored, of which the last ones remain.
+                    at = builder.sub(at, word(8))
+                    pointer = builder.gep(out, [at])
+                    e.store(builder.shuffle_vector(words, words, order), pointer, 2)
+                    at = builder.add(at, builder.ctpop(members[k]))
+            return [at, place, *x]
+
+        at, place, *x = e.loop([at, place, *load_states(e, states, width)], going, group)
+        builder.store(at, e.element(cursor, AT))
+        builder.store(place, e.element(cursor, PLACE))
+        store_states(e, x, states, width)
+
+    return write_groups
+
+
+def _store_words(e: Emitter, words: Any, keep: Any, out: Any, at: Any) -> Any:
+    """Emit stores, before `at`, of the words of the lanes outside a mask; return their begin."""
+    from llvmlite import ir
+
+    builder, kind = e.builder, words.type
+    drop = builder.not_(keep)
+    first = instruction(e, "avx512.mask.compress.v16i16", kind, words, kind([0] * HALF), drop)
+    count = builder.ctpop(builder.bitcast(drop, ir.IntType(HALF)))
+    # All 16 words are stored, of which the last ones remain.
+    top = builder.lshr(ir.IntType(2 * HALF)(0xFFFF), builder.zext(count, ir.IntType(2 * HALF)))
+    mask = builder.bitcast(builder.not_(builder.trunc(top, ir.IntType(HALF))), keep.type)
+    last = instruction(e, "avx512.mask.expand.v16i16", kind, first, kind([0] * HALF), mask)
+    e.store(last, builder.gep(out, [builder.sub(at, at.type(HALF))]), 2)
+    return builder.sub(at, builder.zext(count, at.type))

@@ -1,4 +1,4 @@
-"""Kernels of the discrete cosine transform, and the selection of its coefficients.
+"""Kernels of the discrete cosine transform and of small linear transforms of chunks.
 
-The codec that uses them is `gcodec.codecs.dct8`.
+The codecs `gcodec.codecs.dct8` and `gcodec.codecs.ecsq` use them.
 """

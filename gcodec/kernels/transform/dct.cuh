@@ -1,20 +1,20 @@
-// Chunks of a tensor, and entries of the bases of the DCT, given by their bits.
+// Layout of the chunks of a tensor, and entries of DCT bases, given by their bits.
 #pragma once
 #include "kernels/numeric/floats.cuh"
 
-static const i32 TABLED = 256;  // points up to which a basis is a table
-static const i32 SHORT = 64;    // points that share a factor where it is made of products
-static const i32 HELD = 4096;   // elements of a chunk that is kept in shared memory
+static const i32 TABLED = 256;  // points of the largest basis that is a table
+static const i32 SHORT = 64;    // points that share a factor in larger bases
+static const i32 HELD = 4096;   // elements of the largest chunk in shared memory
 
-// Where chunks of a·b·c elements lie: one behind the other in n elements; or, where there are
-// columns, as tiles of b·c in a matrix, in the order of their rows.
+// Positions of chunks of a·b·c elements: end to end in n elements; or, if columns is not 0, tiles of
+// b·c elements in a matrix, row by row.
 struct Layout {
     i64 n, rows, columns;
     i32 a, b, c;
 
     __device__ __forceinline__ i32 size() const { return a * b * c; }
 
-    // The element of the tensor that element e of a chunk is; n where it is none.
+    // The element of the tensor at element e of a chunk; n if there is none.
     __device__ __forceinline__ i64 element(i64 chunk, i32 e) const {
         if (!columns) return min(chunk * size() + e, n);
         i64 row, column;
@@ -22,7 +22,7 @@ struct Layout {
         return row < rows && column < columns ? row * columns + column : n;
     }
 
-    // The one that fills it up, if it is none.
+    // The element that fills up element e of a chunk, if there is none.
     __device__ __forceinline__ i64 nearest(i64 chunk, i32 e) const {
         if (!columns) return min(chunk * size() + e, n - 1);
         i64 row, column;

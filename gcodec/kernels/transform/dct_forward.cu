@@ -1,11 +1,11 @@
-// The largest coefficients of the DCT of chunks: what dct/transform.py does with BLAS and SciPy.
+// The largest coefficients of the DCT of chunks, which the host computes with BLAS and SciPy.
 //
-// Each axis is a product with its basis, in float32, summed in runs of 64 from the first element on.
-// The last bits are those of this order, as the host's are those of its library.
+// The transform of an axis is a product with its basis in float32, summed in runs of 64 elements. The
+// last bits depend on this order, as they depend on the library on the host.
 #include "kernels/transform/dct.cuh"
 #include "kernels/transform/dct_select.cuh"
 
-// Entry (u, i) of a basis of which the table is turned: a row for each i.
+// Entry (u, i) of a basis with a transposed table, which has a row for each i.
 __device__ __forceinline__ f32 turned_entry(const u32* __restrict__ basis, i32 n, i32 u, i32 i) {
     if (n <= TABLED) return float_of(basis[i * n + u]);
     i32 longs = (n + SHORT - 1) / SHORT;
@@ -14,7 +14,7 @@ __device__ __forceinline__ f32 turned_entry(const u32* __restrict__ basis, i32 n
     return float_of(far[0]) * float_of(near[0]) - float_of(far[longs]) * float_of(near[SHORT]);
 }
 
-// out(m, u, j) becomes the sum of entry (u, i)·x(m, i, j) over i, both of `size` elements.
+// Sets out(m, u, j) to the sum of entry (u, i)·x(m, i, j) over i. x, out: `size` elements.
 __device__ void transform(const f32* x, f32* out, i32 size, i32 n, i32 inner,
                           const u32* __restrict__ basis) {
     for (i32 e = threadIdx.x; e < size; e += blockDim.x) {
@@ -37,10 +37,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                 i32 a, i32 b, i32 c, const u32* __restrict__ first, const u32* __restrict__ middle,
                 const u32* __restrict__ last, i32 k, f32* scratch, i32* __restrict__ places,
                 u32* __restrict__ values, u32* __restrict__ top) {
-    // 256 threads; x: n > 0 elements; columns: 0, or those of a matrix of so many rows; edge:
-    // whether the last elements fill up chunks, or else zeros. The bases are turned ones of a, b and
-    // c points. 1 <= k <= a·b·c; places and values: chunks·k; scratch: 2·a·b·c for each block where
-    // chunks have more than HELD elements.
+    // 256 threads; x: n > 0 elements; rows, columns: of a matrix, or columns is 0; edge: whether
+    // the last elements fill up chunks, or else zeros. The bases have a, b and c points, and their
+    // tables are transposed. 1 <= k <= a·b·c; places and values: chunks·k; scratch: 2·a·b·c for each
+    // block if chunks have more than HELD elements.
     __shared__ f32 held[2 * HELD];
     Layout layout = {n, rows, columns, a, b, c};
     i32 size = layout.size();
@@ -58,9 +58,9 @@ extern "C" __global__ void __launch_bounds__(256, 4)
             if (points == 1) continue;
             const u32* basis = axis == 0 ? last : axis == 1 ? middle : first;
             transform(from, to, size, points, axis == 0 ? 1 : axis == 1 ? c : b * c, basis);
-            f32* made = to;
+            f32* swap = to;
             to = from;
-            from = made;
+            from = swap;
         }
         select_chunk((const u32*)from, size, k, places + chunk * k, values + chunk * k, top);
     }

@@ -1,35 +1,35 @@
-// Twin of dct_inverse.py: the inverse DCT of chunks of few coefficients, in one fixed order.
+// Twin of dct_inverse.py: the inverse DCT of chunks with few coefficients, in a fixed order.
 //
-// Rows that have a coefficient are listed, with their number and the first coefficient of each, and
-// so are layers of rows, with the first row. R, P and x of dct_inverse.py are made from these lists,
-// in rising order, each product and each sum rounded once. What has no coefficient adds ±0, and is
-// left out.
+// The kernel lists the rows with coefficients, by number and first coefficient, and the layers of
+// rows, by number and first row. It computes R, P and x of dct_inverse.py from these lists, in rising
+// order; each product and each sum is rounded once. Rows without coefficients would add ±0, and are
+// omitted.
 #include "kernels/transform/dct.cuh"
 #include "kernels/numeric/scan.cuh"
 
-static const i32 LISTED = 512;  // rows whose lists are kept in shared memory
+static const i32 LISTED = 512;  // rows of the longest lists in shared memory
 
-// Lists what differs from the one before in number(q), q from 0 to count - 1: at most `most`.
-// Returned is how many there are; first has their q, and count behind the last; numbers has that.
+// Lists the changes of number(q) for q from 0 to count - 1, at most `most`. Returns their number; the
+// array `first` gets the q of each change, followed by count, and `numbers` gets its number(q).
 template <class Number>
 __device__ __forceinline__ i32 list_changes(i32 count, i32 most, i32* first, i32* numbers,
                                             i64* scratch, Number number) {
-    i32 found = 0;
+    i32 changes = 0;
     for (i32 row = 0; row < count; row += (i32)blockDim.x) {  // the same for all threads
         i32 q = row + (i32)threadIdx.x;
-        bool opens = q < count && (q == 0 || number(q) != number(q - 1));
-        Scanned all = scan_block<Sum>(opens, scratch);
-        i32 place = found + (i32)all.before;
-        if (opens && place < most) {
+        bool change = q < count && (q == 0 || number(q) != number(q - 1));
+        Scanned all = scan_block<Sum>(change, scratch);
+        i32 place = changes + (i32)all.before;
+        if (change && place < most) {
             first[place] = q;
             numbers[place] = number(q);
         }
-        found += (i32)all.total;
+        changes += (i32)all.total;
     }
-    found = min(found, most);
-    if (threadIdx.x == 0) first[found] = count;
+    changes = min(changes, most);
+    if (threadIdx.x == 0) first[changes] = count;
     __syncthreads();
-    return found;
+    return changes;
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
@@ -38,10 +38,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
             i32 a, i32 b, i32 c, const u32* __restrict__ first, const u32* __restrict__ middle,
             const u32* __restrict__ last, i32 most, u32* scratch, i32* lists,
             u32* __restrict__ out) {
-    // 256 threads; starts: chunks + 1, places and values: total, out: n elements. For layout and
-    // bases, which are not turned here, see dct_largest. A chunk has coefficients in at most `most`
-    // rows, most <= a·b; lists: 4·most + 2 for each block where these are more than LISTED, scratch
-    // as there.
+    // 256 threads; starts: chunks + 1, places and values: total, out: n elements. For the layout,
+    // the bases and scratch, see dct_largest; the tables are not transposed here. A chunk has
+    // coefficients in at most `most` <= a·b rows; lists: 4·most + 2 for each block if `most` exceeds
+    // LISTED.
     __shared__ u32 held[2 * HELD];
     __shared__ i32 listed[4 * LISTED + 2];
     __shared__ i64 sums[8];
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     for (i64 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
         i64 start = min(max(starts[chunk], (i64)0), total);
         i32 count = (i32)min(min(max(starts[chunk + 1], start), total) - start, (i64)size);
-        // Inside of the chunk, whatever was given.
+        // Inside the chunk, even for invalid places.
         auto place = [&](i32 q) { return min(max(places[start + q], 0), size - 1); };
         i32 height =
             list_changes(count, most, begins, lines, sums, [&](i32 q) { return place(q) / c; });
@@ -100,6 +100,6 @@ extern "C" __global__ void __launch_bounds__(256, 4)
             }
             out[at] = sum;
         }
-        __syncthreads();  // what was shared may be written again
+        __syncthreads();  // shared memory may be overwritten
     }
 }

@@ -1,9 +1,10 @@
-"""The inverse DCT of chunks of which few coefficients are not 0, in one fixed order.
+"""The inverse DCT of chunks with few nonzero coefficients, in a fixed order of summation.
 
-A chunk has three sizes a, b, c, of which the first may be 1. Its value at (h, i, j) is made by
-three sums of products, each product and each sum rounded to float32, from +0 on, in rising order
-of what is added up: R(t, u, j) over v of y(t, u, v)·C(v, j), P(t, i, j) over u of B(u, i)·R(t, u,
-j), x(h, i, j) over t of A(t, h)·P(t, i, j). What has no coefficient adds ±0, and is left out.
+A chunk has three sizes a, b, c, of which the first may be 1. Three sums of products yield its
+value at (h, i, j): R(t, u, j) is the sum of y(t, u, v)·C(v, j) over v, P(t, i, j) is the sum of
+B(u, i)·R(t, u, j) over u, and x(h, i, j) is the sum of A(t, h)·P(t, i, j) over t. A sum starts at
++0 and adds its products in rising order; each product and each sum is rounded to float32. Rows
+without coefficients would add ±0, and are omitted.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ import numpy as np
 from gcodec.runtime.jit import kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
 
-TABLED = (
-    256  # points up to which a basis is a table of n·n entries; of more, it is made of products
-)
-SHORT = 64  # points that share a factor there
+TABLED = 256  # points of the largest basis that is a table of n·n entries; others have factors
+SHORT = 64  # points that share a factor
 Sizes = tuple[int, int, int]
 
 _TOGETHER = 8  # rows that are added up at a time
@@ -30,20 +29,21 @@ def inverse(
     bases: tuple[np.ndarray, np.ndarray, np.ndarray],
     out: np.ndarray,
 ) -> None:
-    """Transform chunks back.
+    """Compute the inverse transforms of m chunks.
 
     Parameters
     ----------
     starts : (m + 1,) int64 array
-        Where in the next two the coefficients of each chunk begin, and the last ones end.
-    places : int32 array
-        Of each coefficient in its chunk, rising there, and below the chunk's size.
-    values : float32 array
-        The coefficients.
+        Index of the first coefficient of each chunk, followed by the number of coefficients.
+    places : (k,) int32 array
+        Place of each coefficient in its chunk; rising in a chunk, and below the chunk's size.
+    values : (k,) float32 array
+        Coefficients.
     sizes : (int, int, int)
+        Sizes a, b, c of a chunk.
     bases : three float32 arrays
-        Of each axis: up to `TABLED` points, entry (u, i) is at u·n + i; for more, it is made of
-        products. See `gcodec.kernels.transform.basis`.
+        Basis of each axis: a table with entry (u, i) at u·n + i, or factors for more than `TABLED`
+        points; see `gcodec.kernels.transform.basis.table`.
     out : (m·a·b·c,) float32 array
     """
     a, b, c = sizes
@@ -57,7 +57,7 @@ def inverse(
 
 @block("rows", "row", "length", "factors", "at", "out", "to", "begin")
 def _add_rows(e: Emitter) -> None:
-    """Add multiples of rows from `row` on, of so many elements each, to 32 elements, or to 0."""
+    """Add multiples of rows of `length` elements to 32 elements of `out`, or to 0 at the begin."""
     builder = e.builder
     source, factor = e.address("rows", "row"), e.address("factors", "at")
     target = e.address("out", "to")
@@ -72,12 +72,12 @@ def _add_rows(e: Emitter) -> None:
 
 @block("products", "near", "cosine", "sine", "value", "row", "at")
 def _add_entries(e: Emitter) -> None:
-    """Add a multiple of 32 entries to as many elements."""
+    """Add a multiple of 32 entries of a basis to as many elements."""
     builder, near, target = e.builder, e.address("products", "near"), e.address("row", "at")
     factors = (e.splat(e.args[name]) for name in ("cosine", "sine"))
     waves = (e.load(place, floats()) for place in (near, e.element(near, SHORT)))
-    one, other = (builder.fmul(*pair) for pair in zip(factors, waves, strict=True))
-    entries = builder.fsub(one, other)
+    cosines, sines = (builder.fmul(*pair) for pair in zip(factors, waves, strict=True))
+    entries = builder.fsub(cosines, sines)
     product = builder.fmul(e.splat(e.args["value"]), entries)
     e.store(builder.fadd(e.load(target, floats()), product), target)
 
@@ -94,14 +94,14 @@ def _entry(products, n, u, i):
 
 @subroutine(variant="add_row")
 def _add_row(entries, value, row):
-    """Add a multiple of entries of a basis to as many elements."""
+    """Add a multiple of a row of a basis to a row."""
     for j in range(row.size):  # row.size == entries.size
         row[j] += value * entries[j]
 
 
 @subroutine(variant="add_long_row")
 def _add_long_row(products, n, u, value, rows, to):
-    """Add a multiple of frequency u of n > TABLED points to n elements from `to` on."""
+    """Add a multiple of row u of a basis of n > TABLED points to n elements from `to` on."""
     longs = (n + SHORT - 1) // SHORT
     near = u * 2 * (SHORT + longs)
     far = near + 2 * SHORT
@@ -115,18 +115,18 @@ def _add_long_row(products, n, u, value, rows, to):
 
 @subroutine(variant="sum_rows")
 def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
-    """Set n rows of `out` from `to` on to the sums of rows times entries of the basis.
+    """Set n rows of `out` from `to` on to the sums of `count` rows times entries of the basis.
 
     0 < count <= used.size == n, rows.size == (n + 7) * length, factors.size >= 8 * n, and
     to + n * length <= out.size.
     """
-    if n == 1:  # the one entry is 1
+    if n == 1:  # the only entry is 1
         out[to : to + length] = rows[:length]
         return
     whole = length - length % BLOCK
     rows[count * length : (count + -count % _TOGETHER) * length] = np.float32(0)
     for r in range(0, count, _TOGETHER):
-        # What is multiplied by the rows behind the last one, which are 0, does not matter.
+        # Rows after the last one are 0, so their factors do not matter.
         for q in range(min(_TOGETHER, count - r)):
             u = used[r + q]
             for i in range(n):
@@ -135,16 +135,16 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
                 else:
                     factors[i * _TOGETHER + q] = _entry(basis, n, u, i)
         for i in range(n):
-            here = to + i * length
+            target = to + i * length
             for j in range(0, whole, BLOCK):
                 row = r * length + j
-                _add_rows(rows, row, length, factors, i * _TOGETHER, out, here + j, r == 0)
+                _add_rows(rows, row, length, factors, i * _TOGETHER, out, target + j, r == 0)
             for j in range(whole, length):
-                total = np.float32(0) if r == 0 else out[here + j]
+                total = np.float32(0) if r == 0 else out[target + j]
                 for q in range(_TOGETHER):
                     factor = factors[i * _TOGETHER + q]
                     total = np.float32(total + factor * rows[(r + q) * length + j])
-                out[here + j] = total
+                out[target + j] = total
 
 
 @kernel(
@@ -171,7 +171,7 @@ def _inverse(
 ):
     # out.size == (starts.size - 1) * a * b * c, starts rises up to places.size == values.size,
     # 0 <= places < a * b * c; lines.size == b, rows.size == (b + 7) * c, layers.size == a,
-    # planes.size == (a + 7) * b * c where a > 1; the bases are those of a, b, c.
+    # planes.size == (a + 7) * b * c if a > 1; the bases have a, b and c points.
     for chunk in range(starts.size - 1):
         base = chunk * a * b * c
         k, stop = starts[chunk], starts[chunk + 1]

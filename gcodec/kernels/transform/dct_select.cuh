@@ -1,18 +1,20 @@
-// The k largest magnitudes of a chunk, and their places; of equal ones the first.
+// The k largest magnitudes of a chunk, and their places; the first of equal ones are taken.
 #pragma once
 #include "kernels/numeric/compact.cuh"
 #include "kernels/numeric/counting.cuh"
-#include "kernels/numeric/scan.cuh"
+#include "kernels/numeric/reduce.cuh"
 
-// All of 256 threads select from y, of `size` elements, 1 <= k <= size, which all have written.
-// places and values have room for k; `top` is raised to the bits of the largest magnitude.
-static __device__ __forceinline__ void select_chunk(const u32* y, i32 size, i32 k, i32* places, u32* values,
-                                    u32* top) {
+// A block of 256 threads selects from y, which has `size` elements, 1 <= k <= size, and must be
+// complete for all threads. places and values have room for k elements; `top` is raised to the bits of
+// the largest magnitude.
+static __device__ __forceinline__ void select_chunk(const u32* y, i32 size, i32 k, i32* places,
+                                                    u32* values, u32* top) {
     __shared__ u32 counts[256];
     __shared__ i64 scratch[8];
     __shared__ i64 above_of[8], equal_of[8];  // of each warp
     __shared__ i32 chosen[2];
-    // Bits of the level, from the upper ones on; `need` are to be found of those that have them.
+    // The level is determined from its upper bits on; `need` magnitudes with the same upper bits are
+    // still to be selected.
     i32 level = 0, need = k;
     for (i32 upper = 31; upper > 0;) {
         i32 shift = max(upper - 8, 0);
@@ -40,13 +42,13 @@ static __device__ __forceinline__ void select_chunk(const u32* y, i32 size, i32 
     i32 warp = (i32)threadIdx.x >> 5, part = (size + 255) / 256 * 32;
     i32 first = min(warp * part, size), stop = min(first + part, size);
     u32 seen = 0;
-    Found own = count_range(y, first, stop, level, seen);
+    Matches own = count_range(y, first, stop, level, seen);
     if ((threadIdx.x & 31) == 0) {
         above_of[warp] = own.above;
         equal_of[warp] = own.equal;
     }
     __syncthreads();
-    Found before = {0, 0};
+    Matches before = {0, 0};
     for (i32 w = 0; w < warp; ++w) {
         before.above += above_of[w];
         before.equal += equal_of[w];
@@ -57,7 +59,6 @@ static __device__ __forceinline__ void select_chunk(const u32* y, i32 size, i32 
             values[place] = y[e];
         }
     });
-    for (int step = 16; step; step /= 2) seen = max(seen, __shfl_xor_sync(ALL_LANES, seen, step));
-    if ((threadIdx.x & 31) == 0) atomicMax(top, seen);
-    __syncthreads();  // what was shared, and y, may be written again
+    raise_largest(seen, top);
+    __syncthreads();  // shared memory and y may be overwritten
 }

@@ -1,7 +1,8 @@
-"""The k largest coefficients of each chunk, by magnitude; of equal ones the first.
+"""The k largest coefficients of each chunk, by magnitude; the first of equal ones are taken.
 
-Magnitudes are compared as the integers of their bits. The k-th largest of the largest of each
-group of elements bounds the k-th largest of all from below: few elements are looked at one by one.
+Magnitudes are compared as the integers of their bits. A group of elements has a maximum; the k-th
+largest of these maxima is a lower bound of the k-th largest element, so the kernel compares few
+elements one by one.
 """
 
 from __future__ import annotations
@@ -17,34 +18,35 @@ from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, lanes
 
 _MAGNITUDE = np.int32(SIGN - 1)
-_WIDTHS = (BLOCK, 8)  # elements of a group
+_WIDTHS = (BLOCK, 8)  # elements in a group
 
 
 @dispatched("gcodec.kernels.transform.dct_select_cuda")
 def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bool:
-    """Select from each chunk; tell whether all of its elements are finite.
+    """Select from each chunk; return whether all elements are finite.
 
     Parameters
     ----------
     y : (m, size) float32 array
+        Chunks of coefficients.
     k : int
-        From 1 to size.
+        Number of coefficients to select from a chunk, from 1 to size.
     places : (m, k) int32 array
-        Set to where in their chunk the elements are, rising.
+        Set to the places of the selected coefficients in their chunk, rising.
     values : (m, k) float32 array
-        Set to the elements.
+        Set to the selected coefficients.
     """
     size = y.shape[1]
     width = next((width for width in _WIDTHS if 2 * k * width <= size), 1)
-    tops, some = np.empty(-(-size // width), np.int32), np.empty((2, size), np.int32)
-    flat = y.reshape(-1).view(np.int32), size, k
-    scratch = tops, np.empty(1, np.uint32), some[0], some[1]
-    found = values.reshape(-1).view(np.int32)
-    return bool(_selecting(width)(*flat, *scratch, places.reshape(-1), found))
+    tops, mask = np.empty(-(-size // width), np.int32), np.empty(1, np.uint32)
+    at, keys = np.empty((2, size), np.int32)
+    bits, out = y.reshape(-1).view(np.int32), values.reshape(-1).view(np.int32)
+    kernel = _selecting(width)
+    return bool(kernel(bits, size, k, tops, mask, at, keys, places.reshape(-1), out))
 
 
 def _keys(e: Emitter) -> Any:
-    """Emit the magnitudes of 32 elements of x from i on, as integers."""
+    """Emit the magnitudes of 32 elements of x from i on as integers."""
     bits = e.load(e.address("x", "i"), lanes(32))
     return e.builder.and_(bits, bits.type([SIGN - 1] * BLOCK))
 
@@ -58,14 +60,14 @@ def _find_top(e: Emitter) -> None:
     while count > 1:  # the first half against the second
         count //= 2
         halves = (lanes(32, count)(list(range(at, at + count))) for at in (0, count))
-        one, other = (builder.shuffle_vector(keys, keys, half) for half in halves)
-        keys = builder.select(builder.icmp_signed(">", one, other), one, other)
+        low, high = (builder.shuffle_vector(keys, keys, half) for half in halves)
+        keys = builder.select(builder.icmp_signed(">", low, high), low, high)
     builder.store(builder.extract_element(keys, ir.IntType(32)(0)), e.address("tops", "g"))
 
 
 @block("x", "i", "bound", "mask", "zero")
 def _find_mask(e: Emitter) -> None:
-    """Store which of 32 keys are not below a bound, the first as the lowest bit."""
+    """Store a mask of the keys, of 32, that are not below a bound; the first is the lowest bit."""
     from llvmlite import ir
 
     above = e.builder.icmp_signed(">=", _keys(e), e.splat(e.args["bound"]))
@@ -83,9 +85,9 @@ def _count_from(keys, size, bound):
 
 @subroutine(variant="bound_of")
 def _bound_of(keys, size, k, more, low, high):
-    """Return a bound from which k of the first keys are, or up to so many more; or the k-th key.
+    """Return a lower bound of k to k + `more` of the first keys; or the k-th largest key.
 
-    The k-th largest is from low on, and below high.
+    The k-th largest key is at least low, and below high.
     """
     while np.int64(high) - low > 1:
         middle = np.int32(low + (np.int64(high) - low) // 2)
@@ -101,15 +103,15 @@ def _bound_of(keys, size, k, more, low, high):
 
 @factory(lambda: ((width,) for width in (*_WIDTHS, 1)))
 def _selecting(width: int) -> Kernel:
-    """Make the kernel for groups of so many elements."""
+    """Make the kernel for groups of `width` elements."""
 
     @kernel(
         "in int32[], int64, int64, out int32[], out uint32[], out int32[], out int32[], "
         "out int32[], out int32[]",
         variant=f"{width}",
     )
-    def select_largest(x, size, k, tops, mask, at, keys, places, found):
-        # places.size == found.size == k * (x.size / size); tops.size == ceil(size / width) >= k;
+    def select_largest(x, size, k, tops, mask, at, keys, places, values):
+        # places.size == values.size == k * (x.size / size); tops.size == ceil(size / width) >= k;
         # at.size == keys.size == size.
         whole = size - size % BLOCK
         for chunk in range(x.size // size):
@@ -135,7 +137,7 @@ def _selecting(width: int) -> Kernel:
                 return False
             above = np.int32(most + 1)
             bound = _bound_of(tops, tops.size, k, k >> 3, np.int32(0), above)
-            # What is not below the bound, in order: at least k elements, and at most size.
+            # List the elements not below the bound, in order: at least k, and at most size.
             count = 0
             for i in range(0, whole, BLOCK):
                 if width == BLOCK and tops[i // BLOCK] < bound:
@@ -156,13 +158,13 @@ def _selecting(width: int) -> Kernel:
                     count += 1
             last = _bound_of(keys, count, k, 0, bound, above)
             ties = k - _count_from(keys, count, np.int32(last + 1))
-            # Those above the last, and the first ones that are equal to it: k in all.
+            # Take the elements above the k-th largest, and the first ones equal to it, k in all.
             out = chunk * k
             for j in range(count):
                 tie = keys[j] == last
                 if keys[j] > last or (tie and ties > 0):
                     places[out] = at[j]
-                    found[out] = x[base + at[j]]
+                    values[out] = x[base + at[j]]
                     out += 1
                     ties -= tie
         return True

@@ -1,9 +1,9 @@
-// Twin of small_transform.py: linear transforms of small chunks that lie end to end.
+// Twin of small_transform.py: linear transforms of contiguous small chunks.
 #include "kernels/numeric/floats.cuh"
 
-static const int TILE = 1 << 11;  // values of whole chunks that a block has at a time
+static const int TILE = 1 << 11;  // values of whole chunks that a block processes at a time
 
-// Sets the values of a tile to sums along an axis of n values, `stride` from one to the next.
+// Transforms a tile along an axis of n values, with a distance of `stride` values.
 __device__ __forceinline__ void along(const u32* x, u32 count, u32 stride, u32 n, const u32* matrix,
                                       u32* out) {
     for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
@@ -25,20 +25,15 @@ extern "C" __global__ void __launch_bounds__(256)
         for (u32 i = threadIdx.x; i < count; i += blockDim.x) tiles[0][i] = x[start + i];
         __syncthreads();
         int now = 0;
-        const u32* matrix = matrices + a * a + b * b;
-        if (c > 1) {
-            along(tiles[now], count, 1, (u32)c, matrix, tiles[now ^ 1]);
+        u32 stride = 1;
+        const u32* matrix = matrices + a * a + b * b + c * c;
+        for (int axis = 0; axis < 3; ++axis) {
+            u32 points = (u32)(axis == 0 ? c : axis == 1 ? b : a);
+            matrix -= points * points;
+            if (points == 1) continue;
+            along(tiles[now], count, stride, points, matrix, tiles[now ^ 1]);
             now ^= 1;
-        }
-        matrix -= b * b;
-        if (b > 1) {
-            along(tiles[now], count, (u32)c, (u32)b, matrix, tiles[now ^ 1]);
-            now ^= 1;
-        }
-        matrix -= a * a;
-        if (a > 1) {
-            along(tiles[now], count, (u32)(b * c), (u32)a, matrix, tiles[now ^ 1]);
-            now ^= 1;
+            stride *= points;
         }
         for (u32 i = threadIdx.x; i < count; i += blockDim.x) out[start + i] = tiles[now][i];
         __syncthreads();

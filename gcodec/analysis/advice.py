@@ -1,0 +1,340 @@
+"""Measure codecs on a gradient, and derive the advice for a cluster and for convergence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec import advisor
+from gcodec.advisor import Law, law_of
+from gcodec.analysis import stats
+from gcodec.analysis.doubts import doubt
+from gcodec.analysis.groups import selects
+from gcodec.analysis.progress import Progress
+from gcodec.analysis.samples import Sample, draw_sample, load_sample
+from gcodec.analysis.synthetic import parse_synthetic
+from gcodec.analysis.trials import Trial, attempt, total_cost
+from gcodec.codec import Codec
+from gcodec.errors import ParameterError
+from gcodec.limits import Limits
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.wire import primitives
+
+SYNTHETIC_RMS = 1e-3
+"""Root mean square of drawn values, about that of gradients of a mean loss."""
+
+
+class MeasuredCodec(NamedTuple):
+    """Measurements of a codec on a gradient.
+
+    Attributes
+    ----------
+    codec : Codec
+        The codec.
+    bits : float
+        Bits per value of whole frames.
+    error : float
+        Relative error ‖x − x̂‖²/‖x‖².
+    law : Law
+        Law of the codec for tensors of these sizes.
+    problem : str or None
+        Reason why the codec refuses a tensor; then the other fields contain no measurements.
+    doubt : str or None
+        Reason why the measured values say little about the codec.
+    """
+
+    codec: Codec
+    bits: float
+    error: float
+    law: Law
+    problem: str | None = None
+    doubt: str | None = None
+
+
+class Source(NamedTuple):
+    """The source of the measured values.
+
+    Attributes
+    ----------
+    name : str
+        Name for messages.
+    values : int
+        Number of values of the whole gradient.
+    bits : float
+        Bits of an uncompressed value.
+    skipped : int
+        Number of tensors that are no gradients.
+    """
+
+    name: str
+    values: int
+    bits: float
+    skipped: int = 0
+
+
+def measure_dump(
+    path: Path,
+    codecs: Sequence[Codec],
+    layers: tuple[str, ...],
+    max_values: int,
+    seed: int,
+    limits: Limits,
+    progress: Progress,
+) -> tuple[Source, list[MeasuredCodec]]:
+    """Measure codecs on a dump, one tensor in memory at a time.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The dump.
+    codecs : sequence of Codec
+        Codecs to measure.
+    layers : tuple of str
+        Globs that select tensors; see `gcodec.analysis.groups.selects`.
+    max_values : int
+        Number of values in a sample of a larger tensor.
+    seed : int
+        Seed of the run.
+    limits : Limits
+        Bounds on each tensor.
+    progress : Progress
+        Receiver of the progress.
+
+    Raises
+    ------
+    ParameterError
+        If there are no values to measure.
+    FormatError, OSError
+        If the file cannot be read.
+    """
+    trials: list[list[tuple[Sample, Trial | str]]] = [[] for _ in codecs]
+    with open_dump(path, limits=limits) as dump:
+        entries = [entry for entry in dump.entries if selects(layers, entry.name)]
+        floats = [entry for entry in entries if entry.dtype in primitives.FLOATS]
+        sizes = [math.prod(entry.shape) for entry in floats]
+        if not sum(sizes):
+            raise ParameterError(f"{path}: there are no values of a gradient to measure here")
+        with progress(path.name, sum(sizes)) as advance:
+            for entry, size in zip(floats, sizes, strict=True):
+                if size:
+                    sample = load_sample(dump, entry, max_values, seed)
+                    measured = [attempt(sample, codec) for codec in codecs]
+                    sample = sample._replace(values=np.empty(0))  # free the memory
+                    for results, trial in zip(trials, measured, strict=True):
+                        results.append((sample, trial))
+                advance(size)
+    bits = [8 * primitives.ITEMSIZE[entry.dtype] for entry in floats]
+    mean = math.fsum(n * width for n, width in zip(sizes, bits, strict=True)) / sum(sizes)
+    source = Source(path.name, sum(sizes), mean, len(entries) - len(floats))
+    return source, list(map(_combined, codecs, trials))
+
+
+def measure_synthetic(
+    text: str, codecs: Sequence[Codec], seed: int, progress: Progress
+) -> tuple[Source, list[MeasuredCodec]]:
+    """Measure codecs on drawn values with the root mean square `SYNTHETIC_RMS`.
+
+    Parameters
+    ----------
+    text : str
+        See `gcodec.analysis.synthetic.parse_synthetic`.
+    codecs : sequence of Codec
+        Codecs to measure.
+    seed : int
+        Seed of the run.
+    progress : Progress
+        Receiver of the progress.
+
+    Raises
+    ------
+    ParameterError
+        If `text` names no distribution.
+    """
+    sample = draw_sample(parse_synthetic(text), "synthetic", seed)
+    if rms := stats.rms_error(sample.values):
+        np.multiply(sample.values, np.float32(SYNTHETIC_RMS / rms), out=sample.values)
+    measured = []
+    with progress("synthetic", len(codecs)) as advance:
+        for codec in codecs:
+            measured.append(_combined(codec, [(sample, attempt(sample, codec))]))
+            advance(1)
+    return Source(f"{text}, of rms {SYNTHETIC_RMS:g}", sample.size, 32), measured
+
+
+def _combined(codec: Codec, results: list[tuple[Sample, Trial | str]]) -> MeasuredCodec:
+    """Combine the trials of a codec on all tensors."""
+    trials = [(sample.size, trial) for sample, trial in results if not isinstance(trial, str)]
+    problems = (f"{sample.name}: {trial}" for sample, trial in results if isinstance(trial, str))
+    problem, cost = next(problems, None), total_cost(trials)
+    if problem is not None or cost is None:
+        return MeasuredCodec(codec, math.nan, math.nan, Law(None, None), problem)
+    law = law_of(codec, [size for size, _ in trials])
+    doubts = (doubt(codec, sample.origin) for sample, _ in results)
+    return MeasuredCodec(codec, cost.bits, cost.error, law, None, next(filter(None, doubts), None))
+
+
+class Training(NamedTuple):
+    """A training run, as far as bounds on its convergence depend on it.
+
+    Attributes
+    ----------
+    problem : advisor.Problem
+        Constants of the loss function.
+    steps : int
+        Number of steps.
+    workers : int
+        Number of workers that encode with seeds of their own.
+    """
+
+    problem: advisor.Problem
+    steps: int
+    workers: int
+
+    @property
+    def plain_bound(self) -> float:
+        """Bound on the mean squared gradient without compression."""
+        return advisor.plain_bound(self.problem, self.steps)
+
+
+class Effect(NamedTuple):
+    """The effect of a codec on convergence.
+
+    Attributes
+    ----------
+    delta, omega : float or None
+        See `gcodec.advisor.Law`.
+    residual : float
+        Bound on the squared norm of the residual, as a multiple of that of a gradient.
+    bound : float
+        Bound on the mean squared gradient: the lower one of the bounds with error feedback and
+        without, both at the same learning rate.
+    use : str or None
+        "feedback" or "no feedback", whichever has this bound; None if both are infinite.
+    steps_to_double : float
+        Number of steps after which the bound with feedback is at most twice that without
+        compression.
+    """
+
+    delta: float | None
+    omega: float | None
+    residual: float
+    bound: float
+    use: str | None
+    steps_to_double: float
+
+    @classmethod
+    def of(cls, law: Law, training: Training) -> Effect:
+        """Return the effect of a codec with this law."""
+        delta = law.delta or 0.0
+        omega = math.inf if law.omega is None else law.omega
+        problem, steps = training.problem, training.steps
+        bounds = {
+            "no feedback": advisor.unbiased_bound(omega, training.workers, problem, steps),
+            "feedback": advisor.feedback_bound(delta, problem, steps),
+        }
+        use = min(bounds, key=lambda name: bounds[name])
+        return cls(
+            law.delta,
+            law.omega,
+            advisor.residual_bound(delta),
+            bounds[use],
+            use if math.isfinite(bounds[use]) else None,
+            advisor.steps_to_double(delta, problem),
+        )
+
+
+class ClusterAdvice:
+    """The advice on one cluster.
+
+    Parameters
+    ----------
+    cluster : advisor.Cluster
+        The cluster.
+    work : advisor.Work
+        Work of a step.
+    training : Training
+        The training run.
+    tolerance : float
+        Share by which a step may exceed the shortest one if that preserves more of the gradient.
+    source : Source
+        Source of the measured values.
+    codecs : list of MeasuredCodec
+        Codecs to consider.
+    other_schemes : tuple of (str, float)
+        Names and bits per value of further schemes, whose errors are unknown.
+
+    Attributes
+    ----------
+    cluster, work, training, source, codecs
+        The parameters.
+    advice : advisor.Advice
+        The plans.
+    laws, measured : list of Effect
+        Effect of each codec: by its law, and if the measured error held for all gradients.
+    uses : dict of str to str
+        Whether to use a codec with feedback, by its spec; useless codecs are missing.
+
+    Raises
+    ------
+    ParameterError
+        If two schemes have the same name.
+    """
+
+    def __init__(
+        self,
+        cluster: advisor.Cluster,
+        work: advisor.Work,
+        training: Training,
+        tolerance: float,
+        source: Source,
+        codecs: list[MeasuredCodec],
+        other_schemes: tuple[tuple[str, float], ...],
+    ) -> None:
+        names = [*(str(m.codec) for m in codecs), *(name for name, _ in other_schemes)]
+        if duplicates := {name for name in names if names.count(name) > 1}:
+            raise ParameterError.of("--bits", min(duplicates), "a name that nothing else has")
+        self.cluster, self.work, self.training = cluster, work, training
+        self.source, self.codecs = source, codecs
+        self.laws = [Effect.of(m.law, training) for m in codecs]
+        self.measured = [Effect.of(_measured_law(m), training) for m in codecs]
+        effects = list(zip(codecs, self.measured, strict=True))
+        self.uses = {str(m.codec): effect.use for m, effect in effects if effect.use is not None}
+        schemes = [
+            advisor.Scheme(str(m.codec), m.bits, m.error, effect.use is not None)
+            for m, effect in effects
+            if m.problem is None
+        ]
+        schemes += [advisor.Scheme(name, bits) for name, bits in other_schemes]
+        self.advice = advisor.advise(cluster, work, schemes, tolerance)
+
+    def dense(self, level: advisor.Level) -> advisor.Way:
+        """Return the uncompressed collective of a level."""
+        return next(way for way in self.advice.dense.ways if way.level == level)
+
+    def ways(self, level: advisor.Level) -> list[advisor.Way]:
+        """Return all collectives of a level that were considered."""
+        return [way for way in self.advice.ways if way.level == level]
+
+    def plan_of(self, way: advisor.Way) -> advisor.Plan:
+        """Return the plan that uses this collective, and no compression at the other level."""
+        dense = self.advice.dense.ways
+        return advisor.plan(self.work, [way if d.level == way.level else d for d in dense])
+
+    def gather_limit(self, level: advisor.Level) -> float:
+        """Return the bits per value above which an all-gather is slower than no compression."""
+        members, link = self.cluster.group(level)
+        assert link is not None  # a level without a link does not exist
+        nbytes = self.work.values * self.work.bits / 8
+        return 8 * advisor.all_gather_limit(nbytes, members, link) / self.work.values
+
+
+def _measured_law(measured: MeasuredCodec) -> Law:
+    """Return the law of a codec if the measured error held for all gradients."""
+    if math.isnan(measured.error):
+        return Law(None, None)
+    delta = 1 - measured.error
+    return Law(delta if delta > 0 else None, measured.error if measured.codec.unbiased else None)

@@ -1,0 +1,135 @@
+"""Measurements for the diagrams of a report: rates and errors, bits by kind, link speeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+import gcodec
+from gcodec.analysis.candidates import all_settings, pareto
+from gcodec.analysis.measure import TensorGroup
+from gcodec.analysis.samples import Sample, load_sample
+from gcodec.analysis.settings import Settings
+from gcodec.analysis.timing import Timing, split_bits, time_codecs
+from gcodec.analysis.trials import Trial, attempt, total_cost
+from gcodec.codec import Codec
+from gcodec.tensorfiles.entries import Dump
+
+_MAX_TENSORS, _MAX_VALUES = 8, 1 << 15  # for rates and errors: tensors, and values of each
+_MAX_LINKS, _MAX_TIMED_VALUES = 12, 1 << 20  # for link speeds: codecs, values
+ROUNDS = 5
+"""Number of measurements of link speeds."""
+
+
+class Point(NamedTuple):
+    """The rate and the error of a setting of a codec on several tensors.
+
+    Attributes
+    ----------
+    codec : Codec
+        The setting.
+    bits : float
+        Bits per value.
+    error : float
+        Relative error.
+    """
+
+    codec: Codec
+    bits: float
+    error: float
+
+
+def measure_rates(
+    dump: Dump, groups: Sequence[TensorGroup], settings: Settings
+) -> tuple[list[Point], list[Sample]]:
+    """Try all settings of all codecs on samples of the largest tensors of a dump.
+
+    Returns
+    -------
+    points : list of Point
+        Settings that accept all samples.
+    samples : list of Sample
+        The samples.
+    """
+    tensors = [tensor for group in groups for tensor in group.gradients if tensor.size]
+    tensors = sorted(tensors, key=lambda tensor: -tensor.size)[:_MAX_TENSORS]
+    codecs = all_settings()
+    trials: list[list[tuple[int, Trial]]] = [[] for _ in codecs]
+    samples = []
+    with settings.progress("rates and distortions", len(tensors) * len(codecs)) as advance:
+        for tensor in tensors:
+            sample = load_sample(dump, tensor.entry, _MAX_VALUES, settings.seed)
+            samples.append(sample)
+            for codec, results in zip(codecs, trials, strict=True):
+                trial = attempt(sample, codec)
+                if not isinstance(trial, str):
+                    results.append((sample.size, trial))
+                advance(1)
+    points = []
+    for codec, results in zip(codecs, trials, strict=True):
+        cost = total_cost(results)
+        if cost is not None and len(results) == len(samples) and math.isfinite(cost.error):
+            points.append(Point(codec, cost.bits, cost.error))
+    return points, samples
+
+
+def measure_split(
+    dump: Dump, groups: Sequence[TensorGroup], settings: Settings
+) -> list[tuple[TensorGroup, dict[str, float]]]:
+    """Return the bits per value by kind that the best codec needs for the first tensor of groups.
+
+    Groups for which no codec is within the budget are left out.
+    """
+    split = []
+    for group in groups:
+        trials = group.best(settings.budget) if settings.budget is not None else []
+        if not trials:
+            continue
+        sample = load_sample(dump, group.gradients[0].entry, settings.max_values, settings.seed)
+        codec = trials[0][1].codec
+        frame = gcodec.encode(sample.values, codec, seed=sample.seed, name=sample.name)
+        bits = split_bits([frame])
+        split.append((group, {k: n / sample.values.size for k, n in bits.items() if n}))
+    return split
+
+
+def measure_links(
+    dump: Dump, groups: Sequence[TensorGroup], points: Sequence[Point], settings: Settings
+) -> tuple[list[Timing], Sample | None]:
+    """Time settings on the Pareto front on a sample of the largest tensor, as float32.
+
+    Returns
+    -------
+    timings : list of Timing
+        Measurements of each setting, over `ROUNDS` rounds.
+    sample : Sample or None
+        The sample; None if there is nothing to time.
+    """
+    useful = [point for point in points if point.error < 1]
+    front = [useful[i] for i in pareto([(point.bits, point.error) for point in useful])]
+    tensors = [tensor for group in groups for tensor in group.gradients if tensor.size]
+    if not tensors or not front:
+        return [], None
+    entry = max(tensors, key=lambda tensor: tensor.size).entry
+    sample = load_sample(dump, entry, _MAX_TIMED_VALUES, settings.seed)
+    sample = sample._replace(values=np.ascontiguousarray(sample.values, np.float32))
+    codecs = [point.codec for point in front[:: -(-len(front) // _MAX_LINKS)]]
+    return time_codecs(codecs, [sample], ROUNDS, settings.progress), sample
+
+
+def fitted_shapes(groups: Sequence[TensorGroup]) -> list[tuple[float, float]]:
+    """Return the share of all values and the shape β of each tensor's fitted distribution."""
+    total = sum(group.gradient_values for group in groups)
+    shapes = []
+    for group in groups:
+        for tensor in group.gradients:
+            if tensor.sample is None or tensor.summary is None or not tensor.size:
+                continue
+            fit = next((fit for fit in tensor.sample.fits if fit.name == "gennorm"), None)
+            if fit is not None:
+                share = (tensor.size - tensor.summary.zeros) / total
+                shapes.append((share, fit.shape.beta))
+    return shapes

@@ -1,0 +1,343 @@
+"""Measure the tensors of a dump, and the codecs that are tried on them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from gcodec.analysis import fits, rates, stats
+from gcodec.analysis.candidates import Budget, all_settings, shortlist
+from gcodec.analysis.groups import grouped, pattern_of, selects
+from gcodec.analysis.samples import Sample, load_sample, without_nonfinite
+from gcodec.analysis.settings import Settings
+from gcodec.analysis.trials import Trial, attempt, joint_rms, total_cost
+from gcodec.codec import Codec
+from gcodec.errors import ParameterError
+from gcodec.feedback import derive_seed
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.tensorfiles.entries import Dump, Entry
+from gcodec.tensorfiles.safetensors_file import read_index
+from gcodec.wire import primitives
+
+_PROBE_SIZE = 1 << 14  # values of a tensor on which all settings of all codecs are tried
+
+
+class SampleStats(NamedTuple):
+    """Measurements on a sample of a tensor.
+
+    Attributes
+    ----------
+    size : int
+        Number of values in the sample.
+    histogram : tuple of int
+        See `gcodec.analysis.stats.histogram`.
+    fits : tuple of gcodec.analysis.fits.Fit
+        Fitted distributions, the nearest first.
+    entropy : gcodec.analysis.rates.Entropy
+        Entropy at the error of the settings.
+    trials : tuple of Trial or str
+        A trial of each codec of the settings, or the reason why the codec refuses the values.
+    candidates : tuple of Trial
+        Trials of the candidates for the best codec.
+    picture : gcodec.analysis.fits.Picture or None
+        Data of diagrams.
+    """
+
+    size: int
+    histogram: tuple[int, ...]
+    fits: tuple[fits.Fit, ...]
+    entropy: rates.Entropy
+    trials: tuple[Trial | str, ...]
+    candidates: tuple[Trial, ...]
+    picture: fits.Picture | None
+
+
+class TensorStats(NamedTuple):
+    """Measurements on a tensor of a dump.
+
+    Attributes
+    ----------
+    entry : Entry
+        Entry of the tensor.
+    size : int
+        Number of elements.
+    summary : Summary or None
+        Statistics of all values; None if the tensor is no gradient.
+    nonfinite_indices : tuple of int
+        Flat indices of the first NaN and Inf.
+    sample : SampleStats or None
+        Measurements on a sample; None if the tensor is no gradient.
+    """
+
+    entry: Entry
+    size: int
+    summary: stats.Summary | None = None
+    nonfinite_indices: tuple[int, ...] = ()
+    sample: SampleStats | None = None
+
+    @property
+    def nonfinite(self) -> int:
+        """Number of NaN and Inf among all values."""
+        return 0 if self.summary is None else self.summary.nonfinite
+
+    @property
+    def group(self) -> TensorGroup:
+        """The tensor as a group of one."""
+        return TensorGroup([self])
+
+
+class DumpStats(NamedTuple):
+    """Measurements on a dump.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The file.
+    format : str
+        Format of the file.
+    nbytes : int
+        Size of the file, or of all its shards.
+    metadata : dict of str to str
+        Metadata of the file.
+    tensors : list of TensorStats
+        Measurements on the selected tensors.
+    """
+
+    path: Path
+    format: str
+    nbytes: int
+    metadata: dict[str, str]
+    tensors: list[TensorStats]
+
+    @property
+    def total(self) -> TensorGroup:
+        """All tensors as one group."""
+        return TensorGroup(self.tensors)
+
+    def groups(self, *, each: bool) -> list[TensorGroup]:
+        """Group the tensors of repeated blocks, or with `each` put each tensor into a group."""
+        if each:
+            return [tensor.group for tensor in self.tensors]
+        groups = grouped(tensor.entry for tensor in self.tensors)
+        return [TensorGroup([self.tensors[place] for place in group]) for group in groups]
+
+
+def measure(path: Path, settings: Settings) -> DumpStats:
+    """Measure the tensors of a dump that the settings select, one in memory at a time.
+
+    Raises
+    ------
+    ParameterError
+        If the settings select no tensor.
+    FormatError, OSError
+        If the file cannot be read.
+    """
+    with open_dump(path, limits=settings.limits) as dump:
+        entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
+        if dump.entries and not entries:
+            raise ParameterError(f"no tensor matches --layers {' '.join(settings.layers)}")
+        candidates = _candidates(dump, entries, settings)
+        total = sum(math.prod(entry.shape) for entry in entries)
+        tensors: dict[int, TensorStats] = {}
+        with settings.progress(path.name, total) as advance:
+            for group in grouped(entries):
+                codecs = candidates
+                for place in group:
+                    tensors[place] = tensor = _tensor(dump, entries[place], settings, codecs)
+                    advance(tensor.size)
+                    if place == group[0] and settings.budget is not None and tensor.sample:
+                        # The other tensors of the group need only the best candidates of this one.
+                        codecs = shortlist([tensor.sample.candidates], settings.budget)
+        if path.name.lower().endswith(".index.json"):
+            files = [path.parent / shard for shard in set(read_index(path).values())]
+        else:
+            files = [path]
+        nbytes = sum(file.stat().st_size for file in files)
+        ordered = [tensors[place] for place in range(len(entries))]
+        return DumpStats(path, dump.format, nbytes, dump.metadata, ordered)
+
+
+def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec]) -> TensorStats:
+    size = math.prod(entry.shape)
+    if entry.dtype not in primitives.FLOATS:
+        return TensorStats(entry, size)
+    values = dump.load(entry)
+    summary = stats.summarize(values)
+    indices = stats.find_nonfinite(values)[1] if summary.nonfinite else ()
+    seed = derive_seed(settings.seed, name=entry.name)
+    if settings.max_values is not None:
+        values = stats.sample(values, settings.max_values, seed)
+    sample = Sample(entry.name, size, without_nonfinite(values)[0], seed)
+    trials = [attempt(sample, codec) for codec in (*settings.codecs, *candidates)]
+    requested = len(settings.codecs)
+    measured = SampleStats(
+        size=values.size,
+        histogram=stats.histogram(values, summary.rms),
+        fits=fits.fit_all(values),
+        entropy=rates.entropy_at(sample.values, settings.error),
+        trials=tuple(trials[:requested]),
+        candidates=tuple(trial for trial in trials[requested:] if not isinstance(trial, str)),
+        picture=fits.Picture.of(values) if settings.keep_pictures else None,
+    )
+    return TensorStats(entry, size, summary, indices, measured)
+
+
+def _candidates(dump: Dump, entries: list[Entry], settings: Settings) -> list[Codec]:
+    """Return candidates for the best codec: the best ones on a large tensor and a median one."""
+    if settings.budget is None:
+        return []
+    order = [e for e in entries if e.dtype in primitives.FLOATS and math.prod(e.shape) > 0]
+    order.sort(key=lambda entry: math.prod(entry.shape))
+    probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
+    codecs = all_settings(settings.budget)
+    trials: list[list[Trial]] = []
+    title = f"{dump.path.name}: codecs"
+    with settings.progress(title, len(probes) * len(codecs)) as advance:
+        for entry in probes.values():
+            sample = load_sample(dump, entry, _PROBE_SIZE, settings.seed)
+            trials.append([])
+            for codec in codecs:
+                trial = attempt(sample, codec)
+                trials[-1] += [] if isinstance(trial, str) else [trial]
+                advance(1)
+    return shortlist(trials, settings.budget)
+
+
+class GroupFit(NamedTuple):
+    """The nearest distribution of the tensors of a group.
+
+    Attributes
+    ----------
+    name : str
+        Distribution that is the nearest one for most of the tensors.
+    beta, w2 : float
+        Medians over these tensors.
+    """
+
+    name: str
+    beta: float
+    w2: float
+
+
+class TensorGroup:
+    """Tensors that share a row of a table: one tensor, repeated blocks, or all tensors.
+
+    Parameters
+    ----------
+    members : list of TensorStats
+        The tensors.
+
+    Attributes
+    ----------
+    members : list of TensorStats
+        The tensors.
+    gradients : list of TensorStats
+        Members that are gradients.
+    """
+
+    def __init__(self, members: list[TensorStats]) -> None:
+        self.members = members
+        self.gradients = [m for m in members if m.summary is not None]
+        self._summaries = [m.summary for m in members if m.summary is not None]
+        self._samples = [m.sample for m in members if m.sample is not None]
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor, or the pattern of all names."""
+        name = self.members[0].entry.name
+        return name if len(self.members) == 1 else pattern_of(name)
+
+    @property
+    def values(self) -> int:
+        """Number of values."""
+        return sum(member.size for member in self.members)
+
+    @property
+    def gradient_values(self) -> int:
+        """Number of values of the gradients."""
+        return sum(member.size for member in self.gradients)
+
+    @property
+    def nonfinite(self) -> int:
+        """Number of NaN and Inf."""
+        return sum(summary.nonfinite for summary in self._summaries)
+
+    @property
+    def zeros(self) -> int:
+        """Number of exact zeros."""
+        return sum(summary.zeros for summary in self._summaries)
+
+    @property
+    def raw_bits(self) -> float:
+        """Mean number of bits per value of the gradients' dtypes."""
+        bits = sum(8 * primitives.ITEMSIZE[m.entry.dtype] * m.size for m in self.gradients)
+        return bits / self.gradient_values if self.gradient_values else math.nan
+
+    @property
+    def rms(self) -> float:
+        """Root mean square of all finite values; NaN if there is none."""
+        parts = [
+            (summary.size - summary.nonfinite, summary.rms)
+            for summary in self._summaries
+            if not math.isnan(summary.rms)
+        ]
+        return joint_rms(parts) if parts else math.nan
+
+    @property
+    def max_abs(self) -> float:
+        """Largest finite magnitude; NaN if there is none."""
+        magnitudes = (summary.max_abs for summary in self._summaries)
+        return max((value for value in magnitudes if not math.isnan(value)), default=math.nan)
+
+    @property
+    def histogram(self) -> tuple[int, ...]:
+        """Sum of the histograms, each over multiples of the tensor's own rms."""
+        return tuple(map(sum, zip(*(s.histogram for s in self._samples), strict=True)))
+
+    @property
+    def fit(self) -> GroupFit | None:
+        """Nearest distribution; None if no tensor has enough values."""
+        nearest = [sample.fits[0] for sample in self._samples if sample.fits]
+        if not nearest:
+            return None
+        name = Counter(fit.name for fit in nearest).most_common(1)[0][0]
+        same = [fit for fit in nearest if fit.name == name]
+        return GroupFit(
+            name,
+            statistics.median(fit.shape.beta for fit in same),
+            statistics.median(fit.w2 for fit in same),
+        )
+
+    @property
+    def entropy(self) -> float:
+        """Mean entropy in bits per value at the error of the settings; NaN without values."""
+        bits = [(m.size, m.sample.entropy.bits) for m in self.gradients if m.sample is not None]
+        values = sum(size for size, _ in bits)
+        return sum(size * entropy for size, entropy in bits) / values if values else math.nan
+
+    def trials(self, place: int) -> list[tuple[int, Trial]]:
+        """Return the sizes of the gradients, and the trials of one codec of the settings."""
+        trials = ((m.size, m.sample.trials[place]) for m in self.gradients if m.sample is not None)
+        return [(size, trial) for size, trial in trials if not isinstance(trial, str)]
+
+    def best(self, budget: Budget) -> list[tuple[int, Trial]]:
+        """Return sizes and trials of the best codec that is within the budget for each tensor.
+
+        The list is empty if there is no such codec.
+        """
+        by_codec: dict[str, list[tuple[int, Trial]]] = {}
+        for member in self.gradients:
+            for trial in member.sample.candidates if member.sample is not None else ():
+                if member.size and budget.allows(trial.bits, trial.error):
+                    by_codec.setdefault(str(trial.codec), []).append((member.size, trial))
+        filled = sum(member.size > 0 for member in self.gradients)
+
+        def budget_cost(trials: list[tuple[int, Trial]]) -> tuple[float, float]:
+            cost = total_cost(trials)
+            return (math.inf, math.inf) if cost is None else budget.cost(cost.bits, cost.error)
+
+        fitting = (trials for trials in by_codec.values() if len(trials) == filled)
+        return min(fitting, key=budget_cost, default=[])

@@ -1,0 +1,316 @@
+"""Time codecs on the tensors of a training step, and compare them with a copy of the memory."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import gcodec
+from gcodec.analysis import stats
+from gcodec.analysis.dissect import Dissection
+from gcodec.analysis.doubts import doubt
+from gcodec.analysis.groups import selects
+from gcodec.analysis.progress import Progress
+from gcodec.analysis.samples import Sample, draw_sample, load_sample
+from gcodec.analysis.synthetic import parse_synthetic
+from gcodec.analysis.trials import NO_LIMITS, joint_rms, squared_ratio
+from gcodec.codec import Codec
+from gcodec.errors import ParameterError
+from gcodec.limits import Limits
+from gcodec.tensorfiles.dumps import open_dump
+from gcodec.tensorfiles.entries import Array
+from gcodec.wire import primitives
+
+_MIN_SECONDS = 2e-3  # duration of a measurement, long enough for the resolution of the clock
+
+
+class StepTensors(NamedTuple):
+    """Tensors of a training step.
+
+    Attributes
+    ----------
+    samples : list of Sample
+        The tensors, or a sample of each.
+    skipped : int
+        Number of tensors that are no floats.
+    total : int
+        Number of values of the whole tensors.
+    """
+
+    samples: list[Sample]
+    skipped: int
+    total: int
+
+
+class Timing(NamedTuple):
+    """Size, error and speed of a codec on the tensors of a step, each in a frame of its own.
+
+    Attributes
+    ----------
+    codec : Codec
+        The codec.
+    values : int
+        Number of values of all tensors.
+    raw_nbytes : int
+        Size of all tensors.
+    split : dict of str to int
+        Bits of all frames, by their kind.
+    error : float
+        Relative error ‖x − x̂‖² / ‖x‖².
+    encode, decode : tuple of float
+        Seconds for all tensors, in each round.
+    copies : tuple of float
+        Seconds for a copy of all tensors, in each round.
+    encode_peak, decode_peak : int
+        Bytes that are allocated beside the tensors and the memory that is decoded into.
+    doubt : str or None
+        Reason why these tensors say little about the codec.
+    """
+
+    codec: Codec
+    values: int
+    raw_nbytes: int
+    split: dict[str, int]
+    error: float
+    encode: tuple[float, ...]
+    decode: tuple[float, ...]
+    copies: tuple[float, ...]
+    encode_peak: int
+    decode_peak: int
+    doubt: str | None
+
+    @property
+    def nbits(self) -> int:
+        """Number of bits of all frames."""
+        return sum(self.split.values())
+
+    def rate(self, seconds: Sequence[float]) -> float:
+        """Return the median over rounds of the tensors' bytes per second."""
+        return self.raw_nbytes / statistics.median(seconds)
+
+    def to_copy(self, seconds: Sequence[float]) -> float:
+        """Return the median over rounds of the speed as a multiple of the speed of a copy."""
+        ratios = (copy / own for copy, own in zip(self.copies, seconds, strict=True))
+        return statistics.median(ratios)
+
+    @property
+    def pays_below(self) -> float:
+        """Link speed in bits per second below which sending frames is faster than the tensors.
+
+        One side encodes, the other one decodes, and nothing overlaps; 0 if frames are longer.
+        """
+        seconds = statistics.median(self.encode) + statistics.median(self.decode)
+        return max(8 * self.raw_nbytes - self.nbits, 0) / seconds
+
+
+class Stopwatch:
+    """A codec that is ready to be timed.
+
+    Parameters
+    ----------
+    codec : Codec
+        The codec.
+    samples : sequence of Sample
+        Tensors to encode.
+    outs : sequence of array
+        Memory for decoded tensors, which several codecs may share.
+
+    Raises
+    ------
+    ParameterError
+        If the codec refuses a tensor.
+    """
+
+    def __init__(self, codec: Codec, samples: Sequence[Sample], outs: Sequence[Array]) -> None:
+        self.codec = codec
+        self._samples, self._outs = samples, outs
+        self._seconds: list[list[float]] = []
+        self._frames = self._encode()
+        self._decode()
+        # All kernels are compiled by now, so the peaks are those of any later step.
+        self._peaks = _peak(self._encode), _peak(self._decode)
+        self._calls = self._encode, self._decode, self._copy
+        self._repetitions = [_repetitions(call) for call in self._calls]
+
+    def _encode(self) -> list[bytes]:
+        return list(map(self._encode_one, self._samples))
+
+    def _encode_one(self, x: Sample) -> bytes:
+        try:
+            frame: bytes = gcodec.encode(x.values, self.codec, seed=x.seed, name=x.name)
+            return frame
+        except ParameterError as error:
+            raise ParameterError(f"{self.codec}: tensor {x.name!r}: {error}") from None
+
+    def _decode(self) -> None:
+        for frame, out in zip(self._frames, self._outs, strict=True):
+            gcodec.decode(frame, out=out, limits=NO_LIMITS)
+
+    def _copy(self) -> None:
+        for sample, out in zip(self._samples, self._outs, strict=True):
+            np.copyto(out, sample.values)
+
+    def round(self) -> None:
+        """Time encode, decode and copy once, one after the other."""
+        pairs = zip(self._calls, self._repetitions, strict=True)
+        self._seconds.append([_seconds(call, times) for call, times in pairs])
+
+    def timing(self) -> Timing:
+        """Return the measurements of all rounds."""
+        self._decode()
+        encode, decode, copies = zip(*self._seconds, strict=True)
+        pairs = list(zip(self._samples, self._outs, strict=True))
+        doubts = (doubt(self.codec, sample.origin) for sample in self._samples)
+        return Timing(
+            codec=self.codec,
+            values=sum(sample.values.size for sample in self._samples),
+            raw_nbytes=sum(sample.values.nbytes for sample in self._samples),
+            split=split_bits(self._frames),
+            error=squared_ratio(
+                joint_rms((x.values.size, stats.rms_error(x.values, out)) for x, out in pairs),
+                joint_rms((x.values.size, stats.rms_error(x.values)) for x, _ in pairs),
+            ),
+            encode=encode,
+            decode=decode,
+            copies=copies,
+            encode_peak=self._peaks[0],
+            decode_peak=self._peaks[1],
+            doubt=next(filter(None, doubts), None),
+        )
+
+
+def load_step(
+    path: Path, layers: tuple[str, ...], max_values: int | None, seed: int, limits: Limits
+) -> StepTensors:
+    """Load the floating-point tensors of a dump; of a large dump, a proportional sample of each.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The dump.
+    layers : tuple of str
+        Globs that select tensors; see `gcodec.analysis.groups.selects`.
+    max_values : int or None
+        Number of values of all samples; None loads all values.
+    seed : int
+        Seed of the run.
+    limits : Limits
+        Bounds on each tensor.
+
+    Raises
+    ------
+    ParameterError
+        If no tensor is selected.
+    FormatError, OSError
+        If the file cannot be read.
+    """
+    with open_dump(path, limits=limits) as dump:
+        floats = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
+        entries = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
+        if not entries:
+            raise ParameterError(f"{path}: no floating-point tensor matches --layers")
+        sizes = [math.prod(entry.shape) for entry in entries]
+        total = sum(sizes)
+        samples = []
+        for entry, size in zip(entries, sizes, strict=True):
+            share = None
+            if max_values is not None and max_values < total:
+                share = max(1, size * max_values // total)
+            sample = load_sample(dump, entry, share, seed)
+            samples.append(sample._replace(values=np.ascontiguousarray(sample.values)))
+        return StepTensors(samples, len(dump.entries) - len(floats), total)
+
+
+def draw_step(source: str, seed: int, limits: Limits) -> StepTensors:
+    """Draw one tensor; see `gcodec.analysis.synthetic.parse_synthetic`."""
+    synthetic = parse_synthetic(source)
+    limits.check("the tensor", synthetic.count(), 4 * synthetic.count())
+    sample = draw_sample(synthetic, str(synthetic), seed)
+    return StepTensors([sample], 0, sample.size)
+
+
+def time_codecs(
+    codecs: Sequence[Codec],
+    samples: Sequence[Sample],
+    rounds: int,
+    progress: Progress,
+    refusals: list[str] | None = None,
+) -> list[Timing]:
+    """Time codecs in turn.
+
+    Parameters
+    ----------
+    codecs : sequence of Codec
+        Codecs to time.
+    samples : sequence of Sample
+        Tensors to encode.
+    rounds : int
+        Number of measurements of each codec.
+    progress : Progress
+        Receiver of the progress.
+    refusals : list of str, optional
+        Receives the errors of codecs that refuse a tensor. Without it, such an error is raised.
+    """
+    outs = [sample.values.copy() for sample in samples]
+    stopwatches: list[Stopwatch] = []
+    with progress("timing", len(codecs) * (rounds + 1)) as advance:
+        for codec in codecs:
+            try:
+                stopwatches.append(Stopwatch(codec, samples, outs))
+            except ParameterError as error:
+                if refusals is None:
+                    raise
+                refusals.append(str(error))
+            advance(1)
+        for _ in range(rounds):
+            for stopwatch in stopwatches:
+                stopwatch.round()
+                advance(1)
+    return [stopwatch.timing() for stopwatch in stopwatches]
+
+
+def split_bits(frames: Sequence[bytes]) -> dict[str, int]:
+    """Count the bits of frames by their kind, as ``gcodec dissect`` does."""
+    total: Counter[str] = Counter()
+    for data in frames:
+        dissection = Dissection(data, most=0, limits=NO_LIMITS)
+        for _ in dissection:
+            pass
+        if dissection.error is not None:
+            raise dissection.error
+        total.update(dissection.totals)
+    return dict(total)
+
+
+def _seconds(call: Callable[[], object], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
+
+
+def _repetitions(call: Callable[[], object]) -> int:
+    """Return the number of calls that a clock can time."""
+    times = 1
+    while (seconds := _seconds(call, times)) * times < _MIN_SECONDS / 2:
+        times *= 2
+    return max(1, math.ceil(_MIN_SECONDS / seconds))
+
+
+def _peak(call: Callable[[], object]) -> int:
+    """Return the peak number of bytes that a call allocates."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()

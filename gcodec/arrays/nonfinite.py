@@ -1,0 +1,128 @@
+"""NaN and Inf in tensors: the policies, and the checks that fuse with other reductions.
+
+Values on a device are checked before the call ends.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from gcodec.arrays.source import Tensor
+from gcodec.errors import ParameterError
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.convert import ConvertedArray, is_converted
+from gcodec.kernels.numeric.reduce import (
+    INFINITY_BITS,
+    all_finite,
+    max_abs_bits,
+    max_abs_bits_corrected,
+)
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import Deferred, when_known
+from gcodec.runtime.device import device_of, host
+from gcodec.runtime.pool import SEGMENT
+from gcodec.wire.primitives import INTEGERS
+
+NonFinite = Literal["raise", "zero", "propagate"]
+
+
+def check_nonfinite(nonfinite: object) -> None:
+    """Raise `ParameterError` unless `nonfinite` names a policy."""
+    if nonfinite not in ("raise", "zero", "propagate"):
+        raise ParameterError.of("nonfinite", nonfinite, "one of raise, zero, propagate")
+
+
+def with_policy(tensor: Tensor, nonfinite: NonFinite, *, segments: bool = False) -> Tensor:
+    """Apply a policy to a tensor; return the same tensor if nothing changes.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Integers and booleans contain neither NaN nor Inf.
+    nonfinite : {"raise", "zero", "propagate"}
+    segments : bool
+        Whether the caller reads the values by segments only; see `Source.read`.
+    """
+    values: Array = tensor.values
+    if tensor.dtype in INTEGERS or nonfinite == "propagate":
+        return tensor
+    if nonfinite == "raise":
+        check_finite(values)
+        return tensor
+    if device_of(values) is None and all_finite(values):
+        return tensor
+    if segments and type(values) is np.ndarray:
+        values = ConvertedArray(values, "float32")
+    is_converted = type(values) is ConvertedArray
+    finite: Array = values.finite_or_zero() if is_converted else convert.finite_or_zero(values)
+    return tensor._replace(values=finite)
+
+
+def check_finite(values: Array) -> int | Deferred:
+    """Raise `ParameterError` for NaN or Inf; return the bits of the largest magnitude."""
+    top_bits = max_abs_bits(values)
+    check_top(top_bits, values)
+    return top_bits
+
+
+def check_corrected(values: Array, residual: Array, decay: np.float32, name: str = "x") -> None:
+    """Raise `ParameterError` if an element of values + decay·residual is NaN or Inf."""
+    check_top(max_abs_bits_corrected(values, residual, decay), values, name)
+
+
+def check_top(top_bits: int | Deferred, values: Array, name: str = "x") -> None:
+    """Raise `ParameterError` if the values, or their sum with a residual, contain NaN or Inf.
+
+    Parameters
+    ----------
+    top_bits : int or Deferred
+        Bit pattern of the largest magnitude of the values or of the sum.
+    values : (n,) float32 array
+    name : str
+        Name of the parameter, for the message.
+    """
+
+    def check(top: int) -> None:
+        if top < INFINITY_BITS:
+            return
+        if all_finite(values):
+            raise ParameterError(f"{name}: must not pass float32 when its residual is added")
+        raise nonfinite_error(values)
+
+    when_known(top_bits, check)
+
+
+def check_left(left: Array, values: Array, residual: Array, decay: np.float32, name: str) -> None:
+    """Raise `ParameterError` if an element of values + decay·residual is NaN or Inf.
+
+    Parameters
+    ----------
+    left : (n,) float32 array
+        New residual, which is not finite wherever the sum is not. Only then the sum is checked.
+    values, residual : (n,) float32 array
+    decay : np.float32
+    name : str
+        Name of the parameter, for the message.
+    """
+
+    def check(top: int) -> None:
+        if top >= INFINITY_BITS:
+            check_top(int(max_abs_bits_corrected(values, residual, decay)), values, name)
+
+    when_known(max_abs_bits(left), check)
+
+
+def nonfinite_error(values: Array | ConvertedArray) -> ParameterError:
+    """Return an error that states the number of NaN and Inf, and the index of the first."""
+    on_host = values if is_converted(values) else host(values)
+    count, first = 0, 0
+    for start in range(0, on_host.size, SEGMENT):
+        is_wrong = ~np.isfinite(on_host[start : start + SEGMENT])
+        if not count and is_wrong.any():
+            first = start + int(np.argmax(is_wrong))
+        count += int(np.count_nonzero(is_wrong))
+    return ParameterError(
+        f"x holds {count} NaN or Inf, the first at flat index {first}: must be finite"
+    )

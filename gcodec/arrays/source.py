@@ -1,0 +1,427 @@
+"""The caller's arrays: inspected once per call, read as flat values, and answered in kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from gcodec.arrays import protocols
+from gcodec.arrays.frameworks import FAILURES, Library, library_of, unreadable
+from gcodec.errors import ParameterError
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.convert import ConvertedArray
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import once
+from gcodec.runtime.device import Device, device_of, host
+from gcodec.runtime.foreign import adopted
+from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, MAX_NDIM
+
+NUMPY_DTYPES = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float64": np.dtype(np.float64),
+} | {name: np.dtype(name) for name in INTEGERS}
+
+_NAMES = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+_CONVERTIBLE = ("bool", "int", "uint", "float", "object")  # prefixes of dtype names
+
+
+class Tensor(NamedTuple):
+    """Values of one array, as the codecs read them.
+
+    Attributes
+    ----------
+    values : (n,) float32 array or ConvertedArray
+        C-contiguous and aligned, on the device of the caller's array. The caller's own memory if
+        it already has this layout. Integers and booleans keep their dtype and lie on the host.
+    dtype : str
+        Dtype of the caller's array.
+    shape : tuple of int
+    """
+
+    values: np.ndarray
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Source(NamedTuple):
+    """An array that the caller passed, and where it lies; `inspect` makes one per call.
+
+    Attributes
+    ----------
+    array : array
+        The caller's object.
+    name : str
+        Name of the parameter, for error messages.
+    library : Library or None
+        Library of the array; None for NumPy, CuPy, and objects that only follow a protocol.
+    resident : array or None
+        CuPy view of an array on a CUDA device; None for an array on the host. The view of a
+        16-bit float array may have an integer dtype.
+    device : Device or None
+        Device of the array; None for the host.
+    """
+
+    array: Any
+    name: str
+    library: Library | None = None
+    resident: Array | None = None
+    device: Device | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of an array that has a dtype."""
+        if self.library is not None:
+            return self.library.dtype_of(self.array)
+        return str((self.array if self.resident is None else self.resident).dtype.name)
+
+    def stream(self) -> AbstractContextManager[None]:
+        """Launch kernels on the stream on which the library works on the array."""
+        return nullcontext() if self.library is None else self.library.working_on(self.array)
+
+    def context(self) -> AbstractContextManager[object]:
+        """Work on the library's stream, and wait for the device once, at the end of the call."""
+        return once() if self.library is None else self._stream_context()
+
+    @contextmanager
+    def _stream_context(self) -> Iterator[None]:
+        with self.stream(), once():
+            yield
+
+    def read(self, *, integers: bool = False, segments: bool = False) -> Tensor:
+        """Read the values.
+
+        Parameters
+        ----------
+        integers : bool
+            Whether arrays of integers and booleans are allowed.
+        segments : bool
+            Whether the caller reads the values by segments only. Values on the host that are not
+            float32 are then a `ConvertedArray`.
+
+        Raises
+        ------
+        TypeError
+            If the object is no array, is masked, holds no values, or lies on a device that
+            gcodec does not support; or if gcodec does not support the dtype.
+        ParameterError
+            If the array has too many dimensions.
+        ImportError, RuntimeError
+            See `gcodec.runtime.device.CupyDevice`.
+        """
+        if self.resident is None:
+            array = self.as_numpy()
+            dtype = _NAMES.get(array.dtype.newbyteorder("=")) or array.dtype.name
+        else:
+            array, dtype = self.resident, self.dtype
+        if dtype not in (DTYPE_CODES if integers else FLOATS):
+            raise self.dtype_error(dtype)
+        if array.ndim > MAX_NDIM:
+            raise ParameterError.of(f"{self.name}.ndim", array.ndim, f"at most {MAX_NDIM}")
+        if self.device is None:
+            values = _host_values(array, dtype, segments)
+        else:
+            values = _device_values(self.device.flat(array), dtype)
+        return Tensor(values, dtype, tuple(array.shape))
+
+    def memory(self) -> np.ndarray | None:
+        """View the memory of an array on the host; return None for an object that exposes none.
+
+        Raises
+        ------
+        TypeError
+            If the object is masked, is text or bytes, holds no values, lies on a device, or has a
+            dtype that gcodec does not support.
+        """
+        x, name = self.array, self.name
+        if isinstance(x, np.ma.MaskedArray):
+            raise TypeError(f"{name} is a masked array: fill it first, as in {name}.filled(0)")
+        if isinstance(x, (np.ndarray, np.generic)):
+            return np.asarray(x)
+        if self.library is not None:
+            if self.dtype not in DTYPE_CODES:
+                raise self.dtype_error(self.dtype)
+            return self.library.memory(x, name)
+        return protocols.memory_of(x, name)
+
+    def as_numpy(self) -> np.ndarray:
+        """View an array on the host as a NumPy array; copy it only if it exposes no memory.
+
+        Raises
+        ------
+        TypeError
+            See `memory`; or if the object is no array.
+        """
+        x, name = self.array, self.name
+        memory = self.memory()
+        if memory is not None:
+            return memory
+        if not hasattr(type(x), "__array__"):
+            raise TypeError(
+                f"{name} is a {type(x).__name__}: must be an array; "
+                f"make one first, as in numpy.asarray({name}, numpy.float32)"
+            )
+        try:
+            return np.asarray(x)
+        except FAILURES as error:
+            raise unreadable(name, error) from error
+
+    def dtype_error(self, dtype: str) -> TypeError:
+        """Return the error for an unsupported dtype, with advice on how to convert the array."""
+        text = f"{self.name} has dtype {dtype}: gcodec takes {', '.join(FLOATS)}"
+        if dtype in INTEGERS:
+            text += "; gcodec.encode(…, 'raw') keeps integers and booleans unchanged"
+        if dtype.startswith("complex"):
+            return TypeError(f"{text}; give its real and imaginary parts one by one")
+        if not dtype.startswith(_CONVERTIBLE):
+            return TypeError(text)
+        if self.library is not None:
+            advice = self.library.to_float32
+        elif isinstance(self.array, (np.ndarray, np.generic)):
+            advice = "{x}.astype(numpy.float32)"
+        else:
+            advice = "numpy.asarray({x}, numpy.float32)"
+        return TypeError(f"{text}; convert it first, as in {advice.format(x=self.name)}")
+
+    def result_dtype(self, shape: tuple[int, ...], dtype: str) -> str:
+        """Return the dtype of a result that is to be like this array.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the result, which this array must have.
+        dtype : str
+            Dtype of the frame. Results of one float dtype convert to another; integers and
+            booleans do not.
+
+        Raises
+        ------
+        ParameterError
+            If the shape or the dtype does not fit.
+        TypeError
+            If the object is no array that gcodec supports.
+        """
+        like, name = self.array, self.name
+        if self.library is None and self.resident is None:
+            protocols.check_no_device(like, name)
+            has_dtype = hasattr(getattr(like, "dtype", None), "name")
+            if not (hasattr(like, "shape") and has_dtype and hasattr(type(like), "__array__")):
+                raise TypeError(f"{name} is a {type(like).__name__}: must be an array")
+        if tuple(like.shape) != shape:
+            raise ParameterError.of(f"{name}.shape", tuple(like.shape), str(shape))
+        if self.dtype not in (FLOATS if dtype in FLOATS else (dtype,)):
+            allowed = f"one of {', '.join(FLOATS)}" if dtype in FLOATS else dtype
+            raise ParameterError.of(f"{name}.dtype", self.dtype, allowed)
+        return self.dtype
+
+    def result(self, array: Array) -> Any:
+        """Return `array` as an array of this array's library, on its device.
+
+        `array` must have this array's dtype; 16-bit floats on a device may be bit patterns. The
+        result is a NumPy array, or on a device a CuPy array, if gcodec does not know the library.
+        """
+        if device_of(array) is not None:
+            if self.library is not None:
+                return self.library.from_device_view(array, self.dtype)
+            return array.view(NUMPY_DTYPES[self.dtype])
+        if self.library is not None:
+            return self.library.make(array, self.array)
+        if isinstance(self.array, np.generic):
+            return array[()]
+        return array.astype(self.array.dtype, copy=False)  # for the byte order
+
+    def target(self, dtype: str, shape: tuple[int, ...]) -> Array:
+        """View the array to write a result to it; 16-bit floats on a device as bit patterns.
+
+        Raises
+        ------
+        ParameterError
+            Unless the array is writable and has exactly this dtype and shape.
+        TypeError
+            If the object is no array, or belongs to a library whose arrays never change.
+        """
+        array, name, library = self.array, self.name, self.library
+        if isinstance(array, np.generic):
+            raise ParameterError(f"{name} is a scalar: must be an array, which can be written to")
+        _check_mutable(library, name)
+        if library is not None and self.dtype != dtype:
+            raise ParameterError.of(f"{name}.dtype", self.dtype, dtype)
+        view = self.memory() if self.resident is None else self.resident
+        if view is None:
+            kind = type(array).__name__
+            raise TypeError(f"{name} is a {kind}: must be an array to write to")
+        view_dtype = str(view.dtype) if self.resident is None else self.dtype
+        if view_dtype != dtype:
+            raise ParameterError.of(f"{name}.dtype", view_dtype, dtype)
+        if tuple(view.shape) != shape:
+            raise ParameterError.of(f"{name}.shape", tuple(view.shape), str(shape))
+        if self.resident is not None:
+            if not view.flags.c_contiguous:
+                raise ParameterError(f"{name} is strided: on a device it must be C-contiguous")
+            view = view.view(np.uint16) if view.dtype.itemsize == 2 else view
+        elif not view.flags.writeable:
+            raise ParameterError(f"{name} is read-only: must be writable")
+        elif view.size and 0 in (s for s, n in zip(view.strides, shape, strict=True) if n > 1):
+            raise ParameterError(f"{name} is broadcast: each element must have memory of its own")
+        if library is not None:
+            library.note_write(array)
+        return view
+
+
+def inspect(x: Any, name: str) -> Source:
+    """Find the library and the device of an array; nothing else asks for them during a call.
+
+    Parameters
+    ----------
+    x : array
+        On the host: a NumPy array or scalar of any order, stride and byte order; an array of
+        torch, JAX, TensorFlow or MLX; a DLPack exporter; a buffer; or an object with
+        ``__array__``. On a CUDA device: a CuPy array, a torch tensor, or an object with
+        ``__cuda_array_interface__``. `Source.read` refuses all other objects.
+    name : str
+        Name of the parameter, for error messages.
+
+    Raises
+    ------
+    TypeError
+        If the array holds no values, or lies on a CUDA device and has an unsupported dtype.
+    ImportError, RuntimeError
+        See `gcodec.runtime.device.CupyDevice`.
+    """
+    if isinstance(x, (np.ndarray, np.generic)):
+        return Source(x, name)
+    library = library_of(x)
+    resident = None
+    if library is not None:
+        library.check(x, name)
+        if library.dtype_of(x) in DTYPE_CODES:  # `Source.memory` refuses all others
+            with library.working_on(x):
+                resident = library.device_view(x)
+    elif device_of(x) is not None:
+        resident = x
+    elif protocols.is_on_cuda(x):
+        resident = adopted(x)
+    if resident is None:
+        return Source(x, name, library)
+    source = Source(x, name, library, resident, device_of(resident))
+    if source.dtype not in DTYPE_CODES:
+        raise source.dtype_error(source.dtype)
+    return source
+
+
+def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:
+    """Return values on the host as (n,) float32, or integers and booleans as they are."""
+    native = NUMPY_DTYPES[dtype]
+    if array.dtype != native or not is_flat(array):
+        array = np.require(array, native, ["C", "A"])
+    array = array.reshape(-1)
+    if dtype == "float32" or dtype in INTEGERS:
+        return array
+    converted = ConvertedArray(array if dtype == "float64" else array.view(np.uint16), dtype)
+    return converted if segments else converted.whole()
+
+
+def _device_values(array: Array, dtype: str) -> Array:
+    """Return (n,) values on a device as float32 there, or integers and booleans on the host."""
+    if dtype in INTEGERS:
+        return host(array).view(NUMPY_DTYPES[dtype])
+    if dtype == "float32":
+        return array
+    if dtype == "float64":
+        return convert.from_float64(array)
+    return convert.from_16_bits(array.view(np.uint16), dtype)
+
+
+def _check_mutable(library: Library | None, name: str) -> None:
+    if library is not None and not library.writes:
+        raise TypeError(
+            f"{name} is an array of {library.title}, which cannot be written to: "
+            "give a NumPy array"
+        )
+
+
+def byte_buffer(data: Any, name: str) -> Any:
+    """Return the memory of an array that contains bytes; return other bytes-like objects as is.
+
+    Raises
+    ------
+    TypeError
+        If the bytes cannot be reached.
+    """
+    library = library_of(data)
+    return data if library is None else library.memory(data, name)
+
+
+def writable_bytes(out: Any, name: str) -> memoryview:
+    """View a buffer of the caller to write bytes to it.
+
+    Raises
+    ------
+    ParameterError
+        If the buffer is read-only.
+    TypeError
+        If the object is no contiguous buffer.
+    """
+    library = library_of(out)
+    _check_mutable(library, name)
+    try:
+        target = memoryview(byte_buffer(out, name)).cast("B")
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: {error}") from error
+    if target.readonly:
+        raise ParameterError(f"{name} is read-only: must be writable")
+    if library is not None:
+        library.note_write(out)
+    return target
+
+
+def outlet(values: Array, dtype: str) -> Array:
+    """Convert (n,) float32 values to `dtype`; return float32, integers and booleans as they are.
+
+    On a device 16-bit floats become bit patterns: not every release of CuPy has bfloat16.
+    """
+    if dtype == "float32" or dtype in INTEGERS:
+        return values
+    if dtype == "float64":
+        return convert.to_float64(values)
+    bits = convert.to_16_bits(values, dtype)
+    return bits if device_of(bits) is not None else bits.view(NUMPY_DTYPES[dtype])
+
+
+def is_flat(array: Array) -> bool:
+    """Whether kernels can work on the array where it lies."""
+    if type(array) is not np.ndarray and device_of(array) is not None:
+        return True  # `Source.target` refuses all others
+    return bool(array.flags.c_contiguous and array.flags.aligned)
+
+
+def shares_memory(data: Array, values: Array | ConvertedArray) -> bool:
+    """Whether bytes on the host may lie in the memory of values that were read."""
+    source = values.source if type(values) is ConvertedArray else values
+    are_numpy = type(data) is np.ndarray and type(source) is np.ndarray
+    return are_numpy and bool(np.may_share_memory(data, source))
+
+
+def dimensions(shape: Any) -> tuple[int, ...]:
+    """Return a shape, given as a tuple of integers or an integer, as a tuple.
+
+    Raises
+    ------
+    ParameterError
+        If a size is negative or no integer.
+    """
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+    if any(not isinstance(size, (int, np.integer)) or size < 0 for size in sizes):
+        raise ParameterError.of("shape", shape, "non-negative integers")
+    return tuple(int(size) for size in sizes)
+
+
+def size_of(shape: Any) -> int:
+    """Return the number of elements of a shape; see `dimensions`."""
+    return math.prod(dimensions(shape))

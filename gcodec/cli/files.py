@@ -1,0 +1,137 @@
+"""Input files and output files that the arguments of a verb name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gcodec.errors import ParameterError
+from gcodec.tensorfiles.dumps import find
+
+# The longest first: a sharded dump is named by its index.
+_SUFFIXES = (
+    *(".safetensors.index.json", ".safetensors"),
+    *(".npz", ".npy", ".pth", ".pt", ".bin", ".gcf"),
+)
+
+
+def is_frames(path: Path) -> bool:
+    """Tell by its name whether a file contains frames."""
+    return path.name.lower().endswith(".gcf")
+
+
+def is_dump(path: Path) -> bool:
+    """Tell by its name whether a file is a dump rather than a file of frames."""
+    return not is_frames(path)
+
+
+def existing(name: str) -> Path:
+    """Return the path of a file.
+
+    Raises
+    ------
+    ParameterError
+        If the file does not exist.
+    """
+    path = Path(name)
+    if not path.is_file():
+        raise ParameterError(f"{name}: no such file")
+    return path
+
+
+def inputs(
+    patterns: Sequence[str],
+    kind: str = "dump or .gcf file",
+    accept: Callable[[Path], bool] = lambda path: True,
+) -> list[Path]:
+    """List the files that match patterns.
+
+    Parameters
+    ----------
+    patterns : sequence of str
+        See `gcodec.tensorfiles.dumps.find`.
+    kind : str
+        Kind of the files, for error messages.
+    accept : callable
+        Predicate for the files of directories and globs. Files that are named always match.
+
+    Raises
+    ------
+    ParameterError
+        If a pattern matches no file.
+    """
+    try:
+        matches = find(patterns)
+    except ParameterError:
+        unmatched = next(pattern for pattern in patterns if not _matches(pattern))
+        reason = f"no {kind} here" if Path(unmatched).is_dir() else "no such file"
+        raise ParameterError(f"{unmatched}: {reason}") from None
+    named = {Path(pattern) for pattern in patterns}
+    paths = [path for path in matches if path in named or accept(path)]
+    if not paths:
+        raise ParameterError(f"{' '.join(patterns)}: there is no {kind} here")
+    return paths
+
+
+def _matches(pattern: str) -> bool:
+    try:
+        return bool(find([pattern]))
+    except ParameterError:
+        return False
+
+
+def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: bool) -> list[Path]:
+    """Choose an output for each input.
+
+    Parameters
+    ----------
+    sources : sequence of pathlib.Path
+        The inputs.
+    output : str or None
+        A file for a single input, or a directory; None writes next to the inputs.
+    suffix : str
+        Suffix of the outputs.
+    force : bool
+        Whether existing files may be replaced.
+
+    Raises
+    ------
+    ParameterError
+        If two inputs have the same output, or an output exists and `force` is false.
+    """
+    if output is not None and len(sources) == 1 and not _is_directory(output):
+        targets = [Path(output)]
+    else:
+        targets = [_with_suffix(path, suffix) for path in sources]
+        if output is not None:
+            targets = [Path(output) / target.name for target in targets]
+    sources_by_target: dict[Path, Path] = {}
+    for source, target in zip(sources, targets, strict=True):
+        if target in sources_by_target:
+            raise ParameterError(
+                f"{target}: both {sources_by_target[target]} and {source} would be written to it; "
+                "pass them one at a time, with -o"
+            )
+        sources_by_target[target] = source
+    check_replaceable(targets, force)
+    return targets
+
+
+def check_replaceable(targets: Sequence[Path], force: bool) -> None:
+    """Raise `ParameterError` if an output exists and `force` is false."""
+    for target in targets:
+        # Devices and pipes, such as /dev/null, are written to without asking.
+        if not force and (target.is_file() or target.is_dir()):
+            raise ParameterError(f"{target}: exists already; pass --force to replace it")
+
+
+def _with_suffix(path: Path, suffix: str) -> Path:
+    """Return the path with its suffix replaced, or appended to an unknown one."""
+    for old in _SUFFIXES:
+        if path.name.lower().endswith(old) and len(path.name) > len(old):
+            return path.with_name(path.name[: -len(old)] + suffix)
+    return path.with_name(path.name + suffix)
+
+
+def _is_directory(output: str) -> bool:
+    return output.endswith("/") or Path(output).is_dir()

@@ -1,0 +1,351 @@
+"""Views of ``gcodec advise``: tables, and JSON with times in seconds and speeds in bytes/s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from gcodec import advisor
+from gcodec.analysis.advice import ClusterAdvice, Effect, MeasuredCodec
+from gcodec.cli.render import text
+from gcodec.cli.render.output import Column, Table, note, note_hidden, number, print_line
+
+_LEVELS = {"inside": "inside nodes", "between": "between nodes"}
+_MEMBERS = {"inside": "GPU", "between": "node"}
+
+
+# --- JSON
+
+
+def document(advice: ClusterAdvice) -> dict[str, Any]:
+    """Return the advice for a JSON document."""
+    cluster, work, training = advice.cluster, advice.work, advice.training
+    return {
+        "source": {"name": advice.source.name, "tensors_left_out": advice.source.skipped},
+        "work": {
+            "values": work.values,
+            "bits_per_value": work.bits,
+            "compute_s": work.compute,
+            "overlap": work.overlap,
+            "encode_values_per_s": number(work.encode),
+            "decode_values_per_s": number(work.decode),
+        },
+        "cluster": {
+            "nodes": cluster.nodes,
+            "gpus": cluster.gpus,
+            "between": _link_document(cluster.between),
+            "inside": _link_document(cluster.inside),
+        },
+        "dense": _plan_document(advice, advice.advice.dense),
+        "best": _plan_document(advice, advice.advice.best),
+        "levels": [_level_document(advice, way) for way in advice.advice.dense.ways],
+        "convergence": {
+            "steps": training.steps,
+            "gap": training.problem.gap,
+            "workers": training.workers,
+            "plain_bound": training.plain_bound,
+        },
+        "codecs": [
+            {
+                "codec": str(m.codec),
+                "bits_per_value": number(m.bits),
+                "nmse": number(m.error),
+                "unbiased": m.codec.unbiased,
+                "problem": m.problem,
+                "doubt": m.doubt,
+                "law": _effect_document(law, training.plain_bound),
+                "measured": _effect_document(measured, training.plain_bound),
+            }
+            for m, law, measured in _codec_rows(advice)
+        ],
+    }
+
+
+def _link_document(link: advisor.Link | None) -> dict[str, float] | None:
+    if link is None:
+        return None
+    return {"bytes_per_s": link.bandwidth, "latency_s": link.latency}
+
+
+def _level_document(advice: ClusterAdvice, dense: advisor.Way) -> dict[str, Any]:
+    members, _ = advice.cluster.group(dense.level)
+    balances = [b for b in advice.advice.balances if b.level == dense.level]
+    return {
+        "level": dense.level,
+        "members": members,
+        "dense_s": dense.time,
+        "all_gather_limit_bits_per_value": advice.gather_limit(dense.level),
+        "balanced_bits_per_value": {b.collective: number(b.bits) for b in balances},
+        "ways": [
+            {
+                **_way_document(advice, way),
+                "slower_than_dense": way.time > dense.time,
+                "times_dense": number(text.ratio(way.time, dense.time)),
+                **_steps_document(advice, advice.plan_of(way)),
+            }
+            for way in advice.ways(dense.level)
+        ],
+    }
+
+
+def _plan_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]:
+    return {
+        "ways": [_way_document(advice, way) for way in plan.ways],
+        "communication_s": plan.communication,
+        "coding_s": plan.coding,
+        **_steps_document(advice, plan),
+        "nmse": number(plan.error),
+    }
+
+
+def _way_document(advice: ClusterAdvice, way: advisor.Way) -> dict[str, Any]:
+    scheme = way.scheme
+    return {
+        "level": way.level,
+        "collective": way.collective,
+        "codec": None if scheme is None else scheme.name,
+        "use": None if scheme is None else advice.uses.get(scheme.name),
+        "bits_per_value": advice.work.bits if scheme is None else scheme.bits,
+        "communication_s": way.time,
+        "coding_s": way.coding,
+    }
+
+
+def _steps_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]:
+    dense = advice.advice.dense
+    return {
+        "step_s": plan.step,
+        "speedup": number(text.ratio(dense.step, plan.step)),
+        "step_with_overlap_s": plan.hidden,
+        "speedup_with_overlap": number(text.ratio(dense.hidden, plan.hidden)),
+    }
+
+
+def _effect_document(effect: Effect, plain_bound: float) -> dict[str, Any]:
+    return {
+        "delta": number(effect.delta),
+        "omega": number(effect.omega),
+        "use": effect.use,
+        "residual_bound": number(effect.residual),
+        "bound": number(effect.bound),
+        "times_plain_bound": number(effect.bound / plain_bound),
+        "steps_to_double": number(effect.steps_to_double),
+    }
+
+
+# --- text
+
+
+def show(advice: ClusterAdvice, console: Console, *, quiet: bool) -> None:
+    """Print the advice; notes go to stderr unless `quiet`."""
+    print_line(console, _headline(advice), "bold")
+    hidden: list[str] = []
+    if dense_ways := advice.advice.dense.ways:
+        level = max(dense_ways, key=lambda way: way.time).level
+        console.print()
+        _show_best(advice, console)
+        _show_balance(advice, console, level)
+        console.print()
+        hidden += _show_times(advice, console, level)
+        _show_slow_gathers(advice, console, level)
+    else:
+        print_line(console, "one GPU: there are no other workers, and nothing to send")
+    if advice.codecs:
+        console.print()
+        hidden += _show_convergence(advice, console)
+    if quiet:
+        return
+    note_hidden(console, hidden)
+    for m in advice.codecs:
+        if m.problem is not None:
+            note(f"no {m.codec}: {m.problem}")
+    if advice.codecs:
+        note(f"codecs measured on {advice.source.name}")
+    if advice.source.skipped:
+        note(f"skipped {text.count(advice.source.skipped, 'tensor')}: no gradients")
+    if math.isinf(advice.work.encode) and math.isinf(advice.work.decode):
+        note("times exclude encoding and decoding; --encode and --decode include them")
+
+
+def _headline(advice: ClusterAdvice) -> str:
+    cluster, work = advice.cluster, advice.work
+    parts = [
+        f"{text.count(work.values, 'value')} of {work.bits:g} bits",
+        f"{text.count(cluster.nodes, 'node')} x {text.count(cluster.gpus, 'GPU')}",
+    ]
+    for level in cluster.levels:
+        _, link = cluster.group(level)
+        if link is not None:
+            latency = f" after {text.duration(link.latency)}" if link.latency else ""
+            parts.append(f"{_LEVELS[level]} {text.speed(link.bandwidth)}{latency}")
+    return "   ".join([*parts, f"{text.duration(work.compute)} a step"])
+
+
+class _Part(NamedTuple):
+    """A part of a step, and its times; a part that dense steps lack has no `dense`."""
+
+    name: str
+    scheme: str
+    time: float
+    dense: float | None
+
+
+_PART_COLUMNS: list[Column[_Part]] = [
+    Column("advice", lambda part: part.name, left=True),
+    Column("", lambda part: part.scheme, left=True),
+    Column("takes", lambda part: text.duration(part.time)),
+    Column("dense", lambda part: "" if part.dense is None else text.duration(part.dense)),
+    Column("speed-up", lambda part: "" if part.dense is None else _speedup(part.time, part.dense)),
+]
+
+
+def _show_best(advice: ClusterAdvice, console: Console) -> None:
+    best, dense, work = advice.advice.best, advice.advice.dense, advice.work
+    parts = []
+    for way, plain in zip(best.ways, dense.ways, strict=True):
+        scheme = f"dense, {way.collective}"
+        if way.scheme is not None:
+            name = way.scheme.name
+            scheme = f"{text.printable(name)}, {way.collective}, {advice.uses[name]}"
+        parts.append(_Part(_LEVELS[way.level], scheme, way.time, plain.time))
+    if best.coding:
+        parts.append(_Part("coding", "", best.coding, None))
+    share = "" if work.overlap == 1 else f" by {100 * work.overlap:.3g} %"
+    parts.append(_Part("step", "", best.step, dense.step))
+    parts.append(_Part(f"step, overlapped{share}", "", best.hidden, dense.hidden))
+    Table(_PART_COLUMNS, parts).show(console)
+
+
+def _show_balance(advice: ClusterAdvice, console: Console, level: advisor.Level) -> None:
+    limits = []
+    for b in advice.advice.balances:
+        if b.level == level and b.bits is not None:
+            factor = text.ratio(advice.work.bits, b.bits)
+            hint = ""
+            if factor is not None:
+                hint = f" ({factor:.3g}x less)" if factor > 1 else " (dense has less)"
+            limits.append(f"{b.collective} {b.bits:.3g} bits/v{hint}")
+    claim = f"{_LEVELS[level]}, communication takes as long as computation"
+    if limits:
+        print_line(console, f"{claim} at: {', '.join(limits)}")
+    else:
+        print_line(console, f"{claim} at no rate: latency and the other level alone take longer")
+
+
+class _TimesRow(NamedTuple):
+    """Times of a scheme at the slowest level: `plan` is the fastest plan with the scheme."""
+
+    name: str
+    bits: float
+    error: float | None
+    all_gather: str
+    two_phase: str
+    plan: advisor.Plan
+    converges: bool
+
+
+def _show_times(advice: ClusterAdvice, console: Console, level: advisor.Level) -> list[str]:
+    members, _ = advice.cluster.group(level)
+    dense, bits = advice.advice.dense, advice.work.bits
+    ring = f"ring {text.duration(advice.dense(level).time)}"
+    rows = [_TimesRow("dense", bits, 0, "-", ring, dense, True)]
+    by_scheme: dict[advisor.Scheme, list[advisor.Way]] = {}
+    for way in advice.ways(level):
+        if way.scheme is not None:
+            by_scheme.setdefault(way.scheme, []).append(way)
+    for scheme, ways in by_scheme.items():
+        times = {way.collective: text.duration(way.time) for way in ways}
+        fastest = min(map(advice.plan_of, ways), key=lambda plan: (plan.hidden, plan.step))
+        gather, shares = times.get("all-gather", "-"), times["two-phase"]
+        rows.append(
+            _TimesRow(
+                *(scheme.name, scheme.bits, scheme.error, gather, shares, fastest),
+                scheme.converges,
+            )
+        )
+
+    def ratio(row: _TimesRow) -> str:
+        factor = text.ratio(bits, row.bits)
+        return "-" if factor is None else f"{factor:.1f}"
+
+    columns: list[Column[_TimesRow]] = [
+        Column(text.count(members, _MEMBERS[level]), lambda row: row.name, left=True),
+        Column("bits/v", lambda row: f"{row.bits:.2f}", rank=4),
+        Column("ratio", ratio, rank=8),
+        Column("nmse", lambda row: text.small(row.error), rank=3),
+        Column("all-gather", lambda row: row.all_gather),
+        Column("two-phase", lambda row: row.two_phase),
+        Column("step", lambda row: text.duration(row.plan.step), rank=5),
+        Column("speed-up", lambda row: _speedup(row.plan.step, dense.step), rank=5),
+        Column("overlapped", lambda row: text.duration(row.plan.hidden), rank=2),
+        Column("speed-up", lambda row: _speedup(row.plan.hidden, dense.hidden)),
+    ]
+    return Table(columns, rows, is_marked=lambda row: not row.converges).show(console)
+
+
+def _show_slow_gathers(advice: ClusterAdvice, console: Console, level: advisor.Level) -> None:
+    dense = advice.dense(level).time
+    slow = [
+        f"{way.scheme.name} {way.time / dense:.3g}x"
+        for way in advice.ways(level)
+        if way.scheme and way.collective == "all-gather" and way.time > dense
+    ]
+    if slow:
+        members, _ = advice.cluster.group(level)
+        group, limit = text.count(members, _MEMBERS[level]), advice.gather_limit(level)
+        claim = f"! all-gather over {group} is slower than dense from {limit:.3g} bits/v on"
+        print_line(console, f"{claim}: {', '.join(slow)}", "red")
+
+
+_CodecRow = tuple[MeasuredCodec, Effect, Effect]
+
+
+def _codec_rows(advice: ClusterAdvice) -> list[_CodecRow]:
+    """Return each codec with its effect by law and as measured."""
+    return list(zip(advice.codecs, advice.laws, advice.measured, strict=True))
+
+
+def _show_convergence(advice: ClusterAdvice, console: Console) -> list[str]:
+    training = advice.training
+    header = f"{training.steps:,} steps,\n{text.count(training.workers, 'worker')}"
+
+    def cell(place: int, value: Callable[[Effect], float | None]) -> Callable[[_CodecRow], str]:
+        return lambda row: text.three_digits(value((row[1], row[2])[place]))
+
+    def residual(effect: Effect) -> float:
+        return math.sqrt(effect.residual)
+
+    def bound(effect: Effect) -> float:
+        return effect.bound / training.plain_bound
+
+    columns: list[Column[_CodecRow]] = [
+        Column(header, lambda row: str(row[0].codec), left=True),
+        Column("by law:\ndelta", cell(0, lambda effect: effect.delta), rank=2),
+        Column("\nomega", cell(0, lambda effect: effect.omega), rank=3),
+        Column("\nresidual", cell(0, residual), rank=5),
+        Column("\nbound", cell(0, bound)),
+        Column("as measured:\ndelta", cell(1, lambda effect: effect.delta), rank=2),
+        Column("\nomega", cell(1, lambda effect: effect.omega), rank=3),
+        Column("\nresidual", cell(1, residual), rank=6),
+        Column("\nbound", cell(1, bound)),
+        Column("\nuse with", lambda row: row[2].use or "not at all", left=True, rank=1),
+    ]
+    rows = _codec_rows(advice)
+    hidden = Table(columns, rows, is_marked=lambda row: row[2].use is None).show(console)
+    print_line(console, "residual: bound on its norm, as a multiple of that of a gradient")
+    print_line(console, "bound: on the mean squared gradient, as a multiple of that of dense")
+    doubts: dict[str, list[str]] = {}
+    for m in advice.codecs:
+        if m.doubt is not None:
+            doubts.setdefault(m.doubt, []).append(str(m.codec))
+    for reason, names in doubts.items():
+        print_line(console, f"? {', '.join(names)}: not judged here, as {reason}", "yellow")
+    return hidden
+
+
+def _speedup(time: float, dense: float) -> str:
+    factor = text.ratio(dense, time)
+    return "-" if factor is None else f"{factor:.3g}x"

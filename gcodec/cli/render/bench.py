@@ -1,0 +1,180 @@
+"""View of ``gcodec bench``: a table, JSON, CSV or Markdown."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gcodec.analysis.host import processor, version_of
+from gcodec.analysis.samples import Sample
+from gcodec.analysis.timing import Timing
+from gcodec.cli.render import text
+from gcodec.cli.render.dissect import KINDS
+from gcodec.cli.render.output import (
+    Column,
+    Table,
+    note,
+    note_hidden,
+    number,
+    print_csv,
+    print_document,
+    print_line,
+    stdout,
+)
+from gcodec.runtime.pool import thread_count
+
+
+class BenchView:
+    """The view of one run.
+
+    Parameters
+    ----------
+    source : str
+        Source of the tensors.
+    samples : sequence of Sample
+        The tensors.
+    timings : sequence of Timing
+        Measurements of each codec.
+    rounds : int
+        Number of measurements of each codec.
+    notes : list of str
+        Notes for the reader.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        samples: Sequence[Sample],
+        timings: Sequence[Timing],
+        rounds: int,
+        notes: list[str],
+    ) -> None:
+        self._source, self._samples, self._timings = source, samples, timings
+        self._rounds, self._notes = rounds, notes
+        self._values = sum(sample.values.size for sample in samples)
+        self._nbytes = sum(sample.values.nbytes for sample in samples)
+        self._split: Counter[str] = Counter()
+        for timing in timings:
+            self._split.update(timing.split)
+        kinds = {kind for kind, nbits in self._split.items() if nbits}
+        self._kinds = [kind for kind in KINDS if kind in kinds] + sorted(kinds - {*KINDS})
+
+    def show(self, form: str | None, quiet: bool) -> None:
+        """Print the run in a form, "json", "csv" or "markdown", or else as a table."""
+        table = Table(self._columns(), self._timings)
+        if form == "json":
+            print_document("bench", self._document())
+        elif form == "csv":
+            print_csv([self._record(timing) for timing in self._timings])
+        elif form == "markdown":
+            table.print_markdown()
+        else:
+            console = stdout()
+            print_line(console, self._headline(), "bold")
+            hidden = table.show(console)
+            for timing in self._timings:
+                if timing.doubt is not None:
+                    line = f"? {timing.codec}: not judged here, as {timing.doubt}"
+                    print_line(console, line, "yellow")
+            if not quiet:
+                note_hidden(console, hidden)
+        if not quiet:
+            for line in self._notes:
+                note(line)
+
+    def _headline(self) -> str:
+        dtypes = sorted({str(sample.values.dtype) for sample in self._samples})
+        copies = [timing.rate(timing.copies) for timing in self._timings]
+        return "   ".join(
+            [
+                self._source,
+                text.count(len(self._samples), "tensor"),
+                text.count(self._values, "value"),
+                ", ".join(dtypes),
+                text.size(self._nbytes),
+                f"memcpy {_giga(float(np.median(copies)))} GB/s",
+                text.count(thread_count(), "thread"),
+                f"median of {text.count(self._rounds, 'round')}",
+                processor(),
+            ]
+        )
+
+    def _columns(self) -> list[Column[Timing]]:
+        by_size = sorted(self._kinds, key=lambda kind: -self._split[kind])
+        ratio = text.either("÷ memcpy", "/ memcpy")
+        return [
+            Column("codec", lambda t: str(t.codec), left=True),
+            Column("bits/v", lambda t: text.fixed(t.nbits / t.values)),
+            *(
+                Column(kind, partial(_split_cell, kind), rank=20 + by_size.index(kind))
+                for kind in self._kinds
+            ),
+            Column("error", lambda t: text.small(t.error)),
+            Column("encode\nGB/s", lambda t: _giga(t.rate(t.encode)), rank=11),
+            Column(ratio, lambda t: text.fixed(t.to_copy(t.encode))),
+            Column("decode\nGB/s", lambda t: _giga(t.rate(t.decode)), rank=12),
+            Column(ratio, lambda t: text.fixed(t.to_copy(t.decode))),
+            Column("peak\nMiB", _peak_cell, rank=15),
+            Column("pays below\nGbit/s", _pays_cell),
+        ]
+
+    def _record(self, timing: Timing) -> dict[str, Any]:
+        """Return the measurements of a codec in units without prefixes."""
+        return {
+            "codec": str(timing.codec),
+            "bits_per_value": timing.nbits / timing.values,
+            **{
+                f"{kind}_bits_per_value": timing.split.get(kind, 0) / timing.values
+                for kind in self._kinds
+            },
+            "error": number(timing.error),
+            "encode_bytes_per_second": timing.rate(timing.encode),
+            "encode_to_memcpy": timing.to_copy(timing.encode),
+            "decode_bytes_per_second": timing.rate(timing.decode),
+            "decode_to_memcpy": timing.to_copy(timing.decode),
+            "memcpy_bytes_per_second": timing.rate(timing.copies),
+            "encode_peak_bytes": timing.encode_peak,
+            "decode_peak_bytes": timing.decode_peak,
+            "pays_below_bits_per_second": timing.pays_below,
+            "doubt": timing.doubt,
+        }
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "source": self._source,
+            "tensors": len(self._samples),
+            "values": self._values,
+            "bytes": self._nbytes,
+            "rounds": self._rounds,
+            "statistic": "median",
+            "threads": thread_count(),
+            "processor": processor(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "numba": version_of(("numba",)),
+            "codecs": [self._record(timing) for timing in self._timings],
+            "notes": self._notes,
+            "exit_code": 0,
+        }
+
+
+def _split_cell(kind: str, timing: Timing) -> str:
+    nbits = timing.split.get(kind, 0)
+    return text.fixed(nbits / timing.values) if nbits else ""
+
+
+def _peak_cell(timing: Timing) -> str:
+    return f"{max(timing.encode_peak, timing.decode_peak) / 2**20:.2f}"
+
+
+def _pays_cell(timing: Timing) -> str:
+    return f"{timing.pays_below / 1e9:.2g}" if timing.pays_below else "never"
+
+
+def _giga(rate: float) -> str:
+    return f"{rate / 1e9:.3g}"

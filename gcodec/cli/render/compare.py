@@ -1,0 +1,174 @@
+"""View of ``gcodec compare``: a table, or JSON."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from gcodec.analysis.compare import Difference, TensorPair, together
+from gcodec.cli.outcome import CheckFailed
+from gcodec.cli.render import text
+from gcodec.cli.render.output import Column, Table, note, note_hidden, number, print_line
+
+
+class ComparisonView:
+    """The differences between two files.
+
+    Parameters
+    ----------
+    path_a, path_b : pathlib.Path
+        The files.
+    pairs : list of TensorPair
+        The tensors.
+    skipped : list of str
+        Names of tensors whose dtype no frame can store.
+    max_error : float or None
+        Largest relative error that passes.
+    """
+
+    def __init__(
+        self,
+        path_a: Path,
+        path_b: Path,
+        pairs: list[TensorPair],
+        skipped: list[str],
+        max_error: float | None,
+    ) -> None:
+        self._paths, self._skipped, self._max_error = (path_a, path_b), skipped, max_error
+        self._pairs = pairs
+        self._total = together([p.difference for p in pairs if p.difference is not None])
+
+    def sort(self, order: str | None) -> None:
+        """Order the rows by "size", "err" or "name"; None leaves them as they are."""
+        if order == "name":
+            self._pairs.sort(key=lambda pair: pair.name)
+        elif order == "size":
+            self._pairs.sort(key=lambda pair: -pair.size)
+        elif order == "err":
+            self._pairs.sort(key=lambda pair: -pair.error)
+
+    def check(self) -> None:
+        """Raise `CheckFailed` if tensors do not match, or an error exceeds the bound."""
+        unmatched = [pair for pair in self._pairs if pair.problem]
+        differing = [pair for pair in self._pairs if pair.unequal]
+        inexact = [p for p in self._pairs if p.difference is not None and self._fails(p)]
+        messages = []
+        if unmatched:
+            first = unmatched[0]
+            message = f"{first.name!r}: {first.problem}"
+            messages.append(message + _others(unmatched, "do not match"))
+        if differing:
+            first = differing[0]
+            dtype = first.a.dtype if first.a is not None else ""
+            message = f"{first.name!r} is {dtype}: {first.unequal:,} of "
+            message += f"{text.count(first.size, 'value')} differ"
+            messages.append(message + _others(differing, "differ"))
+        if inexact:
+            worst = max(inexact, key=lambda pair: pair.error)
+            messages.append(
+                f"{text.count(len(inexact), 'tensor')} above --max-err {self._max_error:g}, the "
+                f"worst {worst.name!r} with {worst.error:.3g}"
+            )
+        if messages:
+            raise CheckFailed("; ".join(messages))
+
+    def document(self) -> dict[str, Any]:
+        """Return the comparison for a JSON document."""
+        counts = [pair.unequal for pair in self._pairs if pair.unequal is not None]
+        return {
+            "tensors": [self._pair_document(pair) for pair in self._pairs],
+            "left_out": self._skipped,
+            "total": _difference_document(self._total),
+            "integers": {"tensors": len(counts), "unequal": sum(map(bool, counts))},
+        }
+
+    def show(self, console: Console, top: int | None, quiet: bool) -> None:
+        """Print the table; notes go to stderr unless `quiet`."""
+        sizes = [pair.size for pair in self._pairs if pair.is_compared]
+        parts = [" : ".join(path.name for path in self._paths)]
+        parts += [text.count(len(sizes), "tensor"), text.count(sum(sizes), "value")]
+        print_line(console, "   ".join(parts), "bold")
+        total = TensorPair("total", None, None, self._total)
+        hidden = Table(_COLUMNS, self._pairs, total, self._fails, top).show(console)
+        if quiet:
+            return
+        note_hidden(console, hidden)
+        if self._skipped:
+            note(f"skipped, as no frame can store the dtype: {text.listed(self._skipped, 3)}")
+
+    def _fails(self, pair: TensorPair) -> bool:
+        if pair.unequal is not None:
+            return pair.unequal > 0
+        if pair.difference is None:
+            return True
+        return self._max_error is not None and not pair.difference.nmse <= self._max_error
+
+    def _pair_document(self, pair: TensorPair) -> dict[str, Any]:
+        sides = {
+            key: None if entry is None else {"dtype": entry.dtype, "shape": list(entry.shape)}
+            for key, entry in (("a", pair.a), ("b", pair.b))
+        }
+        body = {"name": pair.name, **sides, "passes": not self._fails(pair)}
+        if pair.unequal is not None:
+            return body | {"values": pair.size, "unequal": pair.unequal}
+        if pair.difference is None:
+            return body | {"problem": pair.problem or "unreadable"}
+        return body | _difference_document(pair.difference)
+
+
+def _others(pairs: list[TensorPair], verb: str) -> str:
+    return "" if len(pairs) == 1 else f", and {len(pairs) - 1} more that {verb}"
+
+
+def _difference_document(difference: Difference) -> dict[str, Any]:
+    return {
+        "values": difference.values,
+        "nmse": number(difference.nmse),
+        "cosine": number(difference.cosine),
+        "max_error": number(difference.max_error),
+        "sign_agreement": number(difference.sign_agreement),
+    }
+
+
+def _both(pair: TensorPair, shapes: bool) -> str:
+    """Format the shapes or the dtypes of a pair: one text if they are equal."""
+    entries = [entry for entry in (pair.a, pair.b) if entry is not None]
+    texts = [text.shape(entry.shape) if shapes else entry.dtype for entry in entries]
+    return " : ".join(dict.fromkeys(texts))
+
+
+def _verdict(pair: TensorPair) -> str:
+    if pair.difference is not None:
+        return text.small(pair.difference.nmse)
+    if pair.unequal is not None:
+        return f"{pair.unequal:,} differ" if pair.unequal else "equal"
+    return pair.problem or "unreadable"
+
+
+def _cosine(pair: TensorPair) -> str:
+    cosine = math.nan if pair.difference is None else pair.difference.cosine
+    return "-" if math.isnan(cosine) else f"{cosine:.6f}"
+
+
+def _max_error(pair: TensorPair) -> str:
+    return "-" if pair.difference is None else text.small(pair.difference.max_error)
+
+
+def _same_signs(pair: TensorPair) -> str:
+    difference = pair.difference
+    return "-" if difference is None else text.percent(difference.agreeing, difference.signed)
+
+
+_COLUMNS: list[Column[TensorPair]] = [
+    Column("tensor", lambda pair: pair.name, left=True),
+    Column("shape", lambda pair: _both(pair, shapes=True), left=True, rank=3),
+    Column("dtype", lambda pair: _both(pair, shapes=False), left=True, rank=4),
+    Column("values", lambda p: f"{p.difference.values if p.difference else p.size:,}", rank=2),
+    Column("rel. error", _verdict),
+    Column("cosine", _cosine),
+    Column("max error", _max_error, rank=1),
+    Column("same sign %", _same_signs, rank=1),
+]

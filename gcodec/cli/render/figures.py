@@ -1,0 +1,311 @@
+"""The diagrams of a report: small SVG elements in the colors of the page, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcodec.analysis.candidates import pareto
+from gcodec.analysis.fits import Fit, Picture, Shape
+from gcodec.analysis.rates import shannon_lower_bound
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gcodec.analysis.diagrams import Point
+
+INK, FAINT, GRID, MARK = "#010101", "#010102", "#010103", "#010104"
+SERIES = tuple(f"#0102{k:02x}" for k in range(16))
+"""Placeholder colors; the page defines the real ones for light and dark backgrounds."""
+
+_CSS_NAMES = {INK: "ink", FAINT: "faint", GRID: "grid", MARK: "mark"} | {
+    color: f"s{k}" for k, color in enumerate(SERIES)
+}
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "gcodec",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.minor.visible": False,
+    "ytick.minor.visible": False,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+}
+_LINES = {"normal": (SERIES[0], "--"), "laplace": (SERIES[1], "-."), "gennorm": (SERIES[2], "-")}
+_MARKERS = "osD^v<>pPX*hdH8"
+_MIN_ERROR, _MAX_ERROR = 1e-8, 2.0  # of the diagram of rates and errors
+
+
+def histogram(picture: Picture, fits: Sequence[Fit]) -> str:
+    """Draw a histogram of the values on a logarithmic scale, and the fitted densities."""
+    with drawn(340, 240) as (axes, svg):
+        filled = picture.density[picture.density > 0]
+        low, high = float(filled.min()) / 2, 40 * float(filled.max())
+        bars = {"fill": True, "facecolor": GRID, "edgecolor": FAINT, "linewidth": 0.6}
+        axes.stairs(picture.density, picture.edges, baseline=low, **bars)
+        x = np.linspace(picture.edges[0], picture.edges[-1], 121)
+        for fit, shape, color, dashes in _fitted(picture, fits):
+            beta = f" β {fit.shape.beta:.2f}" if fit.name == "gennorm" else ""
+            label = f"{fit.name}{beta}  W2 {fit.w2:.3f}"
+            axes.plot(x, shape.density(x), dashes, color=color, linewidth=1.3, label=label)
+        axes.set_yscale("log")
+        axes.set_ylim(low, high)
+        _powers(axes.yaxis)
+        axes.set_xlabel("value / rms")
+        axes.set_ylabel("density")
+        axes.legend(loc="upper left", fontsize=8, handlelength=1.6)
+    return svg[0]
+
+
+def quantile_plot(picture: Picture, fits: Sequence[Fit]) -> str:
+    """Draw quantiles of the values over those of the fitted distributions."""
+    with drawn(340, 240) as (axes, svg):
+        reach = float(np.max(np.abs(picture.quantiles)))
+        axes.plot([-reach, reach], [-reach, reach], color=FAINT, linewidth=0.8)
+        for _, shape, color, dashes in _fitted(picture, fits):
+            expected = shape.quantiles(picture.probabilities)
+            axes.plot(expected, picture.quantiles, dashes, color=color, linewidth=1.4)
+        axes.set_xlabel("quantile of the fit / rms")
+        axes.set_ylabel("quantile of the values / rms")
+    return svg[0]
+
+
+def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float]]) -> str:
+    """Draw errors over bits per value: all settings, their front, and the Shannon lower bound.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        The settings.
+    shapes : sequence of (share, beta)
+        Share of all values and shape of each tensor's distribution; the other values are zeros,
+        which need no bits.
+    """
+    shown = [p for p in points if p.error < _MAX_ERROR]
+    with drawn(400, 400, bottom=92) as (axes, svg):
+        front = [shown[i] for i in pareto([(p.bits, p.error) for p in shown])]
+        front = [p for p in front if p.error >= _MIN_ERROR]
+        bits, errors = [p.bits for p in front], [p.error for p in front]
+        axes.step(bits, errors, where="post", color=MARK, linewidth=5, alpha=0.35, label="front")
+        for k, name in enumerate(dict.fromkeys(p.codec.name for p in points)):
+            own = [p for p in shown if p.codec.name == name and p.error >= _MIN_ERROR]
+            if not own:
+                continue
+            axes.plot(
+                [p.bits for p in own],
+                [p.error for p in own],
+                linestyle="",
+                marker=_MARKERS[k % len(_MARKERS)],
+                color=SERIES[k % len(SERIES)],
+                markersize=4.5,
+                label=name,
+            )
+        if shapes:
+            error = np.geomspace(_MIN_ERROR, 1, 60)
+            bound = [sum(n * shannon_lower_bound(b, e) for n, b in shapes) for e in error]
+            axes.plot(bound, error, color=INK, linewidth=1.2, label="Shannon bound")
+        axes.set_yscale("log")
+        axes.set_ylim(_MIN_ERROR, _MAX_ERROR)
+        _powers(axes.yaxis)
+        axes.set_xlim(0, max([18.0, *(p.bits for p in front)]))
+        axes.set_xlabel("bits per value")
+        axes.set_ylabel("relative error")
+        axes.figure.legend(loc="lower center", ncols=4, fontsize=9, handletextpad=0.3)
+    return svg[0]
+
+
+def stacked_bits(rows: Sequence[tuple[str, Mapping[str, float]]], kinds: Sequence[str]) -> str:
+    """Draw the bits per value of tensors by kind.
+
+    Parameters
+    ----------
+    rows : sequence of (name, bits by kind)
+        Name and bits per value of each tensor.
+    kinds : sequence of str
+        Kinds, in the order of the bars.
+    """
+    names = [name for name, _ in rows]
+    with drawn(400, 92 + 16 * len(rows), _label_width(names), bottom=76) as (axes, svg):
+        places = np.arange(len(rows))
+        start = np.zeros(len(rows))
+        for k, kind in enumerate(kinds):
+            part = np.array([bits.get(kind, 0.0) for _, bits in rows])
+            axes.barh(places, part, 0.72, start, color=SERIES[k % len(SERIES)], label=kind)
+            start += part
+        for place, total in zip(places, start, strict=True):
+            axes.text(total, place, f" {total:.2f}", va="center", fontsize=8, color=INK)
+        _name_rows(axes, names)
+        axes.set_xlim(0, 1.15 * float(start.max(initial=1e-9)))
+        axes.set_xlabel("bits per value")
+        axes.figure.legend(loc="lower center", ncols=5, handlelength=1)
+    return svg[0]
+
+
+def link_speeds(rows: Sequence[tuple[str, float]]) -> str:
+    """Draw the link speed in Gbit/s below which each codec pays; 0 means never."""
+    names = [name for name, _ in rows]
+    with drawn(400, 54 + 16 * len(rows), _label_width(names)) as (axes, svg):
+        speeds = [speed for _, speed in rows]
+        least = min([speed for speed in speeds if speed > 0], default=1.0) / 3
+        places = range(len(rows))
+        axes.barh(places, [max(s - least, 0) for s in speeds], 0.72, least, color=SERIES[0])
+        for place, speed in zip(places, speeds, strict=True):
+            text = f" {speed:.3g}" if speed else " never"
+            axes.text(max(speed, least), place, text, va="center", fontsize=8, color=INK)
+        axes.set_xscale("log")
+        axes.set_xlim(least, 5 * max(speeds, default=1.0) or 1.0)
+        _powers(axes.xaxis)
+        _name_rows(axes, names)
+        axes.set_xlabel("Gbit/s")
+    return svg[0]
+
+
+def _powers(axis: Any) -> None:
+    """Label the powers of 10 of a logarithmic axis in plain text."""
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.axes.minorticks_off()
+
+
+def _label_width(names: Sequence[str]) -> float:
+    """Return the width in pixels of the names of rows."""
+    return 14 + 5.1 * max(map(len, names), default=0)
+
+
+def _name_rows(axes: Any, names: Sequence[str]) -> None:
+    # A dollar sign would begin a formula.
+    axes.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names], fontsize=8.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(False, axis="y")
+    axes.set_ylim(len(names) - 0.4, -0.6)
+
+
+def _fitted(picture: Picture, fits: Sequence[Fit]) -> Iterator[tuple[Fit, Shape, str, str]]:
+    """Yield the nearest fit of each distribution: its shape in units of the rms, color, dashes."""
+    nearest = {fit.name: fit for fit in reversed(fits)}
+    for name, (color, dashes) in _LINES.items():
+        if name in nearest:
+            shape = nearest[name].shape
+            yield nearest[name], Shape(shape.beta, shape.alpha / picture.rms), color, dashes
+
+
+# --- SVG
+
+_figure_numbers = itertools.count()
+
+
+def require_matplotlib() -> None:
+    """Raise ImportError, with advice, where matplotlib is missing."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError("a report needs matplotlib: pip install 'gcodec[report]'") from error
+
+
+@contextlib.contextmanager
+def drawn(
+    width: float, height: float, left: float = 56, bottom: float = 38
+) -> Iterator[tuple[Any, list[str]]]:
+    """Draw a figure.
+
+    Parameters
+    ----------
+    width, height : float
+        Size in CSS pixels.
+    left, bottom : float
+        Margins for the labels of the axes.
+
+    Yields
+    ------
+    axes : matplotlib.axes.Axes
+        The axes to draw in.
+    svg : list of str
+        List that receives the SVG element at the end of the block.
+    """
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a font may lack letters of a name
+        figure = Figure(figsize=(width / 72, height / 72))
+        svg: list[str] = []
+        axes = [left / width, bottom / height, 1 - (left + 8) / width, 1 - (bottom + 8) / height]
+        yield figure.add_axes((axes[0], axes[1], axes[2], axes[3])), svg
+        svg.append(_embedded(figure))
+
+
+def _embedded(figure: Figure) -> str:
+    """Return a figure as an SVG element with unique ids."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', text)
+    used = set(re.findall(r'(?:xlink:href="|url\()#([\w-]+)', text))
+    prefix = f"f{next(_figure_numbers)}"
+    # Only tags are rewritten, because texts can be names from files.
+    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], prefix, used), text)
+    text = re.sub(r"\s*\n\s*", "", _without_plain_groups(text))
+    return re.sub(r'<defs></defs>|<path d="[^"]*" style="fill: none"/>', "", text).strip()
+
+
+def _tag(tag: str, prefix: str, used: set[str]) -> str:
+    """Return a tag with unique ids, the page's colors and font, and fewer digits."""
+
+    def unique_id(match: re.Match[str]) -> str:
+        return f' id="{prefix}{match[1]}"' if match[1] in used else ""
+
+    tag = re.sub(r' id="([^"]+)"', unique_id, tag)
+    tag = re.sub(r'(?:xlink:)?(href="|url\()#', rf"\1#{prefix}", tag)
+    for color, name in _CSS_NAMES.items():
+        tag = tag.replace(color, f"var(--{name})")
+    tag = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", tag)
+    tag = re.sub(r" font-family: [^;\"]*;?", "", tag)
+    # A tenth of a pixel is the finest visible step.
+    tag = re.sub(r"-?\d+\.\d{2,}", lambda m: f"{float(m[0]):.1f}".removesuffix(".0"), tag)
+    tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
+    # After an M, each pair of numbers is a line to that point.
+    return re.sub(r"\s+", " ", tag.replace("\nL ", " ")).replace(' "', '"')
+
+
+def _without_plain_groups(text: str) -> str:
+    """Remove elements ``g`` without attributes."""
+    kept: list[bool] = []
+    parts = []
+    for part in re.split(r"(<g\b[^>]*>|</g>)", text):
+        if part == "</g>":
+            keep = kept.pop()
+        elif keep := not part.startswith("<g") or part.endswith("/>"):
+            parts.append(part)
+            continue
+        else:
+            keep = part.strip() != "<g>"
+            kept.append(keep)
+        parts += [part] * keep
+    return "".join(parts)

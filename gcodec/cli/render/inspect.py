@@ -1,0 +1,661 @@
+"""Views of ``gcodec inspect``: tables, JSON, CSV and Markdown of dumps and of files of frames."""
+
+from __future__ import annotations
+
+import glob
+import math
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from rich.console import Console
+
+from gcodec.analysis.settings import Settings
+from gcodec.analysis.stats import SPAN
+from gcodec.analysis.trials import Cost, total_cost
+from gcodec.cli.outcome import Outcome
+from gcodec.cli.render import text
+from gcodec.cli.render.output import (
+    Column,
+    Table,
+    escape_markdown,
+    note,
+    note_hidden,
+    number,
+    print_csv,
+    print_document,
+    print_json_lines,
+    print_line,
+)
+from gcodec.codec import Codec
+from gcodec.tensorfiles.frame_file import FrameHeader
+
+if TYPE_CHECKING:  # SciPy is imported for dumps only
+    from gcodec.analysis.measure import DumpStats, TensorGroup, TensorStats
+
+# Metadata of a training run that distinguish dumps; JSON contains all metadata.
+_HEADLINE_KEYS = ("model", "kind", "step", "epoch", "rank", "loss", "optimizer")
+_MAX_NAMES = 8  # of values or tensors in a message
+
+
+class FrameView:
+    """The view of a .gcf file.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    frames : list of FrameHeader
+        Headers of the frames.
+    """
+
+    def __init__(self, path: Path, frames: list[FrameHeader]) -> None:
+        self.path = path
+        self.frames = frames
+
+    def sort(self, order: str | None) -> None:
+        """Order the frames by "size", "bits" or "name"; "err" leaves them as they are."""
+        if order == "name":
+            self.frames.sort(key=lambda frame: frame.name or "")
+        elif order == "size":
+            self.frames.sort(key=lambda frame: -frame.size)
+        elif order == "bits":
+            self.frames.sort(key=lambda f: -8 * f.nbytes / f.size if f.size else 0)
+
+    def headline(self) -> str:
+        """Return the line above the table."""
+        parts = [self.path.name, "gcf", text.count(len(self.frames), "frame")]
+        parts.append(text.count(sum(frame.size for frame in self.frames), "value"))
+        return "   ".join([*parts, text.size(self.path.stat().st_size)])
+
+    def table(self, top: int | None = None) -> Table[dict[str, Any]]:
+        """Return the table, with the first frames or all of them."""
+        has_tables = any(frame.seek is not None for frame in self.frames)
+        columns = [*_FRAME_COLUMNS, _SEEK_COLUMN] if has_tables else _FRAME_COLUMNS
+        rows = [
+            record | {"seek": document["seek"]}
+            for record, document in zip(self.records(), self.row_documents(), strict=True)
+        ]
+        return Table(columns, rows, _frame_bytes(self.frames), top=top)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the file."""
+        return {
+            "file": str(self.path),
+            "kind": "frames",
+            "bytes": self.path.stat().st_size,
+            "frames": self.row_documents(),
+            "total": _frame_bytes(self.frames),
+        }
+
+    def row_documents(self) -> list[dict[str, Any]]:
+        """Return the JSON document of each frame."""
+        return [
+            {
+                "name": frame.name,
+                "codec": str(frame.codec),
+                "dtype": frame.dtype,
+                "shape": list(frame.shape),
+                "start": frame.start,
+                **_frame_bytes([frame]),
+                "seek": None
+                if frame.seek is None
+                else {
+                    "log2_block": frame.seek.log2_block,
+                    "counts": frame.codec.seek_blocks,
+                    "entries": frame.seek.number,
+                    "bytes": frame.seek_nbytes,
+                    "share": text.ratio(frame.seek_nbytes, frame.payload_nbytes),
+                },
+            }
+            for frame in self.frames
+        ]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the flat record of each frame, for CSV."""
+        return [
+            {
+                "frame": f"(frame {frame.number})" if frame.name is None else frame.name,
+                **{k: value for k, value in document.items() if k not in ("name", "seek")},
+                "shape": "x".join(map(str, frame.shape)),
+            }
+            for frame, document in zip(self.frames, self.row_documents(), strict=True)
+        ]
+
+    def show(self, console: Console, top: int | None, quiet: bool) -> None:
+        """Print the table; notes go to stderr unless `quiet`."""
+        print_line(console, self.headline(), "bold")
+        hidden = self.table(top).show(console)
+        if not quiet:
+            note_hidden(console, hidden)
+            command = shlex.join(["gcodec", "verify", str(self.path)])
+            note(f"payloads were not read; next: {command}")
+
+
+def _frame_bytes(frames: list[FrameHeader]) -> dict[str, Any]:
+    values = sum(frame.size for frame in frames)
+    nbytes = sum(frame.nbytes for frame in frames)
+    return {
+        "values": values,
+        "bytes": nbytes,
+        "bits_per_value": text.ratio(8 * nbytes, values),
+        "ratio": text.ratio(sum(frame.raw_nbytes for frame in frames), nbytes),
+        "header_bytes": sum(frame.header_nbytes for frame in frames),
+        "payload_bytes": sum(frame.payload_nbytes for frame in frames),
+        "checksum_bytes": sum(frame.checksum_nbytes for frame in frames),
+        "seek_bytes": sum(frame.seek_nbytes for frame in frames),
+    }
+
+
+def _seek_text(record: dict[str, Any]) -> str:
+    share = text.payload_share(record["seek_bytes"], record["payload_bytes"])
+    if "seek" not in record:  # the total
+        return share
+    seek = record["seek"]
+    if seek is None:
+        return ""
+    return f"{seek['entries']:,} x 2^{seek['log2_block']} {seek['counts']}, {share}"
+
+
+_FRAME_COLUMNS: list[Column[dict[str, Any]]] = [
+    Column("frame", lambda row: row.get("frame", "total"), left=True),
+    Column("codec", lambda row: row["codec"], left=True, rank=1, in_total=False),
+    Column("dtype", lambda row: row["dtype"], left=True, rank=7, in_total=False),
+    Column("shape", lambda row: row["shape"] or "scalar", left=True, rank=5, in_total=False),
+    Column("values", lambda row: f"{row['values']:,}", rank=2),
+    Column("bytes", lambda row: f"{row['bytes']:,}"),
+    Column("bits/v", lambda row: text.fixed(row["bits_per_value"])),
+    Column("ratio", lambda row: text.fixed(row["ratio"])),
+    Column("header", lambda row: f"{row['header_bytes']:,}", rank=4),
+    Column("payload", lambda row: f"{row['payload_bytes']:,}", rank=3),
+    Column("checksums", lambda row: f"{row['checksum_bytes']:,}", rank=6),
+]
+_SEEK_COLUMN: Column[dict[str, Any]] = Column("seek table", _seek_text, rank=8)
+
+
+class DumpRow(NamedTuple):
+    """A row of the table of a dump.
+
+    Attributes
+    ----------
+    group : TensorGroup
+        Tensors of the row.
+    best : Cost or None
+        Cost of the best codec within the budget.
+    """
+
+    group: TensorGroup
+    best: Cost | None
+
+
+class DumpView:
+    """The view of a dump.
+
+    Parameters
+    ----------
+    dump : DumpStats
+        Measurements on the dump.
+    settings : Settings
+        Settings of the measurement.
+    each : bool
+        Whether every tensor has a row of its own.
+
+    Attributes
+    ----------
+    dump, settings
+        The parameters.
+    groups : list of TensorGroup
+        Tensors of each row.
+    tensors : list of TensorStats
+        All tensors, in the order of the rows after `sort`.
+    """
+
+    def __init__(self, dump: DumpStats, settings: Settings, *, each: bool) -> None:
+        self.path = dump.path
+        self.dump = dump
+        self.settings = settings
+        self.groups = dump.groups(each=each)
+        self.tensors = dump.tensors
+
+    def sort(self, order: str | None) -> None:
+        """Order the rows by "size", "bits", "err" or "name"; None leaves them as they are."""
+        if order is None:
+            return
+        if order == "name":
+            self.groups.sort(key=lambda group: group.name)
+        elif order == "size":
+            self.groups.sort(key=lambda group: -group.values)
+        else:
+            self.groups.sort(key=lambda group: self._sort_key(group, order), reverse=True)
+        self.tensors = [member for group in self.groups for member in group.members]
+
+    def _sort_key(self, group: TensorGroup, order: str) -> float:
+        cost = total_cost(group.trials(0)) if self.settings.codecs else self._best(group)
+        value = math.nan if cost is None else cost.bits if order == "bits" else cost.error
+        return -math.inf if math.isnan(value) else value
+
+    def _best(self, group: TensorGroup) -> Cost | None:
+        """Return the cost of the best codec for a group; None if there is no budget or codec."""
+        budget = self.settings.budget
+        return None if budget is None else total_cost(group.best(budget))
+
+    def _total_best(self) -> Cost | None:
+        """Return the cost of all groups together, each with its best codec."""
+        budget = self.settings.budget
+        if budget is None:
+            return None
+        return total_cost(trial for group in self.groups for trial in group.best(budget))
+
+    # --- table
+
+    def headline(self) -> str:
+        """Return the line above the table."""
+        return "   ".join([self.path.name, *self.facts()])
+
+    def facts(self) -> list[str]:
+        """Return facts about the file as a whole."""
+        dump = self.dump
+        dtypes = sorted({tensor.entry.dtype for tensor in dump.tensors})
+        return [
+            dump.format,
+            text.count(len(dump.tensors), "tensor"),
+            text.count(sum(tensor.size for tensor in dump.tensors), "value"),
+            *([", ".join(dtypes)] if dtypes else []),
+            text.size(dump.nbytes),
+            *(
+                text.shorten(f"{key}={dump.metadata[key]}", 40)
+                for key in _HEADLINE_KEYS
+                if key in dump.metadata
+            ),
+        ]
+
+    def table(self, top: int | None = None) -> Table[DumpRow]:
+        """Return the table, with the first rows or all of them."""
+        rows = [DumpRow(group, self._best(group)) for group in self.groups]
+        total = DumpRow(self.dump.total, self._total_best())
+        return Table(self._columns(), rows, total, lambda row: bool(row.group.nonfinite), top)
+
+    def _columns(self) -> list[Column[DumpRow]]:
+        nonfinite_rank = 0 if any(group.nonfinite for group in self.groups) else 104
+        columns: list[Column[DumpRow]] = [
+            Column("tensor", _title, left=True),
+            Column("shape", _shape, left=True, rank=102, in_total=False),
+            Column("dtype", _dtype, left=True, rank=103, in_total=False),
+            Column("values", lambda row: f"{row.group.values:,}", rank=41),
+            Column("rms", lambda row: text.small(row.group.rms)),
+            Column("max |x|", lambda row: text.small(row.group.max_abs), rank=101),
+            Column("zero %", _zeros, rank=42),
+            Column("NaN/Inf", _nonfinite, rank=nonfinite_rank),
+            Column("distribution", _distribution, left=True, rank=40, in_total=False),
+            Column("best fit beta    W2", _fit, left=True, rank=39, in_total=False),
+            Column(f"entropy\nat {self.settings.error:g}", _entropy, rank=38),
+        ]
+        for place, codec in enumerate(self.settings.codecs):
+            # The first codec always stays, the second one longer than most columns.
+            rank = (0, 10)[place] if place < 2 else 48 + min(place, 50)
+            columns.append(_codec_column(codec, place, rank))
+        if self.settings.budget is not None:
+            budget = str(self.settings.budget)
+            if not text.can_show("≤"):
+                budget = budget.replace("≤", "<=")
+            columns += [
+                Column(
+                    f"best codec\n{budget}", lambda r: r.best.codec if r.best else "-", left=True
+                ),
+                Column("bits/v", lambda row: f"{row.best.bits:.2f}" if row.best else "-"),
+                Column(
+                    "nmse", lambda row: text.small(row.best.error) if row.best else "-", rank=20
+                ),
+                Column("ratio", _ratio, rank=43),
+            ]
+        return columns
+
+    # --- JSON and CSV
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the dump."""
+        settings, dump = self.settings, self.dump
+        total, best = self.dump.total, self._total_best()
+        return {
+            "file": str(dump.path),
+            "kind": "dump",
+            "format": dump.format,
+            "bytes": dump.nbytes,
+            "metadata": dump.metadata,
+            "sample": {"values_per_tensor": settings.max_values, "seed": settings.seed},
+            "budget": None if settings.budget is None else settings.budget._asdict(),
+            "tensors": self.row_documents(),
+            "groups": [
+                {
+                    "name": group.name,
+                    "tensors": [member.entry.name for member in group.members],
+                    **self._best_document(group),
+                }
+                for group in self.groups
+            ],
+            "total": {
+                "values": total.values,
+                "nonfinite": total.nonfinite,
+                "entropy_bits": number(total.entropy),
+                "codecs": [
+                    {"codec": str(codec), **_cost_document(total_cost(total.trials(i)))}
+                    for i, codec in enumerate(settings.codecs)
+                ],
+                "best": None if best is None else _cost_document(best),
+            },
+        }
+
+    def row_documents(self) -> list[dict[str, Any]]:
+        """Return the JSON document of each tensor."""
+        return [self._tensor_document(tensor) for tensor in self.tensors]
+
+    def _tensor_document(self, tensor: TensorStats) -> dict[str, Any]:
+        entry, summary, sample = tensor.entry, tensor.summary, tensor.sample
+        body: dict[str, Any] = {
+            "name": entry.name,
+            "shape": list(entry.shape),
+            "dtype": entry.dtype,
+            "values": tensor.size,
+        }
+        if summary is None or sample is None:
+            return body | {"note": f"not a gradient: {entry.dtype}"}
+        return {
+            **body,
+            "measured": sample.size,
+            "rms": number(summary.rms),
+            "max_abs": number(summary.max_abs),
+            "zeros": summary.zeros,
+            "nonfinite": summary.nonfinite,
+            "first_nonfinite": list(tensor.nonfinite_indices),
+            "histogram": {"span_in_rms": [-SPAN, SPAN], "counts": list(sample.histogram)},
+            "fits": [
+                {
+                    "distribution": fit.name,
+                    "method": fit.method,
+                    "beta": number(fit.shape.beta),
+                    "alpha": number(fit.shape.alpha),
+                    "sigma": number(fit.shape.sigma),
+                    "w2_in_rms": number(fit.w2),
+                    "ks": number(fit.ks),
+                }
+                for fit in sample.fits
+            ],
+            "entropy": {
+                "nmse": number(sample.entropy.error),
+                "bits_per_value": number(sample.entropy.bits),
+                "step": number(sample.entropy.step),
+            },
+            "codecs": [
+                {"codec": str(codec), "problem": trial}
+                if isinstance(trial, str)
+                else {
+                    "codec": str(codec),
+                    "bytes": trial.nbytes,
+                    "bits_per_value": number(trial.bits),
+                    "nmse": number(trial.error),
+                }
+                for codec, trial in zip(self.settings.codecs, sample.trials, strict=True)
+            ],
+            **self._best_document(tensor.group),
+        }
+
+    def _best_document(self, group: TensorGroup) -> dict[str, Any]:
+        if self.settings.budget is None:
+            return {}
+        cost = self._best(group)
+        return {"best": None if cost is None else {"codec": cost.codec, **_cost_document(cost)}}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the flat record of each tensor, with the nearest fit."""
+        return [self._record(document) for document in self.row_documents()]
+
+    def _record(self, document: dict[str, Any]) -> dict[str, Any]:
+        fit: dict[str, Any] = next(iter(document.get("fits", ())), {})
+        summary = ("dtype", "values", "measured", "rms", "max_abs", "zeros", "nonfinite")
+        record = {
+            "tensor": document["name"],
+            "shape": "x".join(map(str, document["shape"])),
+            **{key: document.get(key) for key in summary},
+            "fit": fit.get("distribution"),
+            **{key: fit.get(key) for key in ("beta", "w2_in_rms", "ks")},
+            "entropy_bits": document.get("entropy", {}).get("bits_per_value"),
+        }
+        trials = document.get("codecs", [{}] * len(self.settings.codecs))
+        for codec, trial in zip(self.settings.codecs, trials, strict=True):
+            for key in ("bits_per_value", "nmse"):
+                record[f"{codec} {key}"] = trial.get(key)
+        if self.settings.budget is not None:
+            best = document.get("best") or {}
+            record["best"] = best.get("codec")
+            for key in ("bits_per_value", "nmse"):
+                record[f"best_{key}"] = best.get(key)
+        return record
+
+    # --- warnings and notes
+
+    def warning(self) -> str:
+        """Return the places of NaN and Inf; an empty text if there are none."""
+        tensors = [tensor for tensor in self.tensors if tensor.nonfinite]
+        if not tensors:
+            return ""
+        places = [f"{t.entry.name}[{i}]" for t in tensors for i in t.nonfinite_indices]
+        total = sum(tensor.nonfinite for tensor in tensors)
+        return f"! {total:,} NaN or Inf: {text.listed(places, _MAX_NAMES, total)}"
+
+    def show(self, console: Console, top: int | None, quiet: bool) -> None:
+        """Print the table; notes go to stderr unless `quiet`."""
+        print_line(console, self.headline(), "bold")
+        hidden = self.table(top).show(console)
+        if warning := self.warning():
+            print_line(console, warning, "red")
+            if self.settings.codecs or self.settings.budget:
+                line = "  codecs were tried with 0 in their place (--nonfinite zero)"
+                print_line(console, line)
+        if not quiet:
+            note_hidden(console, hidden)
+            for line in self._notes():
+                note(line)
+
+    def _notes(self) -> list[str]:
+        """Return notes on samples, codecs that refuse tensors, the best codec, and a next step."""
+        settings = self.settings
+        notes = [*self.sample_notes(), *self._failure_notes()]
+        shares = self._best_shares()
+        if shares and (share := max(shares.values())) < 1:
+            best = max(shares, key=lambda spec: shares[spec])
+            notes.append(f"{best} is the best for {100 * share:.0f} % of the values")
+        if settings.budget is not None:
+            groups = [g for g in self.groups if g.gradient_values and not g.best(settings.budget)]
+            names = [group.name for group in groups]
+            if names:
+                listed = text.listed(names, _MAX_NAMES)
+                notes.append(f"no codec within {settings.budget} for {listed}")
+        if suggestion := self.suggestion():
+            notes.append(f"next: {suggestion}")
+        return notes
+
+    def sample_notes(self) -> list[str]:
+        """Return a note on the samples that were measured in place of whole tensors."""
+        settings = self.settings
+        sizes = [
+            (tensor.size, tensor.sample.size)
+            for tensor in self.tensors
+            if tensor.sample is not None and tensor.sample.size < tensor.size
+        ]
+        if not sizes:
+            return []
+        columns = "distribution, fit, entropy"
+        if settings.codecs or settings.budget:
+            columns += ", codecs"
+        return [
+            f"{text.count(len(sizes), 'tensor')} of more than {settings.max_values:,} values: "
+            f"{columns} of a sample, {sum(sample for _, sample in sizes):,} of "
+            f"{sum(size for size, _ in sizes):,} values, seed {settings.seed}; the other columns "
+            "of all values; --full measures all values"
+        ]
+
+    def _failure_notes(self) -> list[str]:
+        """Return notes on codecs that refuse tensors."""
+        failures: dict[tuple[str, str], list[str]] = {}
+        for tensor in self.tensors:
+            trials = tensor.sample.trials if tensor.sample is not None else ()
+            for codec, trial in zip(self.settings.codecs, trials, strict=False):
+                if isinstance(trial, str):
+                    failures.setdefault((tensor.entry.name, trial), []).append(str(codec))
+        notes = [
+            f"{name}: no {' and no '.join(codecs)}: {problem}"
+            for (name, problem), codecs in list(failures.items())[:_MAX_NAMES]
+        ]
+        if hidden := len(failures) - len(notes):
+            notes.append(f"and {hidden} more such tensors; --json lists all of them")
+        return notes
+
+    def _best_shares(self) -> dict[str, float]:
+        """Return the share of all values for which each codec is the best."""
+        shares: dict[str, float] = {}
+        if self.settings.budget is None:
+            return shares
+        values = sum(group.gradient_values for group in self.groups)
+        for group in self.groups:
+            for size, trial in group.best(self.settings.budget):
+                spec = str(trial.codec)
+                shares[spec] = shares.get(spec, 0.0) + size
+        return {spec: size / values for spec, size in shares.items()}
+
+    def suggestion(self) -> str | None:
+        """Return a command that encodes with the best codec, or that searches for it."""
+        settings, total = self.settings, self.dump.total
+        if not total.gradient_values:
+            return None
+        path = str(self.path)
+        layers = [word for pattern in settings.layers for word in ("-L", pattern)]
+        if settings.budget is None and not settings.codecs:
+            words = ["gcodec", "inspect", path, "--max-err", f"{settings.error:g}"]
+            return shlex.join(words + layers)
+        spec = self._common_codec(total)
+        if spec is None:
+            return None
+        words = ["gcodec", "encode", path, "-c", spec]
+        if total.nonfinite:
+            words += ["--nonfinite", "zero"]
+        excluded = [word for name in self._excluded_globs() for word in ("-L", f"!{name}")]
+        return shlex.join(words + layers + excluded)
+
+    def _common_codec(self, total: TensorGroup) -> str | None:
+        """Return one codec: the best for most values, or the smallest one of the settings."""
+        if self.settings.budget is not None:
+            shares = self._best_shares()
+            return max(shares, key=lambda spec: shares[spec], default=None)
+        useful = []
+        for place in range(len(self.settings.codecs)):
+            trials = total.trials(place)
+            cost = total_cost(trials)
+            # Useful codecs send more than noise, and refuse no tensor.
+            if cost is not None and cost.error < 1 and len(trials) == len(total.gradients):
+                useful.append(cost)
+        return min(useful, key=lambda cost: cost.bits).codec if useful else None
+
+    def _excluded_globs(self) -> list[str]:
+        """Return globs for tensors that are no gradients: one for many of the same last name."""
+        gradients = {_last_name(t) for t in self.tensors if t.summary is not None}
+        patterns = [
+            glob.escape(t.entry.name)
+            if (last := _last_name(t)) in gradients or last == t.entry.name
+            else f"*.{glob.escape(last)}"
+            for t in self.tensors
+            if t.summary is None
+        ]
+        return list(dict.fromkeys(patterns))
+
+
+def _last_name(tensor: TensorStats) -> str:
+    return tensor.entry.name.rpartition(".")[2]
+
+
+def _cost_document(cost: Cost | None) -> dict[str, Any]:
+    if cost is None:
+        return {"bits_per_value": None, "nmse": None}
+    return {"bits_per_value": number(cost.bits), "nmse": number(cost.error)}
+
+
+# --- cells of the table of a dump
+
+
+def _title(row: DumpRow) -> str:
+    members = row.group.members
+    if not members:
+        return "total"
+    count = f" {text.either('×', 'x')}{len(members)}" if len(members) > 1 else ""
+    return row.group.name + count
+
+
+def _shape(row: DumpRow) -> str:
+    return text.shape(row.group.members[0].entry.shape)
+
+
+def _dtype(row: DumpRow) -> str:
+    return row.group.members[0].entry.dtype
+
+
+def _zeros(row: DumpRow) -> str:
+    return text.percent(row.group.zeros, row.group.gradient_values)
+
+
+def _nonfinite(row: DumpRow) -> str:
+    return str(row.group.nonfinite) if row.group.gradients else "-"
+
+
+def _distribution(row: DumpRow) -> str:
+    if row.group.gradients:
+        return text.sparkline(row.group.histogram)
+    return f"not a gradient: {_dtype(row)}"
+
+
+def _fit(row: DumpRow) -> str:
+    fit = row.group.fit
+    return "-" if fit is None else f"{fit.name:7} {fit.beta:4.2f}  {fit.w2:5.3f}"
+
+
+def _entropy(row: DumpRow) -> str:
+    return "-" if math.isnan(row.group.entropy) else f"{row.group.entropy:.2f}"
+
+
+def _ratio(row: DumpRow) -> str:
+    ratio = None if row.best is None else text.ratio(row.group.raw_bits, row.best.bits)
+    return "-" if ratio is None else f"{ratio:.1f}x"
+
+
+def _codec_column(codec: Codec, place: int, rank: int) -> Column[DumpRow]:
+    """Return the column of a codec of the settings."""
+    name, _, parameters = str(codec).partition(":")
+    lines = [name]
+    for part in filter(None, parameters.split(",")):
+        if len(lines) > 1 and len(lines[-1]) + len(part) < 18:
+            lines[-1] += f",{part}"
+        else:
+            lines.append(part)
+
+    def cell(row: DumpRow) -> str:
+        cost = total_cost(row.group.trials(place))
+        return "-" if cost is None else f"{cost.bits:.2f} {text.small(cost.error):>7}"
+
+    return Column("\n".join([*lines, "bits/v    nmse"]), cell, rank=rank)
+
+
+def print_views(
+    form: str | None, views: list[DumpView | FrameView], top: int | None, outcome: Outcome
+) -> None:
+    """Print all files in a form: "json", "jsonl", "csv" or "markdown"."""
+    if form == "json":
+        print_document("inspect", {"files": [view.document() for view in views]}, outcome)
+    elif form == "jsonl":
+        print_json_lines(
+            "inspect", [{"file": str(v.path)} | d for v in views for d in v.row_documents()]
+        )
+    elif form == "csv":
+        print_csv([{"file": str(v.path)} | record for v in views for record in v.records()])
+    elif form == "markdown":
+        for i, view in enumerate(views):
+            click.echo("\n" * bool(i) + escape_markdown(view.headline()) + "\n")
+            view.table(top).print_markdown()

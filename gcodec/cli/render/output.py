@@ -1,0 +1,299 @@
+"""Output of all verbs: tables, lines and notes in a terminal, JSON, CSV, Markdown, progress.
+
+A `Table` is the one model of rows and columns. A terminal shows the columns that fit, and a pipe,
+Markdown and the HTML report show all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import html
+import itertools
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import click
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.text import Text
+
+from gcodec.cli.outcome import Outcome
+from gcodec.cli.render.text import printable, shorten
+
+_PIPE_WIDTH = 10_000
+_MAX_NAME, _MIN_NAME = 60, 24  # widths of the first column
+_GAP = "  "
+_PROGRESS_DELAY = 1.0  # seconds before a progress bar appears
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """A column of a table.
+
+    Attributes
+    ----------
+    header : str
+        Header, of one or more lines.
+    cell : callable
+        Function that formats the cell of a row.
+    left : bool
+        Whether the column is aligned to the left.
+    rank : int
+        Narrow terminals omit the columns of the highest rank first; they never omit rank 0.
+    in_total : bool
+        Whether the column has a cell in the row of the total.
+    """
+
+    header: str
+    cell: Callable[[R], str]
+    left: bool = False
+    rank: int = 0
+    in_total: bool = True
+
+
+@dataclass(frozen=True)
+class Table(Generic[R]):
+    """A table whose first column contains names.
+
+    Attributes
+    ----------
+    columns : sequence of Column
+        The columns.
+    rows : sequence
+        The rows.
+    total : optional
+        Row of the total, below the others.
+    is_marked : callable
+        Predicate for rows to be printed in red.
+    top : int, optional
+        Number of rows to print; default: all.
+    """
+
+    columns: Sequence[Column[R]]
+    rows: Sequence[R]
+    total: R | None = None
+    is_marked: Callable[[R], bool] = lambda row: False
+    top: int | None = None
+
+    def body(self) -> list[list[str]]:
+        """Return the cells of the rows, and the number of the rows left out."""
+        lines = [[column.cell(row) for column in self.columns] for row in self.rows[: self.top]]
+        if hidden := len(self.rows) - len(lines):
+            lines.append([f"({hidden} more)", *[""] * (len(self.columns) - 1)])
+        return lines
+
+    def footer(self) -> list[list[str]]:
+        """Return the cells of the total, if the table has one."""
+        total = self.total
+        if total is None:
+            return []
+        cells = [column.cell(total) if column.in_total else "" for column in self.columns]
+        return [["total", *cells[1:]]]
+
+    def marked(self) -> set[int]:
+        """Return the indices of the rows that are marked."""
+        return {i for i, row in enumerate(self.rows[: self.top]) if self.is_marked(row)}
+
+    def show(self, console: Console) -> list[str]:
+        """Print the table; return the headers of the columns that did not fit."""
+        columns, body, footer = self.columns, self.body(), self.footer()
+        names = [printable(cells[0]) for cells in body]
+        headers = [column.header.split("\n") for column in columns]
+        widths = [
+            max(cell_len(text) for text in (*header, *(line[i] for line in (*body, *footer))))
+            for i, header in enumerate(headers)
+        ]
+        least = max(map(cell_len, (*headers[0], *(line[0] for line in footer))))
+        longest = min(max([least, *map(cell_len, names)]), max(_MAX_NAME, least))
+        narrowest = max(min(longest, _MIN_NAME), least)
+        shown = list(range(len(columns)))
+        while True:
+            room = console.width - sum(widths[i] + len(_GAP) for i in shown[1:])
+            rank, last = max((columns[i].rank, i) for i in shown)
+            if room >= narrowest or not rank:
+                break
+            shown.remove(last)
+        widths[0] = max(narrowest, min(longest, room))
+
+        def line(cells: Sequence[str]) -> str:
+            parts = []
+            for i in shown:
+                blank = " " * (widths[i] - cell_len(cells[i]))
+                parts.append(cells[i] + blank if columns[i].left else blank + cells[i])
+            return _GAP.join(parts).rstrip()
+
+        height = max(len(headers[i]) for i in shown)
+        padded = [[""] * (height - len(header)) + header for header in headers]
+        styled = [(line([header[k] for header in padded]), "bold") for k in range(height)]
+        marked = self.marked()
+        for i, (name, cells) in enumerate(zip(names, body, strict=True)):
+            text = line([shorten(name, widths[0]), *cells[1:]])
+            styled.append((text, "red" if i in marked else ""))
+        styled += [(line(cells), "bold") for cells in footer]
+        output = Text()
+        for style, lines in itertools.groupby(styled, key=lambda pair: pair[1]):
+            output.append("".join(f"{text}\n" for text, _ in lines), style)
+        console.print(output, soft_wrap=True, end="")
+        return [c.header.replace("\n", " ") for i, c in enumerate(columns) if i not in shown]
+
+    def print_markdown(self) -> None:
+        """Print a Markdown table with all columns."""
+        lines = [
+            [escape_markdown(column.header.replace("\n", " ")) for column in self.columns],
+            [":--" if column.left else "--:" for column in self.columns],
+            *([escape_markdown(cell) for cell in line] for line in (*self.body(), *self.footer())),
+        ]
+        for cells in lines:
+            click.echo("| " + " | ".join(cells) + " |")
+
+
+class _Stdout(Console):
+    def on_broken_pipe(self) -> None:
+        # Rich would end the process here; `gcodec.cli.main` returns the exit code.
+        raise
+
+
+def stdout(width: int | None = None, *, color: bool = True) -> Console:
+    """Return a console on stdout that prints text as it is, without markup and highlighting.
+
+    Parameters
+    ----------
+    width : int, optional
+        Number of columns; default: those of the terminal, and in a pipe as many as necessary.
+    color : bool
+        Whether a terminal may show colors.
+    """
+    console = _Stdout(
+        file=sys.stdout,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        no_color=None if color else True,
+    )
+    if width is not None:
+        console.width = width
+    elif not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+def print_line(console: Console, text: str, style: str = "") -> None:
+    """Print one line without wrapping it."""
+    console.print(Text(printable(text), style), soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """Print a line to stderr, apart from the data on stdout."""
+    click.echo(printable(message, err=True), err=True)
+
+
+def note_hidden(console: Console, headers: Sequence[str]) -> None:
+    """Name the columns that did not fit into the terminal."""
+    if headers:
+        names = ", ".join(dict.fromkeys(header.strip() for header in headers))
+        note(f"{console.width} columns have no room for: {names}")
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr once the work has taken a second.
+
+    Parameters
+    ----------
+    title : str
+        Text before the bar.
+    total : int
+        Total amount of work, in any unit.
+    quiet : bool
+        Whether to show no bar.
+
+    Yields
+    ------
+    callable
+        Function to be called with each amount of work that is done.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda amount: None
+        return
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        # Rich must not redirect the verb's own stdout.
+        bar = Progress(
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        task = bar.add_task(escape(printable(title, err=True)), total=total)
+
+        def advance(amount: int) -> None:
+            if not bar.live.is_started and time.monotonic() - started > _PROGRESS_DELAY:
+                stack.enter_context(bar)
+            bar.advance(task, amount)
+
+        yield advance
+
+
+def number(value: float | None) -> float | str | None:
+    """Convert a number for JSON: NaN to null, infinity to text."""
+    if value is None or math.isnan(value):
+        return None
+    return str(value) if math.isinf(value) else value
+
+
+def print_document(verb: str, body: dict[str, Any], outcome: Outcome | None = None) -> None:
+    """Print the JSON document of a run.
+
+    Parameters
+    ----------
+    verb : str
+        Verb, which names the schema ``gcodec.VERB/1``.
+    body : dict
+        Content of the document.
+    outcome : Outcome, optional
+        Errors and exit code to append.
+    """
+    document = {"schema": f"gcodec.{verb}/1", **body}
+    if outcome is not None:
+        document |= {"errors": outcome.errors, "exit_code": outcome.code}
+    click.echo(json.dumps(document, allow_nan=False, indent=2))
+
+
+def print_json_lines(verb: str, bodies: list[dict[str, Any]]) -> None:
+    """Print one JSON document per line, with the schema ``gcodec.VERB.line/1``."""
+    for body in bodies:
+        click.echo(json.dumps({"schema": f"gcodec.{verb}.line/1", **body}, allow_nan=False))
+
+
+def print_csv(records: Sequence[dict[str, Any]]) -> None:
+    """Print records as comma-separated values (RFC 4180) with a column for each key."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(map(_escape_formula, names))
+    for record in records:
+        writer.writerow(_escape_formula(record.get(name)) for name in names)
+
+
+def _escape_formula(cell: object) -> object:
+    """Prevent a spreadsheet from evaluating text of an untrusted file."""
+    if not isinstance(cell, str):
+        return cell
+    safe = printable(cell)
+    return f"'{safe}" if safe.startswith(("=", "+", "-", "@")) else safe
+
+
+def escape_markdown(text: str) -> str:
+    """Escape the syntax of Markdown and HTML."""
+    safe = re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", printable(text))
+    return html.escape(safe, quote=False)

@@ -1,0 +1,164 @@
+"""Text for readers: harmless names, and numbers in few characters."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = ".:-=+*#@"
+_SECONDS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+_SPEEDS = (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
+
+
+def escape(text: str) -> str:
+    """Escape all characters that are not printable, as in a Python string."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable(text: str, *, err: bool = False) -> str:
+    """Escape control characters, and characters that the stream cannot encode.
+
+    Parameters
+    ----------
+    text : str
+        Text, possibly from an untrusted file.
+    err : bool
+        Whether the text goes to stderr rather than stdout.
+    """
+    encoding = _encoding(err)
+    return escape(text).encode(encoding, "backslashreplace").decode(encoding)
+
+
+def can_show(text: str) -> bool:
+    """Tell whether the encoding of stdout contains these characters."""
+    try:
+        text.encode(_encoding(False))
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def either(text: str, fallback: str) -> str:
+    """Return a text, or its ASCII fallback if stdout cannot show it."""
+    return text if can_show(text) else fallback
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut the middle of a text that is longer than `width`."""
+    if len(text) <= width:
+        return text
+    mark = either("…", "...")
+    kept = max(width - len(mark), 2)
+    return text[: kept // 2] + mark + text[len(text) - (kept - kept // 2) :]
+
+
+def shorten_end(text: str, width: int) -> str:
+    """Cut the end of a text that is longer than `width`."""
+    mark = either("…", "...")
+    return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark
+
+
+def listed(names: Sequence[str], limit: int, total: int | None = None) -> str:
+    """Join the first names, and append the number of the names left out.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the items.
+    limit : int
+        Largest number of names to show.
+    total : int, optional
+        Number of items, if `names` does not contain all of them.
+    """
+    hidden = (len(names) if total is None else total) - len(names[:limit])
+    return ", ".join(names[:limit]) + (f" and {hidden:,} more" if hidden else "")
+
+
+def sparkline(counts: tuple[int, ...]) -> str:
+    """Draw counts on a logarithmic scale: one character each, a space for 0."""
+    blocks = either(_BLOCKS, _ASCII_BLOCKS)
+    top = math.log(max(counts, default=0) or 1) or 1.0
+    last = len(blocks) - 1
+    return "".join(blocks[round(last * math.log(n) / top)] if n else " " for n in counts)
+
+
+def size(nbytes: int) -> str:
+    """Format a number of bytes."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    power = min((nbytes.bit_length() - 1) // 10, 4)
+    return f"{nbytes / 1024**power:.1f} {'KMGT'[power - 1]}iB"
+
+
+def duration(seconds: float) -> str:
+    """Format a duration with three digits."""
+    return _scaled(seconds, _SECONDS) if seconds else "0 s"
+
+
+def speed(bandwidth: float) -> str:
+    """Format bytes per second with three digits."""
+    return _scaled(bandwidth, _SPEEDS)
+
+
+def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
+    unit, factor = next((pair for pair in units if value >= 0.9995 * pair[1]), units[-1])
+    return f"{three_digits(value / factor, 1e7)} {unit}"
+
+
+def three_digits(value: float | None, limit: float = 1e6) -> str:
+    """Format a number with three digits, or as an integer if it is below the limit."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if 999.5 <= value < limit else f"{value:.3g}"
+
+
+def small(value: float | None) -> str:
+    """Format a number of any magnitude in about seven characters."""
+    if value is None or math.isnan(value):
+        return "-"
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def fixed(value: float | None) -> str:
+    """Format a number with two decimal places."""
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def percent(part: int, whole: int) -> str:
+    """Format a share in percent; only an empty share is 0, and only a full one is 100."""
+    if not whole:
+        return "-"
+    share = 100 * part / whole
+    if 0 < share < 0.05:
+        return "<0.1"
+    if 99.95 <= share < 100:
+        return ">99.9"
+    return f"{share:.1f}" if part and part != whole else f"{share:.0f}"
+
+
+def payload_share(nbytes: int, payload_nbytes: int) -> str:
+    """Format the size of seek tables with its ratio to the size of the payloads."""
+    return f"{size(nbytes)}, {percent(nbytes, payload_nbytes)} % of payload"
+
+
+def shape(dims: tuple[int, ...]) -> str:
+    """Format a shape."""
+    return "x".join(map(str, dims)) or "scalar"
+
+
+def count(number: int, noun: str) -> str:
+    """Format a number of items."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def ratio(whole: float, part: float) -> float | None:
+    """Return a quotient, or None if the divisor is 0."""
+    return whole / part if part else None
+
+
+def _encoding(err: bool) -> str:
+    return (sys.stderr if err else sys.stdout).encoding or "utf-8"

@@ -1,0 +1,415 @@
+"""The protocol of symbol coders, and the parts that every coder shares.
+
+A symbol coder turns symbols into a string of bits and back. It has three operations:
+
+- *price* returns the bits of a string, its tables included, exactly or as an estimate.
+- *write* writes a string after the bits that precede it, and returns a `Written`.
+- *open* parses the head of a string, checks its length, and returns a `CodedString`, whose
+  symbols are decoded when the caller asks for them.
+
+=================  ======================  =======================  ============================
+coder              price                   write                    open
+=================  ======================  =======================  ============================
+words of a code    `level_codes.plan`      `dense_string.write`     `WordString`
+run–level pairs    `level_codes.plan`      `sparse_string.write`    `RunLevelString`
+bytes by a table   `tabled.Table.nbits`    `tabled.write`           `tabled.open`, `Table.open`
+bytes by context   `table_choice.plan`     `symbol_coder.write`     `symbol_coder.open`
+levels by context  `table_choice.plan`     `context.coder.write`    `context.coder.open`
+positions          `positions.write`       `positions.write`        `positions.IndexString`
+=================  ======================  =======================  ============================
+
+An opened string owns the seek table of its payload, so no caller can skip the checks of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gcodec.errors import Corrupt
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.prefix import dense_string, sparse_string
+from gcodec.kernels.prefix.dense_string import widened
+from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
+from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
+from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans.rans_runs import Runs
+from gcodec.kernels.rans.rans_string import ClassesOf
+from gcodec.kernels.rans.rans_table import ReadTables
+from gcodec.kernels.rans.rans_vector import LANES
+from gcodec.payload import Payload
+from gcodec.runtime.deferred import Deferred, mapped, when_known
+from gcodec.runtime.device import device_of, host
+from gcodec.wire.seek import (
+    LOG2_BLOCK,
+    LOG2_RANS,
+    LOG2_STATES,
+    SeekTable,
+    first_worthwhile,
+    refuse_table,
+)
+
+Take = Callable[[int, np.ndarray], None]
+"""Receives the index of the first symbol of a range, and the symbols, which later calls reuse.
+
+Threads of the pool call it, once for each range, in any order.
+"""
+
+
+class Written(NamedTuple):
+    """A string that a coder wrote, and the bits before it.
+
+    Attributes
+    ----------
+    data : (ceil(nbits / 8),) uint8 array
+    nbits : int
+    seek : SeekTable or None
+        None where the payload is too short for a seek table, or its code has no blocks.
+    """
+
+    data: np.ndarray
+    nbits: int
+    seek: SeekTable | None = None
+
+
+class BitSpan(NamedTuple):
+    """A range of bits that contains a string, and the seek table of its payload.
+
+    Attributes
+    ----------
+    data : uint8 array
+    first, end : int
+        Bits where the string begins, and where the string or the payload ends.
+    seek : SeekTable or None
+        Blocks of the string are then decoded in parallel, and every mismatch is an error.
+    """
+
+    data: np.ndarray
+    first: int
+    end: int
+    seek: SeekTable | None = None
+
+    @classmethod
+    def of(cls, payload: Payload, first: int = 0) -> BitSpan:
+        """Return the bits of a payload from bit `first` on; raise `Corrupt` for its padding."""
+        check_padding(payload.data, payload.nbits)
+        return cls(payload.data, first, payload.nbits, payload.seek)
+
+    @property
+    def nbits(self) -> int:
+        """The length of the span."""
+        return self.end - self.first
+
+    def after(self, first: int) -> BitSpan:
+        """Return the bits from bit `first` on."""
+        return self._replace(first=first)
+
+    def aligned(self, parts: str) -> BitSpan:
+        """Return the span from the next whole byte on; raise `Corrupt` unless zeros fill up.
+
+        `parts` names for the error the part that ends here and the one that begins there.
+        """
+        first = self.first + -self.first % 8
+        at = self.first // 8
+        between = host(self.data[at : at + 1]) if self.first < min(first, self.end) else [0]
+        if int(between[0]) & 0xFF >> self.first % 8:
+            raise Corrupt(f"bits between {parts} are not zero", at)
+        return self.after(first)
+
+    def refuse_bits(self) -> None:
+        """Raise `Corrupt` if there are bits, though there is nothing to code."""
+        if self.first < self.end:
+            raise Corrupt(f"the payload has {self.nbits} bits that code nothing")
+
+    def must_cover(self, *, bits_follow: bool = False) -> SeekTable | None:
+        """Return the seek table; raise `Corrupt` unless it covers the span, or bits may follow."""
+        if self.seek is not None and not bits_follow:
+            self.seek.must_cover(self.nbits)
+        return self.seek
+
+
+class CodedString(Protocol):
+    """A string that a coder opened: parsed up to its first symbol."""
+
+    @property
+    def span(self) -> BitSpan:
+        """The bits of the symbols."""
+
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
+        """Decode all symbols, on the threads of the pool.
+
+        Parameters
+        ----------
+        take : callable
+            See `Take`.
+        bits_follow : bool
+            Whether the string may end before its span does.
+
+        Returns
+        -------
+        int
+            The bit after the string.
+
+        Raises
+        ------
+        FormatError
+        """
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return a seek table with blocks of 2^log2_block symbols, found by decoding them all.
+
+        A string of no symbols, or of fewer rANS states than a table stores, has an empty table.
+        """
+
+
+class EmptyString(NamedTuple):
+    """A string of no symbols, which has no bits.
+
+    Attributes
+    ----------
+    span : BitSpan
+    has_blocks : bool
+        Whether a seek table may count elements that have no symbol.
+    """
+
+    span: BitSpan
+    has_blocks: bool = False
+
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
+        """Check that nothing is coded; see `CodedString.read`."""
+        span = self.span
+        if not bits_follow:
+            span.refuse_bits()
+        if not self.has_blocks:
+            refuse_table(span.seek)
+        elif span.seek is not None:
+            span.seek.must_cover(0)
+        return span.first
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return an empty seek table."""
+        return no_blocks(log2_block)
+
+
+class WordString(NamedTuple):
+    """A string of prefix words; see `CodedString` for its methods.
+
+    Attributes
+    ----------
+    span : BitSpan
+    code : PrefixCode or TableCode
+    coded : CodedMask
+        The elements that have a word. All others are decoded to 0.
+    dtype : dtype
+        The type of the symbols: uint8, uint16 or uint32.
+    """
+
+    span: BitSpan
+    code: PrefixCode | TableCode
+    coded: CodedMask
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
+
+    def refuse_short(self) -> None:
+        """Raise `Truncated` if the bits cannot hold all words."""
+        dense_string.refuse_short(self.code, self.coded, self.span.nbits)
+
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
+        """Decode all words; see `CodedString.read`."""
+        log2_block, offsets = LOG2_BLOCK, None
+        if (seek := self.span.must_cover(bits_follow=bits_follow)) is not None:
+            log2_block, offsets = seek.log2_block, seek.offsets
+        return self._checked_end(self._offsets(take, log2_block, offsets), bits_follow)
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return a seek table of the string."""
+        return SeekTable.of(log2_block, host(self._offsets(ignore, log2_block, None)))
+
+    def _offsets(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
+        def take_both(at: int, symbols: np.ndarray, wide: np.ndarray) -> None:
+            take(at, widened(symbols, wide, self.dtype))
+
+        data, first, end, _ = self.span
+        return dense_string.read(
+            self.code, data, first, end, self.coded, 1 << log2_block, offsets, take_both
+        )
+
+    def _checked_end(self, offsets: np.ndarray, bits_follow: bool) -> int:
+        """Return the bit after the string, given where its blocks end; refuse bits after it."""
+        span, device = self.span, device_of(offsets)
+        size: Any = offsets[-1] if device is None else Deferred(device, offsets[-1:])
+        if bits_follow:
+            return span.first + int(size)
+
+        def check(size: int) -> None:
+            if size < span.nbits:
+                raise Corrupt(f"the payload has {span.nbits - size} bits behind its last word")
+
+        when_known(size, check)
+        return span.end
+
+
+class RansString(NamedTuple):
+    """A string of rANS symbols; see `CodedString` for its methods.
+
+    Attributes
+    ----------
+    span : BitSpan
+        The string begins with a whole byte.
+    n : int
+        Number of symbols.
+    tables : ReadTables
+    classes_of : callable or None
+        Returns the classes of a range, in coding order; see `rans_string.read`.
+    lanes : int
+        Number of interleaved states.
+    with_trellis : bool
+        Whether the next quantizer is a part of each model.
+    """
+
+    span: BitSpan
+    n: int
+    tables: ReadTables
+    classes_of: ClassesOf | None = None
+    lanes: int = LANES
+    with_trellis: bool = False
+
+    def refuse_short(self) -> None:
+        """Raise `Truncated` if the bits cannot hold all symbols."""
+        rans_string.refuse_short(self.n, self.span.nbits, self.lanes)
+
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
+        """Decode all symbols; see `CodedString.read`."""
+        runs = self._runs(bits_follow)
+        return rans_string.read(*self._string(), take, runs, bits_follow, *self._models())
+
+    def read_range(self, start: int, stop: int, take: Take) -> None:
+        """Decode symbols start to stop - 1, and neighbors that share their blocks.
+
+        With a seek table the neighbors are few; without one they are all preceding symbols.
+        """
+        runs = self._runs()
+        rans_string.read_range(*self._string(), start, stop, take, runs, *self._models())
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return a seek table of the string."""
+        runs = rans_string.index(*self._string(), log2_block, *self._models())
+        if self.lanes < LANES:
+            return no_blocks(log2_block)
+        return SeekTable.of(log2_block, runs.offsets, None, runs.states)
+
+    def _runs(self, bits_follow: bool = False) -> Runs | None:
+        """Return the runs of the seek table."""
+        seek = self.span.seek
+        if seek is None or seek.states is None:
+            return None
+        self.span.must_cover(bits_follow=bits_follow)
+        return Runs(seek.log2_block, seek.offsets, seek.states)
+
+    def _string(self) -> tuple[ReadTables, np.ndarray, int, int, int]:
+        data, first, end, _ = self.span
+        return self.tables, data, first, end, self.n
+
+    def _models(self) -> tuple[ClassesOf | None, int, bool]:
+        return self.classes_of, self.lanes, self.with_trellis
+
+
+class RunLevelString(NamedTuple):
+    """A string of run–level pairs, up to the end of its span.
+
+    Attributes
+    ----------
+    span : BitSpan
+    code : RunLevelCode
+    """
+
+    span: BitSpan
+    code: RunLevelCode
+
+    def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
+        """Decode all pairs; return the seek table, or one with blocks of 2^log2_block pairs.
+
+        Raises
+        ------
+        FormatError
+        """
+        blocks, seek = None, self.span.seek
+        if seek is not None and seek.positions is not None:
+            self.span.must_cover()
+            log2_block, blocks = seek.log2_block, (seek.offsets, seek.positions)
+        data, first, end, _ = self.span
+        sums = sparse_string.read(self.code, data, first, end, 1 << log2_block, blocks, place)
+        return SeekTable.of(log2_block, *sums)
+
+
+def unpacked(pairs: RunLevelPairs, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the gaps and symbols of the first `count` pairs, as uint64."""
+    gaps, symbols = (part[:count].astype(np.uint64) for part in (pairs.gaps, pairs.symbols))
+    far, wide = pairs.gaps[:count] == FAR, pairs.symbols[:count] == WIDE
+    gaps[far] = pairs.far[:count][far]
+    if pairs.wide.size:
+        symbols[wide] = pairs.wide[:count][wide]
+    return gaps, symbols
+
+
+def ignore(at: int, symbols: np.ndarray) -> None:
+    """Take symbols that the caller does not need."""
+
+
+def into(out: np.ndarray) -> Take:
+    """Return a `Take` that copies symbols into an array of all symbols."""
+
+    def take(at: int, symbols: np.ndarray) -> None:
+        out[at : at + symbols.size] = symbols
+
+    return take
+
+
+def no_blocks(log2_block: int) -> SeekTable:
+    """Return the seek table of a string of no symbols."""
+    return SeekTable.of(log2_block, np.zeros(2, np.int64))
+
+
+def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
+    """Return the seek table of blocks of 2^LOG2_BLOCK, if it is worth its bytes.
+
+    Parameters
+    ----------
+    n : int
+        Elements of the tensor.
+    nbits : int
+        Bits of the payload.
+    *sums : (count + 1,) int64 array
+        Offsets of the blocks, and positions of their last elements; see `SeekTable.of`.
+        A `Deferred` number or array makes the result a `Deferred`.
+    """
+
+    def table(nbits: int, *sums: np.ndarray) -> SeekTable | None:
+        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
+
+    seek: SeekTable | None = mapped(table, nbits, *sums)
+    return seek
+
+
+def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
+    """Return the seek table of a rANS string, if it is worth its bytes; see `seek_of_blocks`.
+
+    `runs` are of 2^LOG2_STATES symbols.
+    """
+
+    def table(runs: Runs, nbits: int) -> SeekTable | None:
+        sizes = LOG2_STATES, LOG2_RANS
+        return first_worthwhile(n, nbits, *(_joined_runs(runs, log2) for log2 in sizes))
+
+    seek: SeekTable | None = mapped(table, runs, nbits)
+    return seek
+
+
+def _joined_runs(runs: Runs, log2_block: int) -> SeekTable:
+    """Return the table of a rANS string whose blocks are several runs each."""
+    step = 1 << log2_block - runs.log2_run
+    offsets = np.append(runs.offsets[:-1:step], runs.offsets[-1])
+    return SeekTable.of(log2_block, offsets, None, runs.states[::step])

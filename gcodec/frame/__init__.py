@@ -1,0 +1,20 @@
+"""Frames: self-describing bytes of one compressed tensor.
+
+`frame` defines the class, `header` the fields before the payload, and `integrity` the checksums
+and tags. The bytes of the payload belong to the codecs, and primitives such as LEB128 to `wire`.
+"""
+
+from gcodec.frame.frame import Frame
+from gcodec.frame.header import check_shape, dtype_named, read_name
+from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, crc32c, tag_of
+
+__all__ = [
+    "CHECKSUM_NBYTES",
+    "Frame",
+    "check_key",
+    "check_shape",
+    "crc32c",
+    "dtype_named",
+    "read_name",
+    "tag_of",
+]

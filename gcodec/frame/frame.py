@@ -1,0 +1,396 @@
+"""The frame: one compressed tensor as self-describing bytes.
+
+    magic "GCF" · version · flags · codec · dtype · ndim · shape · [name] · parameters · scalars ·
+    payload bits · [seek table] · header CRC-32C · payload · payload CRC-32C · [tag]
+
+`Frame.from_bytes` first checks the structure and the header's checksum, then the codec and the
+dtype, the payload's checksum, the tag, the limits, and last the meaning of name, parameters and
+seek table. So damage is reported as damage, and damaged bytes never cause an allocation. (With a
+seek table, the codec and its parameters come first: they determine the length of the header.)
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import InitVar, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gcodec.arrays.large_bytes import joined
+from gcodec.arrays.source import inspect, is_flat, outlet
+from gcodec.codec import Codec
+from gcodec.codecs import by_id
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.frame import header
+from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, check_tag, crc32c, tag_of
+from gcodec.kernels.numeric import convert
+from gcodec.limits import Limits
+from gcodec.payload import Payload
+from gcodec.runtime import Array
+from gcodec.runtime.deferred import copied, once
+from gcodec.runtime.device import Device, device_of, host, no_twin
+from gcodec.runtime.memory import Drainable
+from gcodec.wire import primitives
+from gcodec.wire.kinds import check_integer, check_number
+from gcodec.wire.primitives import FLOATS, INTEGERS, Reader
+from gcodec.wire.seek import SeekTable, check_log2, usual_log2s, worthwhile
+
+
+class _Secret:
+    """Slot for a key, outside of the attributes that `vars` and pickles show."""
+
+    __slots__ = ("_key",)
+
+    _key: bytes | None
+
+
+@dataclass(frozen=True, eq=False)
+class Frame(_Secret):
+    """One compressed tensor.
+
+    Pickles, `vars`, `repr` and `dataclasses.asdict` omit the key, so an unpickled frame has none.
+    `dataclasses.replace` and copies keep it.
+
+    Attributes
+    ----------
+    codec : Codec
+        Codec of the payload, with every ``auto`` resolved.
+    dtype : str
+        Dtype of the tensor: "float32", "float16", "bfloat16" or "float64"; with the codec ``raw``
+        also "int8" to "int64", "uint8" to "uint64", or "bool".
+    shape : tuple of int
+        Shape of the tensor.
+    payload : Payload
+        Bytes that the codec produced, with their scalars and seek table.
+    name : str or None
+        Name of the tensor.
+    key : bytes or None
+        Key of the frame's tag; None for a frame without a tag.
+    """
+
+    codec: Codec
+    dtype: str
+    shape: tuple[int, ...]
+    payload: Payload
+    name: str | None = None
+    if TYPE_CHECKING:
+        key: bytes | None = None
+    else:  # an InitVar is no field, so code that iterates over the fields cannot reveal the key
+        key: InitVar[bytes | None] = None
+
+    def __post_init__(self, key: bytes | None = None) -> None:  # noqa: RUF033
+        """Bind the codec to dtype and shape; raise `Corrupt` if the seek table does not fit."""
+        object.__setattr__(self, "_key", key)
+        codec = self.codec._of_dtype(self.dtype)._of_shape(self.shape)
+        object.__setattr__(self, "codec", codec)
+        if self.dtype in INTEGERS:
+            object.__setattr__(self, "payload", self.payload._replace(codec=codec))
+        if self.seek is not None:
+            count = self.codec.seek_count(self.size)
+            self.seek.check(self.codec.seek_blocks, count, self.payload.nbits)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes without the key."""
+        return dict(vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a frame from a pickle; the frame has no key."""
+        vars(self).update(state)
+        object.__setattr__(self, "_key", None)
+
+    def __copy__(self) -> Frame:
+        """Return a copy, key included."""
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Frame:
+        """Return a copy whose payload has memory of its own, key included."""
+        return replace(self, payload=copy.deepcopy(self.payload, memo))
+
+    @property
+    def seek(self) -> SeekTable | None:
+        """Seek table of the payload."""
+        return self.payload.seek
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes of the frame."""
+        tag = primitives.TAG_NBYTES if self.key is not None else 0
+        return len(self.header()) + self.payload.data.size + CHECKSUM_NBYTES + tag
+
+    def header(self) -> bytes:
+        """Return the bytes that precede the payload, their checksum included."""
+        name = [] if self.name is None else [primitives.encode_name(self.name)]
+        seek = [] if self.seek is None else [self.seek]
+        parameters = self.codec.write_parameters()
+        scalars = self.codec.write_scalars(self.payload.scalars)
+        flags = primitives.HAS_NAME * len(name) | primitives.HAS_SEEK * len(seek)
+        flags |= primitives.HAS_TAG * (self.key is not None)
+        written = header.write(
+            {
+                "magic": [primitives.MAGIC],
+                "version": [primitives.VERSION],
+                "flags": [flags],
+                "codec": [self.codec.id],
+                "dtype": [primitives.DTYPE_CODES[self.dtype]],
+                "ndim": [len(self.shape)],
+                "size": list(self.shape),
+                "name length": [len(text) for text in name],
+                "name": name,
+                "parameters length": [len(parameters)],
+                "parameters": [parameters],
+                "scalars length": [len(scalars)],
+                "scalars": [scalars],
+                "payload bits": [self.payload.nbits],
+                "seek table": seek,
+            }
+        )
+        return written + crc32c(written)
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the frame."""
+        return joined(self.parts())
+
+    def drained(self) -> bytes:
+        """Return the bytes of the frame, and release the payload while it is copied.
+
+        Nothing else may read the payload during or after this call.
+        """
+        parts = self.parts()
+        data = self.payload.data
+        if type(data) is np.ndarray and data.flags.c_contiguous:
+            parts[1] = Drainable(data)
+        return joined(parts)
+
+    def parts(self) -> list[Any]:
+        """Return the frame as bytes-like parts: header, payload, checksum and tag."""
+        payload = np.ascontiguousarray(host(self.payload.data))
+        parts = [self.header(), payload.data, crc32c(payload)]
+        if self.key is not None:
+            parts.append(tag_of(self.key, parts))
+        return parts
+
+    def with_seek(self, log2_block: int | None = None) -> Frame:
+        """Return the frame with a seek table; this decodes the payload to find the blocks.
+
+        Parameters
+        ----------
+        log2_block : int, optional
+            Base-2 logarithm of the block size, in elements or sent values: 0 to 62, or 5 to 18
+            for rANS. Default: the encoder's choice, which is 12; for rANS it is 16, or 18 if the
+            table for 16 would exceed 1 % of the payload.
+
+        Returns
+        -------
+        Frame
+            Frame with the same payload and key. This frame itself if it already has the table, or
+            if it cannot have one because its codec has no blocks or the payload sends nothing.
+
+        Raises
+        ------
+        FormatError
+            If the payload cannot be decoded.
+        ParameterError
+            If `log2_block` is out of range.
+        """
+        blocks = self.codec.seek_blocks
+        if log2_block is None:
+            log2s = usual_log2s(blocks or "elements")
+        else:
+            log2s = (check_log2(log2_block, blocks or "elements"),)
+        if blocks is None or not self.size:
+            return self
+        table = self._best_table(log2s)
+        if table is self.seek or not table.offsets[-1]:
+            return self
+        return replace(self, payload=self.payload._replace(seek=table))
+
+    def _best_table(self, log2s: tuple[int, ...]) -> SeekTable:
+        """Return the first table that is worth its bytes, or else the smallest."""
+        payload, tables = self.payload._replace(seek=None), list[SeekTable]()
+        for log2_block in log2s:
+            if self.seek is not None and self.seek.log2_block == log2_block:
+                tables.append(self.seek)
+            else:
+                tables.append(self.codec._index(payload, self.size, log2_block))
+            if worthwhile(tables[-1], self.size, self.payload.nbits):
+                return tables[-1]
+        return min(tables, key=lambda table: table.nbytes)
+
+    def without_seek(self) -> Frame:
+        """Return the frame without a seek table, key included; it decodes to the same tensor."""
+        return replace(self, payload=self.payload._replace(seek=None)) if self.seek else self
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes | bytearray | memoryview,
+        *,
+        limits: Limits | None = None,
+        key: bytes | None = None,
+    ) -> Frame:
+        """Read a frame from exactly its bytes.
+
+        Parameters
+        ----------
+        data : bytes-like
+            One frame. The payload of the result is a view of this memory.
+        limits : Limits, optional
+            Bounds on the memory that decoding may allocate; default ``Limits()``.
+        key : bytes, optional
+            Key of the frame's tag. A frame without a tag of this key is refused.
+
+        Raises
+        ------
+        FormatError
+            If the bytes are damaged, are no frame, or exceed the limits.
+        ParameterError
+            If `limits` or `key` is invalid.
+        """
+        frame, end = cls.read(data, 0, Limits.given(limits), key)
+        if end != len(memoryview(data).cast("B")):
+            raise Corrupt("bytes follow the frame", offset=end)
+        return frame
+
+    @classmethod
+    def read(
+        cls, data: bytes | bytearray | memoryview, start: int, limits: Limits, key: bytes | None
+    ) -> tuple[Frame, int]:
+        """Read the frame that begins at byte `start`; return it and its end (exclusive).
+
+        See `from_bytes`.
+        """
+        reader = Reader(data, start)
+        values = header.read(reader)
+        _check_crc(reader, reader.data[start : reader.at], "header")
+        codec_class = by_id(values["codec"][0])  # an unknown codec is reported before other errors
+        dtype = header.dtype_named(values["dtype"][0], start + 6, codec_class)
+        shape = tuple(values["size"])
+        n, nbits = math.prod(shape), values["payload bits"][0]
+        payload_data = np.frombuffer(reader.take(-(-nbits // 8)), np.uint8)
+        _check_crc(reader, payload_data, "payload")
+        signed = reader.data[start : reader.at]
+        has_tag = values["flags"][0] & primitives.HAS_TAG
+        tag = bytes(reader.take(primitives.TAG_NBYTES)) if has_tag else None
+        key = check_key(key)
+        check_tag(tag, key, signed)
+        limits.check("the frame", n, n * primitives.ITEMSIZE[dtype], reader.at - start)
+        header.check_shape(shape, start + 8)
+        name = next(map(header.read_name, values["name"]), None)
+        codec, scalars = header.codec_of(values, dtype)
+        seek = next((s.table(codec.seek_count(n)) for s in values["seek table"]), None)
+        payload = Payload(codec, scalars, payload_data, nbits, seek)
+        return cls(codec, dtype, shape, payload, name, key), reader.at
+
+    def decode(self, *, like: Any = None, out: Any = None) -> Any:
+        """Decode the tensor; see `gcodec.decode`."""
+        if like is not None and out is not None:
+            raise ParameterError("like and out: pass only one of them")
+        if out is not None:
+            source = inspect(out, "out")
+            with source.context():
+                self._decode_into(source.target(self.dtype, self.shape), source.device)
+            return out
+        if like is not None:
+            source = inspect(like, "like")
+            with source.context():
+                dtype = source.result_dtype(self.shape, self.dtype)
+                return source.result(self._decode_to(dtype, source.device))
+        with once():
+            return self._decode_to(self.dtype, None)
+
+    def _decode_to(self, dtype: str, device: Device | None) -> Array:
+        """Return the tensor as an array of `dtype` on a device, or for None on the host."""
+        if device is not None and self.dtype in FLOATS:
+            values = convert.round_to(self._decode_on(device), self.dtype)
+            return outlet(values, dtype).reshape(self.shape)
+        # Integers and booleans are decoded on the host in any case.
+        array = self.codec._decode_as(self.dtype, self._payload_on(None), self.size)
+        if device is not None:
+            array = device.to_device(array)
+        elif dtype != self.dtype:
+            array = outlet(inspect(array, "frame").read().values, dtype)
+        return array.reshape(self.shape)
+
+    def _decode_into(self, target: Array, device: Device | None) -> None:
+        """Write the tensor to an array of its shape and dtype; see `Source.target`."""
+        if not is_flat(target):
+            target[...] = self._decode_to(self.dtype, None)
+            return
+        flat = target.reshape(-1)
+        if device is None:
+            self.codec._decode_as(self.dtype, self._payload_on(None), self.size, flat)
+        elif self.dtype in INTEGERS:
+            array = self.codec._decode(self._payload_on(None), self.size)
+            flat[:] = device.to_device(array.view(flat.dtype))
+        elif self.dtype == "float32":
+            self.codec._decode(self._payload_on(device), self.size, flat)
+        else:
+            flat[:] = outlet(self._decode_on(device), self.dtype)
+
+    def _decode_on(self, device: Device) -> Array:
+        """Return the values as an (n,) float32 array on a device."""
+        payload = self._payload_on(device)
+        out = device.empty(self.size, np.float32) if self.codec.symbols_on_host else None
+        return self.codec._decode(payload, self.size, out)
+
+    def _payload_on(self, device: Device | None) -> Payload:
+        """Return the payload for decoding on a device, or for None on the host."""
+        payload = self.payload
+        if device is not None and not self.codec.on_device:
+            raise no_twin(str(self.codec))
+        if self.codec.symbols_on_host:
+            device = None
+        if device_of(payload.data) is device:
+            return payload
+        if device is None:
+            return payload._replace(data=host(payload.data))
+        return payload._replace(data=copied(device, payload.data))
+
+    def decode_range(self, start: int, stop: int) -> np.ndarray:
+        """Decode a range of the flattened tensor; see `gcodec.decode_range`."""
+        start = check_integer("start", start, 0, self.size, f"an integer from 0 to {self.size}")
+        allowed = f"an integer from start={start} to {self.size}"
+        stop = check_integer("stop", stop, start, self.size, allowed)
+        values = self.codec._decode_range(self.payload, self.size, start, stop)
+        converted: np.ndarray = outlet(values, self.dtype)
+        return converted
+
+    def decode_sparse(self) -> tuple[np.ndarray, np.ndarray]:
+        """Decode the indices and values of a sparse frame; see `gcodec.decode_sparse`."""
+        positions, values = self.codec._decode_sparse(self.payload, self.size)
+        return positions, outlet(values, self.dtype)
+
+    def decode_add(self, acc: Any, scale: float = 1.0) -> None:
+        """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+        if self.dtype in INTEGERS:
+            allowed = f"one of {', '.join(FLOATS)}; use decode for integers and booleans"
+            raise ParameterError.of("frame.dtype", self.dtype, allowed)
+        scale = check_number("scale", scale)
+        source = inspect(acc, "acc")
+        with source.stream():
+            target = source.target("float32", self.shape)
+            with once():  # raise errors in the payload before `acc` changes
+                symbols = self.codec._unpack(self._payload_on(source.device), self.size)
+            contiguous = target if is_flat(target) else np.require(target, None, ["C", "A"])
+            with np.errstate(all="ignore"):
+                flat = contiguous.reshape(-1)
+                self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
+            if contiguous is not target:
+                target[...] = contiguous
+
+
+# A dataclass would take a property in the body of the class for the parameter's default value.
+Frame.key = property(lambda frame: frame._key)  # type: ignore[assignment]
+
+
+def _check_crc(reader: Reader, checked: Any, part: str) -> None:
+    """Read a checksum; raise `Corrupt` if it is not the checksum of `checked`."""
+    if bytes(reader.take(CHECKSUM_NBYTES)) != crc32c(checked):
+        raise Corrupt(f"the {part}'s checksum is wrong", offset=reader.at - CHECKSUM_NBYTES)

@@ -1,0 +1,48 @@
+"""Checksums against damage, and tags against forgery."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.wire.primitives import TAG_NBYTES
+
+CHECKSUM_NBYTES = 4
+
+
+def crc32c(data: Any) -> bytes:
+    """Return the CRC-32C of bytes or an array, as the frame stores it."""
+    # The library takes bytes and NumPy arrays, but no memoryview.
+    array = np.frombuffer(data, np.uint8) if isinstance(data, memoryview) else data
+    return int(google_crc32c.value(array)).to_bytes(CHECKSUM_NBYTES, "little")
+
+
+def check_key(key: bytes | None) -> bytes | None:
+    """Return the key of a tag, or None; raise `ParameterError` if the key is invalid."""
+    if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):
+        raise ParameterError.of("key", "…", "1 to 64 bytes")  # the message keeps the secret
+    return key
+
+
+def tag_of(key: bytes, parts: Iterable[Any]) -> bytes:
+    """Return the tag of the concatenation of bytes-like parts."""
+    digest = hashlib.blake2b(key=key, digest_size=TAG_NBYTES)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def check_tag(tag: bytes | None, key: bytes | None, signed: memoryview) -> None:
+    """Raise `FormatError` unless `tag` is the tag of `signed` under `key`, or both are None."""
+    if key is None:
+        if tag is not None:
+            raise Unsupported("the frame is authenticated: its key is needed to check it")
+        return
+    if tag is None or not hmac.compare_digest(tag, tag_of(key, [signed])):
+        raise Corrupt("the frame does not bear the tag of this key")

@@ -1,0 +1,313 @@
+"""Tables of classes: the bits that symbols take with several tables, and the best table for them.
+
+A table has frequencies for 64 classes and 256 symbols. The two signs of a magnitude have equal
+frequencies; see `gcodec.entropy.context.class_tables`. All sums are sums of integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.kernels.context.class_map import (
+    CLASSES,
+    TILE,
+    ScalesOf,
+    count_tables,
+    take_counts,
+    tally,
+)
+from gcodec.kernels.numeric.words import leading_zeros
+from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
+from gcodec.runtime import pool
+from gcodec.runtime.jit import inline, kernel, subroutine
+
+_ALPHABET = 256
+_PART = 32  # counts that are usually all 0
+_POINT = 28  # fractional bits of logarithms
+
+
+def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarray:
+    """Return the bits that symbols take with each table, given the counts of the symbols.
+
+    Parameters
+    ----------
+    counts : (k,) int64 array
+        Not negative.
+    costs : (k, tables) int64 array
+        Cost of each symbol in units of 2^-point bits, below 2^33.
+    point : int
+        At least 16.
+
+    Returns
+    -------
+    (tables,) int64 array
+        Rounded down.
+    """
+    sums = np.zeros(2 * costs.shape[1], np.int64)
+    _add_counts(counts, costs.reshape(-1), sums)
+    return np.array(_joined_halves(sums, point))
+
+
+def symbols_nbits(
+    symbols: np.ndarray, of: ScalesOf, step: int, costs: np.ndarray, point: int
+) -> tuple[list[int], np.ndarray]:
+    """Return the bits that (n,) uint8 symbols take with each table, and the reach of each class.
+
+    Parameters
+    ----------
+    symbols, of, step
+        Symbols, their scales, and the distance of the tiles that are counted; see
+        `class_map.class_counts`.
+    costs, point
+        See `counts_nbits`.
+
+    Returns
+    -------
+    nbits : list of int
+    reach : (CLASSES,) uint8 array
+        See `class_map.reach`.
+    """
+
+    def task(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        classes, joined = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
+        sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
+        counts, tables = np.empty(_ALPHABET, np.int32), count_tables()
+        part, flat, total = symbols[start:stop], costs.reshape(-1), counts[:0]
+        add_symbols(
+            part, *of, start, step, classes, joined, tables, counts, total, flat, sums, reach
+        )
+        return sums, reach
+
+    (sums, reach), *more = pool.run(task, symbols.size, TILE)
+    for part_sums, part_reach in more:
+        sums += part_sums
+        np.maximum(reach, part_reach, out=reach)
+    return _joined_halves(sums, point), reach
+
+
+def own_frequencies(
+    counts: np.ndarray, most: int, least_escape: int, log2_total: int
+) -> tuple[np.ndarray, int, int]:
+    """Compute the frequencies that suit counts best.
+
+    Parameters
+    ----------
+    counts : (64, 256) int64 array
+        At least one is not 0, and their sum is below 2^40.
+    most : int
+        Largest magnitude that may have symbols of its own.
+    least_escape : int
+        Least frequency of the escape symbol.
+    log2_total : int
+        log2 of the sum of the frequencies of a class.
+
+    Returns
+    -------
+    frequencies : (64, 256) int64 array
+        A class without symbols gets those of the nearest class that has some.
+    first, last : int
+        First and last class with symbols.
+    """
+    frequencies, ends = np.zeros(CLASSES * _ALPHABET, np.int64), np.empty(2, np.int64)
+    sizes, total = np.empty(MOST + 1, np.int64), 1 << log2_total
+    _find_own(counts.reshape(-1), min(most, MOST), least_escape, total, sizes, frequencies, ends)
+    first, last = ends.tolist()
+    return frequencies.reshape(CLASSES, _ALPHABET), first, last
+
+
+def nbits_by(
+    counts: np.ndarray, frequencies: np.ndarray, log2_total: int, logs: np.ndarray, escaped: int
+) -> int:
+    """Return about how many bits symbols take; a symbol without frequency is escaped.
+
+    Parameters
+    ----------
+    counts, frequencies : (64, 256) int64 array
+    log2_total : int
+    logs : int64 array
+        log2 of frequencies in units of 2^-28.
+    escaped : int
+        Bits, about, of an entry in the list of outliers.
+    """
+    whole, flat = log2_total << _POINT, frequencies.reshape(-1)
+    return int(_nbits_by(counts.reshape(-1), flat, whole, logs, escaped << _POINT))
+
+
+def sent_nbits(frequencies: np.ndarray, of_top: int, of_length: int) -> int:
+    """Return the bits that (classes, 256) frequencies take in a message.
+
+    A class takes `of_top` bits for its largest magnitude. A frequency takes its bits except the
+    highest, and `of_length` bits for their number.
+    """
+    return int(_sent_nbits(frequencies.reshape(-1), of_top, of_length))
+
+
+def _joined_halves(sums: np.ndarray, point: int) -> list[int]:
+    """Return the integral parts of sums whose high and low halves were added up separately."""
+    highs, lows = sums.reshape(2, -1).tolist()
+    return [high + (low >> 16) >> point - 16 for high, low in zip(highs, lows, strict=True)]
+
+
+# --- costs with several tables -------------------------------------------------------------------
+
+
+@inline
+def _add_one(count, costs, first, sums):
+    """Add the costs of a symbol, which begin at `first`, times its count."""
+    # In halves, as the products would exceed 64 bits.
+    tables = sums.size // 2
+    above, below = count >> 16, count & 0xFFFF
+    own, high, low = costs[first : first + tables], sums[:tables], sums[tables:]
+    whole = tables - tables % 4
+    for t in range(0, whole, 4):  # unrolled, as there are only a few tables
+        low[t] += own[t] * below
+        low[t + 1] += own[t + 1] * below
+        low[t + 2] += own[t + 2] * below
+        low[t + 3] += own[t + 3] * below
+    for t in range(whole, tables):
+        low[t] += own[t] * below
+    for t in range(tables if above else 0):
+        high[t] += own[t] * above
+
+
+@kernel("in int64[], in int64[], out int64[]")
+def _add_counts(counts, costs, sums):
+    # 2 * costs.size == counts.size * sums.size
+    tables = sums.size // 2
+    for start in range(0, counts.size, _PART):
+        part, bits = counts[start : start + _PART], np.int64(0)
+        for k in range(part.size):
+            bits |= part[k]
+        for k in range(part.size if bits else 0):
+            _add_one(part[k], costs, (start + k) * tables, sums)
+
+
+@kernel(
+    "in uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[], out uint16[], "
+    "out int32[], out int32[], out int32[], in int64[], out int64[], out uint8[]"
+)
+def add_symbols(
+    symbols,
+    rows,
+    columns,
+    width,
+    start,
+    step,
+    classes,
+    joined,
+    tables,
+    counts,
+    total,
+    costs,
+    sums,
+    reach,
+):
+    """Add the costs of symbols with each table to `sums`, in halves, and write their reach.
+
+    `class_map.tally` describes the scratch arrays. counts.size == 256, 2 * costs.size == COUNTS *
+    sums.size; `reach` has CLASSES elements, or none. `total`, of 256 elements or none, is raised
+    by the counts of all classes.
+    """
+    low, high, top = tally(symbols, rows, columns, width, start, step, classes, joined, tables)
+    for row in range(low, high + 1):
+        last = take_counts(tables, row, top, counts)
+        add_of_class(counts[: max(last + 1, 0)], row, costs, sums)
+        for k in range(last + 1 if total.size > 0 else 0):
+            total[k] = np.int32(total[k] + counts[k])
+        if reach.size > 0:
+            reach[row] = np.uint8((last + 2) >> 1)
+
+
+@subroutine(variant="")
+def add_of_class(counts, row, costs, sums):
+    """Add the costs of the first symbols of a class, given their counts, in halves."""
+    tables = sums.size // 2
+    for k in range(counts.size):
+        if counts[k] > 0:
+            _add_one(np.int64(counts[k]), costs, ((row << 8) + k) * tables, sums)
+
+
+# --- the best table ------------------------------------------------------------------------------
+
+
+@kernel("in int64[], int64, int64, int64, out int64[], out int64[], out int64[]")
+def _find_own(counts, most, least_escape, total, sizes, frequencies, ends):
+    # counts.size == frequencies.size == CLASSES * _ALPHABET; frequencies are 0; sizes.size == MOST
+    # + 1 > most.
+    ends[0], ends[1] = -1, -1
+    for model in range(CLASSES):
+        row = counts[model * _ALPHABET : (model + 1) * _ALPHABET]
+        out = frequencies[model * _ALPHABET : (model + 1) * _ALPHABET]
+        count = np.int64(0)
+        for symbol in range(row.size):
+            count += row[symbol]
+        if count == 0:
+            continue
+        ends[0], ends[1] = model if ends[0] < 0 else ends[0], model
+        top = 0
+        for k in range(1, most + 1):
+            sizes[k] = row[2 * k] + row[2 * k + 1]
+            top = k if 2 * total * sizes[k] >= count else top
+        # The two signs share the slots of a magnitude; each has at least one.
+        above, taken = count - row[0] - row[1], np.int64(0)
+        for k in range(1, top + 1):
+            above -= sizes[k]
+            sizes[k] = max((sizes[k] * total + count) // (2 * count), 1)
+            taken += 2 * sizes[k]
+        # The limit leaves a slot for each symbol.
+        escape = min(max(above * total // count, least_escape), total - 1 - 2 * top)
+        for _ in range((taken + escape - total) // 2 + 1):  # take back excess slots of both signs
+            largest = 1
+            for k in range(2, top + 1):
+                largest = k if sizes[k] > sizes[largest] else largest
+            sizes[largest] -= 1
+            taken -= 2
+        for k in range(1, top + 1):
+            out[2 * k] = out[2 * k + 1] = sizes[k]
+        out[ESCAPE] = escape
+        out[0] = total - escape - taken
+    before = ends[0]
+    for model in range(CLASSES):
+        if frequencies[model * _ALPHABET] > 0:
+            before = model
+            continue
+        following = model
+        while following < ends[1] and frequencies[following * _ALPHABET] == 0:
+            following += 1
+        near = before
+        if model < ends[0] or (following <= ends[1] and following - model < model - before):
+            near = following
+        for symbol in range(_ALPHABET):
+            frequencies[model * _ALPHABET + symbol] = frequencies[near * _ALPHABET + symbol]
+
+
+@kernel("in int64[], in int64[], int64, in int64[], int64")
+def _nbits_by(counts, frequencies, whole, logs, escaped):
+    # counts.size == frequencies.size, a multiple of _ALPHABET; frequencies are below logs.size.
+    high, low = np.int64(0), np.int64(0)
+    for start in range(0, counts.size, _ALPHABET):
+        row, model = counts[start : start + _ALPHABET], frequencies[start : start + _ALPHABET]
+        escape_cost = whole - logs[model[ESCAPE]] + escaped
+        bits = np.int64(0)
+        for symbol in range(row.size):
+            bits |= row[symbol]
+        for symbol in range(row.size if bits else 0):
+            if row[symbol] > 0:
+                has_slots = model[symbol] > 0 and symbol != ESCAPE
+                cost = whole - logs[model[symbol]] if has_slots else escape_cost
+                # In halves, as the products would exceed 64 bits.
+                high += cost * (row[symbol] >> 16)
+                low += cost * (row[symbol] & 0xFFFF)
+    return high + (low >> 16) >> (_POINT - 16)
+
+
+@kernel("in int64[], int64, int64")
+def _sent_nbits(frequencies, of_top, of_length):
+    # frequencies.size is a multiple of _ALPHABET.
+    nbits = of_top * (frequencies.size // _ALPHABET)
+    for start in range(0, frequencies.size, _ALPHABET):
+        for symbol in range(2, _ALPHABET, 2):
+            frequency = np.uint64(frequencies[start + symbol])
+            if frequency > 0:
+                nbits += of_length + 63 - np.int64(leading_zeros(frequency))
+    return nbits

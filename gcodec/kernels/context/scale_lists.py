@@ -1,0 +1,458 @@
+"""Lists of scales as Rice words or Huffman words: their size, the encoder and the decoder.
+
+A scale is from 0 to 127, and 0 means that a row or column is empty. The words code u: 0 for a
+scale of 0, else one more than the distance from the least scale, in units of 1, 2, 4 or 8 that
+divide all distances. See `gcodec.entropy.context.scale_lists`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.words import peek, put
+from gcodec.kernels.prefix.package_merge import merge
+from gcodec.kernels.prefix.rice_words import put_rice, read_rice
+from gcodec.runtime.jit import inline, kernel, subroutine
+
+MOST = 127  # the largest scale
+CODE, SHIFT, SCALE, RICE = 2, 2, 7, 3  # bits of the fields in front of a list, and of k
+TOP, LENGTH = 8, 4  # bits of the largest u, and of the length of each Huffman word
+LONGEST = 12  # bits of the longest Huffman word
+MANY = 1 << 11  # scales from which on rANS may pay
+_RANS_ENTRY, _RANS_STATE = 6, 860  # bits, about: of each scale in a table of rANS; of its states
+_POINT = 28  # fractional bits of logarithms
+_KINDS = MOST + 2  # values that u may have
+_PACKAGES = 2 * _KINDS  # coins and packages of a level of package-merge
+_FIELDS = 6  # of `Told`
+SCRATCH = 5 * _PACKAGES + _FIELDS  # int64 elements that `find_parameters` needs
+_LIST = 4 * _KINDS  # elements of both lists of package-merge
+_WORST, _SLACK = 10, 16  # bits of the longest Rice word; bytes that writing needs in addition
+_SYMBOLS, _WINDOWS = 1 << TOP, 1 << LONGEST
+_HEAD = CODE + SHIFT + SCALE
+_ENDS, _CODE, _TABLE, _WORD, _SCALE = range(1, 6)  # faults of a list
+_ABOVE, _LOW = np.uint16(TOP), np.uint16(_SYMBOLS - 1)
+
+
+class Told(NamedTuple):
+    """Parameters and sizes of the codes of a list.
+
+    Attributes
+    ----------
+    least, shift : int
+        u of a scale other than 0 is one more than (scale − least) >> shift.
+    center : int
+        Median of all u.
+    k : int
+        Parameter of the shortest Rice words for zigzag(u − center).
+    rice_nbits : int
+        Bits of the Rice words, with their parameters.
+    words_nbits : int
+        Bits of Huffman words for u, with their table.
+    """
+
+    least: int
+    shift: int
+    center: int
+    k: int
+    rice_nbits: int
+    words_nbits: int
+
+
+class DecodedList(NamedTuple):
+    """The fields of a list, and its scales.
+
+    Attributes
+    ----------
+    code : int
+        0 for Rice words, 1 for Huffman words, 2 for rANS, whose string the caller decodes.
+    shift, least : int
+        See `Told`.
+    after : int
+        Position of the next bit.
+    scales : (k,) uint8 array
+    """
+
+    code: int
+    shift: int
+    least: int
+    after: int
+    scales: np.ndarray
+
+
+def told(scales: np.ndarray) -> Told:
+    """Find the parameters of the codes of (k,) uint8 scales."""
+    out, scratch = np.empty(_FIELDS, np.int64), np.empty(SCRATCH, np.int64)
+    find_parameters(scales, scratch, out)
+    return Told(*out.tolist())
+
+
+def nbits(scales: np.ndarray, logs: np.ndarray) -> int:
+    """Return the bits of a list of (k,) uint8 scales; an estimate where rANS may pay.
+
+    Parameters
+    ----------
+    scales : (k,) uint8 array
+    logs : (m,) int64 array
+        log2 of 1 to m − 1 in units of 2^-28; m − 1 is a power of two, at least 2^8.
+    """
+    return int(list_nbits(scales, logs, np.empty(SCRATCH, np.int64)))
+
+
+def put_list(scales: np.ndarray, string: BitString) -> None:
+    """Append (k,) uint8 scales, k > 0, to a string, in Rice or Huffman words, the shorter ones."""
+    string.reserve(scales.size * _WORST // 8 + _SLACK)
+    scratch, words = np.empty(SCRATCH, np.int64), np.empty(2 * _LIST + 2 * _KINDS, np.uint64)
+    bytes_ = np.empty((2 * LONGEST + 2) * _KINDS, np.uint8)
+    _put_list(scales, scratch, words, bytes_, string.data, string.state)
+
+
+def read_list(data: np.ndarray, at: int, end: int, count: int) -> DecodedList:
+    """Read a list of `count` scales from bit `at` on; it must end at bit `end` or before.
+
+    Raises
+    ------
+    FormatError
+    """
+    # Every word takes a bit or more, so `count` alone allocates nothing.
+    scales = np.empty(min(count, max(end - at, 0)), np.uint8)
+    lengths, windows = np.empty(_SYMBOLS, np.uint8), np.empty(_WINDOWS, np.uint16)
+    fields = np.empty(5, np.int64)
+    _read_list(data, at, end, count, lengths, windows, scales, fields)
+    fault, code, shift, least, after = fields.tolist()
+    if fault == _ENDS:
+        raise Truncated(f"a list of scales is cut off at bit {end}")
+    if fault == _CODE:
+        raise Corrupt(f"a list of scales has the code {code}, not 0, 1 or 2")
+    if fault == _TABLE:
+        raise Corrupt("the word lengths in front of a list of scales form no prefix code")
+    if fault == _WORD:
+        raise Corrupt(f"a list of scales has an invalid word at bit {after}")
+    if fault == _SCALE:
+        raise Corrupt(f"a list holds a scale that is not from 0 to {MOST}")
+    return DecodedList(code, shift, least, after, scales)
+
+
+@inline
+def _zigzag(value):
+    return 2 * value if value >= 0 else -1 - 2 * value
+
+
+@inline
+def _u_of(scale, least, shift):
+    return (scale - least >> shift) + 1 if scale > 0 else 0
+
+
+@inline
+def _scale_of(u, least, shift):
+    return np.uint8((u - 1 << shift) + least if u > 0 else 0)
+
+
+# --- sizes ---------------------------------------------------------------------------------------
+
+
+@subroutine(variant="")
+def _huffman_nbits(counts, most, scratch):
+    """Return the bits of Huffman words for the first `most` + 1 counts.
+
+    By package-merge, the bits are the sum of the cheapest 2n − 2 elements of the last list.
+    scratch.size == 3 * _PACKAGES: the coins and two lists.
+    """
+    coins, low = scratch[:_PACKAGES], scratch[_PACKAGES : 2 * _PACKAGES]
+    high = scratch[2 * _PACKAGES :]
+    n, total = 0, np.int64(0)
+    for symbol in range(most + 1):
+        if counts[symbol] > 0:
+            place = n
+            while place > 0 and coins[place - 1] > counts[symbol]:
+                coins[place] = coins[place - 1]
+                place -= 1
+            coins[place] = counts[symbol]
+            total += counts[symbol]
+            n += 1
+    if n < 2:
+        return coins[0] if n else 0
+    # A word of l bits needs counts that grow like Fibonacci numbers, with the (l + 2)th as their
+    # sum.
+    longest, needed, following = 1, np.int64(3), np.int64(5)
+    while longest < LONGEST and needed <= total:
+        longest, needed, following = longest + 1, following, needed + following
+    size = 0
+    for _ in range(longest):
+        coin, package, place = 0, 0, 0
+        while place < 2 * n - 2 and (coin < n or 2 * package + 1 < size):
+            pair = low[2 * package] + low[2 * package + 1] if 2 * package + 1 < size else 0
+            if pair == 0 or (coin < n and coins[coin] <= pair):
+                high[place] = coins[coin]
+                coin += 1
+            else:
+                high[place] = pair
+                package += 1
+            place += 1
+        size = place
+        low, high = high, low
+    nbits = np.int64(0)
+    for place in range(size):
+        nbits += low[place]
+    return nbits
+
+
+@kernel("in uint8[], out int64[], out int64[]")
+def find_parameters(scales, scratch, out):
+    """Write the fields of `Told`; scratch.size == SCRATCH, out.size >= _FIELDS.
+
+    The first _KINDS elements of `scratch` become the counts of each u, and those from 4 *
+    _PACKAGES on the counts of each scale.
+    """
+    counts, often = scratch[:_PACKAGES], scratch[4 * _PACKAGES : 5 * _PACKAGES]
+    often[: MOST + 1] = 0
+    counts[:_KINDS] = 0
+    for i in range(scales.size):
+        often[scales[i]] += 1
+    least, bits = np.int64(MOST), np.int64(8)
+    for scale in range(MOST, 0, -1):
+        if often[scale] > 0:
+            least = np.int64(scale)
+    for scale in range(least, MOST + 1):
+        if often[scale] > 0:
+            bits |= np.int64(scale) - least
+    shift = 0
+    while not bits >> shift & 1:
+        shift += 1
+    counts[0], top = often[0], 0
+    for scale in range(least, MOST + 1):
+        if often[scale] > 0:
+            top = (np.int64(scale) - least >> shift) + 1
+            counts[top] = often[scale]
+    # The median of an even number of elements is the mean of the two in the middle.
+    low = high = below = np.int64(0)
+    for u in range(top + 1):
+        below += counts[u]
+        low += below <= (scales.size - 1) // 2
+        high += below <= scales.size // 2
+    center = (low + high) // 2
+    k, fewest = 0, np.int64(0)
+    for parameter in range(1 << RICE):
+        total = np.int64((parameter + 1) * scales.size)
+        for u in range(top + 1):
+            total += (_zigzag(np.int64(u) - center) >> parameter) * counts[u]
+        if parameter == 0 or total < fewest:
+            k, fewest = parameter, total
+    words = _huffman_nbits(counts, top, scratch[_PACKAGES : 4 * _PACKAGES])
+    out[0], out[1], out[2], out[3] = least, shift, center, k
+    out[4], out[5] = SCALE + RICE + fewest, TOP + LENGTH * (top + 1) + words
+
+
+@kernel("in uint8[], in int64[], out int64[]")
+def list_nbits(scales, logs, scratch):
+    """Return the bits of a list; see `nbits`. scratch.size == SCRATCH."""
+    fields = scratch[5 * _PACKAGES :]
+    find_parameters(scales, scratch, fields)
+    fewest = _HEAD + min(fields[4], fields[5])
+    if scales.size < MANY:
+        return fewest
+    drop = 0
+    while scales.size >> drop >= logs.size - 1:
+        drop += 1
+    total, kinds = np.int64(0), np.int64(0)
+    for scale in range(MOST + 1):
+        count = scratch[4 * _PACKAGES + scale]
+        if count > 0:
+            total += count * (logs[scales.size >> drop] - logs[max(count >> drop, 1)])
+            kinds += 1
+    return min(fewest, (total >> _POINT) + _RANS_ENTRY * kinds + _RANS_STATE)
+
+
+# --- encoder -------------------------------------------------------------------------------------
+
+
+@subroutine(variant="")
+def _put_rice_words(scales, least, shift, center, k, out, at, acc, have):
+    for i in range(scales.size):
+        number = _zigzag(_u_of(np.int64(scales[i]), least, shift) - center)
+        acc, have, at = put_rice(out, at, acc, have, number, k)
+    return acc, have, at
+
+
+@subroutine(variant="")
+def _find_lengths(counts, top, words, bytes_):
+    """Write the lengths of the Huffman words of each u up to `top` to the first bytes.
+
+    `put_list` defines the sizes of `words` and `bytes_`.
+    """
+    lengths, sorted_, order = bytes_[:_KINDS], words[:_KINDS], words[_KINDS : 2 * _KINDS]
+    n = 0
+    for u in range(top + 1):
+        lengths[u] = 0
+        if counts[u] > 0:
+            place = n
+            while place > 0 and sorted_[place - 1] > np.uint64(counts[u]):
+                sorted_[place], order[place] = sorted_[place - 1], order[place - 1]
+                place -= 1
+            sorted_[place], order[place] = np.uint64(counts[u]), np.uint64(u)
+            n += 1
+    in_order, coins = bytes_[_KINDS : _KINDS + n], bytes_[2 * _KINDS :]
+    in_order[:] = np.uint8(n < 2)
+    low, high = words[2 * _KINDS : 2 * _KINDS + _LIST], words[2 * _KINDS + _LIST :]
+    if n > 1:
+        merge(sorted_[:n], LONGEST, low, high, coins, in_order)
+    for i in range(n):
+        lengths[order[i]] = in_order[i]
+
+
+@subroutine(variant="")
+def _put_huffman_words(scales, least, shift, lengths, codes, out, at, acc, have):
+    # codes.size == lengths.size, which exceeds the largest u.
+    acc, have, at = put(out, at, acc, have, np.uint64(lengths.size - 1), np.uint64(TOP))
+    longest = np.int64(0)
+    for u in range(lengths.size):
+        acc, have, at = put(out, at, acc, have, np.uint64(lengths[u]), np.uint64(LENGTH))
+        longest = max(longest, np.int64(lengths[u]))
+    # Canonical words: consecutive numbers, shifted wherever words become longer.
+    code = np.uint64(0)
+    for length in range(1, longest + 1):
+        code <<= np.uint64(1)
+        for u in range(lengths.size):
+            if lengths[u] == length:
+                codes[u] = code
+                code += np.uint64(1)
+    for i in range(scales.size):
+        u = _u_of(np.int64(scales[i]), least, shift)
+        acc, have, at = put(out, at, acc, have, codes[u], np.uint64(lengths[u]))
+    return acc, have, at
+
+
+@kernel("in uint8[], out int64[], out uint64[], out uint8[], out uint8[], out uint64[]")
+def _put_list(scales, scratch, words, bytes_, out, state):
+    # scratch.size == SCRATCH; `out` has room for Rice words of the largest parameter, at most
+    # _WORST bits each, and for the slack of `put`. The shortest words are no longer.
+    fields = scratch[5 * _PACKAGES :]
+    find_parameters(scales, scratch, fields)
+    least, shift, center, k = fields[0], fields[1], fields[2], fields[3]
+    largest = np.int64(0)
+    for i in range(scales.size):
+        largest = max(largest, np.int64(scales[i]))
+    top = _u_of(largest, least, shift)
+    by_huffman = fields[5] < fields[4]
+    at, acc, have = np.int64(state[0]), state[1], state[2]
+    head, nbits = (np.int64(by_huffman) << SHIFT | shift) << SCALE | least, _HEAD
+    if by_huffman:
+        acc, have, at = put(out, at, acc, have, np.uint64(head), np.uint64(nbits))
+        _find_lengths(scratch, top, words, bytes_)
+        lengths, codes = bytes_[: top + 1], words[: top + 1]
+        acc, have, at = _put_huffman_words(
+            scales, least, shift, lengths, codes, out, at, acc, have
+        )
+    else:
+        head, nbits = (head << SCALE | center) << RICE | k, nbits + SCALE + RICE
+        acc, have, at = put(out, at, acc, have, np.uint64(head), np.uint64(nbits))
+        acc, have, at = _put_rice_words(scales, least, shift, center, k, out, at, acc, have)
+    state[0], state[1], state[2] = np.uint64(at), acc, have
+
+
+# --- decoder -------------------------------------------------------------------------------------
+
+
+@subroutine(variant="")
+def _read_rice_words(data, at, end, least, shift, out):
+    """Read Rice words; return the fault, if any, and the position of the next bit."""
+    if end - at < SCALE + RICE:
+        return _ENDS, at
+    head = np.int64(peek(data, at) >> np.uint64(64 - SCALE - RICE))
+    center, k, most = head >> RICE, head & ((1 << RICE) - 1), (MOST - least >> shift) + 1
+    at, fault = at + SCALE + RICE, 0
+    for i in range(out.size):
+        number, at = read_rice(data, at, end, k)
+        if at < 0:
+            return _ENDS, at
+        u = center + (-1 - (number >> 1) if number & 1 else number >> 1)
+        if u < 0 or u > most:
+            fault = _SCALE
+        out[i] = _scale_of(u, least, shift)
+    return fault, at
+
+
+@subroutine(variant="")
+def _fill_windows(lengths, windows):
+    """Write, for all next bits, the symbol and above it the bits of its word; 0 for no word.
+
+    Return whether the lengths are a code: the words fill all windows, or one word has one bit.
+    """
+    words, taken, longest = 0, np.int64(0), np.int64(0)
+    for symbol in range(lengths.size):
+        length = np.int64(lengths[symbol])
+        if length > LONGEST:
+            return False
+        words += length > 0
+        longest = max(longest, length)
+        taken += np.int64(1) << LONGEST - length if length > 0 else 0
+    if taken > _WINDOWS or (taken < _WINDOWS and (words != 1 or longest != 1)):
+        return False
+    windows[taken:] = 0
+    at = 0
+    for length in range(1, longest + 1):
+        for symbol in range(lengths.size):
+            if lengths[symbol] == length:
+                stop = at + (1 << LONGEST - length)
+                windows[at:stop] = np.uint16(length) << _ABOVE | np.uint16(symbol)
+                at = stop
+    return True
+
+
+@subroutine(variant="")
+def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
+    """Read Huffman words; return the fault, if any, and the position of the next bit."""
+    if end - at < TOP:
+        return _ENDS, at
+    top = np.int64(peek(data, at) >> np.uint64(64 - TOP))
+    at += TOP
+    if end - at < LENGTH * (top + 1):
+        return _ENDS, at
+    for symbol in range(top + 1):
+        lengths[symbol] = np.uint8(peek(data, at) >> np.uint64(64 - LENGTH))
+        at += LENGTH
+    if lengths[top] == 0 or not _fill_windows(lengths[: top + 1], windows):
+        return _TABLE, at
+    most, fault = (MOST - least >> shift) + 1, 0
+    for i in range(out.size):
+        entry = windows[np.int64(peek(data, at) >> np.uint64(64 - LONGEST))]
+        length = np.int64(entry >> _ABOVE)
+        if length == 0:
+            return (_WORD if at < end else _ENDS), at
+        at += length
+        if at > end:
+            return _ENDS, at
+        u = np.int64(entry & _LOW)
+        if u > most:
+            fault = _SCALE
+        out[i] = _scale_of(u, least, shift)
+    return fault, at
+
+
+@kernel("in uint8[], int64, int64, int64, out uint8[], out uint16[], out uint8[], out int64[]")
+def _read_list(data, at, end, count, lengths, windows, out, fields):
+    # 0 <= at; end <= 8 * data.size; lengths.size == _SYMBOLS, windows.size == _WINDOWS,
+    # fields.size == 5: fault, code, shift, least, next bit. out.size is the number of scales or
+    # of bits, whichever is less.
+    fields[:] = 0
+    if end - at < _HEAD:
+        fields[0] = _ENDS
+        return
+    head = np.int64(peek(data, at) >> np.uint64(64 - _HEAD))
+    code, shift = head >> SHIFT + SCALE, head >> SCALE & ((1 << SHIFT) - 1)
+    least = head & ((1 << SCALE) - 1)
+    at += _HEAD
+    fields[1], fields[2], fields[3], fields[4] = code, shift, least, at
+    if code > 2:
+        fields[0] = _CODE
+    elif code < 2 and out.size < count:
+        fields[0] = _ENDS
+    elif code == 0:
+        fields[0], fields[4] = _read_rice_words(data, at, end, least, shift, out)
+    elif code == 1:
+        fields[0], fields[4] = _read_huffman_words(
+            data, at, end, least, shift, lengths, windows, out
+        )

@@ -1,0 +1,124 @@
+"""The protocol of coded strings: every coder reads what it wrote, and checks its seek table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gcodec import Corrupt, Truncated
+from gcodec.entropy import tabled
+from gcodec.entropy.coder import (
+    BitSpan,
+    CodedString,
+    EmptyString,
+    WordString,
+    Written,
+    ignore,
+    into,
+    seek_of_blocks,
+)
+from gcodec.entropy.context import symbol_coder
+from gcodec.entropy.tabled import Table
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.prefix import dense_string, level_codes
+from gcodec.wire.seek import SeekTable
+
+N, LARGEST = 70_000, 9
+ALPHABET = np.arange(LARGEST + 1, dtype=np.uint8)
+ALL = CodedMask.all(N)
+LEVELS = level_codes.word_code("omega", LARGEST // 2, {})
+Open = Callable[[BitSpan], CodedString]
+
+
+def symbols() -> np.ndarray:
+    levels = np.rint(np.random.default_rng(0).laplace(0, 0.8, N)).clip(-4, 4).astype(np.int64)
+    return (2 * np.abs(levels) + (levels < 0)).astype(np.uint8)
+
+
+def coded(kind: str) -> tuple[Written, Open]:
+    """Return a string of the symbols, and the function that opens it."""
+    x = symbols()
+    if kind == "words":
+        data, nbits, offsets = dense_string.write(LEVELS, x, x.dtype, ALL, 4096, 0)
+        written = Written(data, nbits, seek_of_blocks(N, nbits, offsets))
+        return written, lambda span: WordString(span, LEVELS, ALL)
+    if kind == "context":
+        written = symbol_coder.write(x, (70, 1000), BitString())
+        return written, lambda span: symbol_coder.open(span, N, LARGEST)
+    table = Table.own(kind, byte_counts(x), ALPHABET)  # type: ignore[arg-type]
+    written = tabled.write(table, x, ALL, BitString(), N)
+    return written, lambda span: tabled.open(table.kind, span, ALPHABET, ALL)
+
+
+def span_of(written: Written, seek: SeekTable | None, more: int = 0) -> BitSpan:
+    data = np.append(written.data, np.zeros(more, np.uint8))
+    return BitSpan(data, 0, written.nbits + 8 * more, seek)
+
+
+@pytest.mark.parametrize("kind", ["words", "huffman", "rans", "context"])
+def test_every_coder_reads_what_it_wrote(kind: str) -> None:
+    written, open_string = coded(kind)
+    found = open_string(span_of(written, None)).blocks(13)
+    for seek in (None, written.seek, found):
+        out = np.empty(N, np.uint8)
+        assert open_string(span_of(written, seek)).read(into(out)) == written.nbits
+        np.testing.assert_array_equal(out, symbols())
+    longer = open_string(span_of(written, None, more=40))
+    assert longer.read(ignore, bits_follow=True) == written.nbits
+    with pytest.raises(Corrupt, match="behind its last word"):
+        longer.read(ignore)
+
+
+@pytest.mark.parametrize("kind", ["words", "huffman", "rans", "context"])
+def test_every_coder_checks_its_seek_table(kind: str) -> None:
+    written, open_string = coded(kind)
+    table = open_string(span_of(written, None)).blocks(13)
+    with pytest.raises(Corrupt, match="the seek table has"):
+        open_string(span_of(written, table, more=1)).read(ignore)
+    offsets = table.offsets.copy()
+    offsets[1] += 16
+    wrong = SeekTable.of(13, offsets, None, table.states)
+    with pytest.raises(Corrupt):
+        open_string(span_of(written, wrong)).read(ignore)
+
+
+@pytest.mark.parametrize("kind", ["words", "huffman", "rans", "context"])
+def test_short_strings_are_refused_when_opened_or_read(kind: str) -> None:
+    written, open_string = coded(kind)
+    for nbits in (0, 96, written.nbits // 2, written.nbits - 8):
+        with pytest.raises((Corrupt, Truncated)):
+            open_string(BitSpan(written.data[: nbits // 8], 0, nbits)).read(ignore)
+
+
+def test_strings_of_no_symbols_have_no_bits_and_no_blocks() -> None:
+    nothing = BitSpan(np.empty(0, np.uint8), 0, 0)
+    none = CodedMask.all(0)
+    for string in (
+        symbol_coder.open(nothing, 0, LARGEST),
+        tabled.open("rans", nothing, ALPHABET, none),
+        tabled.open("huffman", nothing, ALPHABET, none),
+    ):
+        assert isinstance(string, EmptyString)
+        assert string.read(ignore) == 0 and not string.blocks(12).offsets.any()
+    table = SeekTable.of(12, np.array([0, 5]))
+    for string in (EmptyString(nothing._replace(seek=table)), EmptyString(nothing, True)):
+        with_bits = string._replace(span=string.span._replace(data=np.zeros(1, np.uint8), end=5))
+        with pytest.raises(Corrupt, match="code nothing"):
+            with_bits.read(ignore)
+        assert with_bits._replace(span=nothing).read(ignore, bits_follow=True) == 0
+    with pytest.raises(Corrupt, match="the payload none"):
+        EmptyString(nothing._replace(seek=table)).read(ignore)
+    with pytest.raises(Corrupt, match="the string 0"):
+        EmptyString(nothing._replace(seek=table), has_blocks=True).read(ignore)
+
+
+def test_spans_end_on_zeros_up_to_a_byte() -> None:
+    span = BitSpan(np.array([0b1010_0000, 0xFF], np.uint8), 3, 16)
+    assert span.aligned("table and string").first == 8
+    assert span.after(8).aligned("table and string").first == 8
+    with pytest.raises(Corrupt, match="bits between table and string are not zero"):
+        span.after(2).aligned("table and string")
