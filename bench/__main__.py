@@ -64,8 +64,8 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=1 << 24, help="default 16 Mi")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dump", help="take the tensors of this file, again and again")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--dump", help="measure the repeated tensors of this file")
+    parser.add_argument("--only", default="", help="only rows whose name contains this text")
     options = parser.parse_args()
     os.environ["GCODEC_NUM_THREADS"] = str(options.threads)
     import numba

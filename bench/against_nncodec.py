@@ -91,7 +91,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.against_nncodec", description=__doc__)
     parser.add_argument("files", nargs="*", default=[str(EXAMPLE)], help="dumps, or folders")
     parser.add_argument("--python", required=True, help="Python of an environment with nncodec")
-    parser.add_argument("--codec", action="append", default=[], help="only these; repeatable")
+    parser.add_argument(
+        "--codec", action="append", default=[], help="only these codecs; repeatable"
+    )
     options = parser.parse_args()
     os.environ["GCODEC_NUM_THREADS"] = "1"
     for line in lines(load_all(options.files), options.python, options.codec):

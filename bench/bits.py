@@ -112,7 +112,7 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
 def main() -> None:
     """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.bits", description=__doc__)
-    parser.add_argument("--only", default="", help="data whose name contains this")
+    parser.add_argument("--only", default="", help="only data whose name contains this text")
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
     options = parser.parse_args()
     data = {Path(path).stem: tensors_of(path) for path in options.dumps}

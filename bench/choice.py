@@ -97,8 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.choice", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=[str(EXAMPLE)])
-    parser.add_argument("--most", type=int, default=1 << 62, help="values of a tensor measured")
-    parser.add_argument("--hard", action="store_true", help="time choices on drawn tensors")
+    parser.add_argument(
+        "--most", type=int, default=1 << 62, help="values of each tensor to measure"
+    )
+    parser.add_argument("--hard", action="store_true", help="only time choices on drawn tensors")
     options = parser.parse_args(arguments)
     if options.hard:
         hard()

@@ -27,7 +27,7 @@ SHAPES = (0.5, 1.0, 2.0)  # β
 SCALES = ("co3", "histogram")
 
 
-def generalised_normal(beta: float, n: int) -> np.ndarray:
+def generalized_normal(beta: float, n: int) -> np.ndarray:
     """Draw n values of a generalized normal distribution with α = 1 and the given β."""
     rng = np.random.default_rng(1)
     return (rng.standard_gamma(1 / beta, n) ** (1 / beta) * rng.choice([-1, 1], n)).astype("f4")
@@ -48,7 +48,7 @@ def bits_per_value(tensors: list[np.ndarray], spec: str) -> tuple[float, float, 
 
 def sources(dumps: list[str], n: int) -> dict[str, list[np.ndarray]]:
     """Return the tensors to measure, by name of the data."""
-    distributions = {f"GenNorm, β = {beta:g}": [generalised_normal(beta, n)] for beta in SHAPES}
+    distributions = {f"GenNorm, β = {beta:g}": [generalized_normal(beta, n)] for beta in SHAPES}
     return distributions | {Path(path).stem: tensors_of(path) for path in dumps}
 
 

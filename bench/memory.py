@@ -151,8 +151,8 @@ def _resident(field: str) -> int:
 @click.command()
 @click.option("--elements", default=1 << 28, show_default=True)
 @click.option("--dtype", default="float32", show_default=True)
-@click.option("--only", default="", help="Codecs whose specification contains this.")
-@click.option("--exactly", default="", help="This codec, listed or not.")
+@click.option("--only", default="", help="Only codecs whose specification contains this text.")
+@click.option("--exactly", default="", help="Only this codec, listed or not.")
 @click.option("--ndim", default=1, show_default=True, type=click.IntRange(1, 2))
 @click.option("--measure", "call", hidden=True)
 def main(elements: int, dtype: str, only: str, exactly: str, ndim: int, call: str | None) -> None:

@@ -94,7 +94,7 @@ def main() -> None:
     """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.positions", description=__doc__)
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
-    parser.add_argument("--speed", action="store_true", help="speeds in place of bits")
+    parser.add_argument("--speed", action="store_true", help="print speeds instead of bits")
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
     if options.speed:

@@ -154,12 +154,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments, measure, print and draw."""
     parser = argparse.ArgumentParser(prog="python -m bench.rate_distortion", description=__doc__)
     parser.add_argument("files", nargs="*", default=[str(EXAMPLE)], help="dumps, or folders")
-    parser.add_argument("--page", type=Path, help="write the tables into this page, not to stdout")
+    parser.add_argument(
+        "--page", type=Path, help="write the tables into this page instead of stdout"
+    )
     parser.add_argument(
         "--plot",
         type=picture,
         default="rate-distortion.svg",
-        help="where the plot goes, .svg or .png (default: %(default)s)",
+        help="path of the plot, .svg or .png (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     require_matplotlib()

@@ -38,8 +38,8 @@ def _list_head(code: int, shift: int = 0, least: int = 1) -> str:
     return fixed(code, 2) + fixed(shift, 2) + fixed(least, 7)
 
 
-def _rice(centre: int, k: int, *words: str, least: int = 1) -> str:
-    return _list_head(0, least=least) + fixed(centre, 7) + fixed(k, K) + "".join(words)
+def _rice(center: int, k: int, *words: str, least: int = 1) -> str:
+    return _list_head(0, least=least) + fixed(center, 7) + fixed(k, K) + "".join(words)
 
 
 def _words(*lengths: int, least: int = 1) -> str:
@@ -51,12 +51,12 @@ def _words(*lengths: int, least: int = 1) -> str:
 def _of_scales() -> Iterator[tuple[str, str, int, str]]:
     """Yield name, error, number of rows, and the bits of a list of scales."""
     yield "no head", "Truncated", 1, "0" * 8
-    yield "a code that there is none of", "Corrupt", 1, _list_head(3) + STATES
+    yield "an unknown code", "Corrupt", 1, _list_head(3) + STATES
     yield "more than there are bits", "Truncated", 1000, _rice(0, 0) + STATES
     yield "no parameter", "Truncated", 1, _list_head(0)
     yield "no word", "Truncated", 8, _rice(0, 0) + 19 * "0"
     yield "zeros to the end", "Truncated", 64, _rice(0, 0) + 131 * "0"
-    yield "no rest of a word", "Truncated", 8, _rice(0, 7) + 10 * "0" + "1"
+    yield "an incomplete word", "Truncated", 8, _rice(0, 7) + 10 * "0" + "1"
     yield "a scale below 0", "Corrupt", 1, _rice(0, 0, rice(1, 0)) + STATES
     yield "a scale above 127", "Corrupt", 1, _rice(2, 0, rice(2, 0), least=126) + STATES
     yield "no largest symbol", "Truncated", 1, _list_head(1)

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("target")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", help="keep what is new to it here")
+    parser.add_argument("--folder", help="folder for inputs with new coverage")
     options = parser.parse_args(arguments)
     with atheris.instrument_imports(
         include=["gcodec"], exclude=["gcodec.kernels", "gcodec.runtime"]

@@ -120,9 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     amount.add_argument("--seconds", type=float, help="time per target (default 10)")
     parser.add_argument("--seed", type=int, default=0)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--replay", metavar="HEX", help="run --target on these bytes alone")
-    mode.add_argument("--minimise", metavar="FILE", help="make an input of --target smaller")
-    mode.add_argument("--jit", action="store_true", help="mutate and decode in compiled loops")
+    mode.add_argument("--replay", metavar="HEX", help="run --target on these bytes only")
+    mode.add_argument("--minimise", metavar="FILE", help="shrink a failing input of --target")
+    mode.add_argument(
+        "--jit", action="store_true", help="mutate and decode payloads in compiled loops"
+    )
     mode.add_argument("--guard", action="store_true", help="run inputs between guard pages")
     options = parser.parse_args(arguments)
     if options.jit:
