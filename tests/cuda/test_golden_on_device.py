@@ -1,4 +1,4 @@
-"""Golden vectors on a device: the bytes that every release writes and reads."""
+"""Test golden vectors on a device: every release writes and reads the same bytes."""
 
 from __future__ import annotations
 

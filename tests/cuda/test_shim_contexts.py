@@ -1,4 +1,4 @@
-"""Codecs whose levels are coded by the scales of row and column: frames of the CPU's bytes."""
+"""Test codecs with context codes by scales of rows and columns: frames must equal the CPU's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPECS = (
 
 
 def matrix(rows: int, columns: int, seed: int = 0) -> np.ndarray:
-    """Return a gradient whose rows and columns differ in scale."""
+    """Return a gradient with a scale for each row and column."""
     random = np.random.default_rng([rows, columns, seed])
     x = random.standard_normal((rows, columns))
     x *= np.exp2(random.normal(0, 1.5, (rows, 1)) + random.normal(0, 1, columns))
@@ -62,13 +62,13 @@ def test_nonfinite_values(gpu: Device) -> None:
 
 
 def test_escapes(gpu: Device) -> None:
-    """Levels that no class expects, more than there is room for at first, and without a symbol."""
+    """Escaped levels, more of them than initially reserved, and levels without a symbol."""
     x = matrix(60, 64)
     x[:, 5], x[11], x[7, 9] = 130, np.arange(64) * 300, -40000
     for spec in ("ecsq:step=1", "ecsq:step=1,rounding=stochastic", "ecsq:step=0.01"):
         frames_agree(gpu, spec, x)
     frames_agree(gpu, "qsgd:code=context,s=127,norm=max", x)
-    x[::2, ::2] = 1e6  # most of all
+    x[::2, ::2] = 1e6  # the majority
     frames_agree(gpu, "ecsq:step=1", x)
 
 
@@ -91,7 +91,7 @@ def test_limits_of_float32(gpu: Device) -> None:
 
 def test_targets(gpu: Device) -> None:
     dense = matrix(64, 60)
-    # Of which the errors are too small to be counted in parts of a step.
+    # The errors of these are too small for the fixed-point sums in parts of a step.
     sparse = np.where(np.random.default_rng(0).random(dense.shape) < 0.02, dense, np.float32(0))
     cases = ("nmse=0.3", dense), ("bits=1.5", dense), ("nmse=0.01", sparse)
     for target, x in share_of(gpu, cases):
@@ -126,7 +126,7 @@ def test_damaged(gpu: Device) -> None:
 
 
 def test_large(gpu: Device) -> None:
-    """More than a block of rANS, a sample, and the bytes that are looked at first."""
+    """More than a block of rANS, a sample, and the bytes of the first fetch."""
     for _ in sizes_for(gpu, ()):
         x = matrix(LARGE // 8 + 1, 9)
         frame = gcodec.encode(x, "ecsq:step=0.05")

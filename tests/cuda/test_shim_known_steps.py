@@ -1,4 +1,4 @@
-"""Levels of ``ecsq`` with a step on a device: those of the host, which does not wait for them."""
+"""Test levels of ``ecsq`` with a given step on a device, for which the host does not wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import gcodec
 from gcodec.runtime.device import Device, host
 
 STEPS = ("0.01", "0.5", "1e-05", "3e-20", "1e30")
-ODD_STEPS = ("1e-30", "3e38", "0")  # with which the host looks first
+ODD_STEPS = ("1e-30", "3e38", "0")  # steps that the host checks first
 WAYS = ("", ",rounding=stochastic")
 SPECS = [f"ecsq:step={step}{way}" for step in STEPS for way in WAYS]
 ODD = [f"ecsq:step={step}{way}" for step in ODD_STEPS for way in WAYS]
@@ -31,7 +31,8 @@ def outcome(x: Any, spec: str) -> bytes | str:
 
 
 def test_frames(gpu: Device) -> None:
-    gcodec.encode(gpu.to_device(np.ones(9, np.float32)), "ecsq:step=1")  # which brings tables
+    # The first call copies tables to the device.
+    gcodec.encode(gpu.to_device(np.ones(9, np.float32)), "ecsq:step=1")
     one, seen = sample()[:20, :30] / 20, set()
     subset = [np.float32(top) * one.clip(-1, 1) for top in (1e-16, 4e6, 5e36, 3e38)]
     tiny = [np.float32(top) * one for top in (1e-38, 1e-44)]
@@ -50,7 +51,7 @@ def test_frames(gpu: Device) -> None:
 
 @pytest.mark.parametrize("spec", ["ecsq:step=0.01", "ecsq:step=0.3,rounding=stochastic"])
 def test_symbols(gpu: Device, spec: str) -> None:
-    """They are told when they are asked for, and are those of the host."""
+    """Symbols are resolved on access, and equal those of the host."""
     codec = gcodec.parse(spec)
     for x in (sample(), np.zeros(40, np.float32), gradient(5000).clip(-9, 9)):
         on_device, here = codec.quantize(gpu.to_device(x), seed=1), codec.quantize(x, seed=1)

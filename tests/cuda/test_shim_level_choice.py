@@ -1,4 +1,4 @@
-"""The shortest form and code of levels, chosen on a device: the frames of the host, one wait."""
+"""Test selection of the shortest form and code of levels on a device, with one wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPECS = (
 
 
 def more_tensors() -> list[np.ndarray]:
-    """Return some of which few levels are sent, and buckets with norms of 0."""
+    """Return tensors with few nonzero levels, and tensors with zero-norm buckets."""
     random = np.random.default_rng(1)
     x = random.standard_normal(9000).astype(np.float32)
     silent = np.where(np.arange(9000) % 1000 < 512, 0, x)
@@ -46,7 +46,7 @@ def test_frames(gpu: Device) -> None:
 
 
 def test_payloads(gpu: Device) -> None:
-    """They stay on the device, whichever string is the shortest."""
+    """Payloads stay on the device, whichever string is the shortest."""
     for x in (*tensors()[:3], *more_tensors()):
         payload = gcodec.parse("qsgd:code=auto").encode(gpu.to_device(x))
         wanted = gcodec.parse("qsgd:code=auto").encode(x)
@@ -59,10 +59,11 @@ def test_payloads(gpu: Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_selection_when_the_estimate_is_wrong(dtype: str) -> None:
-    """That by class seemed to be the shortest: the one that is was written beside it."""
+    """If the context string only seemed shorter, the truly shortest string is written as well."""
     random, spec = np.random.default_rng(0), "qsgd:code=auto,bucket=7"
     with gcodec.runtime.device.use(ShimDevice()) as gpu:
-        gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), spec)  # which brings tables there
+        # The first call copies tables to the device.
+        gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), spec)
         seen = set()
         for n in (384, 700, 5001):
             x = random.uniform(-6, 6, n).astype(dtype)

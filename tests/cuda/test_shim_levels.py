@@ -1,4 +1,4 @@
-"""Norms of buckets, levels of them and random words on a device: the bits of the CPU."""
+"""Test bucket norms, bucket levels and random words on a device: the bits of the CPU."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_norms(gpu: Device, kind: Norm, bucket: int) -> None:
         actual, wanted = norms(gpu.to_device(x), bucket, kind), norms(x, bucket, kind)
         assert same(gpu.to_host(actual), wanted)
         if not np.isfinite(wanted).all():
-            continue  # one NaN is as another
-        # Behind a byte, so not aligned.
+            continue  # all NaN count as equal
+        # Begin after one byte, so the values are not aligned.
         data, here = gpu.zeros(wanted.nbytes + 3, np.uint8), np.zeros(wanted.nbytes + 3, np.uint8)
         write_norms(actual, data[1:])
         write_norms(wanted, here[1:])
@@ -49,7 +49,7 @@ def test_no_norms(gpu: Device, wrong: float) -> None:
 @pytest.mark.parametrize("bucket", [1, 5, 64, 1000])
 def test_levels(gpu: Device, s: int, bucket: int) -> None:
     x = gradient(1001)
-    x[200:300] *= np.float32(1e-38)  # buckets of tiny norms
+    x[200:300] *= np.float32(1e-38)  # buckets with tiny norms
     x[300:420] = 0
     actual = norms(x, bucket, "max")
     here = levels.Scale(actual, bucket, s)

@@ -1,4 +1,4 @@
-"""Minifloats on a device: the codes, residuals and values of the CPU."""
+"""Test minifloats on a device: the codes, residuals and values of the CPU."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SCALES = (0.0, 2.0**-149, 3e-41, 1.1e-38, 1e-30, 0.3, 1e30)
 
 
 def scale_for(scale: float, fmt: MiniFloat) -> np.float32:
-    """Return a scale by which no magnitude passes float32."""
+    """Return a scale with which no magnitude exceeds float32."""
     most = np.finfo(np.float32).max / fmt.magnitudes()[-1] / 2
     return np.float32(min(scale, float(most)))
 
 
 def ties(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
-    """Return values around those where codes change, and any others."""
+    """Return values near the boundaries between codes, and other values."""
     least = minifloat.least_bits(scale, fmt) if scale > 0 else np.zeros(1, np.int32)
     around = np.add.outer(least, [-1, 0, 1]).ravel().clip(0, 0x7F7FFFFF).astype(np.uint32)
     near = np.concatenate([around, around | np.uint32(1 << 31)]).view(np.float32)
@@ -76,7 +76,7 @@ def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
         wanted = np.empty(n, np.float32)
         minifloat.dequantize_tensor(codes, scale, fmt, wanted)
         assert same(gpu.to_host(out), wanted)
-        for at in range(1, 4) if 8 < n < LARGE else ():  # wherever the bytes begin
+        for at in range(1, 4) if 8 < n < LARGE else ():  # with each alignment of the bytes
             bytes_, rest = codes[at:], n - at * minifloat.per_byte(fmt)
             subset, on_device = np.empty(rest, np.float32), gpu.empty(rest, np.float32)
             minifloat.dequantize_tensor(bytes_, scale, fmt, subset)
@@ -94,7 +94,7 @@ def test_nonfinite_values(gpu: Device, fmt: MiniFloat) -> None:
 
 
 def said_of(codes: np.ndarray, n: int, fmt: MiniFloat) -> str:
-    """Return what an error says of codes; nothing where there is none."""
+    """Return the error message for the codes, empty if they are valid."""
     try:
         minifloat.check(codes, n, fmt)
     except Corrupt as error:

@@ -1,4 +1,4 @@
-"""Selection, scattering, histograms and bytes with steps on a device: what the CPU finds."""
+"""Test selection, scattering, histograms and bytes with steps on a device against the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW = (0, 1, 31, 33, 4097)  # sizes
 
 
 def equal_ones(n: int) -> np.ndarray:
-    """Return values of which most are equal in magnitude."""
+    """Return values most of which have equal magnitudes."""
     random = np.random.default_rng(n)
     return random.choice(
         np.array([1, -1, 0.5, -0.0, 2], np.float32), n, p=[0.45, 0.4, 0.05, 0.05, 0.05]
@@ -37,7 +37,7 @@ def test_byte_counts(gpu: Device) -> None:
         codes = np.minimum(random.geometric(0.2, n), 255).astype(np.uint8)
         on_device = gpu.to_device(codes)
         assert same(gpu.to_host(byte_counts(on_device)), byte_counts(codes))
-        for at in range(1, min(n, 4)):  # wherever the bytes begin
+        for at in range(1, min(n, 4)):  # with each alignment of the bytes
             assert same(gpu.to_host(byte_counts(on_device[at:])), byte_counts(codes[at:]))
 
 
@@ -51,7 +51,8 @@ def test_largest(gpu: Device, values) -> None:
 
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)  # so that threads stride
+    # With so few blocks, each thread handles several elements.
+    monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)
     x = equal_ones(40_000)
     on_device, positions = gpu.to_device(x), some_of(x.size)
     assert same(log_histogram(on_device), log_histogram(x))
@@ -107,7 +108,7 @@ def test_nonfinite_values(gpu: Device) -> None:
 
 
 def some_of(n: int) -> np.ndarray:
-    """Return positions, rising."""
+    """Return increasing positions."""
     random = np.random.default_rng(n)
     return np.flatnonzero(random.random(n) < 0.1).astype(np.int64)
 

@@ -1,4 +1,4 @@
-"""Signs, their sums, and the codec ``sign`` on a device: the bytes of the CPU."""
+"""Test signs, their sums, and the codec ``sign`` on a device: the bytes of the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole frames of codecs that send few elements, or codes as they are, of arrays on a device."""
+"""Test whole frames of sparse codecs and of plain codes on a device."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_chunks(gpu: Device, spec: str) -> None:
     on_device = gpu.to_device(x)
     decoded = gcodec.decode(gcodec.encode(on_device, spec), like=on_device)
     wanted = gcodec.decode(gcodec.encode(x, spec))
-    # Of almost equal coefficients another may be sent, and a level may be the next one.
+    # Of almost equal coefficients, the device may select another, and a level may differ by one.
     assert np.linalg.norm(gpu.to_host(decoded) - x) < 1.01 * np.linalg.norm(wanted - x)
 
 
@@ -86,7 +86,7 @@ def test_one_wait(gpu: Device) -> None:
         pytest.skip("a real device does not count")
     gcodec.encode(x, "topk")
     assert gpu.fetched == 1
-    gcodec.encode(x, "dct8:chunk=8x8")  # its bases are brought there
+    gcodec.encode(x, "dct8:chunk=8x8")  # copies the transform's bases to the device
     before = gpu.fetched
     gcodec.encode(x, "dct8:chunk=8x8")
     assert gpu.fetched == before + 1

@@ -1,4 +1,4 @@
-"""Conversions, sums with residuals, reductions, and the codec ``raw`` on a device."""
+"""Test conversions, sums with residuals, reductions, and the codec ``raw`` on a device."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HALVES = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
 def test_16_bits(gpu: Device, dtype: str) -> None:
     widened = convert.from_16_bits(gpu.to_device(HALVES), dtype)
     wanted = convert.from_16_bits(HALVES, dtype)
-    assert gpu.to_host(widened).tobytes() == wanted.tobytes()  # NaN and all
-    # Around each of them: the numbers that round up, down, and to even.
+    assert gpu.to_host(widened).tobytes() == wanted.tobytes()  # including NaN
+    # Numbers around each value that round up, down, and to even.
     bits = wanted.view(np.uint32)[:, None] + np.array([0, 1, 0x1000, 0x8000, 2**32 - 1], np.uint32)
     for x in (bits.reshape(-1).view(np.float32), anything(LARGE)):
         actual = convert.to_16_bits(gpu.to_device(x), dtype)

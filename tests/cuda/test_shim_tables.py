@@ -1,4 +1,4 @@
-"""Tables that a device makes of counts: those of the host, and the strings behind them."""
+"""Test tables that a device makes from counts: those of the host, and strings that use them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERY = np.arange(SYMBOLS, dtype=np.uint8)
 
 
 def many_counts() -> Iterator[np.ndarray]:
-    """Counts of 256 symbols: one, few or all occur, equally often or not, up to 2^42 times."""
+    """Return counts of 256 symbols: one, few or all occur, equally often or not."""
     random = np.random.default_rng(0)
     for used in (1, 2, 3, 31, 200, SYMBOLS):
         for skew in (0.0, 0.5, 3.0, 12.0, 28.0):
@@ -91,7 +91,7 @@ def test_front(gpu: Device, kind: str) -> None:
 
 @pytest.mark.parametrize("code", ["huffman", "rans", "pair"])
 def test_chosen(gpu: Device, code: str) -> None:
-    """Counts of codebooks and others, with a table of their own to choose, and without."""
+    """Counts of codebooks and other counts, with and without an own table to select."""
     fmt, kind = MiniFloat("e4m3", "full"), KINDS[code]
     if code != "huffman":
         fmt = MiniFloat("e2m1", "full")

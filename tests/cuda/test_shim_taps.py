@@ -1,4 +1,4 @@
-"""The transform of taps on a device: the coefficients, frames and values of the CPU."""
+"""Test the filter transform on a device: the coefficients, frames and values of the CPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES = ((16, 3, 3, 3), (40, 8, 5), (12, 3, 7, 7), (2, 40, 2, 1, 3))
 
 
 def filters(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Filters of which the taps are alike."""
+    """Return filters with correlated taps."""
     rng = np.random.default_rng([seed, *shape])
     shared = rng.laplace(0, 1e-3, shape[:2]).reshape(*shape[:2], *[1] * (len(shape) - 2))
     return (rng.laplace(0, 1e-3, shape) + shared).astype(np.float32)

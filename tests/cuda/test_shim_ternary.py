@@ -1,4 +1,4 @@
-"""TernGrad's quantiser and its packs on a device: the bytes of the CPU."""
+"""Test TernGrad's quantizer and its packings on a device: the bytes of the CPU."""
 
 from __future__ import annotations
 

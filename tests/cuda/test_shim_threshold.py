@@ -1,4 +1,4 @@
-"""MXNet's quantisers on a device: the bytes and residuals of the CPU."""
+"""Test MXNet's quantizers on a device: the bytes and residuals of the CPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_1bit(gpu: Device, cut: np.float32) -> None:
 
 def test_sent_codes(gpu: Device) -> None:
     for n in (0, 1, 33, 9001):
-        for cut in (np.float32(2), np.float32(2.0**-126)):  # few, and most
+        for cut in (np.float32(2), np.float32(2.0**-126)):  # sends few elements, and most elements
             codes = threshold.quantize_2bit(gradient(n), cut)
             on_device, before = gpu.to_device(codes), getattr(gpu, "fetched", 0)
             wanted, actual = sent_codes.sent(codes), sent_codes.sent(on_device)

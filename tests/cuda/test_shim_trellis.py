@@ -1,4 +1,4 @@
-"""The trellis on a device: paths, their models, strings, and frames with the bytes of the CPU."""
+"""Test the trellis on a device: paths, models, strings, and frames with the bytes of the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def some_symbols(n: int) -> np.ndarray:
 
 
 def values(n: int) -> np.ndarray:
-    """Values of many scales, subnormal ones and zeros among them; of some, steps are few."""
+    """Return values of many scales, with subnormals and zeros, and values within a few steps."""
     random = np.random.default_rng([n, 1])
     x = random.standard_normal(n) * np.exp(2 * random.standard_normal(n))
     x[random.random(n) < 0.1] = 0
@@ -140,14 +140,14 @@ def test_frames(gpu: Device, spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["ecsq:trellis=yes", "ecsq:rounding=stochastic"])
 def test_convolutions(gpu: Device, spec: str) -> None:
-    """Filters whose taps agree, which are transformed."""
+    """Filters with correlated taps, which the encoder transforms."""
     random = np.random.default_rng(4)
     x = random.standard_normal((40, 30, 1, 1)) + 0.3 * random.standard_normal((40, 30, 3, 3))
     frames_agree(gpu, spec, x.astype(np.float32), seed=3)
 
 
 def test_values_without_symbol(gpu: Device) -> None:
-    """Values that escape, and others that no model has."""
+    """Values that escape, and values that no model can code."""
     x = matrix(40, 300)
     x[::7, ::31] = 1e3
     frames_agree(gpu, "ecsq:trellis=yes,step=0.25", x)
@@ -159,7 +159,7 @@ def test_damage(gpu: Device) -> None:
 
 
 def test_seek_tables(gpu: Device) -> None:
-    """Runs shorter than those of the trellis, and longer."""
+    """Runs shorter and longer than those of the trellis."""
     x = matrix(200, 1100)
     known = gcodec.Frame.from_bytes(gcodec.encode(x, "ecsq:trellis=yes,step=0.1")).without_seek()
     wanted, device_result = known.decode(), gpu.to_device(x)

@@ -1,4 +1,4 @@
-"""Ranges, uniform levels and the codec ``minmax`` on a device: the bytes of the CPU."""
+"""Test ranges, uniform levels and the codec ``minmax`` on a device: the bytes of the CPU."""
 
 from __future__ import annotations
 
