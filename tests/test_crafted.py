@@ -1,6 +1,7 @@
-"""Inputs made by hand for guards of kernels: what they give, and that nothing is touched beside.
+"""Test handmade inputs for guards of kernels: expected outcomes, and no access out of bounds.
 
-A guard that is removed must be noticed: `tools/guard_mutation.py` removes each, here some.
+The inputs must detect the removal of a guard: `tools/guard_mutation.py` removes each guard, and
+these tests remove a few.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def test_crafted_inputs_between_guard_pages(at_end: bool) -> None:
 
 @posix
 def test_removed_guards_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_mutation, "LONGEST", 1)  # seconds: one loop would never end
+    monkeypatch.setattr(guard_mutation, "LONGEST", 1)  # seconds, because one loop would never end
     paths = sorted((ROOT / "fuzz" / "golden-errors").glob("*eliasfano*.gcf"))
     inputs = [hostile.Input("error", path.read_bytes()) for path in paths]
     inputs += [
@@ -61,6 +62,6 @@ def test_removed_guards_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     reported = list(guard_mutation.measured(inputs, "elias_fano"))
     assert len(reported) >= 5
     assert [actual.condition for actual, noticed in reported if not noticed] == []
-    # One input alone does not notice all.
+    # A single input does not detect the removal of all guards.
     reported = list(guard_mutation.measured(inputs[-1:], "elias_fano"))
     assert {noticed for _, noticed in reported} == {False, True}
