@@ -142,7 +142,7 @@ def test_levels_end_with_s() -> None:
 
 
 def expected_nbits(x: np.ndarray, s: int, length: list[int]) -> float:
-    """Return the expected bits of all levels, where level k takes length[k], with an exact norm."""
+    """Return the expected bits of all levels; level k takes length[k], and the norm is exact."""
     r = np.abs(x.astype(np.float64)) * (s / np.linalg.norm(x.astype(np.float64)))
     whole, lengths = np.floor(r + 1e-9).astype(int), np.array(length)
     rest = np.clip(r - whole, 0, 1)
