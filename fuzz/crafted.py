@@ -201,10 +201,10 @@ def _dense_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray
 
 def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
     """Read two units of gap, sign and level in the way `_dense_from` reads words."""
-    code, bytes_ = level_codes.unit_code("omega", 1, {}), np.empty((2, 2), np.uint8)
+    code, bytes_ = level_codes.run_level_code("omega", 1, {}), np.empty((2, 2), np.uint8)
     units = RunLevelPairs(*bytes_, np.empty(2, np.uint64), np.empty(0, np.uint64))
     rows = np.array([first, 3, 6]), np.array([1, 2])
-    run_level_read.read_unit_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
+    run_level_read.read_pair_blocks(code, np.frombuffer(data, np.uint8), *rows, units, 6, True)
     return units.symbols
 
 

@@ -91,11 +91,11 @@ def encode(
     check_nonfinite(nonfinite)
     source = inspect(x, "x")
     with source.context():
-        tensor = source.read(integers=codec.takes_integers, segments=codec.reads_segments)
+        tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
         if nonfinite != "raise" or not codec.refuses_nonfinite:
             tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
         payload = codec._bound_to(tensor)._encode(tensor.values, seed, None)
-        payload = payload.settled(data_too=True)
+        payload = payload.resolved(with_data=True)
         frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, check_key(key))
         if report is not None and payload.missed is not None:
             report(payload.missed)
@@ -312,7 +312,7 @@ def iter_frames(
     FormatError
         At the first frame that is damaged or exceeds the limits.
     """
-    limits = Limits.given(limits)
+    limits = Limits.or_default(limits)
     start, end = 0, len(memoryview(data).cast("B"))
     while start < end:
         frame, start = Frame.read(data, start, limits, key)

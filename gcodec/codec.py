@@ -34,7 +34,7 @@ from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
-from gcodec.runtime.deferred import Deferred, once, settled, wanted, when_known
+from gcodec.runtime.deferred import Deferred, one_wait, prefetch, resolved, when_known
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32, check_number
@@ -94,21 +94,21 @@ class Codec(Parameters):
     # Whether the codec accepts NaN and Inf and leaves them in the residual, to be checked there.
     keeps_nonfinite: ClassVar[bool] = False
     # Whether `_largest` computes a bound from symbols that are on the host.
-    tells_largest: ClassVar[bool] = False
+    bounds_decoded: ClassVar[bool] = False
     # Whether `_quantize` reads its `prior`; otherwise `Feedback` keeps no symbols.
     uses_prior: ClassVar[bool] = False
     # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
     # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
     # Whether the codec's kernels have CUDA twins.
-    has_twins: ClassVar[bool] = False
+    has_cuda_kernels: ClassVar[bool] = False
     # Whether payloads, being small, are read on the host even for a tensor on a device.
     symbols_on_host: ClassVar[bool] = False
-    # Whether the codec depends on the shape of a tensor, and the shape that `_of_shape` binds.
+    # Whether the codec depends on the shape of a tensor, and the shape that `_with_shape` binds.
     uses_shape: ClassVar[bool] = False
     _shape: ClassVar[tuple[int, ...] | None] = None
-    # Whether the codec also accepts integers and booleans; see `_of_dtype`.
-    takes_integers: ClassVar[bool] = False
+    # Whether the codec also accepts integers and booleans; see `_with_dtype`.
+    accepts_integers: ClassVar[bool] = False
 
     # --- Methods for users
 
@@ -138,9 +138,9 @@ class Codec(Parameters):
         """
         source = inspect(x, "x")
         with source.context():
-            tensor = source.read(integers=self.takes_integers, segments=self.reads_segments)
+            tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
-            symbols: Symbols = settled(codec._quantize(tensor.values, check_seed(seed), prior))
+            symbols: Symbols = resolved(codec._quantize(tensor.values, check_seed(seed), prior))
         return symbols
 
     def quantize_residual(
@@ -203,8 +203,8 @@ class Codec(Parameters):
             kept = kept.reshape(-1)
             # On a device an error may be found after all kernels have run.
             left = empty_beside(kept.size, np.float32, kept) if device else kept
-            with once():
-                symbols: Symbols = settled(
+            with one_wait():
+                symbols: Symbols = resolved(
                     codec._quantize_residual(
                         tensor, kept, np.float32(decay), check_seed(seed), prior, left
                     )
@@ -222,13 +222,13 @@ class Codec(Parameters):
             If the number of symbols does not match the shape.
         """
         out = empty_beside(size_of(shape), self._values_dtype, None)
-        self._of_shape(shape)._dequantize(symbols, out)
+        self._with_shape(shape)._dequantize(symbols, out)
         return out.reshape(shape)
 
     def pack(self, symbols: Symbols) -> Payload:
         """Write symbols as the bytes that the paper or system defines."""
-        with once():
-            return self._pack(symbols).settled()
+        with one_wait():
+            return self._pack(symbols).resolved()
 
     def unpack(self, payload: Payload, shape: Any) -> Symbols:
         """Read the symbols of a tensor of `shape`.
@@ -240,16 +240,16 @@ class Codec(Parameters):
         """
         n = size_of(shape)
         payload = self._checked(payload, n)
-        with once():
-            return payload.codec._of_shape(shape)._unpack(payload, n)
+        with one_wait():
+            return payload.codec._with_shape(shape)._unpack(payload, n)
 
     def encode(self, x: Any, *, seed: int = 0, prior: Symbols | None = None) -> Payload:
         """Quantize and pack; see `quantize`."""
         source = inspect(x, "x")
         with source.context():
-            tensor = source.read(integers=self.takes_integers, segments=self.reads_segments)
+            tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
-            payload = codec._encode(tensor.values, check_seed(seed), prior).settled()
+            payload = codec._encode(tensor.values, check_seed(seed), prior).resolved()
         if shares_memory(payload.data, tensor.values):  # the payload outlives the caller's array
             payload = payload._replace(data=payload.data.copy())
         return payload
@@ -294,8 +294,8 @@ class Codec(Parameters):
         elif nbits is not None or scalars:
             raise ParameterError("nbits and scalars belong to bare bytes; a Payload has its own")
         payload = self._checked(payload, n)
-        with once():
-            values: np.ndarray = payload.codec._of_shape(shape)._decode(payload, n)
+        with one_wait():
+            values: np.ndarray = payload.codec._with_shape(shape)._decode(payload, n)
         return values.reshape(shape)
 
     def max_encoded_nbytes(
@@ -317,7 +317,7 @@ class Codec(Parameters):
         ParameterError
             If the codec does not support the dtype.
         """
-        payload = -(-self._of_dtype(dtype).max_payload_nbits(size_of(n)) // 8)
+        payload = -(-self._with_dtype(dtype).max_payload_nbits(size_of(n)) // 8)
         name_nbytes = 0 if name is None else len(encode_name(name))
         header = max_header_nbytes(n, name_nbytes, self.fields_nbytes())
         # Ask the class: an instance with an unresolved "auto" cannot know.
@@ -371,14 +371,14 @@ class Codec(Parameters):
     @property
     def on_device(self) -> bool:
         """Whether the codec runs on the device of an array on a CUDA device."""
-        return self.has_twins
+        return self.has_cuda_kernels
 
     def _check_device(self, array: Array) -> None:
         """Raise TypeError if the array is on a device where the codec does not run."""
         if not self.on_device and device_of(array) is not None:
             raise no_twin(str(self))
 
-    def _of_shape(self: _Self, shape: Any) -> _Self:
+    def _with_shape(self: _Self, shape: Any) -> _Self:
         """Return the codec bound to a shape, given as a tuple or an integer."""
         if not self.uses_shape:
             return self
@@ -386,7 +386,7 @@ class Codec(Parameters):
         bound.__dict__.update(self.__dict__, _shape=dimensions(shape))
         return bound
 
-    def _of_dtype(self: _Self, dtype: str) -> _Self:
+    def _with_dtype(self: _Self, dtype: str) -> _Self:
         """Return the codec bound to a dtype; raise `ParameterError` for an unsupported dtype."""
         if dtype not in FLOATS:
             raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)} for {self}")
@@ -395,14 +395,14 @@ class Codec(Parameters):
     def _bound_to(self: _Self, tensor: Tensor) -> _Self:
         """Return the codec bound to the dtype and shape of a tensor; check the device."""
         self._check_device(tensor.values)
-        return self._of_dtype(tensor.dtype)._of_shape(tensor.shape)
+        return self._with_dtype(tensor.dtype)._with_shape(tensor.shape)
 
     @property
     def _values_dtype(self) -> np.dtype[Any]:
         """Dtype of the arrays that `_quantize` reads and `_dequantize` writes."""
         return np.dtype(np.float32)
 
-    def _shape_of(self, n: int) -> tuple[int, ...]:
+    def _bound_shape(self, n: int) -> tuple[int, ...]:
         """Return the bound shape, or the shape of a vector of n elements."""
         return (n,) if self._shape is None else self._shape
 
@@ -451,14 +451,14 @@ class Codec(Parameters):
         self._dequantize(symbols, values)
         return values
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         """Return the number of elements at whose multiples `_part` can split n; 0: nowhere."""
         return 0
 
-    def _part(self, symbols: Symbols, start: int, stop: int) -> Symbols:
+    def _slice(self, symbols: Symbols, start: int, stop: int) -> Symbols:
         """Return the symbols that `_dequantize` turns into elements `start` to `stop - 1`.
 
-        Both are multiples of `_part_unit`, except that `stop` may be the number of all elements.
+        Both are multiples of `_slice_unit`, except that `stop` may be the number of all elements.
         """
         raise NotImplementedError
 
@@ -472,7 +472,7 @@ class Codec(Parameters):
         """
         if dtype == "float32" or dtype in INTEGERS:
             return self._decode(payload, n, out)
-        unit = self._part_unit(n)
+        unit = self._slice_unit(n)
         symbols = self._unpack(payload, n) if unit else None
         values = np.empty(0, np.float32) if unit else self._decode(payload, n)
         is_own = not np.may_share_memory(values, payload.data)
@@ -486,7 +486,7 @@ class Codec(Parameters):
                 end = min(begin + length, stop)
                 part = buffer[: end - begin] if unit else values[begin:end]
                 if unit:
-                    self._dequantize(self._part(symbols, begin, end), part)
+                    self._dequantize(self._slice(symbols, begin, end), part)
                 convert.put(part, dtype, converted[begin:end])
                 release(drained, begin, end)
 
@@ -521,8 +521,8 @@ class Codec(Parameters):
             symbols = self._quantize(values, seed, prior)
             self._dequantize_add(symbols, tensor.dtype, minus, values)
             return symbols
-        if self.tells_largest and tensor.dtype in ("float32", "float64"):
-            wanted(top_bits)  # fetch it together with the numbers that the symbols need
+        if self.bounds_decoded and tensor.dtype in ("float32", "float64"):
+            prefetch(top_bits)  # fetch it together with the numbers that the symbols need
         else:
             top_bits = INFINITY_BITS
         symbols = self._quantize(values, seed, prior)
@@ -533,13 +533,13 @@ class Codec(Parameters):
                 raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
 
         largest = _float_of(top_bits)
-        if not largest < _SAFE or not largest + self._largest(symbols) < _SAFE:
+        if not largest < _SAFE or not largest + self._decoded_bound(symbols) < _SAFE:
             when_known(newly_infinite(values, tensor.values, residual, decay), check)
         if values is not out:
             out[:] = values
         return symbols
 
-    def _largest(self, symbols: Symbols) -> float:
+    def _decoded_bound(self, symbols: Symbols) -> float:
         """Return an upper bound of |x̂| before rounding."""
         return math.inf
 

@@ -30,7 +30,7 @@ from gcodec.kernels.numeric.reduce import all_finite_corrected
 from gcodec.limits import Limits
 from gcodec.policy import Policy
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import settled
+from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import Device, beside, device_of, host
 from gcodec.runtime.memory import clear, empty_beside
 from gcodec.wire.kinds import check_number
@@ -373,7 +373,7 @@ class Feedback:
             symbols = codec._quantize_residual(tensor, residual, decay, seed, prior, left)
             if is_checked_later and codec.keeps_nonfinite and self.nonfinite != "propagate":
                 check_left(left, tensor.values, residual, decay, "grad")
-            payload = codec._pack(symbols).settled(data_too=True)
+            payload = codec._pack(symbols).resolved(with_data=True)
             frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, key).to_bytes()
         except ParameterError:
             finite = self._finite(tensor, residual, decay)  # may raise a better message
@@ -381,7 +381,7 @@ class Feedback:
                 raise
             return self._compress(tensors, name, finite, key)
         norm = _l1_norm(tensor.values) if self.track else None
-        last = (codec, settled(symbols)) if codec.uses_prior else memory.prior
+        last = (codec, resolved(symbols)) if codec.uses_prior else memory.prior
         memory = Memory(left.reshape(tensor.shape), memory.step + 1, last)
         tensors.replace(name, residual, _TensorState(memory, gradient_norm=norm))
         return frame

@@ -164,9 +164,9 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     codec = parse(codec)
     _check_seed(seed)
     dtype, shape = _dtype(x).name, np.shape(x)
-    if not codec.takes_integers or dtype not in INTEGERS:
+    if not codec.accepts_integers or dtype not in INTEGERS:
         dtype = "float32"  # all floats have the same bound; other dtypes fail in the callback
-    max_nbytes = codec._of_shape(shape).max_encoded_nbytes(math.prod(shape), dtype=dtype)
+    max_nbytes = codec._with_shape(shape).max_encoded_nbytes(math.prod(shape), dtype=dtype)
     if max_nbytes > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", shape, "small enough for a frame below 2 GiB")
 

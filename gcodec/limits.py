@@ -47,7 +47,7 @@ class Limits:
             raise ParameterError.of("max_ratio", ratio, "a positive finite number or None")
 
     @classmethod
-    def given(cls, limits: Limits | None) -> Limits:
+    def or_default(cls, limits: Limits | None) -> Limits:
         """Return the caller's limits, or the default limits for None.
 
         Raises

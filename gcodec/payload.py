@@ -10,7 +10,7 @@ import numpy as np
 
 from gcodec.kernels.prefix.table_choice_cuda import Gate, choose_string
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import Deferred, Leading, fetch
+from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.seek import SeekTable
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-class PrefixedBytes(NamedTuple):
+class HeaderlessBytes(NamedTuple):
     """Bytes on a device, into which the host inserts a header after the device is done.
 
     Attributes
@@ -49,9 +49,9 @@ class PrefixedBytes(NamedTuple):
         return out[:nbytes]
 
 
-def array_of(data: Array | PrefixedBytes) -> Array:
+def array_of(data: Array | HeaderlessBytes) -> Array:
     """Return the array of the data of a payload, without a header that is still missing."""
-    return data.array if type(data) is PrefixedBytes else data
+    return data.array if type(data) is HeaderlessBytes else data
 
 
 class MissedTarget(NamedTuple):
@@ -87,7 +87,7 @@ class Payload(NamedTuple):
         Values that belong to this message alone, such as a resolved threshold.
     data : (ceil(nbits / 8),) uint8 array
         The bytes. They lie on a device if the tensor lies there and the codec works there. Until
-        `settled`, the array may be longer, or a `PrefixedBytes`.
+        `settled`, the array may be longer, or a `HeaderlessBytes`.
     nbits : int
         Size of the payload in bits, including its own norms, tables and padding.
     seek : SeekTable or None
@@ -108,13 +108,13 @@ class Payload(NamedTuple):
         """Return the bytes that the paper or system defines."""
         return host(self.data).tobytes()
 
-    def settled(self, *, data_too: bool = False) -> Payload:
+    def resolved(self, *, with_data: bool = False) -> Payload:
         """Return the payload with its numbers on the host, and with its data there on demand.
 
         Everything is fetched in one wait, with what the call has deferred until then; see
         `gcodec.runtime.deferred`.
         """
-        return Selection([self]).settled(data_too=data_too)
+        return Selection([self]).resolved(with_data=with_data)
 
     def _deferred(self) -> list[Deferred]:
         return [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Deferred]
@@ -123,7 +123,7 @@ class Payload(NamedTuple):
         """Return the payload with its numbers, read from their words by id, and with this data."""
 
         def number(n: Any) -> Any:
-            return n.tell(words[id(n.words)]) if type(n) is Deferred else n
+            return n.resolve(words[id(n.words)]) if type(n) is Deferred else n
 
         scalars = {key: number(n) for key, n in self.scalars.items()}
         is_deferred = any(type(n) is Deferred for n in self.scalars.values())
@@ -131,16 +131,16 @@ class Payload(NamedTuple):
         nbits = number(self.nbits)
         nbytes = -(-nbits // 8)
         data: Any = self.data
-        data = data.joined(array, nbytes) if type(data) is PrefixedBytes else array[:nbytes]
+        data = data.joined(array, nbytes) if type(data) is HeaderlessBytes else array[:nbytes]
         return Payload(codec, scalars, data, nbits, number(self.seek), self.missed)
 
-    def _fetched_data(self) -> Array | Leading:
+    def _fetched_data(self) -> Array | LeadingBytes:
         """Return the request by which the host fetches the data."""
         data: Any = self.data
-        nbits: Any = data.nbits if type(data) is PrefixedBytes else self.nbits
+        nbits: Any = data.nbits if type(data) is HeaderlessBytes else self.nbits
         if type(nbits) is not Deferred or nbits.bits is None:
             return data
-        return Leading(array_of(data), *nbits.bits)
+        return LeadingBytes(array_of(data), *nbits.bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,25 +170,25 @@ class Selection(Generic[_T]):
         payloads = [payload_of(candidate) for candidate in self.candidates]
         return Selection(payloads, self.select, self.numbers)
 
-    def settled(self: Selection[Payload], *, data_too: bool = False) -> Payload:
+    def resolved(self: Selection[Payload], *, with_data: bool = False) -> Payload:
         """Return the selected payload; see `Payload.settled`."""
         first = self.candidates[0]
         numbers = [*self.numbers, *(n for each in self.candidates for n in each._deferred())]
         array = array_of(first.data)
-        data_too = data_too and device_of(array) is not None
-        if not numbers and not data_too:
+        with_data = with_data and device_of(array) is not None
+        if not numbers and not with_data:
             return first
         requests: dict[int, Any] = {id(number.words): number.words for number in numbers}
-        if data_too:
+        if with_data:
             requests |= {id(each.data): each._fetched_data() for each in self.candidates}
         fetched = fetch(device_of(array, *numbers), *requests.values())
         arrays = dict(zip(requests, fetched, strict=True))
         for number in self.numbers:
-            number.tell(arrays[id(number.words)])
+            number.resolve(arrays[id(number.words)])
 
         def payload(index: int) -> Payload:
             chosen = self.candidates[index]
-            data = arrays[id(chosen.data)] if data_too else array_of(chosen.data)
+            data = arrays[id(chosen.data)] if with_data else array_of(chosen.data)
             return chosen._with_words(arrays, data)
 
         return self.select(payload)

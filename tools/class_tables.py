@@ -23,7 +23,7 @@ from gcodec.codecs.ecsq.rate_control import Target
 from gcodec.entropy.context import class_tables
 from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.scale_model import ONE, Scales, matrices
-from gcodec.entropy.context.table_choice import best_matrix
+from gcodec.entropy.context.table_choice import best_layout
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
@@ -90,7 +90,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Count symbols by class, with the best scales for the symbols."""
-    return counts(symbols, Scales.of(symbols, best_matrix(symbols, matrices(shape))))
+    return counts(symbols, Scales.of(symbols, best_layout(symbols, matrices(shape))))
 
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:

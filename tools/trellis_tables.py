@@ -27,7 +27,7 @@ from gcodec.entropy.context.trellis_tables import LEVELS, TrellisTable
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize import scalar_quantize, trellis
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
-from gcodec.kernels.quantize.trellis import QUANTISERS
+from gcodec.kernels.quantize.trellis import QUANTIZERS
 
 TABLES = 12
 TURNS = 20  # rounds of levels and their table for each tensor
@@ -44,7 +44,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
         scales = deadzone.scales_at(flat, step, matrix)
         plain = np.empty(flat.size, np.uint8)
         scalar_quantize.plain_levels(flat, np.float32(step), plain)
-        start = table(np.stack([prior()] * QUANTISERS) * SCALE)
+        start = table(np.stack([prior()] * QUANTIZERS) * SCALE)
         for _ in range(TURNS):
             lanes = table_choice.lanes_of(table_choice.plan(plain, scales).nbits)
             by = Setting(scales, lanes, start, np.zeros(3, np.float32))
@@ -52,14 +52,14 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
             assert quantized.scales is not None
             counts = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes).counts(0)
             levels = np.stack(trellis.level_counts(counts))
-            magnitudes = levels.reshape(QUANTISERS, CLASSES, -1, 2).sum(axis=3)
+            magnitudes = levels.reshape(QUANTIZERS, CLASSES, -1, 2).sum(axis=3)
             start = table(magnitudes)
         yield magnitudes
 
 
 def table(counts: np.ndarray) -> TrellisTable:
     """Return the static table for counts of magnitudes."""
-    wide = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
+    wide = np.zeros((QUANTIZERS, CLASSES, 256), np.int64)
     wide[:, :, ::2] = [blended(class_counts) * SCALE for class_counts in counts]
     first, second = (ClassTable.own(each, LEVELS) for each in wide)
     return TrellisTable(SENT, (first, second))

@@ -59,7 +59,7 @@ from gcodec.payload import Payload
 from gcodec.wire.kinds import check_between
 
 
-class Aim(NamedTuple):
+class Target(NamedTuple):
     """Target of a choice: an error or a number of bits; the other one is None.
 
     Attributes
@@ -78,7 +78,7 @@ class Aim(NamedTuple):
         return f"auto:bits={self.max_bits}" if self.max_err is None else f"auto:err={self.max_err}"
 
     @classmethod
-    def of(cls, max_err: object, max_bits: object) -> Aim:
+    def of(cls, max_err: object, max_bits: object) -> Target:
         """Check the arguments of `choose`.
 
         Raises
@@ -95,7 +95,7 @@ class Aim(NamedTuple):
         return cls(max_bits=check_between("max_bits", max_bits, 0, largest, allowed))
 
     @classmethod
-    def parse(cls, spec: str) -> Aim:
+    def parse(cls, spec: str) -> Target:
         """Read ``auto:err=…`` or ``auto:bits=…``.
 
         Raises
@@ -190,7 +190,7 @@ def choose(
     >>> codec
     ECSQ(nmse=0.01)
     """
-    target = Aim.of(max_err, max_bits)
+    target = Target.of(max_err, max_bits)
     check_seed(seed)
     tensor = inspect(x, "x").read()
     stats = Statistics.of(tensor)

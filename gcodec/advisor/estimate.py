@@ -13,7 +13,7 @@ from gcodec.codec import Codec
 from gcodec.codecs import parse
 from gcodec.codecs.ecsq.filter_transform import FilterTransform
 from gcodec.kernels.numeric.reduce import moments
-from gcodec.runtime.deferred import settled
+from gcodec.runtime.deferred import resolved
 from gcodec.wire.primitives import ITEMSIZE
 
 _SPARSE = 64  # smallest ratio of values to nonzero values at which topk is considered
@@ -70,7 +70,7 @@ class Statistics(NamedTuple):
         values = tensor.values
         if not values.size:
             return cls(0.0, 0.0, 0.0, 0)
-        sums = settled(moments(values))
+        sums = resolved(moments(values))
         peak = float(np.array([sums.largest], np.uint32).view(np.float32)[0])
         if not math.isfinite(peak):
             raise nonfinite_error(values)

@@ -31,7 +31,7 @@ from gcodec.inspect.walker import FieldWalker
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
-from gcodec.wire.params import Found
+from gcodec.wire.params import ReadField
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import SeekTable
 
@@ -88,7 +88,7 @@ class Dissection:
     ) -> None:
         self._reader = Reader(data, start)
         self._most, self._first, self._key = most, first, key
-        self._limits = Limits.given(limits)
+        self._limits = Limits.or_default(limits)
         self.start = start
         self.end: int | None = None
         self.name: str | None = None
@@ -145,7 +145,7 @@ class Dissection:
             with _at(starts["parameters"]):
                 assert self.dtype is not None
                 codec, self._scalars = header.codec_of(known, self.dtype)
-            self.codec = codec._of_shape(self.shape)
+            self.codec = codec._with_shape(self.shape)
         with _at(starts.get("size", 8 * self._reader.at)):
             check_shape(self.shape, self.start + 8)
         nbits = known["payload bits"][0]
@@ -213,7 +213,7 @@ class Dissection:
                 return value, f"{-(-value // 8):,} bytes", None
         return value, "bytes" if placed.name.endswith("length") else "", None
 
-    def _declared(self, first: int, found: Iterator[Found]) -> Iterator[Field]:
+    def _declared(self, first: int, found: Iterator[ReadField]) -> Iterator[Field]:
         """Tell parameters or scalars."""
         for field, start, end, value in found:
             text = field.kind.text(value) if isinstance(value, tuple) else value

@@ -16,7 +16,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import ConvertedArray
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import once
+from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import Device, device_of, host
 from gcodec.runtime.foreign import adopted
 from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, MAX_NDIM
@@ -87,11 +87,11 @@ class Source(NamedTuple):
 
     def context(self) -> AbstractContextManager[object]:
         """Work on the library's stream, and wait for the device once, at the end of the call."""
-        return once() if self.library is None else self._stream_context()
+        return one_wait() if self.library is None else self._stream_context()
 
     @contextmanager
     def _stream_context(self) -> Iterator[None]:
-        with self.stream(), once():
+        with self.stream(), one_wait():
             yield
 
     def read(self, *, integers: bool = False, segments: bool = False) -> Tensor:

@@ -76,7 +76,7 @@ class MinMax(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     reads_segments = True
 
     bits: int = param(Integer(1, 8), 8, "bits of a code")
@@ -146,11 +146,11 @@ class MinMax(Codec):
         bucket = self._bucket(out.size)
         uniform.dequantize_add(codes, bucket_ranges, bucket, self.bits, scale, out)
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         bucket = self._bucket(n)
         return math.lcm(bucket if bucket < n else 1, BLOCK)
 
-    def _part(self, symbols: MinMaxSymbols, start: int, stop: int) -> MinMaxSymbols:
+    def _slice(self, symbols: MinMaxSymbols, start: int, stop: int) -> MinMaxSymbols:
         bucket, codes = self._bucket(symbols.n), self._ranges_nbytes(symbols.n)
         ranges = slice(RANGE_NBYTES * (start // bucket), RANGE_NBYTES * -(-stop // bucket))
         part = slice(codes + start * self.bits // 8, codes + -(-stop * self.bits // 8))

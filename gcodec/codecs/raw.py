@@ -57,10 +57,10 @@ class Raw(Codec):
         booleans travel in their own dtype and leave this parameter at its default.
     """
 
-    has_twins = True
-    takes_integers = True
+    has_cuda_kernels = True
+    accepts_integers = True
     reads_segments = True
-    # Dtype of a tensor of integers or booleans; `_of_dtype` sets it.
+    # Dtype of a tensor of integers or booleans; `_with_dtype` sets it.
     _integers: ClassVar[str | None] = None
 
     dtype: str = param(Choice("float32", "float16", "bfloat16"), "float32", "dtype of the payload")
@@ -82,7 +82,7 @@ class Raw(Codec):
         """Return the bits of n values."""
         return 8 * ITEMSIZE[self._integers or self.dtype] * n
 
-    def _of_dtype(self: _R, dtype: str) -> _R:
+    def _with_dtype(self: _R, dtype: str) -> _R:
         integers = None if dtype in FLOATS else dtype
         if integers is not None and self.dtype != "float32":
             allowed = f"left out for a tensor of {dtype}, which travels in its own dtype"
@@ -130,10 +130,10 @@ class Raw(Codec):
         else:
             out[:] = convert.from_16_bits(symbols.bits, self.dtype)
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         return 1
 
-    def _part(self, symbols: RawSymbols, start: int, stop: int) -> RawSymbols:
+    def _slice(self, symbols: RawSymbols, start: int, stop: int) -> RawSymbols:
         return RawSymbols(symbols.bits[start:stop])
 
     def _pack(self, symbols: RawSymbols) -> Payload:

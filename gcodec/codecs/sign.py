@@ -33,7 +33,7 @@ from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.scalar_rules import negative
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import single, when_known
+from gcodec.runtime.deferred import as_float32, when_known
 from gcodec.runtime.lanes import BLOCK
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
@@ -73,7 +73,7 @@ class Sign(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     reads_segments = True
 
     scale: str = param(
@@ -107,7 +107,7 @@ class Sign(Codec):
 
     def _dequantize(self, symbols: SignSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        dequantize(symbols.bits, LEVELS_1BIT, single(negative(symbols.scale)), out)
+        dequantize(symbols.bits, LEVELS_1BIT, as_float32(negative(symbols.scale)), out)
 
     def _dequantize_add(
         self, symbols: SignSymbols, dtype: str, scale: np.float32, out: np.ndarray
@@ -116,10 +116,10 @@ class Sign(Codec):
         level = convert.round_number(negative(symbols.scale), dtype)
         dequantize(symbols.bits, LEVELS_1BIT, level, out, add=scale)
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         return BLOCK
 
-    def _part(self, symbols: SignSymbols, start: int, stop: int) -> SignSymbols:
+    def _slice(self, symbols: SignSymbols, start: int, stop: int) -> SignSymbols:
         part = slice(signs.SIGNS.nbytes(start), signs.SIGNS.nbytes(stop))
         return SignSymbols(symbols.bits[part], stop - start, symbols.scale)
 

@@ -53,7 +53,7 @@ from gcodec.kernels.numeric.reduce import max_abs_bits, moments
 from gcodec.kernels.quantize import scalar_quantize, ternary
 from gcodec.kernels.quantize.ternary import FIVES, codes_of, symbols_of
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import once, single
+from gcodec.runtime.deferred import as_float32, one_wait
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32
@@ -141,7 +141,7 @@ class TernGrad(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     reads_segments = True
     uses_shape = True
 
@@ -209,7 +209,7 @@ class TernGrad(Codec):
         ------
         ParameterError, TypeError
         """
-        with once():
+        with one_wait():
             return float(self._scale_of(inspect(x, "x").read().values))
 
     def quantize(
@@ -247,7 +247,7 @@ class TernGrad(Codec):
         given = _SCALE.kind.check("scale", scale)
         tensor = inspect(x, "x").read()
         codec = self._bound_to(tensor)
-        with once():
+        with one_wait():
             bits = max_abs_bits(tensor.values)
             check_top(bits, tensor.values)
             if given == 0 and bits:
@@ -273,8 +273,8 @@ class TernGrad(Codec):
         return self._with_scale(values, self._scale_of(values), seed)
 
     def _with_scale(self, values: np.ndarray, scale: float, seed: int) -> TernarySymbols:
-        codes = ternary.quantize(values, single(scale), seed, self._pack_rule)
-        return TernarySymbols(codes, scale, self._shape_of(values.size))
+        codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule)
+        return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
     def _scale_of(self, values: np.ndarray) -> float:
         if not self.clip:
@@ -287,7 +287,7 @@ class TernGrad(Codec):
 
     def _dequantize(self, symbols: TernarySymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
-        scale = single(symbols.scale)
+        scale = as_float32(symbols.scale)
         ternary.dequantize_ternary(symbols.codes, scale, out, self._pack_rule)
 
     def _dequantize_add(
@@ -297,11 +297,11 @@ class TernGrad(Codec):
         level = convert.round_number(symbols.scale, dtype)
         ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add=scale)
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         # The codes of ``terngrad`` lie in strides; those of ``context`` are not kept at all.
         return 0 if self.packing in ("terngrad", "context") else ternary.TRITS * BLOCK
 
-    def _part(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
+    def _slice(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
         first, last = (ternary.packed_nbytes(at, self._pack_rule) for at in (start, stop))
         return TernarySymbols(symbols.codes[first:last], symbols.scale)
 
@@ -335,7 +335,7 @@ class TernGrad(Codec):
         if self.packing == "context":
             codes = codes_of(codes)
         ternary.check(codes, n, self._pack_rule)
-        return TernarySymbols(codes, payload.scalars["scale"], self._shape_of(n))
+        return TernarySymbols(codes, payload.scalars["scale"], self._bound_shape(n))
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.packing != "context":

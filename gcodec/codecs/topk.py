@@ -80,7 +80,7 @@ class TopK(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     reads_segments = True
     symbols_on_host = True
 

@@ -42,7 +42,7 @@ from gcodec.kernels.rans.rans_string import ClassesOf
 from gcodec.kernels.rans.rans_table import ReadTables
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred, mapped, when_known
+from gcodec.runtime.deferred import Deferred, map_deferred, when_known
 from gcodec.runtime.device import device_of, host
 from gcodec.wire.seek import (
     LOG2_BLOCK,
@@ -390,7 +390,7 @@ def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
     def table(nbits: int, *sums: np.ndarray) -> SeekTable | None:
         return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
 
-    seek: SeekTable | None = mapped(table, nbits, *sums)
+    seek: SeekTable | None = map_deferred(table, nbits, *sums)
     return seek
 
 
@@ -404,7 +404,7 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
         sizes = LOG2_STATES, LOG2_RANS
         return first_worthwhile(n, nbits, *(_joined_runs(runs, log2) for log2 in sizes))
 
-    seek: SeekTable | None = mapped(table, runs, nbits)
+    seek: SeekTable | None = map_deferred(table, runs, nbits)
     return seek
 
 

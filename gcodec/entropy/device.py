@@ -14,7 +14,7 @@ from gcodec.entropy.tabled import Kind, StaticTables, Table
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Deferred, Leading
+from gcodec.runtime.deferred import Deferred, LeadingBytes
 from gcodec.runtime.device import Device
 
 _TOTALS, _SYMBOLS, _WARP = 4, 256, 32
@@ -48,7 +48,7 @@ def front(
     log2_total: Any,
     alphabet: np.ndarray,
     which: Any = 0,
-) -> tuple[Leading, Deferred]:
+) -> tuple[LeadingBytes, Deferred]:
     """Return a head followed by a table, and their bits.
 
     The table is left out if no symbol occurs, or if `which` is the number of a static table. The
@@ -67,7 +67,7 @@ def front(
     symbols = device.to_device(alphabet), np.int32(alphabet.size)
     output = selected, np.int64(head_nbits), words, np.int64(size), nbits
     device.launch("table_front", name, 1, _SYMBOLS, *model, *symbols, *output)
-    return Leading(words.view(np.uint8), nbits, 1, 0), Deferred(device, nbits)
+    return LeadingBytes(words.view(np.uint8), nbits, 1, 0), Deferred(device, nbits)
 
 
 def best_table(

@@ -29,7 +29,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import copied, once
+from gcodec.runtime.deferred import copy_to_device, one_wait
 from gcodec.runtime.device import Device, device_of, host, no_twin
 from gcodec.runtime.memory import Drainable
 from gcodec.wire import primitives
@@ -83,7 +83,7 @@ class Frame(_Secret):
     def __post_init__(self, key: bytes | None = None) -> None:  # noqa: RUF033
         """Bind the codec to dtype and shape; raise `Corrupt` if the seek table does not fit."""
         object.__setattr__(self, "_key", key)
-        codec = self.codec._of_dtype(self.dtype)._of_shape(self.shape)
+        codec = self.codec._with_dtype(self.dtype)._with_shape(self.shape)
         object.__setattr__(self, "codec", codec)
         if self.dtype in INTEGERS:
             object.__setattr__(self, "payload", self.payload._replace(codec=codec))
@@ -253,7 +253,7 @@ class Frame(_Secret):
         ParameterError
             If `limits` or `key` is invalid.
         """
-        frame, end = cls.read(data, 0, Limits.given(limits), key)
+        frame, end = cls.read(data, 0, Limits.or_default(limits), key)
         if end != len(memoryview(data).cast("B")):
             raise Corrupt("bytes follow the frame", offset=end)
         return frame
@@ -302,7 +302,7 @@ class Frame(_Secret):
             with source.context():
                 dtype = source.result_dtype(self.shape, self.dtype)
                 return source.result(self._decode_to(dtype, source.device))
-        with once():
+        with one_wait():
             return self._decode_to(self.dtype, None)
 
     def _decode_to(self, dtype: str, device: Device | None) -> Array:
@@ -351,7 +351,7 @@ class Frame(_Secret):
             return payload
         if device is None:
             return payload._replace(data=host(payload.data))
-        return payload._replace(data=copied(device, payload.data))
+        return payload._replace(data=copy_to_device(device, payload.data))
 
     def decode_range(self, start: int, stop: int) -> np.ndarray:
         """Decode a range of the flattened tensor; see `gcodec.decode_range`."""
@@ -376,7 +376,7 @@ class Frame(_Secret):
         source = inspect(acc, "acc")
         with source.stream():
             target = source.target("float32", self.shape)
-            with once():  # raise errors in the payload before `acc` changes
+            with one_wait():  # raise errors in the payload before `acc` changes
                 symbols = self.codec._unpack(self._payload_on(source.device), self.size)
             contiguous = target if is_flat(target) else np.require(target, None, ["C", "A"])
             with np.errstate(all="ignore"):

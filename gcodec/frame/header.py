@@ -108,7 +108,7 @@ def codec_of(values: Values, dtype: str = "float32") -> tuple[Codec, dict[str, A
     try:
         codec = codec_class.from_header(bytes(values["parameters"][0]))
         scalars = codec.read_scalars(values["scalars"][0])
-        codec = codec.of_message(scalars)._of_dtype(dtype)
+        codec = codec.of_message(scalars)._with_dtype(dtype)
     except ParameterError as error:
         raise Corrupt(f"the parameters do not fit together: {error}") from None
     if unresolved := codec.unresolved():
@@ -136,7 +136,7 @@ def dtype_named(code: int, offset: int, codec: type[Codec] | None = None) -> str
     if code not in _DTYPE_NAMES:
         raise Unsupported(f"dtype {code} is not known to this release", offset)
     dtype = _DTYPE_NAMES[code]
-    if dtype in primitives.INTEGERS and codec is not None and not codec.takes_integers:
+    if dtype in primitives.INTEGERS and codec is not None and not codec.accepts_integers:
         text = f"dtype {code}, {dtype}, is not known to this release in frames of {codec.name}"
         raise Unsupported(text, offset)
     return dtype

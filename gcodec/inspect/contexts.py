@@ -69,7 +69,7 @@ def context_string(
 
     def tell_restored(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         coded = np.arange(at, at + symbols.size)
-        places = lane_order.places_of(coded, n, lanes) if with_trellis else coded
+        places = lane_order.positions_of(coded, n, lanes) if with_trellis else coded
         restored, is_outlier = symbols.astype(np.int64), np.isin(places, outliers.places)
         at_places = np.searchsorted(outliers.places, places[is_outlier])
         restored[is_outlier] = outliers.symbols[at_places]

@@ -12,7 +12,7 @@ from gcodec.entropy.coder import RansString
 from gcodec.errors import Corrupt, FormatError
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell, Window
 from gcodec.inspect.words import most_that_read
-from gcodec.kernels.quantize.trellis import add_quantisers
+from gcodec.kernels.quantize.trellis import add_quantizers
 from gcodec.kernels.rans.rans_read import Reader
 from gcodec.kernels.rans.rans_runs import BLOCK
 from gcodec.kernels.rans.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
@@ -56,7 +56,7 @@ def states(
         symbols, after, error = _read(walk, string, start, classes, want, size)
         if string.with_trellis:
             classes = classes[: symbols.size].copy()
-            add_quantisers(symbols, lanes, classes)
+            add_quantizers(symbols, lanes, classes)
         before, shown = np.concatenate([heads[None], after]), 0
         for at in range(0, symbols.size, lanes):
             here = symbols[at : at + lanes]

@@ -13,7 +13,7 @@ from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Tel
 from gcodec.inspect.words import lengths, most_that_read, positions_of, read, split_of, word
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs
-from gcodec.kernels.prefix.run_level_read import read_unit_blocks
+from gcodec.kernels.prefix.run_level_read import read_pair_blocks
 
 _READ = 1 << 16  # pairs that are read at a time if they are only counted
 
@@ -70,7 +70,7 @@ def _most(walk: FieldWalker, code: RunLevelCode, size: int) -> tuple[Read, Forma
             np.empty(wide, np.uint64),
         )
         where = walk.data, np.array([walk.at]), np.array([count]), room, walk.end, False
-        pairs, _ = read_unit_blocks(code, *where) if count else (0, 0)
+        pairs, _ = read_pair_blocks(code, *where) if count else (0, 0)
         return unpacked(room, pairs)
 
     return most_that_read(read, size)

@@ -134,7 +134,7 @@ def decode(
         If an argument is out of range or missing.
     """
     bits, half = _format(bits, scale_dtype)
-    limits = Limits.given(limits)
+    limits = Limits.or_default(limits)
     if columns is not None:
         allowed = f"an integer from 1 to {_MAX_COLUMNS}"
         columns = check_integer("columns", columns, 1, _MAX_COLUMNS, allowed)

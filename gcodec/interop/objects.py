@@ -64,7 +64,7 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
     sizes = tuple(int(size) for size in sizes)
     if len(sizes) > MAX_NDIM or math.prod(filter(None, sizes)) >= _MAX_ELEMENTS:
         raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes of an array")
-    Limits.given(limits).check("the tensor", n, 4 * n)
+    Limits.or_default(limits).check("the tensor", n, 4 * n)
     return sizes, n
 
 
@@ -112,5 +112,5 @@ def opened_frame(frame: FrameLike, limits: Limits | None, *names: str) -> Frame:
         raise ParameterError.of("frame.codec", str(opened.codec), f"one of {', '.join(names)}")
     if opened.dtype != "float32":
         raise ParameterError.of("frame.dtype", opened.dtype, "float32")
-    Limits.given(limits).check("the frame", opened.size, 4 * opened.size)
+    Limits.or_default(limits).check("the frame", opened.size, 4 * opened.size)
     return opened

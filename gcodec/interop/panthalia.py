@@ -147,7 +147,7 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
     if len(shape) > MAX_NDIM or any(size < 0 for size in shape):
         raise Corrupt(f"orig_shape={shape} is not the shape of a tensor")
     n = math.prod(shape)
-    Limits.given(limits).check("the message", n, 4 * n)
+    Limits.or_default(limits).check("the message", n, 4 * n)
     layout = chunks.flat(n, sizes)
     count, k = positions.shape
     padding = layout.count * layout.size - n

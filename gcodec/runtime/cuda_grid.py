@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import Deferred, note
+from gcodec.runtime.deferred import Deferred, fetch_later
 from gcodec.runtime.device import Device, device_of
 
 THREADS = 256  # per block, unless a kernel declares another number
@@ -51,7 +51,8 @@ def word(device: Device, number: float | np.floating | Deferred) -> Array:
 def raise_reported(device: Device, words: Array, *errors: Callable[[int], Exception]) -> None:
     """Raise an error if kernels reported one with `report` of ``report.cuh``.
 
-    The error is raised now, or when the outermost call ends; see `gcodec.runtime.deferred.note`.
+    The error is raised now, or when the outermost call ends; see
+    `gcodec.runtime.deferred.fetch_later`.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ def raise_reported(device: Device, words: Array, *errors: Callable[[int], Except
             if report:
                 raise error(~report & (1 << 64) - 1)
 
-    note(device, words, check)
+    fetch_later(device, words, check)
 
 
 def reported(device: Device, words: Array, check: Callable[..., None]) -> None:
@@ -76,4 +77,4 @@ def reported(device: Device, words: Array, check: Callable[..., None]) -> None:
     def convert(reports: np.ndarray) -> None:
         check(*(~report & (1 << 64) - 1 if report else None for report in reports.tolist()))
 
-    note(device, words, convert)
+    fetch_later(device, words, convert)

@@ -25,11 +25,11 @@ _SMALLEST, _LARGEST = 2.0**-126, 2.0**127  # magnitudes between these are normal
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
 
-class _Note(NamedTuple):
+class _PendingFetch(NamedTuple):
     """An array to be fetched, and the function that is called with it on the host."""
 
     device: Device
-    array: Array | Leading
+    array: Array | LeadingBytes
     use: Callable[[np.ndarray], object]
 
 
@@ -47,14 +47,14 @@ class _Call(threading.local):
     depth = 0
 
     def __init__(self) -> None:
-        self.notes: list[_Note] = []
+        self.pending: list[_PendingFetch] = []
         self.copies: list[_Copy] = []
 
 
 _call = _Call()
 
 
-class once:
+class one_wait:
     """Context manager of a call that waits for a device once: notes are kept until its end.
 
     Contexts may be nested; the outermost one counts.
@@ -69,27 +69,27 @@ class once:
             return
         _call.copies.clear()
         if kind is None or issubclass(kind, GcodecError):  # an earlier error is raised first
-            settle()
-        _call.notes.clear()
+            fetch_pending()
+        _call.pending.clear()
 
 
-def fetch(device: Device | None, *arrays: Array | Leading) -> list[np.ndarray]:
+def fetch(device: Device | None, *arrays: Array | LeadingBytes) -> list[np.ndarray]:
     """Copy arrays of a device, and all noted ones, to the host. Only this function waits."""
     assert device is not None
-    notes, _call.notes = _call.notes, []
+    notes, _call.pending = _call.pending, []
     fetched = device.fetch([*(note.array for note in notes), *arrays])
     for array, note in zip(fetched, notes, strict=False):
         note.use(array)
     return fetched[len(notes) :]
 
 
-def settle() -> None:
+def fetch_pending() -> None:
     """Fetch all noted arrays, if there are any."""
-    if _call.notes:
-        fetch(_call.notes[0].device)
+    if _call.pending:
+        fetch(_call.pending[0].device)
 
 
-def copied(device: Device, known: np.ndarray) -> Array:
+def copy_to_device(device: Device, known: np.ndarray) -> Array:
     """Copy (n,) bytes to a device; until the call ends, the host need not fetch parts of them."""
     array = device.to_device(known)
     if _call.depth:
@@ -97,8 +97,8 @@ def copied(device: Device, known: np.ndarray) -> Array:
     return array
 
 
-def known_of(device: Device, array: Array) -> np.ndarray | None:
-    """Return an array of a device from the bytes that `copied` copied there, or None."""
+def host_copy_of(device: Device, array: Array) -> np.ndarray | None:
+    """Return an array of a device from the bytes that `copy_to_device` copied there, or None."""
     if not array.size:
         return np.empty(array.shape, array.dtype)
     for copy in _call.copies:
@@ -113,9 +113,11 @@ def known_of(device: Device, array: Array) -> np.ndarray | None:
     return None
 
 
-def note(device: Device, array: Array | Leading, use: Callable[[np.ndarray], object]) -> None:
+def fetch_later(
+    device: Device, array: Array | LeadingBytes, use: Callable[[np.ndarray], object]
+) -> None:
     """Call a function with an array once it is on the host: before the call ends, or at once."""
-    _call.notes.append(_Note(device, array, use))
+    _call.pending.append(_PendingFetch(device, array, use))
     if not _call.depth:
         fetch(device)
 
@@ -129,7 +131,7 @@ class Deferred:
     words : array on the device
         The words of the number, usually (1,).
     bits : tuple or None
-        For the length of a string, the arguments `count`, `unit` and `more` of `Leading`.
+        For the length of a string, the arguments `count`, `unit` and `more` of `LeadingBytes`.
     """
 
     __slots__ = ("_number", "_value", "bits", "device", "words")
@@ -137,7 +139,7 @@ class Deferred:
     def __init__(
         self,
         device: Device,
-        words: Array | Leading,
+        words: Array | LeadingBytes,
         number: Callable[[np.ndarray], Any] | None = None,
         bits: tuple[Array, int, int] | None = None,
     ) -> None:
@@ -156,10 +158,10 @@ class Deferred:
     def value(self) -> Any:
         """The number; fetched if it is not known."""
         if self._value is None:
-            self.tell(*fetch(self.device, self.words))
+            self.resolve(*fetch(self.device, self.words))
         return self._value
 
-    def tell(self, words: np.ndarray) -> Any:
+    def resolve(self, words: np.ndarray) -> Any:
         """Set and return the number, given its words on the host."""
         self._value = self._number(words)
         return self._value
@@ -194,30 +196,30 @@ def _first(words: np.ndarray) -> Any:
 def when_known(number: Any, use: Callable[[Any], object]) -> None:
     """Call a function with a number: at once if it is known, else before the call ends."""
     if type(number) is Deferred:
-        note(number.device, number.words, lambda words: use(number.tell(words)))
+        fetch_later(number.device, number.words, lambda words: use(number.resolve(words)))
     else:
         use(number)
 
 
-def wanted(number: Any) -> None:
+def prefetch(number: Any) -> None:
     """Fetch a deferred number with the next wait of the call, if a call is under way."""
     if type(number) is Deferred and _call.depth:
-        _call.notes.append(_Note(number.device, number.words, number.tell))
+        _call.pending.append(_PendingFetch(number.device, number.words, number.resolve))
 
 
-def mapped(function: Callable[..., Any], *numbers: Any) -> Any:
+def map_deferred(function: Callable[..., Any], *numbers: Any) -> Any:
     """Return a function of numbers; as a `Deferred` if some are, which have the same words."""
     deferred = [number for number in numbers if type(number) is Deferred]
     if not deferred:
         return function(*numbers)
 
     def value(words: np.ndarray) -> Any:
-        return function(*(n.tell(words) if type(n) is Deferred else n for n in numbers))
+        return function(*(n.resolve(words) if type(n) is Deferred else n for n in numbers))
 
     return Deferred(deferred[0].device, deferred[0].words, value)
 
 
-class Leading(NamedTuple):
+class LeadingBytes(NamedTuple):
     """The first bytes of an array on a device, whose number is counted by a word there.
 
     Attributes
@@ -246,26 +248,26 @@ def require(condition: Any, error: Callable[[], Exception]) -> None:
     when_known(condition, check)
 
 
-class Passing:
+class Transient:
     """Base of objects on a device that stand for deferred numbers, and are dropped with them."""
 
     __slots__ = ()
 
 
-def settled(values: _T) -> _T:
+def resolved(values: _T) -> _T:
     """Return a NamedTuple with its deferred numbers on the host; waits at most once."""
     unknown = [value for value in values if type(value) is Deferred and not value.is_known]
     if unknown:
         arrays = fetch(unknown[0].device, *(number.words for number in unknown))
         for number, words in zip(unknown, arrays, strict=True):
-            number.tell(words)
-    if not any(isinstance(value, (Deferred, Passing)) for value in values):
+            number.resolve(words)
+    if not any(isinstance(value, (Deferred, Transient)) for value in values):
         return values
-    kept: list[Any] = [None if isinstance(value, Passing) else value for value in values]
+    kept: list[Any] = [None if isinstance(value, Transient) else value for value in values]
     return type(values)(*(value.value if type(value) is Deferred else value for value in kept))
 
 
-def single(number: Any) -> Any:
+def as_float32(number: Any) -> Any:
     """Round a number to float32; a `Deferred` is returned as it is, since it is float32."""
     return number if type(number) is Deferred else np.float32(number)
 

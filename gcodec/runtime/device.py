@@ -71,7 +71,7 @@ class Device(abc.ABC):
 
     def to_host(self, array: Array) -> np.ndarray:
         """Copy an array to the host, together with all notes; see `gcodec.runtime.deferred`."""
-        host_copy = deferred.known_of(self, array)
+        host_copy = deferred.host_copy_of(self, array)
         return deferred.fetch(self, array)[0] if host_copy is None else host_copy
 
     @abc.abstractmethod
@@ -171,7 +171,7 @@ class CupyDevice(Device):
         with cuda.Device(self.number), Staging(cuda, cuda.get_current_stream()) as staging:
             copies = [
                 self._start_leading(array, staging)
-                if isinstance(array, deferred.Leading)
+                if isinstance(array, deferred.LeadingBytes)
                 else self._start_whole(array, staging)
                 for array in arrays
             ]
@@ -189,7 +189,7 @@ class CupyDevice(Device):
         staging.copy(source.data, target)
         return _Copy(source, target, target.view(source.dtype).reshape(source.shape))
 
-    def _start_leading(self, leading: deferred.Leading, staging: Staging) -> _Copy:
+    def _start_leading(self, leading: deferred.LeadingBytes, staging: Staging) -> _Copy:
         """Start a kernel that writes leading bytes to pinned memory.
 
         Only the device knows the number of bytes. The host reads this count together with the
@@ -274,7 +274,7 @@ class _Copy(NamedTuple):
     target: np.ndarray
     array: np.ndarray
     started: int | None = None
-    leading: tuple[deferred.Leading, np.ndarray] | None = None
+    leading: tuple[deferred.LeadingBytes, np.ndarray] | None = None
 
     def remainder(self) -> tuple[Any, np.ndarray]:
         """Return the source and target of the remaining bytes, once the count has arrived."""

@@ -72,7 +72,7 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
     target = Path(path)
     for suffix, reader in _READERS.items():
         if target.name.lower().endswith(suffix):
-            return reader(target, Limits.given(limits))
+            return reader(target, Limits.or_default(limits))
     raise ParameterError.of("path", str(target), f"a file named {', '.join(_READERS)}")
 
 

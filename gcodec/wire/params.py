@@ -66,7 +66,7 @@ class Param(Field):
     in_frame: bool = True
 
 
-class Found(NamedTuple):
+class ReadField(NamedTuple):
     """A field and its position in the bytes.
 
     Attributes
@@ -231,7 +231,7 @@ class Parameters:
         return {item.field.name: item.value for item in cls.parameters_in(data)}
 
     @classmethod
-    def parameters_in(cls, data: memoryview) -> Iterator[Found]:
+    def parameters_in(cls, data: memoryview) -> Iterator[ReadField]:
         """Read parameters one by one; see `read_parameters`."""
         return _read_fields(cls._declared_by_place()[0], data)
 
@@ -271,7 +271,7 @@ class Parameters:
         stored = {item.field.name: item.value for item in self.scalars_in(data)}
         return stored | {k: v for k, v in self._left_out().items() if k not in stored}
 
-    def scalars_in(self, data: memoryview) -> Iterator[Found]:
+    def scalars_in(self, data: memoryview) -> Iterator[ReadField]:
         """Read the stored scalars one by one; see `read_scalars`."""
         fields = self.message_fields()
         return _read_fields(fields, data, len(fields) - len(self._left_out()))
@@ -325,7 +325,9 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
     return built
 
 
-def _read_fields(fields: Sequence[Field], data: memoryview, required: int = 0) -> Iterator[Found]:
+def _read_fields(
+    fields: Sequence[Field], data: memoryview, required: int = 0
+) -> Iterator[ReadField]:
     """Read fields; only the first `required` ones must exist."""
     reader = Reader(data)
     for number, field in enumerate(fields):
@@ -338,6 +340,6 @@ def _read_fields(fields: Sequence[Field], data: memoryview, required: int = 0) -
             raise Corrupt(f"{field.name}: the header has too few bytes for it") from None
         except (Corrupt, Unsupported) as error:
             raise type(error)(f"{field.name}: {error}") from None
-        yield Found(field, start, reader.at, value)
+        yield ReadField(field, start, reader.at, value)
     if reader.at != len(data):
         raise Unsupported("fields that this release does not know")

@@ -308,7 +308,7 @@ def test_dead_zone_levels_follow_the_rule() -> None:
     rests = np.trunc((y - level.astype(f32)) * f32(FINE)).astype(np.int64)
     groups = [level == 1, level == 2, level > 2]
     assert errors.counts == tuple(int(g.sum()) for g in groups)
-    assert errors.rests == tuple(int(rests[g].sum()) for g in groups)
+    assert errors.residues == tuple(int(rests[g].sum()) for g in groups)
     assert errors.squares == int((rests**2).sum())
     assert errors.escapes == int((level > MOST).sum())
 

@@ -117,7 +117,7 @@ def test_the_order_of_lanes(kind: Any, n: int, lanes: int) -> None:
     np.testing.assert_array_equal(turns, x[places])
     lane_order.from_turns(turns, lanes, back)
     np.testing.assert_array_equal(back, x)
-    np.testing.assert_array_equal(lane_order.places_of(np.arange(n), n, lanes), places)
+    np.testing.assert_array_equal(lane_order.positions_of(np.arange(n), n, lanes), places)
 
 
 def test_prices_by_symbol_and_by_counts_agree() -> None:

@@ -30,7 +30,7 @@ from gcodec.kernels.prefix import (
 )
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
-from gcodec.kernels.prefix.run_level import NEAR, read_units
+from gcodec.kernels.prefix.run_level import NEAR, read_pair_table
 from gcodec.kernels.quantize.levels import symbol_dtype
 
 # A string is the number with its bits behind a one, so that shorter ones come first.
@@ -295,9 +295,9 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
 
 def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
-    code = level_codes.unit_code(setting.code, setting.s, scalars)
+    code = level_codes.run_level_code(setting.code, setting.s, scalars)
     tables = (
-        read_units(code.gap, code.symbol),
+        read_pair_table(code.gap, code.symbol),
         read_singles(code.gap, run_level_read.GAP_WINDOW, NEAR),
     )
     numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))

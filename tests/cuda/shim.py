@@ -133,7 +133,7 @@ class ShimDevice(Device):
         self.fetched += 1
         results = []
         for array in arrays:
-            if isinstance(array, deferred.Leading):
+            if isinstance(array, deferred.LeadingBytes):
                 size = array.array.size
                 room = self.empty(size, np.uint8)
                 words = room.view(np.uint32)

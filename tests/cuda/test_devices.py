@@ -164,7 +164,7 @@ def test_codecs_without_twins_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     """A user's codec without CUDA twins refuses arrays on a device."""
     x, spec = gradient(64).reshape(8, 8).clip(-9, 9), "sign"
     codec = gcodec.parse(spec)
-    monkeypatch.setattr(type(codec), "has_twins", False)
+    monkeypatch.setattr(type(codec), "has_cuda_kernels", False)
     with devices.use(ShimDevice()) as device:
         device_result = device.to_device(x)
         for call in (

@@ -7,7 +7,7 @@ import pytest
 from samples import LARGE, gradient, same, sizes_for
 
 from gcodec.entropy.context.scale_model import RowLayout
-from gcodec.entropy.context.table_choice import best_matrix
+from gcodec.entropy.context.table_choice import best_layout
 from gcodec.kernels.bits import code_parts
 from gcodec.kernels.context import class_map, escapes
 from gcodec.kernels.numeric import scatter
@@ -55,8 +55,8 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         assert same(class_map.class_counts(on_device, all_values, step), counts)
         reported = [(width, 0, 1), (width, 1, 2), (n, 0, 1), (width, min(3, width), 4)]
         matrices = [RowLayout(*numbers) for numbers in reported[step % 2 :]]
-        wanted_best = best_matrix(sample, matrices, step)
-        assert best_matrix(on_device, matrices, step) == wanted_best
+        wanted_best = best_layout(sample, matrices, step)
+        assert best_layout(on_device, matrices, step) == wanted_best
     assert sums_agree(gpu, sample, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # many, some and few symbols exceed the bound
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
@@ -103,11 +103,11 @@ def test_symbols_of_codes(gpu: Device) -> None:
             assert escapes.largest(inputs) == int(largest)
             below = sample[sample < 20].max(initial=0)
             for most in {19, int(below), max(int(below) - 1, 0)}:
-                reported = escapes.are_right(inputs, places, values, 20, most)
+                reported = escapes.check_escapes(inputs, places, values, 20, most)
                 assert reported == (True, below <= most)
             if places.size:
-                assert not escapes.are_right(inputs, places[1:], values[1:], 20, 30)[0]
-                assert not escapes.are_right(inputs, places, values ^ 1, 20, 30)[0]
+                assert not escapes.check_escapes(inputs, places[1:], values[1:], 20, 30)[0]
+                assert not escapes.check_escapes(inputs, places, values ^ 1, 20, 30)[0]
             scatter.replace(inputs, places, values.astype(np.int64) // 2)
         assert same(gpu.to_host(on_device), sample)
         x = gradient(n)

@@ -12,7 +12,7 @@ from shim import ShimDevice
 from gcodec.entropy.context import symbol_coder
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import once
+from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import Device
 
 SHAPES = (
@@ -46,9 +46,9 @@ def agree(gpu: Device, symbols: np.ndarray, shape: tuple[int, ...], lead: bytes 
         front = BitString()
         front.extend(np.frombuffer(lead, np.uint8), 8 * len(lead))
         codec: Any = None  # the codec is not used
-        with once():
+        with one_wait():
             written: Any = symbol_coder.write(inputs, shape, front)
-            return Payload(codec, {}, *written).settled(data_too=True)
+            return Payload(codec, {}, *written).resolved(with_data=True)
 
     wanted, actual = written(symbols), written(gpu.to_device(symbols))
     assert actual.nbits == wanted.nbits

@@ -11,7 +11,7 @@ from shim import ShimDevice
 
 from gcodec.arrays.sampling import MANY
 from gcodec.codecs.minifloat.gennorm import RULES
-from gcodec.codecs.minifloat.scale_search import searched
+from gcodec.codecs.minifloat.scale_search import search_scale
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.runtime.device import Device
 
@@ -51,9 +51,9 @@ def agree(gpu: Device, x: np.ndarray, fmt: MiniFloat, rule: str, *residual: np.n
     decay = [np.float32(0.75)] * len(residual)
     on_device = [gpu.to_device(part) for part in (x, *residual)]
     before = getattr(gpu, "fetched", 0)
-    actual = searched(on_device[0], fmt, rule, *on_device[1:], *decay)
+    actual = search_scale(on_device[0], fmt, rule, *on_device[1:], *decay)
     assert getattr(gpu, "fetched", 0) == before
-    assert float(actual) == searched(x, fmt, rule, *residual, *decay), (x.size, fmt, rule)
+    assert float(actual) == search_scale(x, fmt, rule, *residual, *decay), (x.size, fmt, rule)
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 77, 3000, 9000])
@@ -97,6 +97,6 @@ def test_samples(gpu: Device) -> None:
 def test_nonfinite_values_are_harmless(gpu: Device) -> None:
     for n in (3, 5000):
         for fmt in share_of(gpu, EVERY):
-            searched(gpu.to_device(anything(n)), fmt, "histogram").value  # noqa: B018
+            search_scale(gpu.to_device(anything(n)), fmt, "histogram").value  # noqa: B018
     for x in (np.full(70, np.nan, np.float32), np.full(70, -np.inf, np.float32)):
-        searched(gpu.to_device(x), MiniFloat("e2m1"), "histogram").value  # noqa: B018
+        search_scale(gpu.to_device(x), MiniFloat("e2m1"), "histogram").value  # noqa: B018

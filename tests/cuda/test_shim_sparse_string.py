@@ -11,7 +11,7 @@ from strings import agree, broken, outcome, resolved, symbols
 
 import gcodec
 from gcodec.kernels.prefix import run_level_place, sparse_string, tally
-from gcodec.kernels.prefix.level_codes import unit_code, word_code
+from gcodec.kernels.prefix.level_codes import run_level_code, word_code
 from gcodec.kernels.prefix.level_forms_cuda import rice_words
 from gcodec.kernels.prefix.prefix_table import ready
 from gcodec.kernels.prefix.tally_cuda import rice_parameter
@@ -47,7 +47,7 @@ def read(device, code, data, nbits, table, n, dtype, all_values=4096):
 @pytest.mark.parametrize("code", ["omega", "rice"])
 @pytest.mark.parametrize(("s", "share"), [(15, 0.1), (127, 1.0), (1000, 0.5), (100_000, 0.01)])
 def test_levels(gpu: Device, code: str, s: int, share: float) -> None:
-    words = unit_code(code, s, {"rice": 2, "rice_gap": 3})
+    words = run_level_code(code, s, {"rice": 2, "rice_gap": 3})
     for n, all_values in ((0, 4096), (1, 64), (4095, 64), (4097, 4096), (5001, 512)):
         inputs = symbols(n, s, share, 6.0)
         data, nbits, table = written(gpu, words, inputs, all_values)
@@ -58,14 +58,14 @@ def test_levels(gpu: Device, code: str, s: int, share: float) -> None:
 
 
 def test_large(gpu: Device) -> None:
-    words, inputs = unit_code("omega", 15, {}), symbols(LARGE, 15, 0.05, 4.0)
+    words, inputs = run_level_code("omega", 15, {}), symbols(LARGE, 15, 0.05, 4.0)
     data, nbits, table = written(gpu, words, inputs)
     assert same(read(gpu, words, data, nbits, table, LARGE, np.uint8)[1], inputs)
 
 
 @pytest.mark.parametrize("norm", [3.0, 2.0**-100, 2.0**-101, 2.0**-149])
 def test_values(gpu: Device, norm: float) -> None:
-    words, inputs = unit_code("omega", 1000, {}), symbols(9001, 1000, 0.2, 9.0)
+    words, inputs = run_level_code("omega", 1000, {}), symbols(9001, 1000, 0.2, 9.0)
     data, nbits, *table = sparse_string.write(words, inputs, 4096, 4)
     norms = np.full(-(-9001 // 512), norm, np.float32)
     norms[::3] *= 2
@@ -85,7 +85,7 @@ def test_values(gpu: Device, norm: float) -> None:
 
 @pytest.mark.parametrize("code", ["omega", "rice"])
 def test_broken(gpu: Device, code: str) -> None:
-    words, inputs = unit_code(code, 15, {"rice": 1, "rice_gap": 2}), symbols(600, 15, 0.3)
+    words, inputs = run_level_code(code, 15, {"rice": 1, "rice_gap": 2}), symbols(600, 15, 0.3)
     data, nbits, table = written(gpu, words, inputs, 64)
     for seed in range(20):
         wrong = broken(data, FIRST, seed)
@@ -120,7 +120,7 @@ def test_rice_parameters(gpu: Device, s: int) -> None:
 @pytest.mark.parametrize("k", [0, 2, 11, 26, 47])
 def test_rice_words(gpu: Device, k: int) -> None:
     parameter = Deferred(gpu, gpu.to_device(np.array([k])))
-    units = unit_code("rice", 2**20, {"rice": k, "rice_gap": k})
+    units = run_level_code("rice", 2**20, {"rice": k, "rice_gap": k})
     dense = word_code("rice", 2**20, {"rice": k})
     for code, size, first in ((units.gap, 1024, 1), (units.symbol, 255, 2), (dense, 255, 2)):
         actual = gpu.to_host(rice_words(parameter, code, size).table)

@@ -9,7 +9,7 @@ from samples import LARGE, SIZES, anything, gradient, same
 
 import gcodec
 from gcodec.kernels.numeric import arithmetic, convert, reduce
-from gcodec.runtime.deferred import settled
+from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import Device
 
 HALVES = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
@@ -65,7 +65,7 @@ def test_reductions(gpu: Device) -> None:
     for n in (*SIZES, LARGE):
         for x in (gradient(n), anything(n)):
             on_device = gpu.to_device(x)
-            actual, wanted = settled(reduce.moments(on_device)), reduce.moments(x)
+            actual, wanted = resolved(reduce.moments(on_device)), reduce.moments(x)
             assert actual.largest == wanted.largest
             assert np.array_equal(actual[:2], wanted[:2], equal_nan=True)
             assert reduce.max_abs_bits(on_device) == reduce.max_abs_bits(x)

@@ -15,11 +15,11 @@ from gcodec.entropy import rans
 from gcodec.entropy.huffman import code_lengths
 from gcodec.entropy.tabled import Table, best_table, front
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.coded_mask import CodedMask, gathered, leave_silent, silent_buckets
+from gcodec.kernels.bits.coded_mask import CodedMask, gathered, subtract_uncoded, zero_norm_buckets
 from gcodec.kernels.prefix.table_code import SYMBOLS, TableCode, code_of
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.rans.rans_table import write_tables
-from gcodec.runtime.deferred import Leading
+from gcodec.runtime.deferred import LeadingBytes
 from gcodec.runtime.device import Device
 from gcodec.runtime.memory import contents
 
@@ -84,7 +84,7 @@ def test_front(gpu: Device, kind: str) -> None:
 
         data, nbits = outcome(counts)
         on_device, length = outcome(gpu.to_device(counts))
-        assert isinstance(on_device, Leading)
+        assert isinstance(on_device, LeadingBytes)
         assert int(length) == nbits
         assert same(gpu.to_host(on_device.array)[: data.size], data)
 
@@ -135,7 +135,7 @@ def test_elements_without_words(gpu: Device, bucket: int, silent: str) -> None:
     if silent != "none":
         norms[:: 1 if silent == "all" else 2] = 0
     coded = CodedMask.of(n, bucket, norms == 0)
-    on_device = CodedMask.of(n, bucket, silent_buckets(gpu.to_device(norms)))
+    on_device = CodedMask.of(n, bucket, zero_norm_buckets(gpu.to_device(norms)))
     symbols = random.integers(0, 256, n, dtype=np.uint8)
     wanted, known = gathered(symbols, coded)
     actual, words = gathered(gpu.to_device(symbols), on_device)
@@ -143,8 +143,8 @@ def test_elements_without_words(gpu: Device, bucket: int, silent: str) -> None:
     assert same(gpu.to_host(actual)[: known.words], contents(wanted))
     counts = np.full(SYMBOLS, n)
     held = gpu.to_device(counts)
-    leave_silent(held, on_device)
-    leave_silent(counts, coded)
+    subtract_uncoded(held, on_device)
+    subtract_uncoded(counts, coded)
     assert same(gpu.to_host(held), counts)
 
 

@@ -54,8 +54,8 @@ def test_order_and_models(gpu: Device, lanes: int) -> None:
         assert same(gpu.to_host(again), back)
         models = np.random.default_rng(n).integers(0, CLASSES, n).astype(np.uint8)
         models_there = gpu.to_device(models)
-        trellis.add_quantisers(turns, lanes, models)
-        trellis.add_quantisers(on_device, lanes, models_there)
+        trellis.add_quantizers(turns, lanes, models)
+        trellis.add_quantizers(on_device, lanes, models_there)
         assert same(gpu.to_host(models_there), models)
         for sample in (0, 1, n // 2):
             wanted = trellis.model_counts(turns, models, sample)
@@ -167,6 +167,6 @@ def test_seek_tables(gpu: Device) -> None:
         indexed = known.with_seek(log2)
         assert same(gpu.to_host(indexed.decode(like=device_result)), wanted)
         on_device = known.payload._replace(data=gpu.to_device(known.payload.data))
-        actual = known.codec._of_shape(x.shape)._index(on_device, x.size, log2)
+        actual = known.codec._with_shape(x.shape)._index(on_device, x.size, log2)
         assert indexed.seek is not None
         assert np.array_equal(actual.offsets, indexed.seek.offsets)

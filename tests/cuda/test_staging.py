@@ -11,7 +11,7 @@ import pytest
 import shim
 from stand_in import StandIn
 
-from gcodec.runtime.deferred import Leading
+from gcodec.runtime.deferred import LeadingBytes
 from gcodec.runtime.device import cuda_device
 from gcodec.runtime.staging import BUFFER_SIZE, DIRECT_SIZE
 
@@ -24,9 +24,9 @@ def noise(nbytes: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
 
 
-def leading(cupy: StandIn, data: np.ndarray, nbytes: int) -> Leading:
+def leading(cupy: StandIn, data: np.ndarray, nbytes: int) -> LeadingBytes:
     """Return the first `nbytes` of an array, with their count in bits on the device."""
-    return Leading(cupy.asarray(data), cupy.asarray(np.array([nbytes - 1], np.int64)), 8, 8)
+    return LeadingBytes(cupy.asarray(data), cupy.asarray(np.array([nbytes - 1], np.int64)), 8, 8)
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
@@ -104,7 +104,7 @@ def test_several_payloads(cupy: StandIn) -> None:
 @pytest.mark.parametrize("count", [-(1 << 40), -1, 1 << 40])
 def test_counts_beyond_the_array(cupy: StandIn, count: int) -> None:
     data = noise(2 * DIRECT_SIZE)
-    what = Leading(cupy.asarray(data), cupy.asarray(np.array([count], np.int64)), 8, 0)
+    what = LeadingBytes(cupy.asarray(data), cupy.asarray(np.array([count], np.int64)), 8, 0)
     (actual,) = cuda_device(0).fetch([what])
     assert actual.size == data.size
     if count > 0:

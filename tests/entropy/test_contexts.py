@@ -11,11 +11,11 @@ from gcodec.entropy.context import class_tables, coder, scale_lists, table_choic
 from gcodec.entropy.context.class_tables import SENT, TOTAL, ClassTable
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, matrices, refined
-from gcodec.entropy.context.table_choice import best_matrix
+from gcodec.entropy.context.table_choice import best_layout
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map, scale_fit
 from gcodec.kernels.context import scale_lists as list_kernels
-from gcodec.kernels.context.class_map import CENTRE, CLASSES
+from gcodec.kernels.context.class_map import CENTER, CLASSES
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 
 SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (400, 8), (13, 17), (16, 8, 3, 3), (70, 1100)]
@@ -44,8 +44,8 @@ def classes_of(scales: Scales, n: int) -> np.ndarray:
     """What classes must be, element by element."""
     at = np.arange(n)
     width = scales.matrix.width
-    columns = scales.columns[at % width] if scales.columns.size else np.full(n, CENTRE)
-    sums = scales.rows[at // width].astype(np.int64) + columns.astype(np.int64) - CENTRE
+    columns = scales.columns[at % width] if scales.columns.size else np.full(n, CENTER)
+    sums = scales.rows[at // width].astype(np.int64) + columns.astype(np.int64) - CENTER
     return np.clip(sums, 0, CLASSES - 1)
 
 
@@ -70,7 +70,7 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
             coded = sums > 0
             each = scales.columns[::group]
             np.testing.assert_array_equal(np.repeat(each, group)[:width], scales.columns)
-            expected = nearest(4 * np.log2(means[coded]), CENTRE, quantum)
+            expected = nearest(4 * np.log2(means[coded]), CENTER, quantum)
             np.testing.assert_array_equal(each[coded], expected)
             assert not each[~coded].any()
         for start, stop in ((0, n), (n // 3, n), (n // 2, n // 2 + 1)):
@@ -89,12 +89,12 @@ def test_refined_scales_reduce_the_cost(shape: tuple[int, ...]) -> None:
         before = Scales.of(symbols, matrix)
         costs = class_tables.costs(table_choice.plan(symbols, before).table.frequencies)[:, ::2]
         short = (costs >> 16).astype(np.int32)
-        columns = before.columns if matrix.group else np.full(matrix.width, CENTRE, np.uint8)
+        columns = before.columns if matrix.group else np.full(matrix.width, CENTER, np.uint8)
         row, column = np.arange(n) // matrix.width, np.arange(n) % matrix.width
         arguments = symbols, before.rows, columns, short, matrix.quantum
         actual = scale_fit.row_costs(*arguments), scale_fit.column_costs(*arguments)
         for k, shift in enumerate(matrix.quantum * np.arange(-2, 3)):
-            sums = before.rows[row].astype(np.int64) + columns[column] - CENTRE + shift
+            sums = before.rows[row].astype(np.int64) + columns[column] - CENTER + shift
             each = short[np.clip(sums, 0, CLASSES - 1), sizes]
             for place, totals in zip((row, column), actual, strict=True):
                 np.testing.assert_array_equal(totals[:, k], np.bincount(place, each))
@@ -161,7 +161,7 @@ def test_longest_scale_lists(kinds: int, more: int) -> None:
     while len(counts) < kinds:
         counts.append(counts[-2] + counts[-1] + more)
     scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
-    actual = list_kernels.told(scales)
+    actual = list_kernels.list_parameters(scales)
     coins = sorted(counts)
     lists: list[int] = []
     for _ in range(12):  # bits of the longest word
@@ -216,7 +216,7 @@ def written(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, table_choice.Plan]:
     """The string, its bits, what escapes stand for, and its plan."""
-    scales = Scales.of(symbols, best_matrix(symbols, matrices(shape)))
+    scales = Scales.of(symbols, best_layout(symbols, matrices(shape)))
     plan = table_choice.plan(symbols, scales)
     escapes = int((symbols == ESCAPE).sum())
     beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2

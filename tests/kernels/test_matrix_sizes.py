@@ -36,7 +36,7 @@ def test_sizes_equal_those_of_counts(shape: tuple[int, ...], step: int) -> None:
         counts = class_map.class_counts(symbols, [scales.arrays], step).ravel()
         exact = [sum(map(int.__mul__, counts.tolist(), row)) >> 28 for row in costs.T.tolist()]
         assert class_tables.counts_nbits(counts, costs, 28).tolist() == exact
-        assert class_map.seen(symbols.size, step) == counts.sum()
+        assert class_map.sampled_count(symbols.size, step) == counts.sum()
         columns = scales.columns[:: max(matrix.group, 1)].copy()
         lists = [scale_lists.nbits(part) if part.size else 0 for part in (scales.rows, columns)]
         expected.append((min(exact), *lists))
@@ -56,7 +56,7 @@ def test_number_of_sampled_symbols(n: int, step: int) -> None:
     symbols = np.zeros(n, np.uint8)
     scales = Scales.of(symbols, RowLayout(n, 0))
     counts = class_map.class_counts(symbols, [scales.arrays], step)
-    assert class_map.seen(n, step) == counts.sum()
+    assert class_map.sampled_count(n, step) == counts.sum()
 
 
 def test_scales_of_zeros_are_zero() -> None:

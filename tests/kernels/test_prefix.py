@@ -22,10 +22,10 @@ from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLO
 from gcodec.kernels.prefix.prefix_read import read_blocks
 from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
 from gcodec.kernels.prefix.prefix_write import write_symbols
-from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs, count_units
+from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs, count_pairs
 from gcodec.kernels.prefix.run_level_place import place
-from gcodec.kernels.prefix.run_level_read import read_unit_blocks
-from gcodec.kernels.prefix.run_level_write import write_units
+from gcodec.kernels.prefix.run_level_read import read_pair_blocks
+from gcodec.kernels.prefix.run_level_write import write_pairs
 from gcodec.runtime import pool
 
 FARTHEST = 2**63 - 1
@@ -414,7 +414,7 @@ def test_pairs_round_trip_and_match_the_oracle(code: RunLevelCode) -> None:
         text = "".join(units)
         places = np.cumsum([0, *map(len, units)])
         last = int(np.flatnonzero(symbols)[-1]) + 1 if units else 0
-        assert count_units(narrow(symbols)) == (len(units), last)
+        assert count_pairs(narrow(symbols)) == (len(units), last)
         coded = np.flatnonzero(symbols) + 1
         for block_size, lead in ((1, 0), (64, 5), (4096, 1)):
             data, nbits, offsets, positions = sparse_string.write(
@@ -461,7 +461,7 @@ def test_pairs_are_never_written_after_the_room(code: RunLevelCode) -> None:
         for symbols in patterns:
             string = Guarded(nbytes)
             marks = np.zeros(9, np.int64), np.zeros(9, np.int64)
-            write_units(code, narrow(symbols), 0, 1, 0, 4096, string, *marks)
+            write_pairs(code, narrow(symbols), 0, 1, 0, 4096, string, *marks)
             string.check()
 
 
@@ -479,14 +479,14 @@ def test_pairs_after_a_long_gap(code: RunLevelCode, far: int) -> None:
         string = BitString()
         marks = np.zeros(3, np.int64), np.zeros(3, np.int64)
         base = far + before
-        end = write_units(code, narrow(symbols), base, 64, before, 64, string, *marks)
+        end = write_pairs(code, narrow(symbols), base, 64, before, 64, string, *marks)
         assert end == (67, base + 70)
         assert [int(mark[1]) for mark in marks] == [0, before]
         assert text_of(string.trimmed(), len(text)) == text
         for chained in (False, True):
             read = RunLevelPairs.empty(code, 3)
             blocks = np.array([0, len(text)]), np.array([3])
-            end = read_unit_blocks(code, bytes_of(text), *blocks, read, len(text), chained)
+            end = read_pair_blocks(code, bytes_of(text), *blocks, read, len(text), chained)
             assert end == (3, len(text))
             gaps = [
                 int(wide) if gap == FAR else gap

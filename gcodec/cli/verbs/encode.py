@@ -14,7 +14,7 @@ from gcodec.limits import Limits
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gcodec.advisor.choose import Aim
+    from gcodec.advisor.choose import Target
     from gcodec.arrays.nonfinite import NonFinite
     from gcodec.codec import Codec
     from gcodec.payload import MissedTarget
@@ -96,7 +96,7 @@ def command(
     --policy assigns to it. Integers and booleans, such as counters and masks, are always stored
     unchanged, with the codec raw.
     """
-    from gcodec.advisor.choose import Aim
+    from gcodec.advisor.choose import Target
     from gcodec.cli.files import inputs, is_dump, outputs
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.render import text
@@ -115,14 +115,14 @@ def command(
             result = _write(dump, codecs, target, seed, nonfinite, quiet or as_json)
             written.append(result)
             if not as_json and not quiet:
-                lists_codecs = spec is None or isinstance(policy, Aim)
+                lists_codecs = spec is None or isinstance(policy, Target)
                 click.echo(text.printable(_summary(result, lists_codecs)))
     if as_json:
         document = {
             "codec": None
             if spec is None
-            else str(policy if isinstance(policy, Aim) else policy.rules[0].codec),
-            "policy": None if spec is not None or isinstance(policy, Aim) else policy.to_dict(),
+            else str(policy if isinstance(policy, Target) else policy.rules[0].codec),
+            "policy": None if spec is not None or isinstance(policy, Target) else policy.to_dict(),
             "seed": seed,
             "files": written,
         }
@@ -165,15 +165,15 @@ def _missed_targets(written: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Aim | Policy:
+def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Target | Policy:
     """Read ``--policy``, or convert ``--codec`` to an aim or to a policy of one rule."""
-    from gcodec.advisor.choose import Aim
+    from gcodec.advisor.choose import Target
     from gcodec.codecs import parse
     from gcodec.errors import ParameterError
     from gcodec.policy import Policy
 
     if spec is not None and file is None:
-        return Aim.parse(spec) if spec.startswith("auto:") else Policy([{"codec": parse(spec)}])
+        return Target.parse(spec) if spec.startswith("auto:") else Policy([{"codec": parse(spec)}])
     if spec is not None or file is None:
         raise click.UsageError("Pass either --codec SPEC or --policy FILE.json.")
     data = file.read(_MAX_POLICY_BYTES + 1)
@@ -185,7 +185,7 @@ def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Aim | Policy:
         raise ParameterError(f"{file.name}: {error}") from None
 
 
-def _codec_of(entry: Entry, policy: Aim | Policy) -> Codec | Aim:
+def _codec_of(entry: Entry, policy: Target | Policy) -> Codec | Target:
     """Return the codec of a tensor, or the aim for which `_write` chooses one."""
     from gcodec.codecs import parse
     from gcodec.policy import Policy
@@ -224,7 +224,7 @@ def _selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
 
 def _write(
     dump: Dump,
-    codecs: list[tuple[Entry, Codec | Aim]],
+    codecs: list[tuple[Entry, Codec | Target]],
     target: Path,
     seed: int,
     nonfinite: NonFinite,
@@ -232,7 +232,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write one .gcf file, a tensor at a time, and return its part of the JSON document."""
     from gcodec import encode
-    from gcodec.advisor.choose import Aim
+    from gcodec.advisor.choose import Target
     from gcodec.cli.render.output import progress
     from gcodec.cli.render.text import ratio
     from gcodec.errors import ParameterError
@@ -250,7 +250,7 @@ def _write(
             tensor_seed = derive_seed(seed, name=entry.name)
             reports: list[MissedTarget] = []
             try:
-                if isinstance(codec, Aim):
+                if isinstance(codec, Target):
                     codec = _choose(array, codec, tensor_seed, nonfinite)
                 frame = encode(
                     array,
@@ -284,7 +284,7 @@ def _write(
     }
 
 
-def _choose(array: Array, aim: Aim, seed: int, nonfinite: NonFinite) -> Codec:
+def _choose(array: Array, aim: Target, seed: int, nonfinite: NonFinite) -> Codec:
     """Choose a codec for the values that it will receive."""
     from gcodec import choose
     from gcodec.arrays.nonfinite import with_policy

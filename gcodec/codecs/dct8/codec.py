@@ -96,9 +96,9 @@ class DCT8(Codec):
     refuses_nonfinite = True
     takes_up_to = 0.0  # coefficients may pass float32
     uses_shape = True
-    has_twins = True
+    has_cuda_kernels = True
     symbols_on_host = True
-    tells_largest = True
+    bounds_decoded = True
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"
@@ -187,7 +187,7 @@ class DCT8(Codec):
         found = levels.dequantize(Levels(scales, codes), self.values)
         transform.restore(starts, places.reshape(-1), found.reshape(-1), cut, out)
 
-    def _largest(self, symbols: DCT8Symbols) -> float:
+    def _decoded_bound(self, symbols: DCT8Symbols) -> float:
         return levels.most(symbols.scales, min(self.k, symbols.size), self.values)
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:

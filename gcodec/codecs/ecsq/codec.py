@@ -110,7 +110,7 @@ class ECSQ(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     takes_up_to = 0.0  # a point may pass float32
     uses_shape = True
 
@@ -199,7 +199,7 @@ class ECSQ(Codec):
     ) -> QuantizedLevels:
         taps = self._taps()
         if isinstance(self.step, float) and taps is None and self.transform != "dct":
-            how = self._shape_of(values.size), self._quantizer(seed)
+            how = self._bound_shape(values.size), self._quantizer(seed)
             if (found := quantizer.levels_at(values, self.step, *how)) is not None:
                 return found
         largest = reconstruction.largest(values)
@@ -291,7 +291,7 @@ class ECSQ(Codec):
         period: int,
     ) -> tuple[float, RowLayout, QuantizedLevels]:
         """Find a step and a matrix, and quantise what is finite, and not all 0."""
-        shape, way = self._shape_of(x.size), quantizer.quantizer_for(x, self._quantizer(seed))
+        shape, way = self._bound_shape(x.size), quantizer.quantizer_for(x, self._quantizer(seed))
         if isinstance(self.step, float):
             step, size = self.step, float(np.float32(self.step))
             size = min(size * lift, max(size, _MOST))
@@ -311,7 +311,9 @@ class ECSQ(Codec):
 
     def _dequantize(self, symbols: QuantizedLevels, out: np.ndarray) -> None:
         taps = (
-            None if symbols.transform == "none" else FilterTransform.of(self._shape_of(out.size))
+            None
+            if symbols.transform == "none"
+            else FilterTransform.of(self._bound_shape(out.size))
         )
         fits = symbols.symbols.size == out.size and (taps is None) == (symbols.transform == "none")
         self._require(fits, out.size)
@@ -330,8 +332,8 @@ class ECSQ(Codec):
         """Return the message of levels, given the array of their symbols, maybe a `Drainable`."""
         scalars = scalars_of(symbols, self.scalar_fields())
         codec = self.of_message(scalars)
-        if symbols.there is not None:
-            made = symbols.there.write()
+        if symbols.on_device is not None:
+            made = symbols.on_device.write()
         elif symbols.scales is None:
             made = Written(empty_beside(0, np.uint8, symbols.symbols), 0)
         else:

@@ -40,7 +40,7 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.quantize.scalar_quantize_cuda import plain_levels, put_wide
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Deferred, Passing, mapped, wanted, when_known
+from gcodec.runtime.deferred import Deferred, Transient, map_deferred, prefetch, when_known
 
 # For steps in this range a common factor of all values changes no level, and no multiple of the
 # step that a level may stand for exceeds float32.
@@ -148,7 +148,7 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
         must be computed from all values.
         """
         errors: Any = self._quantized(x, step, matrix)[1]
-        wanted(errors)
+        prefetch(errors)
         exact = self.exact_error(x, step, matrix) if self._fine else None
         squares = squares_of(errors.value)
         self._fine = squares < COARSE * x.size
@@ -191,7 +191,7 @@ def _nbits(scales: context_plan_cuda.Scales, quantized: _Quantized) -> int:
     """Return the estimated bits of the string of symbols."""
     estimate = contexts.string_nbits(scales, quantized.symbols)
     beyond = symbols_beyond(quantized.wide, ESCAPE)
-    wanted(beyond)
+    prefetch(beyond)
     nbits = int(estimate)  # this waits for `beyond`, too
     outliers = Outliers(*beyond.value)
     return with_outliers(nbits, outliers.places.size, lambda: outliers)
@@ -223,7 +223,7 @@ def _stochastic(x: Array, step: float, seed: int) -> _Quantized:
 
 
 @dataclass(frozen=True, eq=False)
-class _DeviceLevels(Passing):
+class _DeviceLevels(Transient):
     """Quantized levels that lie on a device.
 
     Attributes
@@ -264,7 +264,7 @@ class _DeviceLevels(Passing):
 
     def levels(self, step: Any) -> QuantizedLevels:
         """Return the levels, with deferred centroids, large symbols and scales."""
-        beyond = mapped(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
+        beyond = map_deferred(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
         centroids: Any = Deferred(
             device_with(self.sums),
             self.sums,
@@ -273,8 +273,8 @@ class _DeviceLevels(Passing):
         scales: Any = self._deferred_scales()
         if self.top is None:  # the search for a step keeps all numbers for the next tensor
             for number in (centroids, beyond, scales):
-                wanted(number)
-        return QuantizedLevels(step, centroids, self.symbols, beyond, scales, there=self)
+                prefetch(number)
+        return QuantizedLevels(step, centroids, self.symbols, beyond, scales, on_device=self)
 
     def _deferred_scales(self) -> Deferred:
         """Return the scales, or None if all values are 0."""

@@ -20,7 +20,7 @@ from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point, p
 from gcodec.codecs.ecsq.root_finding import Root, search
 from gcodec.entropy.context import models, table_choice
 from gcodec.entropy.context.scale_model import RowLayout, apart, matrices, some_rows, thinned
-from gcodec.entropy.context.table_choice import best_matrix
+from gcodec.entropy.context.table_choice import best_layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.reduce import sum_squares
@@ -124,7 +124,7 @@ def layout_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
     sample = some_rows(x, layouts[0].width, table_choice.SAMPLE)
     symbols = empty_beside(sample.size, np.uint8, sample)
     scalar_quantize.plain_levels(sample, np.float32(step), symbols)
-    return best_matrix(symbols, layouts, x.size // sample.size)
+    return best_layout(symbols, layouts, x.size // sample.size)
 
 
 def check_step(top: float, step: float) -> None:

@@ -26,7 +26,7 @@ from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE
 from gcodec.payload import MissedTarget
 from gcodec.runtime import pool
-from gcodec.runtime.deferred import Deferred, mapped
+from gcodec.runtime.deferred import Deferred, map_deferred
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.params import Field
@@ -75,7 +75,7 @@ class QuantizedLevels(NamedTuple):
     lanes: int = 0
     transform: str = "none"
     places: np.ndarray | None = None
-    there: Any = None
+    on_device: Any = None
     missed: MissedTarget | None = None
 
 
@@ -107,8 +107,8 @@ def points(unit: float, centroids: np.ndarray) -> np.ndarray:
 
 def put(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
     """Write the (n,) float32 values that levels stand for, where symbols count `unit`."""
-    if levels.there is not None:
-        levels.there.put(unit, out)
+    if levels.on_device is not None:
+        levels.on_device.put(unit, out)
         return
     values = points(unit, levels.centroids)
 
@@ -151,7 +151,7 @@ def squares_of(errors: Errors) -> float:
 
 def centroids_of(errors: Errors) -> np.ndarray:
     """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
-    moved = map(_moved, errors.counts, errors.rests)
+    moved = map(_moved, errors.counts, errors.residues)
     return np.array([CENTRE + part for part in moved], np.uint8)
 
 
@@ -174,7 +174,7 @@ _LARGE = 2.0**127  # float32
 def scalars_of(levels: QuantizedLevels, fields: tuple[Field, ...]) -> dict[str, Any]:
     """Return the scalars of a message, given the fields of centroids."""
     names = [field.name for field in fields]
-    each = (mapped(lambda told, k=k: int(told[k]), levels.centroids) for k in range(3))
+    each = (map_deferred(lambda told, k=k: int(told[k]), levels.centroids) for k in range(3))
     told = {"step": levels.step, "transform": levels.transform}
     return dict(zip(names, each, strict=False)) | told
 
@@ -233,7 +233,7 @@ class Reconstruction(NamedTuple):
         most = top / self.unit + 2  # of the magnitudes
         if most < _LARGE and self._are_small(np.array([int(most)]) * 2):
             return True
-        if levels.there is not None:  # seldom
+        if levels.on_device is not None:  # seldom
             return self._are_finite(levels)
         if self._are_small(levels.beyond):
             return True

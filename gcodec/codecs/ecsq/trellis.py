@@ -185,7 +185,7 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
         errors = trellis_search.errors_of(sample, factor, 1, path)
         lane_order.to_turns(path, _LANES, in_turns)
         models = class_turns.copy()
-        trellis.add_quantisers(in_turns, _LANES, models)
+        trellis.add_quantizers(in_turns, _LANES, models)
         nbits = trellis.symbols_nbits(in_turns, models, table.costs, rans.POINT)
         return reconstruction.squares_of(errors) + _LAMBDA * nbits
 

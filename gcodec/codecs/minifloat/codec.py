@@ -44,9 +44,9 @@ from gcodec.codecs.minifloat.scale_search import (
     NO_FACTORS,
     Scales,
     blocks,
-    found_for,
     read_factors,
-    searched,
+    search_block_factors,
+    search_scale,
 )
 from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.errors import Corrupt, ParameterError
@@ -56,7 +56,7 @@ from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.payload import Payload, Selection, array_of
-from gcodec.runtime.deferred import Deferred, mapped, require
+from gcodec.runtime.deferred import Deferred, map_deferred, require
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
@@ -116,7 +116,7 @@ class MiniFloatCodec(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     uses_shape = True
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
@@ -197,13 +197,13 @@ class MiniFloatCodec(Codec):
         fmt, block = self._format, self.block
         factors = NO_FACTORS
         if block:
-            scale, factors = found_for(values, block, fmt, self.scale)
+            scale, factors = search_block_factors(values, block, fmt, self.scale)
         else:
             scale = self._scale_of(values)
         codes, finite = Scales.of(scale, block, factors).quantize_all(values, fmt)
         require(finite, lambda: nonfinite_error(values))
         n = values.size
-        return MiniFloatSymbols(codes, scale, n, factors, self._shape_of(n))
+        return MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
 
     def _quantize_residual(
         self,
@@ -223,13 +223,13 @@ class MiniFloatCodec(Codec):
         n, scale = values.size, self._scale_of(values, residual, decay)
         how = Scales.of(scale, 0, NO_FACTORS).one, self._format
         codes = minifloat.quantize_tensor_residual(values, residual, decay, *how, out)
-        return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._shape_of(n))
+        return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
         """Return the scale, which is given or found by a rule: a number or a `Deferred`."""
         if not isinstance(self.scale, str):
             return self.scale
-        return searched(values, self._format, cast(Rule, self.scale), *residual)
+        return search_scale(values, self._format, cast(Rule, self.scale), *residual)
 
     # --- dequantise
 
@@ -292,7 +292,7 @@ class MiniFloatCodec(Codec):
         if device_of(factors) is not None:
             array_of(written.data)[: factors.size] = factors
         # The codec gets with the message what a device has yet to tell.
-        told: dict[str, Any] = {"scale": scale, "table": mapped(_table_name, book)}
+        told: dict[str, Any] = {"scale": scale, "table": map_deferred(_table_name, book)}
         known = {key: value for key, value in told.items() if type(value) is not Deferred}
         codec = self.replaced(code=code, **known)
         scalars = told | {key: getattr(codec, key) for key in known}
@@ -316,7 +316,7 @@ class MiniFloatCodec(Codec):
 
             string.read(take)
         factors = self._factors(payload, n)
-        return MiniFloatSymbols(codes, float(self.scale), n, factors, self._shape_of(n))
+        return MiniFloatSymbols(codes, float(self.scale), n, factors, self._bound_shape(n))
 
     def _factors(self, payload: Payload, n: int) -> np.ndarray:
         return read_factors(payload, n, cast(float, self.scale), self.block, self._format)

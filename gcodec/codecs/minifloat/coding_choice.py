@@ -28,7 +28,7 @@ from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import Deferred, mapped
+from gcodec.runtime.deferred import Deferred, map_deferred
 from gcodec.runtime.device import device_of
 
 CODES = ("none", "huffman", "pair", "planes", "rans", "context")
@@ -143,7 +143,7 @@ def _tabled_plan(
     books = static_tables(fmt, code, book) if book != "empirical" else None
     table, nbits = tabled.best_table(counts, own, kind, bytes_of, books)
     first = book if isinstance(book, int) else 0
-    number = mapped(lambda which: first + which - 1 if which else None, table.which)
+    number = map_deferred(lambda which: first + which - 1 if which else None, table.which)
     return Plan(code, number, table, nbits, symbols)
 
 

@@ -24,7 +24,7 @@ from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.payload import Payload
 from gcodec.runtime import Array, pool
-from gcodec.runtime.deferred import Deferred, single
+from gcodec.runtime.deferred import Deferred, as_float32
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import aligned_empty, empty_beside
@@ -60,7 +60,7 @@ class Scales(NamedTuple):
 
         A deferred scale must not be negative.
         """
-        one = single(scale if type(scale) is Deferred else abs(scale))
+        one = as_float32(scale if type(scale) is Deferred else abs(scale))
         return cls(one, block, scales_of(one, factors) if block else NO_SCALES)
 
     def quantize_all(self, x: np.ndarray, fmt: MiniFloat) -> tuple[np.ndarray, bool]:
@@ -148,7 +148,7 @@ def blocks(n: int, block: int) -> int:
     return -(-n // block) if block else 0
 
 
-def searched(
+def search_scale(
     values: Array,
     fmt: MiniFloat,
     rule: Rule,
@@ -221,7 +221,7 @@ def _rule_tables(fmt: MiniFloat, rule: Rule) -> scale_search_cuda.Rule:
     )
 
 
-def found_for(
+def search_block_factors(
     values: np.ndarray, block: int, fmt: MiniFloat, scale: float | str
 ) -> tuple[float, np.ndarray]:
     """Find the scale of a tensor with blocks, unless it is a number, and the factors of blocks.

@@ -54,7 +54,7 @@ class MXNet1Bit(Codec):
     """
 
     keeps_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     reads_segments = True
 
     threshold: float = param(
@@ -92,10 +92,10 @@ class MXNet1Bit(Codec):
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
         dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         return BLOCK
 
-    def _part(self, symbols: OneBitSymbols, start: int, stop: int) -> OneBitSymbols:
+    def _slice(self, symbols: OneBitSymbols, start: int, stop: int) -> OneBitSymbols:
         return OneBitSymbols(symbols.codes[ONE_BIT.nbytes(start) : ONE_BIT.nbytes(stop)])
 
     def _pack(self, symbols: OneBitSymbols) -> Payload:

@@ -55,7 +55,7 @@ from gcodec.kernels.quantize.threshold import (
     quantize_2bit_residual,
 )
 from gcodec.payload import Payload, Selection
-from gcodec.runtime.deferred import Deferred, single, when_known
+from gcodec.runtime.deferred import Deferred, as_float32, when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
@@ -113,7 +113,7 @@ class MXNet2Bit(Codec):
     """
 
     keeps_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     reads_segments = True
     uses_shape = True
 
@@ -197,7 +197,7 @@ class MXNet2Bit(Codec):
         self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
     ) -> TwoBitSymbols:
         threshold = self._threshold_of(values)
-        return self._symbols(quantize_2bit(values, single(threshold)), threshold, values.size)
+        return self._symbols(quantize_2bit(values, as_float32(threshold)), threshold, values.size)
 
     def _quantize_residual(
         self,
@@ -222,12 +222,12 @@ class MXNet2Bit(Codec):
                     tensor, residual, decay, seed, prior, out
                 )
                 return cast(TwoBitSymbols, unfused)
-        levels = single(threshold), single(level)
+        levels = as_float32(threshold), as_float32(level)
         codes = quantize_2bit_residual(tensor.values, residual, decay, *levels, out)
         return self._symbols(codes, threshold, residual.size)
 
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
-        return TwoBitSymbols(codes, threshold, n, self._shape_of(n))
+        return TwoBitSymbols(codes, threshold, n, self._bound_shape(n))
 
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out.size)
@@ -241,10 +241,10 @@ class MXNet2Bit(Codec):
         level = self._of(symbols)._level_in(dtype)
         dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add=scale)
 
-    def _part_unit(self, n: int) -> int:
+    def _slice_unit(self, n: int) -> int:
         return BLOCK
 
-    def _part(self, symbols: TwoBitSymbols, start: int, stop: int) -> TwoBitSymbols:
+    def _slice(self, symbols: TwoBitSymbols, start: int, stop: int) -> TwoBitSymbols:
         codes = symbols.codes[TWO_BIT.nbytes(start) : TWO_BIT.nbytes(stop)]
         return TwoBitSymbols(codes, symbols.threshold, stop - start)
 

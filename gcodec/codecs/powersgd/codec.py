@@ -71,7 +71,7 @@ class PowerSGD(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     symbols_on_host = True
     takes_up_to = 0.0  # the norm of a column may pass float32
     uses_prior = True
@@ -118,12 +118,12 @@ class PowerSGD(Codec):
     def _checked_sizes(self, symbols: PowerSGDSymbols, n: int) -> tuple[int, int] | None:
         sizes = self._sizes(n)
         rank, count = (0, n) if sizes is None else (self.rank, self.rank * sum(sizes))
-        self._require(symbols.rank == rank and symbols.bits.size == count, n, self._shape_of(n))
+        self._require(symbols.rank == rank and symbols.bits.size == count, n, self._bound_shape(n))
         return sizes
 
     def _sizes(self, n: int) -> tuple[int, int] | None:
         """Return m and k, or None where the values themselves are sent."""
-        return low_rank.matrix_shape(self._shape_of(n), self.rank)
+        return low_rank.matrix_shape(self._bound_shape(n), self.rank)
 
     def _factors(
         self, symbols: PowerSGDSymbols, sizes: tuple[int, int]

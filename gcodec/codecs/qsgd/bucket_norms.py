@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.errors import ParameterError, Truncated
-from gcodec.kernels.bits.coded_mask import CodedMask, silent_buckets
+from gcodec.kernels.bits.coded_mask import CodedMask, zero_norm_buckets
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.norms import Norm, norms, read_norms
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
@@ -61,7 +61,7 @@ class BucketQuantizer:
             return cls(values, scale, coded, seed, fuses_norms=True)
         scale = Scale(norms(values, bucket, norm), bucket, s)
         _check_norms(scale.norms, s, values)
-        return cls(values, scale, live_of(scale, n), seed, fuses_norms=False)
+        return cls(values, scale, coded_mask_of(scale, n), seed, fuses_norms=False)
 
     def __call__(self, start: int, stop: int, out: np.ndarray) -> np.ndarray:
         """Write and return the symbols of a range, which must begin at a bucket."""
@@ -90,9 +90,9 @@ class BucketQuantizer:
         pool.run(task, n, beside=self.values)
 
 
-def live_of(scale: Scale, n: int) -> CodedMask:
+def coded_mask_of(scale: Scale, n: int) -> CodedMask:
     """Return the mask of n elements: those in buckets with a nonzero norm have a codeword."""
-    return CodedMask.of(n, scale.bucket, silent_buckets(scale.norms))
+    return CodedMask.of(n, scale.bucket, zero_norm_buckets(scale.norms))
 
 
 def _check_norms(bucket_norms: np.ndarray, s: int, values: np.ndarray) -> None:

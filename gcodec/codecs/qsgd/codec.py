@@ -34,14 +34,14 @@ import numpy as np
 from gcodec.codec import Codec, register
 from gcodec.codecs.qsgd import coding_choice
 from gcodec.codecs.qsgd import payload as payload_coding
-from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, live_of, read_scale
+from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, coded_mask_of, read_scale
 from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, Plan
 from gcodec.codecs.qsgd.describe import dense, sparse
 from gcodec.codecs.qsgd.payload import DenseString, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
-from gcodec.kernels.bits.coded_mask import refuse_silent
+from gcodec.kernels.bits.coded_mask import refuse_nonzero
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.run_level_place import place, place_values
@@ -98,7 +98,7 @@ class QSGD(Codec):
     """
 
     refuses_nonfinite = True
-    has_twins = True
+    has_cuda_kernels = True
     uses_shape = True
     takes_up_to = 2.0**64  # beyond, a norm may pass float32
 
@@ -164,7 +164,7 @@ class QSGD(Codec):
         quantize = self._quantizer(values, seed)
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
         quantize.first(values.size, out)
-        return QSGDSymbols(quantize.scale.norms, out, self._shape_of(values.size))
+        return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
 
     def _encode(
         self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
@@ -174,7 +174,7 @@ class QSGD(Codec):
             out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
             quantize.first(values.size, out)
             given = drainable(out, lambda n: quantize.first(n, out))  # nobody else reads them
-            return self._packed(quantize.scale.norms, given, self._shape_of(values.size))
+            return self._packed(quantize.scale.norms, given, self._bound_shape(values.size))
         # No symbol need be kept: each range is quantised where it is written.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
         string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
@@ -255,7 +255,13 @@ class QSGD(Codec):
         n = contents(parts).size
         scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
         strings = payload_coding.write(
-            parts, self.s, live_of(scale, n), self.form, self.code, shape or (n,), 4 * norms.size
+            parts,
+            self.s,
+            coded_mask_of(scale, n),
+            self.form,
+            self.code,
+            shape or (n,),
+            4 * norms.size,
         )
         return self._message(scale, strings)
 
@@ -281,12 +287,12 @@ class QSGD(Codec):
             out = empty_beside(n, dtype, payload.data)
             clear(out)
             self._sparse_string(payload, scale).read(partial(place, out=out))
-            refuse_silent(out, live_of(scale, n))
-            return QSGDSymbols(scale.norms, out, self._shape_of(n))
+            refuse_nonzero(out, coded_mask_of(scale, n))
+            return QSGDSymbols(scale.norms, out, self._bound_shape(n))
         string = self._dense_string(payload, scale, n)
         out = empty_beside(n, dtype, payload.data)
         string.read(into(out))
-        return QSGDSymbols(scale.norms, out, self._shape_of(n))
+        return QSGDSymbols(scale.norms, out, self._bound_shape(n))
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""
@@ -298,10 +304,10 @@ class QSGD(Codec):
 
     def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
         plan = Plan(self.form, self.code, payload.scalars)
-        return DenseString.open(plan, self.s, self._span(payload, scale), live_of(scale, n))
+        return DenseString.open(plan, self.s, self._span(payload, scale), coded_mask_of(scale, n))
 
     def _sparse_string(self, payload: Payload, scale: Scale) -> RunLevelString:
-        code = level_codes.unit_code(self.code, self.s, payload.scalars)
+        code = level_codes.run_level_code(self.code, self.s, payload.scalars)
         return RunLevelString(self._span(payload, scale), code)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
@@ -334,4 +340,6 @@ class QSGD(Codec):
         scale, describe = Scale(found, self._bucket(n), self.s), dense
         if self.form == "sparse":
             describe = sparse
-        yield from describe(walk, self.code, self.s, payload.scalars, scale, live_of(scale, n))
+        yield from describe(
+            walk, self.code, self.s, payload.scalars, scale, coded_mask_of(scale, n)
+        )

@@ -15,7 +15,7 @@ import numpy as np
 from gcodec.entropy import tabled
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
-from gcodec.kernels.bits.coded_mask import CodedMask, leave_silent
+from gcodec.kernels.bits.coded_mask import CodedMask, subtract_uncoded
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import level_codes
 from gcodec.runtime import Array
@@ -80,7 +80,7 @@ def tabled_plans(symbols: Array, s: int, coded: CodedMask, code: str) -> list[Pl
         One of `TABLED`, or "auto" for all; these have no plan if no symbol is coded.
     """
     counts = byte_counts(symbols)
-    leave_silent(counts, coded)
+    subtract_uncoded(counts, coded)
     is_empty = device_of(counts) is None and not counts.any()
     if is_empty:
         return [] if code == "auto" else [Plan("dense", code, {})]

@@ -92,7 +92,7 @@ def sparse(
                 raise Corrupt("a value lies in a bucket whose norm is 0")
             yield FieldValue(_level(symbol), element=place, decoded=(value,))
 
-    unit = level_codes.unit_code(code, s, scalars)
+    unit = level_codes.run_level_code(code, s, scalars)
     yield from units(walk, unit, coded.n, tell)
 
 

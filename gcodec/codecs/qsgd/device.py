@@ -42,7 +42,7 @@ def universal_candidates(
         if gate is not None:
             string.end[:1] = gate.count.words
         string.put(out)
-        numbers: Any = string.told()
+        numbers: Any = string.deferred_marks()
         nbits, *sums = numbers
         plan = Plan(*pairs[index], scalars)
         seek = None if plan.code == "packed" else seek_of_blocks(coded.n, nbits, *sums)

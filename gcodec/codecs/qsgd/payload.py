@@ -30,7 +30,13 @@ from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.coder import ContextString
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.coded_mask import CodedMask, gathered, refuse_silent, silent_error, spread
+from gcodec.kernels.bits.coded_mask import (
+    CodedMask,
+    gathered,
+    nonzero_error,
+    refuse_nonzero,
+    spread,
+)
 from gcodec.kernels.bits.coded_mask_cuda import words_in
 from gcodec.kernels.prefix import dense_string, level_codes, scaled_read, sparse_string
 from gcodec.kernels.prefix.run_level import RunLevelPairs
@@ -43,7 +49,7 @@ from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.wire.seek import LOG2_BLOCK, SeekTable
 
-CLASSED = Plan("dense", "context", {})
+CONTEXT_PLAN = Plan("dense", "context", {})
 
 
 PlannedString = tuple[Plan, Written]
@@ -101,16 +107,16 @@ def write(
         if string is None:
             restored(part)
             return None
-        return CLASSED, string
+        return CONTEXT_PLAN, string
 
     def plan_context() -> Candidate[PlannedString]:
         return symbol_coder.estimated_candidate(
-            array, shape, BitString(lead), lambda string: (CLASSED, string)
+            array, shape, BitString(lead), lambda string: (CONTEXT_PLAN, string)
         )
 
     if code == "context":
         string = symbol_coder.write(symbols, shape, BitString(lead), coded)
-        return Selection([(CLASSED, string)])
+        return Selection([(CONTEXT_PLAN, string)])
     candidates: list[Candidate[PlannedString]] = []
     if code not in TABLED:
         candidates += universal_candidates(symbols, s, coded, form, code, lead)
@@ -160,7 +166,7 @@ def write_plan(
             coded = gate.counted() if plan.code == "rans" else gate.mask(coded)
         return plan, tabled.write(plan.table, symbols, coded, BitString(lead), n)
     if plan.form == "sparse":
-        pairs = level_codes.unit_code(plan.code, s, plan.scalars)
+        pairs = level_codes.run_level_code(plan.code, s, plan.scalars)
         data, nbits, *sums = sparse_string.write(pairs, symbols, *blocks)
     else:
         words = level_codes.word_code(plan.code, s, plan.scalars)
@@ -230,11 +236,11 @@ class DenseString(NamedTuple):
 
         def checked(at: int, symbols: np.ndarray) -> None:
             if device_of(symbols) is not None:  # which has room for all
-                refuse_silent(symbols, self.coded)
+                refuse_nonzero(symbols, self.coded)
             else:
                 _, mask = self.coded.part(at, at + symbols.size, symbols.size)
                 if mask is not None and symbols[~mask].any():
-                    raise silent_error()
+                    raise nonzero_error()
             take(at, symbols)
 
         return checked
@@ -317,7 +323,7 @@ def _ends(
 def _values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
     """Dequantize symbols, given the norm of the bucket of each; rounds as the kernel does."""
     if not norms.all():
-        raise silent_error()
+        raise nonzero_error()
     norms = norms.astype(np.float64)
     step, levels = norms / np.float64(s), (symbols >> np.uint64(1)).astype(np.int64)
     with np.errstate(over="ignore", under="ignore"):

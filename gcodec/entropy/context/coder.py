@@ -31,7 +31,7 @@ from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.errors import Corrupt, FormatError
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import lane_order
-from gcodec.kernels.context.escapes import are_right
+from gcodec.kernels.context.escapes import check_escapes
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
@@ -234,7 +234,9 @@ class ContextString(NamedTuple):
                 turns, symbols = symbols, empty_beside(symbols.size, np.uint8, symbols)
                 lane_order.from_turns(turns, lanes, symbols)
             here = self.outliers.within(at, at + symbols.size)
-            alike, small = are_right(symbols, places[here] - at, coded_as[here], least, largest)
+            alike, small = check_escapes(
+                symbols, places[here] - at, coded_as[here], least, largest
+            )
             require(alike, lambda: Corrupt("an escape is no exception, or an exception no escape"))
             require(small, lambda: Corrupt(f"a symbol is above {largest}"))
             if self.largest is not None:

@@ -27,10 +27,10 @@ from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_runs import Runs
 from gcodec.kernels.rans.rans_table_cuda import write_model_tables
 from gcodec.kernels.rans.rans_vector import LANES
-from gcodec.payload import PrefixedBytes
+from gcodec.payload import HeaderlessBytes
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Deferred, Leading, mapped, wanted
+from gcodec.runtime.deferred import Deferred, LeadingBytes, map_deferred, prefetch
 from gcodec.runtime.device import Device, placed
 from gcodec.wire.seek import SeekTable
 
@@ -59,7 +59,7 @@ class Planned(NamedTuple):
     @property
     def nbits(self) -> Deferred:
         """Estimated bits of the string."""
-        return Deferred(device_with(self.table.told), self.table.told[3:])
+        return Deferred(device_with(self.table.decision), self.table.decision[3:])
 
 
 def write(
@@ -82,18 +82,21 @@ def best_scales(symbols: Array, by: Array, shape: tuple[int, ...]) -> context_pl
     layouts = matrices(shape)
     rows = some_rows(by, layouts[0].width, SAMPLE)
     steps = models.share(symbols.size, SAMPLE), models.share(rows.size, SAMPLE)
-    seen, constants = class_map.seen(rows.size, steps[1]), _constants(device_with(symbols))
+    seen, constants = (
+        class_map.sampled_count(rows.size, steps[1]),
+        _constants(device_with(symbols)),
+    )
     is_alike = symbols is by
     return context_plan_cuda.best_scales(symbols, rows, layouts, steps, seen, constants, is_alike)
 
 
-def best_matrix(symbols: Array, layouts: Sequence[RowLayout], times: int = 1) -> RowLayout:
-    """Return the best layout; see `gcodec.entropy.context.table_choice.best_matrix`. Waits."""
+def best_layout(symbols: Array, layouts: Sequence[RowLayout], times: int = 1) -> RowLayout:
+    """Return the best layout; see `gcodec.entropy.context.table_choice.best_layout`. Waits."""
     if len(layouts) == 1:
         return layouts[0]
     step, device = models.share(symbols.size, SAMPLE), device_with(symbols)
-    seen = class_map.seen(symbols.size, step)
-    index = context_plan_cuda.best_matrix(symbols, times, layouts, step, seen, _constants(device))
+    seen = class_map.sampled_count(symbols.size, step)
+    index = context_plan_cuda.best_layout(symbols, times, layouts, step, seen, _constants(device))
     return layouts[int(Deferred(device, index))]
 
 
@@ -106,7 +109,7 @@ def scales_in(layout: RowLayout, symbols: Array) -> context_plan_cuda.Scales:
 def string_nbits(scales: context_plan_cuda.Scales, symbols: Array) -> Deferred:
     """Return the estimated bits of the string of symbols, all of which are counted."""
     plan = planned(context_plan_cuda.counted(scales, symbols, 1), symbols.size, (), sample=0)
-    nbits: Deferred = mapped(table_choice.with_states, plan.nbits)
+    nbits: Deferred = map_deferred(table_choice.with_states, plan.nbits)
     return nbits
 
 
@@ -119,7 +122,7 @@ def planned(
     scales: context_plan_cuda.Scales, n: int, layouts: tuple[RowLayout, ...], sample: int = SAMPLE
 ) -> Planned:
     """Plan the string of n symbols, of which a sample is counted in `scales`; all for 0."""
-    seen = class_map.seen(n, models.share(n, sample))
+    seen = class_map.sampled_count(n, models.share(n, sample))
     constants = _constants(device_with(scales.counts))
     return Planned(scales, context_plan_cuda.best_table(scales, n, seen, constants), layouts)
 
@@ -150,7 +153,7 @@ def write_planned(
     Returns
     -------
     Written
-        `PrefixedBytes`, and a `Deferred` number of bits and seek table.
+        `HeaderlessBytes`, and a `Deferred` number of bits and seek table.
     """
     device, n, lead = device_with(symbols), symbols.size, front.trimmed()
     scales, table, layouts = planned
@@ -158,21 +161,28 @@ def write_planned(
     merged, outliers = context_plan_cuda.joined(symbols, scales, table.tops, room, wide)
     tables = write_model_tables(table.frequencies, class_tables.LOG2_TOTAL)
     count_and_lead: Any = count, lead
-    run_and_lanes: Any = tuple(Deferred(device, table.told[k : k + 1]) for k in (2, 1))
+    run_and_lanes: Any = tuple(Deferred(device, table.decision[k : k + 1]) for k in (2, 1))
     string: Any = rans_string.write(tables, merged, *count_and_lead, *run_and_lanes)
     data, bits, runs = string
     if coded is not None:
-        wanted(coded.silent)
+        prefetch(coded.silent)
 
     def all_outliers(count: int) -> np.ndarray:
         _, outliers = context_plan_cuda.joined(symbols, scales, table.tops, count, wide)
         return device.to_host(outliers)
 
-    listed = Leading(outliers.view(np.uint8), outliers[:1].view(np.int64), 2 * _WORD, _WORD)
-    parts = scales.which, table.told, table.ends, scales.rows, scales.columns, table.frequencies
+    listed = LeadingBytes(outliers.view(np.uint8), outliers[:1].view(np.int64), 2 * _WORD, _WORD)
+    parts = (
+        scales.which,
+        table.decision,
+        table.ends,
+        scales.rows,
+        scales.columns,
+        table.frequencies,
+    )
     deferred = [Deferred(device, part, np.array) for part in (*parts, listed)]
     for part in deferred:
-        wanted(part)
+        prefetch(part)
 
     @functools.cache
     def header() -> np.ndarray:
@@ -189,8 +199,8 @@ def write_planned(
         seek: SeekTable | None = seek_of_runs(n, nbits_of(bits), runs)
         return seek
 
-    unfinished: Any = PrefixedBytes(data, lead.size, header, bits)
-    return Written(unfinished, mapped(nbits_of, bits), mapped(seek_of, bits, runs))
+    unfinished: Any = HeaderlessBytes(data, lead.size, header, bits)
+    return Written(unfinished, map_deferred(nbits_of, bits), map_deferred(seek_of, bits, runs))
 
 
 def _header(

@@ -80,7 +80,7 @@ class ByClass:
             costs = class_tables.statics_costs()
             told = self.symbols, self.scales.arrays, step, costs, rans.POINT
             nbits, reach = symbols_nbits(*told)
-            return Look(nbits, reach, class_map.seen(self.symbols.size, step), None)
+            return Look(nbits, reach, class_map.sampled_count(self.symbols.size, step), None)
         counts = self.counts(sample)
         nbits = class_tables.statics_nbits(counts).tolist()
         return Look(nbits, class_map.reach(counts), int(counts.sum()), counts)
@@ -145,7 +145,7 @@ class ByTrellis:
                     lane_order.to_turns(symbols[at:end], lanes, turns[at:end])
                     some = classes_in_turns(scales, lanes, at, end, room[: end - at])
                     models[at:end] = some
-                    trellis.add_quantisers(turns[at:end], lanes, models[at:end])
+                    trellis.add_quantizers(turns[at:end], lanes, models[at:end])
 
         pool.run(task, symbols.size, RUN, symbols)
         return cls(turns, models, scales, lanes)
@@ -176,7 +176,7 @@ class ByTrellis:
     def unknown(self, table: Any) -> tuple[np.ndarray, Outliers]:
         """Return which symbols their models do not have; see `ByClass`."""
         found, values = trellis.unknown_places(self.symbols, self.models, table.known)
-        places = lane_order.places_of(found, self.symbols.size, self.lanes)
+        places = lane_order.positions_of(found, self.symbols.size, self.lanes)
         order = np.argsort(places)
         return found, Outliers(places[order], values[order])
 

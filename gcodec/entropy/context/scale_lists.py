@@ -24,7 +24,7 @@ from gcodec.kernels.context.scale_lists import (
     MOST,
     SCALE,
     SHIFT,
-    Told,
+    ListParameters,
     put_list,
     read_list,
 )
@@ -33,7 +33,7 @@ from gcodec.kernels.context.scale_lists import (
 def write(scales: np.ndarray, string: BitString) -> None:
     """Put (k,) uint8 scales, k > 0, at the end of a string."""
     if scales.size >= MANY:
-        told = lists.told(scales)
+        told = lists.list_parameters(scales)
         made = RANS().encode(_moved(scales, told))
         if made.nbits < min(told.rice_nbits, told.words_nbits):
             _put(string, (2 << SHIFT | told.shift) << SCALE | told.least, CODE + SHIFT + SCALE)
@@ -47,7 +47,7 @@ def nbits(scales: np.ndarray) -> int:
     return lists.nbits(scales, rans.log2_table())
 
 
-def _moved(scales: np.ndarray, told: Told) -> np.ndarray:
+def _moved(scales: np.ndarray, told: ListParameters) -> np.ndarray:
     """Return u of each scale."""
     wide = scales.astype(np.int64)
     return np.where(wide > 0, (wide - told.least >> told.shift) + 1, 0)

@@ -25,13 +25,13 @@ from gcodec.entropy.context import scale_lists
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map, scale_fit, scale_logs
-from gcodec.kernels.context.class_map import CENTRE, CLASSES
+from gcodec.kernels.context.class_map import CENTER, CLASSES
 from gcodec.kernels.context.scale_fit import SHIFTS
 from gcodec.kernels.context.scale_lists import MOST
 from gcodec.runtime.memory import flattened
 
 ONE = 40  # the class where a magnitude of 1 is expected
-ONES = ONE, CENTRE  # scales of rows of a mean of 1, and of columns of that of all
+ONES = ONE, CENTER  # scales of rows of a mean of 1, and of columns of that of all
 LEAST_ROWS = 8  # of a matrix with scales of columns
 LEAST_WIDTH = 8  # of rows, if there are several
 _COARSEST = 8  # quantum
@@ -105,12 +105,12 @@ class Scales(NamedTuple):
     def classes_at(self, places: np.ndarray) -> np.ndarray:
         """Return the classes of a few elements, as int64."""
         row, column = np.divmod(places, self.matrix.width)
-        beside = self.columns[column].astype(np.int64) if self.columns.size else CENTRE
-        found: np.ndarray = np.clip(self.rows[row] + (beside - CENTRE), 0, CLASSES - 1)
+        beside = self.columns[column].astype(np.int64) if self.columns.size else CENTER
+        found: np.ndarray = np.clip(self.rows[row] + (beside - CENTER), 0, CLASSES - 1)
         return found
 
     @property
-    def arrays(self) -> class_map.ScalesOf:
+    def arrays(self) -> class_map.ScaleArrays:
         """What tells kernels the classes of elements."""
         return self.rows, self.columns, self.matrix.width
 
@@ -223,7 +223,7 @@ def refined(symbols: np.ndarray, scales: Scales, costs: np.ndarray) -> Scales:
     matrix, rows, columns = scales
     quantum, group = matrix.quantum, matrix.group
     short = (costs >> rans.POINT - _POINT).astype(np.int32)
-    every = columns if group else np.full(matrix.width, CENTRE, np.uint8)
+    every = columns if group else np.full(matrix.width, CENTER, np.uint8)
     rows = _moved(rows, scale_fit.row_costs(symbols, rows, every, short, quantum), quantum)
     if not group:
         return Scales(matrix, rows, columns)

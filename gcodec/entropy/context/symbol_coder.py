@@ -14,7 +14,7 @@ import numpy as np
 from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written
 from gcodec.entropy.context import coder, table_choice
 from gcodec.entropy.context.scale_model import Scales, matrices, some_rows
-from gcodec.entropy.context.table_choice import Plan, best_matrix
+from gcodec.entropy.context.table_choice import Plan, best_layout
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix.table_choice_cuda import Gate
@@ -97,7 +97,7 @@ def plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     """Plan the string of the symbols of a tensor, at least one."""
     layouts = matrices(shape)
     sample = some_rows(symbols, layouts[0].width, table_choice.SAMPLE)
-    matrix = best_matrix(sample, layouts, symbols.size // sample.size)
+    matrix = best_layout(sample, layouts, symbols.size // sample.size)
     return table_choice.plan(symbols, Scales.of(symbols, matrix))
 
 

@@ -93,7 +93,7 @@ def lanes_of(nbits: int) -> int:
 
 
 @dispatched("gcodec.entropy.context.device")
-def best_matrix(symbols: np.ndarray, layouts: Sequence[RowLayout], times: int = 1) -> RowLayout:
+def best_layout(symbols: np.ndarray, layouts: Sequence[RowLayout], times: int = 1) -> RowLayout:
     """Return the layout with the least estimated size of a string, the first of equals.
 
     Parameters
@@ -107,7 +107,7 @@ def best_matrix(symbols: np.ndarray, layouts: Sequence[RowLayout], times: int = 
     if len(layouts) == 1:
         return layouts[0]
     step = models.share(symbols.size, SAMPLE)
-    seen = class_map.seen(symbols.size, step)
+    seen = class_map.sampled_count(symbols.size, step)
     prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table(), rans.POINT)
     sizes = [
         nbits.symbols * symbols.size * times // seen + nbits.rows * times + nbits.columns

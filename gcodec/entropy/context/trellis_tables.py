@@ -22,12 +22,12 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize import trellis
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
-from gcodec.kernels.quantize.trellis import EVEN, MODELS, MOST, ODD, QUANTISERS
+from gcodec.kernels.quantize.trellis import EVEN, MODELS, MOST, ODD, QUANTIZERS
 
 LEVELS = Magnitudes(MOST, least_escape=2)
 _SIGNED = np.arange(2 * MOST + 2)  # twice a k, plus the sign
 # The symbols of the levels of each quantiser.
-_SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTISERS)]
+_SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTIZERS)]
 _TOLD = np.array([*range(0, 2 * MOST + 2, 2), ESCAPE])  # one of each magnitude
 
 
@@ -47,7 +47,7 @@ class TrellisTable(Models):
 
     def __post_init__(self) -> None:
         """Lay out the frequencies of both quantizers by symbol."""
-        frequencies = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
+        frequencies = np.zeros((QUANTIZERS, CLASSES, 256), np.int64)
         for rows, table, symbols in zip(frequencies, self.tables, _SYMBOLS, strict=True):
             rows[:, symbols] = table.frequencies[:, : _SIGNED.size]
             rows[:, ODD] = table.frequencies[:, ESCAPE] >> 1
@@ -156,5 +156,5 @@ def _costs() -> list[np.ndarray]:
         class_tables.side_by_side(
             [class_tables.costs(one.tables[q].frequencies) for one in statics()]
         )
-        for q in range(QUANTISERS)
+        for q in range(QUANTIZERS)
     ]

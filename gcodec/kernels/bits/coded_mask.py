@@ -97,7 +97,7 @@ class CodedMask(NamedTuple):
 
 
 @dispatched("gcodec.kernels.bits.coded_mask_cuda")
-def silent_buckets(norms: np.ndarray) -> np.ndarray:
+def zero_norm_buckets(norms: np.ndarray) -> np.ndarray:
     """Return the mask of buckets with norms of 0."""
     mask: np.ndarray = norms == 0
     return mask
@@ -132,7 +132,7 @@ def gathered(
 
 
 @dispatched("gcodec.kernels.bits.coded_mask_cuda")
-def leave_silent(counts: np.ndarray, coded: CodedMask) -> None:
+def subtract_uncoded(counts: np.ndarray, coded: CodedMask) -> None:
     """Subtract the elements that are not coded from (256,) counts of the symbols of all."""
     counts[0] -= coded.n - coded.words
 
@@ -161,7 +161,7 @@ def spread(symbols: np.ndarray, coded: CodedMask, take: Callable[[int, np.ndarra
 
 
 @dispatched("gcodec.kernels.bits.coded_mask_cuda")
-def refuse_silent(symbols: np.ndarray, coded: CodedMask) -> None:
+def refuse_nonzero(symbols: np.ndarray, coded: CodedMask) -> None:
     """Raise `Corrupt` if the symbol of an element in a silent bucket is not 0."""
     if coded.silent is None:
         return
@@ -169,10 +169,10 @@ def refuse_silent(symbols: np.ndarray, coded: CodedMask) -> None:
         part = symbols[at : at + _WIDE_CHUNK]
         _, mask = coded.part(at, at + part.size, part.size)
         if mask is not None and part[~mask].any():
-            raise silent_error()
+            raise nonzero_error()
 
 
-def silent_error() -> Corrupt:
+def nonzero_error() -> Corrupt:
     """Return the error of a nonzero element in a silent bucket."""
     return Corrupt("a value lies in a bucket whose norm is 0")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.bits.coded_mask import CodedMask, silent_error
+from gcodec.kernels.bits.coded_mask import CodedMask, nonzero_error
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported
@@ -15,11 +15,11 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
 
-def silent_buckets(norms: Array) -> Deferred:
+def zero_norm_buckets(norms: Array) -> Deferred:
     """Return which buckets have norms of 0."""
     device, count = device_with(norms), norms.size
     out = device.empty(count, np.uint8)
-    launch_striding(device, "coded_mask", "silent_buckets", count, norms, count, out)
+    launch_striding(device, "coded_mask", "zero_norm_buckets", count, norms, count, out)
     return Deferred(device, out, lambda mask: mask.view(np.bool_))
 
 
@@ -45,12 +45,12 @@ def gathered(symbols: Array, coded: CodedMask) -> tuple[Array, CodedMask]:
     return out, dense
 
 
-def leave_silent(counts: Array, coded: CodedMask) -> None:
+def subtract_uncoded(counts: Array, coded: CodedMask) -> None:
     """Subtract the elements of silent buckets from the counts of symbols."""
     if coded.silent is not None:
         device = device_with(counts)
         arguments = words_in(device, coded), coded.n, counts
-        device.launch("coded_mask", "leave_silent", 1, 1, *arguments)
+        device.launch("coded_mask", "subtract_uncoded", 1, 1, *arguments)
 
 
 def words_in(device: Device, coded: CodedMask) -> Array:
@@ -96,7 +96,7 @@ def spread(symbols: Array, coded: CodedMask, take: Callable[[int, Array], None])
     take(0, out)
 
 
-def refuse_silent(symbols: Array, coded: CodedMask) -> None:
+def refuse_nonzero(symbols: Array, coded: CodedMask) -> None:
     """Raise `Corrupt` if the symbol of an element in a silent bucket is not 0."""
     if coded.silent is None:
         return
@@ -104,5 +104,5 @@ def refuse_silent(symbols: Array, coded: CodedMask) -> None:
     wrong, data = device.zeros(1, np.uint64), symbols.view(np.uint8)
     buckets = silent_of(device, coded), coded.bucket
     arguments = data, symbols.itemsize, coded.n, *buckets, wrong
-    launch_striding(device, "coded_mask", "refuse_silent", data.size, *arguments)
-    raise_reported(device, wrong, lambda _: silent_error())
+    launch_striding(device, "coded_mask", "refuse_nonzero", data.size, *arguments)
+    raise_reported(device, wrong, lambda _: nonzero_error())

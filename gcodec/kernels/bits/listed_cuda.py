@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import Deferred, Leading
+from gcodec.runtime.deferred import Deferred, LeadingBytes
 from gcodec.runtime.device import Device
 
 _ROOM = 1 << 10  # elements of the first attempt
@@ -35,7 +35,7 @@ def listed(device: Device, launch: Launch, room: int = _ROOM) -> tuple[np.ndarra
 def listed_later(device: Device, launch: Launch, room: int) -> Deferred:
     """Return the result of `listed` as a `Deferred`, for at most about `room` elements."""
     out = _launched(device, launch, room)
-    leading = Leading(out.view(np.uint8), out[:1].view(np.int64), 2 * _WORD, _WORD)
+    leading = LeadingBytes(out.view(np.uint8), out[:1].view(np.int64), 2 * _WORD, _WORD)
     return Deferred(device, leading, lambda data: _ordered(device, launch, data))
 
 

@@ -13,7 +13,7 @@ from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import pack_fields
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with
-from gcodec.runtime.deferred import Deferred, Leading, fetch, wanted
+from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch, prefetch
 
 _SIGNS = FieldLayout(1)
 _POSITION = 8  # bytes of a position
@@ -29,11 +29,11 @@ def listed(codes: Array) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
     device = device_with(codes)
     parts = [Deferred(device, part, np.array) for part in _parts(codes)]
     for part in parts:
-        wanted(part)
+        prefetch(part)
     return lambda: _decoded(*(part.value for part in parts))
 
 
-def _parts(codes: Array) -> tuple[Array | Leading, ...]:
+def _parts(codes: Array) -> tuple[Array | LeadingBytes, ...]:
     """Return counts, positions, signs, and codes.
 
     If the positions take more bytes than the codes, positions and signs are empty; else the codes
@@ -53,9 +53,9 @@ def _parts(codes: Array) -> tuple[Array | Leading, ...]:
     listed, unlisted = counts[1:2], counts[2:]
     return (
         counts[:2],
-        Leading(positions.view(np.uint8), listed, 64, 0),
-        Leading(signs, listed, 1, 0),
-        Leading(flat, unlisted, 32, 0),
+        LeadingBytes(positions.view(np.uint8), listed, 64, 0),
+        LeadingBytes(signs, listed, 1, 0),
+        LeadingBytes(flat, unlisted, 32, 0),
     )
 
 

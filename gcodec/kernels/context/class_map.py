@@ -27,13 +27,13 @@ from gcodec.runtime.jit import kernel, subroutine
 from gcodec.runtime.lanes import Emitter, block, lanes
 
 CLASSES = 64
-CENTRE = 64  # the scale of a column whose mean is that of all elements
+CENTER = 64  # the scale of a column whose mean is that of all elements
 COUNTS = CLASSES * 256  # size of a table of counts: of each symbol in each class
 TILE = 1 << 12  # elements that kernels classify at once
 
-ScalesOf = tuple[np.ndarray, np.ndarray, int]  # scales of rows and columns, width of a row
+ScaleArrays = tuple[np.ndarray, np.ndarray, int]  # scales of rows and columns, width of a row
 
-_LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTRE)
+_LAST, _CENTRE = np.uint8(CLASSES - 1), np.uint8(CENTER)
 _NARROW = 24  # largest width of rows that are filled by vectors
 _VECTOR = 32  # classes that one vector holds
 _CLASS, _CLASS_BITS = np.uint16(8), np.uint16(0xFF00)  # the class's place above a symbol
@@ -97,7 +97,7 @@ def join_symbols(
 
 
 @dispatched("gcodec.kernels.context.class_map_cuda")
-def class_counts(symbols: np.ndarray, scale_sets: list[ScalesOf], step: int) -> np.ndarray:
+def class_counts(symbols: np.ndarray, scale_sets: list[ScaleArrays], step: int) -> np.ndarray:
     """Count the symbols of each class in every `step`-th tile of 2^12 elements.
 
     Parameters
@@ -124,7 +124,7 @@ def class_counts(symbols: np.ndarray, scale_sets: list[ScalesOf], step: int) -> 
     return counts.reshape(-1, CLASSES, 256)
 
 
-def seen(n: int, step: int) -> int:
+def sampled_count(n: int, step: int) -> int:
     """Return how many of n > 0 elements lie in every `step`-th tile."""
     last = (n - 1) // TILE // step  # number of the last tile that is taken
     return last * TILE + min(TILE, n - last * step * TILE)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed
-from gcodec.kernels.context.class_map import CLASSES, COUNTS, TILE, ScalesOf
+from gcodec.kernels.context.class_map import CLASSES, COUNTS, TILE, ScaleArrays
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 from gcodec.runtime.device import Device
@@ -54,7 +54,7 @@ def join_symbols(
         device.launch("class_map", "join_escapes", grid, THREADS, *replaced)
 
 
-def class_counts(symbols: Array, scale_sets: list[ScalesOf], step: int) -> np.ndarray:
+def class_counts(symbols: Array, scale_sets: list[ScaleArrays], step: int) -> np.ndarray:
     """Count the symbols of each class in every `step`-th tile."""
     device = device_with(symbols)
     counts = device.zeros(COUNTS * len(scale_sets), np.uint64)

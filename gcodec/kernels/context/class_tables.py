@@ -11,7 +11,7 @@ import numpy as np
 from gcodec.kernels.context.class_map import (
     CLASSES,
     TILE,
-    ScalesOf,
+    ScaleArrays,
     count_tables,
     take_counts,
     tally,
@@ -49,7 +49,7 @@ def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarra
 
 
 def symbols_nbits(
-    symbols: np.ndarray, of: ScalesOf, step: int, costs: np.ndarray, point: int
+    symbols: np.ndarray, of: ScaleArrays, step: int, costs: np.ndarray, point: int
 ) -> tuple[list[int], np.ndarray]:
     """Return the bits that (n,) uint8 symbols take with each table, and the reach of each class.
 

@@ -86,7 +86,7 @@ class Chosen(NamedTuple):
         Largest magnitude of each class.
     """
 
-    told: Array
+    decision: Array
     ends: Array
     frequencies: Array
     tops: Array
@@ -196,7 +196,7 @@ def best_scales(
     return Scales(rows, columns, sizes, which, lists, counts)
 
 
-def best_matrix(
+def best_layout(
     sample: Array, times: int, matrices: Matrices, step: int, seen: int, constants: Constants
 ) -> Array:
     """Return the number of the best matrix for a sample as a (1,) array; see `best_scales`.

@@ -65,7 +65,7 @@ def elements_from(x: np.ndarray, symbols: np.ndarray, least: int) -> tuple[np.nd
 
 
 @dispatched("gcodec.kernels.context.escapes_cuda")
-def are_right(
+def check_escapes(
     symbols: np.ndarray, places: np.ndarray, values: np.ndarray, least: int, most: int
 ) -> tuple[bool, bool]:
     """Check the escapes and the largest of the other symbols.

@@ -43,7 +43,7 @@ def elements_from(x: Array, symbols: Array, least: int) -> tuple[np.ndarray, np.
     return places, bits.astype(np.uint32).view(np.float32)
 
 
-def are_right(
+def check_escapes(
     symbols: Array, places: np.ndarray, values: np.ndarray, least: int, most: int
 ) -> tuple[Deferred, Deferred]:
     """Check the escapes and the largest of the other symbols."""

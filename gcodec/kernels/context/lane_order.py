@@ -46,7 +46,7 @@ def from_turns(turns: np.ndarray, lanes: int, out: np.ndarray) -> None:
     _transposer(turns.dtype.name, min(lanes, _TILE), True)(turns, lanes, out)
 
 
-def places_of(turns: np.ndarray, n: int, lanes: int) -> np.ndarray:
+def positions_of(turns: np.ndarray, n: int, lanes: int) -> np.ndarray:
     """Return the tensor positions of the elements at (k,) int64 positions of the coding order."""
     start = turns >> LOG2_RUN << LOG2_RUN
     size = np.minimum(n - start, RUN)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.context.class_map import CENTRE, CLASSES
+from gcodec.kernels.context.class_map import CENTER, CLASSES
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
@@ -113,7 +113,7 @@ def _add_rows(symbols, rows, columns, table, far, scratch, sums):
     for row in range(rows.size):
         row_symbols = symbols[row * columns.size : (row + 1) * columns.size]
         out = sums[row * SHIFTS : (row + 1) * SHIFTS]
-        scale = np.int64(rows[row]) - CENTRE + far
+        scale = np.int64(rows[row]) - CENTER + far
         for first in range(0, row_symbols.size, _MANY):
             for k in range(scratch.size):
                 scratch[k] = 0
@@ -134,7 +134,7 @@ def _add_columns(symbols, rows, columns, table, far, scratch, sums):
     for first in range(0, rows.size, _MANY):
         for row in range(first, min(first + _MANY, rows.size)):
             row_symbols = symbols[row * columns.size : (row + 1) * columns.size]
-            scale = np.int64(rows[row]) - CENTRE + far
+            scale = np.int64(rows[row]) - CENTER + far
             for j in range(row_symbols.size):
                 place = min(max(scale + np.int64(columns[j]), 0), count - 1)
                 at = (np.int64(row_symbols[j] >> np.uint8(1)) * count + place) * _VECTOR

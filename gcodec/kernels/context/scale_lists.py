@@ -27,7 +27,7 @@ _RANS_ENTRY, _RANS_STATE = 6, 860  # bits, about: of each scale in a table of rA
 _POINT = 28  # fractional bits of logarithms
 _KINDS = MOST + 2  # values that u may have
 _PACKAGES = 2 * _KINDS  # coins and packages of a level of package-merge
-_FIELDS = 6  # of `Told`
+_FIELDS = 6  # of `ListParameters`
 SCRATCH = 5 * _PACKAGES + _FIELDS  # int64 elements that `find_parameters` needs
 _LIST = 4 * _KINDS  # elements of both lists of package-merge
 _WORST, _SLACK = 10, 16  # bits of the longest Rice word; bytes that writing needs in addition
@@ -37,7 +37,7 @@ _ENDS, _CODE, _TABLE, _WORD, _SCALE = range(1, 6)  # faults of a list
 _ABOVE, _LOW = np.uint16(TOP), np.uint16(_SYMBOLS - 1)
 
 
-class Told(NamedTuple):
+class ListParameters(NamedTuple):
     """Parameters and sizes of the codes of a list.
 
     Attributes
@@ -70,7 +70,7 @@ class DecodedList(NamedTuple):
     code : int
         0 for Rice words, 1 for Huffman words, 2 for rANS, whose string the caller decodes.
     shift, least : int
-        See `Told`.
+        See `ListParameters`.
     after : int
         Position of the next bit.
     scales : (k,) uint8 array
@@ -83,11 +83,11 @@ class DecodedList(NamedTuple):
     scales: np.ndarray
 
 
-def told(scales: np.ndarray) -> Told:
+def list_parameters(scales: np.ndarray) -> ListParameters:
     """Find the parameters of the codes of (k,) uint8 scales."""
     out, scratch = np.empty(_FIELDS, np.int64), np.empty(SCRATCH, np.int64)
     find_parameters(scales, scratch, out)
-    return Told(*out.tolist())
+    return ListParameters(*out.tolist())
 
 
 def nbits(scales: np.ndarray, logs: np.ndarray) -> int:
@@ -202,7 +202,7 @@ def _huffman_nbits(counts, most, scratch):
 
 @kernel("in uint8[], out int64[], out int64[]")
 def find_parameters(scales, scratch, out):
-    """Write the fields of `Told`; scratch.size == SCRATCH, out.size >= _FIELDS.
+    """Write the fields of `ListParameters`; scratch.size == SCRATCH, out.size >= _FIELDS.
 
     The first _KINDS elements of `scratch` become the counts of each u, and those from 4 *
     _PACKAGES on the counts of each scale.

@@ -17,7 +17,7 @@ from gcodec.kernels.prefix.prefix_table import (
 )
 from gcodec.kernels.prefix.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import note
+from gcodec.runtime.deferred import fetch_later
 from gcodec.runtime.device import Device
 
 # In the order of codewords.cuh.
@@ -95,4 +95,4 @@ def note_status(device: Device, status: Array, chained: bool) -> None:
             at, error = divmod(int(words[0]), _LEFT)
             check(np.array([-error, at]), chained)
 
-    note(device, status, raise_error)
+    fetch_later(device, status, raise_error)

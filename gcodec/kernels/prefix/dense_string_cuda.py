@@ -23,7 +23,7 @@ from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Deferred, Leading, note
+from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch_later
 from gcodec.runtime.device import Device
 
 _THREADS = 256
@@ -90,7 +90,7 @@ class Measured(NamedTuple):
         """The total number of bits, as a (1,) array on the device."""
         return self.sums[-2:-1]
 
-    def told(self) -> tuple[Deferred, Deferred]:
+    def deferred_marks(self) -> tuple[Deferred, Deferred]:
         """Return the total number of bits, and the offsets of blocks."""
         device, step = device_with(self.sums), self.block_size // TILE
 
@@ -117,13 +117,13 @@ def write(
     coded: CodedMask,
     block_size: int,
     lead: int,
-    head: tuple[np.ndarray | Leading, int | Deferred] | None = None,
+    head: tuple[np.ndarray | LeadingBytes, int | Deferred] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Write the string of a tensor; see `gcodec.kernels.prefix.dense_string.write`.
 
     `symbols` is the (n,) array of all symbols, and `block_size` a multiple of 4096. A head on the
-    device is a `Leading`, and its number of bits a `Deferred`. The bytes stay on the device. The
-    number of bits and the offsets are `Deferred` if the device has room for the longest string.
+    device is a `LeadingBytes`, and its number of bits a `Deferred`. The bytes stay on the device.
+    Bits and offsets are `Deferred` if the device has room for the longest string.
 
     Raises
     ------
@@ -132,18 +132,18 @@ def write(
     """
     device = device_with(symbols)
     front, front_nbits = head or (_NONE.view(np.uint8), 0)
-    front = front.array if isinstance(front, Leading) else device.to_device(front)
+    front = front.array if isinstance(front, LeadingBytes) else device.to_device(front)
     string = Measured.of(code, symbols, dtype, coded, block_size, lead, front_nbits)
     nbits: Any
     starts: Any
-    nbits, starts = string.told()
+    nbits, starts = string.deferred_marks()
     most = None if string.most is None else string.most + 8 * (lead + front.size)
     if most is None or not has_room(most, coded.n):
         sums = device.to_host(string.sums)
-        starts, most = starts.tell(sums), nbits.tell(sums)
+        starts, most = starts.resolve(sums), nbits.resolve(sums)
         nbits = most
     if isinstance(code, TableCode):
-        note(device, string.sums[-1:], _refuse_missing)
+        fetch_later(device, string.sums[-1:], _refuse_missing)
     out = device.zeros(-(-most // 32), np.uint32)
     if front.size:
         out.view(np.uint8)[lead : lead + front.size] = front

@@ -50,7 +50,7 @@ def word_code(code: str, s: int, scalars: Mapping[str, int]) -> PrefixCode:
     return PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, top)
 
 
-def unit_code(code: str, s: int, scalars: Mapping[str, int]) -> RunLevelCode:
+def run_level_code(code: str, s: int, scalars: Mapping[str, int]) -> RunLevelCode:
     """Return the code of the run–level pairs in a sparse form, for levels up to s."""
     top = 2 * s + 1
     if code == "omega":

@@ -8,7 +8,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.coded_mask_cuda import words_in
 from gcodec.kernels.prefix import dense_string_cuda, sparse_string_cuda
 from gcodec.kernels.prefix.codewords_cuda import Words, rule_of
-from gcodec.kernels.prefix.level_codes import unit_code, word_code
+from gcodec.kernels.prefix.level_codes import run_level_code, word_code
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.run_level import NEAR
 from gcodec.kernels.prefix.table_code import SYMBOLS
@@ -51,7 +51,7 @@ def _sparse_words(
     symbols: Array, s: int, code: str
 ) -> tuple[PrefixCode | Words, PrefixCode | Words, dict[str, Deferred]]:
     """Return the words of gaps and of levels of a sparse form, and their parameters."""
-    gap, level = unit_code(code, s, _UNKNOWN)
+    gap, level = run_level_code(code, s, _UNKNOWN)
     if code != "rice":
         return gap, level, {}
     k, k_gap = rice_parameter(symbols, "levels"), rice_parameter(symbols, "gaps")

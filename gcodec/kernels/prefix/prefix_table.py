@@ -32,7 +32,7 @@ DENSE_KINDS: tuple[Kind, ...] = (
     *((OMEGA, "signed", 1), (RICE, "zigzag", 0), (FIXED, "zigzag", 0)),
 )
 """Kinds of codes of single symbols."""
-UNIT_KINDS: tuple[tuple[Kind, Kind], ...] = (
+PAIR_KINDS: tuple[tuple[Kind, Kind], ...] = (
     ((OMEGA, "plain", 0), (OMEGA, "signed", 0)),
     ((RICE, "plain", -1), (RICE, "signed", -1)),
 )
@@ -170,7 +170,7 @@ def reading(kind: Kind) -> Any:
 
 
 @factory(
-    lambda: ((kind,) for kind in dict.fromkeys((*DENSE_KINDS, *itertools.chain(*UNIT_KINDS))))
+    lambda: ((kind,) for kind in dict.fromkeys((*DENSE_KINDS, *itertools.chain(*PAIR_KINDS))))
 )
 def _words_kernel(kind: Kind) -> Kernel:
     """Make the kernel that writes words of the symbols from `first` on, and their lengths."""

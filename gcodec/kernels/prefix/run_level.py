@@ -70,7 +70,7 @@ class RunLevelPairs(NamedTuple):
         return cls(gaps, symbols, np.empty(n, np.uint64), wide)
 
 
-def count_units(symbols: np.ndarray) -> tuple[int, int]:
+def count_pairs(symbols: np.ndarray) -> tuple[int, int]:
     """Return the number of nonzero symbols of (n,) unsigned ones, and the position of the last.
 
     The position is 0 if all symbols are 0.
@@ -85,7 +85,9 @@ def count_units(symbols: np.ndarray) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def unit_tables(gap: PrefixCode, code: PrefixCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def write_pair_tables(
+    gap: PrefixCode, code: PrefixCode
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the tables of a writer of run–level pairs.
 
     Returns
@@ -139,7 +141,7 @@ def _fill_groups(gaps, singles, groups):
 
 
 @functools.lru_cache(maxsize=256)
-def read_units(gap: PrefixCode, code: PrefixCode) -> np.ndarray:
+def read_pair_table(gap: PrefixCode, code: PrefixCode) -> np.ndarray:
     """Return the consecutive pairs, up to three, that fit in a window.
 
     Returns

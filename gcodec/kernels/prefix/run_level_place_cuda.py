@@ -11,7 +11,7 @@ from gcodec.kernels.prefix.codewords_cuda import NO_ERROR
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.deferred import note
+from gcodec.runtime.deferred import fetch_later
 
 _LEFT, _SILENT = 64, 4  # factor of the pair in a status, and an error
 
@@ -74,4 +74,4 @@ def _launch(name: str, pairs: PlacedPairs, out: Array, n: int, *quantizer: objec
             raise Corrupt("a value lies in a bucket whose norm is 0")
         raise Corrupt(f"a gap passes the {n} elements of the tensor")
 
-    note(device, status, check)
+    fetch_later(device, status, check)

@@ -8,7 +8,7 @@ from gcodec.kernels.numeric.words import load_word, peek, store_word, swapped
 from gcodec.kernels.prefix.look_ahead import AT, LAST_AT, LAST_PLACE, PLACE, TAKEN, looking, state
 from gcodec.kernels.prefix.prefix_read import BROKEN, check
 from gcodec.kernels.prefix.prefix_table import (
-    UNIT_KINDS,
+    PAIR_KINDS,
     WIDE,
     WINDOW,
     Kind,
@@ -16,7 +16,7 @@ from gcodec.kernels.prefix.prefix_table import (
     read_singles,
     reading,
 )
-from gcodec.kernels.prefix.run_level import FAR, NEAR, RunLevelCode, RunLevelPairs, read_units
+from gcodec.kernels.prefix.run_level import FAR, NEAR, RunLevelCode, RunLevelPairs, read_pair_table
 from gcodec.kernels.prefix.table_code import Look
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 
@@ -31,7 +31,7 @@ _GAPS = np.uint64(24)
 _LOOK, _GAP_LOOK = np.uint64(64 - WINDOW), np.uint64(64 - GAP_WINDOW)
 
 
-def read_unit_blocks(
+def read_pair_blocks(
     code: RunLevelCode,
     data: np.ndarray,
     starts: np.ndarray,
@@ -68,7 +68,7 @@ def read_unit_blocks(
     """
     status = np.zeros(3, np.int64)
     _reader(code.kind)(
-        *(data, starts, bounds, chained, end, read_units(code.gap, code.symbol)),
+        *(data, starts, bounds, chained, end, read_pair_table(code.gap, code.symbol)),
         *(read_singles(code.gap, GAP_WINDOW, NEAR), read_singles(code.symbol)),
         *map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top)),
         *(state(), *pairs, status),
@@ -82,7 +82,7 @@ _look_one, _look_all = (
 )
 
 
-@factory(lambda: ((kind,) for kind in UNIT_KINDS))
+@factory(lambda: ((kind,) for kind in PAIR_KINDS))
 def _reader(kind: tuple[Kind, Kind]) -> Kernel:
     read_gap, read_symbol = reading(kind[0]), reading(kind[1])
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from gcodec.kernels.bits.bit_string import SLACK, BitString
 from gcodec.kernels.numeric.words import bytes_at_least, count_ones, put, trailing_zeros
-from gcodec.kernels.prefix.prefix_table import UNIT_KINDS, WIDE, Kind, name_of
+from gcodec.kernels.prefix.prefix_table import PAIR_KINDS, WIDE, Kind, name_of
 from gcodec.kernels.prefix.prefix_write import fours_of, joined, narrowed, spelling
-from gcodec.kernels.prefix.run_level import NEAR, SCAN, RunLevelCode, unit_tables
+from gcodec.kernels.prefix.run_level import NEAR, SCAN, RunLevelCode, write_pair_tables
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK
 
@@ -17,7 +17,7 @@ _LENGTH = np.uint64(63)
 _SIX = np.uint64(6)
 
 
-def write_units(
+def write_pairs(
     code: RunLevelCode,
     symbols: np.ndarray,
     base: int,
@@ -52,7 +52,7 @@ def write_units(
     int, int
         Number of pairs up to the end of this part, and position of the last.
     """
-    tables = unit_tables(code.gap, code.symbol)
+    tables = write_pair_tables(code.gap, code.symbol)
     places = np.empty(BLOCK, np.uint32)
     parameters = np.uint64(code.gap.parameter), np.uint64(code.symbol.parameter)
     small, wide = narrowed(symbols, code.symbol.top)
@@ -68,7 +68,7 @@ def write_units(
         string.grow()
 
 
-@factory(lambda: ((kind,) for kind in UNIT_KINDS))
+@factory(lambda: ((kind,) for kind in PAIR_KINDS))
 def _writer(kind: tuple[Kind, Kind]) -> Kernel:
     spell_gap, spell = spelling(kind[0]), spelling(kind[1])
 

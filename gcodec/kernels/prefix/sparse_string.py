@@ -8,9 +8,9 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString, written
-from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs, count_units
-from gcodec.kernels.prefix.run_level_read import read_unit_blocks
-from gcodec.kernels.prefix.run_level_write import write_units
+from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs, count_pairs
+from gcodec.kernels.prefix.run_level_read import read_pair_blocks
+from gcodec.kernels.prefix.run_level_write import write_pairs
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
@@ -53,7 +53,7 @@ def write(
     def count(start: int, stop: int) -> tuple[int, int, int]:
         number, last = 0, 0
         for at in range(start, stop, _CHUNK):
-            pairs, position = count_units(array[at : min(at + _CHUNK, stop)])
+            pairs, position = count_pairs(array[at : min(at + _CHUNK, stop)])
             number, last = number + pairs, at + position if position else last
         return start, number, last
 
@@ -72,7 +72,7 @@ def write(
             used = string.nbits
             if at == start:
                 string.reserve(part.size // 4)
-            number, last = write_units(
+            number, last = write_pairs(
                 code, part, at, number, last, block_size, string, offsets, positions
             )
             release(symbols, at, at + part.size)
@@ -136,7 +136,7 @@ def read(
                 last = min(b + _READ // block_size, -(-stop // block_size))
                 bounds = np.arange(1, last - b + 1) * block_size
                 starts = first + offsets[b : last + 1]
-                bounds[-1], _ = read_unit_blocks(code, data, starts, bounds, pairs, end, True)
+                bounds[-1], _ = read_pair_blocks(code, data, starts, bounds, pairs, end, True)
                 if bounds[-1] != (last - b) * block_size and last != count:
                     raise Corrupt("the seek table is wrong: a block has too few values")
                 place(pairs, bounds, positions[b + 1 : last + 1], int(positions[b]))
@@ -149,7 +149,7 @@ def read(
     at, last, number = first, 0, 0
     while at < end:
         bounds = np.array([step])
-        bounds[0], at = read_unit_blocks(code, data, np.array([at]), bounds, pairs, end, False)
+        bounds[0], at = read_pair_blocks(code, data, np.array([at]), bounds, pairs, end, False)
         last = place(pairs, bounds, np.empty(0, np.int64), last)
         number += int(bounds[0])
         if number % block_size == 0:

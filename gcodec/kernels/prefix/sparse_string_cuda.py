@@ -88,7 +88,7 @@ class Measured(NamedTuple):
         """The total number of bits, as a (1,) array on the device."""
         return self.offsets[-1:]
 
-    def told(self) -> tuple[Deferred, Deferred, Deferred]:
+    def deferred_marks(self) -> tuple[Deferred, Deferred, Deferred]:
         """Return the total number of bits, and the offsets and positions of blocks."""
         device, block_size = device_with(self.offsets), self.block_size
         most = -(-int(self.part[-1]) // block_size)
@@ -133,11 +133,11 @@ def write(
     nbits: Any
     starts: Any
     ends: Any
-    nbits, starts, ends = string.told()
+    nbits, starts, ends = string.deferred_marks()
     most = None if string.most is None else string.most + 8 * lead
     if most is None or not has_room(most, symbols.size):
         marks = device.to_host(nbits.words)
-        starts, ends, most = (number.tell(marks) for number in (starts, ends, nbits))
+        starts, ends, most = (number.resolve(marks) for number in (starts, ends, nbits))
         nbits = most
     out = device.zeros(-(-most // 32), np.uint32)
     string.put(out)

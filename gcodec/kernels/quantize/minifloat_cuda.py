@@ -19,7 +19,7 @@ from gcodec.kernels.quantize.minifloat import (
 )
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks, word
-from gcodec.runtime.deferred import Deferred, note
+from gcodec.runtime.deferred import Deferred, fetch_later
 from gcodec.runtime.device import Device
 
 _EACH = 8  # elements of a thread
@@ -79,7 +79,7 @@ def check(codes: Array, n: int, fmt: MiniFloat) -> None:
         if n % pair and last & 15:
             raise half_error(codes.size - 1)
 
-    note(device, words, raise_error)
+    fetch_later(device, words, raise_error)
 
 
 class _Rule(NamedTuple):

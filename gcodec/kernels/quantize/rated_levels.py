@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.context.class_map import ScalesOf, fill_classes
+from gcodec.kernels.context.class_map import ScaleArrays, fill_classes
 from gcodec.kernels.context.scale_logs import find_scales, scales_of_sums
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.quantize.scalar_quantize import (
@@ -55,7 +55,7 @@ class Errors(NamedTuple):
     """
 
     counts: tuple[int, int, int]
-    rests: tuple[int, int, int]
+    residues: tuple[int, int, int]
     squares: int
     escapes: int
 
@@ -67,7 +67,7 @@ class Errors(NamedTuple):
 
 
 @dispatched("gcodec.kernels.quantize.rated_levels_cuda")
-def rated_levels(x: np.ndarray, step: np.float32, of: ScalesOf, out: np.ndarray) -> Errors:
+def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarray) -> Errors:
     """Quantize by the classes of elements.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.context.class_map import ScalesOf
+from gcodec.kernels.context.class_map import ScaleArrays
 from gcodec.kernels.context.class_map_cuda import map_classes
 from gcodec.kernels.context.scale_logs import scales_of_sums
 from gcodec.kernels.quantize.rated_levels import Errors
@@ -13,7 +13,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
 
 
-def rated_levels(x: Array, step: np.float32, of: ScalesOf, out: Array) -> Errors:
+def rated_levels(x: Array, step: np.float32, of: ScaleArrays, out: Array) -> Errors:
     """Quantize by the classes of elements."""
     device = device_with(x)
     classes = device.empty(x.size, np.uint8)

@@ -29,8 +29,8 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 
-QUANTISERS = 2
-MODELS = QUANTISERS * CLASSES
+QUANTIZERS = 2
+MODELS = QUANTIZERS * CLASSES
 EVEN, ODD = 254, 252  # escapes
 MOST = 62  # the largest k that has symbols of its own
 
@@ -41,10 +41,10 @@ STEPS = sum(8 * NEXT[s][p] << 8 * s + 4 * p for s in range(4) for p in range(2))
 PATH = 24  # the bits of a path
 OTHER = 16  # the bit of a path that selects quantizer 1
 PARITY = 4  # the bit of a symbol plus 2 that is the parity
-LOG2_QUANTISER = 2  # distance from that bit of a path to the bit above a class
+LOG2_QUANTIZER = 2  # distance from that bit of a path to the bit above a class
 
 _STEPS, _PATH, _OTHER = np.uint32(STEPS), np.uint32(PATH), np.uint32(OTHER)
-_PARITY, _TWO, _UP = np.uint32(PARITY), np.uint32(2), np.uint32(LOG2_QUANTISER)
+_PARITY, _TWO, _UP = np.uint32(PARITY), np.uint32(2), np.uint32(LOG2_QUANTIZER)
 
 
 def escapes(symbols: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ def escapes(symbols: np.ndarray) -> np.ndarray:
 
 
 @dispatched("gcodec.kernels.quantize.trellis_cuda")
-def add_quantisers(symbols: np.ndarray, lanes: int, models: np.ndarray) -> None:
+def add_quantizers(symbols: np.ndarray, lanes: int, models: np.ndarray) -> None:
     """Turn classes into models, by adding the quantizer above the class, on the calling thread.
 
     Parameters
@@ -109,11 +109,11 @@ def level_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     counts : (MODELS, 256) int64 array
         Counts of symbols.
     """
-    levels = np.zeros((QUANTISERS, CLASSES, 256), np.int64)
+    levels = np.zeros((QUANTIZERS, CLASSES, 256), np.int64)
     symbols = np.arange(256)
     h = symbols >> 1
     k = h + 1 >> 1
-    for quantizer, (own, out) in enumerate(zip(np.split(counts, QUANTISERS), levels, strict=True)):
+    for quantizer, (own, out) in enumerate(zip(np.split(counts, QUANTIZERS), levels, strict=True)):
         has_level = (k <= MOST) & ((h == 0) | (h & 1 == quantizer))
         out[:, (2 * k + (symbols & 1))[has_level]] = own[:, has_level]
         out[:, ESCAPE] = own[:, ~has_level].sum(axis=1)
@@ -133,7 +133,7 @@ def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, po
         Cost of each k, and of an escape, in units of 2^-point bits; below 2^40.
     point : int
     """
-    sums = np.zeros(QUANTISERS, np.int64)
+    sums = np.zeros(QUANTIZERS, np.int64)
     _add_costs(symbols, models, costs.reshape(-1), sums)
     return int((sums >> point).sum())
 

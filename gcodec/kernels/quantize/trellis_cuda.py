@@ -15,7 +15,7 @@ LANES_OF_BLOCK = 64  # threads of a block, each with a lane of a run
 _BLOCKS = 1 << 11  # largest number of blocks
 
 
-def add_quantisers(symbols: Array, lanes: int, models: Array) -> None:
+def add_quantizers(symbols: Array, lanes: int, models: Array) -> None:
     """Turn classes into models."""
     n = symbols.size
     grid = striding_blocks(-(-n // RUN) * lanes, 1, LANES_OF_BLOCK)

@@ -25,7 +25,7 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.quantize.trellis import (
-    LOG2_QUANTISER,
+    LOG2_QUANTIZER,
     OTHER,
     PARITY,
     PATH,
@@ -388,7 +388,7 @@ def _reading_groups(
                 slot = builder.or_(slot, builder.shl(model, spread(slot, log2_total)))
             if trellis:
                 other = builder.and_(path, spread(slot, OTHER))
-                above = spread(slot, log2_total + LOG2_QUANTISER)
+                above = spread(slot, log2_total + LOG2_QUANTIZER)
                 slot = builder.or_(slot, builder.shl(other, above))
             return e.gathered(table, e.indices(slot), slot.type)
 

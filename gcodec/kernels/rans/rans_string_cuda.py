@@ -17,7 +17,7 @@ from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
-from gcodec.runtime.deferred import Deferred, Leading, note
+from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch_later
 from gcodec.runtime.device import placed
 
 _WARPS = 4  # warps of a block of threads that reads runs
@@ -31,7 +31,7 @@ def write(
     tables: WriteTables,
     symbols: Array,
     n: int | Deferred,
-    lead: np.ndarray | Leading,
+    lead: np.ndarray | LeadingBytes,
     log2_run: int | Deferred = LOG2_BLOCK,
     lanes: int | Deferred = LANES,
     before_join: None = None,
@@ -39,8 +39,8 @@ def write(
     """Write the string of the first n symbols, with room after it. All stays on the device.
 
     `before_join` is not called, since the host does not know the number of bits yet. `n` may be a
-    `Deferred`, and the bytes before the string a `Leading`. With classes, `log2_run` and `lanes`
-    may be `Deferred` too, for runs of 2^16 symbols or more.
+    `Deferred`, and the bytes before the string a `LeadingBytes`. With classes, `log2_run` and
+    `lanes` may be `Deferred` too, for runs of 2^16 symbols or more.
     """
     device, most = device_with(symbols), symbols.size if isinstance(n, Deferred) else n
     least_run = _LOG2_RUN if isinstance(log2_run, Deferred) else log2_run
@@ -53,10 +53,10 @@ def write(
     ends, run_words = fields[4 : blocks + 6], fields[blocks + 6 : blocks + 6 + count]
     snapshots = fields[blocks + 6 + count :].view(np.uint32)
     sizes, slots = device.empty(blocks + 1, np.int64), device.empty(blocks * room, np.uint16)
-    front = lead.array if isinstance(lead, Leading) else device.to_device(lead)
+    front = lead.array if isinstance(lead, LeadingBytes) else device.to_device(lead)
     for k, number in enumerate((n, tables.log2_total, lanes, log2_run)):
         fields[k : k + 1] = number.words if isinstance(number, Deferred) else number
-    sizes[:1] = lead.count if isinstance(lead, Leading) else 8 * lead.size
+    sizes[:1] = lead.count if isinstance(lead, LeadingBytes) else 8 * lead.size
     runs = np.int32(LOG2_BLOCK), fields[2:4] if tables.classed else np.int32(least_run)
     device.launch(
         *("rans_write", "write_classed" if tables.classed else "write_block", blocks, LANES),
@@ -113,7 +113,9 @@ def read(
         if runs is None:
             last = marks[run_index.offsets.size - 1 :][:1]
             if not bits_follow:
-                note(device_with(data), last, lambda size: refuse_more(first + int(size[0]), end))
+                fetch_later(
+                    device_with(data), last, lambda size: refuse_more(first + int(size[0]), end)
+                )
                 return end
             after = first + int(device_with(data).to_host(last)[0])
     if not bits_follow:
@@ -189,7 +191,7 @@ class _String(NamedTuple):
             *(device.to_device(tables.slots), device.to_device(tables.pairs)),
             *(*model, symbols, status),
         )
-        note(device, status, lambda words: _raise_status(int(words[0]), chained, int(end)))
+        fetch_later(device, status, lambda words: _raise_status(int(words[0]), chained, int(end)))
         return symbols, marks
 
 
