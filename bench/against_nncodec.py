@@ -50,7 +50,7 @@ def nncodec(python: str, dump: Dump) -> Measured:
     }
 
 
-def own(dump: Dump, names: Sequence[str]) -> Measured:
+def registered_codecs(dump: Dump, names: Sequence[str]) -> Measured:
     """Measure and time the named registered codecs, by default all.
 
     Dials that differ in speed count as separate coders.
@@ -75,7 +75,7 @@ def lines(dumps: Sequence[Dump], python: str, names: Sequence[str]) -> Iterator[
     yield "| dump | error | coder | bits per value | encode, M/s | decode, M/s |"
     yield "|---|---|---|---|---|---|"
     for dump in dumps:
-        results = {**nncodec(python, dump), **own(dump, names)}
+        results = {**nncodec(python, dump), **registered_codecs(dump, names)}
         fp4 = [tensor.fp4.error for tensor in dump.tensors]
         same = [(f"{error:g}", [error] * len(fp4)) for error in ERRORS]
         for error, targets in [*same, ("FP4's", fp4)]:

@@ -23,8 +23,8 @@ from bench.rd_grid import grid
 from bench.rd_points import LARGE, SEED, SMALL, Curve, at, curves, files, measure, read
 
 ERRORS = (0.01, 0.02, 0.1, 0.3)
-NEAR = 1.1  # permitted ratio to the bits of the best
-MOST = 3  # encodes per choice, according to its documentation
+TOLERANCE = 1.1  # permitted ratio to the bits of the best
+MOST_ENCODES = 3  # encodes per choice, according to its documentation
 ROUNDS = 4
 
 
@@ -80,16 +80,16 @@ def hard() -> None:
         for name, x in hard_tensors.matrices(m, k)
     )
     efforts = []
-    for name, x in itertools.chain(shaped, hard_tensors.others()):
+    for name, x in itertools.chain(shaped, hard_tensors.other_tensors()):
         for target in targets:
             check(x, **target)
         row = [effort(x, **target) for target in targets]
         efforts += row
         print(f"| {name} |", " | ".join(f"{each:.2f}" for each in row), "|", flush=True)
-    above = sum(each > MOST for each in efforts)
+    above = sum(each > MOST_ENCODES for each in efforts)
     print(
         f"\n{len(efforts)} choices: median {np.median(efforts):.2f}, at most {max(efforts):.2f} "
-        f"encodes; {above} take more than {MOST}"
+        f"encodes; {above} take more than {MOST_ENCODES}"
     )
 
 
@@ -115,11 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for error in ERRORS:
                 ratio, text = excess(x, rivals, error)
                 excesses[error].append(ratio)
-                if ratio > NEAR:
+                if ratio > TOLERANCE:
                     print(f"{path.stem} {name}, {x.size:,}, {error:g}: {ratio:.3f} ({text})")
                 efforts[x.size >= LARGE].append(effort(x, max_err=error))
     for error, ratios in excesses.items():
-        near = sum(ratio <= NEAR for ratio in ratios)
+        near = sum(ratio <= TOLERANCE for ratio in ratios)
         print(f"error {error:g}: {near} of {len(ratios)} tensors, at most {max(ratios):.3f}")
     for large, each in efforts.items():
         if each:

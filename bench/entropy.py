@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-_FEW = 1 << 18  # symbols for coders that are a thousand times slower
+_FEW_SYMBOLS = 1 << 18  # symbols for coders that are a thousand times slower
 
 
 class Coder(NamedTuple):
@@ -45,7 +45,7 @@ def sources(n: int) -> dict[str, np.ndarray]:
     }
 
 
-def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
+def gcodec_coders(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
     """Return gcodec's coders for bytes that contain `together` symbols each."""
     from gcodec.entropy import tabled
     from gcodec.entropy.coder import BitSpan, ignore
@@ -74,14 +74,14 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
         )
 
 
-def others(x: np.ndarray) -> Iterator[Coder]:
+def foreign_coders(x: np.ndarray) -> Iterator[Coder]:
     """Return the installed coders of other packages."""
     counts = np.bincount(x, minlength=int(x.max()) + 1)
     if importlib.util.find_spec("bitarray"):
         from bitarray import bitarray
         from bitarray.util import huffman_code
 
-        few = x[:_FEW].tolist()
+        few = x[:_FEW_SYMBOLS].tolist()
         code = huffman_code({i: int(c) for i, c in enumerate(counts) if c})
 
         def encode_bits() -> Any:
@@ -154,10 +154,10 @@ def main() -> None:
         column.justify = "right"
     data = sources(options.symbols)
     for name, x in data.items():
-        measure(name, x, [*own(x), *others(x)], options.rounds, shown)
+        measure(name, x, [*gcodec_coders(x), *foreign_coders(x)], options.rounds, shown)
     trits = data["3"][: options.symbols // 5 * 5].reshape(-1, 5)
     packed = (trits @ np.array([1, 3, 9, 27, 81])).astype(np.uint8)
-    measure("3, five to a byte", packed, list(own(packed, 5)), options.rounds, shown)
+    measure("3, five to a byte", packed, list(gcodec_coders(packed, 5)), options.rounds, shown)
     Console(width=100).print(shown)
 
 

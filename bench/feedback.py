@@ -28,7 +28,7 @@ SPECS = (
     "topk:ratio=0.01",
     "mxnet-2bit:threshold=auto",
 )
-SMALL = 1 << 14  # size in bytes of 4096 float32 values
+SMALL_NBYTES = 1 << 14  # size in bytes of 4096 float32 values
 NAMES = {"minifloat:style=ieee": "fp4", "minmax:bits=8": "int8", "topk:ratio=0.01": "top-1 %"}
 
 Gradient = dict[str, np.ndarray]
@@ -54,7 +54,7 @@ class Result(NamedTuple):
 
 def measure(spec: str, decay: float | None, steps: list[Gradient]) -> Result:
     """Send all steps; without feedback if `decay` is None."""
-    policy = gcodec.Policy([{"max_bytes": SMALL, "codec": "raw"}, {"codec": spec}])
+    policy = gcodec.Policy([{"max_bytes": SMALL_NBYTES, "codec": "raw"}, {"codec": spec}])
     feedback = None if decay is None else gcodec.Feedback(policy, decay=decay)
     owed = {name: np.zeros(x.shape, np.float64) for name, x in steps[0].items()}
     total = {name: np.zeros(x.shape, np.float64) for name, x in steps[0].items()}

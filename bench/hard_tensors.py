@@ -45,7 +45,7 @@ def matrices(m: int, k: int, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
         yield f"singular values i^-{power:g}", ((u * values) @ v.T).astype(np.float32)
 
 
-def others(seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
+def other_tensors(seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
     """Yield tensors of other shapes and dtypes, or with few distinct values."""
     random = np.random.default_rng(seed)
     normal = random.standard_normal(1 << 20, np.float32)

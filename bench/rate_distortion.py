@@ -98,14 +98,14 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
     yield from table(("error", "FP4"), rows)
     yield ""
     yield "### `ecsq` beside FP4, at its error\n"
-    yield from beside_fp4(measured)
+    yield from compared_with_fp4(measured)
     yield ""
     yield "### Least error, and its bits per value\n"
     names = list(measured[0][1])
     yield f"| dump | {' | '.join(f'`{name}`' for name in names)} |"
     yield "|" + "---|" * (1 + len(names))
     for dump, by_codec in measured:
-        texts = [least(dump, by_codec[name]) for name in names]
+        texts = [least_error(dump, by_codec[name]) for name in names]
         yield f"| {title(dump)} | {' | '.join(texts)} |"
     yield ""
     yield "### Settings\n"
@@ -115,7 +115,7 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
         yield f"| `{name}` | {'<br>'.join(dial.described() for dial in GRID[name])} |"
 
 
-def beside_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
+def compared_with_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
     """Return bits per value of FP4 and of both dials of ecsq, and the savings over FP4."""
     heads = ("FP4, no context", "FP4", "`ecsq`", "less", "`ecsq:trellis=yes`", "less")
     yield f"| dump | {' | '.join(heads)} |"
@@ -135,7 +135,7 @@ def beside_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
         yield f"| {' | '.join([title(dump), *texts])} |"
 
 
-def least(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:
+def least_error(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:
     """Return the least error that all tensors can reach, and the bits at that error."""
     errors = [min(p.error for curve in each for p in curve.points) for each in tensors]
     point = total(tensors, [max(errors)] * len(errors))

@@ -13,7 +13,7 @@ import numpy as np
 
 import gcodec
 
-_OWN = range(192, 256)  # ids of user-defined codecs
+_USER_IDS = range(192, 256)  # ids of user-defined codecs
 
 _RMS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11)
 _LEVELS = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 64, 127, 255)
@@ -123,7 +123,7 @@ def grid() -> dict[str, tuple[Dial, ...]]:
     LookupError
         If a registered codec has no dials.
     """
-    names = [name for name, cls in gcodec.codecs().items() if cls.id not in _OWN]
+    names = [name for name, cls in gcodec.codecs().items() if cls.id not in _USER_IDS]
     if missing := [name for name in names if name not in GRID]:
         raise LookupError(f"{', '.join(missing)}: no settings in {__name__}.GRID")
     return {name: GRID[name] for name in names}

@@ -22,7 +22,7 @@ _ERRORS = np.geomspace(1e-3, 1, 31)
 _COLUMNS = 4
 _STYLES = ("-", "--", ":")
 _BOLD = {"ecsq": {"color": "black", "linestyle": "-", "linewidth": 2.0}}
-_LONG = re.compile(r"\d+\.\d{4,}")  # an SVG coordinate, in millionths of a point
+_LONG_COORDINATE = re.compile(r"\d+\.\d{4,}")  # an SVG coordinate, in millionths of a point
 
 
 def require_matplotlib() -> None:
@@ -66,7 +66,7 @@ def _svg(figure: Figure) -> str:
     """Return the figure as SVG without a date, with coordinates in tenths of a point."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
-    text = _LONG.sub(lambda number: f"{float(number[0]):.1f}", file.getvalue())
+    text = _LONG_COORDINATE.sub(lambda number: f"{float(number[0]):.1f}", file.getvalue())
     return re.sub(r"\s*\n\s*", "\n", text)
 
 

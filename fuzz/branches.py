@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz import hostile, plain
-from fuzz.calls import through
+from fuzz.calls import redirected
 from gcodec.runtime import jit
 from gcodec.runtime.jit import Kernel
 
@@ -29,7 +29,7 @@ def reached(inputs: Sequence[hostile.Input]) -> set[types.CodeType]:
             codes.update(plain.codes_of(kernel))
         return plain.call(kernel, args)
 
-    with through(call):
+    with redirected(call):
         for one in inputs:
             hostile.outcome(one)
     return codes

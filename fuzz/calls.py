@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 @contextlib.contextmanager
-def through(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]:
+def redirected(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]:
     """Redirect the calls of all kernels to ``call(kernel, args)`` within a context."""
     own = Kernel.__call__
     Kernel.__call__ = lambda self, *args: call(self, args)  # type: ignore[method-assign]
@@ -45,7 +45,7 @@ def through(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]:
         Kernel.__call__ = own  # type: ignore[method-assign]
 
 
-def words_of(kernel: Kernel) -> list[str]:
+def argument_types(kernel: Kernel) -> list[str]:
     """Return the types of a kernel's arguments, such as ``out float32[]``."""
     return kernel.signature.split(", ")
 
@@ -60,12 +60,12 @@ def recorded(golden: Golden) -> list[Call]:
         for i, value in enumerate(args):
             if isinstance(value, np.ndarray) and value.size:
                 inside = first <= value.ctypes.data < first + data.size
-                if inside and words_of(kernel)[i].startswith("in "):
+                if inside and argument_types(kernel)[i].startswith("in "):
                     copies = (a.copy() if isinstance(a, np.ndarray) else a for a in args)
                     calls.append(Call(golden.codec, kernel, tuple(copies), i))
         return kernel.built(*args)
 
-    with through(call):
+    with redirected(call):
         gcodec.decode(data.data, key=golden.key)
     return calls
 

@@ -60,7 +60,7 @@ class Crafted(NamedTuple):
 def crafted() -> Iterator[Crafted]:
     """Yield all handmade inputs."""
     yield from _wide_rice()
-    yield from _far()
+    yield from _distant_positions()
     yield from _long_gaps()
     yield Crafted("packed levels", "Truncated", b"\0", _packed)
     yield Crafted("a one behind the end", "Truncated", b"\x0a", _cut_short)
@@ -106,7 +106,7 @@ def _sparse(data: bytes, key: bytes | None = None) -> Any:
     return gcodec.decode_sparse(data, limits=gcodec.Limits(2 * FAR, 8 * FAR), key=key)
 
 
-def _far() -> Iterator[Crafted]:
+def _distant_positions() -> Iterator[Crafted]:
     """Yield positions in tensors too large for memory, which sparse decoding reads."""
     low = fixed(5, 62)
     text = low + "0001"  # 3·2^62 + 5, and then 2^64 + 5

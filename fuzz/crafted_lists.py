@@ -20,9 +20,9 @@ ROW = "00" + "11" + fixed(56, 7) + fixed(1, 7) + fixed(0, K) + rice(0, 0)  # a l
 
 def wrong_lists() -> Iterator[tuple[str, str, bytes]]:
     """Yield the name of each defect, the expected error, and a frame."""
-    for name, error, rows, text in _of_scales():
+    for name, error, rows, text in _scale_lists():
         yield f"scales: {name}", error, _frame(rows, 0, text)
-    for name, error, count, text in _of_exceptions():
+    for name, error, count, text in _exception_lists():
         yield f"exceptions: {name}", error, _frame(1, count, ROW + text)
 
 
@@ -48,7 +48,7 @@ def _words(*lengths: int, least: int = 1) -> str:
     return _list_head(1, least=least) + fixed(len(lengths) - 1, 8) + table
 
 
-def _of_scales() -> Iterator[tuple[str, str, int, str]]:
+def _scale_lists() -> Iterator[tuple[str, str, int, str]]:
     """Yield name, error, number of rows, and the bits of a list of scales."""
     yield "no head", "Truncated", 1, "0" * 8
     yield "an unknown code", "Corrupt", 1, _list_head(3) + STATES
@@ -76,7 +76,7 @@ def _of_scales() -> Iterator[tuple[str, str, int, str]]:
     yield "a symbol above 127", "Corrupt", 1, _words(0, 1, 1, least=127) + "1" + STATES
 
 
-def _of_exceptions() -> Iterator[tuple[str, str, int, str]]:
+def _exception_lists() -> Iterator[tuple[str, str, int, str]]:
     """Yield name, error, number of exceptions, and the bits of both lists."""
     gap, symbol = fixed(0, 5) + rice(3, 0), fixed(10, 5) + rice(1800, 10)
     large = fixed(31, 5) + rice(1 << 40, 31)  # a value above the largest permitted one

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz.calls import through, words_of
+from fuzz.calls import argument_types, redirected
 from fuzz.fork import fork
 from gcodec.runtime.jit import Kernel
 
@@ -87,7 +87,7 @@ class Guard:
         taken: list[Region] = []
         guarded, back = [], []
         aligned = "stream" in kernel.variant
-        for value, word in zip(args, words_of(kernel), strict=True):
+        for value, word in zip(args, argument_types(kernel), strict=True):
             if isinstance(value, np.ndarray) and not _overlaps(value, args):
                 place = value.ctypes.data, value.nbytes
                 if place not in held or not value.nbytes:
@@ -130,7 +130,7 @@ def guarded(at_end: bool) -> Iterator[Guard]:
     os.environ["GCODEC_NUM_THREADS"] = "1"
     try:
         guard = Guard(at_end)
-        with through(guard):
+        with redirected(guard):
             yield guard
     finally:
         del os.environ["GCODEC_NUM_THREADS"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz.calls import Call, words_of
+from fuzz.calls import Call, argument_types
 from gcodec.runtime.jit import Kernel
 
 CANARY = 0xA5
@@ -170,7 +170,7 @@ class Fuzzed:
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        words = words_of(call.kernel)
+        words = argument_types(call.kernel)
         self._loop = _loop(call.kernel.signature, call.hostile)
         self._where = np.uint64(address(call.kernel))
         self._progress = np.zeros(1, np.int64)

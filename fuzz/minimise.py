@@ -10,7 +10,7 @@ from fuzz.targets import run
 LARGEST = 4096  # bytes of a corpus file
 
 
-def minimised(fails: Callable[[bytes], bool], data: bytes) -> bytes:
+def minimized(fails: Callable[[bytes], bool], data: bytes) -> bytes:
     """Remove pieces, then clear bytes, while `fails` returns True for the result."""
     size = max(len(data) // 2, 1)
     while size:
@@ -29,7 +29,7 @@ def minimised(fails: Callable[[bytes], bool], data: bytes) -> bytes:
     return data
 
 
-def way_of(target: str, data: bytes) -> str | None:
+def failure_of(target: str, data: bytes) -> str | None:
     """Return how a target fails on an input: type and place of the error, a signal, or None."""
     for at_end in (True, False):
         _, finding = guard.replay(lambda one: run(target, one), [data], at_end)
@@ -42,5 +42,7 @@ def way_of(target: str, data: bytes) -> str | None:
 
 def minimise(target: str, data: bytes) -> tuple[str | None, bytes]:
     """Return how a target fails on an input, and the smallest input with the same failure."""
-    way = way_of(target, data)
-    return way, data if way is None else minimised(lambda one: way_of(target, one) == way, data)
+    way = failure_of(target, data)
+    return way, data if way is None else minimized(
+        lambda one: failure_of(target, one) == way, data
+    )

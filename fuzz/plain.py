@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.calls import words_of
+from fuzz.calls import argument_types
 from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy
 
 ALL = (1 << 64) - 1
@@ -271,7 +271,7 @@ def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
     if not supported(kernel):
         return kernel.built(*args)
     copies = []
-    for value, word in zip(args, words_of(kernel), strict=True):
+    for value, word in zip(args, argument_types(kernel), strict=True):
         if isinstance(value, np.ndarray):
             copies.append(Checked(value))
         elif word.startswith("float"):

@@ -152,11 +152,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if failed is not None:
             failures += 1
-            _tell(name, failed)
+            _print_failure(name, failed)
     return 1 if failures else 0
 
 
-def _tell(target: str, failed: bytes) -> None:
+def _print_failure(target: str, failed: bytes) -> None:
     print(f"replay: python -m fuzz --target {target} --replay '{failed.hex()}'")
 
 
@@ -192,7 +192,7 @@ def _between_pages(chosen: Sequence[str], runs: int, seed: int) -> int:
             calls += more
             for finding in findings:
                 print(finding.what)
-                _tell(name, inputs[finding.number])
+                _print_failure(name, inputs[finding.number])
             failures += len(findings)
         print(f"{name}: {2 * len(inputs)} inputs, {calls} calls of kernels between guard pages")
     return 1 if failures else 0
@@ -209,5 +209,5 @@ def _minimise(target: str, path: Path) -> int:
     output = path.with_name(path.name + ".min")
     output.write_bytes(smallest)
     print(f"{way}\n{output}: {len(smallest)} bytes")
-    _tell(target, smallest)
+    _print_failure(target, smallest)
     return 0

@@ -150,7 +150,7 @@ def all_settings() -> list[Codec]:
 CODECS = all_settings()
 
 
-def _few() -> list[Codec]:
+def _few_settings() -> list[Codec]:
     """Return codecs with every word and integer of every parameter, and some other numbers.
 
     Tests use this shorter list where each codec costs a whole test.
@@ -176,10 +176,10 @@ def _few() -> list[Codec]:
     return [*results, *(gcodec.parse(spec) for specs in _CHOSEN.values() for spec in specs)]
 
 
-FEW = _few()
+FEW = _few_settings()
 
 
-def untold(codec: Codec) -> list[str]:
+def missing_scalars(codec: Codec) -> list[str]:
     """Return the names of the scalars that bare bytes of this codec lack."""
     return [*codec.unresolved(), *(field.name for field in codec.scalar_fields())]
 
@@ -189,7 +189,7 @@ def scalars_for(codec: Codec) -> dict[str, Any]:
     fields = {field.name: field.kind for field in codec.message_fields()}
     return {
         name: 2 if isinstance(fields[name], Integer) else 0.5
-        for name in untold(codec)
+        for name in missing_scalars(codec)
         if name in fields
     }
 

@@ -21,30 +21,32 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 INPUTS = list(crafted())
 
 
-def found_in(one: Crafted) -> str | None:
+def error_of(crafted_input: Crafted) -> str | None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        actual = hostile.outcome(hostile.Input("crafted", one.data, None, one.read))
+        actual = hostile.outcome(
+            hostile.Input("crafted", crafted_input.data, None, crafted_input.read)
+        )
     return actual if isinstance(actual, str) else None
 
 
 def test_outcomes_of_crafted_inputs() -> None:
-    assert len({one.name for one in INPUTS}) == len(INPUTS) > 500
-    for one in INPUTS:
-        assert found_in(one) == one.error, one.name
+    assert len({crafted_input.name for crafted_input in INPUTS}) == len(INPUTS) > 500
+    for crafted_input in INPUTS:
+        assert error_of(crafted_input) == crafted_input.error, crafted_input.name
 
 
 def test_oracles_agree() -> None:
-    frames = [one for one in INPUTS if one.read is gcodec.decode]
-    assert {one.error for one in frames} == {None, "Corrupt", "Truncated"}
-    for one in frames:
-        targets.run("differential", one.data)
+    frames = [crafted_input for crafted_input in INPUTS if crafted_input.read is gcodec.decode]
+    assert {crafted_input.error for crafted_input in frames} == {None, "Corrupt", "Truncated"}
+    for crafted_input in frames:
+        targets.run("differential", crafted_input.data)
 
 
 @posix
 @pytest.mark.parametrize("at_end", [True, False])
 def test_crafted_inputs_between_guard_pages(at_end: bool) -> None:
-    calls, actual = guard.replay(found_in, INPUTS, at_end)
+    calls, actual = guard.replay(error_of, INPUTS, at_end)
     assert not actual
     assert calls > len(INPUTS)
 
@@ -55,9 +57,9 @@ def test_removed_guards_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted((ROOT / "fuzz" / "golden-errors").glob("*eliasfano*.gcf"))
     inputs = [hostile.Input("error", path.read_bytes()) for path in paths]
     inputs += [
-        hostile.Input("crafted", one.data, None, one.read)
-        for one in INPUTS
-        if one.name.startswith(("above 2^", "a one behind"))
+        hostile.Input("crafted", crafted_input.data, None, crafted_input.read)
+        for crafted_input in INPUTS
+        if crafted_input.name.startswith(("above 2^", "a one behind"))
     ]
     reported = list(guard_mutation.measured(inputs, "elias_fano"))
     assert len(reported) >= 5

@@ -172,7 +172,7 @@ def test_bare_payload_names_missing_arguments(codec: Codec) -> None:
         with pytest.raises(gcodec.ParameterError, match=name):
             codec.decode(raw, 3, nbits=nbits, **gs.scalars_for(codec))
         codec = codec.replaced(**{name: gs.parameters_of(payload.codec)[name]})
-    for name in gs.untold(codec):
+    for name in gs.missing_scalars(codec):
         rest = {key: value for key, value in payload.scalars.items() if key != name}
         with pytest.raises(gcodec.ParameterError, match=name):
             codec.decode(raw, 3, nbits=nbits, **rest)

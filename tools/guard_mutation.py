@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz import hostile, plain
-from fuzz.calls import through
+from fuzz.calls import redirected
 from fuzz.fork import fork
 from gcodec.runtime.jit import Kernel
 
@@ -120,7 +120,7 @@ def baseline(inputs: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeT
                 codes |= plain.codes_of(kernel)
             return plain.call(kernel, args)
 
-        with through(call):
+        with redirected(call):
             outcomes.append((hostile.outcome(one), codes))
     return outcomes
 
@@ -136,7 +136,7 @@ def notices(guard: Guard, outcomes: Sequence[tuple[hostile.Input, Any]]) -> bool
         signal.setitimer(signal.ITIMER_PROF, LONGEST)  # ends the child
         plain.REPLACED[guard.own] = guard.without
         plain.plain.cache_clear()
-        with through(plain.call):
+        with redirected(plain.call):
             code = int(any(hostile.outcome(one) != right for one, right in outcomes))
     os._exit(code)
 

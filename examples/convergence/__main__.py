@@ -26,7 +26,7 @@ from examples.convergence.tasks import TASKS, Changes, Task
 from examples.convergence.tasks import chosen as tasks_of
 
 
-def known(path: Path) -> list[Outcome]:
+def read_outcomes(path: Path) -> list[Outcome]:
     """Return the outcomes in a results file."""
     if not path.exists():
         return []
@@ -81,7 +81,7 @@ def main(
     tasks, console = tasks_of(names, changes), Console()
     if page is not None:
         parts(page)  # refuses a page without marks for tables before training starts
-    outcomes = known(results)
+    outcomes = read_outcomes(results)
     done = {outcome[:3] for outcome in outcomes}
     wanted = [
         (key, task, name, seed)

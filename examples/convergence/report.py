@@ -85,7 +85,7 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
     return lines
 
 
-def far(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]]:
+def outside_tolerance(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]]:
     """Return tasks and methods with feedback whose scores are outside the tolerance."""
     rows = []
     for key, task in tasks.items():
@@ -112,7 +112,7 @@ def lines(tasks: dict[str, Task], outcomes: list[Outcome]) -> Iterator[str]:
         )
         yield from table(key, task, outcomes)
         yield ""
-    worst = [f"{name} ({tasks[key].title})" for key, name in far(tasks, outcomes)]
+    worst = [f"{name} ({tasks[key].title})" for key, name in outside_tolerance(tasks, outcomes)]
     yield f"With feedback and further from dense than that: {', '.join(worst) or 'none'}."
 
 

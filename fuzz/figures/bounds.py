@@ -80,19 +80,19 @@ def cost_of(data: bytes) -> Cost:
         n, itemsize = frame.size, ITEMSIZE[frame.dtype]
         terms = n * sum(getattr(frame.codec, "chunk", ()))
     tensor = n * 4 + (n * itemsize if itemsize != 4 else 0)
-    _tried(data)  # compiles kernels, makes tables
+    _try_decode(data)  # compiles kernels, makes tables
     tracemalloc.start()
     try:
-        _tried(data)
+        _try_decode(data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     allowed = START + PER * (n + 8 * len(data)) + TERM * terms
-    seconds = min(_tried(data) for _ in range(2))
+    seconds = min(_try_decode(data) for _ in range(2))
     return Cost(max(peak - tensor, 0), seconds / allowed)
 
 
-def _tried(data: bytes) -> float:
+def _try_decode(data: bytes) -> float:
     began = time.perf_counter()
     with contextlib.suppress(gcodec.FormatError):
         gcodec.decode(data)

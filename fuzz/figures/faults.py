@@ -18,7 +18,7 @@ from fuzz.figures.figure import Figure
 from fuzz.goldens import ROOT
 
 ALLOCATING = ("empty", "zeros", "full", "ones", "arange", "concatenate", "empty_like")
-MOST = 2000  # most allocations of a call
+MOST_ALLOCATIONS = 2000  # most allocations of a call
 SPECS = (
     *("raw", "qsgd:form=dense", "qsgd:form=sparse", "qsgd:code=huffman", "qsgd:code=rans"),
     *("mxnet-2bit", "mxnet-2bit:form=sparse", "mxnet-1bit", "terngrad", "terngrad:pack=base3"),
@@ -47,7 +47,7 @@ def faults(short: bool) -> Figure:
             failures += [f"{spec} {what}: {one}" for one in wrong]
     places = _places(short)
     for name, (before, environment, expected) in places.items():
-        said = _started(before, environment)
+        said = _last_line(before, environment)
         if expected not in said:
             failures.append(f"{name}: {said}")
     detail = f"{count} allocations that fail; processes: {', '.join(places)}"
@@ -107,7 +107,7 @@ def _calls(spec: str) -> dict[str, Callable[[], Any]]:
 def _failing(call: Callable[[], Any]) -> tuple[int, list[str]]:
     """Repeat a call with each allocation failing in turn; return their number, and the defects."""
     right, wrong = call(), []
-    for number in range(1, MOST):
+    for number in range(1, MOST_ALLOCATIONS):
         try:
             with failing_at(number) as seen:
                 call()
@@ -147,7 +147,7 @@ def _places(short: bool) -> dict[str, tuple[str, dict[str, str | None], str]]:
     return places
 
 
-def _started(before: str, environment: dict[str, str | None]) -> str:
+def _last_line(before: str, environment: dict[str, str | None]) -> str:
     """Run the program; return its last line of output."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     with tempfile.TemporaryDirectory() as folder:

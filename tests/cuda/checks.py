@@ -44,7 +44,7 @@ def feedback_agrees(gpu: Device, spec: str, steps: list[np.ndarray], **arguments
     assert all(same(states[0][key], states[1][key]) for key in states[1])
 
 
-def refused_alike(gpu: Device, frame: bytes, flips: list[int]) -> None:
+def same_verdict(gpu: Device, frame: bytes, flips: list[int]) -> None:
     """Check that the device and the host give the same outcome for a payload with flipped bits."""
     known = gcodec.Frame.from_bytes(frame)
     for flip in flips:

@@ -22,7 +22,7 @@ def sizes_for(gpu: Device, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return (*sizes, *[LARGE] * (getattr(gpu, "order", "shuffled") == "shuffled"))
 
 
-def share_of(gpu: Device, all_values: Sequence[_T]) -> list[_T]:
+def third_of(gpu: Device, all_values: Sequence[_T]) -> list[_T]:
     """Return a third of the samples for each thread order of the shim, and all for a device."""
     order = getattr(gpu, "order", None)
     return list(all_values if order is None else all_values[ORDERS.index(order) :: len(ORDERS)])
@@ -42,7 +42,7 @@ def gradient(n: int, seed: int = 0) -> np.ndarray:
     return np.ascontiguousarray(x, np.float32)
 
 
-def anything(n: int, seed: int = 0) -> np.ndarray:
+def arbitrary_floats(n: int, seed: int = 0) -> np.ndarray:
     """Return float32 values with arbitrary bits, including NaN and infinities."""
     x = gradient(n, seed)
     random = np.random.default_rng([n, seed, 1])

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import share_of
+from samples import third_of
 from shim import ShimDevice
 
 from gcodec.entropy.context import symbol_coder
@@ -60,7 +60,7 @@ def agree(gpu: Device, symbols: np.ndarray, shape: tuple[int, ...], lead: bytes 
 
 @pytest.mark.parametrize("size", [0.02, 0.5, 3.0, 60.0])
 def test_shapes(gpu: Device, size: float) -> None:
-    for shape in share_of(gpu, SHAPES):
+    for shape in third_of(gpu, SHAPES):
         for spread in (0.0, 1.0):
             agree(gpu, levels(shape, size, spread), shape, b"lead"[: len(shape)])
         agree(gpu, np.zeros(int(np.prod(shape)), np.uint8), shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import anything, gradient, same
+from samples import arbitrary_floats, gradient, same
 
 from gcodec.codecs.dct8 import chunks, transform, transform_cuda
 from gcodec.kernels.transform import dct_select
@@ -33,7 +33,7 @@ def test_select(gpu: Device, m: int, size: int, k: int) -> None:
         assert dct_select.largest(gpu.to_device(y), k, *actual)
         assert same(gpu.to_host(actual[0]), wanted[0])
         assert same(gpu.to_host(actual[1]), wanted[1])
-    y = anything(m * size).reshape(m, size)
+    y = arbitrary_floats(m * size).reshape(m, size)
     assert not dct_select.largest(gpu.to_device(y), k, *actual)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import feedback_agrees
-from samples import anything, gradient, same, share_of
-from test_shim_level_choice import more_tensors
+from samples import arbitrary_floats, gradient, same, third_of
+from test_shim_level_choice import sparse_tensors
 from test_shim_minifloat_choice import tensors
 from test_waits import sample
 
@@ -37,15 +37,20 @@ def test_frames(gpu: Device) -> None:
     subset = [np.float32(top) * one.clip(-1, 1) for top in (1e-16, 4e6, 5e36, 3e38)]
     tiny = [np.float32(top) * one for top in (1e-38, 1e-44)]
     for spec in SPECS:
-        all_values = [*tensors(), *more_tensors(), *subset, *(tiny if "1e30" not in spec else [])]
-        for x in share_of(gpu, all_values):
+        all_values = [
+            *tensors(),
+            *sparse_tensors(),
+            *subset,
+            *(tiny if "1e30" not in spec else []),
+        ]
+        for x in third_of(gpu, all_values):
             on_device, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
             actual, waited = outcome(on_device, spec), getattr(gpu, "fetched", 0) - before
             assert actual == outcome(x, spec), spec
             assert waited <= 1 or x.ndim > 2, spec
             seen.add(type(actual))
     assert len(seen) == 2
-    for spec in share_of(gpu, ODD):
+    for spec in third_of(gpu, ODD):
         assert outcome(gpu.to_device(sample()), spec) == outcome(sample(), spec)
 
 
@@ -66,7 +71,7 @@ def test_symbols(gpu: Device, spec: str) -> None:
 
 
 def test_feedback(gpu: Device) -> None:
-    for spec in share_of(gpu, SPECS[:6]):
+    for spec in third_of(gpu, SPECS[:6]):
         feedback_agrees(gpu, spec, [sample()[:40, :50] * np.float32(k) for k in (1, 0, 2)])
         half = [gradient(700, k).clip(-9, 9).astype(np.float16) for k in range(3)]
         feedback_agrees(gpu, spec, half, decay=0.9)
@@ -80,6 +85,6 @@ def test_more_outliers_than_room(gpu: Device) -> None:
 def test_nonfinite_values(gpu: Device) -> None:
     for spec in SPECS[:4]:
         for n in (1, 300, 5000):
-            x = anything(n)
+            x = arbitrary_floats(n)
             x[0] = np.inf
             assert outcome(gpu.to_device(x), spec) == outcome(x, spec)

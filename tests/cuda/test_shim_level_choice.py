@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import share_of
+from samples import third_of
 from shim import ShimDevice
 from test_shim_minifloat_choice import tensors
 from test_waits import sample
@@ -24,7 +24,7 @@ SPECS = (
 )
 
 
-def more_tensors() -> list[np.ndarray]:
+def sparse_tensors() -> list[np.ndarray]:
     """Return tensors with few nonzero levels, and tensors with zero-norm buckets."""
     random = np.random.default_rng(1)
     x = random.standard_normal(9000).astype(np.float32)
@@ -36,18 +36,18 @@ def more_tensors() -> list[np.ndarray]:
 
 def test_frames(gpu: Device) -> None:
     seen = set()
-    for spec in share_of(gpu, SPECS):
-        for x in (*tensors(), *more_tensors()):
+    for spec in third_of(gpu, SPECS):
+        for x in (*tensors(), *sparse_tensors()):
             codec = gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec
             seen.add((codec.form, codec.code))
     assert len(seen) > 3
-    for spec in share_of(gpu, SPECS[:3]):
+    for spec in third_of(gpu, SPECS[:3]):
         feedback_agrees(gpu, spec, [sample()[:9], sample()[9:18]])
 
 
 def test_payloads(gpu: Device) -> None:
     """Payloads stay on the device, whichever string is the shortest."""
-    for x in (*tensors()[:3], *more_tensors()):
+    for x in (*tensors()[:3], *sparse_tensors()):
         payload = gcodec.parse("qsgd:code=auto").encode(gpu.to_device(x))
         wanted = gcodec.parse("qsgd:code=auto").encode(x)
         assert payload.codec == wanted.codec

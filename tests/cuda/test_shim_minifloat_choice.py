@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import share_of
+from samples import third_of
 from shim import ShimDevice
 from test_waits import sample
 
@@ -43,11 +43,11 @@ def tensors() -> list[np.ndarray]:
 
 def test_frames(gpu: Device) -> None:
     codes = set()
-    for spec in share_of(gpu, SPECS):
+    for spec in third_of(gpu, SPECS):
         for x in tensors():
             codes.add(gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec.code)
     assert len(codes) > 2
-    for spec in share_of(gpu, SPECS[:6]):
+    for spec in third_of(gpu, SPECS[:6]):
         feedback_agrees(gpu, spec, [sample()[:9], sample()[9:18]])
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import gradient, same, share_of
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import gradient, same, third_of
 
 import gcodec
 from gcodec.codecs.powersgd import low_rank
@@ -19,7 +19,7 @@ SHAPES = ((3, 9000), (9000, 3), (70, 300), (40, 33))
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-120, 2.0**100])
 def test_factors(gpu: Device, scale: float) -> None:
-    for m, k in share_of(gpu, SHAPES):
+    for m, k in third_of(gpu, SHAPES):
         matrix = (gradient(m * k).clip(-99, 99) * np.float32(scale)).reshape(m, k)
         on_device = gpu.to_device(matrix)
         for rank in (1, 2, 5):
@@ -65,11 +65,11 @@ def test_prior_may_be_on_the_host(gpu: Device) -> None:
 
 
 def test_frames(gpu: Device) -> None:
-    for spec in share_of(gpu, ("powersgd", "powersgd:rank=1", "powersgd:rank=6")):
+    for spec in third_of(gpu, ("powersgd", "powersgd:rank=1", "powersgd:rank=6")):
         for shape in ((40, 57), (6, 5, 7), (30,), (0, 4), (3, 3)):
             x = gradient(int(np.prod(shape))).clip(-99, 99).reshape(shape)
             frame = frames_agree(gpu, spec, x, seed=3)
-            refused_alike(gpu, frame, [30, 31, 700])
+            same_verdict(gpu, frame, [30, 31, 700])
         frames_agree(gpu, spec, x.astype(np.float16))
         feedback_agrees(
             gpu, spec, [gradient(600, s).clip(-9, 9).reshape(20, 30) for s in range(3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import anything, gradient, same
+from samples import arbitrary_floats, gradient, same
 from strings import agree, outcome
 
 import gcodec
@@ -112,7 +112,7 @@ def test_symbols_in_zero_norm_buckets(gpu: Device) -> None:
 
 def test_refused(gpu: Device) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
-        gcodec.encode(gpu.to_device(anything(100)), "qsgd")
+        gcodec.encode(gpu.to_device(arbitrary_floats(100)), "qsgd")
     large = np.full(100, 3e38, np.float32)
     with pytest.raises(gcodec.ParameterError, match="float32"):
         gcodec.encode(gpu.to_device(large), "qsgd")

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from samples import anything, gradient, share_of
+from samples import arbitrary_floats, gradient, third_of
 from shim import ShimDevice
 
 from gcodec.arrays.sampling import MANY
@@ -61,7 +61,7 @@ def test_small(gpu: Device, n: int) -> None:
     cases = [(fmt, rule) for fmt in EVERY for rule in RULES[:2]] + [
         (MiniFloat("e2m1", "ieee"), "co3")
     ]
-    each = itertools.cycle(share_of(gpu, cases))
+    each = itertools.cycle(third_of(gpu, cases))
     for x in tensors(n):
         for _ in range(3):
             agree(gpu, x, *next(each))
@@ -75,7 +75,7 @@ def test_with_a_residual(gpu: Device) -> None:
 def test_tensors_that_are_sampled(gpu: Device) -> None:
     """Bins of the elements, or bins and a sorted list of the largest elements."""
     n = FEW + 999
-    for x, fmt in share_of(gpu, list(zip(tensors(n)[:4], EVERY[::6], strict=True))):
+    for x, fmt in third_of(gpu, list(zip(tensors(n)[:4], EVERY[::6], strict=True))):
         agree(gpu, x, fmt, "histogram")
     spread = heavy(n)
     spread[::50_000] *= np.float32(1e4)
@@ -96,7 +96,7 @@ def test_samples(gpu: Device) -> None:
 
 def test_nonfinite_values_are_harmless(gpu: Device) -> None:
     for n in (3, 5000):
-        for fmt in share_of(gpu, EVERY):
-            search_scale(gpu.to_device(anything(n)), fmt, "histogram").value  # noqa: B018
+        for fmt in third_of(gpu, EVERY):
+            search_scale(gpu.to_device(arbitrary_floats(n)), fmt, "histogram").value  # noqa: B018
     for x in (np.full(70, np.nan, np.float32), np.full(70, -np.inf, np.float32)):
         search_scale(gpu.to_device(x), MiniFloat("e2m1"), "histogram").value  # noqa: B018

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import anything, gradient, same
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.runtime.device import Device
@@ -35,7 +35,7 @@ def test_feedback(gpu: Device, spec: str) -> None:
 @pytest.mark.parametrize("spec", [*CODES, "minifloat:code=huffman"])
 def test_damage(gpu: Device, spec: str) -> None:
     frame = gcodec.encode(gradient(301).clip(-9, 9), spec)
-    refused_alike(gpu, frame, [0, 3, 700, 1207, 2407])
+    same_verdict(gpu, frame, [0, 3, 700, 1207, 2407])
 
 
 @pytest.mark.parametrize("spec", DCT)
@@ -77,7 +77,7 @@ def test_chunks_with_feedback(gpu: Device) -> None:
 @pytest.mark.parametrize("spec", (*SPARSE, *CODES, *DCT))
 def test_nonfinite_values(gpu: Device, spec: str) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
-        gcodec.encode(gpu.to_device(anything(300)), spec)
+        gcodec.encode(gpu.to_device(arbitrary_floats(300)), spec)
 
 
 def test_one_wait(gpu: Device) -> None:

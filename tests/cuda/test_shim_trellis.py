@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
+from checks import feedback_agrees, frames_agree, same_verdict
 from samples import LARGE, same
 
 import gcodec
@@ -19,7 +19,7 @@ SIZES = (1, 7, 31, 4097, 65_536, 65_537, 150_001)
 LANES = (2, 8, 32)
 
 
-def some_symbols(n: int) -> np.ndarray:
+def random_symbols(n: int) -> np.ndarray:
     random = np.random.default_rng(n)
     h = np.minimum(np.abs(random.standard_cauchy(n)) * 2, 127).astype(np.int64)
     sign = (random.random(n) < 0.5) & (h > 0) & (h < 126)
@@ -39,7 +39,7 @@ def values(n: int) -> np.ndarray:
 @pytest.mark.parametrize("lanes", LANES)
 def test_order_and_models(gpu: Device, lanes: int) -> None:
     for n in SIZES:
-        flat = some_symbols(n)
+        flat = random_symbols(n)
         turns, back = np.empty(n, np.uint8), np.empty(n, np.uint8)
         lane_order.to_turns(flat, lanes, turns)
         inputs, on_device, again = (
@@ -97,7 +97,7 @@ def test_paths(gpu: Device, lanes: int) -> None:
 @pytest.mark.parametrize("width", [7, 300, 5000])
 def test_costs_of_scales(gpu: Device, width: int) -> None:
     n = 9001
-    symbols = some_symbols(n)
+    symbols = random_symbols(n)
     scales = Scales.of(symbols, RowLayout(width, 1))
     costs = np.random.default_rng(0).integers(0, 1 << 19, (CLASSES, 128)).astype(np.int32)
     for quantum in (1, 8):
@@ -155,7 +155,7 @@ def test_values_without_symbol(gpu: Device) -> None:
 
 def test_damage(gpu: Device) -> None:
     frame = gcodec.encode(matrix(40, 300), "ecsq:trellis=yes,step=0.3")
-    refused_alike(gpu, frame, [3, 500, 9000, 20_000, 30_001, 40_007])
+    same_verdict(gpu, frame, [3, 500, 9000, 20_000, 30_001, 40_007])
 
 
 def test_seek_tables(gpu: Device) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shim
-from samples import anything, gradient
+from samples import arbitrary_floats, gradient
 from test_page import PAGE
 
 import gcodec
@@ -125,7 +125,7 @@ def test_payloads_stay_on_the_device(counting: shim.ShimDevice, spec: str) -> No
 def test_late_errors_change_nothing(gpu: Device, spec: str, dtype: str) -> None:
     """All kernels of a step have run when the host learns that the input contained NaN."""
     fine = np.clip(gradient(300), -9, 9).astype(dtype)
-    wrong = np.clip(anything(300), -1e4, 1e4).astype(dtype)
+    wrong = np.clip(arbitrary_floats(300), -1e4, 1e4).astype(dtype)
     on_device, here = gcodec.Feedback(spec), gcodec.Feedback(spec)
     for feedback, place in ((on_device, gpu.to_device), (here, np.array)):
         feedback.compress("w", place(fine))
@@ -146,7 +146,7 @@ def test_late_errors_change_nothing(gpu: Device, spec: str, dtype: str) -> None:
 
 
 def test_nonfinite_values_become_zeros(gpu: Device) -> None:
-    x = np.clip(anything(300), -9, 9)
+    x = np.clip(arbitrary_floats(300), -9, 9)
     on_device, here = (gcodec.Feedback("mxnet-2bit", nonfinite="zero") for _ in range(2))
     for _ in range(2):
         assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)

@@ -89,7 +89,7 @@ def transformed(x: Floats, sizes: Sequence[int], forward: bool) -> Floats:
 # --- levels -------------------------------------------------------------------------------------
 
 
-def lifted(x: Floats, step: np.float32) -> tuple[Floats, np.float32]:
+def rescaled(x: Floats, step: np.float32) -> tuple[Floats, np.float32]:
     """Rescale values and step, so that the inverse of the step does not exceed float32."""
     if max(abs(v) for v in x) < TINY:
         return x * LIFT, step * LIFT
@@ -167,7 +167,7 @@ def encode(
     transform = TRANSFORMS[sizes is not None]
     if not n:
         return Message(rounding, step, neutral, None, transform)
-    x, size = lifted(x, step)
+    x, size = rescaled(x, step)
     if sizes is not None:
         x = transformed(x, sizes, forward=True)
     matrix, ys = (choice.width, choice.group, choice.coarse), scaled(x, size)

@@ -145,7 +145,7 @@ def unzigzag(z: int) -> int:
     return z // 2 if z % 2 == 0 else -(z // 2) - 1
 
 
-def silent(norms: Sequence[np.float32], n: int, bucket: int) -> list[bool]:
+def in_zero_norm_bucket(norms: Sequence[np.float32], n: int, bucket: int) -> list[bool]:
     """Return for each element whether its bucket has norm zero and so sends nothing."""
     size = bucket_of(n, bucket)
     return [norms[i // size] == 0 for i in range(n)]
@@ -188,7 +188,7 @@ def level_at(at: int) -> int:
     return -(y // 2) if y % 2 else y // 2
 
 
-def sounding(levels: Sequence[int], quiet: Sequence[bool]) -> list[int]:
+def coded_symbols(levels: Sequence[int], quiet: Sequence[bool]) -> list[int]:
     """Return the symbol of each element outside zero-norm buckets, for codes with a table."""
     return [place(k) for k, q in zip(levels, quiet, strict=True) if not q]
 
@@ -228,10 +228,10 @@ def write(
     model: Sequence[int] | None = None,
 ) -> Message:
     """Return the message of levels in the form and code of the setting."""
-    quiet = silent(norms, len(levels), setting.bucket)
+    quiet = in_zero_norm_bucket(norms, len(levels), setting.bucket)
     if rices is None:
         rices = rices_of(levels, quiet, setting)
-    sent = sounding(levels, quiet)
+    sent = coded_symbols(levels, quiet)
     if setting.code in tabled.KINDS:
         assert setting.form == "dense" and setting.s <= LARGEST_TABLED
         model = model or tabled.model_of(setting.code, sent, 2 * setting.s + 1)
@@ -375,7 +375,7 @@ def read(
             raise Corrupt(f"the norm {norm}")
     if "1" in text[nbits:]:
         raise Corrupt("fill that is not zero")
-    quiet = silent(norms, n, setting.bucket)
+    quiet = in_zero_norm_bucket(norms, n, setting.bucket)
     bits = Bits(text[:nbits], 32 * count)
     parse = _read_dense if setting.form == "dense" else _read_sparse
     return [np.float32(norm) for norm in norms], parse(bits, setting, rices, quiet)
@@ -416,9 +416,9 @@ def seek_table(message: Message, log2_block: int) -> Table:
     """Return the seek table of a message whose words have no fixed width."""
     setting = message.setting
     assert setting.code != "packed"
-    quiet = silent(message.norms, len(message.levels), setting.bucket)
+    quiet = in_zero_norm_bucket(message.norms, len(message.levels), setting.bucket)
     if setting.code == "rans":
-        sent = sounding(message.levels, quiet)
+        sent = coded_symbols(message.levels, quiet)
         return tabled.seek_table("rans", sent, message.model, log2_block)
     words = units(message.levels, quiet, setting, message.rices, message.model)
     lengths = lengths_of(words, log2_block)
