@@ -118,13 +118,13 @@ def _qsgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
     setting = qsgd.Setting(s, form, rng.choice((0, 1, 7, 4096)), rng.choice(qsgd.NORMS), code)
     size = qsgd.bucket_of(n, setting.bucket)
     norms = [np.float32(abs(_scale(rng))) for _ in range(-(-n // size))]
-    quiet = qsgd.silent(norms, n, setting.bucket)
+    quiet = qsgd.in_zero_norm_bucket(norms, n, setting.bucket)
     largest = min(s, 40) if code == "rice" else s
     levels = [0 if q or rng.random() < 0.3 else rng.randint(-largest, largest) for q in quiet]
     rices: tuple[int, ...] | None = None
     if code == "rice":
         rices = tuple(rng.choice((0, 1, 4, 9, 47)) for _ in range(2 if form == "sparse" else 1))
-    sent = qsgd.sounding(levels, quiet)
+    sent = qsgd.coded_symbols(levels, quiet)
     model = None
     if code in ("huffman", "rans") and sent:
         model = _model(rng, code, sent, 2 * s + 1) or None

@@ -76,7 +76,7 @@ def agree(
     without = _agreed(bare.to_bytes(), bare, limits, more)
     if values is not None:
         equal = without is not None and same_bits(values, without)
-        promise(equal, f"{frame.codec}: a seek table changes no value, and excuses no error")
+        promise(equal, f"{frame.codec}: a seek table changes neither values nor errors")
         _check_table(frame)
     return values is not None
 
@@ -103,7 +103,9 @@ def _agreed(
                 wanted = np.float32(0) + expected.astype(np.float32)
             elif outcome.dtype != expected.dtype:
                 wanted = expected.astype(outcome.dtype)
-            promise(same_bits(outcome, wanted), f"{frame.codec}: {name} returns what decode does")
+            promise(
+                same_bits(outcome, wanted), f"{frame.codec}: {name} returns the values of decode"
+            )
     _check_parts(data, frame, limits, expected)
     _check_sparse(data, frame, limits, expected)
     return expected
@@ -117,7 +119,7 @@ def _check_table(frame: gcodec.Frame) -> None:
         same = frame.codec.seek_blocks == "elements" and not frame.seek.lengths.any()
     else:
         same = own.to_bytes() == frame.seek.to_bytes()
-    promise(same, f"{frame.codec}: a payload has one table of a block")
+    promise(same, f"{frame.codec}: a payload has one seek table for a block size")
 
 
 def _outcome(decode: Callable[[], Values]) -> Values | None:
@@ -182,7 +184,7 @@ def _check_parts(
         if expected is not None:
             whole = expected.reshape(-1)[start:stop]
             same = part is not None and same_bits(part, whole)
-            promise(same, f"{frame.codec}: decode_range returns a slice of what decode does")
+            promise(same, f"{frame.codec}: decode_range returns a slice of the values of decode")
 
 
 def _check_sparse(
@@ -193,19 +195,23 @@ def _check_sparse(
         sparse = gcodec.decode_sparse(data, limits=limits)
     except gcodec.ParameterError:
         sends_few = frame.codec.name in ("topk", "randomk") or _form(frame.codec) == "sparse"
-        promise(not sends_few, f"{frame.codec}: decode_sparse takes what sends few elements")
+        promise(not sends_few, f"{frame.codec}: decode_sparse accepts exactly the sparse codecs")
         return
     except gcodec.FormatError:
-        promise(expected is None, f"{frame.codec}: decode accepts, decode_sparse refuses a frame")
+        promise(
+            expected is None, f"{frame.codec}: decode accepts and decode_sparse rejects a frame"
+        )
         return
-    promise(expected is not None, f"{frame.codec}: decode refuses, decode_sparse accepts a frame")
+    promise(
+        expected is not None, f"{frame.codec}: decode rejects and decode_sparse accepts a frame"
+    )
     assert expected is not None
     places, values = sparse
     scattered = np.zeros(frame.size, values.dtype)
     scattered[places] = values
-    promise(bool((np.diff(places) > 0).all()), f"{frame.codec}: positions rise")
+    promise(bool((np.diff(places) > 0).all()), f"{frame.codec}: positions increase")
     same = same_bits(scattered, expected.reshape(-1))
-    promise(same, f"{frame.codec}: decode_sparse returns what decode does")
+    promise(same, f"{frame.codec}: decode_sparse returns the values of decode")
 
 
 def _form(codec: Codec) -> Any:
@@ -448,7 +454,9 @@ def _scalar(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
     scalars = dict(frame.payload.scalars)
     value = field.kind.check(field.name, values[b % len(values)])
     if value in getattr(field.kind, "unsent", ()):
-        raise gcodec.ParameterError("no message has it")  # a word that the encoder resolves first
+        raise gcodec.ParameterError(
+            "no message has this value"
+        )  # a word that the encoder resolves first
     scalars[field.name] = value
     codec = frame.codec.of_message(scalars)
     return _like(frame, codec=codec, payload=frame.payload._replace(codec=codec, scalars=scalars))
@@ -470,7 +478,7 @@ def _parameter(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
         if field.name not in scalars:
             scalars[field.name] = field.kind.check(field.name, c % 3)
     if codec.unresolved():
-        raise gcodec.ParameterError("no message has it")
+        raise gcodec.ParameterError("no message has this value")
     seek = frame.seek if codec.seek_blocks == frame.codec.seek_blocks else None
     payload = frame.payload._replace(codec=codec, scalars=scalars, seek=seek)
     return _like(frame, codec=codec, payload=payload)

@@ -95,6 +95,6 @@ def command(data: bytes) -> None:
     signal.signal(signal.SIGTERM, handlers)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    promise(result.exit_code in EXITS, f"{verb} ends with a code that is documented")
+    promise(result.exit_code in EXITS, f"{verb} ends with a documented exit code")
     left = [one.name for one in _scratch().iterdir() if one.name.startswith("made.npz")]
-    promise(left == (["made.npz"] if output.exists() else []), "no part of a file is left")
+    promise(left == (["made.npz"] if output.exists() else []), "no partial file is left")

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fuzz.calls import argument_types
+from gcodec.kernels.numeric import words
 from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy
 
 ALL = (1 << 64) - 1
@@ -227,9 +228,12 @@ def plain(lazy: _Lazy) -> Callable[..., Any]:
     """
     function = lazy.function
     if isinstance(lazy, Intrinsic):
-        if function.__name__ not in INTRINSICS:
-            raise NotPlainError(function.__name__)
-        return INTRINSICS[function.__name__]
+        # Factories make some intrinsics, whose functions lack names of their own.
+        named = (name for name, value in vars(words).items() if value is lazy)
+        name = next(named, function.__name__)
+        if name not in INTRINSICS:
+            raise NotPlainError(name)
+        return INTRINSICS[name]
     assert isinstance(function, types.FunctionType)
     code = REPLACED.get(function.__code__, function.__code__)
     names = dict(function.__globals__)

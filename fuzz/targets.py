@@ -48,18 +48,18 @@ def frame(data: bytes) -> None:
     except gcodec.FormatError:
         return
     again = gcodec.Frame.from_bytes(read.to_bytes(), limits=LIMITS)
-    promise(same_bits(again.decode(), decoded), "a frame that is written again decodes alike")
+    promise(same_bits(again.decode(), decoded), "a re-encoded frame decodes to the same values")
     packed = read.codec.pack(read.codec.unpack(read.payload, read.shape))
     promise(
         same_bits(
             packed.codec.decode(packed, read.shape), read.codec.decode(read.payload, read.shape)
         ),
-        "symbols are all that a message says",
+        "symbols determine the message",
     )
     free = read.codec.seek_blocks is not None  # codewords, whose code the writer may choose
     if repr(packed.scalars) == repr(read.payload.scalars) and not free:
         same = packed.nbits == read.payload.nbits and packed.tobytes() == read.payload.tobytes()
-        promise(same, "one message has one payload")
+        promise(same, "a message has a single payload")
 
 
 def repaired(data: bytes) -> None:
@@ -127,13 +127,15 @@ def roundtrip(data: bytes) -> None:
         with np.errstate(all="ignore"):
             finite = bool(np.isfinite(x.astype(np.float32)).all())
         sure = "auto" not in str(codec) and codec.takes_up_to == math.inf
-        promise(not finite or not sure, "finite values can be encoded")
+        promise(not finite or not sure, "the codec encodes finite values")
         return
     promise(len(encoded) <= codec.max_encoded_nbytes(x.size), "max_encoded_nbytes bounds")
     read = gcodec.Frame.from_bytes(encoded)
-    promise(read.to_bytes() == encoded, "a frame that is read is written alike")
+    promise(read.to_bytes() == encoded, "a parsed frame serializes to the same bytes")
     decoded = gcodec.decode(encoded)
-    promise(decoded.shape == x.shape and decoded.dtype == x.dtype, "shape and dtype come back")
+    promise(
+        decoded.shape == x.shape and decoded.dtype == x.dtype, "decode restores shape and dtype"
+    )
     symbols = read.codec.unpack(read.payload, x.shape)
     packed = read.codec.pack(symbols)
     promise(packed.tobytes() == read.payload.tobytes(), "pack inverts unpack")
@@ -141,11 +143,11 @@ def roundtrip(data: bytes) -> None:
     try:
         codec.quantize_residual(x, residual, seed=seed)
     except gcodec.ParameterError:
-        promise(not residual.any(), "a refused step leaves the residual alone")
+        promise(not residual.any(), "a rejected step does not change the residual")
         return
     with np.errstate(all="ignore"):
         lacking = x.astype(np.float32) - decoded.astype(np.float32)
-    promise(same_bits(residual, lacking), "the residual is what the receiver lacks")
+    promise(same_bits(residual, lacking), "the residual is the error of the decoded values")
 
 
 def words(data: bytes) -> None:
@@ -163,18 +165,18 @@ def words(data: bytes) -> None:
     with contextlib.suppress(gcodec.FormatError):
         values, end = code.decode(text, count, start=start)
         promise(values.size == count and start <= end <= len(text), "words lie within the bits")
-        promise(code.encode(values).to01() == text[start:end], "values have one word each")
+        promise(code.encode(values).to01() == text[start:end], "each value has a single word")
     values = np.frombuffer(raw, np.uint64, len(raw) // 8) >> np.uint64(data[1] % 64)
     try:
         lengths = code.lengths(values)
     except gcodec.ParameterError:
-        promise(bool((values < code.first).any()), "values from the first one on have words")
+        promise(bool((values < code.first).any()), "values from the smallest one on have words")
         return
     values = values[np.cumsum(np.minimum(lengths, MOST_BITS)) < MOST_BITS]
     bits = code.encode(values)
-    promise(bits.nbits == lengths[: values.size].sum(), "lengths are those of the words")
+    promise(bits.nbits == lengths[: values.size].sum(), "lengths equals the lengths of the words")
     decoded, end = code.decode(bits, values.size)
-    promise(end == bits.nbits and bool((decoded == values).all()), "values come back")
+    promise(end == bits.nbits and bool((decoded == values).all()), "decode restores the values")
 
 
 @functools.cache
@@ -238,11 +240,14 @@ def seek(data: bytes) -> None:
         read = gcodec.Frame.from_bytes(changed, limits=LIMITS)
     except gcodec.FormatError:
         return
-    promise(same_bits(decoded, honest.without_seek().decode()), "a table changes nothing")
-    promise(read.to_bytes() == changed, "a frame that is read is written alike")
+    promise(
+        same_bits(decoded, honest.without_seek().decode()),
+        "a seek table does not change the values",
+    )
+    promise(read.to_bytes() == changed, "a parsed frame serializes to the same bytes")
     if read.seek is not None and read.seek.offsets[-1]:
         again = read.without_seek().with_seek(read.seek.log2_block)
-        promise(again.to_bytes() == changed, "one payload has one table of a block")
+        promise(again.to_bytes() == changed, "a payload has one seek table for a block size")
 
 
 def decoders(data: bytes) -> None:
@@ -277,12 +282,12 @@ def differential(data: bytes) -> None:
     if outline is None:  # decoders check the fill while decoding a payload
         with contextlib.suppress(gcodec.FormatError):
             read.decode()
-            promise(False, "what the specification refuses is refused")
+            promise(False, "gcodec rejects frames that the specification rejects")
         return
     parts = (outline["shape"], outline["payload"], outline["nbits"], outline["name"])
     promise(
         parts == (read.shape, read.payload.tobytes(), read.payload.nbits, read.name),
-        "fields are what they are by the specification",
+        "fields equal those of the specification",
     )
     if math.prod(read.shape) > MOST_COMPARED:
         return
@@ -306,13 +311,13 @@ def compare(frame: gcodec.Frame) -> bool:
             expected = oracle.decode(message)
     except oracle.ERRORS:
         expected = None
-    promise((decoded is None) == (expected is None), f"the oracle says otherwise: {expected}")
+    promise((decoded is None) == (expected is None), f"the oracle disagrees: {expected}")
     if decoded is not None and expected is not None:
         unsigned = np.dtype(f"u{expected.dtype.itemsize}")
-        promise(decoded.dtype == expected.dtype, "the dtype is that of the frame")
+        promise(decoded.dtype == expected.dtype, "the dtype equals that of the frame")
         bits = decoded.view(unsigned) == expected.view(unsigned)
         nan = np.isnan(decoded) & np.isnan(expected)
-        promise(bool(np.all(bits | nan)), "values are those of the oracle")
+        promise(bool(np.all(bits | nan)), "values equal those of the oracle")
     return decoded is not None
 
 

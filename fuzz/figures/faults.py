@@ -118,7 +118,7 @@ def _failing(call: Callable[[], Any]) -> tuple[int, list[str]]:
         if seen[0] < number:
             break
         if call() != right:
-            wrong.append(f"after allocation {number} failed, the result is another")
+            wrong.append(f"after allocation {number} failed, the result differs")
     return number - 1, wrong
 
 
@@ -140,8 +140,12 @@ def _places(short: bool) -> dict[str, tuple[str, dict[str, str | None], str]]:
     }
     if not short:  # without a cache, the process compiles kernels
         places |= {
-            "a cache that cannot be made": ("", {"GCODEC_CACHE_DIR": nowhere}, "fine"),
-            "a home that cannot be made": ("", home, "fine"),
+            "a cache directory that cannot be created": (
+                "",
+                {"GCODEC_CACHE_DIR": nowhere},
+                "fine",
+            ),
+            "a home directory that cannot be created": ("", home, "fine"),
             "no home": ("", {**gone, "GCODEC_CACHE_DIR": None}, "fine"),
         }
     return places

@@ -38,11 +38,11 @@ def threads(short: bool) -> Figure:
     with ThreadPoolExecutor(THREADS) as executor:
         failures = [what for failed in executor.map(task, range(THREADS)) for what in failed]
     if hasattr(os, "fork") and not _forked(expected):
-        failures.append("a forked process finds something else")
+        failures.append("a forked process returns other results")
     if not short:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             if pool.map(_work, range(_kinds())) != expected:
-                failures.append("a spawned process finds something else")
+                failures.append("a spawned process returns other results")
     detail = f"{THREADS} threads; fork after use{'' if short else '; spawn'}"
     count = THREADS * (FEW if short else CALLS)
     return Figure("F10", "results do not depend on threads", count, "calls", failures, detail)
