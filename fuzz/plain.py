@@ -21,6 +21,7 @@ import numpy as np
 
 from fuzz.calls import argument_types
 from gcodec.kernels.numeric import words
+from gcodec.runtime import memory
 from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy
 
 ALL = (1 << 64) - 1
@@ -229,8 +230,8 @@ def plain(lazy: _Lazy) -> Callable[..., Any]:
     function = lazy.function
     if isinstance(lazy, Intrinsic):
         # Factories make some intrinsics, whose functions lack names of their own.
-        named = (name for name, value in vars(words).items() if value is lazy)
-        name = next(named, function.__name__)
+        named = {**vars(memory), **vars(words)}.items()
+        name = next((name for name, value in named if value is lazy), function.__name__)
         if name not in INTRINSICS:
             raise NotPlainError(name)
         return INTRINSICS[name]
