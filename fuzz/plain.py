@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 
 from fuzz.calls import argument_types
-from gcodec.kernels.numeric import words
-from gcodec.runtime import memory
 from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy
 
 ALL = (1 << 64) - 1
@@ -229,12 +227,9 @@ def plain(lazy: _Lazy) -> Callable[..., Any]:
     """
     function = lazy.function
     if isinstance(lazy, Intrinsic):
-        # Factories make some intrinsics, whose functions lack names of their own.
-        named = {**vars(memory), **vars(words)}.items()
-        name = next((name for name, value in named if value is lazy), function.__name__)
-        if name not in INTRINSICS:
-            raise NotPlainError(name)
-        return INTRINSICS[name]
+        if function.__name__ not in INTRINSICS:
+            raise NotPlainError(function.__name__)
+        return INTRINSICS[function.__name__]
     assert isinstance(function, types.FunctionType)
     code = REPLACED.get(function.__code__, function.__code__)
     names = dict(function.__globals__)
