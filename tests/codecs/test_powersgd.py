@@ -60,7 +60,7 @@ def test_warm_started_steps_agree_with_the_oracle() -> None:
 
 @pytest.mark.parametrize(("m", "k"), [(3, 20_000), (20_000, 3), (600, 700)])
 def test_blocks_do_not_change_sums(m: int, k: int) -> None:
-    """Sums in blocks equal exact integers, beyond the number of products that float64 adds exactly."""
+    """Sums in blocks equal exact integers, beyond the number of products float64 adds exactly."""
     x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
     q = low_rank.fixed(low_rank.start(5, 1, k))
     actual = low_rank.times_transposed(x, q)
