@@ -1,4 +1,4 @@
-"""Candidates come from the registry, and the best of them is within its budget."""
+"""Candidates come from the registry, and the selected one meets its budget."""
 
 from __future__ import annotations
 
