@@ -1,6 +1,4 @@
-"""Static codebooks: their invariants, their digests, and agreement with the script that makes
-them.
-"""
+"""Static codebooks: their invariants, their digests, and agreement with their script."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""dct8: its basis, selection, transforms, levels and bytes, and the payloads that decoding
-refuses.
-"""
+"""dct8: its basis, selection, transforms, levels and bytes, and refused payloads."""
 
 from __future__ import annotations
 

@@ -130,9 +130,7 @@ def variants() -> Iterator[tuple[Setting, Shape]]:
 
 @pytest.mark.parametrize("exponents", [(100, 140), (0, 20), (252, 255)], ids=str)
 def test_messages_of_the_oracle(exponents: tuple[int, int]) -> None:
-    """Values agree bit for bit. With the largest scales, sums overflow binary32, also in the
-    padding.
-    """
+    """Values agree bit for bit, also where sums of large scales overflow binary32."""
     rng = random.Random(exponents[0])
     outcomes = set()
     for setting, shape in variants():

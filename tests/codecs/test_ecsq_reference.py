@@ -368,9 +368,7 @@ def test_damaged_payloads() -> None:
 
 
 def test_other_values_of_each_byte() -> None:
-    """Both agree on changed bytes of two short strings: with scales of columns, and with its own
-    table.
-    """
+    """Both agree on changed bytes of two strings, with column scales and with an own table."""
     rng, valid_count = random.Random(3), 0
     zero = ScaleList(RICE, 0, 20, 1, 0), [20] * 8
     for columns in (zero, (None, [])):

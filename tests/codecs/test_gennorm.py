@@ -35,9 +35,7 @@ TABLES = load_table_script()
 
 
 def quantiles(beta, n):
-    """Return the quantiles of a generalized normal distribution with σ = 1: a sample without
-    noise.
-    """
+    """Return quantiles of a generalized normal distribution with σ = 1."""
     u = (np.arange(n) + 0.5) / n
     x = special.gammaincinv(1 / beta, u) ** (1 / beta)
     x[1::2] *= -1

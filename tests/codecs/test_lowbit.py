@@ -274,9 +274,7 @@ def test_sign(setting: str) -> None:
 
 
 def test_sign_l1_is_the_nearest_scale() -> None:
-    """The mean of |x| is the best scale of sign(x); the root mean square may even expand the
-    error.
-    """
+    """The mean of |x| is the best scale of sign(x); the root mean square may expand the error."""
     rng = np.random.default_rng(3)
     x = rng.lognormal(0, 2, 10_000).astype(np.float32)
     wide = x.astype(np.float64)

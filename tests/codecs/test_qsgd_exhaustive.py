@@ -369,9 +369,7 @@ def test_every_string(setting: Setting, rices: tuple[int, ...]) -> None:
 
 
 def omega_heads() -> set[str]:
-    """Return prefixes of omega codewords below 2**64: at most 17 bits, 11 of them of the
-    number.
-    """
+    """Return prefixes of omega codewords below 2**64, at most 17 bits, 11 of the number."""
     words = {"0"}
     for nbits in range(2, 65):
         kept_nbits = min(nbits, 11)
@@ -415,9 +413,7 @@ def specified_status(heads: set[str]) -> np.ndarray:
     ],
 )
 def test_kinds_of_refusal(setting: Setting, rices: tuple[int, ...]) -> None:
-    """A string that ends within its first codeword is truncated if a number below 2**64 begins
-    so.
-    """
+    """A string within a first codeword is truncated if a number below 2**64 begins so."""
     rule = specified_status(rice_heads(rices[-1]) if rices else omega_heads())
     if not rices:  # A sign precedes the codeword.
         one = 1 << np.maximum(NBITS - 1, 0)

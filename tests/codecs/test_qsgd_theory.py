@@ -245,9 +245,7 @@ def is_plausible(actual: Deviation) -> bool:
 
 @functools.cache
 def sample(shape: str, setting: tuple[tuple[str, Any], ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return sums of each element's levels over all draws: of one long tensor, and of many
-    seeds.
-    """
+    """Return each element's sum of levels over all draws, of a long tensor and of many seeds."""
     x = vector(shape, ELEMENT_COUNT)
     codec = qsgd(**dict(setting), bucket=ELEMENT_COUNT)
     sums = [np.zeros(ELEMENT_COUNT, np.int64) for _ in range(2)]
@@ -277,9 +275,7 @@ def test_sampler_follows_the_probabilities(shape: str, setting: dict[str, Any]) 
 
 @sampled
 def test_statistics_detect_half_a_percent_bias(shape: str, setting: dict[str, Any]) -> None:
-    """Wrong probabilities are compared with the right sample, which has the same effect as the
-    reverse.
-    """
+    """Wrong probabilities against the right sample have the same effect as the reverse."""
     one, _, known = sums_and_distribution(shape, setting)
     for factor in (0.995, 1.005):  # With these factors r is too small or too large.
         _, _, wrong = sums_and_distribution(shape, setting, factor)

@@ -1,6 +1,4 @@
-"""topk: the selected elements, their values and the residual, and the memory of sparse
-decoding.
-"""
+"""topk: selected elements, their values, the residual, and the memory of sparse decoding."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ def f32(*values: float) -> np.ndarray:
 
 
 def largest_positions(x: np.ndarray, k: int) -> list[int]:
-    """Return the positions of the k largest magnitudes, the first of equal ones, by a stable
-    sort.
-    """
+    """Return positions of the k largest magnitudes, the first of equal ones, by a stable sort."""
     return sorted(np.argsort(-np.abs(x.astype(np.float64)), kind="stable")[:k].tolist())
 
 

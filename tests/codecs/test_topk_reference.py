@@ -357,9 +357,7 @@ def random_payload(rng: random.Random, value: str, index: str) -> tuple[Setting,
 
 
 def damaged(rng: random.Random, text: str) -> str:
-    """Return the text with a few bits flipped, more often after the values, cut off, or
-    appended.
-    """
+    """Return the text with a few bits flipped, mostly after the values, cut off, or appended."""
     for _ in range(rng.randrange(4)):
         at = len(text) - 1 - int(len(text) * rng.random() ** 2)
         text = text[:at] + str(1 - int(text[at])) + text[at + 1 :]
@@ -572,9 +570,7 @@ def test_seek_tables(index: str) -> None:
 
 
 def test_short_blocks_of_rice_are_refused() -> None:
-    """The decoder refuses even one block of all positions, although it begins at a full
-    parameter.
-    """
+    """The decoder refuses even one short block that holds all positions."""
     result = seekable("rice", 900, 100, 3)
     table = reference.seek_table(result, 900, 12)
     for log2_block in (7, 11, 12, 13, 62, 63):

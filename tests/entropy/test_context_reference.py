@@ -24,9 +24,7 @@ def gradient(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def oracle_symbols(payload: Any, n: int, first: int = 0) -> list[int]:
-    """Return the oracle's symbols of the string from byte `first` on; check that it writes the
-    same.
-    """
+    """Return the oracle's symbols from byte `first` on, and check that it writes the same."""
     text = to_text(payload.tobytes())[: payload.nbits]
     bits = Bits(text[8 * first :])
     string = contexts.read(bits, n)

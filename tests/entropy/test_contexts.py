@@ -28,9 +28,7 @@ def nearest_scales(quarters: np.ndarray, one: int, quantum: int) -> np.ndarray:
 
 
 def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.ndarray:
-    """Return symbols of a tensor whose rows and columns differ in scale; a few are escape
-    codes.
-    """
+    """Return symbols, a few of them escape codes, of rows and columns that differ in scale."""
     rng = np.random.default_rng(seed)
     rows = shape[0] if len(shape) > 1 else 1
     x = rng.laplace(0, 0.7, shape).reshape(rows, -1)

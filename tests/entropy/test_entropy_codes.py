@@ -343,9 +343,7 @@ def test_every_string_of_up_to_9_bits(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", HOSTILE_SPECS)
 def test_random_strings(spec: str) -> None:
-    """Decode all codewords of a random string, and one more; ones are rare in a few of the
-    strings.
-    """
+    """Decode all codewords of random strings with few or many ones, and one codeword more."""
     rng = random.Random(spec)
     read = universal.parse(spec)[1]
     for length in (64, 65, 200, 1000):

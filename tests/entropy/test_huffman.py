@@ -257,9 +257,7 @@ def test_tables_are_read_at_any_bit() -> None:
 
 
 def sample_symbols(code: TableCode, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Yield symbols as frequent as their codewords are short, equally frequent ones, and one
-    only.
-    """
+    """Yield symbols as frequent as their codewords are short, equally frequent, and all alike."""
     used = np.flatnonzero(code.lengths).astype(np.uint8)
     shares = 2.0 ** -code.lengths[used].astype(float)
     for n in (0, 1, 2, 15, 16, 17, 33, 1000):
@@ -394,9 +392,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("bucket", [0, 100])
 def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None]) -> None:
-    """The string follows lead and header bits for any number of threads, and blocks begin as
-    reported.
-    """
+    """A string follows lead and header bits with any number of threads, and blocks are located."""
     rng = np.random.default_rng(8)
     counts = np.array([2000, 500, 300, *[1] * 60, *[0] * 190, 90, 90, 60])
     code = TableCode.of(code_lengths(counts))
@@ -550,9 +546,7 @@ EXHAUSTED = [[0, 0, 1], [1, 1], [2, 1, 0, 2], [3, 3, 1, 3, 3], TABLES[8], TABLES
 
 
 def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for each string, the status and symbol of its first codeword, and the remaining
-    string.
-    """
+    """Return status and symbol of each string's first codeword, and the remaining string."""
     words = words_of(code)
     status = np.full(SIZE, codewords.TRUNCATED)
     symbol, rest = np.zeros(SIZE, np.int64), np.arange(SIZE)

@@ -1,6 +1,4 @@
-"""Dissected frames: every bit is described once, values equal the decoder's, errors are
-located.
-"""
+"""Dissected frames: each bit is described once, values equal the decoder's, errors are placed."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def decoded(fields: list[Field], n: int, dtype: str) -> np.ndarray:
 
 
 def same_except_nan(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether arrays have the same bits, except for bits of NaN, which the raw codec
-    keeps.
-    """
+    """Return whether arrays have the same bits, except in NaN, whose bits the raw codec keeps."""
     with np.errstate(invalid="ignore"):
         numbers = ~(np.isnan(a) & np.isnan(b))
     return a.dtype == b.dtype and a[numbers].tobytes() == b[numbers].tobytes()
