@@ -92,8 +92,8 @@ def test_basis_agrees_with_scipy(n: int) -> None:
 def test_selection_agrees_with_a_stable_sort(size: int) -> None:
     rng = np.random.default_rng(size)
     plain = rng.standard_normal((6, size)).astype(F)
-    few = rng.integers(-2, 3, (6, size)).astype(F)
-    for y in (plain, few, np.zeros_like(plain), plain * F(1e-42), -np.ones_like(plain)):
+    with_ties = rng.integers(-2, 3, (6, size)).astype(F)
+    for y in (plain, with_ties, np.zeros_like(plain), plain * F(1e-42), -np.ones_like(plain)):
         for k in {1, min(2, size), min(32, size), size // 2 or 1, size}:
             places, values = np.empty((6, k), np.int32), np.empty((6, k), F)
             assert largest(y, k, places, values)

@@ -22,7 +22,7 @@ import gcodec
 
 DCT8 = 11
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 ONE_BITS = 0x3F800000
 
 Shape = tuple[int, ...]
@@ -52,7 +52,7 @@ def oracle_outcome(setting: Setting, text: str, shape: Shape) -> Any:
     try:
         return bits(reference.decode(text, setting, shape))
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
 
 
 def agree(actual: Any, wanted: Any) -> bool:
@@ -122,6 +122,7 @@ def random_payload(
 
 
 def variants() -> Iterator[tuple[Setting, Shape]]:
+    """Yield each setting and shape with all kinds of values and of index."""
     for (setting, shape), values, index in itertools.product(
         SETTINGS, reference.VALUES, reference.INDEXES
     ):
@@ -194,8 +195,10 @@ def test_auto_takes_the_shorter(values: str) -> None:
         x = rng.standard_normal(n).astype(np.float32) * np.exp(-np.arange(n, dtype=np.float32) / 9)
         setting = Setting((size,), k, values=values)
         auto = gcodec.parse(f"dct8:chunk={size},k={k},values={values},index=auto").encode(x)
-        both = [codec_of(setting._replace(index=index)).encode(x) for index in reference.INDEXES]
-        shorter = min(both, key=lambda payload: payload.nbits)
+        candidates = [
+            codec_of(setting._replace(index=index)).encode(x) for index in reference.INDEXES
+        ]
+        shorter = min(candidates, key=lambda payload: payload.nbits)
         assert auto.codec == shorter.codec and auto.tobytes() == shorter.tobytes()
         chosen.add(shorter.codec.index)  # type: ignore[attr-defined]
     assert chosen == {*reference.INDEXES}
@@ -261,6 +264,7 @@ def test_frames(dtype: str) -> None:
 
 
 def framed(params: str, text: str, shape: Shape) -> bytes:
+    """Return a frame with these parameters, in hex, and this payload."""
     data = universal.to_bytes(text)
     return reference_frame.build(DCT8, 1, shape, bytes.fromhex(params), b"", data, len(text))
 
@@ -289,8 +293,10 @@ def framed(params: str, text: str, shape: Shape) -> bytes:
 )
 def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
     text = universal.fixed(ONE_BITS >> 15, 16) + "0" + "0000"
-    for right in ("02040401000000", "011001000000", "030402020100" + "0000"):
-        assert gcodec.decode(framed(right, text, (16,))).tolist() == pytest.approx([0.25] * 16)
+    for valid_parameters in ("02040401000000", "011001000000", "030402020100" + "0000"):
+        assert gcodec.decode(framed(valid_parameters, text, (16,))).tolist() == pytest.approx(
+            [0.25] * 16
+        )
     with pytest.raises(error):
         gcodec.decode(framed(params, text, (16,)))
 
@@ -491,7 +497,7 @@ def test_invalid_positions_are_refused(index: str) -> None:
     assert tried == {True, False}
 
 
-def test_longer_codewords_are_accepted() -> None:
+def test_other_codewords_are_refused() -> None:
     """Codewords with any other least magnitude or any other code are corrupt."""
     rng = random.Random(9)
     setting = Setting((3, 3), 8)
@@ -499,15 +505,15 @@ def test_longer_codewords_are_accepted() -> None:
         magnitudes = [rng.randint(low, high) for _ in range(8)]
         chunk = Chunk((ONE_BITS,), [*range(8)], [(0, m) for m in magnitudes])
         text = reference.text_of(setting, [chunk], 9)
-        right = reference.words(magnitudes)
+        written = reference.words(magnitudes)
         assert isinstance(gcodec_outcome(setting, text, (9,)), list)
-        assert text.count(right, 24) and text[24:].startswith(right)
+        assert text.count(written, 24) and text[24:].startswith(written)
         for least, e in itertools.product(range(max(0, min(magnitudes) - 3), 128), range(8)):
             if least > min(magnitudes):
                 break
             wrong = reference.words(magnitudes, (least, e))
-            if wrong != right:
-                wrong = text[:24] + wrong + text[24 + len(right) :]
+            if wrong != written:
+                wrong = text[:24] + wrong + text[24 + len(written) :]
                 assert gcodec_outcome(setting, wrong, (9,)) is gcodec.Corrupt
                 assert oracle_outcome(setting, wrong, (9,)) is gcodec.Corrupt
 

@@ -23,7 +23,7 @@ from gcodec.payload import Payload
 ROOT = Path(__file__).parents[2]
 ID = 13
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 MIDPOINTS = (128, 128, 128)
 each_rounding = pytest.mark.parametrize("rounding", ecsq.ROUNDINGS)
 
@@ -40,7 +40,7 @@ def oracle_outcome(
     try:
         return bits(ecsq.read(data, len(text), n, np.float32(step), centroids)[1])
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
 
 
 def gcodec_outcome(
@@ -67,7 +67,7 @@ def agree(actual: Any, wanted: Any) -> bool:
     return bool(actual == wanted) or (isinstance(actual, type) and isinstance(wanted, type))
 
 
-def with_lists_of(encoded: String, model_string: String) -> String:
+def with_lists_of(encoded: String, template: String) -> String:
     """Return the string with its scale lists in the codes and frequencies of another string."""
 
     def recoded(scales: list[int], setting: ScaleList) -> ScaleList:
@@ -75,13 +75,9 @@ def with_lists_of(encoded: String, model_string: String) -> String:
         return contexts.list_of(scales, setting.code, model)
 
     columns = (
-        None
-        if model_string.column_list is None
-        else recoded(encoded.columns, model_string.column_list)
+        None if template.column_list is None else recoded(encoded.columns, template.column_list)
     )
-    return encoded._replace(
-        row_list=recoded(encoded.rows, model_string.row_list), column_list=columns
-    )
+    return encoded._replace(row_list=recoded(encoded.rows, template.row_list), column_list=columns)
 
 
 def same_choices(
@@ -148,14 +144,14 @@ def tensors() -> Iterator[np.ndarray]:
 @each_rounding
 def test_messages(rounding: str) -> None:
     rng = np.random.default_rng(4)
-    seen: list[String] = []
+    strings: list[String] = []
     for at, x in enumerate(tensors()):
         for step in (3 * rng.random() + 0.3, 2.0 ** (at % 4 - 3), 0.001):
             string = check(x, f"ecsq:step={np.float32(step)},rounding={rounding}", rounding, at)
-            seen += [] if string is None else [string]
-    assert {isinstance(string.table, Table) for string in seen} == {False, True}
-    assert {string.group > 0 for string in seen} == {False, True}
-    assert any(string.symbol_k > 8 for string in seen)
+            strings += [] if string is None else [string]
+    assert {isinstance(string.table, Table) for string in strings} == {False, True}
+    assert {string.group > 0 for string in strings} == {False, True}
+    assert any(string.symbol_k > 8 for string in strings)
 
 
 @each_rounding
@@ -246,8 +242,8 @@ def test_frames(dtype: str) -> None:
 def random_frequencies(rng: random.Random) -> list[int]:
     """Return frequencies of a class with any largest magnitude."""
     t = rng.choice([0, 1, 2, 5, 40, 126])
-    each = [rng.choice([1, 2, 3, 7, 15]) for _ in range(t)]
-    return [rng.randrange(1, 4096 - 2 * sum(each)), *each]
+    frequencies = [rng.choice([1, 2, 3, 7, 15]) for _ in range(t)]
+    return [rng.randrange(1, 4096 - 2 * sum(frequencies)), *frequencies]
 
 
 def random_scale_list(rng: random.Random, scales: list[int]) -> ScaleList:

@@ -61,8 +61,8 @@ def transform_of(frame: bytes) -> str:
 
 def error_of(x: np.ndarray, frame: bytes) -> float:
     """Return the relative squared error of a decoded frame."""
-    off = gcodec.decode(frame).astype(np.float64) - x
-    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
+    difference = gcodec.decode(frame).astype(np.float64) - x
+    return float((difference**2).sum() / (x.astype(np.float64) ** 2).sum())
 
 
 # --- the arithmetic of the transform -------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_other_dtypes(dtype: Any) -> None:
 # --- hostile frames ------------------------------------------------------------------------------
 
 
-def built(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> bytes:
+def transformed_frame(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> bytes:
     """Return a frame whose header announces a transform."""
     string = contexts.write_string(symbols, n, 0, ([44], []), 5, 2)
     message = ecsq.Message("nearest", np.float32(step), MIDPOINTS, string, "dct")
@@ -388,7 +388,7 @@ def test_wrong_headers_are_refused() -> None:
     symbols = [2, 0, 3, 0, 0, 2, 0, 0, 0, 0, 0, 4]
     for shape in ((2, 2, 3), (1, 1, 3, 4), (12, 1, 1, 1), (12,), (3, 4), (1, 12, 1), ()):
         n = math.prod(shape)
-        frame = built(shape, n, 1.0, symbols[:n])
+        frame = transformed_frame(shape, n, 1.0, symbols[:n])
         if FilterTransform.of(shape) is None:
             for action in (gcodec.decode, lambda f: gcodec.decode_range(f, 0, 1)):
                 with pytest.raises(Corrupt, match="transform"):
@@ -414,7 +414,7 @@ def test_frames_with_values_beyond_float32_are_refused(symbols: list[int]) -> No
     """Both refuse only where a value overflows, whatever its coefficients are."""
     refused = []
     for step in (1e20, 1e30, 3e31, 1e35, 3e36, 1e38, 3.4e38):
-        frame = built((2, 2, 3), 12, step, symbols)
+        frame = transformed_frame((2, 2, 3), 12, step, symbols)
         string = contexts.write_string(symbols, 12, 0, ([44], []), 5, 2)
         text = contexts.write(string)
         try:

@@ -178,8 +178,8 @@ def test_search_finds_the_best_path(lanes: int) -> None:
 def error_of(x: np.ndarray, spec: str) -> tuple[float, int]:
     """Return the relative error and the bytes of the frame."""
     frame = gcodec.encode(x, spec)
-    off = gcodec.decode(frame).astype(np.float64) - x
-    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)
+    difference = gcodec.decode(frame).astype(np.float64) - x
+    return float((difference**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)
 
 
 def example() -> list[np.ndarray]:
@@ -222,8 +222,8 @@ def test_half_steps_between_floats() -> None:
         np.testing.assert_array_equal(actual, oracle_read(payload, x.shape)[1])
         assert np.abs(actual - x).max() <= step * least
     decoded = gcodec.decode(gcodec.encode(x, "ecsq:trellis=yes,nmse=1e-5"))
-    off = decoded.astype(np.float64) - x
-    assert (off**2).sum() <= 1e-5 * (x.astype(np.float64) ** 2).sum()
+    difference = decoded.astype(np.float64) - x
+    assert (difference**2).sum() <= 1e-5 * (x.astype(np.float64) ** 2).sum()
 
 
 @pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=1.5"])

@@ -49,6 +49,7 @@ def random_sample(beta, n, seed=0):
 
 
 def quantized(x, fmt, scale):
+    """Return values rounded to the nearest magnitude of the format, ties to even codes."""
     levels = fmt.magnitudes()
     ratio = np.abs(x) / np.float32(scale)
     middles = (levels[1:].astype(float) + levels[:-1]) / 2
@@ -62,6 +63,7 @@ def mse(x, fmt, scale):
 
 
 def least_mse(x, fmt):
+    """Return the least mean squared error of any scale, by search."""
     rms = math.sqrt(np.mean(x.astype(float) ** 2))
     ladder = scale_errors.Ladder.of(fmt.magnitudes(), fmt.mantissa)
     logs = np.arange(-math.log2(ladder.levels[-1]) - 2, 5, 1 / 48)
@@ -72,6 +74,7 @@ def least_mse(x, fmt):
 
 
 def plain_histogram(x):
+    """Count elements by exponent and the 6 highest bits of the mantissa."""
     return np.bincount((x.view(np.uint32) & 0x7FFFFFFF) >> 17, minlength=BINS)
 
 
@@ -171,6 +174,7 @@ def test_moments_of_odd_tensors():
 
 
 def table_row(name):
+    """Return a row of the committed tables."""
     return np.array(gennorm._tables()[name].split(), float)
 
 

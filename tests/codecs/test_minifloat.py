@@ -131,8 +131,10 @@ def scales_for(fmt: MiniFloat, rng: np.random.Generator) -> np.ndarray:
     bits = np.concatenate(
         [rng.integers(1, 1 << 23, 6), rng.integers(1 << 23, top.view(np.uint32), 8)]
     )
-    odd = bits.astype(np.uint32).view(np.float32)
-    return np.concatenate([odd, f32(0, TINIEST, 3 * TINIEST, 2.0**-126, 2.0**-7, 1, 0.1), [top]])
+    random_scales = bits.astype(np.uint32).view(np.float32)
+    return np.concatenate(
+        [random_scales, f32(0, TINIEST, 3 * TINIEST, 2.0**-126, 2.0**-7, 1, 0.1), [top]]
+    )
 
 
 def clipped(x: np.ndarray) -> np.ndarray:
@@ -473,10 +475,10 @@ def test_reserved_codes_are_refused(fmt: MiniFloat) -> None:
         with pytest.raises(Corrupt, match="element 33 "):
             minifloat.check(packed_codes(damaged, fmt), n, fmt)
     if fmt.width <= 4:
-        odd = packed_codes(codes, fmt)
-        odd[-1] |= 1
+        nonzero_padding = packed_codes(codes, fmt)
+        nonzero_padding[-1] |= 1
         with pytest.raises(Corrupt, match="half of a byte"):
-            minifloat.check(odd, n, fmt)
+            minifloat.check(nonzero_padding, n, fmt)
 
 
 def test_the_first_wrong_code_of_many(monkeypatch: pytest.MonkeyPatch) -> None:

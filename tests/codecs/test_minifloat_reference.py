@@ -17,7 +17,7 @@ from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 
 CODES = ("none", "huffman", "pair", "planes", "rans")
 FORMATS_AND_STYLES = [(f, s) for f in FORMATS for s in STYLES]
-KINDS = {gcodec.Truncated: Truncated, gcodec.Corrupt: Corrupt}
+ORACLE_ERRORS = {gcodec.Truncated: Truncated, gcodec.Corrupt: Corrupt}
 
 
 def codes_for(name: str) -> list[str]:
@@ -48,7 +48,7 @@ def gcodec_outcome(codec: gcodec.Codec, data: bytes, nbits: int, n: int) -> Any:
     try:
         return codec.decode(data, n, nbits=nbits).view(np.uint32).tolist()
     except gcodec.FormatError as error:
-        return KINDS[type(error)]
+        return ORACLE_ERRORS[type(error)]
 
 
 def oracle_outcome(

@@ -19,7 +19,7 @@ import gcodec
 from gcodec.payload import Payload
 
 MXNET_2BIT = 3
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 SPARSE = {index: gcodec.parse(f"mxnet-2bit:form=sparse,index={index}") for index in CODES}
 SHORTEST = gcodec.parse("mxnet-2bit:form=sparse,index=auto")
 AUTO = gcodec.parse("mxnet-2bit:form=auto,index=auto")
@@ -53,7 +53,7 @@ def oracle_outcome(text: str, count: int, n: int, index: str) -> Any:
     try:
         return reference.read(text, count, n, index)
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
 
 
 def agree(actual: Any, wanted: Any) -> bool:

@@ -24,8 +24,8 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 def sorted_by_position(message: Message) -> tuple[np.ndarray, np.ndarray]:
     """Return positions and levels, sorted by position within each chunk."""
     order = np.argsort(message["freq_idxs"], axis=1)
-    both = message["freq_idxs"], message["freq_vals_int8"]
-    places, levels = (np.take_along_axis(sample, order, axis=1) for sample in both)
+    arrays = message["freq_idxs"], message["freq_vals_int8"]
+    places, levels = (np.take_along_axis(sample, order, axis=1) for sample in arrays)
     return places, levels
 
 

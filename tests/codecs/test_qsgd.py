@@ -260,15 +260,15 @@ def test_norms_beyond_float32_are_refused(spec: str, x: np.ndarray, dtype: str) 
         codec.quantize_residual(np.zeros_like(inputs), large)
     assert gs.same_bits(large, before)
     feedback, twin = gcodec.Feedback(codec), gcodec.Feedback(codec)
-    fine = np.linspace(-1, 1, x.size).astype(gs.DTYPES[dtype])
-    assert feedback.compress("w", fine) == twin.compress("w", fine)
+    valid = np.linspace(-1, 1, x.size).astype(gs.DTYPES[dtype])
+    assert feedback.compress("w", valid) == twin.compress("w", valid)
     residual_before = feedback.residual("w").copy()
     with pytest.raises(ParameterError, match="norm must not pass float32"):
         feedback.compress("w", inputs)
     with pytest.raises(ParameterError, match="norm must not pass float32"):
         feedback.compress("new", inputs)
     assert gs.same_bits(feedback.residual("w"), residual_before)
-    assert feedback.compress("w", fine) == twin.compress("w", fine)
+    assert feedback.compress("w", valid) == twin.compress("w", valid)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

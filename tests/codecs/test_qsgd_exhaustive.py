@@ -138,6 +138,7 @@ Results = Iterator[tuple[int, np.ndarray, np.ndarray]]
 
 
 def dense_messages(first: Elements) -> Results:
+    """Assemble dense messages from first elements: n codewords and nothing else."""
     for n in N:
         status, symbols = np.zeros(SIZE, np.int8), np.zeros((SIZE, n), np.uint32)
         string = ALL_STRINGS
@@ -151,6 +152,7 @@ def dense_messages(first: Elements) -> Results:
 
 
 def sparse_messages(first: Elements) -> Results:
+    """Assemble sparse messages from first elements: run–level pairs up to the end."""
     status, symbols = np.zeros(SIZE, np.int8), np.zeros((SIZE, max(N)), np.uint32)
     string, place = ALL_STRINGS, np.zeros(SIZE, np.int64)
     for _ in range(MAX_NBITS // first.nbits + 1):
@@ -169,7 +171,7 @@ def sparse_messages(first: Elements) -> Results:
 
 
 @numba.njit(cache=False)
-def fill(data, nbits, value):
+def write_payload(data, nbits, value):
     """Write a string after the norm, followed by ones; return the bytes of the payload."""
     data[:4] = NORM
     data[4:] = 255
@@ -181,6 +183,7 @@ def fill(data, nbits, value):
 
 @functools.cache
 def dense_loop(kind: Any, look: Any) -> Any:
+    """Return a compiled loop that reads all strings with a reader of dense blocks."""
     read = prefix_read._reader(kind, look).built
 
     @numba.njit(cache=False)
@@ -189,7 +192,7 @@ def dense_loop(kind: Any, look: Any) -> Any:
         starts, bounds = np.empty(2, np.int64), np.empty(1, np.int64)
         for nbits in range(MAX_NBITS + 1):
             for value in range(1 << nbits):
-                payload = fill(data, nbits, value)
+                payload = write_payload(data, nbits, value)
                 starts[0], starts[1], bounds[0] = NORM_NBITS, -1, n
                 status[:] = 0
                 out[:] = 77
@@ -219,6 +222,7 @@ def dense_loop(kind: Any, look: Any) -> Any:
 
 @functools.cache
 def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a compiled loop that reads all strings as run–level pairs, and places the levels."""
     read, place = run_level_read._reader(kind).built, run_level_place._placer(dtype).built
 
     @numba.njit(cache=False)
@@ -247,7 +251,7 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
                 starts[0], bounds[0] = NORM_NBITS, gaps.size
                 status[:] = 0
                 if nbits:  # The codec does not call its reader for empty strings.
-                    payload = fill(data, nbits, value)
+                    payload = write_payload(data, nbits, value)
                     gaps[:8] = 77
                     codes[:8] = 77
                     read(
@@ -287,6 +291,7 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
+    """Read all strings as dense messages with gcodec's reader."""
     code = level_codes.word_code(setting.code, setting.s, {"rice": sum(rices)})
     tables = read_runs(code), read_singles(code)
     numbers = np.uint64(code.parameter), np.uint64(code.top)
@@ -303,6 +308,7 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
 
 
 def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
+    """Read all strings as sparse messages with gcodec's reader."""
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
     code = level_codes.run_level_code(setting.code, setting.s, scalars)
     tables = (

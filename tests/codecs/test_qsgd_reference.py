@@ -27,7 +27,7 @@ LEVELS = (1, 2, 3, 4, 7, 15, 16, 127, 128, 255, 4096, 32767, 32768, 2**24 - 1, 2
 BUCKETS = (0, 1, 2, 3, 7, 32, 33, 512, 2**32, 2**62)
 # Of the strings of more than 9 bits, every 149th is tested; `test_qsgd_exhaustive` has all.
 STRIDE = 149
-ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 
 
 def codec_of(setting: Setting) -> gcodec.Codec:
@@ -218,7 +218,7 @@ def oracle_outcome(
     try:
         _, levels = reference.read(setting, data, nbits, n, rices)
     except (universal.Truncated, universal.Corrupt) as error:
-        return ERRORS[type(error)]
+        return GCODEC_ERRORS[type(error)]
     return codes_of(levels)
 
 

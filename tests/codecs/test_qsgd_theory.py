@@ -29,6 +29,7 @@ SIZES = (1, 7, 256, 5000, 1 << 16, 1 << 20)
 
 @functools.cache
 def vector(shape: str, n: int) -> np.ndarray:
+    """Return a vector of a named distribution, the same at each call."""
     rng = np.random.default_rng([n, SHAPES.index(shape)])
     sign = rng.choice([-1, 1], n)
     if shape == "equal":
@@ -50,6 +51,7 @@ def qsgd(**values: Any) -> Any:
 
 
 def levels_at(n: int) -> list[int]:
+    """Return numbers of levels s to test with n elements, up to √n."""
     return sorted({1, 2, 4, 15, max(1, math.isqrt(n))})
 
 
@@ -105,6 +107,7 @@ def distribution_of(x: np.ndarray, codec: Any) -> LevelDistribution:
 
 
 def codecs_for(n: int, s: int) -> list[Any]:
+    """Return codecs with both norms, with and without buckets."""
     codecs = [qsgd(s=s), qsgd(s=s, norm="max")]
     if n > 512:
         codecs += [qsgd(s=s, bucket=512), qsgd(s=s, bucket=512, norm="max")]
@@ -139,12 +142,12 @@ def test_levels_follow_the_rule(shape: str) -> None:
     for s in (1, 4, 15, 512):
         for codec in codecs_for(n, s):
             symbols = codec.quantize(x, seed=11)
-            known = distribution(x, codec, symbols.norms)
-            above = up < (known.p * 2.0**31).astype(np.int64)
-            level = np.where(above, known.high, known.low)
+            model = distribution(x, codec, symbols.norms)
+            above = up < (model.p * 2.0**31).astype(np.int64)
+            level = np.where(above, model.high, model.low)
             assert np.array_equal(symbols.levels, 2 * level + ((level > 0) & (x < 0)))
             decoded = codec.dequantize(symbols, n)
-            assert np.array_equal(decoded, np.where(above, known.values[1], known.values[0]))
+            assert np.array_equal(decoded, np.where(above, model.values[1], model.values[0]))
 
 
 @each_size
@@ -156,17 +159,17 @@ def test_unbiased_bounded_and_sparse(shape: str, n: int) -> None:
     energy = float(wide @ wide)
     for s in levels_at(n):
         for codec in codecs_for(n, s):
-            known = distribution_of(x, codec)
-            mean = (1 - known.p) * known.values[0] + known.p * known.values[1]
-            allowed = 2.0**-22 * np.abs(wide) + 2.0**-31 * known.steps
+            model = distribution_of(x, codec)
+            mean = (1 - model.p) * model.values[0] + model.p * model.values[1]
+            allowed = 2.0**-22 * np.abs(wide) + 2.0**-31 * model.steps
             assert (np.abs(mean - wide) <= allowed).all(), codec
             d = min(codec.bucket or n, n)
             lemma, law = min(d / s**2, math.sqrt(d) / s), codec.variance(n)
             assert law == min(d / (4 * s**2), math.sqrt(d) / s)
-            error = float(known.error(wide).sum()) / energy
+            error = float(model.error(wide).sum()) / energy
             assert error <= min(law, lemma) * (1 + 1e-6), codec
             if codec.norm == "l2":
-                sent = float(known.sent.sum())
+                sent = float(model.sent.sum())
                 assert sent <= -(-n // d) * s * (s + math.sqrt(d)) * (1 + 1e-6), codec
 
 
@@ -175,16 +178,16 @@ def test_sums_of_float64_are_exact_enough() -> None:
     for shape in SHAPES:
         x = vector(shape, 256)
         for codec in codecs_for(256, 2):
-            known = distribution_of(x, codec)
+            model = distribution_of(x, codec)
             error, size = Fraction(0), Fraction(0)
             for i, value in enumerate(map(Fraction, x.tolist())):
-                p = Fraction(int(known.p[i] * 2**31), 2**31)
-                low, high = (Fraction(float(values[i])) for values in known.values)
+                p = Fraction(int(model.p[i] * 2**31), 2**31)
+                low, high = (Fraction(float(values[i])) for values in model.values)
                 bias = abs(low + p * (high - low) - value)
-                assert bias <= abs(value) / 2**22 + Fraction(float(known.steps[i])) / 2**31
+                assert bias <= abs(value) / 2**22 + Fraction(float(model.steps[i])) / 2**31
                 error += (1 - p) * (low - value) ** 2 + p * (high - value) ** 2
                 size += value**2
-            actual = float(known.error(x.astype(np.float64)).sum())
+            actual = float(model.error(x.astype(np.float64)).sum())
             assert actual == pytest.approx(float(error), rel=1e-12)
             assert error <= Fraction(codec.variance(256)) * size * (1 + Fraction(1, 10**6))
 
@@ -229,14 +232,14 @@ class Deviation(NamedTuple):
     largest: float
 
 
-def deviation(sums: np.ndarray, draws: int, known: LevelDistribution) -> Deviation:
-    mean, variance = draws * known.mean, draws * known.variance
-    keep = (draws * np.minimum(known.p, 1 - known.p) >= 20) & (known.high > known.low)
+def deviation(sums: np.ndarray, draws: int, model: LevelDistribution) -> Deviation:
+    mean, variance = draws * model.mean, draws * model.variance
+    keep = (draws * np.minimum(model.p, 1 - model.p) >= 20) & (model.high > model.low)
     assert keep.sum() > 500
-    off = (sums - mean)[keep]
-    z = off / np.sqrt(variance[keep])
+    deviations = (sums - mean)[keep]
+    z = deviations / np.sqrt(variance[keep])
     spread = (z @ z - z.size) / math.sqrt(2 * z.size)
-    return Deviation(off.sum() / math.sqrt(variance[keep].sum()), spread, np.abs(z).max())
+    return Deviation(deviations.sum() / math.sqrt(variance[keep].sum()), spread, np.abs(z).max())
 
 
 def is_plausible(actual: Deviation) -> bool:
@@ -268,34 +271,34 @@ def sums_and_distribution(
 
 @sampled
 def test_sampler_follows_the_probabilities(shape: str, setting: dict[str, Any]) -> None:
-    one, many, known = sums_and_distribution(shape, setting)
-    assert is_plausible(deviation(one, DRAW_COUNT, known))
-    assert is_plausible(deviation(many, DRAW_COUNT // 4, known))
+    one, many, model = sums_and_distribution(shape, setting)
+    assert is_plausible(deviation(one, DRAW_COUNT, model))
+    assert is_plausible(deviation(many, DRAW_COUNT // 4, model))
 
 
 @sampled
 def test_statistics_detect_half_a_percent_bias(shape: str, setting: dict[str, Any]) -> None:
     """Wrong probabilities against the right sample have the same effect as the reverse."""
-    one, _, known = sums_and_distribution(shape, setting)
+    one, _, model = sums_and_distribution(shape, setting)
     for factor in (0.995, 1.005):  # With these factors r is too small or too large.
         _, _, wrong = sums_and_distribution(shape, setting, factor)
         assert abs(deviation(one, DRAW_COUNT, wrong).total) > 15
-    inner = np.clip(known.p, 0.006, 0.994)
+    inner = np.clip(model.p, 0.006, 0.994)
     few_bits = np.floor(inner * 2**7) / 2**7  # With random words of 7 bits, half of 1/128 is lost.
     for p in (inner + 0.005, inner - 0.005, np.maximum(few_bits, 0.001)):
-        assert abs(deviation(one, DRAW_COUNT, known._replace(p=p)).total) > 15
+        assert abs(deviation(one, DRAW_COUNT, model._replace(p=p)).total) > 15
     turns = np.where(np.arange(ELEMENT_COUNT) % 2, 0.005, -0.005)
-    assert deviation(one, DRAW_COUNT, known._replace(p=inner + turns)).spread > 15
+    assert deviation(one, DRAW_COUNT, model._replace(p=inner + turns)).spread > 15
 
 
 def standardized(seed: int, draws: int) -> np.ndarray:
     """Return levels of many equal buckets, minus the mean, divided by the standard deviation."""
     x, codec = vector("gaussian", ELEMENT_COUNT), qsgd(s=15, bucket=ELEMENT_COUNT)
-    known = distribution_of(x, codec)
+    model = distribution_of(x, codec)
     levels = codec.quantize(np.tile(x, draws), seed=seed).levels.reshape(draws, ELEMENT_COUNT) >> 1
-    keep = known.variance > 0.02
-    deviations = levels[:, keep] - known.mean[keep]
-    return deviations / np.sqrt(known.variance[keep])
+    keep = model.variance > 0.02
+    deviations = levels[:, keep] - model.mean[keep]
+    return deviations / np.sqrt(model.variance[keep])
 
 
 def test_buckets_and_seeds_are_independent() -> None:
@@ -332,8 +335,8 @@ def test_levels_depend_on_index_norm_and_seed() -> None:
             place = int(np.abs(x).argmax())
             changed[:place:2] = 0
             again = codec.quantize(changed, seed=3).levels
-            kept = changed == x
-            assert np.array_equal(again[kept], whole[kept])
+            unchanged = changed == x
+            assert np.array_equal(again[unchanged], whole[unchanged])
         assert (codec.quantize(x, seed=4).levels != whole).any()
         moved = codec.quantize(np.roll(x, 1), seed=3).levels
         assert (np.roll(moved, -1) != whole).any()
@@ -352,27 +355,27 @@ def omega(values: np.ndarray) -> np.ndarray:
     return np.where(values > 0, LENGTH_BY_NBITS[np.frexp(np.maximum(values, 1))[1] - 1], 0)
 
 
-def dense_nbits(known: LevelDistribution, buckets: int = 1) -> float:
+def dense_nbits(model: LevelDistribution, buckets: int = 1) -> float:
     """Return the expected bits of the dense form."""
-    low, high = omega(known.low + 1), omega(known.high + 1)
-    words = 1 + (1 - known.p) * low + known.p * high
-    return 32 * buckets + float(words[known.steps > 0].sum())
+    low, high = omega(model.low + 1), omega(model.high + 1)
+    words = 1 + (1 - model.p) * low + model.p * high
+    return 32 * buckets + float(words[model.steps > 0].sum())
 
 
-def sparse_nbits(known: LevelDistribution, buckets: int = 1) -> float:
+def sparse_nbits(model: LevelDistribution, buckets: int = 1) -> float:
     """Return the expected bits of the sparse form.
 
     The codeword of a gap grows where the gap reaches 2^j, that is, where the 2^j − 1 elements
     preceding element i exist and are zeros.
     """
-    sent = known.sent
-    levels = (1 - known.p) * omega(known.low) + known.p * omega(known.high)
+    sent = model.sent
+    levels = (1 - model.p) * omega(model.low) + model.p * omega(model.high)
     sure = np.concatenate([[0], np.cumsum(sent == 1)])
     with np.errstate(divide="ignore"):
         logs = np.where(sent == 1, 0, np.log1p(-sent))
     logs = np.concatenate([[0], np.cumsum(logs)])
     gaps = float(sent.sum())
-    for j in range(1, known.p.size.bit_length()):
+    for j in range(1, model.p.size.bit_length()):
         before = (1 << j) - 1
         subset = sure[before:-1] == sure[: -1 - before]
         zeros = np.where(subset, np.exp(logs[before:-1] - logs[: -1 - before]), 0)
@@ -402,12 +405,12 @@ def test_payloads_have_the_expected_bits(shape: str, n: int) -> None:
     for setting in settings:
         codec = qsgd(**setting)
         norms = codec.quantize(x).norms
-        known = distribution(x, codec, norms)
+        model = distribution(x, codec, norms)
         for form, expected in (("dense", dense_nbits), ("sparse", sparse_nbits)):
             one = codec.replaced(form=form)
             nbits = np.array([one.encode(x, seed=seed).nbits for seed in range(draws)])
             error = nbits.std(ddof=1) / math.sqrt(draws)
-            mean = expected(known, norms.size)
+            mean = expected(model, norms.size)
             assert abs(nbits.mean() - mean) <= 6 * error + 1e-9 * mean, (codec, form)
 
 
@@ -447,8 +450,8 @@ def test_dense_strings_keep_their_bound(shape: str) -> None:
     if shape == "equal":
         for root in (1, 16, 256, 1024):
             x = vector(shape, root * root)
-            known = distribution_of(x, qsgd(s=root))
-            assert dense_nbits(known) == pytest.approx(4 * root * root + 32, rel=1e-6)
+            model = distribution_of(x, qsgd(s=root))
+            assert dense_nbits(model) == pytest.approx(4 * root * root + 32, rel=1e-6)
 
 
 # --- docs/qsgd.md -------------------------------------------------------------------------------

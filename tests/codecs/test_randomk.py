@@ -30,7 +30,7 @@ def randomk(**parameters: Any) -> Any:
     return gcodec.codecs()["randomk"].from_mapping(parameters)
 
 
-def drawn(n: int, k: int, seed: int) -> list[int]:
+def drawn_positions(n: int, k: int, seed: int) -> list[int]:
     """Draw positions one by one, as the specification defines."""
     draws_unsent = 2 * k > n
     actual: set[int] = set()
@@ -50,14 +50,14 @@ def test_draws(n: int, data: st.DataObject) -> None:
     k, seed = data.draw(st.integers(0, n)), data.draw(gs.seeds())
     actual = draw(n, k, seed)
     assert actual.dtype == np.int64
-    assert actual.tolist() == drawn(n, k, seed)
+    assert actual.tolist() == drawn_positions(n, k, seed)
 
 
 @pytest.mark.parametrize("n", [512 * 40, 512 * 40 + 1, 10**6, 2**32 + 1, 2**40, 2**62])
 def test_draws_of_few(n: int) -> None:
     """A bitmap and a sort give the same positions."""
     for seed in (0, 2**64 - 1):
-        assert draw(n, 40, seed).tolist() == drawn(n, 40, seed)
+        assert draw(n, 40, seed).tolist() == drawn_positions(n, 40, seed)
 
 
 def test_repeated_draws_count_once() -> None:
@@ -141,7 +141,7 @@ def test_message(x: np.ndarray, seed: int, data: st.DataObject) -> None:
     x = np.clip(x, -65000, 65000)
     codec = randomk(value=value, k=k)
     payload = codec.encode(x, seed=seed)
-    positions = drawn(x.size, min(k, x.size), seed)
+    positions = drawn_positions(x.size, min(k, x.size), seed)
     sent = value_coding.quantize(x[positions], value)
     assert payload.scalars == {"seed": seed}
     assert payload.tobytes() == value_coding.packed(sent, value, len(positions))[0].tobytes()
@@ -179,7 +179,7 @@ def test_sparse_decoding_needs_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
-    assert positions.tolist() == drawn(n, 100, 3)
+    assert positions.tolist() == drawn_positions(n, 100, 3)
     assert values == pytest.approx(1, abs=1e-6)
 
 
@@ -232,7 +232,7 @@ def test_residual_keeps_unsent_elements(value: str, dtype: str) -> None:
     decoded = codec.decode(codec.pack(symbols), 5000).astype(gs.DTYPES[dtype])
     assert gs.same_bits(residual, u - decoded.astype(np.float32))
     assert codec.pack(symbols).tobytes() == codec.encode(u, seed=9).tobytes()
-    unsent = np.setdiff1d(np.arange(5000), drawn(5000, 500, 9))
+    unsent = np.setdiff1d(np.arange(5000), drawn_positions(5000, 500, 9))
     assert gs.same_bits(residual[unsent], u[unsent])
 
 
@@ -250,7 +250,7 @@ def test_refused_steps_leave_the_residual_unchanged(
     parameters: dict[str, Any], dtype: str, refused: float, match: str
 ) -> None:
     codec = randomk(ratio=0.1, **parameters)
-    sent, unsent = drawn(100, 10, 4)[3], 0 if drawn(100, 10, 4)[0] else 99
+    sent, unsent = drawn_positions(100, 10, 4)[3], 0 if drawn_positions(100, 10, 4)[0] else 99
     for at in (sent, unsent):
         x, residual = np.ones(100, gs.DTYPES[dtype]), np.full(100, 0.25, np.float32)
         x[at] = refused

@@ -20,7 +20,7 @@ import gcodec
 from gcodec.payload import Payload
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 RANDOMK = 10
 SEEDS = (0, 1, 7, 2**32 - 1, 2**32, 2**64 - 1)
 
@@ -41,7 +41,7 @@ def oracle_outcome(setting: Setting, data: bytes, nbits: int, n: int, seed: int)
     try:
         places, values = reference.read(data, nbits, n, setting, seed)
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
     return places, bits(values)
 
 

@@ -117,7 +117,7 @@ def test_strings_by_hand() -> None:
     assert ans.encode([0] * 32 + [1], half)[:4] == (4096 * ((131072 + 2048) // 2048)).to_bytes(
         4, "little"
     )
-    # The largest state that f = 1 takes without a word is below 2^20.
+    # The largest state that codes f = 1 without a word is below 2^20.
     rare = [1, 4095]
     two_rare = ans.encode([0, *[1] * 31, 0], rare)
     x = 65536 * 4096  # After the symbol that the decoder reads last.
@@ -167,16 +167,16 @@ def test_states_continue() -> None:
 
 
 def test_magnitudes() -> None:
-    def outcome(fmt: str, style: str) -> list[float]:
+    def magnitudes(fmt: str, style: str) -> list[float]:
         return [float(c) for c in minifloat.magnitudes(Setting(fmt, style))]
 
-    assert outcome("e2m1", "ieee") == [0, 1, 2, 3, 4, 6]
-    assert outcome("e2m1", "full") == [0, 1, 2, 3, 4, 6, 8, 12]
-    assert outcome("e1m1", "fn") == [0, 1, 2]
-    assert outcome("e1m2", "full") == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
-    assert outcome("e3m0", "full") == [0, 2, 4, 8, 16, 32, 64, 128]
-    assert outcome("e4m3", "fn")[-1] == 448 * 2**7
-    assert outcome("e5m2", "ieee")[-1] == 57344 * 2**15
+    assert magnitudes("e2m1", "ieee") == [0, 1, 2, 3, 4, 6]
+    assert magnitudes("e2m1", "full") == [0, 1, 2, 3, 4, 6, 8, 12]
+    assert magnitudes("e1m1", "fn") == [0, 1, 2]
+    assert magnitudes("e1m2", "full") == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+    assert magnitudes("e3m0", "full") == [0, 2, 4, 8, 16, 32, 64, 128]
+    assert magnitudes("e4m3", "fn")[-1] == 448 * 2**7
+    assert magnitudes("e5m2", "ieee")[-1] == 57344 * 2**15
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import gcodec
 from gcodec.payload import Payload
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 TOPK = 9
 WITH_SEEK = [code for code in CODES if code != "bitmap"]
 
@@ -42,7 +42,7 @@ def oracle_outcome(setting: Setting, text: str, n: int) -> Any:
     try:
         places, values = reference.read(universal.to_bytes(text), len(text), n, setting)
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
     return places, bits(values)
 
 
@@ -98,7 +98,7 @@ def test_messages(index: str) -> None:
         expected = reference.encode(x, setting)
         payload = codec.encode(x)
         assert payload.codec == codec and payload.scalars == {}
-        if index == "rans":  # the writer's frequencies, which should be good
+        if index == "rans":  # The encoder chooses its frequencies, which should be good.
             assert payload.nbits <= expected.nbits + 64
         elif index == "rice" and k > positions.RICE_BLOCK:
             assert payload.nbits <= expected.nbits
@@ -260,8 +260,8 @@ def test_values_beyond_the_range(value: str) -> None:
     pattern = 0x7BFF if value == "float16" else 0x7F7F
     largest = halves.widen(np.array([pattern], np.uint16), value)[0]
     top = np.finfo(np.float32).max
-    beyond = [np.float32(65519), np.float32(65520), np.float32(1e6)]
-    x = np.array([0, largest, 1, -top, np.nextafter(top, np.float32(0)), *beyond], np.float32)
+    too_large = [np.float32(65519), np.float32(65520), np.float32(1e6)]
+    x = np.array([0, largest, 1, -top, np.nextafter(top, np.float32(0)), *too_large], np.float32)
     setting = Setting(value, "bitmap", len(x))
     expected = reference.encode(x, setting)
     assert codec_of(setting).encode(x).tobytes() == expected.data
@@ -463,7 +463,7 @@ def frame_of(
         ("000200000000000000f87f", gcodec.Corrupt),
         ("000200010000000000f03f", gcodec.Corrupt),
         ("000200000000000000", gcodec.Corrupt),
-        ("000200000000000000f03f0000803f", gcodec.Corrupt),  # a threshold
+        ("000200000000000000f03f0000803f", gcodec.Corrupt),  # The header has a threshold.
         ("000200000000000000f03f01000000", gcodec.Corrupt),
         ("000200000000000000f03f0000000000", gcodec.Unsupported),
     ],
@@ -532,11 +532,13 @@ def test_absurd_numbers_cost_nothing(fill: int) -> None:
 
 
 def with_table(encoded: reference.Message, n: int, table: seek.Table) -> bytes:
+    """Return a frame of the payload with a seek table."""
     params = reference.parameters(encoded.setting)
     return frame_of(params, encoded.data, encoded.nbits, n, seek.section(table))
 
 
 def seekable(index: str, n: int, k: int, seed: int) -> reference.Message:
+    """Return the oracle's payload of k random elements of n."""
     rng = random.Random(seed)
     places = sorted(rng.sample(range(n), k))
     x = np.zeros(n, np.float32)

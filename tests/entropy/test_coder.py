@@ -29,8 +29,8 @@ from gcodec.wire.seek import SeekTable
 
 N, LARGEST = 70_000, 9
 ALPHABET = np.arange(LARGEST + 1, dtype=np.uint8)
-ALL = CodedMask.all(N)
-LEVELS = level_codes.word_code("omega", LARGEST // 2, {})
+ALL_CODED = CodedMask.all(N)
+OMEGA_CODE = level_codes.word_code("omega", LARGEST // 2, {})
 Open = Callable[[BitSpan], CodedString]
 
 
@@ -43,15 +43,15 @@ def written_and_opener(kind: str) -> tuple[Written, Open]:
     """Return a coded string of the symbols, and the function that opens it."""
     x = symbols()
     if kind == "words":
-        data, nbits, offsets = dense_string.write(LEVELS, x, x.dtype, ALL, 4096, 0)
+        data, nbits, offsets = dense_string.write(OMEGA_CODE, x, x.dtype, ALL_CODED, 4096, 0)
         written = Written(data, nbits, seek_of_blocks(N, nbits, offsets))
-        return written, lambda span: WordString(span, LEVELS, ALL)
+        return written, lambda span: WordString(span, OMEGA_CODE, ALL_CODED)
     if kind == "context":
         written = symbol_coder.write(x, (70, 1000), BitString())
         return written, lambda span: symbol_coder.open(span, N, LARGEST)
     table = Table.own(kind, byte_counts(x), ALPHABET)  # type: ignore[arg-type]
-    written = tabled.write(table, x, ALL, BitString(), N)
-    return written, lambda span: tabled.open(table.kind, span, ALPHABET, ALL)
+    written = tabled.write(table, x, ALL_CODED, BitString(), N)
+    return written, lambda span: tabled.open(table.kind, span, ALPHABET, ALL_CODED)
 
 
 def span_of(written: Written, seek: SeekTable | None, extra_bytes: int = 0) -> BitSpan:

@@ -30,7 +30,7 @@ SPECS = (
     *("minifloat:format=e5m2,scale=1e-3,code=context", "mxnet-2bit:form=context"),
     "mxnet-2bit:threshold=auto,form=context",
 )
-AUTO = (
+AUTO_SPECS = (
     *("qsgd:code=auto", "qsgd:s=127,bucket=512,code=auto"),
     *(
         "qsgd:s=1,norm=max,form=dense,code=auto",
@@ -100,7 +100,7 @@ def same_symbols(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("spec", "shape"), thinned(itertools.product([*SPECS, *AUTO], SHAPES), 2), ids=str
+    ("spec", "shape"), thinned(itertools.product([*SPECS, *AUTO_SPECS], SHAPES), 2), ids=str
 )
 def test_round_trip(spec: str, shape: tuple[int, ...]) -> None:
     codec, x = gcodec.parse(spec), gradient(shape)
@@ -174,7 +174,7 @@ def test_scales_of_rows_and_columns_save_bits(spec: str) -> None:
     assert codec.pack(flat).nbits >= codec.pack(symbols).nbits
 
 
-@pytest.mark.parametrize("spec", AUTO)
+@pytest.mark.parametrize("spec", AUTO_SPECS)
 def test_auto_is_never_longer_than_the_others(spec: str) -> None:
     codec = gcodec.parse(spec)
     selected = set()
@@ -280,8 +280,8 @@ def test_damaged_payloads(spec: str) -> None:
     payload = codec.encode(x)
     codec = payload.codec
     # The strings follow the norms, factors and scales, and end in states and words.
-    front = 8 * (payload.data.size - 20)
-    for bit in (*range(min(front, 200)), *range(max(front, 0), payload.nbits, 5)):
+    header_nbits = 8 * (payload.data.size - 20)
+    for bit in (*range(min(header_nbits, 200)), *range(max(header_nbits, 0), payload.nbits, 5)):
         data = payload.data.copy()
         data[bit // 8] ^= 128 >> bit % 8
         try:

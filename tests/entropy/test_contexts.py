@@ -105,8 +105,10 @@ def test_refined_scales_reduce_the_cost(shape: tuple[int, ...]) -> None:
             assert ((after.columns == 0) == (before.columns == 0)).all()
             each = np.repeat(after.columns[:: matrix.group], matrix.group)[: matrix.width]
             np.testing.assert_array_equal(after.columns, each)
-        paid = [int(short[classes_of(of, n), sizes].sum()) >> 12 for of in (before, after)]
-        assert paid[1] + after.nbits() <= 1.01 * (paid[0] + before.nbits())
+        symbol_costs = [
+            int(short[classes_of(scales, n), sizes].sum()) >> 12 for scales in (before, after)
+        ]
+        assert symbol_costs[1] + after.nbits() <= 1.01 * (symbol_costs[0] + before.nbits())
 
 
 def test_few_symbols_keep_their_scales() -> None:
@@ -182,9 +184,9 @@ def test_static_tables() -> None:
         assert actual[:, ESCAPE].min() > 0
         assert actual.max() < TOTAL
         np.testing.assert_array_equal(actual[:, 2:ESCAPE:2], actual[:, 3:ESCAPE:2])
-        known = actual[:, 2:ESCAPE:2] > 0
-        np.testing.assert_array_equal(known.sum(axis=1), table.tops)
-        assert (np.sort(known, axis=1)[:, ::-1] == known).all()
+        has_frequency = actual[:, 2:ESCAPE:2] > 0
+        np.testing.assert_array_equal(has_frequency.sum(axis=1), table.tops)
+        assert (np.sort(has_frequency, axis=1)[:, ::-1] == has_frequency).all()
 
 
 @pytest.mark.parametrize("seed", range(6))

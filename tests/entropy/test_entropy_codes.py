@@ -203,8 +203,8 @@ def test_codewords_concatenate(
 def test_following_bits_are_ignored(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
     code, values = stream
     bits = code.encode(values).to01()
-    before, behind = data.draw(st.text("01", max_size=80)), data.draw(st.text("01", max_size=80))
-    decoded, end = code.decode(before + bits + behind, len(values), start=len(before))
+    before, after = data.draw(st.text("01", max_size=80)), data.draw(st.text("01", max_size=80))
+    decoded, end = code.decode(before + bits + after, len(values), start=len(before))
     assert (decoded.tolist(), end) == (values, len(before + bits))
 
 
@@ -319,6 +319,7 @@ def expected_outcome(
 
 
 def check(spec: str, text: str, count: int) -> None:
+    """Check that `count` codewords decode to the specified result."""
     code = entropy.parse(spec)
     expected = expected_outcome(spec, text, count)
     if isinstance(expected, tuple):
@@ -439,6 +440,7 @@ def test_kraft_sums() -> None:
 
 
 def probabilities(spec: str, values: list[int]) -> list[Fraction]:
+    """Return 2^-length of the codeword of each value."""
     return [Fraction(1, 2**n) for n in entropy.parse(spec).lengths(values).tolist()]
 
 

@@ -76,9 +76,9 @@ def sample_counts() -> Iterator[list[int]]:
         yield [*rng.integers(1, 5, n).tolist(), 2**62]
         yield [*rng.integers(1, 2**60, n).tolist(), 2**62]
     for n in (2, 3, 10, 16, 100, 256):
-        for most in (1, 2, 5, 1000, 2**62):
+        for largest in (1, 2, 5, 1000, 2**62):
             for _ in range(3):
-                yield rng.integers(0, most, n, endpoint=True).tolist()
+                yield rng.integers(0, largest, n, endpoint=True).tolist()
         yield (rng.pareto(0.3, n).clip(0, 1e15).astype(np.int64) + 1).tolist()
 
 
@@ -226,10 +226,10 @@ def test_invalid_lengths_are_refused(lengths: list[int]) -> None:
     # The kernels must still handle such lengths safely.
     if max(lengths, default=0) <= LONGEST:
         code = code_of(lengths)
-        for fill, known in itertools.product((0, 255), (False, True)):
+        for fill, starts_known in itertools.product((0, 255), (False, True)):
             source = np.full(40, fill, np.uint8)
             with contextlib.suppress(FormatError):
-                read_blocks(code, source, np.array([0, 0]), np.array([99]), 320, known)
+                read_blocks(code, source, np.array([0, 0]), np.array([99]), 320, starts_known)
 
 
 def test_tables_are_read_at_any_bit() -> None:
@@ -273,10 +273,10 @@ def read_blocks(
     starts: np.ndarray,
     bounds: np.ndarray,
     end: int,
-    known: bool,
+    starts_known: bool,
 ) -> np.ndarray:
     symbols, wide = np.empty(int(bounds[-1]), np.uint8), np.empty(0, np.uint64)
-    prefix_read.read_blocks(code, data, starts, bounds, symbols, wide, end, known)
+    prefix_read.read_blocks(code, data, starts, bounds, symbols, wide, end, starts_known)
     return symbols
 
 
@@ -426,7 +426,7 @@ def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None])
             assert nbits == 8 * lead + len(text)
             assert text_of(data[lead:], len(text)) == text
             assert offsets.tolist() == places[[*range(0, n, all_values), n]].tolist()
-            for known in (None, offsets):
+            for known_offsets in (None, offsets):
                 out = np.full(n, 9, np.uint8)
 
                 def take(at: int, small: np.ndarray, wide: np.ndarray, out: Any = out) -> None:
@@ -435,7 +435,7 @@ def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None])
 
                 first = 8 * lead + head_nbits
                 decoded = dense_string.read(
-                    code, data, first, nbits, coded, all_values, known, take
+                    code, data, first, nbits, coded, all_values, known_offsets, take
                 )
                 assert np.array_equal(decoded, offsets)
                 assert np.array_equal(out, symbols)
@@ -503,9 +503,8 @@ def test_wrong_headers_are_refused() -> None:
         bits = universal.Bits(text)
         expected = outcome_of(lambda bits=bits, count=count: huffman.decode(bits, count))
         decoded = outcome_of(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
-        if (
-            expected is Corrupt and decoded is Truncated
-        ):  # Too few bits for all codewords, whatever they are.
+        if expected is Corrupt and decoded is Truncated:
+            # There are too few bits for this number of codewords of any length.
             assert len(text) < 8 + 4 * (int(text[:8], 2) + 1) + count
             continue
         assert decoded == expected

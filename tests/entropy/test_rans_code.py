@@ -35,6 +35,7 @@ def counts_of(name: str) -> np.ndarray:
 
 
 def cost(counts: np.ndarray, actual: np.ndarray) -> float:
+    """Return the ideal bits of symbols with these counts under the actual frequencies."""
     used = counts > 0
     return float(counts[used] @ np.log2(actual.sum() / actual[used]))
 
@@ -159,8 +160,8 @@ def test_tables(name: str, log2_total: int) -> None:
         data, nbits = rans.write_frequencies(actual, log2_total, alphabet)
         assert Bits(data, nbits).to01() == expected
         assert rans.table_nbits(actual[alphabet]) == nbits
-        before, behind = "1" * (seed + 1), "0" * seed
-        bits = Bits.from01(before + expected + behind)
+        before, after = "1" * (seed + 1), "0" * seed
+        bits = Bits.from01(before + expected + after)
         bit_range = len(before), bits.nbits, alphabet
         again, total, at = rans.read_frequencies(bits.data, *bit_range)
         np.testing.assert_array_equal(again, actual)
@@ -192,7 +193,7 @@ def test_impossible_tables_are_refused() -> None:
         else:
             with pytest.raises(expected):
                 read(text)
-    with pytest.raises(Corrupt):  # no symbol has a frequency
+    with pytest.raises(Corrupt):  # No symbol has a frequency.
         read("1100" + "0000" * 3)
 
 
@@ -283,7 +284,7 @@ def test_wrong_bits_are_refused() -> None:
 def test_random_bits() -> None:
     """Changed bits decode to values or raise a FormatError."""
     code, rng = entropy.parse("rans"), np.random.default_rng(3)
-    valid = [code.encode(rng.integers(0, most, 200)).tobytes() for most in (1, 2, 9, 256)]
+    valid = [code.encode(rng.integers(0, bound, 200)).tobytes() for bound in (1, 2, 9, 256)]
     outcomes = set()
     for i in range(3000):
         data = np.frombuffer(valid[i % 4], np.uint8).copy()

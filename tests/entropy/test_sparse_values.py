@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference import halves
 
 import gcodec
-from gcodec.entropy import value_types as value_coding
+from gcodec.entropy import values as value_coding
 from gcodec.entropy.values import SparseValues
 from gcodec.kernels.bits.bit_string import BitString
 
@@ -25,27 +25,27 @@ def f32(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def field(number: int, width: int) -> str:
+def binary(number: int, width: int) -> str:
     return format(number, f"0{width}b")
 
 
-def pattern(number: np.float32) -> str:
-    return field(int(np.float32(number).view(np.uint32)), 32)
+def float_bits(number: np.float32) -> str:
+    return binary(int(np.float32(number).view(np.uint32)), 32)
 
 
 def bits_and_values(x: np.ndarray, value: str) -> tuple[str, list[float]]:
     """Return the bits of values, written one by one, and the decoded values."""
     if value == "float32":
-        return "".join(map(pattern, x)), x.tolist()
+        return "".join(map(float_bits, x)), x.tolist()
     if value in ("float16", "bfloat16"):
         codes = halves.narrow(x, value)
-        return "".join(field(int(c), 16) for c in codes), halves.widen(codes, value).tolist()
+        return "".join(binary(int(c), 16) for c in codes), halves.widen(codes, value).tolist()
     if value == "sign":
         if not x.size:
             return "", []
         mean = np.float32(math.fsum(map(abs, x.tolist())) / x.size)
         signs = [v < 0 for v in x.tolist()]
-        return pattern(mean) + "".join(str(int(s)) for s in signs), [
+        return float_bits(mean) + "".join(str(int(s)) for s in signs), [
             float(-mean if s else mean) for s in signs
         ]
     scales, codes, decoded = "", "", []
@@ -55,16 +55,16 @@ def bits_and_values(x: np.ndarray, value: str) -> tuple[str, list[float]]:
         with np.errstate(over="ignore"):
             if np.isinf(step * np.float32(127)):
                 step = np.nextafter(step, np.float32(0))
-        scales += pattern(step)
+        scales += float_bits(step)
         for v in block:
             q = max(-127, min(127, round(float(v / step)))) if step else 0  # Halves round to even.
-            codes += field(q & 255, 8)
+            codes += binary(q & 255, 8)
             decoded.append(float(np.float32(q) * step))
     return scales + codes, decoded
 
 
 def bits_of(data: np.ndarray, nbits: int) -> str:
-    return "".join(field(int(byte), 8) for byte in data)[:nbits]
+    return "".join(binary(int(byte), 8) for byte in data)[:nbits]
 
 
 def limited(x: np.ndarray, value: str) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_round_trip(x: np.ndarray, value: str, following_nbits: int) -> None:
     bits, expected = bits_and_values(x, value)
     if value == "sign" and k:  # The kernel adds in another order.
         assert abs(float(decoded[0])) == pytest.approx(abs(expected[0]), rel=1e-6, abs=1e-44)
-        bits = pattern(quantized.scales[0]) + bits[32:]
+        bits = float_bits(quantized.scales[0]) + bits[32:]
         expected = [math.copysign(float(quantized.scales[0]), v) for v in expected]
     assert decoded.dtype == np.float32 and gs.same_bits(decoded, f32(*expected))
     assert value_coding.nbits(k, value) == len(bits)

@@ -30,7 +30,7 @@ LIMITS = gcodec.Limits(1 << 20, 1 << 23)
 TRANSFORM_CODECS = {"dct8", "powersgd"}  # Codecs whose elements have no value of their own.
 
 
-def golden(path: Path) -> tuple[bytes, bytes | None]:
+def read_vector(path: Path) -> tuple[bytes, bytes | None]:
     fields = vector.read(path)
     return vector.data(fields["frame"]), fields["key"].encode() if "key" in fields else None
 
@@ -72,7 +72,7 @@ def same_except_nan(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a[numbers].tobytes() == b[numbers].tobytes()
 
 
-def check(frame: bytes, key: bytes | None = None) -> None:
+def check_dissection(frame: bytes, key: bytes | None = None) -> None:
     """Dissect a valid frame in full, and compare it with the decoded frame."""
     actual, fields = dissected(frame, key=key)
     read = gcodec.Frame.from_bytes(frame, key=key)
@@ -88,8 +88,8 @@ def check(frame: bytes, key: bytes | None = None) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_golden_vectors(path: Path) -> None:
-    frame, key = golden(path)
-    check(frame, key)
+    frame, key = read_vector(path)
+    check_dissection(frame, key)
     actual, _ = dissected(frame, key=key)
     rng = random.Random(path.stem)
     # A dissection that omits fields counts the same bits.
@@ -103,7 +103,7 @@ def test_golden_vectors(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_damaged_vectors(path: Path) -> None:
-    frame, key = golden(path)
+    frame, key = read_vector(path)
     read = gcodec.Frame.from_bytes(frame, key=key)
     rng = random.Random(path.stem)
     cut = rng.randrange(len(frame))
@@ -111,7 +111,7 @@ def test_damaged_vectors(path: Path) -> None:
     assert isinstance(actual.error, gcodec.FormatError) and actual.bad <= 8 * cut
     for broken in (flipped(frame, rng, 0, len(frame)), *resealed(frame, read, rng)):
         actual, _ = dissected(broken, key=key)
-        decode_error = refused(broken, key)
+        decode_error = decoding_error(broken, key)
         assert (actual.error is None) == (decode_error is None), (actual.error, decode_error)
         if actual.error is not None:
             assert 0 <= actual.bad <= 8 * len(frame)
@@ -119,6 +119,7 @@ def test_damaged_vectors(path: Path) -> None:
 
 
 def flipped(frame: bytes, rng: random.Random, start: int, size: int) -> bytes:
+    """Return a frame with one bit flipped among `size` bytes from `start` on."""
     broken = bytearray(frame)
     bit = 8 * start + rng.randrange(8 * size)
     broken[bit // 8] ^= 0x80 >> bit % 8
@@ -139,7 +140,7 @@ def resealed(frame: bytes, read: gcodec.Frame, rng: random.Random) -> Iterator[b
     yield bytes(broken)
 
 
-def refused(frame: bytes, key: bytes | None) -> gcodec.FormatError | None:
+def decoding_error(frame: bytes, key: bytes | None) -> gcodec.FormatError | None:
     try:
         gcodec.decode(frame, key=key, limits=LIMITS)
     except gcodec.FormatError as error:
@@ -153,8 +154,8 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     for n in (0, 1, 200):
         x = rng.normal(size=n).astype(np.float32)
         frame = gcodec.encode(x, codec, seed=3, name="w", key=b"k")
-        check(frame, b"k")
-        check(gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes(), b"k")
+        check_dissection(frame, b"k")
+        check_dissection(gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes(), b"k")
     actual, fields = dissected(frame, key=b"k")
     assert not any(UNDECODED in field.meaning for field in fields)
     kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}
