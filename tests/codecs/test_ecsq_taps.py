@@ -89,7 +89,7 @@ def test_filters_are_transformed_independently(sizes: tuple[int, int, int]) -> N
     size = math.prod(sizes)
     for count in (1, 2, (1 << 11) // size + 1, 3 * (1 << 11) // size + 2):
         x = np.random.default_rng(count).standard_normal(count * size).astype(np.float32)
-        x[:size] *= np.float32(1e36)  # Sums that mix neighbouring filters would overflow float32.
+        x[:size] *= np.float32(1e36)  # Sums that mix neighboring filters would overflow float32.
         together, alone = np.empty_like(x), np.empty_like(x)
         small_transform.transform(x, sizes, matrices, together)
         for at in range(0, x.size, size):

@@ -114,7 +114,7 @@ def unpacked_codes(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
 
 
 def around_ties(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
-    """Return ties and magnitudes, their neighbours, and the ends of float32, with both signs."""
+    """Return ties and magnitudes, their neighbors, and the ends of float32, with both signs."""
     c = fmt.magnitudes().astype(np.float64)
     points = np.concatenate([c, (c[1:] + c[:-1]) / 2]) * float(scale)
     with np.errstate(over="ignore", under="ignore"):

@@ -468,7 +468,7 @@ def test_feedback(spec: str) -> None:
 
 
 def sample_tensors() -> list[np.ndarray]:
-    """Return tensors that favour different codes and forms."""
+    """Return tensors that favor different codes and forms."""
     rng = np.random.default_rng(9)
     actual = [rng.standard_normal(n).astype(np.float32) for n in (1, 2, 3, 10, 100, 4097)]
     shares = (0.5, 0.1, 0.01, 0.001)

@@ -40,7 +40,7 @@ def test_constant_tensors_and_single_elements_are_sent(clip: float, magnitude: f
         assert np.float32(codec.scale_of(x)) == np.float32(magnitude)
         assert gs.same_bits(codec.decode(codec.encode(x, seed=n), n), x)
     if magnitude < 1e-40:
-        return  # Neighbouring subnormals differ by a tenth.
+        return  # Neighboring subnormals differ by a tenth.
     almost = np.full(999, magnitude, np.float32)
     almost[::2] = np.nextafter(almost[0], np.float32(0))
     assert np.float32(codec.scale_of(almost)) == np.float32(magnitude)
