@@ -48,6 +48,7 @@ DIGESTS = {
 
 
 def load_table_script():
+    """Import the script that computes the committed tables."""
     spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "gennorm_tables.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import special
+from test_codebooks import ALL_FORMATS, load_table_script
 
 from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import fit_moments, scale_of
@@ -17,20 +16,9 @@ from gcodec.kernels.numeric.log_histogram import BINS, FINITE, log_histogram
 from gcodec.kernels.quantize import scale_errors
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 
-ROOT = Path(__file__).parents[2]
-ALL_FORMATS = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
 CO3 = MiniFloat("e2m1", "ieee")
 LARGEST = float(np.finfo(np.float32).max)
 each_format = pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
-
-
-def load_table_script():
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "gennorm_tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 TABLES = load_table_script()
 
 
