@@ -143,7 +143,7 @@ def test_transform_is_stored_only_when_used() -> None:
     plain, transformed = (
         gcodec.encode(x, f"ecsq:step=0.001,transform={t}") for t in ("none", "dct")
     )
-    assert transform_of(plain), transform_of(transformed) == ("none", "dct")
+    assert (transform_of(plain), transform_of(transformed)) == ("none", "dct")
     scalars = [reference_frame.parse(frame)["scalars"] for frame in (plain, transformed)]
     assert len(scalars[1]) - len(scalars[0]) <= 4  # The centroids may be longer too.
     assert scalars[1][-1] == 1

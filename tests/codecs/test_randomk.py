@@ -71,7 +71,7 @@ def test_repeated_draws_count_once() -> None:
 
 
 def test_all_elements_are_equally_likely() -> None:
-    n, k, rounds = 50, 12, 4000
+    n, rounds = 50, 4000
     for k in (12, 41):
         counts = sum(np.bincount(draw(n, k, seed), minlength=n) for seed in range(rounds))
         expected = rounds * k / n
