@@ -134,7 +134,7 @@ def _tabled_plan(
     """
     symbols, kind, bytes_of = None, KINDS[code], alphabet(fmt, code)
     if histogram is None:
-        symbols = _coded_bytes(codes, n, fmt, code)
+        symbols = coded_bytes(codes, n, fmt, code)
         counts = byte_counts(symbols)
     elif is_paired(fmt, code):
         counts = histogram
@@ -148,7 +148,7 @@ def _tabled_plan(
     return Plan(code, number, table, nbits, symbols)
 
 
-def _coded_bytes(codes: Array, n: int, fmt: MiniFloat, code: str) -> Array:
+def coded_bytes(codes: Array, n: int, fmt: MiniFloat, code: str) -> Array:
     """Return the bytes that are coded, on the device of the codes."""
     if code == "planes":
         return parts_of(codes, n, fmt, "exponents")

@@ -14,6 +14,7 @@ from gcodec.codecs.minifloat.coding_choice import (
     KINDS,
     Plan,
     alphabet,
+    coded_bytes,
     coded_nbytes,
     is_paired,
     plane_nbits,
@@ -27,7 +28,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.quantize import minifloat
@@ -97,7 +98,7 @@ def write(
         if gate is not None:
             is_rans = plan.table.kind == "rans"
             elements = gate.counted() if is_rans else gate.mask(elements)
-        return plan.code, plan.book, write_tabled(codes, n, fmt, plan, lead, elements)
+        return plan.code, plan.book, _write_tabled(codes, n, fmt, plan, lead, elements)
 
     if code == "context":
         string = symbol_coder.write(symbols(), shape, _lead_string(lead))
@@ -129,7 +130,7 @@ def _plain(
     return code, None, Written(_with_lead(lead, data, -(-nbits // 32) * 4), fetched)
 
 
-def write_tabled(
+def _write_tabled(
     held: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
@@ -138,29 +139,10 @@ def write_tabled(
     mask: CodedMask,
 ) -> Written:
     """Write the payload of a plan that has a table. `held` contains the codes; see `write`."""
-    codes = contents(held)
-    if plan.code == "planes":
-        return _write_planes(codes, n, fmt, plan, lead, mask)
-
-    def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
-        return room
-
-    symbols: SymbolsOf | np.ndarray | Drainable = symbols_of
-    if plan.symbols is not None:
-        symbols = plan.symbols
-    elif is_paired(fmt, plan.code) or per_byte(fmt) == 1:
-        symbols = held
-    elif device_of(codes) is not None:  # a device has memory for all symbols at once
-        symbols = unpack_fields(codes, n, FieldLayout(4))
-    return tabled.write(plan.table, symbols, mask, _lead_string(lead), n)
-
-
-def _write_planes(
-    codes: np.ndarray, n: int, fmt: MiniFloat, plan: Plan, lead: np.ndarray, mask: CodedMask
-) -> Written:
-    """Write a payload of signs and mantissas, and of codewords for exponents."""
-    plane, layout = parts_of(codes, n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
+    if plan.code != "planes":
+        symbols = _symbols(held, n, fmt, plan)
+        return tabled.write(plan.table, symbols, mask, _lead_string(lead), n)
+    plane, layout = parts_of(contents(held), n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
     # The plane of the first `whole` elements ends on a byte; the remainder precedes the table.
     whole = n - n % 8
     packed, remainder = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
@@ -169,21 +151,37 @@ def _write_planes(
     if plan.symbols is None:
         head = BitString()
         head.extend(host(remainder), plane_nbits(n - whole, fmt))
+    before = lead.size + packed.size
+    written = tabled.write(plan.table, _symbols(held, n, fmt, plan), mask, head, n, before)
+    data = written.data
+    data[: lead.size], data[lead.size : before] = placed(lead, data), packed
+    return written
+
+
+def _symbols(
+    held: np.ndarray | Drainable, n: int, fmt: MiniFloat, plan: Plan
+) -> SymbolsOf | np.ndarray | Drainable:
+    """Return the coded bytes, or on the host a function that returns those of a range."""
+    codes = contents(held)
 
     def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         take_parts(codes[start // per_byte(fmt) :], fmt, "exponents", room)
         return room
 
-    symbols: SymbolsOf | np.ndarray = exponents_of
+    def halves_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
+        return room
+
+    symbols: SymbolsOf | np.ndarray | Drainable = held
     if plan.symbols is not None:
         symbols = plan.symbols
     elif device_of(codes) is not None:  # a device has memory for all symbols at once
-        symbols = parts_of(codes, n, fmt, "exponents")
-    before = lead.size + packed.size
-    written = tabled.write(plan.table, symbols, mask, head, n, before)
-    data = written.data
-    data[: lead.size], data[lead.size : before] = placed(lead, data), packed
-    return written
+        symbols = coded_bytes(codes, n, fmt, plan.code)
+    elif plan.code == "planes":
+        symbols = exponents_of
+    elif per_byte(fmt) == 2 and not is_paired(fmt, plan.code):
+        symbols = halves_of
+    return symbols
 
 
 def _with_lead(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
