@@ -80,7 +80,7 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
 
 
 def surely_finite(scales: np.ndarray, k: int, values: str) -> bool:
-    """Tell whether the inverse transform of k coefficients surely stays within float32."""
+    """Return whether the inverse transform of k coefficients is certain to fit in float32."""
     return most(scales, k, values) < _SAFE
 
 

@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     Attributes
     ----------
     code : str
-        One of `CODES`, but "context".
+        One of `CODES`, except "context".
     book : int or None
         Number of the codebook, possibly a `Deferred`; None if the payload contains a table or
         needs none.
@@ -92,7 +92,7 @@ def longest_nbits(n: int, fmt: MiniFloat, code: str) -> int:
 
 
 def plans(codes: Array, n: int, fmt: MiniFloat, code: str, book: int | str) -> list[Plan]:
-    """Return the plans among which the shortest is selected, but for that of "context".
+    """Return the plans among which the shortest is selected, except that of "context".
 
     Parameters
     ----------

@@ -51,9 +51,9 @@ def codes(
     scales : Scales
     """
     values = _Values(fmt, scales)
-    tell = cast(Tell, values.codes)
+    describer = cast(Tell, values.codes)
     if code == "none":
-        yield from walk.fields("level", "code", fmt.width, n, tell)
+        yield from walk.fields("level", "code", fmt.width, n, describer)
     elif code == "context":
         largest = 2 * fmt.top + 1
         yield from context_string(walk, "level", "code", n, values.folded, largest=largest)
@@ -61,17 +61,17 @@ def codes(
         name, planes = "code", walk.at
         if code == "planes":
             yield from _planes(walk, n, fmt)
-            name, tell = "exponent", values.exponents(walk.data, planes)
+            name, describer = "exponent", values.exponents(walk.data, planes)
         pairs = coding_choice.is_paired(fmt, code)
         if pairs:
-            name, tell = "pair", values.pairs(n)
+            name, describer = "pair", values.pairs(n)
         coder, coded = coding_choice.KINDS[code], payload.coded(n, fmt, code)
         if book is None:
             alphabet, meaning = coding_choice.alphabet(fmt, code), values.meaning(code, pairs)
             table = yield from tabled.table(walk, coder, alphabet, coded, meaning)
         else:
             table = coding_choice.static(fmt, code, book) if coded.words else None
-        yield from tabled.string(walk, table, "level", name, coded.words, tell)
+        yield from tabled.string(walk, table, "level", name, coded.words, describer)
     walk.finish()
 
 
@@ -124,21 +124,21 @@ class _Values:
         """Return a describer of exponents; signs and mantissas begin at the bit `planes`."""
         mantissa = self._fmt.mantissa
 
-        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+        def exponent_values(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
             width = 1 + mantissa
             plane = read_fields(data, planes + at * width, width, symbols.size)
             codes = symbols.astype(np.int64) << mantissa
             codes |= plane & (1 << mantissa) - 1 | plane >> mantissa << self._fmt.width - 1
             return self.codes(at, codes, symbols)
 
-        return tell
+        return exponent_values
 
     def pairs(self, n: int) -> Tell:
         """Return a describer of pairs of the codes of n elements."""
 
-        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-            both = np.stack([symbols >> 4, symbols & 15], axis=1).reshape(-1)
-            codes = self.codes(2 * at, both)
+        def pair_values(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+            halves = np.stack([symbols >> 4, symbols & 15], axis=1).reshape(-1)
+            codes = self.codes(2 * at, halves)
             for number, symbol in enumerate(symbols.tolist(), at):
                 first, second = next(codes), next(codes)
                 if 2 * number + 1 == n and symbol & 15:
@@ -146,7 +146,7 @@ class _Values:
                 decoded = (first.decoded + second.decoded)[: n - 2 * number]
                 yield FieldValue(symbol, self._pair(symbol), element=2 * number, decoded=decoded)
 
-        return tell
+        return pair_values
 
     def meaning(self, code: str, pairs: bool) -> tabled.Meaning:
         """Return a describer of the symbols of a table."""

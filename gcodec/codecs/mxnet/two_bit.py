@@ -169,7 +169,7 @@ class MXNet2Bit(Codec):
 
     @property
     def symbols_on_host(self) -> bool:  # type: ignore[override]
-        """Whether symbols are packed on the host: for the sparse form, which has few."""
+        """Whether symbols are packed on the host: for the sparse form, which has few symbols."""
         return self.form == "sparse"
 
     @property
@@ -213,7 +213,7 @@ class MXNet2Bit(Codec):
             values = arithmetic.corrected(values, residual, decay)
         threshold = level = self._threshold_of(values)
         rounded = self.server == "yes" or tensor.dtype not in ("float32", "float64")
-        if rounded or type(level) is not Deferred:  # a deferred threshold is a level as it is
+        if rounded or type(level) is not Deferred:  # a deferred threshold is the level
             codec = self.replaced(threshold=float(threshold))
             level = codec._level_in(tensor.dtype)
             if not np.isfinite(level) and math.isfinite(codec._level):

@@ -36,7 +36,7 @@ class BucketQuantizer:
     seed : int
         Seed of the stochastic rounding.
     fuses_norms : bool
-        Whether norms are computed while quantizing.
+        Whether the quantizer computes the norms in the same pass.
     """
 
     values: np.ndarray
