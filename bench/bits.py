@@ -81,7 +81,7 @@ def measure(data: list[np.ndarray], setting: str) -> list[float]:
         bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
         for i, name in enumerate(CODES, 1):
             code, form = name.split()
-            if code in coding_choice.OF_BYTES and codec.s > coding_choice.MOST_OF_BYTES:
+            if code in coding_choice.BYTE_CODES and codec.s > coding_choice.LARGEST_BYTE_LEVEL:
                 bits[i] = math.nan
             else:
                 bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits

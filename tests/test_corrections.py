@@ -1122,8 +1122,8 @@ def test_chunks_are_transformed_alone() -> None:
     on_device = [scipy.fft.dctn(z, norm="ortho") for z in (x, y)]
     assert np.all(on_device[0] != on_device[1])
     first, second = (gcodec.parse("dct8:chunk=8x8,k=5").quantize(z) for z in (x, y))
-    assert not np.array_equal(first.places[0], second.places[0])
-    np.testing.assert_array_equal(first.places[1:], second.places[1:])
+    assert not np.array_equal(first.positions[0], second.positions[0])
+    np.testing.assert_array_equal(first.positions[1:], second.positions[1:])
     np.testing.assert_array_equal(first.codes[1:], second.codes[1:])
 
 

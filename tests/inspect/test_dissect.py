@@ -178,10 +178,10 @@ def test_coefficients(values: str, k: int, index: str) -> None:
     actual = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
     if k > 1 or values == "sign7":
         assert reported == [f"coefficient {v!r}" for v in actual.reshape(-1).tolist()]
-    places = [f for f in fields if f.name in ("place", "gap")]
+    positions = [f for f in fields if f.name in ("position", "gap")]
     if k < 16:
-        text = [str(f.value) if f.name == "place" else f.meaning.split()[1] for f in places]
-        assert text == [str(place) for place in symbols.places.reshape(-1).tolist()]
+        text = [str(f.value) if f.name == "position" else f.meaning.split()[1] for f in positions]
+        assert text == [str(position) for position in symbols.positions.reshape(-1).tolist()]
 
 
 def test_coefficients_of_filters() -> None:

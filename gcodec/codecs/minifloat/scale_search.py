@@ -266,11 +266,11 @@ def read_factors(payload: Payload, n: int, scale: float, block: int, fmt: MiniFl
     if not count:
         return NO_FACTORS
     if payload.nbits < 8 * count:
-        raise Truncated(f"the payload has {payload.nbits} bits, but {count} blocks a byte each")
+        raise Truncated(f"the payload has {payload.nbits} bits, but its factors {count} bytes")
     factors = host(payload.data[:count])
     with np.errstate(over="ignore"):
         largest = Scales.of(scale, block, factors).each * fmt.magnitudes()[-1]
     if not np.isfinite(largest).all():
         at = int(np.argmin(np.isfinite(largest)))
-        raise Corrupt(f"block {at} has a scale by which codes pass float32", at)
+        raise Corrupt(f"the scale of block {at} takes codes beyond float32", at)
     return factors
