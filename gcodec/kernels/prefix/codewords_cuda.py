@@ -38,16 +38,15 @@ class Words(NamedTuple):
     table : (size + 1,) uint64 array on the device
         Words of the symbols below a size, see `prefix_table.WriteTables.singles`; then the
         parameter of the rule, which encodes all other symbols.
-    rule, mapping : int32
-    shift : uint64
+    rule, mapping, shift : int
     longest : int or None
         Upper bound for the bits of a word; None if it is not determined.
     """
 
     table: Array
-    rule: np.int32
-    mapping: np.int32
-    shift: np.uint64
+    rule: int
+    mapping: int
+    shift: int
     longest: int | None
 
     @classmethod
@@ -65,15 +64,14 @@ class Words(NamedTuple):
         else:
             singles = ready(*code.words(size))
         rule, mapping, shift, parameter = rule_of(code)
-        table = device.to_device(np.append(singles, parameter))
+        table = device.to_device(np.append(singles, np.uint64(parameter)))
         return cls(table, rule, mapping, shift, longest)
 
 
-def rule_of(code: PrefixCode | TableCode) -> tuple[np.int32, np.int32, np.uint64, np.uint64]:
+def rule_of(code: PrefixCode | TableCode) -> tuple[int, int, int, int]:
     """Return the kernel arguments of the rule of a code: rule, mapping, shift, parameter."""
     rule, mapping, shift = code.kind
-    rule_number, mapping_number = np.int32(_RULES[rule]), np.int32(_MAPPINGS[mapping])
-    return rule_number, mapping_number, np.uint64(shift % 2**64), np.uint64(code.parameter)
+    return _RULES[rule], _MAPPINGS[mapping], shift % 2**64, code.parameter
 
 
 def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,16 +71,14 @@ class Measured(NamedTuple):
             raise ParameterError.of("block_size", block_size, f"a multiple of {TILE}")
         device, n, tiles = device_with(symbols), coded.n, -(-coded.n // TILE)
         words = Words.of(device, code)
-        part = symbols.view(np.uint8), np.int32(dtype.itemsize), np.int64(n)
+        part = symbols.view(np.uint8), dtype.itemsize, n
         arguments = *part, *_silence(device, coded), *words[:-1]
         lengths = device.empty(2 + tiles, np.int64)
         lengths[:1], lengths[1:2] = 8 * lead, head.words if isinstance(head, Deferred) else head
         sums = device.empty(2 + tiles + 2, np.int64)
         sums[-1:] = NO_ERROR
-        device.launch(
-            *("prefix_write", "measure_words", tiles, _THREADS),
-            *(*arguments, lengths[2:], sums[-1:]),
-        )
+        results = lengths[2:], sums[-1:]
+        device.launch("prefix_write", "measure_words", tiles, _THREADS, *arguments, *results)
         sums_before(device, lengths, sums[:-1])
         most = None if words.longest is None else n * words.longest
         return cls(arguments, sums, block_size, most)
@@ -104,10 +102,8 @@ class Measured(NamedTuple):
 
     def put(self, out: Array) -> None:
         """Write the string to (words,) uint32 that are zero except for lead and head."""
-        device_with(out).launch(
-            *("prefix_write", "write_words", self.sums.size - 4, _THREADS),
-            *(*self.arguments, self.sums[2:-1], out, np.int64(out.size)),
-        )
+        tiles, arguments = self.sums.size - 4, (*self.arguments, self.sums[2:-1], out, out.size)
+        device_with(out).launch("prefix_write", "write_words", tiles, _THREADS, *arguments)
 
 
 def write(
@@ -118,7 +114,7 @@ def write(
     block_size: int,
     lead: int,
     head: tuple[np.ndarray | LeadingBytes, int | Deferred] | None = None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Array, int | Deferred, np.ndarray | Deferred]:
     """Write the string of a tensor; see `gcodec.kernels.prefix.dense_string.write`.
 
     `symbols` is the (n,) array of all symbols, and `block_size` a multiple of 4096. A head on the
@@ -134,14 +130,12 @@ def write(
     front, front_nbits = head or (_NONE.view(np.uint8), 0)
     front = front.array if isinstance(front, LeadingBytes) else device.to_device(front)
     string = Measured.of(code, symbols, dtype, coded, block_size, lead, front_nbits)
-    nbits: Any
-    starts: Any
     nbits, starts = string.deferred_marks()
     most = None if string.most is None else string.most + 8 * (lead + front.size)
     if most is None or not has_room(most, coded.n):
         sums = device.to_host(string.sums)
-        starts, most = starts.resolve(sums), nbits.resolve(sums)
-        nbits = most
+        starts.resolve(sums)
+        most = nbits.resolve(sums)
     if isinstance(code, TableCode):
         fetch_later(device, string.sums[-1:], _refuse_missing)
     out = device.zeros(-(-most // 32), np.uint32)
@@ -149,7 +143,9 @@ def write(
         out.view(np.uint8)[lead : lead + front.size] = front
     string.put(out)
     data = out.view(np.uint8)
-    return data if isinstance(nbits, Deferred) else data[: -(-most // 8)], nbits, starts
+    if nbits.is_known:
+        return data[: -(-most // 8)], most, starts.value
+    return data, nbits, starts
 
 
 def _refuse_missing(status: np.ndarray) -> None:
@@ -166,7 +162,7 @@ def read(
     block_size: int,
     offsets: np.ndarray | None,
     take: Callable[[int, Array, np.ndarray], None],
-) -> Any:
+) -> Array:
     """Read the string of a tensor; see `gcodec.kernels.prefix.dense_string.read`.
 
     `take` receives all symbols at once, in the least type that holds those of the code, and no
@@ -185,20 +181,17 @@ def read(
     threads = 32 if blocks <= _FEW else 128
     grid = -(-blocks // threads) if chained else 1
     end = min(end, 8 * data.size)
-    device.launch(
-        *("prefix_read", "read_words", grid, threads),
-        *(data, np.int64(data.size), np.int64(end), starts[:-1], np.int64(first)),
-        *(np.int64(coded.n), np.int64(block_size), np.int32(chained), *_silence(device, coded)),
-        *(*read_tables(device, code), *rule_of(code), np.uint64(code.top)),
-        *(np.int32(dtype.itemsize), symbols.view(np.uint8), starts[-1:]),
-    )
+    string = data, data.size, end, starts[:-1], first, coded.n, block_size, chained
+    words = *_silence(device, coded), *read_tables(device, code), *rule_of(code), code.top
+    results = dtype.itemsize, symbols.view(np.uint8), starts[-1:]
+    device.launch("prefix_read", "read_words", grid, threads, *string, *words, *results)
     note_status(device, starts[-1:], chained)
     take(0, symbols, _NONE)
     return offsets if chained else starts[:-1]
 
 
-def _silence(device: Device, coded: CodedMask) -> tuple[Array, np.int64]:
+def _silence(device: Device, coded: CodedMask) -> tuple[Array, int]:
     """Return flags of the silent buckets, and the size of a bucket; 0 if none is silent."""
     if coded.silent is None:
-        return device.empty(0, np.uint8), np.int64(0)
-    return silent_of(device, coded), np.int64(coded.bucket)
+        return device.empty(0, np.uint8), 0
+    return silent_of(device, coded), coded.bucket

@@ -7,7 +7,7 @@ import numpy as np
 from gcodec.kernels.numeric.scan_cuda import maxima_before
 from gcodec.kernels.prefix.tally import Numbers
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with
+from gcodec.runtime.cuda_grid import byte_view, device_with
 from gcodec.runtime.deferred import Deferred
 
 _THREADS = 256
@@ -24,17 +24,14 @@ def rice_parameter(symbols: Array, numbers: Numbers, words: Array | None = None)
     All others must be 0.
     """
     device, n, tiles = device_with(symbols), symbols.size, -(-symbols.size // _TILE)
-    part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(n)
+    part = *byte_view(symbols), n
     pairs, lasts = (device.empty(tiles, np.int64) for _ in range(2))
     maxima = device.empty(tiles + 1, np.int64)
     counts, parameter = device.zeros(_NEAR + _SIZES, np.uint64), device.empty(1, np.int64)
     device.launch("run_level_write", "count_units", tiles, _THREADS, *part, pairs, lasts)
     maxima_before(device, lasts, maxima)
-    kind, grid = np.int32(_NUMBERS[numbers]), min(tiles, _MOST)
-    device.launch("tally", "count_numbers", grid, _THREADS, *part, maxima, kind, counts)
-    candidates = n if words is not None else 0
-    coded = device.zeros(1, np.int64) if words is None else words
-    device.launch(
-        *("tally", "best_parameter", 1, _SIZES), *(counts, np.int64(candidates), coded, parameter)
-    )
+    arguments = *part, maxima, _NUMBERS[numbers], counts
+    device.launch("tally", "count_numbers", min(tiles, _MOST), _THREADS, *arguments)
+    coded = (0, device.zeros(1, np.int64)) if words is None else (n, words)
+    device.launch("tally", "best_parameter", 1, _SIZES, counts, *coded, parameter)
     return Deferred(device, parameter)
