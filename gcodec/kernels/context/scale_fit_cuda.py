@@ -45,6 +45,6 @@ def _sums(
     device, (table, far) = device_with(symbols), cost_table(costs, quantum, MAGNITUDES)
     sums = device.zeros(SHIFTS * size, np.uint64)
     inputs = symbols, symbols.size, device.to_device(rows), device.to_device(columns), columns.size
-    lookup = device.to_device(table), table.shape[1], far
+    lookup = device.to_device(table.reshape(-1)), table.shape[1], far
     device.launch("scale_fit", name, grid, THREADS, *inputs, *lookup, sums)
     return device.to_host(sums).view(np.int64).reshape(size, SHIFTS)

@@ -13,22 +13,21 @@ from gcodec.kernels.bits.coded_mask_cuda import silent_of
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix.codewords_cuda import (
     NO_ERROR,
+    TILE,
     Words,
     has_room,
     note_status,
     read_tables,
+    reader_grid,
     rule_of,
 )
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with
+from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch_later
 from gcodec.runtime.device import Device
 
-_THREADS = 256
-TILE = 16 * _THREADS  # symbols that a block of threads writes
-_FEW = 1 << 14  # blocks up to which few threads share a multiprocessor, to occupy all of them
 _NONE = np.empty(0, np.uint64)
 
 Written = PrefixCode | TableCode | Words
@@ -78,7 +77,7 @@ class Measured(NamedTuple):
         sums = device.empty(2 + tiles + 2, np.int64)
         sums[-1:] = NO_ERROR
         results = lengths[2:], sums[-1:]
-        device.launch("prefix_write", "measure_words", tiles, _THREADS, *arguments, *results)
+        device.launch("prefix_write", "measure_words", tiles, THREADS, *arguments, *results)
         sums_before(device, lengths, sums[:-1])
         most = None if words.longest is None else n * words.longest
         return cls(arguments, sums, block_size, most)
@@ -103,7 +102,7 @@ class Measured(NamedTuple):
     def put(self, out: Array) -> None:
         """Write the string to (words,) uint32 that are zero except for lead and head."""
         tiles, arguments = self.sums.size - 4, (*self.arguments, self.sums[2:-1], out, out.size)
-        device_with(out).launch("prefix_write", "write_words", tiles, _THREADS, *arguments)
+        device_with(out).launch("prefix_write", "write_words", tiles, THREADS, *arguments)
 
 
 def write(
@@ -178,13 +177,12 @@ def read(
     starts = device.to_device(np.append(offsets, NO_ERROR))
     dtype = np.min_scalar_type(code.top)
     symbols = device.empty(coded.n, dtype)
-    threads = 32 if blocks <= _FEW else 128
-    grid = -(-blocks // threads) if chained else 1
     end = min(end, 8 * data.size)
     string = data, data.size, end, starts[:-1], first, coded.n, block_size, chained
     words = *_silence(device, coded), *read_tables(device, code), *rule_of(code), code.top
     results = dtype.itemsize, symbols.view(np.uint8), starts[-1:]
-    device.launch("prefix_read", "read_words", grid, threads, *string, *words, *results)
+    grid = reader_grid(blocks, chained)
+    device.launch("prefix_read", "read_words", *grid, *string, *words, *results)
     note_status(device, starts[-1:], chained)
     take(0, symbols, _NONE)
     return offsets if chained else starts[:-1]

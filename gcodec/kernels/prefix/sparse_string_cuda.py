@@ -12,18 +12,22 @@ import numpy as np
 
 from gcodec.kernels.numeric.scan_cuda import maxima_before, sums_before
 from gcodec.kernels.prefix.codewords import OMEGA
-from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, Words, has_room, note_status, rule_of
+from gcodec.kernels.prefix.codewords_cuda import (
+    NO_ERROR,
+    TILE,
+    Words,
+    has_room,
+    note_status,
+    reader_grid,
+    rule_of,
+)
 from gcodec.kernels.prefix.prefix_table import PrefixCode, least_nbits, read_singles
 from gcodec.kernels.prefix.run_level import NEAR, RunLevelCode
 from gcodec.kernels.prefix.run_level_place_cuda import PlacedPairs
 from gcodec.kernels.prefix.run_level_read import GAP_WINDOW
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import byte_view, device_with
+from gcodec.runtime.cuda_grid import THREADS, byte_view, device_with
 from gcodec.runtime.deferred import Deferred
-
-_THREADS = 256
-_TILE = 16 * _THREADS  # symbols that a block of threads writes
-_FEW = 1 << 14  # blocks up to which few threads share a multiprocessor, to occupy all of them
 
 Place = Callable[[PlacedPairs, np.ndarray, np.ndarray, int], int]
 
@@ -64,9 +68,10 @@ class Measured(NamedTuple):
         lead: int,
     ) -> Measured:
         """Measure a string that follows a lead of bytes."""
-        device, n, tiles = device_with(symbols), symbols.size, -(-symbols.size // _TILE)
-        counts, lasts = (device.empty(tiles, np.int64) for _ in range(2))
-        numbers, maxima = (device.empty(tiles + 1, np.int64) for _ in range(2))
+        device, n, (counts, maxima) = device_with(symbols), symbols.size, count_pairs(symbols)
+        tiles = counts.size
+        numbers = device.empty(tiles + 1, np.int64)
+        sums_before(device, counts, numbers)
         lengths, offsets = (device.empty(tiles + extra, np.int64) for extra in (1, 2))
         gaps, levels = Words.of(device, gap, NEAR), Words.of(device, symbol)
         words = gaps.table, gaps.rule, gaps.shift, *levels[:-1]
@@ -75,9 +80,6 @@ class Measured(NamedTuple):
         if levels.longest is not None and gap.rule is OMEGA:
             most = n * (1 + levels.longest)  # the worst case has no zeros
         string = cls(part, words, numbers, maxima, offsets, block_size, most)
-        string._launch("count", counts, lasts)
-        sums_before(device, counts, numbers)
-        maxima_before(device, lasts, maxima)
         lengths[:1] = 8 * lead
         string._launch("measure", *words, maxima, lengths[1:])
         sums_before(device, lengths, offsets)
@@ -115,7 +117,25 @@ class Measured(NamedTuple):
 
     def _launch(self, name: str, *args: object) -> None:
         device, tiles = device_with(self.offsets), self.numbers.size - 1
-        device.launch("run_level_write", f"{name}_units", tiles, _THREADS, *self.part, *args)
+        device.launch("run_level_write", f"{name}_units", tiles, THREADS, *self.part, *args)
+
+
+def count_pairs(symbols: Array) -> tuple[Array, Array]:
+    """Count the pairs of each tile.
+
+    Returns
+    -------
+    counts : (tiles,) int64 array on the device
+    maxima : (tiles + 1,) int64 array on the device
+        Position of the last nonzero symbol preceding each tile, and of the last of all.
+    """
+    device, tiles = device_with(symbols), -(-symbols.size // TILE)
+    counts, lasts = (device.empty(tiles, np.int64) for _ in range(2))
+    arguments = *byte_view(symbols), symbols.size, counts, lasts
+    device.launch("run_level_write", "count_units", tiles, THREADS, *arguments)
+    maxima = device.empty(tiles + 1, np.int64)
+    maxima_before(device, lasts, maxima)
+    return counts, maxima
 
 
 def write(
@@ -166,7 +186,6 @@ def read(
     marks = device.to_device(np.append(entries, [0, 0, NO_ERROR]))
     symbols = device.empty(room, np.min_scalar_type(code.symbol.top))
     positions = device.empty(room, np.int64)
-    threads = 32 if blocks <= _FEW else 128
     string = data, data.size, end, marks[:-3], first, blocks, block_size, chained, room
     gaps = device.to_device(read_singles(code.gap, GAP_WINDOW, NEAR))
     gap_rule, _, gap_shift, gap_parameter = rule_of(code.gap)
@@ -174,8 +193,7 @@ def read(
     codes = gaps, gap_rule, gap_shift, gap_parameter, code.gap.top, singles, *rule_of(code.symbol)
     targets = symbols.itemsize, symbols.view(np.uint8), positions, marks[-3:-1], marks[-1:]
     arguments = *string, *codes, code.symbol.top, *targets
-    grid = -(-blocks // threads) if chained else 1
-    device.launch("run_level_read", "read_units", grid, threads, *arguments)
+    device.launch("run_level_read", "read_units", *reader_grid(blocks, chained), *arguments)
     note_status(device, marks[-1:], chained)
     pairs = PlacedPairs(symbols, positions, marks[-3:-2])
     place(pairs, np.array([room]), np.empty(0, np.int64), 0)

@@ -9,7 +9,7 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.numeric.scan_cuda import sums_before
-from gcodec.kernels.prefix.codewords_cuda import NO_ERROR
+from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
 from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans.rans_string import ClassesOf, refuse_more, refuse_short
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
@@ -22,7 +22,6 @@ from gcodec.runtime.device import placed
 _WARPS = 4  # warps of a block of threads that reads runs
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each rANS block
 _LOG2_RUN = 16  # log2 of the shortest runs of symbols with classes
-_LEFT = 64  # a status is this many times the run, plus the number of an error
 _TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
 
 
@@ -180,18 +179,15 @@ def _read_runs(
     model = device.to_device(tables.slots), device.to_device(tables.pairs), *classes
     arguments = *string, *layout, *model, symbols, status
     device.launch("rans_read", kernel, blocks, _WARPS * LANES, *arguments)
-    fetch_later(device, status, lambda words: _raise_status(int(words[0]), chained, end))
+
+    def raise_error(run: int, error: int) -> None:
+        if error == _TRUNCATED and not chained:
+            raise Truncated(f"the payload ends within a block of symbols, at byte {end}")
+        if error == _LOW_HEAD:
+            raise Corrupt("a block of symbols begins in a state below 2**16")
+        if error == _OTHER_END:
+            raise Corrupt("a block of symbols does not end in the states that it must")
+        raise Corrupt(f"the seek table or the payload is wrong: run {run} ends elsewhere")
+
+    check_status(device, status, raise_error)
     return symbols, marks
-
-
-def _raise_status(status: int, chained: bool, end: int) -> None:
-    if status == NO_ERROR:
-        return
-    run, wrong = divmod(status, _LEFT)
-    if wrong == _TRUNCATED and not chained:
-        raise Truncated(f"the payload ends within a block of symbols, at byte {end}")
-    if wrong == _LOW_HEAD:
-        raise Corrupt("a block of symbols begins in a state below 2**16")
-    if wrong == _OTHER_END:
-        raise Corrupt("a block of symbols does not end in the states that it must")
-    raise Corrupt(f"the seek table or the payload is wrong: run {run} ends elsewhere")
