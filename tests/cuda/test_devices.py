@@ -137,7 +137,7 @@ def test_sources_lie_beside_their_twins() -> None:
     }
     # Functions without a CUDA twin: NumPy runs them on the host, or they do nothing there.
     assert alone <= {
-        *("scan", "dct_forward", "leading", "level_forms"),
+        *("scan", "dct_forward", "leading"),
         *("frequencies", "table_choice", "table_front", "scale_search", "context_plan"),
         "level_forms",
     }
