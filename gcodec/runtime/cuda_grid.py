@@ -41,6 +41,11 @@ def launch_striding(
     device.launch(source, name, striding_blocks(n, per_thread), THREADS, *args)
 
 
+def byte_view(symbols: Array) -> tuple[Array, int]:
+    """Return the bytes of symbols and the size of one, for kernels that take any width."""
+    return symbols.view(np.uint8), symbols.itemsize
+
+
 def word(device: Device, number: float | np.floating | Deferred) -> Array:
     """Return a float32 number of the host, or a `Deferred` one, as a (1,) array on the device."""
     if type(number) is Deferred:
@@ -69,12 +74,3 @@ def raise_reported(device: Device, words: Array, *errors: Callable[[int], Except
                 raise error(~report & (1 << 64) - 1)
 
     fetch_later(device, words, check)
-
-
-def reported(device: Device, words: Array, check: Callable[..., None]) -> None:
-    """Call `check` with the first reported position of each word, or None for no report."""
-
-    def convert(reports: np.ndarray) -> None:
-        check(*(~report & (1 << 64) - 1 if report else None for report in reports.tolist()))
-
-    fetch_later(device, words, convert)

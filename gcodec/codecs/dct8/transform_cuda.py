@@ -6,15 +6,15 @@ Coefficients are few, so the host quantizes and codes them: they are copied from
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from gcodec.codecs.dct8.chunks import Chunks, Tiles
+from gcodec.codecs.dct8.transform import Basis
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.transform import basis
 from gcodec.kernels.transform.dct_inverse import TABLED
+from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.device import Device
 
@@ -25,7 +25,7 @@ _ROOM = 1 << 26  # most elements of scratch memory
 
 
 def select(
-    values: Any, chunks: Chunks, k: int, other: Callable[[int], np.ndarray] | None = None
+    values: Array, chunks: Chunks, k: int, other: Basis | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the k largest coefficients of each chunk, or None if one is not finite."""
     device, count = device_with(values), chunks.count
@@ -33,11 +33,9 @@ def select(
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.float32)
     words = device.zeros(2 * count * k + 1, np.uint32)  # positions, coefficients, the largest
     positions, coefficients = words[: count * k].view(np.int32), words[count * k : 2 * count * k]
-    edge = np.bool_(isinstance(chunks, Tiles) or chunks.edge)
-    layout = *_layout(values.size, chunks), edge, np.int64(count)
+    layout = *_layout(values.size, chunks), isinstance(chunks, Tiles) or chunks.edge, count
     bases = [_table(device, n, other, transposed=True) for n in chunks.sizes]
-    sizes = [np.int32(n) for n in chunks.sizes]
-    inputs = values.view(np.uint32), *layout, *sizes, *bases, np.int32(k), scratch
+    inputs = values, *layout, *chunks.sizes, *bases, k, scratch
     outputs = positions, coefficients, words[2 * count * k :]
     device.launch("dct_forward", "dct_largest", blocks, THREADS, *inputs, *outputs)
     fetched = device.to_host(words)
@@ -52,27 +50,24 @@ def restore(
     positions: np.ndarray,
     coefficients: np.ndarray,
     chunks: Chunks,
-    out: Any,
-    other: Callable[[int], np.ndarray] | None = None,
+    out: Array,
+    other: Basis | None = None,
 ) -> None:
     """Write the values of coefficients."""
-    device, (a, b, c) = device_with(out), chunks.sizes
+    device, (a, b, _) = device_with(out), chunks.sizes
     most = min(int(np.diff(starts).max(initial=0)), a * b)
     blocks = _blocks(chunks.count, chunks.size)
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.uint32)
     lists = device.empty((4 * most + 2) * blocks if most > _LISTED else 0, np.int32)
-    inputs = [device.to_device(part) for part in (starts, positions, coefficients.view(np.uint32))]
-    sizes = np.int64(positions.size), np.int64(chunks.count)
-    layout = *_layout(out.size, chunks), np.int32(a), np.int32(b), np.int32(c)
+    inputs = [device.to_device(part) for part in (starts, positions, coefficients)]
+    layout = positions.size, chunks.count, *_layout(out.size, chunks), *chunks.sizes
     bases = [_table(device, n, other, transposed=False) for n in chunks.sizes]
-    arguments = *inputs, *sizes, *layout, *bases, np.int32(most), scratch, lists
-    device.launch("dct_inverse", "inverse", blocks, THREADS, *arguments, out.view(np.uint32))
+    arguments = *inputs, *layout, *bases, most, scratch, lists, out
+    device.launch("dct_inverse", "inverse", blocks, THREADS, *arguments)
 
 
-def _layout(n: int, chunks: Chunks) -> tuple[np.int64, np.int64, np.int64]:
-    if isinstance(chunks, Tiles):
-        return np.int64(n), np.int64(chunks.rows), np.int64(chunks.columns)
-    return np.int64(n), np.int64(0), np.int64(0)
+def _layout(n: int, chunks: Chunks) -> tuple[int, int, int]:
+    return (n, chunks.rows, chunks.columns) if isinstance(chunks, Tiles) else (n, 0, 0)
 
 
 def _blocks(count: int, size: int) -> int:
@@ -80,17 +75,13 @@ def _blocks(count: int, size: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _table(
-    device: Device, n: int, other: Callable[[int], np.ndarray] | None, *, transposed: bool
-) -> Any:
+def _table(device: Device, n: int, other: Basis | None, *, transposed: bool) -> Array:
     """Return a basis on a device. A transposed matrix has one row for each point."""
     if n > TABLED:
         rows = basis.table(n)
     else:
         rows = (other or basis.basis)(n)
         rows = np.ascontiguousarray(rows.T if transposed else rows).reshape(-1)
-    table = device.to_device(rows.view(np.uint32))
-    device.to_host(
-        table[:1]
-    )  # wait, because the next user of the cached table may be on another stream
+    table = device.to_device(rows)
+    device.to_host(table[:1])  # wait: the next user of the cached table may be on another stream
     return table

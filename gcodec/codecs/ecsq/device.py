@@ -35,9 +35,8 @@ from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.kernels.quantize.rated_levels import Errors
-from gcodec.kernels.quantize.rated_levels_cuda import rated_by
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
-from gcodec.kernels.quantize.scalar_quantize_cuda import plain_levels, put_wide
+from gcodec.kernels.quantize.scalar_quantize_cuda import plain_levels, put_wide, rated_by
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
 from gcodec.runtime.deferred import Deferred, Transient, map_deferred, prefetch, when_known

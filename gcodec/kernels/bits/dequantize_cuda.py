@@ -29,6 +29,6 @@ def dequantize(
 
 def level_to_add(
     device: Device, level: np.float32 | Deferred, add: np.float32 | None
-) -> tuple[Array, np.float32, np.int32]:
+) -> tuple[Array, float | np.float32, bool]:
     """Return a level, its factor, and whether to add the product, as arguments of kernels."""
-    return word(device, level), np.float32(1) if add is None else add, np.int32(add is not None)
+    return word(device, level), 1.0 if add is None else add, add is not None

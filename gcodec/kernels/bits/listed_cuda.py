@@ -13,7 +13,7 @@ from gcodec.runtime.device import Device
 _ROOM = 1 << 10  # elements of the first attempt
 _WORD = 64  # bits of a number in a list
 
-Launch = Callable[[Array, np.int64], None]
+Launch = Callable[[Array, int], None]
 """Launches a kernel that notes elements in an array with room for a number of elements."""
 
 
@@ -42,7 +42,7 @@ def listed_later(device: Device, launch: Launch, room: int) -> Deferred:
 def _launched(device: Device, launch: Launch, room: int) -> Array:
     out = device.empty(1 + 2 * room, np.uint64)
     out[:1] = 0
-    launch(out, np.int64(room))
+    launch(out, room)
     return out
 
 

@@ -6,13 +6,14 @@ Scales and sums are on the host, except where an argument is described as an arr
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed
 from gcodec.kernels.context.class_map import CLASSES, COUNTS, TILE, ScaleArrays
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
 from gcodec.runtime.device import Device
 
 _SEGMENT = 1 << 12  # elements of a row that a warp sums
@@ -30,8 +31,7 @@ def map_classes(rows: np.ndarray, columns: np.ndarray, width: int, start: int, o
 def map_device_classes(scales: DeviceScales, start: int, out: Array) -> None:
     """Write classes by scales on the device."""
     device, n = device_with(out), out.size
-    arguments = *scales, np.int64(start), out, np.int64(n)
-    device.launch("class_map", "map_classes", striding_blocks(n), THREADS, *arguments)
+    launch_striding(device, "class_map", "map_classes", n, *scales, start, out, n)
 
 
 def join_symbols(
@@ -45,13 +45,11 @@ def join_symbols(
 ) -> None:
     """Write words of classes and symbols."""
     device, n, escapes = device_with(symbols), symbols.size, unknown.size
-    scales = _uploaded(device, rows, columns, width)
-    arguments = symbols, *scales, np.int64(start), out, np.int64(n)
-    device.launch("class_map", "join_symbols", striding_blocks(n), THREADS, *arguments)
+    arguments = symbols, *_uploaded(device, rows, columns, width), start, out, n
+    launch_striding(device, "class_map", "join_symbols", n, *arguments)
     if escapes:
-        grid, places = striding_blocks(escapes), device.to_device(unknown)
-        replaced = places, np.int64(escapes), out, np.int64(n)
-        device.launch("class_map", "join_escapes", grid, THREADS, *replaced)
+        replaced = device.to_device(unknown), escapes, out, n
+        launch_striding(device, "class_map", "join_escapes", escapes, *replaced)
 
 
 def class_counts(symbols: Array, scale_sets: list[ScaleArrays], step: int) -> np.ndarray:
@@ -66,11 +64,9 @@ def class_counts(symbols: Array, scale_sets: list[ScaleArrays], step: int) -> np
 
 def count_classes(symbols: Array, scales: DeviceScales, step: int, counts: Array) -> None:
     """Add the counts of the symbols of each class in every `step`-th tile to (COUNTS,) uint64."""
-    n = symbols.size
-    grid, arguments = min(-(-n // (step * TILE)), _BLOCKS), (symbols, np.int64(n))
-    device_with(symbols).launch(
-        "class_map", "count_classes", grid, THREADS, *arguments, *scales, np.int64(step), counts
-    )
+    device, n = device_with(symbols), symbols.size
+    grid, arguments = min(-(-n // (step * TILE)), _BLOCKS), (symbols, n, *scales, step, counts)
+    device.launch("class_map", "count_classes", grid, THREADS, *arguments)
 
 
 def unknown_symbols(
@@ -78,12 +74,8 @@ def unknown_symbols(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols whose magnitudes exceed the largest one of their class."""
     device, n = device_with(symbols), symbols.size
-    scales, limits = _uploaded(device, rows, columns, width), device.to_device(tops)
-
-    def launch(out: Array, room: np.int64) -> None:
-        arguments = symbols, np.int64(n), *scales, limits, out, room
-        device.launch("class_map", "list_unknown", striding_blocks(n), THREADS, *arguments)
-
+    inputs = symbols, n, *_uploaded(device, rows, columns, width), device.to_device(tops)
+    launch = partial(launch_striding, device, "class_map", "list_unknown", n, *inputs)
     return listed(device, launch)
 
 
@@ -120,15 +112,14 @@ def sum_magnitudes(
     """
     device, n = device_with(symbols), symbols.size
     segments = max(-(-n // width) * -(-width // _SEGMENT) for width in widths)
-    grid = striding_blocks(segments, 1, THREADS // 32)
-    device.launch("class_map", "sum_rows", grid, THREADS, symbols, np.int64(n), sizes, rows)
+    arguments = symbols, n, sizes, rows
+    launch_striding(device, "class_map", "sum_rows", 32 * segments, *arguments, per_thread=1)
     if not columns.size:
         return
     across = min(columns.size, THREADS)
     wide, high = -(-columns.size // across), -(-n // columns.size)
     shares = max(min(-(-high // (THREADS // across * _ROWS)), _BLOCKS // wide), 1)
-    arguments = symbols, np.int64(n), sizes, columns
-    device.launch("class_map", "sum_columns", (wide, shares), THREADS, *arguments)
+    device.launch("class_map", "sum_columns", (wide, shares), THREADS, symbols, n, sizes, columns)
 
 
 def _uploaded(device: Device, rows: np.ndarray, columns: np.ndarray, width: int) -> DeviceScales:

@@ -9,13 +9,12 @@ import numpy as np
 
 from gcodec.kernels.context.class_map import CLASSES, COUNTS
 from gcodec.kernels.context.class_map_cuda import (
-    DeviceScales,
     count_classes,
     map_device_classes,
     sum_magnitudes,
 )
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
 from gcodec.runtime.device import Device
 
 _LIST_THREADS = 128  # threads that count the scales of a list
@@ -51,6 +50,8 @@ class Constants(NamedTuple):
 class Scales(NamedTuple):
     """The scales of the best matrix, and the counts of symbols by class.
 
+    The first three fields are `class_map_cuda.DeviceScales`.
+
     Attributes
     ----------
     rows, columns : uint8 array
@@ -77,7 +78,7 @@ class Chosen(NamedTuple):
 
     Attributes
     ----------
-    told : (4,) int64 array
+    decision : (4,) int64 array
         Number of the table, interleaved states, log2 of the symbols of a run, total bits.
     ends : (5,) int64 array
         First and last class of the table, if the message contains it; then scratch.
@@ -182,9 +183,9 @@ def best_scales(
             sample, n // sample.size, matrices, steps[1], seen, constants, which, sizes
         )
         if is_done:
-            sources = tried, which, tried_scales, tried_counts, np.int64(height)
-            grid = striding_blocks(max(cuts.scales, COUNTS))
-            device.launch("context_plan", "take_chosen", grid, THREADS, *sources, scales, counts)
+            arguments = tried, which, tried_scales, tried_counts, height, scales, counts
+            size = max(cuts.scales, COUNTS)
+            launch_striding(device, "context_plan", "take_chosen", size, *arguments)
     if not is_done:
         sums = device.zeros(cuts.sums, np.uint64)
         widths = [width for width, _, _ in matrices]
@@ -239,16 +240,16 @@ def _choose(
         count_classes(sample, own, step, counts[COUNTS * k : COUNTS * (k + 1)])
     nbits = _priced(device, counts, constants)
     _size_lists(device, cuts.table, which, count, scales, constants, lists)
-    costs = cuts.table, np.int64(count), nbits, np.int64(constants.tables), lists
-    ratio = np.int64(sample.size), np.int64(times), np.int64(seen)
-    device.launch("context_plan", "choose_matrix", 1, 1, *costs, *ratio, which, sizes)
+    costs = cuts.table, count, nbits, constants.tables, lists
+    arguments = *costs, sample.size, times, seen, which, sizes
+    device.launch("context_plan", "choose_matrix", 1, 1, *arguments)
     return cuts.table, scales, counts
 
 
 def counted(scales: Scales, symbols: Array, step: int) -> Scales:
     """Replace the counts by those of other symbols, in every `step`-th tile."""
     counts = device_with(symbols).zeros(COUNTS, np.uint64)
-    count_classes(symbols, _device_scales(scales), step, counts)
+    count_classes(symbols, scales[:3], step, counts)
     return scales._replace(counts=counts)
 
 
@@ -259,18 +260,18 @@ def best_table(scales: Scales, n: int, seen: int, constants: Constants) -> Chose
     frequencies, tops = device.empty(COUNTS, np.uint16), device.empty(CLASSES, np.uint8)
     ends, decision = device.zeros(5, np.int64), device.empty(4, np.int64)
     device.launch("context_plan", "make_own", 1, CLASSES, counts, frequencies, ends)
-    own = counts, frequencies, constants.logs, ends
-    device.launch("context_plan", "price_own", 1, 256, *own)
-    costs = nbits, np.int64(constants.tables), constants.frequencies, ends, scales.lists
-    results = np.int64(n), np.int64(seen), frequencies, tops, decision
-    device.launch("context_plan", "choose_class_table", 1, 256, *costs, *results)
+    arguments = counts, frequencies, constants.logs, ends
+    device.launch("context_plan", "price_own", 1, 256, *arguments)
+    costs = nbits, constants.tables, constants.frequencies, ends, scales.lists
+    results = frequencies, tops, decision
+    device.launch("context_plan", "choose_class_table", 1, 256, *costs, n, seen, *results)
     return Chosen(decision, ends, frequencies, tops)
 
 
 def classes(scales: Scales, n: int) -> Array:
     """Return the classes of n elements."""
     out = device_with(scales.rows).empty(n, np.uint8)
-    map_device_classes(_device_scales(scales), 0, out)
+    map_device_classes(scales[:3], 0, out)
     return out
 
 
@@ -300,16 +301,9 @@ def joined(
     out, listed = device.empty(n, np.uint16), device.empty(1 + 2 * room, np.uint64)
     listed[:1] = 0
     wide = device.empty(0, np.uint32) if unlimited is None else unlimited
-    source = symbols, np.int64(n), wide, np.int64(wide.size), *_device_scales(scales), tops
-    grid = striding_blocks(n)
-    device.launch(
-        "class_map", "join_and_list", grid, THREADS, *source, out, listed, np.int64(room)
-    )
+    arguments = symbols, n, wide, wide.size, *scales[:3], tops, out, listed, room
+    launch_striding(device, "class_map", "join_and_list", n, *arguments)
     return out, listed
-
-
-def _device_scales(scales: Scales) -> DeviceScales:
-    return scales.rows, scales.columns, scales.sizes
 
 
 def _find(
@@ -322,8 +316,7 @@ def _find(
     out: Array,
 ) -> None:
     """Find the scales of the first `count` matrices, or of the chosen one if it is 0."""
-    ones = (np.int64(one) for one in constants.ones)
-    arguments = cuts, which, np.bool_(count == 0), sums, *ones, out
+    arguments = cuts, which, count == 0, sums, *constants.ones, out
     device.launch("context_plan", "find_scales", count or 1, THREADS, *arguments)
 
 
@@ -337,8 +330,7 @@ def _size_lists(
     out: Array,
 ) -> None:
     """Find the bits of the lists of scales of the same matrices as `_find`."""
-    logs = constants.logs, np.int64(constants.logs.size - 1)
-    arguments = cuts, which, np.bool_(count == 0), scales, *logs, out
+    arguments = cuts, which, count == 0, scales, constants.logs, constants.logs.size - 1, out
     device.launch("context_plan", "size_lists", 2 * (count or 1), _LIST_THREADS, *arguments)
 
 
@@ -346,6 +338,5 @@ def _priced(device: Device, counts: Array, constants: Constants) -> Array:
     """Return the bits of each (64, 256) counts with each static table."""
     grid = constants.tables, counts.size // COUNTS
     nbits = device.empty(grid[0] * grid[1], np.int64)
-    arguments = counts, constants.costs.reshape(-1), nbits
-    device.launch("context_plan", "price_counts", grid, THREADS, *arguments)
+    device.launch("context_plan", "price_counts", grid, THREADS, counts, constants.costs, nbits)
     return nbits

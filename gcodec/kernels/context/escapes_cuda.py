@@ -8,7 +8,7 @@ import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed, listed_later
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import byte_view, device_with, launch_striding
 from gcodec.runtime.deferred import Deferred
 
 _SHARE, _LEAST = 1 << 4, 1 << 14  # a list has room for 1/_SHARE of the symbols, and _LEAST more
@@ -25,20 +25,16 @@ def symbols_beyond(symbols: Array, least: int) -> Deferred:
     return listed_later(device_with(symbols), partial(_list_from, symbols, least), room)
 
 
-def _list_from(symbols: Array, least: int, out: Array, room: np.int64) -> None:
+def _list_from(symbols: Array, least: int, out: Array, room: int) -> None:
     device, n = device_with(symbols), symbols.size
-    arguments = *_any_width(symbols), np.int64(n), np.uint32(least), out, room
-    device.launch("escapes", "list_from", striding_blocks(n), THREADS, *arguments)
+    launch_striding(device, "escapes", "list_from", n, *byte_view(symbols), n, least, out, room)
 
 
 def elements_from(x: Array, symbols: Array, least: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the elements whose symbols are `least` or more."""
     device, n = device_with(symbols), symbols.size
-
-    def launch(out: Array, room: np.int64) -> None:
-        arguments = x.view(np.uint32), symbols, np.int64(n), np.uint32(least), out, room
-        device.launch("escapes", "list_elements", striding_blocks(n), THREADS, *arguments)
-
+    inputs = x, symbols, n, least
+    launch = partial(launch_striding, device, "escapes", "list_elements", n, *inputs)
     places, bits = listed(device, launch)
     return places, bits.astype(np.uint32).view(np.float32)
 
@@ -49,14 +45,11 @@ def check_escapes(
     """Check the escapes and the largest of the other symbols."""
     device, n, count = device_with(symbols), symbols.size, places.size
     counts = device.zeros(3, np.uint64)
-    arguments = symbols, np.int64(n), np.uint32(least), np.uint32(most), counts[:2]
-    grid = striding_blocks(n, per_thread=16)
-    device.launch("escapes", "count_escapes", grid, THREADS, *arguments)
-    expected = device.to_device(places), device.to_device(values), np.int64(count)
-    grid = striding_blocks(count)
-    device.launch(
-        "escapes", "count_equal", grid, THREADS, symbols, np.int64(n), *expected, counts[2:]
-    )
+    arguments = symbols, n, least, most, counts[:2]
+    launch_striding(device, "escapes", "count_escapes", n, *arguments, per_thread=16)
+    expected = device.to_device(places), device.to_device(values), count
+    inputs = symbols, n, *expected
+    launch_striding(device, "escapes", "count_equal", count, *inputs, counts[2:])
     equal = Deferred(device, counts, lambda words: bool(words[0] == words[2] == count))
     return equal, Deferred(device, counts[1:2], lambda words: not words[0])
 
@@ -64,18 +57,12 @@ def check_escapes(
 def largest(symbols: Array) -> int:
     """Return the largest symbol."""
     device, n = device_with(symbols), symbols.size
-    top, grid = device.zeros(1, np.uint32), striding_blocks(n, per_thread=16)
-    device.launch("escapes", "largest_symbol", grid, THREADS, symbols, np.int64(n), top)
+    top = device.zeros(1, np.uint32)
+    launch_striding(device, "escapes", "largest_symbol", n, symbols, n, top, per_thread=16)
     return int(device.to_host(top)[0])
 
 
 def cut_off(symbols: Array, out: Array) -> None:
     """Write symbols as uint8, limited to the escape symbol."""
-    n = symbols.size
-    arguments = *_any_width(symbols), np.int64(n), out
-    device_with(symbols).launch("escapes", "cut_off", striding_blocks(n), THREADS, *arguments)
-
-
-def _any_width(symbols: Array) -> tuple[Array, np.int32]:
-    """Return the bytes of symbols, and the bytes of one symbol."""
-    return symbols.view(np.uint8), np.int32(symbols.itemsize)
+    device, n = device_with(symbols), symbols.size
+    launch_striding(device, "escapes", "cut_off", n, *byte_view(symbols), n, out)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 
 
 def to_turns(flat: Array, lanes: int, out: Array) -> None:
     """Reorder elements from tensor order to coding order."""
-    _launch("to_turns", flat, lanes, out)
+    n = flat.size
+    launch_striding(device_with(flat), "lane_order", "to_turns", n, flat, n, lanes, out)
 
 
 def from_turns(turns: Array, lanes: int, out: Array) -> None:
     """Reorder elements from coding order to tensor order."""
-    _launch("from_turns", turns, lanes, out)
-
-
-def _launch(name: str, source: Array, lanes: int, out: Array) -> None:
-    n = source.size
-    arguments = source, np.int64(n), np.int32(lanes), out
-    device_with(source).launch("lane_order", name, striding_blocks(n), THREADS, *arguments)
+    n = turns.size
+    launch_striding(device_with(turns), "lane_order", "from_turns", n, turns, n, lanes, out)

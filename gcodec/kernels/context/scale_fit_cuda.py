@@ -44,8 +44,7 @@ def _sums(
 ) -> np.ndarray:
     device, (table, far) = device_with(symbols), cost_table(costs, quantum, MAGNITUDES)
     sums = device.zeros(SHIFTS * size, np.uint64)
-    scales = device.to_device(rows), device.to_device(columns), np.int64(columns.size)
-    lookup = device.to_device(table.reshape(-1)), np.int32(table.shape[1]), np.int32(far)
-    n = np.int64(symbols.size)
-    device.launch("scale_fit", name, grid, THREADS, symbols, n, *scales, *lookup, sums)
+    inputs = symbols, symbols.size, device.to_device(rows), device.to_device(columns), columns.size
+    lookup = device.to_device(table.reshape(-1)), table.shape[1], far
+    device.launch("scale_fit", name, grid, THREADS, *inputs, *lookup, sums)
     return device.to_host(sums).view(np.int64).reshape(size, SHIFTS)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import THREADS
 from gcodec.runtime.device import Device
 
-_THREADS = 256
-_TILE = 8 * _THREADS  # numbers that a block scans
+_TILE = 8 * THREADS  # numbers that a block scans
 
 
 def sums_before(device: Device, numbers: Array, sums: Array) -> None:
@@ -26,6 +26,6 @@ def _scan(device: Device, numbers: Array, out: Array, *, maxima: bool) -> None:
     tiles, before = max(-(-n // _TILE), 1), numbers
     if tiles > 1:
         totals, before = device.empty(tiles, np.int64), device.empty(tiles + 1, np.int64)
-        device.launch("scan", "reduce_tiles", tiles, _THREADS, numbers, n, maxima, totals)
+        device.launch("scan", "reduce_tiles", tiles, THREADS, numbers, n, maxima, totals)
         _scan(device, totals, before, maxima=maxima)
-    device.launch("scan", "scan_tiles", tiles, _THREADS, numbers, n, maxima, before, out)
+    device.launch("scan", "scan_tiles", tiles, THREADS, numbers, n, maxima, before, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from gcodec.kernels.prefix.prefix_table import (
 )
 from gcodec.kernels.prefix.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
 from gcodec.runtime import Array
+from gcodec.runtime.cuda_grid import THREADS
 from gcodec.runtime.deferred import fetch_later
 from gcodec.runtime.device import Device
 
@@ -25,9 +27,11 @@ _RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RI
 _MAPPINGS = {"plain": 0, "zigzag": 1, "signed": 2}
 _LOOK = LOOKS[1]  # 12 bits, for all codes: the table takes half of a block's shared memory
 NO_ERROR = 2**63 - 1  # initial status of a kernel
+TILE = 16 * THREADS  # symbols that a block of threads writes or counts at a time
 _MANY = 1 << 9  # symbols up to which the longest word is determined
+_FEW = 1 << 14  # blocks up to which few threads share a multiprocessor, to occupy all of them
 _ROOMY, _SMALL = 64, 1 << 20  # bits per symbol, and bits: about the size of a tensor
-_LEFT = 64  # a status is this many times the bit, plus the number of an error
+_LEFT = 64  # a status is this many times a position, plus the number of an error
 
 
 class Words(NamedTuple):
@@ -38,16 +42,15 @@ class Words(NamedTuple):
     table : (size + 1,) uint64 array on the device
         Words of the symbols below a size, see `prefix_table.WriteTables.singles`; then the
         parameter of the rule, which encodes all other symbols.
-    rule, mapping : int32
-    shift : uint64
+    rule, mapping, shift : int
     longest : int or None
         Upper bound for the bits of a word; None if it is not determined.
     """
 
     table: Array
-    rule: np.int32
-    mapping: np.int32
-    shift: np.uint64
+    rule: int
+    mapping: int
+    shift: int
     longest: int | None
 
     @classmethod
@@ -65,15 +68,14 @@ class Words(NamedTuple):
         else:
             singles = ready(*code.words(size))
         rule, mapping, shift, parameter = rule_of(code)
-        table = device.to_device(np.append(singles, parameter))
+        table = device.to_device(np.append(singles, np.uint64(parameter)))
         return cls(table, rule, mapping, shift, longest)
 
 
-def rule_of(code: PrefixCode | TableCode) -> tuple[np.int32, np.int32, np.uint64, np.uint64]:
+def rule_of(code: PrefixCode | TableCode) -> tuple[int, int, int, int]:
     """Return the kernel arguments of the rule of a code: rule, mapping, shift, parameter."""
     rule, mapping, shift = code.kind
-    rule_number, mapping_number = np.int32(_RULES[rule]), np.int32(_MAPPINGS[mapping])
-    return rule_number, mapping_number, np.uint64(shift % 2**64), np.uint64(code.parameter)
+    return _RULES[rule], _MAPPINGS[mapping], shift % 2**64, code.parameter
 
 
 def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Array, Array]:
@@ -87,12 +89,25 @@ def has_room(nbits: int, n: int) -> bool:
     return nbits <= _ROOMY * n + _SMALL
 
 
+def reader_grid(blocks: int, chained: bool) -> tuple[int, int]:
+    """Return the grid and threads of a kernel in which each thread, or only one, reads blocks."""
+    threads = 32 if blocks <= _FEW else 128
+    return -(-blocks // threads) if chained else 1, threads
+
+
 def note_status(device: Device, status: Array, chained: bool) -> None:
     """Have the error in a (1,) status on the device raised later; see `prefix_read.check`."""
+    check_status(device, status, lambda at, error: check(np.array([-error, at]), chained))
 
-    def raise_error(words: np.ndarray) -> None:
+
+def check_status(device: Device, status: Array, raise_error: Callable[[int, int], None]) -> None:
+    """Call a function with the position and number of the error in a (1,) status, if there is one.
+
+    The function is called as `gcodec.runtime.deferred.fetch_later` describes.
+    """
+
+    def unpack(words: np.ndarray) -> None:
         if words[0] != NO_ERROR:
-            at, error = divmod(int(words[0]), _LEFT)
-            check(np.array([-error, at]), chained)
+            raise_error(*divmod(int(words[0]), _LEFT))
 
-    fetch_later(device, status, raise_error)
+    fetch_later(device, status, unpack)

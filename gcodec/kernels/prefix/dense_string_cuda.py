@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,22 +13,21 @@ from gcodec.kernels.bits.coded_mask_cuda import silent_of
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix.codewords_cuda import (
     NO_ERROR,
+    TILE,
     Words,
     has_room,
     note_status,
     read_tables,
+    reader_grid,
     rule_of,
 )
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with
+from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch_later
 from gcodec.runtime.device import Device
 
-_THREADS = 256
-TILE = 16 * _THREADS  # symbols that a block of threads writes
-_FEW = 1 << 14  # blocks up to which few threads share a multiprocessor, to occupy all of them
 _NONE = np.empty(0, np.uint64)
 
 Written = PrefixCode | TableCode | Words
@@ -71,16 +70,14 @@ class Measured(NamedTuple):
             raise ParameterError.of("block_size", block_size, f"a multiple of {TILE}")
         device, n, tiles = device_with(symbols), coded.n, -(-coded.n // TILE)
         words = Words.of(device, code)
-        part = symbols.view(np.uint8), np.int32(dtype.itemsize), np.int64(n)
+        part = symbols.view(np.uint8), dtype.itemsize, n
         arguments = *part, *_silence(device, coded), *words[:-1]
         lengths = device.empty(2 + tiles, np.int64)
         lengths[:1], lengths[1:2] = 8 * lead, head.words if isinstance(head, Deferred) else head
         sums = device.empty(2 + tiles + 2, np.int64)
         sums[-1:] = NO_ERROR
-        device.launch(
-            *("prefix_write", "measure_words", tiles, _THREADS),
-            *(*arguments, lengths[2:], sums[-1:]),
-        )
+        results = lengths[2:], sums[-1:]
+        device.launch("prefix_write", "measure_words", tiles, THREADS, *arguments, *results)
         sums_before(device, lengths, sums[:-1])
         most = None if words.longest is None else n * words.longest
         return cls(arguments, sums, block_size, most)
@@ -104,10 +101,8 @@ class Measured(NamedTuple):
 
     def put(self, out: Array) -> None:
         """Write the string to (words,) uint32 that are zero except for lead and head."""
-        device_with(out).launch(
-            *("prefix_write", "write_words", self.sums.size - 4, _THREADS),
-            *(*self.arguments, self.sums[2:-1], out, np.int64(out.size)),
-        )
+        tiles, arguments = self.sums.size - 4, (*self.arguments, self.sums[2:-1], out, out.size)
+        device_with(out).launch("prefix_write", "write_words", tiles, THREADS, *arguments)
 
 
 def write(
@@ -118,7 +113,7 @@ def write(
     block_size: int,
     lead: int,
     head: tuple[np.ndarray | LeadingBytes, int | Deferred] | None = None,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Array, int | Deferred, np.ndarray | Deferred]:
     """Write the string of a tensor; see `gcodec.kernels.prefix.dense_string.write`.
 
     `symbols` is the (n,) array of all symbols, and `block_size` a multiple of 4096. A head on the
@@ -134,14 +129,12 @@ def write(
     front, front_nbits = head or (_NONE.view(np.uint8), 0)
     front = front.array if isinstance(front, LeadingBytes) else device.to_device(front)
     string = Measured.of(code, symbols, dtype, coded, block_size, lead, front_nbits)
-    nbits: Any
-    starts: Any
     nbits, starts = string.deferred_marks()
     most = None if string.most is None else string.most + 8 * (lead + front.size)
     if most is None or not has_room(most, coded.n):
         sums = device.to_host(string.sums)
-        starts, most = starts.resolve(sums), nbits.resolve(sums)
-        nbits = most
+        starts.resolve(sums)
+        most = nbits.resolve(sums)
     if isinstance(code, TableCode):
         fetch_later(device, string.sums[-1:], _refuse_missing)
     out = device.zeros(-(-most // 32), np.uint32)
@@ -149,7 +142,9 @@ def write(
         out.view(np.uint8)[lead : lead + front.size] = front
     string.put(out)
     data = out.view(np.uint8)
-    return data if isinstance(nbits, Deferred) else data[: -(-most // 8)], nbits, starts
+    if nbits.is_known:
+        return data[: -(-most // 8)], most, starts.value
+    return data, nbits, starts
 
 
 def _refuse_missing(status: np.ndarray) -> None:
@@ -166,7 +161,7 @@ def read(
     block_size: int,
     offsets: np.ndarray | None,
     take: Callable[[int, Array, np.ndarray], None],
-) -> Any:
+) -> Array:
     """Read the string of a tensor; see `gcodec.kernels.prefix.dense_string.read`.
 
     `take` receives all symbols at once, in the least type that holds those of the code, and no
@@ -182,23 +177,19 @@ def read(
     starts = device.to_device(np.append(offsets, NO_ERROR))
     dtype = np.min_scalar_type(code.top)
     symbols = device.empty(coded.n, dtype)
-    threads = 32 if blocks <= _FEW else 128
-    grid = -(-blocks // threads) if chained else 1
     end = min(end, 8 * data.size)
-    device.launch(
-        *("prefix_read", "read_words", grid, threads),
-        *(data, np.int64(data.size), np.int64(end), starts[:-1], np.int64(first)),
-        *(np.int64(coded.n), np.int64(block_size), np.int32(chained), *_silence(device, coded)),
-        *(*read_tables(device, code), *rule_of(code), np.uint64(code.top)),
-        *(np.int32(dtype.itemsize), symbols.view(np.uint8), starts[-1:]),
-    )
+    string = data, data.size, end, starts[:-1], first, coded.n, block_size, chained
+    words = *_silence(device, coded), *read_tables(device, code), *rule_of(code), code.top
+    results = dtype.itemsize, symbols.view(np.uint8), starts[-1:]
+    grid = reader_grid(blocks, chained)
+    device.launch("prefix_read", "read_words", *grid, *string, *words, *results)
     note_status(device, starts[-1:], chained)
     take(0, symbols, _NONE)
     return offsets if chained else starts[:-1]
 
 
-def _silence(device: Device, coded: CodedMask) -> tuple[Array, np.int64]:
+def _silence(device: Device, coded: CodedMask) -> tuple[Array, int]:
     """Return flags of the silent buckets, and the size of a bucket; 0 if none is silent."""
     if coded.silent is None:
-        return device.empty(0, np.uint8), np.int64(0)
-    return silent_of(device, coded), np.int64(coded.bucket)
+        return device.empty(0, np.uint8), 0
+    return silent_of(device, coded), coded.bucket

@@ -22,49 +22,31 @@ _UNKNOWN = {"rice": 0, "rice_gap": 0}  # parameters, in place of those that a de
 
 
 def measure_form(
-    symbols: Array, s: int, coded: CodedMask, form: str, code: str, every: int, lead: int
+    symbols: Array, s: int, coded: CodedMask, form: str, code: str, block_size: int, lead: int
 ) -> tuple[dense_string_cuda.Measured | sparse_string_cuda.Measured, dict[str, Deferred]]:
     """Measure the string of levels in a form and code; return it with its Rice parameters.
 
     See `level_codes.plan` and `dense_string.write` for the parameters.
     """
     if form == "sparse":
-        gap, level, scalars = _sparse_words(symbols, s, code)
-        return sparse_string_cuda.Measured.of(gap, level, symbols, every, lead), scalars
-    words, scalars = _dense_words(symbols, s, coded, code)
-    layout = symbol_dtype(s), coded, every, lead, 0
-    return dense_string_cuda.Measured.of(words, symbols, *layout), scalars
-
-
-def _dense_words(
-    symbols: Array, s: int, coded: CodedMask, code: str
-) -> tuple[PrefixCode | Words, dict[str, Deferred]]:
-    """Return the words of a dense form, and their parameter."""
-    words = word_code(code, s, _UNKNOWN)
+        gap, level = run_level_code(code, s, _UNKNOWN)
+        if code != "rice":
+            return sparse_string_cuda.Measured.of(gap, level, symbols, block_size, lead), {}
+        k, k_gap = rice_parameter(symbols, "levels"), rice_parameter(symbols, "gaps")
+        words = rice_words(k_gap, gap, NEAR), rice_words(k, level)
+        string = sparse_string_cuda.Measured.of(*words, symbols, block_size, lead)
+        return string, {"rice": k, "rice_gap": k_gap}
+    word, layout = word_code(code, s, _UNKNOWN), (symbol_dtype(s), coded, block_size, lead, 0)
     if code != "rice":
-        return words, {}
+        return dense_string_cuda.Measured.of(word, symbols, *layout), {}
     k = rice_parameter(symbols, "zigzag", words_in(device_with(symbols), coded))
-    return rice_words(k, words), {"rice": k}
-
-
-def _sparse_words(
-    symbols: Array, s: int, code: str
-) -> tuple[PrefixCode | Words, PrefixCode | Words, dict[str, Deferred]]:
-    """Return the words of gaps and of levels of a sparse form, and their parameters."""
-    gap, level = run_level_code(code, s, _UNKNOWN)
-    if code != "rice":
-        return gap, level, {}
-    k, k_gap = rice_parameter(symbols, "levels"), rice_parameter(symbols, "gaps")
-    scalars = {"rice": k, "rice_gap": k_gap}
-    return rice_words(k_gap, gap, NEAR), rice_words(k, level), scalars
+    return dense_string_cuda.Measured.of(rice_words(k, word), symbols, *layout), {"rice": k}
 
 
 def rice_words(k: Deferred, like: PrefixCode, size: int = SYMBOLS) -> Words:
     """Return the words of a Rice code with parameter k, and otherwise the rules of another."""
     device, (rule, mapping, shift, _) = k.device, rule_of(like)
     table = device.empty(size + 1, np.uint64)
-    device.launch(
-        *("level_forms", "rice_words", blocks(size), THREADS),
-        *(k.words, mapping, shift, np.int64(size), table),
-    )
+    arguments = k, mapping, shift, size, table
+    device.launch("level_forms", "rice_words", blocks(size), THREADS, *arguments)
     return Words(table, rule, mapping, shift, None)

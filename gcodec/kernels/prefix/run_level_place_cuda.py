@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.kernels.prefix.codewords_cuda import NO_ERROR
+from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
-from gcodec.runtime.deferred import fetch_later
+from gcodec.runtime.cuda_grid import byte_view, device_with, launch_striding
+from gcodec.runtime.device import placed
 
-_LEFT, _SILENT = 64, 4  # factor of the pair in a status, and an error
+_SILENT = 4  # number of an error
 
 
 class PlacedPairs(NamedTuple):
@@ -50,28 +50,20 @@ def place_values(
     out: Array,
 ) -> int:
     """Write the values of levels to (n,) float32 zeros."""
-    device = device_with(out)
-    norms = scale.norms if device.owns(scale.norms) else device.to_device(scale.norms)
-    quantizer = norms, np.int64(scale.bucket), np.uint32(scale.s)
-    _launch("place_values", pairs, out, out.size, *quantizer)
+    norms = placed(scale.norms, out)
+    _launch("place_values", pairs, out, out.size, norms, scale.bucket, scale.s)
     return before
 
 
 def _launch(name: str, pairs: PlacedPairs, out: Array, n: int, *quantizer: object) -> None:
-    device = device_with(out)
-    symbols, positions, count = pairs
+    device, room = device_with(out), pairs.symbols.size
     status = device.to_device(np.array([NO_ERROR]))
-    device.launch(
-        *("run_level_place", name, striding_blocks(symbols.size), THREADS),
-        *(symbols.view(np.uint8), np.int32(symbols.itemsize), positions, count),
-        *(np.int64(symbols.size), *quantizer, out, np.int64(n), status),
-    )
+    inputs = *byte_view(pairs.symbols), pairs.positions, pairs.count, room, *quantizer
+    launch_striding(device, "run_level_place", name, room, *inputs, out, n, status)
 
-    def check(words: np.ndarray) -> None:
-        if words[0] == NO_ERROR:
-            return
-        if words[0] % _LEFT == _SILENT:
+    def raise_error(_: int, error: int) -> None:
+        if error == _SILENT:
             raise Corrupt("a value lies in a bucket whose norm is 0")
         raise Corrupt(f"a gap passes the {n} elements of the tensor")
 
-    fetch_later(device, status, check)
+    check_status(device, status, raise_error)

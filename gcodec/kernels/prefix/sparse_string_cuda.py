@@ -6,24 +6,28 @@ See `gcodec.kernels.prefix.sparse_string`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.kernels.numeric.scan_cuda import maxima_before, sums_before
 from gcodec.kernels.prefix.codewords import OMEGA
-from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, Words, has_room, note_status, rule_of
+from gcodec.kernels.prefix.codewords_cuda import (
+    NO_ERROR,
+    TILE,
+    Words,
+    has_room,
+    note_status,
+    reader_grid,
+    rule_of,
+)
 from gcodec.kernels.prefix.prefix_table import PrefixCode, least_nbits, read_singles
 from gcodec.kernels.prefix.run_level import NEAR, RunLevelCode
 from gcodec.kernels.prefix.run_level_place_cuda import PlacedPairs
 from gcodec.kernels.prefix.run_level_read import GAP_WINDOW
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import device_with
+from gcodec.runtime.cuda_grid import THREADS, byte_view, device_with
 from gcodec.runtime.deferred import Deferred
-
-_THREADS = 256
-_TILE = 16 * _THREADS  # symbols that a block of threads writes
-_FEW = 1 << 14  # blocks up to which few threads share a multiprocessor, to occupy all of them
 
 Place = Callable[[PlacedPairs, np.ndarray, np.ndarray, int], int]
 
@@ -46,7 +50,7 @@ class Measured(NamedTuple):
         Upper bound for the bits of the pairs; None if there is none.
     """
 
-    part: tuple[Array, np.int32, np.int64]
+    part: tuple[Array, int, int]
     words: tuple[object, ...]
     numbers: Array
     maxima: Array
@@ -64,20 +68,18 @@ class Measured(NamedTuple):
         lead: int,
     ) -> Measured:
         """Measure a string that follows a lead of bytes."""
-        device, n, tiles = device_with(symbols), symbols.size, -(-symbols.size // _TILE)
-        counts, lasts = (device.empty(tiles, np.int64) for _ in range(2))
-        numbers, maxima = (device.empty(tiles + 1, np.int64) for _ in range(2))
+        device, n, (counts, maxima) = device_with(symbols), symbols.size, count_pairs(symbols)
+        tiles = counts.size
+        numbers = device.empty(tiles + 1, np.int64)
+        sums_before(device, counts, numbers)
         lengths, offsets = (device.empty(tiles + extra, np.int64) for extra in (1, 2))
         gaps, levels = Words.of(device, gap, NEAR), Words.of(device, symbol)
         words = gaps.table, gaps.rule, gaps.shift, *levels[:-1]
-        part = symbols.view(np.uint8), np.int32(symbols.itemsize), np.int64(n)
+        part = *byte_view(symbols), n
         most = None
         if levels.longest is not None and gap.rule is OMEGA:
             most = n * (1 + levels.longest)  # the worst case has no zeros
         string = cls(part, words, numbers, maxima, offsets, block_size, most)
-        string._launch("count", counts, lasts)
-        sums_before(device, counts, numbers)
-        maxima_before(device, lasts, maxima)
         lengths[:1] = 8 * lead
         string._launch("measure", *words, maxima, lengths[1:])
         sums_before(device, lengths, offsets)
@@ -91,12 +93,10 @@ class Measured(NamedTuple):
     def deferred_marks(self) -> tuple[Deferred, Deferred, Deferred]:
         """Return the total number of bits, and the offsets and positions of blocks."""
         device, block_size = device_with(self.offsets), self.block_size
-        most = -(-int(self.part[-1]) // block_size)
+        most = -(-self.part[-1] // block_size)
         marks = device.empty(2 * most + 4, np.int64)
-        self._launch(
-            *("mark", *self.words, self.maxima, self.offsets[1:], self.numbers),
-            *(np.int64(block_size), marks[: 2 * most], np.int64(most)),
-        )
+        sums = self.maxima, self.offsets[1:], self.numbers
+        self._launch("mark", *self.words, *sums, block_size, marks[: 2 * most], most)
         totals = self.numbers[-1:], self.maxima[-1:], self.offsets[1:2], self.end
         for k, number in enumerate(totals, 2 * most):
             marks[k : k + 1] = number
@@ -113,36 +113,53 @@ class Measured(NamedTuple):
 
     def put(self, out: Array) -> None:
         """Write the string to (words,) uint32 that are zero except for the lead."""
-        size = np.int64(out.size)
-        self._launch("write", *self.words, self.maxima, self.offsets[1:], out, size)
+        self._launch("write", *self.words, self.maxima, self.offsets[1:], out, out.size)
 
     def _launch(self, name: str, *args: object) -> None:
         device, tiles = device_with(self.offsets), self.numbers.size - 1
-        device.launch("run_level_write", f"{name}_units", tiles, _THREADS, *self.part, *args)
+        device.launch("run_level_write", f"{name}_units", tiles, THREADS, *self.part, *args)
+
+
+def count_pairs(symbols: Array) -> tuple[Array, Array]:
+    """Count the pairs of each tile.
+
+    Returns
+    -------
+    counts : (tiles,) int64 array on the device
+    maxima : (tiles + 1,) int64 array on the device
+        Position of the last nonzero symbol preceding each tile, and of the last of all.
+    """
+    device, tiles = device_with(symbols), -(-symbols.size // TILE)
+    counts, lasts = (device.empty(tiles, np.int64) for _ in range(2))
+    arguments = *byte_view(symbols), symbols.size, counts, lasts
+    device.launch("run_level_write", "count_units", tiles, THREADS, *arguments)
+    maxima = device.empty(tiles + 1, np.int64)
+    maxima_before(device, lasts, maxima)
+    return counts, maxima
 
 
 def write(
     code: RunLevelCode, symbols: Array, block_size: int, lead: int
-) -> tuple[Any, Any, Any, Any]:
+) -> tuple[Array, int | Deferred, np.ndarray | Deferred, np.ndarray | Deferred]:
     """Write the string of a tensor; see `gcodec.kernels.prefix.sparse_string.write`.
 
     The results stay on the device as in `gcodec.kernels.prefix.dense_string_cuda.write`.
     """
     device = device_with(symbols)
     string = Measured.of(code.gap, code.symbol, symbols, block_size, lead)
-    nbits: Any
-    starts: Any
-    ends: Any
     nbits, starts, ends = string.deferred_marks()
     most = None if string.most is None else string.most + 8 * lead
     if most is None or not has_room(most, symbols.size):
         marks = device.to_host(nbits.words)
-        starts, ends, most = (number.resolve(marks) for number in (starts, ends, nbits))
-        nbits = most
+        starts.resolve(marks)
+        ends.resolve(marks)
+        most = nbits.resolve(marks)
     out = device.zeros(-(-most // 32), np.uint32)
     string.put(out)
     data = out.view(np.uint8)
-    return data if isinstance(nbits, Deferred) else data[: -(-most // 8)], nbits, starts, ends
+    if nbits.is_known:
+        return data[: -(-most // 8)], most, starts.value, ends.value
+    return data, nbits, starts, ends
 
 
 def read(
@@ -169,18 +186,14 @@ def read(
     marks = device.to_device(np.append(entries, [0, 0, NO_ERROR]))
     symbols = device.empty(room, np.min_scalar_type(code.symbol.top))
     positions = device.empty(room, np.int64)
-    threads = 32 if blocks <= _FEW else 128
-    gap_rule, _, *gap_numbers = rule_of(code.gap)
-    device.launch(
-        *("run_level_read", "read_units", -(-blocks // threads) if chained else 1, threads),
-        *(data, np.int64(data.size), np.int64(end), marks[:-3], np.int64(first)),
-        *(np.int64(blocks), np.int64(block_size), np.int32(chained), np.int64(room)),
-        *(device.to_device(read_singles(code.gap, GAP_WINDOW, NEAR)), gap_rule, *gap_numbers),
-        *(np.uint64(code.gap.top), device.to_device(read_singles(code.symbol))),
-        *(*rule_of(code.symbol), np.uint64(code.symbol.top)),
-        *(np.int32(symbols.itemsize), symbols.view(np.uint8), positions),
-        *(marks[-3:-1], marks[-1:]),
-    )
+    string = data, data.size, end, marks[:-3], first, blocks, block_size, chained, room
+    gaps = device.to_device(read_singles(code.gap, GAP_WINDOW, NEAR))
+    gap_rule, _, gap_shift, gap_parameter = rule_of(code.gap)
+    singles = device.to_device(read_singles(code.symbol))
+    codes = gaps, gap_rule, gap_shift, gap_parameter, code.gap.top, singles, *rule_of(code.symbol)
+    targets = symbols.itemsize, symbols.view(np.uint8), positions, marks[-3:-1], marks[-1:]
+    arguments = *string, *codes, code.symbol.top, *targets
+    device.launch("run_level_read", "read_units", *reader_grid(blocks, chained), *arguments)
     note_status(device, marks[-1:], chained)
     pairs = PlacedPairs(symbols, positions, marks[-3:-2])
     place(pairs, np.array([room]), np.empty(0, np.int64), 0)

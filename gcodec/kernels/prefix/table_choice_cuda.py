@@ -77,11 +77,10 @@ def choose_string(
     rows = strings if has_estimate else [*strings, (0, 0, 0)]  # the last of k + 1 is not used
     nbits, more, counts = (_on_device(device, column) for column in zip(*rows, strict=True))
     k = len(rows) - 1
-    inputs = nbits, more, np.int32(k), nbits[k:], np.bool_(has_estimate), np.int64(min_nbits or 0)
+    inputs = nbits, more, k, nbits[k:], has_estimate, min_nbits or 0, counts
     opened, silent = device.empty(k + 1, np.int64), device.empty(k + 1, np.uint8)
     verdict = device.empty(3, np.int64)
-    outputs = opened, silent, verdict
-    device.launch("table_choice", "choose_string", 1, 1, *inputs, counts, *outputs)
+    device.launch("table_choice", "choose_string", 1, 1, *inputs, opened, silent, verdict)
     gates = [Gate(device, opened, silent, index) for index in range(len(strings))]
     return gates, Deferred(device, verdict, np.array)
 

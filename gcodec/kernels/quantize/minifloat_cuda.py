@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,62 +18,61 @@ from gcodec.kernels.quantize.minifloat import (
     per_byte,
 )
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks, word
+from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, word
 from gcodec.runtime.deferred import Deferred, fetch_later
 from gcodec.runtime.device import Device
 
 _EACH = 8  # elements of a thread
-_NONE = np.uint64((1 << 64) - 1)
+_NONE = (1 << 64) - 1
+_Scale = float | np.float32 | Deferred
 
 
-def quantize_tensor(x: Array, scale: Any, fmt: MiniFloat) -> tuple[Array, Deferred]:
+def quantize_tensor(x: Array, scale: _Scale, fmt: MiniFloat) -> tuple[Array, Deferred]:
     """Return the codes of a tensor, and whether all values are finite."""
     device, n = device_with(x), x.size
     out, top = device.empty(codes_nbytes(n, fmt), np.uint8), device.zeros(1, np.uint32)
-    rule = _Rule.of(device, scale, fmt)
-    name, coder = _kernel("minifloat_codes", rule, fmt)
-    _launch(device, name, n, x.view(np.uint32), np.int64(n), *coder, out, top)
+    name, coder = _kernel("minifloat_codes", _Rule.of(device, scale, fmt), fmt)
+    _launch(device, name, n, x, n, *coder, out, top)
     return out, Deferred(device, top, lambda words: bool(words[0] < INFINITY_BITS))
 
 
 def quantize_tensor_residual(
-    x: Array, residual: Array, decay: np.float32, scale: Any, fmt: MiniFloat, left: Array
+    x: Array, residual: Array, decay: np.float32, scale: _Scale, fmt: MiniFloat, left: Array
 ) -> Array:
     """Return the codes of u = x + decay·residual, and write u − x̂ to `left`."""
     device, n = device_with(x), x.size
     out = device.empty(codes_nbytes(n, fmt), np.uint8)
     rule = _Rule.of(device, scale, fmt)
     name, coder = _kernel("minifloat_residual", rule, fmt)
-    source = *(a.view(np.uint32) for a in (x, residual, left)), np.int64(n), decay.view(np.uint32)
+    source = x, residual, left, n, decay.view(np.uint32)
     _launch(device, name, n, *source, *coder, rule.points, out)
     return out
 
 
 def dequantize_tensor(
-    codes: Array, scale: Any, fmt: MiniFloat, out: Array, add: np.float32 | None = None
+    codes: Array, scale: _Scale, fmt: MiniFloat, out: Array, add: np.float32 | None = None
 ) -> None:
     """Write the values of codes, or add a multiple of them."""
     device, n = device_with(codes), out.size
-    points = _Rule.of(device, scale, fmt).points
-    factor = np.float32(1 if add is None else add).view(np.uint32), np.bool_(add is not None)
-    source = codes, np.int64(n), np.bool_(per_byte(fmt) == 2), points
-    _launch(device, "minifloat_values", n, *source, *factor, out.view(np.uint32))
+    factor = np.float32(1 if add is None else add).view(np.uint32), add is not None
+    source = codes, n, per_byte(fmt) == 2, _Rule.of(device, scale, fmt).points
+    _launch(device, "minifloat_values", n, *source, *factor, out)
 
 
 def check(codes: Array, n: int, fmt: MiniFloat) -> None:
     """Raise `Corrupt` unless the bytes are n valid codes."""
     device, pair = device_with(codes), per_byte(fmt)
     count = codes.size * pair
-    first = device.to_device(np.array([_NONE]))
-    rule = np.bool_(pair == 2), np.uint32(1 << fmt.width - 1), np.uint32(fmt.top)
-    _launch(device, "first_wrong", count, codes, np.int64(count), *rule, first)
+    first = device.to_device(np.array([_NONE], np.uint64))
+    rule = pair == 2, 1 << fmt.width - 1, fmt.top
+    _launch(device, "first_wrong", count, codes, count, *rule, first)
     words = device.empty(9, np.uint8)
     words[:8] = first.view(np.uint8)
     words[8:] = codes[-1:] if codes.size else 0
 
     def raise_error(result: np.ndarray) -> None:
         at, last = int(result[:8].view(np.uint64)[0]), int(result[8])
-        if at != int(_NONE):
+        if at != _NONE:
             byte = int(device.to_host(codes[at // pair :][:1])[0])
             raise code_error(at, byte if pair == 1 else byte & 15 if at % 2 else byte >> 4)
         if n % pair and last & 15:
@@ -97,14 +96,13 @@ class _Rule(NamedTuple):
     points: Array
 
     @classmethod
-    def of(cls, device: Device, scale: Any, fmt: MiniFloat) -> _Rule:
+    def of(cls, device: Device, scale: _Scale, fmt: MiniFloat) -> _Rule:
         """Make the tables of a scale, a float32 or a `Deferred`."""
         middles, levels = _constants(fmt)
-        rule = cls(*(device.empty(size, np.uint32) for size in (MOST_STEPS + 1, 256)))
-        steps = device.to_device(middles), np.int32(middles.size)
-        sizes = device.to_device(levels), np.uint32(fmt.top), np.uint32(fmt.width)
-        arguments = word(device, scale), *steps, *sizes, *rule
-        device.launch("minifloat", "make_rule", 1, THREADS, *arguments)
+        rule = cls(device.empty(MOST_STEPS + 1, np.uint32), device.empty(256, np.uint32))
+        steps = device.to_device(middles), middles.size
+        arguments = *steps, device.to_device(levels), fmt.top, fmt.width, *rule
+        device.launch("minifloat", "make_rule", 1, THREADS, word(device, scale), *arguments)
         return rule
 
 
@@ -112,17 +110,15 @@ class _Rule(NamedTuple):
 def _constants(fmt: MiniFloat) -> tuple[np.ndarray, np.ndarray]:
     """Return the thresholds of |x|/Δ, for formats of up to four bits, and the magnitudes."""
     pairs = per_byte(fmt) == 2
-    return least_middles(fmt)[: MOST_STEPS * pairs], fmt.magnitudes().view(np.uint32)
+    return least_middles(fmt)[: MOST_STEPS * pairs], fmt.magnitudes()
 
 
-def _kernel(name: str, rule: _Rule, fmt: MiniFloat) -> tuple[str, tuple[Any, ...]]:
+def _kernel(name: str, rule: _Rule, fmt: MiniFloat) -> tuple[str, tuple[object, ...]]:
     """Return the name of a kernel, and the arguments by which it finds codes."""
-    width = np.uint32(fmt.width)
     if per_byte(fmt) == 2:
-        return f"{name}_pairs", (rule.steps, width)
-    return f"{name}_bytes", (rule.steps, np.uint32(fmt.mantissa), np.uint32(fmt.top), width)
+        return f"{name}_pairs", (rule.steps, fmt.width)
+    return f"{name}_bytes", (rule.steps, fmt.mantissa, fmt.top, fmt.width)
 
 
-def _launch(device: Device, name: str, n: int, *arguments: Any) -> None:
-    grid = striding_blocks(n, _EACH)
-    device.launch("minifloat", name, grid, THREADS, *arguments)
+def _launch(device: Device, name: str, n: int, *arguments: object) -> None:
+    launch_striding(device, "minifloat", name, n, *arguments, per_thread=_EACH)

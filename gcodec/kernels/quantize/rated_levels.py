@@ -66,7 +66,7 @@ class Errors(NamedTuple):
         return cls((a, b, c), (of_a, of_b, of_c), squares, escapes)
 
 
-@dispatched("gcodec.kernels.quantize.rated_levels_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarray) -> Errors:
     """Quantize by the classes of elements.
 
@@ -91,7 +91,7 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarr
     return Errors.of(*pool.run(task, x.size))
 
 
-@dispatched("gcodec.kernels.quantize.rated_levels_cuda")
+@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def scaled_levels(
     x: np.ndarray,
     step: np.float32,

@@ -1,24 +1,29 @@
-"""Launchers of scalar_quantize.cu; see `gcodec.kernels.quantize.scalar_quantize`."""
+"""Launchers of scalar_quantize.cu.
+
+See `gcodec.kernels.quantize.scalar_quantize` and `gcodec.kernels.quantize.rated_levels`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.context.class_map_cuda import magnitude_sums
+from gcodec.kernels.context.class_map import ScaleArrays
+from gcodec.kernels.context.class_map_cuda import magnitude_sums, map_classes
+from gcodec.kernels.context.scale_logs import scales_of_sums
 from gcodec.kernels.numeric.reduce import LANES
 from gcodec.kernels.numeric.reduce_cuda import fold, tiles
+from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import inverse
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 
 _SOURCE = "scalar_quantize"
 
 
 def plain_levels(x: Array, step: np.float32, out: Array) -> None:
     """Quantize magnitudes without their signs."""
-    n = x.size
-    arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), out
-    device_with(x).launch(_SOURCE, "plain_levels", striding_blocks(n), THREADS, *arguments)
+    arguments = x, x.size, inverse(step).view(np.uint32), out
+    launch_striding(device_with(x), _SOURCE, "plain_levels", x.size, *arguments)
 
 
 def plain_sums(
@@ -31,12 +36,44 @@ def plain_sums(
     return sums
 
 
+def rated_levels(x: Array, step: np.float32, of: ScaleArrays, out: Array) -> Errors:
+    """Quantize by the classes of elements."""
+    device = device_with(x)
+    classes = device.empty(x.size, np.uint8)
+    map_classes(*of, 0, classes)
+    return Errors.of(device.to_host(rated_by(x, step, classes, out)).view(np.int64))
+
+
+def rated_by(
+    x: Array, step: np.float32, classes: Array, out: Array, wide: Array | None = None
+) -> Array:
+    """Quantize by given classes; return the (8,) sums of `Errors` as uint64.
+
+    `wide` gets the symbols as uint32, not limited by the escape symbol.
+    """
+    device, n = device_with(x), x.size
+    sums = device.zeros(8, np.uint64)
+    target = device.empty(0, np.uint32) if wide is None else wide
+    source = x, n, inverse(step).view(np.uint32), classes
+    launch_striding(device, _SOURCE, "rated_levels", n, *source, out, target, target.size, sums)
+    return sums
+
+
+def scaled_levels(
+    x: Array, step: np.float32, matrix: tuple[int, int, int], ones: tuple[int, int], out: Array
+) -> tuple[np.ndarray, np.ndarray, Errors]:
+    """Quantize by the classes that the plain levels of the same elements have."""
+    width, group, _ = matrix
+    rows, columns = scales_of_sums(x.size, matrix, ones, *plain_sums(x, step, width, group > 0))
+    return rows, columns, rated_levels(x, step, (rows, columns, width), out)
+
+
 def random_squares(x: Array, step: np.float32) -> int:
     """Return the expected squared error of stochastic rounding."""
     device, n = device_with(x), x.size
     total = device.zeros(1, np.uint64)
-    arguments = x.view(np.uint32), np.int64(n), inverse(step).view(np.uint32), total
-    device.launch(_SOURCE, "random_squares", striding_blocks(n), THREADS, *arguments)
+    arguments = x, n, inverse(step).view(np.uint32), total
+    launch_striding(device, _SOURCE, "random_squares", n, *arguments)
     return int(device.to_host(total)[0])
 
 
@@ -44,21 +81,17 @@ def exact_random_squares(x: Array, step: float) -> float:
     """Return the same in squares of the step, in float64 and a fixed order."""
     device, n = device_with(x), x.size
     sums = device.empty(tiles(n), np.float64)
-    arguments = x.view(np.uint32), np.int64(n), np.float64(step), sums
-    device.launch(_SOURCE, "exact_random_squares", tiles(n), LANES, *arguments)
+    device.launch(_SOURCE, "exact_random_squares", tiles(n), LANES, x, n, step, sums)
     return float(fold(sums))
 
 
 def put_points(symbols: Array, points: np.ndarray, out: Array) -> None:
     """Write the reconstruction points of symbols."""
     device, n = device_with(symbols), out.size
-    table = device.to_device(points.view(np.uint32))
-    arguments = symbols, np.int64(n), table, out.view(np.uint32)
-    device.launch(_SOURCE, "put_points", striding_blocks(n), THREADS, *arguments)
+    launch_striding(device, _SOURCE, "put_points", n, symbols, n, device.to_device(points), out)
 
 
 def put_wide(wide: Array, sums: Array, unit: float, out: Array) -> None:
     """Write the points of uint32 symbols that count `unit`, moved by the sums of `Errors`."""
     n = wide.size
-    arguments = wide, np.int64(n), sums.view(np.int64), np.float64(unit / 256), out.view(np.uint32)
-    device_with(out).launch(_SOURCE, "put_wide", striding_blocks(n), THREADS, *arguments)
+    launch_striding(device_with(out), _SOURCE, "put_wide", n, wide, n, sums, unit / 256, out)

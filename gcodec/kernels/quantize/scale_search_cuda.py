@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy as np
 from gcodec.kernels.numeric.log_histogram import BINS
 from gcodec.kernels.numeric.log_histogram_cuda import PART
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding
 from gcodec.runtime.deferred import Deferred
 
+_SOURCE = "scale_search"
 _STATE = 160  # bytes of a `Search`
 _GRID, _TRIED, _NEARBY = 1 << 12, 80, 24  # most scales: of the grid, tried at all, tried at last
 _TOP = 1 << 12  # most elements outside the bins
@@ -51,8 +53,7 @@ def nonzero_of(values: Array) -> Array:
     """Return the number of elements that are not 0, as a (1,) uint64 array."""
     device, n = device_with(values), values.size
     counts = device.zeros(1, np.uint64)
-    inputs = values.view(np.uint32), np.int64(n)
-    device.launch("scale_search", "count_nonzero", striding_blocks(n), THREADS, *inputs, counts)
+    launch_striding(device, _SOURCE, "count_nonzero", n, values, n, counts)
     return counts
 
 
@@ -60,9 +61,8 @@ def all_corrected(x: Array, residual: Array, decay: np.float32, nonzero: Array) 
     """Return x + decay·residual if `nonzero` is too small for a sample; else undefined values."""
     device, n = device_with(x), x.size
     out = device.empty(n, np.float32)
-    inputs = *(array.view(np.uint32) for array in (x, residual, decay)), np.int64(n), nonzero
-    grid = striding_blocks(n)
-    device.launch("scale_search", "correct_all", grid, THREADS, *inputs, out.view(np.uint32))
+    arguments = x, residual, decay.view(np.uint32), n, nonzero, out
+    launch_striding(device, _SOURCE, "correct_all", n, *arguments)
     return out
 
 
@@ -87,42 +87,36 @@ def search(
     rule : Rule
     """
     device, size = device_with(sample), tensor.size
-
-    def launch(name: str, grid: int, threads: int, *arguments: object) -> None:
-        device.launch("scale_search", name, grid, threads, *arguments)
-
+    launch = partial(device.launch, _SOURCE)
+    stride = partial(launch_striding, device, _SOURCE)
     state = device.zeros(_STATE, np.uint8)
-    part, whole = sample.view(np.uint32), tensor.view(np.uint32)
-    values = part, np.int64(sample.size), whole, np.int64(size), nonzero
-    grid = striding_blocks(size, PART)
+    values = sample, sample.size, tensor, size, nonzero
     counts, seen = device.zeros(2 * BINS, np.uint64), device.zeros(3 * BINS, np.uint32)
-    launch("count_picked", grid, THREADS, *values, counts)
+    stride("count_picked", size, *values, counts, per_thread=PART)
     launch("choose_unit", 1, THREADS, counts, state)
-    launch("count_lifted", grid, THREADS, *values, state, counts)
+    stride("count_lifted", size, *values, state, counts, per_thread=PART)
     count = runs.size // 2
-    near = device.to_device(runs), np.int64(count), np.int64(run_length), seen
-    near_grid = striding_blocks(count * run_length or size)
-    launch("note_sample", near_grid, THREADS, *values, state, *near)
+    near = device.to_device(runs), count, run_length, seen
+    stride("note_sample", count * run_length or size, *values, state, *near)
     above, totals, remainders = (device.empty(BINS + 1, np.float64) for _ in range(3))
     spans = device.empty(BINS, np.float64), device.empty(BINS, np.float64)
     room = device.empty(BINS, np.int64), device.empty(6 * BINS, np.float64)
     launch("add_bins", 1, _BLOCK, counts, seen, state, above, totals, remainders, *spans, *room)
     tables, middles = device.to_device(rule.tables), device.to_device(rule.middles)
-    first, last, most = np.float64(rule.first), np.float64(rule.last), np.float64(rule.most)
-    bins, ladder = (above, totals, *spans), (middles, np.int32(rule.middles.size // 3))
-    ends = first, last
-    launch("start_search", 1, _WARP, np.int32(rule.number), tables, *ladder, *ends, *bins, state)
+    bins, ladder = (above, totals, *spans), (middles, rule.middles.size // 3)
+    ends = rule.first, rule.last
+    launch("start_search", 1, _WARP, rule.number, tables, *ladder, *ends, *bins, state)
     scales, tried, errors = (device.empty(k, np.float64) for k in (_GRID, _TRIED, _TRIED))
     launch("measure_grid", _GRID // 128, 128, tables, *ladder, *bins, state, scales)
     trials = scales, state, tried, errors
-    launch("choose_tried", 1, THREADS, tables, *ladder, most, *bins, *trials)
+    launch("choose_tried", 1, THREADS, tables, *ladder, rule.most, *bins, *trials)
     listed, largest = device.zeros(1 + 2 * _TOP, np.uint64), device.empty(_TOP, np.uint32)
-    launch("list_largest", striding_blocks(size), THREADS, *values, state, listed)
+    stride("list_largest", size, *values, state, listed)
     launch("order_largest", _TOP // THREADS, THREADS, listed, largest)
-    parts = listed, largest, *ladder, last, np.uint32(rule.mantissa), above, remainders, state
+    parts = listed, largest, *ladder, rule.last, rule.mantissa, above, remainders, state
     launch("measure_tried", _TRIED - _NEARBY, THREADS, *values, *parts, tried, errors)
-    launch("choose_nearby", 1, 128, tables, most, state, tried, errors)
+    launch("choose_nearby", 1, 128, tables, rule.most, state, tried, errors)
     launch("measure_tried", _NEARBY, THREADS, *values, *parts, tried, errors)
     scale = device.empty(1, np.float32)
-    launch("end_search", 1, _WARP, most, state, tried, errors, scale.view(np.uint32))
+    launch("end_search", 1, _WARP, rule.most, state, tried, errors, scale)
     return Deferred(device, scale)

@@ -111,16 +111,16 @@ extern "C" __global__ void code_11_bits(const u8* data, i64 plain, u64* wrong) {
         if (data[at] & (data[at] >> 1) & 0x55) report(wrong, at);
 }
 
-// terngrad: checks the bytes from `plain` to `size`, four at most, one in a thread. The first word
-// reports a code 11, the second a wrong pad code.
+// terngrad: checks the bytes from `plain` to `size`, four at most, one in a thread. The word reports
+// twice the position of a byte with a code 11, plus 1 for a wrong pad code.
 extern "C" __global__ void check_strided(const u8* data, i64 n, i64 plain, i64 size, u64* wrong) {
     i64 at = plain + GCODEC_FIRST;
     if (at >= size) return;
     for (int field = 0; field < 4; field++) {
         i64 index = field * size + at;
         u32 code = data[at] >> 2 * field & 3;
-        if (index < n && code == 3) report(&wrong[0], at);
-        if (index >= n && (i64)code != index - n) report(&wrong[1], at);
+        if (index < n && code == 3) report(wrong, 2 * at);
+        if (index >= n && (i64)code != index - n) report(wrong, 2 * at + 1);
     }
 }
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import launch_check_padding, padding_error
 from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT, code_error
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, reported, striding_blocks, word
+from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported, word
 
 
 def quantize_2bit(x: Array, threshold: np.float32) -> Array:
@@ -48,24 +46,16 @@ def check_codes_2bit(data: Array, n: int) -> None:
     device = device_with(data)
     wrong = device.zeros(2, np.uint64)
     launch_check_padding(data, 2 * n, "msb", wrong[:1])
-    arguments = data, np.int64(data.size), wrong[1:]
-    device.launch("threshold", "code_01_bits", striding_blocks(data.size), THREADS, *arguments)
-
-    def raise_error(padding: int | None, code: int | None) -> None:
-        if padding is not None:
-            raise padding_error(padding, 2 * n)
-        if code is not None:
-            raise code_error()
-
-    reported(device, wrong, raise_error)
+    n_bytes = data.size
+    launch_striding(device, "threshold", "code_01_bits", n_bytes, data, n_bytes, wrong[1:])
+    raise_reported(device, wrong, lambda at: padding_error(at, 2 * n), lambda _: code_error())
 
 
 def _quantize(
-    name: str, layout: FieldLayout, x: Array, memory: tuple[Array, ...], *scalars: Any
+    name: str, layout: FieldLayout, x: Array, memory: tuple[Array, ...], *scalars: object
 ) -> Array:
     device, n = device_with(x), x.size
     out = device.empty(layout.nbytes(n), np.uint8)
-    arrays = (array.view(np.uint32) for array in (x, *memory))
-    arguments = *arrays, np.int64(n), *scalars, out, np.int64(out.size)
-    device.launch("threshold", name, striding_blocks(out.size), THREADS, *arguments)
+    arguments = x, *memory, n, *scalars, out, out.size
+    launch_striding(device, "threshold", name, out.size, *arguments)
     return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from gcodec.kernels.bits.listed_cuda import listed
@@ -9,7 +11,7 @@ from gcodec.kernels.context.class_map import TILE
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.quantize.trellis import MODELS
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, striding_blocks
 
 LANES_OF_BLOCK = 64  # threads of a block, each with a lane of a run
 _BLOCKS = 1 << 11  # largest number of blocks
@@ -17,17 +19,16 @@ _BLOCKS = 1 << 11  # largest number of blocks
 
 def add_quantizers(symbols: Array, lanes: int, models: Array) -> None:
     """Turn classes into models."""
-    n = symbols.size
-    grid = striding_blocks(-(-n // RUN) * lanes, 1, LANES_OF_BLOCK)
-    arguments = symbols, np.int64(n), np.int32(lanes), models
-    device_with(symbols).launch("trellis", "add_quantizers", grid, LANES_OF_BLOCK, *arguments)
+    device, n = device_with(symbols), symbols.size
+    grid, arguments = striding_blocks(-(-n // RUN) * lanes, 1, LANES_OF_BLOCK), (symbols, n, lanes)
+    device.launch("trellis", "add_quantizers", grid, LANES_OF_BLOCK, *arguments, models)
 
 
 def model_counts(symbols: Array, models: Array, sample: int) -> np.ndarray:
     """Count symbols by model; the counts are on the host."""
     device, n = device_with(symbols), symbols.size
     step, counts = max(1, n // sample) if sample else 1, device.zeros(MODELS * 256, np.uint64)
-    arguments = symbols, models, np.int64(n), np.int64(step), counts
+    arguments = symbols, models, n, step, counts
     grid = min(-(-n // (step * TILE)) + 1, _BLOCKS)
     device.launch("trellis", "count_models", grid, THREADS, *arguments)
     return device.to_host(counts).view(np.int64).reshape(MODELS, 256)
@@ -38,21 +39,15 @@ def unknown_places(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols that their models do not have."""
     device, n = device_with(symbols), symbols.size
-    source = symbols, models, np.int64(n), device.to_device(has_symbol)
-
-    def launch(out: Array, room: np.int64) -> None:
-        grid = striding_blocks(n)
-        device.launch("trellis", "list_unknown_models", grid, THREADS, *source, out, room)
-
+    inputs = symbols, models, n, device.to_device(has_symbol)
+    launch = partial(launch_striding, device, "trellis", "list_unknown_models", n, *inputs)
     return listed(device, launch)
 
 
 def join_models(symbols: Array, models: Array, unknown: np.ndarray, out: Array) -> None:
     """Write words of models and symbols."""
     device, n, escapes = device_with(symbols), symbols.size, unknown.size
-    arguments = symbols, models, np.int64(n), out
-    device.launch("trellis", "join_models", striding_blocks(n), THREADS, *arguments)
+    launch_striding(device, "trellis", "join_models", n, symbols, models, n, out)
     if escapes:
-        grid, places = striding_blocks(escapes), device.to_device(unknown)
-        replaced = places, np.int64(escapes), out, np.int64(n)
-        device.launch("trellis", "join_model_escapes", grid, THREADS, *replaced)
+        replaced = device.to_device(unknown), escapes, out, n
+        launch_striding(device, "trellis", "join_model_escapes", escapes, *replaced)

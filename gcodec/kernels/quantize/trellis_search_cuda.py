@@ -9,10 +9,8 @@ from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.trellis_cuda import LANES_OF_BLOCK
 from gcodec.kernels.quantize.trellis_search import ClassesOf
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import device_with, launch_striding, striding_blocks
 from gcodec.runtime.device import placed
-
-_U32 = np.uint32
 
 
 def best_levels(
@@ -30,19 +28,18 @@ def best_levels(
     classes = placed(classes_of(0, n, device.empty(n, np.uint8)), x)
     runs = -(-n // (RUN * run_step))
     room = min(runs * RUN, n)
-    source = x.view(_U32), np.int64(n), factor.view(_U32), classes
-    rates = device.to_device(costs.view(_U32)), *moved.view(_U32)
-    order = np.int32(lanes), np.int64(run_step)
+    source = x, n, factor.view(np.uint32), classes
+    rates = device.to_device(costs), *moved.view(np.uint32)
     scratch = device.empty(room, np.uint32), device.empty(room, np.uint8)
+    arguments = *source, *rates, lanes, run_step, *scratch, out
     grid = striding_blocks(runs * lanes, 1, LANES_OF_BLOCK)
-    arguments = *source, *rates, *order, *scratch, out
     device.launch("trellis_search", "search_paths", grid, LANES_OF_BLOCK, *arguments)
 
 
 def errors_of(x: Array, factor: np.float32, run_step: int, symbols: Array) -> Errors:
     """Return the errors of symbols."""
     device, n = device_with(x), x.size
-    sums, grid = device.zeros(8, np.uint64), striding_blocks(-(-n // run_step))
-    arguments = x.view(_U32), np.int64(n), factor.view(_U32), np.int64(run_step), symbols, sums
-    device.launch("trellis_search", "sum_path_errors", grid, THREADS, *arguments)
+    sums, count = device.zeros(8, np.uint64), -(-n // run_step)
+    arguments = x, n, factor.view(np.uint32), run_step, symbols, sums
+    launch_striding(device, "trellis_search", "sum_path_errors", count, *arguments)
     return Errors.of(device.to_host(sums).view(np.int64))

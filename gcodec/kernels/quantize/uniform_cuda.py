@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 
 _GROUP = 8  # elements, whose codes end on a byte
 
@@ -15,11 +15,9 @@ def quantize(
 ) -> None:
     """Quantize and pack the codes."""
     n = x.size
-    source = x.view(np.uint32), np.int64(n), np.uint64(seed or 0), np.int32(seed is not None)
-    flat = ranges.reshape(-1).view(np.uint32)
-    target = np.int64(bucket), np.int32(bits), out, np.int64(out.size)
-    grid = striding_blocks(n, _GROUP)
-    device_with(x).launch("uniform", "quantize_tiles", grid, THREADS, *source, flat, *target)
+    arguments = x, n, seed or 0, seed is not None, ranges, bucket, bits, out, out.size
+    device = device_with(x)
+    launch_striding(device, "uniform", "quantize_tiles", n, *arguments, per_thread=_GROUP)
 
 
 def dequantize(data: Array, ranges: Array, bucket: int, bits: int, out: Array) -> None:
@@ -37,9 +35,7 @@ def dequantize_add(
 def _dequantize(
     data: Array, ranges: Array, bucket: int, bits: int, scale: np.float32 | None, out: Array
 ) -> None:
-    n = out.size
-    source = data, np.int64(data.size), ranges.reshape(-1).view(np.uint32), np.int64(bucket)
-    factor = np.int32(bits), np.float32(1 if scale is None else scale), np.int32(scale is not None)
-    arguments = *source, *factor, out.view(np.uint32), np.int64(n)
-    grid = striding_blocks(n, _GROUP)
-    device_with(data).launch("uniform", "dequantize_tiles", grid, THREADS, *arguments)
+    device, n = device_with(data), out.size
+    factor = 1.0 if scale is None else scale, scale is not None
+    arguments = data, data.size, ranges, bucket, bits, *factor, out, n
+    launch_striding(device, "uniform", "dequantize_tiles", n, *arguments, per_thread=_GROUP)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.numeric.scan_cuda import sums_before
-from gcodec.kernels.prefix.codewords_cuda import NO_ERROR
+from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
 from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
 from gcodec.kernels.rans.rans_string import ClassesOf, refuse_more, refuse_short
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
@@ -23,7 +22,6 @@ from gcodec.runtime.device import placed
 _WARPS = 4  # warps of a block of threads that reads runs
 _MOVERS, _MOST = 256, 128  # threads that move words, and their blocks for each rANS block
 _LOG2_RUN = 16  # log2 of the shortest runs of symbols with classes
-_LEFT = 64  # a status is this many times the run, plus the number of an error
 _TRUNCATED, _LOW_HEAD, _OTHER_END = 1, 2, 3
 
 
@@ -57,21 +55,17 @@ def write(
     for k, number in enumerate((n, tables.log2_total, lanes, log2_run)):
         fields[k : k + 1] = number.words if isinstance(number, Deferred) else number
     sizes[:1] = lead.count if isinstance(lead, LeadingBytes) else 8 * lead.size
-    runs = np.int32(LOG2_BLOCK), fields[2:4] if tables.classed else np.int32(least_run)
-    device.launch(
-        *("rans_write", "write_classed" if tables.classed else "write_block", blocks, LANES),
-        *(symbols, fields[:1], *runs, fields[1:2]),
-        *(placed(tables.reciprocals, symbols), placed(tables.pairs, symbols)),
-        *(slots, np.int64(room), sizes[1:], run_words, snapshots),
-    )
+    kernel = "write_classed" if tables.classed else "write_block"
+    layout = LOG2_BLOCK, fields[2:4] if tables.classed else least_run, fields[1:2]
+    model = placed(tables.reciprocals, symbols), placed(tables.pairs, symbols)
+    arguments = symbols, fields[:1], *layout, *model, slots, room, sizes[1:], run_words, snapshots
+    device.launch("rans_write", kernel, blocks, LANES, *arguments)
     sums_before(device, sizes, ends)
     out = device.empty(-(-(front.size + 2 * blocks * room) // 4), np.uint32).view(np.uint8)
     if front.size:
         out[: front.size] = front
-    device.launch(
-        *("rans_write", "move_blocks", (_MOST, blocks), _MOVERS, slots, np.int64(room)),
-        *(ends[1:], out, np.int64(out.size)),
-    )
+    move = slots, room, ends[1:], out, out.size
+    device.launch("rans_write", "move_blocks", (_MOST, blocks), _MOVERS, *move)
 
     def runs_of(fields: np.ndarray) -> Runs:
         n, _, lanes, log2_run = fields[:4].tolist()
@@ -104,9 +98,9 @@ def read(
     refuse_short(n, end - first, lanes)
     if runs is not None:
         runs.check(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, classes_of, lanes, trellis)
     run_index = runs or Runs.empty(LOG2_BLOCK, n, lanes)
-    symbols, marks = string.read(run_index, runs is not None)
+    string = tables, data, first, end, n, classes_of, lanes, trellis
+    symbols, marks = _read_runs(run_index, runs is not None, *string)
     after = first + int(run_index.offsets[-1])
     if n:
         take(0, symbols)
@@ -136,9 +130,9 @@ def index(
 ) -> Runs:
     """Index the runs of a string by reading it; see `read`."""
     refuse_short(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, classes_of, lanes, trellis)
     runs = Runs.empty(log2_run, n, lanes)
-    _, marks = string.read(runs, False)
+    string = tables, data, first, end, n, classes_of, lanes, trellis
+    _, marks = _read_runs(runs, False, *string)
     if n:
         count, marks = runs.states.shape[0], device_with(data).to_host(marks)
         states = marks[count + 2 :].view(np.uint32).reshape(-1, lanes)
@@ -147,62 +141,53 @@ def index(
     return runs
 
 
-class _String(NamedTuple):
-    """Reader of the blocks of a string; see `read`."""
+def _read_runs(
+    runs: Runs,
+    chained: bool,
+    tables: ReadTables,
+    data: Array,
+    first: int,
+    end: int,
+    n: int,
+    classes_of: ClassesOf | None,
+    lanes: int,
+    trellis: bool,
+) -> tuple[Array, Array]:
+    """Return the symbols and, as one array, the offsets of runs, a status and the states.
 
-    tables: ReadTables
-    data: Array
-    first: int
-    end: int
-    n: int
-    classes_of: ClassesOf | None
-    lanes: int
-    trellis: bool
+    The offsets and states are those of `runs` if `chained`, and the kernel verifies them;
+    otherwise the kernel writes them. An error is raised when the host next waits.
+    """
+    device, count = device_with(data), runs.states.shape[0]
+    symbols = device.empty(n, np.uint8)
+    if not n:
+        return symbols, None
+    marks = device.to_device(
+        np.concatenate([runs.offsets, [NO_ERROR], runs.states.reshape(-1).view(np.int64)])
+    )
+    offsets, status, states = marks[: count + 1], marks[count + 1 : count + 2], marks[count + 2 :]
+    # A path is known only where a run of the trellis begins.
+    together = max(1, RUN >> runs.log2_run) if trellis else 1
+    blocks = -(-count // (together * _WARPS)) if chained else 1
+    end = min(end // 8, data.size)
+    kernel, classes = "read_blocks", tuple[object, ...]()
+    if classes_of is not None:
+        kernel = "read_classed"
+        classes = classes_of(0, n, device.empty(n, np.uint8)), lanes, together, trellis
+    string = data, end, offsets, first, states.view(np.uint32), n
+    layout = LOG2_BLOCK, runs.log2_run, chained, tables.log2_total
+    model = device.to_device(tables.slots), device.to_device(tables.pairs), *classes
+    arguments = *string, *layout, *model, symbols, status
+    device.launch("rans_read", kernel, blocks, _WARPS * LANES, *arguments)
 
-    def read(self, runs: Runs, chained: bool) -> tuple[Array, Array]:
-        """Return the symbols and, as one array, the offsets of runs, a status and the states.
+    def raise_error(run: int, error: int) -> None:
+        if error == _TRUNCATED and not chained:
+            raise Truncated(f"the payload ends within a block of symbols, at byte {end}")
+        if error == _LOW_HEAD:
+            raise Corrupt("a block of symbols begins in a state below 2**16")
+        if error == _OTHER_END:
+            raise Corrupt("a block of symbols does not end in the states that it must")
+        raise Corrupt(f"the seek table or the payload is wrong: run {run} ends elsewhere")
 
-        The offsets and states are those of `runs` if `chained`, which the kernel then verifies;
-        otherwise the kernel writes them. An error is raised when the host next waits.
-        """
-        device, n, tables = device_with(self.data), self.n, self.tables
-        count = runs.states.shape[0]
-        symbols = device.empty(n, np.uint8)
-        if not n:
-            return symbols, None
-        marks = device.to_device(
-            np.concatenate([runs.offsets, [NO_ERROR], runs.states.reshape(-1).view(np.int64)])
-        )
-        status = marks[count + 1 : count + 2]
-        # A path is known only where a run of the trellis begins.
-        together = max(1, RUN >> runs.log2_run) if self.trellis else 1
-        blocks = -(-count // (together * _WARPS)) if chained else 1
-        end = np.int64(min(self.end // 8, self.data.size))
-        name, model = "read_blocks", tuple[object, ...]()
-        if self.classes_of is not None:
-            classes = self.classes_of(0, n, device.empty(n, np.uint8))
-            name = "read_classed"
-            model = classes, np.int32(self.lanes), np.int64(together), np.int32(self.trellis)
-        device.launch(
-            *("rans_read", name, blocks, _WARPS * LANES),
-            *(self.data, end, marks[: count + 1], np.int64(self.first)),
-            *(marks[count + 2 :].view(np.uint32), np.int64(n), np.int32(LOG2_BLOCK)),
-            *(np.int32(runs.log2_run), np.int32(chained), np.int32(tables.log2_total)),
-            *(device.to_device(tables.slots), device.to_device(tables.pairs)),
-            *(*model, symbols, status),
-        )
-        fetch_later(device, status, lambda words: _raise_status(int(words[0]), chained, int(end)))
-        return symbols, marks
-
-
-def _raise_status(status: int, chained: bool, end: int) -> None:
-    if status == NO_ERROR:
-        return
-    run, wrong = divmod(status, _LEFT)
-    if wrong == _TRUNCATED and not chained:
-        raise Truncated(f"the payload ends within a block of symbols, at byte {end}")
-    if wrong == _LOW_HEAD:
-        raise Corrupt("a block of symbols begins in a state below 2**16")
-    if wrong == _OTHER_END:
-        raise Corrupt("a block of symbols does not end in the states that it must")
-    raise Corrupt(f"the seek table or the payload is wrong: run {run} ends elsewhere")
+    check_status(device, status, raise_error)
+    return symbols, marks

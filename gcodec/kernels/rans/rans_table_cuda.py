@@ -15,21 +15,17 @@ _SYMBOLS = 256
 
 def write_tables(frequencies: Array, log2_total: Any) -> WriteTables:
     """Return the tables of an encoder for one model, whose total is a `Deferred`."""
-    device = device_with(frequencies)
-    reciprocals, pairs = device.empty(_SYMBOLS, np.uint64), device.empty(_SYMBOLS, np.uint32)
-    device.launch(
-        *("rans_table", "write_tables", 1, _SYMBOLS),
-        *(frequencies, log2_total.words, reciprocals, pairs),
-    )
-    return WriteTables(log2_total, False, reciprocals[:0], reciprocals, pairs)
+    return _write("write_tables", frequencies, log2_total, classed=False)
 
 
 def write_model_tables(frequencies: Array, log2_total: int) -> WriteTables:
     """Return the tables of several models with (256 · models,) uint16 frequencies."""
+    return _write("write_model_tables", frequencies, log2_total, classed=True)
+
+
+def _write(name: str, frequencies: Array, log2_total: Any, *, classed: bool) -> WriteTables:
     device, size = device_with(frequencies), frequencies.size
     reciprocals, pairs = device.empty(size, np.uint64), device.empty(size, np.uint32)
-    device.launch(
-        *("rans_table", "write_model_tables", size // _SYMBOLS, _SYMBOLS),
-        *(frequencies, np.int64(log2_total), reciprocals, pairs),
-    )
-    return WriteTables(log2_total, True, reciprocals[:0], reciprocals, pairs)
+    arguments = frequencies, log2_total, reciprocals, pairs
+    device.launch("rans_table", name, size // _SYMBOLS, _SYMBOLS, *arguments)
+    return WriteTables(log2_total, classed, reciprocals[:0], reciprocals, pairs)

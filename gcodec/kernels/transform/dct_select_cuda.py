@@ -6,13 +6,13 @@ import numpy as np
 
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS, device_with, striding_blocks
+from gcodec.runtime.cuda_grid import device_with, launch_striding
 
 
 def largest(y: Array, k: int, places: Array, values: Array) -> bool:
     """Select from each chunk; return whether all elements are finite."""
     device, (chunks, size) = device_with(y), y.shape
-    top, grid = device.zeros(1, np.uint32), striding_blocks(chunks, 1)
+    top = device.zeros(1, np.uint32)
     arguments = y, chunks, size, k, places, values, top
-    device.launch("dct_select", "select_largest", grid, THREADS, *arguments)
+    launch_striding(device, "dct_select", "select_largest", chunks, *arguments, per_thread=1)
     return int(device.to_host(top)[0]) < INFINITY_BITS
