@@ -14,7 +14,7 @@ from gcodec.entropy.context.models import least_escape
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.trellis_tables import TrellisTable
-from gcodec.entropy.rice import Rice
+from gcodec.entropy.universal import Rice
 from gcodec.errors import Corrupt
 from gcodec.inspect.packed import TellCode
 from gcodec.inspect.rans import states
