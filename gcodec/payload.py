@@ -88,8 +88,8 @@ class Payload(NamedTuple):
     scalars : dict of str to number
         Values that belong to this message alone, such as a resolved threshold.
     data : (ceil(nbits / 8),) uint8 array
-        The bytes. They lie on a device if the tensor lies there and the codec works there. Until
-        `settled`, the array may be longer, or a `HeaderlessBytes`.
+        The bytes, on the device of the tensor if the codec works there. Before `resolved`, the
+        array may be longer, or a `HeaderlessBytes`.
     nbits : int
         Size of the payload in bits, including its own norms, tables and padding.
     seek : SeekTable or None
@@ -173,7 +173,7 @@ class Selection(Generic[_T]):
         return Selection(payloads, self.select, self.numbers)
 
     def resolved(self: Selection[Payload], *, with_data: bool = False) -> Payload:
-        """Return the selected payload; see `Payload.settled`."""
+        """Return the selected payload; see `Payload.resolved`."""
         first = self.candidates[0]
         numbers = [*self.numbers, *(n for each in self.candidates for n in each._deferred())]
         array = array_of(first.data)
@@ -248,12 +248,12 @@ class EstimatedCandidate(NamedTuple):
 def write_shortest(
     candidates: Sequence[Candidate[_T]], estimated: EstimatedCandidate | None = None
 ) -> Selection[_T]:
-    """Select and write the shortest of some strings, the first of equals.
+    """Select and write the shortest of several strings, the first of equals.
 
     The host compares prices and writes one string. On a device a kernel compares them, since the
     host would have to wait for the prices before it could launch the writers. The estimated string
-    is selected if its estimate is below all prices, and if so is its length in the end: where it
-    seems shortest, a device also writes the best of the others.
+    is selected if both its estimate and its final length are below all prices. A device whose
+    kernel finds such an estimate therefore also writes the best of the other strings.
 
     Parameters
     ----------

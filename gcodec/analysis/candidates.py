@@ -1,15 +1,15 @@
-"""Which codecs to try on a tensor, and which of them is the best within a budget.
+"""The codecs to try on a tensor, and the best of them within a budget.
 
-This is the one place where candidates come from: settings of every registered codec, made of what
-it declares of its parameters. All of them are tried on small samples of a few tensors, and what
-did well there on the rest, so that the cost is known beforehand.
+This module is the only source of candidates: settings of every registered codec, derived from its
+declared parameters. `gcodec.analysis` tries all settings on small samples of a few tensors, and
+only the best of them on all tensors, which bounds the cost.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gcodec.analysis.trials import Trial
 from gcodec.codec import Codec, registered
@@ -17,35 +17,35 @@ from gcodec.errors import ParameterError
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Param
 
-_LADDER = tuple(2.0**k for k in range(-4, 7))  # times the default of a number
-_FEW = 16  # values of a parameter of which all are tried
-_TOGETHER = 256  # elements that share a scale, where by default all of them do
-_BEST, _NEAR = 3, 1  # settings that are kept of those within the budget, and of those just outside
-_OUTSIDE = 4.0  # how far outside, as a factor of the error; of the bits, its square root
+_LADDER = tuple(2.0**k for k in range(-4, 7))  # multiples of the default of a number
+_FEW = 16  # a parameter with fewer values is tried with all of them
+_TOGETHER = 256  # elements per scale, for codecs in which all elements share one by default
+_BEST, _NEAR = 3, 1  # number of settings that are kept within the budget, and just outside
+_OUTSIDE = 4.0  # largest excess of the error just outside, as a factor; its square root for bits
 
 
 class Budget(NamedTuple):
-    """What a message may cost.
+    """Bounds for the error and the size of a message.
 
     Attributes
     ----------
     max_err : float or None
-        Most relative error ‖x − x̂‖² / ‖x‖².
+        Largest relative error ‖x − x̂‖² / ‖x‖².
     max_bits : float or None
-        Most bits per value, the whole frame counted.
+        Largest number of bits per value, including the frame.
     """
 
     max_err: float | None = None
     max_bits: float | None = None
 
     def allows(self, bits: float, error: float, slack: float = 1.0) -> bool:
-        """Tell whether a message is within the budget, or outside by less than a factor."""
+        """Return whether a message is within the budget, or exceeds it by at most a factor."""
         return (self.max_err is None or error <= slack * self.max_err) and (
             self.max_bits is None or bits <= slack**0.5 * self.max_bits
         )
 
     def cost(self, bits: float, error: float) -> tuple[float, float]:
-        """Return what to compare: bits where the error is bounded, and else the error."""
+        """Return a sort key: the bits first if the error is bounded, otherwise the error first."""
         return (error, bits) if self.max_err is None else (bits, error)
 
     def __str__(self) -> str:
@@ -58,29 +58,30 @@ class Budget(NamedTuple):
 def settings(cls: type[Codec], budget: Budget | None = None) -> tuple[Codec, ...]:
     """Return settings of a codec.
 
-    Of a parameter that is a number, these have its default, multiples of that, or all values where
-    they are few; of one that is a word, each, or ``auto`` alone where there is that. One parameter
-    is varied at a time: with all elements sharing a scale and, where that can be chosen, with 256.
-    Parameters ``nmse`` and ``bits`` have also what a budget says.
+    The settings vary one parameter at a time. A numeric parameter takes its default and multiples
+    of it, or all values if they are few; a choice takes every value, or only ``auto`` if there is
+    one. A codec with a parameter for the number of elements that share a scale is tried with all
+    elements together and with groups of 256. The parameters ``nmse`` and ``bits`` also take the
+    bounds of the budget.
     """
     usual = {d.name: "auto" if "auto" in d.kind.unsent else d.default for d in cls.declared()}
     shared = [d.name for d in cls.declared() if _is_share(d)]
-    aims = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
-    aimed = [{name: aim} for name, aim in aims.items() if name in usual and aim is not None]
-    found: dict[str, Codec] = {}
+    bounds = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
+    targets = [{name: b} for name, b in bounds.items() if name in usual and b is not None]
+    codecs: dict[str, Codec] = {}
     for base in (usual, *(usual | {name: _TOGETHER} for name in shared)):
         varied = (
             base | {d.name: value}
             for d in cls.declared()
             if usual[d.name] == d.default != "auto"
-            for value in _others(d)
+            for value in _alternatives(d)
         )
-        for mapping in (base, *varied, *(base | aim for aim in aimed)):
-            # Parameters may not fit together, and a number may be out of range.
+        for mapping in (base, *varied, *(base | target for target in targets)):
+            # Parameters may contradict each other, and a number may be out of range.
             with contextlib.suppress(ParameterError):
                 codec = cls.from_mapping(mapping)
-                found.setdefault(str(codec), codec)
-    return tuple(found.values())
+                codecs.setdefault(str(codec), codec)
+    return tuple(codecs.values())
 
 
 def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
@@ -89,18 +90,20 @@ def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
 
 
 def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
-    """Choose which settings to try on all tensors.
+    """Return the settings to try on all tensors.
 
     Parameters
     ----------
     probes : iterable of sequences of Trial
-        Of each of a few tensors, what all settings made of it.
+        For each of a few tensors, the trials of all settings.
     budget : Budget
+        Bounds for the message.
 
     Returns
     -------
     list of Codec
-        The best of each within the budget, what is just outside, and what has the least error.
+        For each tensor, the best settings within the budget, the best one just outside, and the
+        one with the smallest error.
     """
     chosen: dict[str, Codec] = {}
     for trials in probes:
@@ -118,22 +121,23 @@ def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
 
 
 def best(trials: Iterable[Trial], budget: Budget) -> Trial | None:
-    """Return the best of the trials within the budget; None where none is."""
+    """Return the best trial within the budget; None if there is none."""
     within = [t for t in trials if budget.allows(t.bits, t.error)]
     return min(within, key=lambda t: budget.cost(t.bits, t.error), default=None)
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return which points no other one has at most the bits and at most the error of.
+    """Return the Pareto front: the points that no other point beats in both bits and error.
 
     Parameters
     ----------
     points : sequence of (bits, error)
+        Rate and error of each point.
 
     Returns
     -------
     list of int
-        Places, by rising bits.
+        Indices of the points on the front, by increasing bits.
     """
     front: list[int] = []
     for place in sorted(range(len(points)), key=lambda i: points[i]):
@@ -148,7 +152,8 @@ def _is_share(declared: Param) -> bool:
     return is_large and declared.default == 0
 
 
-def _others(declared: Param) -> Iterator[Any]:
+def _alternatives(declared: Param) -> Iterator[object]:
+    """Yield the values to try in place of the default of a parameter."""
     kind, default = declared.kind, declared.default
     if isinstance(kind, Choice):
         yield from (word for word in kind.sent if word != default)

@@ -1,7 +1,8 @@
-"""Frames to the bit: every field, in the order in which they lie, up to the first that is wrong.
+"""The fields of a frame, bit by bit and in order, up to the first invalid one.
 
-The fields of the header come from the table by which it is read and written, those of the payload
-from its codec. Nothing is decoded but what is told, and memory does not depend on the rest.
+The fields of the header come from the table that reads and writes headers, those of the payload
+from the codec. The dissection decodes only the fields that it reports one by one, so its memory
+does not depend on the size of the tensor.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.analysis.frame_fields import Field, field_of, gap, gaps, joined, skipped, told
+from gcodec.analysis.frame_fields import (
+    Field,
+    field_of,
+    joined,
+    payload_field,
+    skipped,
+    undecoded,
+)
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
@@ -43,37 +51,40 @@ _FLAGS = {
 
 
 class Dissection:
-    """The fields of one frame; to be iterated once.
+    """The fields of one frame; a caller iterates over them once.
 
     Parameters
     ----------
     data : bytes-like
-        All frames of a file.
+        The bytes of a file, which may contain several frames.
     start : int
-        The byte where the frame begins.
+        First byte of the frame.
     most : int, optional
-        Symbols of a string, and numbers of a table, that are told one by one; default: all.
+        Number of symbols of a string, or of entries of a table, that are reported one by one.
+        Default: all.
     first : int
-        The bit of `data` from which on they are.
+        First bit of `data` after which symbols and entries are reported one by one.
     limits : Limits, optional
-        Of the tensor, beyond which its payload is not looked at; default ``Limits()``.
+        Largest tensor whose payload is dissected. Default: ``Limits()``.
     key : bytes, optional
-        To check the tag.
+        Key of the authentication tag. Without it the tag is not checked.
 
     Attributes
     ----------
     end : int or None
-        The byte behind the frame, once its header is known.
+        Byte after the frame; None before the header is read.
     name, dtype : str or None
+        Name and dtype of the tensor; None before they are read.
     shape : tuple of int or None
+        Shape of the tensor; None before the header is read.
     codec : Codec or None
-        What the header says, once that is known.
+        Codec of the frame; None before the header is read, and for unknown codecs.
     totals : dict of str to int
-        Bits so far, by kind.
+        Number of bits of each kind so far.
     error : FormatError or None
-        What is wrong, if something is.
+        Error that ended the iteration.
     bad : int
-        The bit of `data` where that begins.
+        First bit of `data` that is invalid, if there is an error.
     """
 
     def __init__(
@@ -104,30 +115,30 @@ class Dissection:
         self._table: SeekTable | None = None
 
     def __iter__(self) -> Iterator[Field]:
-        """Return the fields in order, as far as they are right; several alike as one."""
-        held: Field | None = None
+        """Yield the valid fields in order; join consecutive summaries of the same name."""
+        pending: Field | None = None
         for field in self._fields():
             self.bad = field.first + field.nbits
             for kind, nbits in field.split.items():
                 self.totals[kind] = self.totals.get(kind, 0) + nbits
-            if held is None:
-                held = field
-            elif held.symbols > 1 and field.symbols > 1 and held.name == field.name:
-                held = joined(held, field)
+            if pending is None:
+                pending = field
+            elif pending.symbols > 1 and field.symbols > 1 and pending.name == field.name:
+                pending = joined(pending, field)
             else:
-                yield held
-                held = field
-        if held is not None:
-            yield held
+                yield pending
+                pending = field
+        if pending is not None:
+            yield pending
 
     def _fields(self) -> Iterator[Field]:
-        known: Values = {}
+        values: Values = {}
         try:
-            yield from self._header(known)
-            yield from self._payload(known)
-            yield from self._behind(known)
-        except _Bad as bad:
-            self.error, self.bad = bad.error, bad.at
+            yield from self._header(values)
+            yield from self._payload(values)
+            yield from self._trailer(values)
+        except _LocatedError as located:
+            self.error, self.bad = located.error, located.bit
         except FormatError as error:
             self.error = error
         if self.error is None and self.codec is None:
@@ -135,56 +146,54 @@ class Dissection:
 
     # --- header
 
-    def _header(self, known: Values) -> Iterator[Field]:
+    def _header(self, values: Values) -> Iterator[Field]:
         starts: dict[str, int] = {}
-        for placed in header.fields_of(self._reader, known):
+        for placed in header.fields_of(self._reader, values):
             starts.setdefault(placed.name, 8 * placed.start)
-            yield from self._headerfield_of(placed, known)
-        self.shape = tuple(known["size"])
+            yield from self._header_field(placed, values)
+        self.shape = tuple(values["size"])
         if self._cls is not None:
-            with _at(starts["parameters"]):
+            with _locate(starts["parameters"]):
                 assert self.dtype is not None
-                codec, self._scalars = header.codec_of(known, self.dtype)
+                codec, self._scalars = header.codec_of(values, self.dtype)
             self.codec = codec._with_shape(self.shape)
-        with _at(starts.get("size", 8 * self._reader.at)):
+        with _locate(starts.get("size", 8 * self._reader.at)):
             check_shape(self.shape, self.start + 8)
-        nbits = known["payload bits"][0]
-        for section in known["seek table"]:
-            with _at(starts["seek table"]):
+        nbits = values["payload bits"][0]
+        for section in values["seek table"]:
+            with _locate(starts["seek table"]):
                 assert self.codec is not None
                 count = self.codec.seek_count(math.prod(self.shape))
                 self._table = section.table(count)
                 self._table.check(self.codec.seek_blocks, count, nbits)
-        tag = primitives.TAG_NBYTES * bool(known["flags"][0] & primitives.HAS_TAG)
-        whole = self._reader.data[self.start : self._reader.at]
-        yield self._checksum("header checksum", "header", crc32c(whole), "of all before")
-        self.end = self._reader.at + -(-nbits // 8) + CHECKSUM_NBYTES + tag
+        tag_nbytes = primitives.TAG_NBYTES * bool(values["flags"][0] & primitives.HAS_TAG)
+        header_bytes = self._reader.data[self.start : self._reader.at]
+        yield self._checksum("header checksum", "header", crc32c(header_bytes), "of all before")
+        self.end = self._reader.at + -(-nbits // 8) + CHECKSUM_NBYTES + tag_nbytes
 
-    def _headerfield_of(self, placed: Placed, known: Values) -> Iterator[Field]:
-        first, end, value = 8 * placed.start, 8 * placed.end, placed.value
-        if placed.name == "parameters":
-            if self._cls is not None:
-                yield from self._declared(first, self._cls.parameters_in(value))
-            elif end > first:
-                yield gap("header", "parameters", first, end - first)
-        elif placed.name == "scalars":
-            if self._cls is not None:
-                with _at(8 * self.start):
-                    try:
-                        codec = self._cls.from_header(bytes(known["parameters"][0]))
-                    except ParameterError as error:
-                        raise Corrupt(f"the parameters do not fit together: {error}") from None
-                yield from self._declared(first, codec.scalars_in(value))
-            elif end > first:
-                yield gap("header", "scalars", first, end - first)
-        elif placed.name == "seek table":
+    def _header_field(self, placed: Placed, values: Values) -> Iterator[Field]:
+        name, first, end, value = placed.name, 8 * placed.start, 8 * placed.end, placed.value
+        if name in ("parameters", "scalars") and self._cls is None:
+            yield from undecoded("header", name, first, end)
+        elif name == "parameters":
+            assert self._cls is not None
+            yield from self._declared(first, self._cls.parameters_in(value))
+        elif name == "scalars":
+            assert self._cls is not None
+            with _locate(8 * self.start):
+                try:
+                    codec = self._cls.from_header(bytes(values["parameters"][0]))
+                except ParameterError as error:
+                    raise Corrupt(f"the parameters do not fit together: {error}") from None
+            yield from self._declared(first, codec.scalars_in(value))
+        elif name == "seek table":
             yield from self._seek_table(placed)
         else:
-            value, meaning, number = self._told(placed, known)
-            yield field_of("header", placed.name, first, end - first, value, meaning, number)
+            value, meaning, number = self._described(placed, values)
+            yield field_of("header", name, first, end - first, value, meaning, number)
 
-    def _told(self, placed: Placed, known: Values) -> tuple[Any, str, int | None]:
-        """Return value, meaning and number of a field of the header."""
+    def _described(self, placed: Placed, values: Values) -> tuple[Any, str, int | None]:
+        """Return the value, the meaning and the index of a field of the header."""
         value = placed.value
         match placed.name:
             case "magic":
@@ -205,7 +214,7 @@ class Dissection:
             case "ndim":
                 return value, "dimensions", None
             case "size":
-                return value, "elements", len(known["size"]) - 1
+                return value, "elements", len(values["size"]) - 1
             case "name":
                 self.name = read_name(value)
                 return self.name, "of the tensor", None
@@ -213,9 +222,9 @@ class Dissection:
                 return value, f"{-(-value // 8):,} bytes", None
         return value, "bytes" if placed.name.endswith("length") else "", None
 
-    def _declared(self, first: int, found: Iterator[ReadField]) -> Iterator[Field]:
-        """Tell parameters or scalars."""
-        for field, start, end, value in found:
+    def _declared(self, first: int, read_fields: Iterator[ReadField]) -> Iterator[Field]:
+        """Report parameters or scalars that begin with bit `first`."""
+        for field, start, end, value in read_fields:
             text = field.kind.text(value) if isinstance(value, tuple) else value
             yield field_of(
                 "header", field.name, first + 8 * start, 8 * (end - start), text, field.doc
@@ -234,94 +243,97 @@ class Dissection:
             yield field_of("header", name, start, 8 * head.at - start, value, meaning)
         at, left = 8 * head.at, self._most
         for part in section.parts():
-            here = first + 8 * part.at
-            if here + 8 * part.nbytes <= self._first:
+            entry = first + 8 * part.at
+            if entry + 8 * part.nbytes <= self._first:
                 continue
             if left == 0:
                 break
-            yield from skipped(at, here)
-            at, left = here + 8 * part.nbytes, None if left is None else left - 1
-            yield field_of("header", part.name, here, at - here, part.value, "", part.block)
+            yield from skipped(at, entry)
+            at, left = entry + 8 * part.nbytes, None if left is None else left - 1
+            yield field_of("header", part.name, entry, at - entry, part.value, "", part.block)
         yield from skipped(at, 8 * placed.end)
 
     # --- payload
 
-    def _payload(self, known: Values) -> Iterator[Field]:
-        nbits, reader = known["payload bits"][0], self._reader
+    def _payload(self, values: Values) -> Iterator[Field]:
+        nbits, reader = values["payload bits"][0], self._reader
         start, nbytes = 8 * reader.at, -(-nbits // 8)
-        there = min(nbytes, len(reader.data) - reader.at)
-        data = np.frombuffer(reader.data, np.uint8, there, reader.at)
-        walk = FieldWalker(data, min(nbits, 8 * there), self._most, max(self._first - start, 0))
-        undecoded = self.codec is None
-        if self.codec is None:
-            yield from gaps(start, 0, walk.end)
-        else:
+        available = min(nbytes, len(reader.data) - reader.at)
+        data = np.frombuffer(reader.data, np.uint8, available, reader.at)
+        end = min(nbits, 8 * available)
+        walk = FieldWalker(data, end, self._most, max(self._first - start, 0))
+        described = 0  # bits of the payload
+        has_gaps = False
+        if self.codec is not None:
             assert self.dtype is not None and self.shape is not None
-            n, nbytes_each = math.prod(self.shape), primitives.ITEMSIZE[self.dtype]
-            self._limits.check("the frame", n, n * nbytes_each)
-            payload = Payload(self.codec, self._scalars, data, walk.end, self._table)
-            behind = 0
+            n = math.prod(self.shape)
+            self._limits.check("the frame", n, n * primitives.ITEMSIZE[self.dtype])
+            payload = Payload(self.codec, self._scalars, data, end, self._table)
             try:
-                for piece in self.codec._describe(payload, n, walk):
-                    assert piece.first >= behind, f"{self.codec} tells bit {piece.first} twice"
-                    undecoded |= piece.first > behind
-                    yield from gaps(start, behind, piece.first)
-                    yield told(piece, start)
-                    behind = piece.first + piece.nbits
+                for span in self.codec._describe(payload, n, walk):
+                    assert span.first >= described, f"{self.codec} tells bit {span.first} twice"
+                    has_gaps |= span.first > described
+                    yield from undecoded(
+                        "payload", "payload", start + described, start + span.first
+                    )
+                    yield payload_field(span, start)
+                    described = span.first + span.nbits
             except FormatError as error:
-                raise _Bad(error, start + walk.at) from None
-            undecoded |= behind < walk.end
-            yield from gaps(start, behind, walk.end)
+                raise _LocatedError(error, start + walk.at) from None
+        has_gaps |= described < end
+        yield from undecoded("payload", "payload", start + described, start + end)
         reader.take(nbytes)
         if fill := -nbits % 8:
-            value = int(data[-1]) & (1 << fill) - 1
-            if value:
-                raise _Bad(Corrupt("a padding bit is not zero"), start + nbits)
+            if int(data[-1]) & (1 << fill) - 1:
+                raise _LocatedError(Corrupt("a padding bit is not zero"), start + nbits)
             yield field_of(
                 "payload", "fill", start + nbits, fill, 0, "zeros to a whole byte", kind="pad"
             )
-        if self.codec is not None and not undecoded and not walk.skipped:
-            try:  # what all fields together may get wrong
+        if self.codec is not None and not has_gaps and not walk.skipped:
+            try:  # valid fields may still contradict each other
                 self.codec._unpack(payload, n)
             except FormatError as error:
-                raise _Bad(error, start + 8 * (error.offset or 0)) from None
+                raise _LocatedError(error, start + 8 * (error.offset or 0)) from None
 
-    def _behind(self, known: Values) -> Iterator[Field]:
-        reader, nbytes = self._reader, -(-known["payload bits"][0] // 8)
+    # --- checksum and tag
+
+    def _trailer(self, values: Values) -> Iterator[Field]:
+        reader, nbytes = self._reader, -(-values["payload bits"][0] // 8)
         payload = reader.data[reader.at - nbytes : reader.at]
         yield self._checksum("payload checksum", "behind", crc32c(payload), "of the payload")
-        if known["flags"][0] & primitives.HAS_TAG:
-            signed, at = reader.data[self.start : reader.at], reader.at
+        if values["flags"][0] & primitives.HAS_TAG:
+            signed, first = reader.data[self.start : reader.at], 8 * reader.at
             tag = bytes(reader.take(primitives.TAG_NBYTES))
             meaning = "BLAKE2b of all before; not checked without its key"
             if self._key is not None:
                 if tag != tag_of(self._key, [signed]):
-                    raise _Bad(Corrupt("the frame does not bear the tag of this key"), 8 * at)
+                    error = Corrupt("the frame does not bear the tag of this key")
+                    raise _LocatedError(error, first)
                 meaning = "BLAKE2b of all before: right"
-            yield field_of("behind", "tag", 8 * at, 8 * len(tag), tag.hex(), meaning)
+            yield field_of("behind", "tag", first, 8 * len(tag), tag.hex(), meaning)
 
-    def _checksum(self, name: str, part: str, right: bytes, what: str) -> Field:
-        at = self._reader.at
-        found = bytes(self._reader.take(CHECKSUM_NBYTES))
-        if found != right:
-            value = f"{int.from_bytes(right, 'little'):08x}"
-            raise _Bad(Corrupt(f"the {name} is wrong: it should be {value}"), 8 * at)
-        value = f"{int.from_bytes(found, 'little'):08x}"
-        return field_of(part, name, 8 * at, 8 * CHECKSUM_NBYTES, value, f"CRC-32C {what}: right")
+    def _checksum(self, name: str, part: str, expected: bytes, scope: str) -> Field:
+        """Read a checksum; return its field, or raise an error unless it is as expected."""
+        first = 8 * self._reader.at
+        actual = bytes(self._reader.take(CHECKSUM_NBYTES))
+        text = f"{int.from_bytes(expected, 'little'):08x}"
+        if actual != expected:
+            raise _LocatedError(Corrupt(f"the {name} is wrong: it should be {text}"), first)
+        return field_of(part, name, first, 8 * CHECKSUM_NBYTES, text, f"CRC-32C {scope}: right")
 
 
-class _Bad(Exception):
-    """What is wrong, and the bit of the data where it begins."""
+class _LocatedError(Exception):
+    """An error, and the first invalid bit of the file."""
 
-    def __init__(self, error: FormatError, at: int) -> None:
+    def __init__(self, error: FormatError, bit: int) -> None:
         super().__init__(error)
-        self.error, self.at = error, at
+        self.error, self.bit = error, bit
 
 
 @contextlib.contextmanager
-def _at(bit: int) -> Iterator[None]:
-    """Say that what is wrong begins there."""
+def _locate(bit: int) -> Iterator[None]:
+    """Attach the bit to a `FormatError` of the block."""
     try:
         yield
     except FormatError as error:
-        raise _Bad(error, bit) from None
+        raise _LocatedError(error, bit) from None

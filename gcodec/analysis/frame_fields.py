@@ -1,7 +1,8 @@
-"""Fields of frames, as `gcodec.analysis.dissect` tells them."""
+"""The fields of a frame that `gcodec.analysis.dissect` reports."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,30 +12,34 @@ UNDECODED = "?? undecoded"
 
 
 class Field(NamedTuple):
-    """Bits of a frame, and what they are.
+    """The bits of one field of a frame, or of several in a row, and their description.
 
     Attributes
     ----------
     part : {"header", "payload", "behind"}
+        Part of the frame; "behind" is the part after the payload.
     kind : str
         One of `gcodec.inspect.walker.KINDS`, or "several".
     name : str
+        Name of the field.
     first, nbits : int
-        The bit of the file where they begin, and how many they are.
+        First bit in the file, and number of bits.
     value : int, float, str or None
+        The stored value; None for several fields, or if the field was not decoded.
     meaning : str
+        Explanation of the value.
     number : int or None
-        Of a symbol among its fellows.
+        Index of the field among those of its name.
     element : int or None
-        The first element that it is of.
+        First element of the tensor that the field encodes.
     decoded : tuple of float
-        The float32 numbers of that element and those behind it.
+        Decoded float32 values of that element and of those after it.
     symbols : int
-        More than one, if these are not told one by one.
+        Number of fields; more than 1 in a summary.
     split : dict of str to int
-        The bits by kind.
+        Number of bits of each kind.
     groups : tuple of int
-        Bits of the parts of a word.
+        Widths in bits of the parts of a codeword.
     """
 
     part: str
@@ -62,40 +67,48 @@ def field_of(
     number: int | None = None,
     kind: str = "header",
 ) -> Field:
-    """Make a field that is told on its own."""
+    """Return a field whose bits are all of one kind."""
     return Field(part, kind, name, first, nbits, value, meaning, number, split={kind: nbits})
 
 
-def told(piece: FieldSpan, start: int) -> Field:
-    """Make the field of a piece of a payload that begins with bit `start`."""
-    about = piece.told
-    own = about.value, about.meaning, piece.number, about.element, about.decoded
-    where = "payload", piece.kind, piece.name, start + piece.first, piece.nbits
-    return Field(*where, *own, piece.symbols, piece.split, about.groups)
+def payload_field(span: FieldSpan, start: int) -> Field:
+    """Return the field of a span of a payload that begins with bit `start`."""
+    described = span.told
+    return Field(
+        part="payload",
+        kind=span.kind,
+        name=span.name,
+        first=start + span.first,
+        nbits=span.nbits,
+        value=described.value,
+        meaning=described.meaning,
+        number=span.number,
+        element=described.element,
+        decoded=described.decoded,
+        symbols=span.symbols,
+        split=span.split,
+        groups=described.groups,
+    )
 
 
-def gap(part: str, name: str, first: int, nbits: int) -> Field:
-    """Make the field of bits of which nothing is known."""
-    return field_of(part, name, first, nbits, None, UNDECODED, kind="undecoded")
-
-
-def gaps(start: int, behind: int, first: int) -> Iterator[Field]:
-    """Make the field of what lies between pieces of a payload, if anything does."""
-    if behind < first:
-        yield gap("payload", "payload", start + behind, first - behind)
+def undecoded(part: str, name: str, first: int, end: int) -> Iterator[Field]:
+    """Yield the field of undecoded bits from `first` to `end`, if there are any."""
+    if first < end:
+        yield field_of(part, name, first, end - first, None, UNDECODED, kind="undecoded")
 
 
 def skipped(first: int, end: int) -> Iterator[Field]:
-    """Make the field of numbers of a seek table that are not told one by one, if any."""
+    """Yield a summary of the entries of a seek table from `first` to `end`, if there are any."""
     if first < end:
-        made = field_of("header", "seek table", first, end - first, None)
-        yield made._replace(symbols=2)
+        yield field_of("header", "seek table", first, end - first, None)._replace(symbols=2)
 
 
-def joined(one: Field, other: Field) -> Field:
-    """Make one field of two, of symbols that are not told one by one."""
-    kinds = {kind: one.split.get(kind, 0) for kind in (*one.split, *other.split)}
-    split = {kind: nbits + other.split.get(kind, 0) for kind, nbits in kinds.items()}
-    return one._replace(
-        nbits=one.nbits + other.nbits, symbols=one.symbols + other.symbols, split=split
+def joined(summary: Field, following: Field) -> Field:
+    """Return one summary in place of two consecutive ones."""
+    split = Counter(summary.split)
+    split.update(following.split)
+    return summary._replace(
+        nbits=summary.nbits + following.nbits,
+        symbols=summary.symbols + following.symbols,
+        split=dict(split),
     )

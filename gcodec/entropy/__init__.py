@@ -1,4 +1,7 @@
-"""Codes: reversible maps between integers and bits, one file each.
+"""Codes: reversible maps between integers and bits, and the coders that codecs share.
+
+The public names are the codes, `parse` and `Bits`. The modules `coder`, `tabled`, `positions` and
+`values` and the package `context` write and read the strings of codecs.
 
 >>> from gcodec import entropy
 >>> bits = entropy.parse("rice:k=3").encode([9, 0, 42])
@@ -15,15 +18,9 @@ from typing import Any
 
 from gcodec.entropy.bits import Bits
 from gcodec.entropy.code import Code
-from gcodec.entropy.delta import Delta
-from gcodec.entropy.expgolomb import ExpGolomb
-from gcodec.entropy.gamma import Gamma
-from gcodec.entropy.golomb import Golomb
 from gcodec.entropy.huffman import Huffman
-from gcodec.entropy.omega import Omega
 from gcodec.entropy.rans import RANS
-from gcodec.entropy.rice import Rice
-from gcodec.entropy.unary import Unary
+from gcodec.entropy.universal import Delta, ExpGolomb, Gamma, Golomb, Omega, Rice, Unary
 from gcodec.wire.params import parse_spec
 
 __all__ = [
@@ -49,13 +46,13 @@ CODES: dict[str, type[Code]] = {
 
 
 def parse(spec: str | Mapping[str, Any] | Code) -> Code:
-    """Make a code from its spec.
+    """Return the code of a spec.
 
     Parameters
     ----------
     spec : str, mapping or Code
         ``"name:key=value"``, a mapping such as ``{"name": "rice", "k": 3}``, or a code, which is
-        returned as it is.
+        returned unchanged.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Small numbers of a few bits each, read one after the other."""
+"""A reader of unsigned integers of a few bits each."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from gcodec.runtime.device import host
 
 
 class BitReader:
-    """Reads numbers, most significant bit first.
+    """Reads unsigned integers, most significant bit first.
 
     Parameters
     ----------
     data : uint8 array
+        The bytes.
     at, end : int
-        Bits where they begin, and where what holds them ends.
+        First bit to read, and the bit after the last valid one.
     most : int
-        Bits of all that is read at most.
+        Largest number of bits that the caller reads.
     what : str
-        What they are part of, for who finds that the bits end within it.
+        Name of the structure, for the error message.
 
     Attributes
     ----------
@@ -37,13 +38,13 @@ class BitReader:
         self.at = at
 
     def take(self, count: int) -> int:
-        """Return the next bits as a number."""
+        """Return the next `count` bits as an integer; raise `Truncated` if the bits end."""
         if count > self._end - self.at:
             raise Truncated(f"the bits end within {self._what}, at bit {self._end}")
         self.at += count
         return self._number >> self._stop - self.at & (1 << count) - 1
 
     def take_sized(self) -> int:
-        """Return a number whose length comes first, in 4 bits; its highest bit is left out."""
+        """Return an integer that is stored as its bit length, in 4 bits, and its lower bits."""
         length = self.take(4)
         return 1 << length - 1 | self.take(length - 1) if length else 0

@@ -11,27 +11,30 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, brief
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.wire.kinds import check_integer
 
-_MOST = 2**63 - 1
-_SHOWN = 64  # bits in a repr
+_MAX_NBITS = 2**63 - 1
+_REPR_NBITS = 64  # longest string that a repr shows as a whole
 
 
 class Bits:
-    """A string of bits, the first one the most significant of the first byte. Immutable.
+    """An immutable string of bits; its first bit is the most significant bit of the first byte.
 
     Parameters
     ----------
     data : bytes-like or uint8 array
-        ceil(nbits / 8) bytes; what the last one has behind the string is zero.
+        ceil(nbits / 8) bytes. The bits of the last byte after the string must be 0.
     nbits : int, optional
-        All bits of `data` if not given.
+        Length of the string in bits. Default: all bits of `data`.
 
     Raises
     ------
     Truncated
         If `data` is too short.
     Corrupt
-        If it is too long, or has a one behind the string.
-    ParameterError, TypeError
+        If `data` is too long, or has a one after the string.
+    ParameterError
+        If `nbits` is negative.
+    TypeError
+        If `data` is not bytes-like.
 
     Examples
     --------
@@ -46,7 +49,7 @@ class Bits:
         array = _bytes_of(data)
         if nbits is None:
             nbits = 8 * array.size
-        nbits = check_integer("nbits", nbits, 0, _MOST, "a non-negative integer")
+        nbits = check_integer("nbits", nbits, 0, _MAX_NBITS, "a non-negative integer")
         if array.size != -(-nbits // 8):
             kind = Truncated if 8 * array.size < nbits else Corrupt
             raise kind(f"there are {array.size} bytes for {nbits} bits")
@@ -59,22 +62,22 @@ class Bits:
 
     @classmethod
     def from01(cls, text: str) -> Bits:
-        """Make bits from a text of 0 and 1; white space in it is ignored."""
+        """Return the bits of a text of 0 and 1, which may contain white space."""
         if not isinstance(text, str):
             raise TypeError(f"text is a {type(text).__name__}: must be a str of 0 and 1")
         digits = "".join(text.split())
         if digits.strip("01"):
             raise ParameterError.of("text", text, "of 0 and 1")
         array = np.frombuffer(digits.encode(), np.uint8) - np.uint8(ord("0"))
-        return _whole(np.packbits(array), array.size)
+        return _owned(np.packbits(array), array.size)
 
     @classmethod
     def from_bitarray(cls, bits: Any) -> Bits:
-        """Make bits from a ``bitarray.bitarray`` of either bit order, item by item."""
+        """Return the items of a ``bitarray.bitarray`` of either bit order."""
         bitarray = _bitarray()
         if not isinstance(bits, bitarray):
             raise TypeError(f"bits is a {type(bits).__name__}: must be a bitarray")
-        return _whole(bitarray(bits, endian="big").tobytes(), len(bits))
+        return _owned(bitarray(bits, endian="big").tobytes(), len(bits))
 
     @property
     def data(self) -> np.ndarray:
@@ -83,11 +86,11 @@ class Bits:
 
     @property
     def nbits(self) -> int:
-        """The length of the string."""
+        """The length of the string in bits."""
         return self._nbits
 
     def tobytes(self) -> bytes:
-        """Return the bytes; zeros fill the last one."""
+        """Return the bytes; the last one is padded with zeros."""
         return self._data.tobytes()
 
     def to01(self) -> str:
@@ -113,23 +116,23 @@ class Bits:
         return self._nbits == other._nbits and np.array_equal(self._data, other._data)
 
     def __hash__(self) -> int:
-        """Hash what `__eq__` compares."""
+        """Return the hash of length and bits."""
         return hash((self._nbits, self.tobytes()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the bytes."""
+        """Pickle the bytes and the length."""
         return Bits, (self.tobytes(), self._nbits)
 
     def __repr__(self) -> str:
         """Return the Python expression that makes these bits, or the start of a long string."""
-        if self._nbits <= _SHOWN:
+        if self._nbits <= _REPR_NBITS:
             return f"Bits.from01({self.to01()!r})"
-        start = "".join(f"{byte:08b}" for byte in self._data[: _SHOWN // 8])
+        start = "".join(f"{byte:08b}" for byte in self._data[: _REPR_NBITS // 8])
         return f"<Bits {start}… of {self._nbits} bits>"
 
 
 def as_bits(bits: Any) -> tuple[np.ndarray, int]:
-    """Return the bytes and the length of a string of bits of any kind; see `Code.decode`."""
+    """Return the bytes and the length of a string of bits of any type that `Code.decode` takes."""
     if isinstance(bits, str):
         bits = Bits.from01(bits)
     elif isinstance(bits, getattr(sys.modules.get("bitarray"), "bitarray", ())):
@@ -140,15 +143,15 @@ def as_bits(bits: Any) -> tuple[np.ndarray, int]:
     return array, 8 * array.size
 
 
-def _whole(data: Any, nbits: int) -> Bits:
-    """Make `Bits` of memory that no one else will write to."""
+def _owned(data: Any, nbits: int) -> Bits:
+    """Return `Bits` of memory that no other code writes to, without a copy."""
     array = np.frombuffer(data, np.uint8)
     array.flags.writeable = False
     return Bits(array, nbits)
 
 
 def _bytes_of(data: Any) -> np.ndarray:
-    """View bytes as a flat uint8 array."""
+    """Return a view of bytes as a flat uint8 array."""
     try:
         view = memoryview(data)
         if view.format not in ("B", "b", "c"):

@@ -1,8 +1,7 @@
-"""What a code is: a reversible map between integers and bits.
+"""The base class of codes: reversible maps between integers and bits.
 
-Everything that users call is given here once: intake and checks of ranges. A code's file declares
-its parameters and how values are written and read; or, for a code that has a word for each integer
-from 0 or 1 to 2^64 − 1, its rule (`gcodec.kernels.prefix.codewords`).
+`Code` implements the public methods, which read the caller's integers and check their range. A
+subclass declares its parameters and implements `_write`, `_read` and `_lengths`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,7 @@ import numpy as np
 from gcodec.arrays.frameworks import library_of
 from gcodec.arrays.protocols import check_no_device
 from gcodec.entropy.bits import Bits, as_bits
-from gcodec.errors import ParameterError, Truncated
-from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.prefix import prefix
-from gcodec.kernels.prefix.prefix_table import PrefixCode
-from gcodec.kernels.prefix.prefix_write import write_symbols
-from gcodec.limits import Limits
+from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.params import Parameters
 
@@ -29,38 +23,46 @@ _LARGEST = 2**64 - 1
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Code(Parameters):
-    """Base of all codes; see `gcodec.entropy.parse`."""
+    """Base of all codes; `gcodec.entropy.parse` makes codes from specs.
+
+    Attributes
+    ----------
+    name : str
+        Name of the code in specs.
+    first, last : int
+        Smallest and largest value that the code can encode.
+    """
 
     name: ClassVar[str]
-    first: ClassVar[int] = 0  # the least value
+    first: ClassVar[int] = 0
     last: ClassVar[int] = _LARGEST
 
     def _write(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the bits of (n,) uint64 values: (ceil(nbits / 8),) uint8 array, nbits."""
+        """Return the (ceil(nbits / 8),) uint8 bytes of (n,) uint64 values, and nbits."""
         raise NotImplementedError
 
     def _read(
         self, data: np.ndarray, nbits: int, count: int, start: int
     ) -> tuple[np.ndarray, int]:
-        """Read values from bit `start` on, of bytes that end at bit `nbits`.
+        """Decode values from bit `start` of a string that ends at bit `nbits`.
 
-        `count` may be any number: it must be refused before room is made for what the bits cannot
-        hold. Returned are a (count,) uint64 array and the bit behind the last value.
+        Return a (count,) uint64 array, and the bit after the last value. The caller does not check
+        `count`: raise `Truncated` before allocating memory for values that the bits cannot hold.
         """
         raise NotImplementedError
 
     def _lengths(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the (n,) uint64 bits of the words of (n,) uint64 values."""
+        """Return the (n,) uint64 lengths in bits of the codewords of (n,) uint64 values."""
         raise NotImplementedError
 
     def encode(self, values: Any) -> Bits:
-        """Write values, one behind the other.
+        """Encode values, one after the other.
 
         Parameters
         ----------
         values : array of integers
-            In the range that the code's page says: an array of any shape, which is read in C
-            order, or a list of integers.
+            Array of any shape, read in C order, or a list of integers. The class of the code
+            states the range.
 
         Returns
         -------
@@ -69,40 +71,42 @@ class Code(Parameters):
         Raises
         ------
         ParameterError
-            If a value is out of range, or the bits together pass ``gcodec.Limits().max_bytes``.
+            If a value is out of range, or the string exceeds ``gcodec.Limits().max_bytes``.
         TypeError
-            If these are no integers.
+            If the values are not integers.
         """
         data, nbits = self._write(self._numbers(values))
         data.flags.writeable = False
         return Bits(data, nbits)
 
     def decode(self, bits: Any, count: int, *, start: int = 0) -> tuple[np.ndarray, int]:
-        """Read values, one behind the other.
+        """Decode values, one after the other.
 
         Parameters
         ----------
         bits : Bits, bitarray, bytes-like or str
-            A bitarray may have any bit order. All bits of bytes count, and those of a text of 0
-            and 1.
+            A bitarray of either bit order, bytes, all bits of which count, or a text of 0 and 1.
         count : int
-            Values to read.
+            Number of values.
         start : int
-            The bit where they begin.
+            Bit where the first value begins.
 
         Returns
         -------
         values : (count,) uint64 array
         end : int
-            The bit behind the last value.
+            Bit after the last value.
 
         Raises
         ------
         Truncated
-            If the bits end too early.
+            If the bits end within the values.
         Corrupt
-            If some are no word of a value.
-        ParameterError, TypeError
+            If the bits contain an invalid codeword.
+        ParameterError
+            If `count` or `start` is out of range.
+        TypeError
+            If `bits` has another type.
         """
         data, nbits = as_bits(bits)
         count = check_integer("count", count, 0, _LARGEST, "a non-negative integer")
@@ -110,7 +114,7 @@ class Code(Parameters):
         return self._read(data, nbits, count, start)
 
     def lengths(self, values: Any) -> np.ndarray:
-        """Return how many bits the word of each value has.
+        """Return the length in bits of the codeword of each value.
 
         Parameters
         ----------
@@ -120,28 +124,29 @@ class Code(Parameters):
         Returns
         -------
         uint64 array, flat
-            2**64 - 1 stands for 2**64 too, which unary words reach.
+            2**64 - 1 also stands for 2**64, which unary codewords reach.
 
         Raises
         ------
         ParameterError, TypeError
+            See `encode`.
         """
         return self._lengths(self._numbers(values))
 
     def _numbers(self, values: Any) -> np.ndarray:
-        """Return values of any kind as a flat uint64 array, or refuse them."""
+        """Return values of any integer type as a flat uint64 array; see `encode` for errors."""
         array = _array_of(values)
         if array.dtype == object:
             return self._objects(array)
         if array.dtype.kind not in "iu":
             raise TypeError(f"values have dtype {array.dtype}: must be integers")
-        for least in (True, False) if array.size else ():
-            at = int(array.argmin() if least else array.argmax())
+        for at in (int(array.argmin()), int(array.argmax())) if array.size else ():
             if not self.first <= int(array.flat[at]) <= self.last:
                 raise self._range_error(array.reshape(-1), at)
         return np.require(array, np.uint64, ["C", "A"]).reshape(-1)
 
     def _objects(self, array: np.ndarray) -> np.ndarray:
+        """Return an array of Python integers as a flat uint64 array; see `encode` for errors."""
         flat = array.reshape(-1)
         for at, value in enumerate(flat):
             if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -156,41 +161,6 @@ class Code(Parameters):
         return ParameterError.of(f"values[{at}]", int(flat[at]), allowed)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Universal(Code):
-    """Base of the codes that have a word for each integer; that of the least is shortest."""
-
-    def _prefix(self) -> PrefixCode:
-        """Return what kernels know this code by."""
-        raise NotImplementedError
-
-    def _write(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
-        lengths = self._lengths(numbers)
-        most = 8 * Limits().max_bytes
-        # In float64: exact as far as `most` and beyond, and it does not wrap around.
-        if lengths.sum(dtype=np.float64) > most:
-            longest = int(lengths.argmax())
-            raise ParameterError(
-                f"values: their words of {self} must take at most {most} bits "
-                f"(gcodec.Limits().max_bytes); that of {numbers[longest]} takes {lengths[longest]}"
-            )
-        return prefix.write(self._prefix(), numbers)
-
-    def _read(
-        self, data: np.ndarray, nbits: int, count: int, start: int
-    ) -> tuple[np.ndarray, int]:
-        if count > (nbits - start) // int(self._lengths(np.array([self.first], np.uint64))[0]):
-            raise Truncated(f"{nbits - start} bits cannot hold {count} words of {self}")
-        return prefix.read(self._prefix(), data, nbits, count, start)
-
-    def _lengths(self, numbers: np.ndarray) -> np.ndarray:
-        return prefix.lengths(self._prefix(), numbers)
-
-    def put(self, numbers: np.ndarray, string: BitString) -> None:
-        """Put the words of (n,) uint64 values, in range, at the end of a string."""
-        write_symbols(self._prefix(), numbers, np.array([numbers.size]), string)
-
-
 def _array_of(values: Any) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError("values are a masked array: fill it first, as in values.filled(0)")
@@ -198,8 +168,8 @@ def _array_of(values: Any) -> np.ndarray:
         raise TypeError(f"values are a {type(values).__name__}: must be integers")
     if isinstance(values, (int, list, tuple, range)):
         try:
-            return np.array(values, object)  # else NumPy makes floats of what fits no dtype
-        except ValueError as error:  # parts of many shapes
+            return np.array(values, object)  # otherwise NumPy converts large integers to floats
+        except ValueError as error:  # the nested lists are ragged
             raise TypeError(f"values: {error}") from None
     library = library_of(values)
     if library is not None:

@@ -1,16 +1,29 @@
 """The protocol of symbol coders, and the parts that every coder shares.
 
-A symbol coder turns symbols into a string of bits and back. It has three operations:
+A symbol coder turns the symbols of a message into a string of bits, and back. Codecs use every
+coder in the same way.
 
-- *price* returns the bits of a string, its tables included, exactly or as an estimate.
-- *write* writes a string after the bits that precede it, and returns a `Written`.
-- *open* parses the head of a string, checks its length, and returns a `CodedString`, whose
-  symbols are decoded when the caller asks for them.
+To encode, a codec *prices* its candidates, selects the shortest one, and *writes* only that one:
+
+- *price* returns the length in bits of the string that a coder would write, tables included. The
+  length is exact for codewords and an estimate for rANS.
+- *write* appends the string to the bits that precede it in the payload, and returns a `Written`:
+  the bytes, the number of valid bits, and a seek table if the payload is long enough for one.
+
+To decode, a codec *opens* the string, and then *reads* all of its symbols or a range:
+
+- *open* receives a `BitSpan`: the bits of the payload from the string on, with the seek table. It
+  parses the tables and checks the length, decodes no symbol, and returns a `CodedString`.
+- *read* decodes all symbols on the threads of the pool, and passes each range to a `Take` callback
+  as soon as it is decoded. With a seek table the threads decode its blocks in parallel. It returns
+  the bit after the string.
+- *read_range* decodes only the blocks that contain a range of symbols; `RansString` implements it.
+- *blocks* decodes a string from its start to build a seek table for it.
 
 =================  ======================  =======================  ============================
 coder              price                   write                    open
 =================  ======================  =======================  ============================
-words of a code    `level_codes.plan`      `dense_string.write`     `WordString`
+codewords          `level_codes.plan`      `dense_string.write`     `WordString`
 run–level pairs    `level_codes.plan`      `sparse_string.write`    `RunLevelString`
 bytes by a table   `tabled.Table.nbits`    `tabled.write`           `tabled.open`, `Table.open`
 bytes by context   `table_choice.plan`     `symbol_coder.write`     `symbol_coder.open`
@@ -19,6 +32,7 @@ positions          `positions.write`       `positions.write`        `positions.I
 =================  ======================  =======================  ============================
 
 An opened string owns the seek table of its payload, so no caller can skip the checks of the table.
+Every error in a string raises `FormatError`: `Truncated` if bits are missing, else `Corrupt`.
 """
 
 from __future__ import annotations
@@ -66,9 +80,11 @@ class Written(NamedTuple):
     Attributes
     ----------
     data : (ceil(nbits / 8),) uint8 array
+        The bytes.
     nbits : int
+        Number of valid bits.
     seek : SeekTable or None
-        None where the payload is too short for a seek table, or its code has no blocks.
+        None if the payload is too short for a seek table, or its code has no blocks.
     """
 
     data: np.ndarray
@@ -82,10 +98,12 @@ class BitSpan(NamedTuple):
     Attributes
     ----------
     data : uint8 array
+        Bytes of the payload.
     first, end : int
-        Bits where the string begins, and where the string or the payload ends.
+        First bit of the string, and the bit after the string or the payload.
     seek : SeekTable or None
-        Blocks of the string are then decoded in parallel, and every mismatch is an error.
+        Seek table of the payload. With a table, readers decode its blocks in parallel, and raise
+        `Corrupt` if the table does not match the string.
     """
 
     data: np.ndarray
@@ -101,7 +119,7 @@ class BitSpan(NamedTuple):
 
     @property
     def nbits(self) -> int:
-        """The length of the span."""
+        """The length of the span in bits."""
         return self.end - self.first
 
     def after(self, first: int) -> BitSpan:
@@ -109,9 +127,9 @@ class BitSpan(NamedTuple):
         return self._replace(first=first)
 
     def aligned(self, parts: str) -> BitSpan:
-        """Return the span from the next whole byte on; raise `Corrupt` unless zeros fill up.
+        """Return the span from the next byte boundary on; raise `Corrupt` unless it skips zeros.
 
-        `parts` names for the error the part that ends here and the one that begins there.
+        `parts` names the parts before and after the boundary in the error message.
         """
         first = self.first + -self.first % 8
         at = self.first // 8
@@ -121,12 +139,12 @@ class BitSpan(NamedTuple):
         return self.after(first)
 
     def refuse_bits(self) -> None:
-        """Raise `Corrupt` if there are bits, though there is nothing to code."""
+        """Raise `Corrupt` if the span has bits, although there is no symbol to code."""
         if self.first < self.end:
             raise Corrupt(f"the payload has {self.nbits} bits that code nothing")
 
     def must_cover(self, *, bits_follow: bool = False) -> SeekTable | None:
-        """Return the seek table; raise `Corrupt` unless it covers the span, or bits may follow."""
+        """Return the seek table; raise `Corrupt` unless it covers the span or bits may follow."""
         if self.seek is not None and not bits_follow:
             self.seek.must_cover(self.nbits)
         return self.seek
@@ -145,9 +163,9 @@ class CodedString(Protocol):
         Parameters
         ----------
         take : callable
-            See `Take`.
+            Receives the symbols; see `Take`.
         bits_follow : bool
-            Whether the string may end before its span does.
+            Whether other bits may follow the string in its span.
 
         Returns
         -------
@@ -172,15 +190,16 @@ class EmptyString(NamedTuple):
     Attributes
     ----------
     span : BitSpan
+        The bits, of which there must be none.
     has_blocks : bool
-        Whether a seek table may count elements that have no symbol.
+        Whether the seek table counts elements, so that a table is valid without symbols.
     """
 
     span: BitSpan
     has_blocks: bool = False
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
-        """Check that nothing is coded; see `CodedString.read`."""
+        """Check that there are no bits; see `CodedString.read`."""
         span = self.span
         if not bits_follow:
             span.refuse_bits()
@@ -196,16 +215,18 @@ class EmptyString(NamedTuple):
 
 
 class WordString(NamedTuple):
-    """A string of prefix words; see `CodedString` for its methods.
+    """A string of codewords; see `CodedString` for its methods.
 
     Attributes
     ----------
     span : BitSpan
+        The bits of the codewords.
     code : PrefixCode or TableCode
+        The code.
     coded : CodedMask
-        The elements that have a word. All others are decoded to 0.
+        The elements that have a codeword. The symbols of all other elements are 0.
     dtype : dtype
-        The type of the symbols: uint8, uint16 or uint32.
+        The dtype of the symbols: uint8, uint16 or uint32.
     """
 
     span: BitSpan
@@ -214,11 +235,11 @@ class WordString(NamedTuple):
     dtype: np.dtype[Any] = np.dtype(np.uint8)
 
     def refuse_short(self) -> None:
-        """Raise `Truncated` if the bits cannot hold all words."""
+        """Raise `Truncated` if the bits cannot contain all codewords."""
         dense_string.refuse_short(self.code, self.coded, self.span.nbits)
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
-        """Decode all words; see `CodedString.read`."""
+        """Decode all codewords; see `CodedString.read`."""
         log2_block, offsets = LOG2_BLOCK, None
         if (seek := self.span.must_cover(bits_follow=bits_follow)) is not None:
             log2_block, offsets = seek.log2_block, seek.offsets
@@ -229,16 +250,16 @@ class WordString(NamedTuple):
         return SeekTable.of(log2_block, host(self._offsets(ignore, log2_block, None)))
 
     def _offsets(self, take: Take, log2_block: int, offsets: np.ndarray | None) -> np.ndarray:
-        def take_both(at: int, symbols: np.ndarray, wide: np.ndarray) -> None:
+        def take_widened(at: int, symbols: np.ndarray, wide: np.ndarray) -> None:
             take(at, widened(symbols, wide, self.dtype))
 
         data, first, end, _ = self.span
         return dense_string.read(
-            self.code, data, first, end, self.coded, 1 << log2_block, offsets, take_both
+            self.code, data, first, end, self.coded, 1 << log2_block, offsets, take_widened
         )
 
     def _checked_end(self, offsets: np.ndarray, bits_follow: bool) -> int:
-        """Return the bit after the string, given where its blocks end; refuse bits after it."""
+        """Return the bit after the string, given its block offsets; refuse bits after it."""
         span, device = self.span, device_of(offsets)
         size: Any = offsets[-1] if device is None else Deferred(device, offsets[-1:])
         if bits_follow:
@@ -258,10 +279,11 @@ class RansString(NamedTuple):
     Attributes
     ----------
     span : BitSpan
-        The string begins with a whole byte.
+        The bits of the string, which begins at a byte boundary.
     n : int
         Number of symbols.
     tables : ReadTables
+        The frequency tables.
     classes_of : callable or None
         Returns the classes of a range, in coding order; see `rans_string.read`.
     lanes : int
@@ -278,7 +300,7 @@ class RansString(NamedTuple):
     with_trellis: bool = False
 
     def refuse_short(self) -> None:
-        """Raise `Truncated` if the bits cannot hold all symbols."""
+        """Raise `Truncated` if the bits cannot contain all symbols."""
         rans_string.refuse_short(self.n, self.span.nbits, self.lanes)
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
@@ -287,9 +309,9 @@ class RansString(NamedTuple):
         return rans_string.read(*self._string(), take, runs, bits_follow, *self._models())
 
     def read_range(self, start: int, stop: int, take: Take) -> None:
-        """Decode symbols start to stop - 1, and neighbors that share their blocks.
+        """Decode symbols start to stop - 1, and the other symbols of their blocks.
 
-        With a seek table the neighbors are few; without one they are all preceding symbols.
+        Without a seek table, the first block begins with the string.
         """
         runs = self._runs()
         rans_string.read_range(*self._string(), start, stop, take, runs, *self._models())
@@ -323,7 +345,9 @@ class RunLevelString(NamedTuple):
     Attributes
     ----------
     span : BitSpan
+        The bits of the pairs.
     code : RunLevelCode
+        Codes of gaps and symbols.
     """
 
     span: BitSpan
@@ -356,7 +380,7 @@ def unpacked(pairs: RunLevelPairs, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ignore(at: int, symbols: np.ndarray) -> None:
-    """Take symbols that the caller does not need."""
+    """Ignore symbols: a `Take` for callers that only check a string."""
 
 
 def into(out: np.ndarray) -> Take:
@@ -374,7 +398,7 @@ def no_blocks(log2_block: int) -> SeekTable:
 
 
 def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
-    """Return the seek table of blocks of 2^LOG2_BLOCK, if it is worth its bytes.
+    """Return the seek table of blocks of 2^LOG2_BLOCK; None for a payload that is too short.
 
     Parameters
     ----------
@@ -395,9 +419,9 @@ def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
 
 
 def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
-    """Return the seek table of a rANS string, if it is worth its bytes; see `seek_of_blocks`.
+    """Return the seek table of a rANS string; None for a payload that is too short.
 
-    `runs` are of 2^LOG2_STATES symbols.
+    See `seek_of_blocks` for `n` and `nbits`. Each run in `runs` has 2^LOG2_STATES symbols.
     """
 
     def table(runs: Runs, nbits: int) -> SeekTable | None:
@@ -409,7 +433,7 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
 
 
 def _joined_runs(runs: Runs, log2_block: int) -> SeekTable:
-    """Return the table of a rANS string whose blocks are several runs each."""
+    """Return the table of a rANS string with blocks of 2^log2_block symbols, whole runs each."""
     step = 1 << log2_block - runs.log2_run
     offsets = np.append(runs.offsets[:-1:step], runs.offsets[-1])
     return SeekTable.of(log2_block, offsets, None, runs.states[::step])

@@ -1,4 +1,4 @@
-"""Tables of entropy-coded strings, made and selected on a device from counts that lie there."""
+"""The tables of entropy-coded strings, computed and selected on a device from counts there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def best_frequencies(counts: Array) -> tuple[Array, Deferred]:
 
 
 def code_lengths(counts: Array) -> Array:
-    """Return the lengths of Huffman words, 0 for symbols that do not occur."""
+    """Return the lengths of Huffman codewords, 0 for symbols that do not occur."""
     device = device_with(counts)
     lengths = device.empty(_SYMBOLS, np.uint8)
     device.launch("package_merge", "code_lengths", 1, _SYMBOLS, counts.view(np.uint64), lengths)
@@ -107,7 +107,7 @@ def best_table(
 def _size_strings(
     kind: Kind, counts: Array, numbers: Array, log2_total: Array, sent_nbits: int, sizes: Array
 ) -> None:
-    """Write the bits of a string by each of some tables, and of the table, to `sizes`."""
+    """Write the length of table and string, in bits, to `sizes` for each of several tables."""
     device, count, numbers = device_with(counts), numbers.size // _SYMBOLS, numbers.reshape(-1)
     output = np.int64(sent_nbits), sizes
     if kind == "huffman":
@@ -123,7 +123,7 @@ def _logarithms() -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _constant(device: Device, make: Callable[[], np.ndarray]) -> Array:
-    """Return an array on the device, made once for each device and function."""
+    """Return the array of a function on the device; copy it there once."""
     array = device.to_device(make())
     device.to_host(array.reshape(-1)[:1])  # wait: the next user may work on another stream
     return array

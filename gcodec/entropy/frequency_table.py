@@ -1,7 +1,8 @@
-"""The table of frequencies of a rANS string: P, and for each symbol its bit length and its bits.
+"""The frequency table of a rANS string.
 
-P is the log2 of their sum, in 4 bits. A frequency f is sent as how many bits it has, in 4 bits,
-and then these without the first; 0 has none. Source: docs/wire-format.md, part B.
+The table begins with the log2 of the sum of the frequencies, in 4 bits. Each frequency follows as
+its bit length, in 4 bits, and its bits without the highest one; a frequency of 0 is a length of 0.
+Source: docs/wire-format.md, part B.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from gcodec.entropy.bits import Bits
 from gcodec.errors import Corrupt
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2
 
-LENGTH_NBITS = 4  # of the length of a frequency, and of P
+LENGTH_NBITS = 4
+"""Width of the bit length of a frequency, and of the log2 of the sum, in bits."""
 
 
 class Field(NamedTuple):
-    """A field of a table.
+    """A field of a frequency table.
 
     Attributes
     ----------
     symbol : int or None
-        None for the log2 of the sum.
+        Symbol of the frequency; None for the log2 of the sum.
     value : int
+        The frequency, or the log2 of the sum.
     start, end : int
-        Bits where it begins and ends.
+        First bit of the field, and the bit after it.
     """
 
     symbol: int | None
@@ -37,32 +40,34 @@ class Field(NamedTuple):
     end: int
 
 
-def table_nbits(found: np.ndarray) -> int:
-    """Return the bits that `write_frequencies` makes of the frequencies of an alphabet."""
-    lengths = np.frexp(found[found > 0])[1]  # of bits
-    return LENGTH_NBITS * (1 + found.size) + int((lengths - 1).sum())
+def table_nbits(frequencies: np.ndarray) -> int:
+    """Return the bits of the table of the frequencies of an alphabet."""
+    lengths = np.frexp(frequencies[frequencies > 0])[1]
+    return LENGTH_NBITS * (1 + frequencies.size) + int((lengths - 1).sum())
 
 
 def write_frequencies(
-    found: np.ndarray, log2_total: int, alphabet: np.ndarray
+    frequencies: np.ndarray, log2_total: int, alphabet: np.ndarray
 ) -> tuple[np.ndarray, int]:
-    """Write a table of frequencies.
+    """Write a frequency table.
 
     Parameters
     ----------
-    found : (256,) int64 array
-        Below 2^15, the sum 2^log2_total; 0 outside of the alphabet.
+    frequencies : (256,) int64 array
+        Frequencies below 2^15, 0 outside of the alphabet. Their sum is 2^log2_total.
     log2_total : int
-        From 12 to 15.
+        Log2 of the sum, from 12 to 15.
     alphabet : (k,) array of integers
-        The symbols in the table, rising.
+        The symbols in the table, in increasing order.
 
     Returns
     -------
     data : (ceil(nbits / 8),) uint8 array
+        The bytes of the table.
     nbits : int
+        Number of valid bits.
     """
-    numbers = found[alphabet].tolist()
+    numbers = frequencies[alphabet].tolist()
     fields = [f"{f.bit_length():0{LENGTH_NBITS}b}" + (f"{f:b}"[1:] if f else "") for f in numbers]
     bits = Bits.from01(f"{log2_total:0{LENGTH_NBITS}b}" + "".join(fields))
     return bits.data, bits.nbits
@@ -71,45 +76,47 @@ def write_frequencies(
 def read_frequencies(
     data: np.ndarray, at: int, end: int, alphabet: np.ndarray
 ) -> tuple[np.ndarray, int, int]:
-    """Read a table of frequencies.
+    """Read a frequency table.
 
     Parameters
     ----------
     data : uint8 array
+        The bytes.
     at, end : int
-        Bits where the table begins and where what holds it ends.
+        First bit of the table, and the bit after the last valid one.
     alphabet : (k,) array of integers
-        The symbols in the table, rising, up to 255.
+        The symbols in the table, up to 255, in increasing order.
 
     Returns
     -------
-    found : (256,) int64 array
-        0 for symbols that are not in the table too.
+    frequencies : (256,) int64 array
+        Frequencies; 0 for symbols that are not in the table.
     log2_total : int
+        Log2 of their sum, from 12 to 15.
     next : int
-        The bit behind the table.
+        The bit after the table.
 
     Raises
     ------
     Truncated
         If the bits end within the table.
     Corrupt
-        If the frequencies do not add up to 2^12, 2^13, 2^14 or 2^15, as it says.
+        If the sum of the frequencies is not the one that the table states.
     """
-    found, log2_total = np.zeros(256, np.int64), 0
+    frequencies, log2_total = np.zeros(256, np.int64), 0
     for field in fields_of(data, at, end, alphabet):
         if field.symbol is None:
             log2_total = field.value
         else:
-            found[field.symbol] = field.value
+            frequencies[field.symbol] = field.value
         at = field.end
-    if found.sum() != 1 << log2_total:
-        raise Corrupt(f"frequencies add up to {found.sum()}, not to 2**{log2_total}")
-    return found, log2_total, at
+    if frequencies.sum() != 1 << log2_total:
+        raise Corrupt(f"frequencies add up to {frequencies.sum()}, not to 2**{log2_total}")
+    return frequencies, log2_total, at
 
 
 def fields_of(data: np.ndarray, at: int, end: int, alphabet: np.ndarray) -> Iterator[Field]:
-    """Read a table field by field; see `read_frequencies`."""
+    """Yield the fields of a table as they are read; see `read_frequencies`."""
     most = LENGTH_NBITS + alphabet.size * (LENGTH_NBITS + MOST_LOG2)
     reader = BitReader(data, at, end, most, "a table of frequencies")
     log2_total = reader.take(LENGTH_NBITS)

@@ -1,21 +1,21 @@
-"""huffman: a table that says how long the word of each value is, then words that suit the values.
+"""Huffman coding of bytes: a table of codeword lengths, then the codeword of each value.
 
     bits(values) = [8 bits] the largest value m, [4 bits] length(0), …, [4 bits] length(m),
-                   then word(n) of each value n
+                   then codeword(n) of each value n
     bits of no values: none
 
-Values from 0 to 255. Lengths are 1 to 12 bits, or 0 where a value does not occur, and of all such
-lengths those for which the words take the fewest bits. Words are canonical: the values, sorted by
-the length of their words and then by themselves, get consecutive numbers, 0 for the first, with
-zeros behind the number wherever words become longer. A lone value has the word 0.
+Values from 0 to 255. A length is from 1 to 12 bits, or 0 if the value does not occur. The encoder
+uses the lengths with the shortest string. Codewords are canonical: the values, sorted by length
+and then by value, receive consecutive numbers from 0 on, with a zero appended to the number for
+each additional bit of length. A lone value has the codeword 0.
 
-A word of b bits suits a value of probability 2^-b, and b is here the whole number that is best:
-the mean is less than 1 bit above the entropy, but for what the limit of 12 bits costs. It is far
-above where one value has nearly all of the probability, since no word takes less than a bit.
+The mean length is less than 1 bit above the entropy, apart from the cost of the limit of 12 bits.
+A codeword takes at least one bit, so the mean is far above the entropy if one value has nearly all
+of the probability.
 
-The lengths are made by package-merge. Say that each value has coins worth 2^-1, 2^-2, … 2^-12 and
-each costs as much as the value occurs often: a length is how many coins of the value are among the
-cheapest that are worth n − 1 together, where n is how many values occur.
+Package-merge computes the lengths. Each of the n values that occur has coins worth 2^-1, 2^-2, …
+2^-12, each of which costs the number of occurrences. The length of a value is the number of its
+coins in the cheapest set of coins worth n − 1.
 
 >>> from gcodec.entropy import Huffman
 >>> bits = Huffman().encode([2, 0, 2, 1, 2, 4])
@@ -47,14 +47,15 @@ from gcodec.kernels.prefix.package_merge import package_merge
 from gcodec.kernels.prefix.table_code import LONGEST, SYMBOLS, TableCode, room_left
 from gcodec.runtime.device import dispatched, host
 
-LENGTH_NBITS = 4  # of a length in a table
-_TOP = 8  # bits of the largest value
-_MOST = 2**62  # that something may occur
+LENGTH_NBITS = 4
+"""Width of a length in a table, in bits."""
+_TOP_NBITS = 8  # of the largest value
+_MAX_COUNT = 2**62
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Huffman(Code):
-    """Huffman words for bytes, behind a table of their lengths."""
+    """Huffman codewords for bytes, after a table of their lengths."""
 
     name = "huffman"
     last = SYMBOLS - 1
@@ -67,15 +68,15 @@ class Huffman(Code):
         top = int(np.flatnonzero(lengths)[-1])
         table, nbits = write_lengths(lengths, np.arange(top + 1))
         head = np.concatenate([np.array([top], np.uint8), table])
-        return prefix.write(TableCode.of(lengths), symbols, (head, _TOP + nbits))
+        return prefix.write(TableCode.of(lengths), symbols, (head, _TOP_NBITS + nbits))
 
     def _read(
         self, data: np.ndarray, nbits: int, count: int, start: int
     ) -> tuple[np.ndarray, int]:
         if count == 0:
             return np.empty(0, np.uint64), start
-        top = int(_fields(data, start, nbits, _TOP, 1)[0])
-        lengths, first = read_lengths(data, start + _TOP, nbits, np.arange(top + 1))
+        top = int(_fields(data, start, nbits, _TOP_NBITS, 1)[0])
+        lengths, first = read_lengths(data, start + _TOP_NBITS, nbits, np.arange(top + 1))
         if lengths[top] == 0:
             raise Corrupt(
                 f"the table says that {top} is the largest value, but has no word for it"
@@ -91,26 +92,27 @@ class Huffman(Code):
 
 @dispatched("gcodec.entropy.device")
 def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
-    """Make the lengths of Huffman words.
+    """Return the codeword lengths with which a string is shortest.
 
     Parameters
     ----------
     counts : (n,) array of integers
-        How often each symbol occurs, up to 2**62. On a device 256, up to 2**60 together.
+        Number of occurrences of each symbol, up to 2**62. On a device n is 256, and the sum is up
+        to 2**60.
     limit : int
-        Bits of the longest word, 1 to 12.
+        Length of the longest codeword in bits, from 1 to 12.
 
     Returns
     -------
     (n,) uint8 array
-        Those of least sum with these counts as weights: made by package-merge, where of equal
-        weights coins come before packages, lower symbols and earlier packages first. A lone symbol
-        has the length 1, and one that does not occur 0.
+        Lengths, by package-merge. Among equal weights, coins come before packages, and lower
+        symbols and earlier packages come first. A lone symbol has the length 1, a symbol that does
+        not occur 0.
 
     Raises
     ------
     ParameterError
-        If a count is out of range, or the symbols that occur are more than 2**limit.
+        If a count is out of range, or more than 2**limit symbols occur.
 
     Examples
     --------
@@ -121,7 +123,7 @@ def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
     >>> code_lengths(np.array([5, 1, 0, 1, 2]), limit=2)
     array([2, 2, 0, 2, 2], dtype=uint8)
     """
-    if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) <= _MOST:
+    if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) <= _MAX_COUNT:
         raise ParameterError(
             f"counts are from {counts.min()} to {counts.max()}: must be 0 to 2**62"
         )
@@ -138,13 +140,13 @@ def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
 
 
 def check_lengths(lengths: np.ndarray) -> None:
-    """Raise `Corrupt` unless lengths are those of a code that wastes no bits.
+    """Raise `Corrupt` unless lengths belong to a complete prefix code.
 
     Parameters
     ----------
     lengths : (n,) uint8 array
-        0 where there is no word. The sum of 2^-length over all words must be 1; or there must be
-        one word, of 1 bit.
+        Lengths in bits; 0 for symbols without a codeword. The sum of 2^-length over all codewords
+        must be 1, or there must be a single codeword, of 1 bit.
     """
     used = lengths[lengths > 0]
     if used.max(initial=0) > LONGEST:
@@ -162,15 +164,16 @@ def write_lengths(lengths: np.ndarray, alphabet: np.ndarray) -> tuple[np.ndarray
     Parameters
     ----------
     lengths : (n,) uint8 array
-        Of the words of the symbols from 0 on, up to 12.
+        Codeword lengths of the symbols from 0 on, up to 12.
     alphabet : (k,) array of integers
-        The symbols in the table, rising.
+        The symbols in the table, in increasing order.
 
     Returns
     -------
     data : (ceil(k / 2),) uint8 array
+        The bytes of the table.
     nbits : int
-        4·k.
+        Number of valid bits, 4·k.
     """
     fields = np.zeros(len(alphabet) + len(alphabet) % 2, np.uint8)
     fields[: len(alphabet)] = lengths[alphabet]
@@ -185,17 +188,18 @@ def read_lengths(
     Parameters
     ----------
     data : uint8 array
+        The bytes.
     start, end : int
-        Bits where the table begins and where what holds it ends.
+        First bit of the table, and the bit after the last valid one.
     alphabet : (k,) array of integers
-        The symbols in the table, rising, up to 255.
+        The symbols in the table, up to 255, in increasing order.
 
     Returns
     -------
     lengths : (256,) uint8 array
-        0 for symbols that are not in the table too.
+        Codeword lengths; 0 for symbols that are not in the table.
     next : int
-        The bit behind the table.
+        The bit after the table.
 
     Raises
     ------
@@ -211,7 +215,7 @@ def read_lengths(
 
 
 def _fields(data: np.ndarray, start: int, end: int, width: int, count: int) -> np.ndarray:
-    """Read fields of `width` bits, up to 8, as a (count,) uint8 array."""
+    """Return `count` fields of `width` bits, up to 8, as uint8; raise `Truncated` at the end."""
     stop = start + width * count
     if stop > end:
         raise Truncated(f"the payload ends at bit {end}, within the table from bit {start} on")

@@ -1,6 +1,6 @@
-"""Positions of sent elements: the index codes, and the strings that they write and read.
+"""Positions of the sent elements of a sparse message: the index codes and their strings.
 
-- ``rice``: gaps in Rice words whose parameter adapts to them (`kernels.prefix.gap_rice`).
+- ``rice``: gaps as Rice codewords with an adaptive parameter (`kernels.prefix.gap_rice`).
 - ``eliasfano``: low bits as they are, high bits in unary (`kernels.prefix.elias_fano`).
 - ``bitmap``: a bit for each element (`kernels.bits.bitmap`).
 - ``rans``, ``huffman``: a table, the classes of gaps (`kernels.prefix.gap_classes`), and then the
@@ -30,8 +30,10 @@ from gcodec.runtime import pool
 from gcodec.wire.kinds import Float64, Integer
 from gcodec.wire.seek import LOG2_BLOCK, Blocks, SeekTable, first_worthwhile, refuse_table
 
-MOST = 2**62  # elements of a tensor whose positions can be coded
-RATIO = 0.01  # default share of elements that are sent
+MOST = 2**62
+"""Largest number of elements of a tensor whose positions can be coded."""
+RATIO = 0.01
+"""Default share of elements that are sent."""
 
 COUNT = Integer(0, MOST, sent=("ratio",), asked=1)  # a message may send nothing
 SHARE = Float64("a number above 0, up to 1", lambda ratio: 0 < ratio <= 1)
@@ -51,9 +53,9 @@ def alphabet(n: int) -> np.ndarray:
     return np.arange(gap_classes.class_of(n) + 1, dtype=np.uint8)
 
 
-def lasts_of(positions: np.ndarray, every: int) -> np.ndarray:
-    """Return the position, from 1 on, of the last element before each block, and of all."""
-    return np.concatenate([[0], positions[every - 1 : -1 : every] + 1, positions[-1:] + 1])
+def lasts_of(positions: np.ndarray, block: int) -> np.ndarray:
+    """Return the position before each block of positions, and the last one, counted from 1."""
+    return np.concatenate([[0], positions[block - 1 : -1 : block] + 1, positions[-1:] + 1])
 
 
 def seek_blocks(code: str) -> Blocks | None:
@@ -84,12 +86,14 @@ class IndexString(NamedTuple):
     Attributes
     ----------
     span : BitSpan
-        The payload ends with the string.
+        Bits of the string, which ends with the payload.
     code : str
+        The index code.
     k : int
-        Number of positions, each of which takes at least a bit elsewhere in the payload.
+        Number of positions. The payload stores a value for each, so k is at most its length in
+        bits.
     n : int
-        Elements of the tensor.
+        Number of elements of the tensor.
     """
 
     span: BitSpan
@@ -162,7 +166,7 @@ class IndexString(NamedTuple):
 
     @property
     def _low_width(self) -> int:
-        """Bits of each position that come before the words."""
+        """Number of low bits of each position, which precede the codewords."""
         return elias_fano.low_width(self.n, self.k) if self.code == "eliasfano" and self.k else 0
 
     @property
@@ -172,7 +176,7 @@ class IndexString(NamedTuple):
 
     def _read_in_parallel(self, seek: SeekTable) -> np.ndarray:
         """Read the blocks of a seek table."""
-        words, every = self._words, 1 << seek.log2_block
+        words, block = self._words, 1 << seek.log2_block
         words.must_cover()
         if self.code == "rice" and seek.log2_block < gap_rice.LOG2_GROUP:
             raise Corrupt(f"the seek table has blocks of 2^{seek.log2_block}")
@@ -180,11 +184,11 @@ class IndexString(NamedTuple):
         positions = np.empty(self.k, np.int64)
 
         def task(start: int, stop: int) -> None:
-            rows = slice(start // every, -(-stop // every) + 1)
-            known = starts[rows].copy(), lasts[rows].copy()
-            self._read_blocks(start, every, *known, positions[start:stop], known=True)
+            rows = slice(start // block, -(-stop // block) + 1)
+            ends, expected = starts[rows].copy(), lasts[rows].copy()
+            self._read_blocks(start, block, ends, expected, positions[start:stop], known=True)
 
-        pool.run(task, self.k, every)
+        pool.run(task, self.k, block)
         return positions
 
     def _lasts(self, seek: SeekTable) -> np.ndarray:
@@ -193,13 +197,13 @@ class IndexString(NamedTuple):
             raise Corrupt(f"the seek table has {seek.count} blocks for {self.k} positions")
         return seek.positions
 
-    def _read_in_order(self, every: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return positions, and offsets and last positions of blocks."""
+    def _read_in_order(self, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the positions, and the offsets and last positions of blocks."""
         words = self._words
         positions = np.empty(self.k, np.int64)
-        starts, lasts = np.zeros((2, -(-self.k // every) + 1), np.int64)
+        starts, lasts = np.zeros((2, -(-self.k // block) + 1), np.int64)
         starts[0] = words.first
-        self._read_blocks(0, every, starts, lasts, positions, known=False)
+        self._read_blocks(0, block, starts, lasts, positions, known=False)
         if starts[-1] < words.end:
             raise Corrupt(f"the payload has {words.end - starts[-1]} bits behind its positions")
         return positions, starts - words.first, lasts
@@ -207,21 +211,21 @@ class IndexString(NamedTuple):
     def _read_blocks(
         self,
         at: int,
-        every: int,
+        block: int,
         starts: np.ndarray,
         lasts: np.ndarray,
         out: np.ndarray,
         *,
         known: bool,
     ) -> None:
-        """Read blocks from position number `at` on; see `gap_rice.read_blocks`."""
+        """Read blocks from the position of index `at` on; see `gap_rice.read_blocks`."""
         data, first, end, _ = self.span
         if self.code == "rice":
-            gap_rice.read_blocks(data, end, self.n, every, known, starts, lasts, out)
+            gap_rice.read_blocks(data, end, self.n, block, known, starts, lasts, out)
         else:
             width = self._low_width
             low = first + at * width
-            elias_fano.read_blocks(data, end, self.n, low, width, every, known, starts, lasts, out)
+            elias_fano.read_blocks(data, end, self.n, low, width, block, known, starts, lasts, out)
         if starts[-1] < 0:
             if known:
                 raise Corrupt("the seek table or the payload is wrong: a block begins elsewhere")
@@ -238,8 +242,8 @@ class IndexString(NamedTuple):
         classes = np.empty(self.k, np.uint8)
         end = self._classes(span).read(into(classes), bits_follow=True)
         positions = gap_classes.read(span.data, end, span.end, self.n, classes)
-        every = 0 if seek is None else 1 << seek.log2_block
-        if lasts is not None and not np.array_equal(lasts_of(positions, every), lasts):
+        block = 0 if seek is None else 1 << seek.log2_block
+        if lasts is not None and not np.array_equal(lasts_of(positions, block), lasts):
             raise Corrupt("the seek table is wrong: a block begins behind another position")
         return positions, end
 
@@ -250,19 +254,20 @@ class IndexString(NamedTuple):
 
 
 Front = tuple[np.ndarray, int]
-"""The bytes before the positions of a payload, and the number of their bits."""
+"""The bytes that precede the positions in a payload, and the number of valid bits in them."""
 
 
 class _Plan(NamedTuple):
-    """A string that can be written.
+    """A string that an encoder may write, and its price.
 
     Attributes
     ----------
     code : str
+        The index code.
     nbits : int
-        Bits of the string; an estimate for "rans".
+        Length of the string in bits; an estimate for "rans".
     write : callable
-        Writes the string at the end of another one, with the seek table that it may have.
+        Appends the string to another one, and returns it with its seek table, if it has one.
     """
 
     code: str
@@ -271,17 +276,18 @@ class _Plan(NamedTuple):
 
 
 def write(positions: np.ndarray, n: int, code: str, front: Front) -> tuple[str, Written]:
-    """Write positions after the bits that a payload begins with.
+    """Write positions after the first bits of a payload.
 
     Parameters
     ----------
     positions : (k,) int64 array
-        Rising, from 0 to n − 1.
+        Positions from 0 to n − 1, in increasing order.
     n : int
-        Elements of the tensor, up to 2^62.
+        Number of elements of the tensor, up to 2^62.
     code : str
         An index code, or "auto" for the one with the shortest string, the first of equals.
     front : (ceil(nbits / 8),) uint8 array and nbits
+        The first bits of the payload.
 
     Returns
     -------
@@ -292,11 +298,11 @@ def write(positions: np.ndarray, n: int, code: str, front: Front) -> tuple[str, 
     """
     if not positions.size:
         return CODES[0] if code == "auto" else code, Written(*front)
-    best, *others = sorted(_plans(positions, n, code), key=lambda plan: plan.nbits)
+    best, *longer = sorted(_plans(positions, n, code), key=lambda plan: plan.nbits)
     written = _written(best, n, front)
-    # Only the length of a string of rANS is not known before it is written.
-    if best.code == "rans" and others and others[0].nbits < written.nbits - front[1]:
-        best, written = others[0], _written(others[0], n, front)
+    # The length of a rANS string is only known after it is written.
+    if best.code == "rans" and longer and longer[0].nbits < written.nbits - front[1]:
+        best, written = longer[0], _written(longer[0], n, front)
     return best.code, written
 
 
@@ -317,10 +323,9 @@ def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
         plans.append(_elias_fano(positions, n))
     if code in ("bitmap", "auto"):
         plans.append(_bitmap(positions, n))
-    if code in (*TABLED, "auto"):
+    if kinds := [kind for kind in TABLED if code in (kind, "auto")]:
         classes = gap_classes.classes(positions)
         counts = byte_counts(classes)
-        kinds: list[Any] = [code] if code != "auto" else list(TABLED)
         plans += [_classes(positions, n, classes, counts, kind) for kind in kinds]
     return plans
 
@@ -340,9 +345,9 @@ def _rice(positions: np.ndarray) -> _Plan:
 def _elias_fano(positions: np.ndarray, n: int) -> _Plan:
     def write(string: BitString) -> Written:
         elias_fano.write(positions, n, string)
-        every = 1 << LOG2_BLOCK
-        offsets = elias_fano.offsets(positions, n, every)
-        table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, every))
+        block = 1 << LOG2_BLOCK
+        offsets = elias_fano.offsets(positions, n, block)
+        table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, block))
         return Written(string.trimmed(), string.nbits, table)
 
     return _Plan("eliasfano", elias_fano.nbits(positions, n), write)

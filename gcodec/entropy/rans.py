@@ -1,34 +1,34 @@
-"""rans: all values as states of 32 numbers, that grow by what each value costs.
+"""rANS (range asymmetric numeral systems): 32 interleaved states, which grow with each symbol.
 
-Each value s has a frequency f(s), a whole number, and c(s) is the sum of those of the values below
-it; all add up to 2^P, P from 12 to 15. Coding s takes a state x to
+Each symbol s has an integer frequency f(s), and c(s) is the sum of the frequencies of all smaller
+symbols. All frequencies add up to 2^P, with P from 12 to 15. Encoding s turns a state x into
 
     x' = floor(x / f)·2^P + (x mod f) + c
 
-which is about x·2^P/f: so s costs log2(2^P / f(s)) bits, and not a whole number of them. What it
-was is told by x' mod 2^P, from c(s) to below c(s) + f(s); and x = f·floor(x' / 2^P) + x' mod 2^P −
-c. States stay from 2^16 to below 2^32: before coding, a state of at least f·2^(32 − P) gives off
-its 16 lower bits as a word; and behind decoding, one below 2^16 takes up the next. A decoder gets
-the values in the opposite order; so an encoder begins with the last, from states of 2^16, and
-writes its words backwards. A decoder must end in those states.
+which is about x·2^P/f, so s costs log2(2^P / f(s)) bits, a fractional number. The decoder finds s
+from x' mod 2^P, which lies from c(s) to below c(s) + f(s), and x = f·floor(x' / 2^P) + x' mod 2^P
+− c. States stay from 2^16 to below 2^32: before encoding, a state of at least f·2^(32 − P) emits
+its 16 lower bits as a word; after decoding, a state below 2^16 reads the next word. A decoder
+reverses the order of the symbols. The encoder therefore begins with the last symbol, from states
+of 2^16, and writes its words backwards; the decoder must end in these states.
 
-With f(0) = 3072 and f(1) = 1024, and so P = 12, c(0) = 0 and c(1) = 3072, the values 0, 1 are,
-from the last to the first,
+With f(0) = 3072 and f(1) = 1024, so P = 12, c(0) = 0 and c(1) = 3072, the encoder codes the
+symbols 0, 1 as follows, from the last to the first:
 
     1: 65536 = 64·1024 + 0       becomes  64·4096 + 0 + 3072 = 265216
     0: 265216 = 86·3072 + 1024   becomes  86·4096 + 1024 + 0 = 353280
 
-Values from 0 to 255. The bits are, whole bytes little-endian:
+Values from 0 to 255. The string contains these parts, with little-endian integers:
 
     the largest value in 8 bits · the frequencies of 0 to that value · zeros to a whole byte
     for each block of 2^18 values: 32 states of 32 bits, for the first to the last lane · words
 
-Value i of a block is of lane i mod 32. Frequencies are P in 4 bits, then for each value the bit
-length of its f in 4 bits, and f without its highest bit. No values have no bits. A value has no
-word of its own, and none can be decoded without those before it.
+Value i of a block belongs to lane i mod 32. `gcodec.entropy.frequency_table` defines the table. A
+string of no values has no bits. A value has no codeword of its own, and a decoder cannot skip
+values.
 
-The cost is that of a block of 2^18 values, about 768 bits, and of frequencies that are not the
-probabilities: with 12 bits, a value of probability 2^-14 costs at least 12.
+The overhead is about 768 bits for each block of 2^18 values, and the cost of frequencies that
+differ from the probabilities: with P = 12, a value of probability 2^-14 costs at least 12 bits.
 
 >>> from gcodec.entropy import RANS
 >>> values = [0, 0, 0, 1] * 5000
@@ -64,86 +64,91 @@ from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, w
 from gcodec.limits import Limits
 from gcodec.runtime.device import dispatched
 
-_TOP = 8  # bits of the largest value
-STATIC_LOG2_TOTAL = 14  # of frequencies that both sides know
-POINT = 28  # bits of logarithms behind the binary point
-_COUNT = 34  # bits of counts that are compared, so that no product passes 63
-_WORTH = 1024  # a share of this of all bits is worth a larger total
+_TABLE = "a table of frequencies"  # in error messages
+_TOP_NBITS = 8  # of the largest value
+STATIC_LOG2_TOTAL = 14
+"""Log2 of the sum of the frequencies of static tables."""
+POINT = 28
+"""Number of fractional bits of logarithms."""
+_COUNT_NBITS = 34  # of the counts that are compared, so that no product exceeds 63 bits
+_WORTHWHILE_SHARE = 1024  # a larger total must save 1 / 1024 of all bits
 
 
 def frequencies(counts: np.ndarray, log2_total: int) -> np.ndarray:
-    """Return the frequencies with which symbols cost least.
+    """Return the frequencies with which a string of symbols is shortest.
 
     Parameters
     ----------
     counts : (A,) int64 array
-        How often each symbol occurs; A up to 256, the sum below 2^46.
+        Number of occurrences of each of up to 256 symbols; their sum is below 2^46.
     log2_total : int
-        From 12 to 15.
+        Log2 of the sum of the frequencies, from 12 to 15.
 
     Returns
     -------
     (A,) int64 array
-        0 for symbols that do not occur, at least 1 for others; the sum is 2^log2_total.
+        Frequencies: 0 for symbols that do not occur, at least 1 for others.
 
     Raises
     ------
     ParameterError
-        If nothing occurs; or only one symbol, as its frequency must be below 2^15.
+        If no symbol occurs, or only one with `log2_total` 15: a frequency must be below 2^15.
     """
     used = np.flatnonzero(counts)
     if used.size < 1 + (log2_total == MOST_LOG2):
         raise ParameterError(f"counts: too few symbols occur for a total of 2**{log2_total}")
-    each, logs = counts[used], log2_table()
-    found = _shares(each, 1 << log2_total)
-    each >>= max(int(each.sum()).bit_length() - _COUNT, 0)
-    none = np.iinfo(np.int64).max
+    used_counts, logs = counts[used], log2_table()
+    scaled = _scaled(used_counts, 1 << log2_total)
+    used_counts >>= max(int(used_counts.sum()).bit_length() - _COUNT_NBITS, 0)
+    infinite = np.iinfo(np.int64).max
 
-    def worth(i: int | slice) -> None:
-        """Tell what one more and one less of frequencies would change."""
-        f = found[i]
-        gains[i] = each[i] * (logs[f + 1] - logs[f])
-        losses[i] = np.where(f > 1, each[i] * (logs[f] - logs[f - 1]), none)
+    def update(i: int | slice) -> None:
+        """Compute the bits saved by raising frequencies by 1, and lost by lowering them by 1."""
+        f = scaled[i]
+        gains[i] = used_counts[i] * (logs[f + 1] - logs[f])
+        losses[i] = np.where(f > 1, used_counts[i] * (logs[f] - logs[f - 1]), infinite)
 
-    gains, losses = np.empty_like(each), np.empty_like(each)
-    worth(slice(None))
-    spare = (1 << log2_total) - int(found.sum())
-    # A gain falls with each step, and a loss rises: what is best for each step is best for all.
+    gains, losses = np.empty_like(used_counts), np.empty_like(used_counts)
+    update(slice(None))
+    spare = (1 << log2_total) - int(scaled.sum())
+    # Gains fall and losses rise with each step, so the greedy choice is optimal.
     while True:
-        more = int(gains.argmax())
-        kept, losses[more] = losses[more], none  # logarithms are rounded: it may gain both ways
-        less = int(losses.argmin())
-        losses[more] = kept
-        if spare == 0 and gains[more] <= losses[less]:
+        up = int(gains.argmax())
+        # Logarithms are rounded, so a frequency might seem to gain in both directions.
+        loss, losses[up] = losses[up], infinite
+        down = int(losses.argmin())
+        losses[up] = loss
+        if spare == 0 and gains[up] <= losses[down]:
             break
-        steps = [(more, 1)] * (spare >= 0) + [(less, -1)] * (spare <= 0)
+        steps = [(up, 1)] * (spare >= 0) + [(down, -1)] * (spare <= 0)
         for i, step in steps:
-            found[i] += step
-            worth(i)
+            scaled[i] += step
+            update(i)
         spare -= sum(step for _, step in steps)
     out = np.zeros_like(counts)
-    out[used] = found
+    out[used] = scaled
     return out
 
 
-def _shares(each: np.ndarray, total: int) -> np.ndarray:
-    """Return about the shares of counts in a total, none of them below 1."""
-    found, free, count = np.ones_like(each), np.ones(each.size, bool), int(each.sum())
+def _scaled(counts: np.ndarray, total: int) -> np.ndarray:
+    """Return counts scaled to about a total, none of them below 1."""
+    scaled, free, count = np.ones_like(counts), np.ones(counts.size, bool), int(counts.sum())
     while True:
-        low = free & (each * total < count)
+        low = free & (counts * total < count)
         if not low.any():
             break
-        total, count, free = total - int(low.sum()), count - int(each[low].sum()), free & ~low
-    found[free] = (2 * each[free] * total + count) // (2 * count)
-    return found
+        total, count, free = total - int(low.sum()), count - int(counts[low].sum()), free & ~low
+    scaled[free] = (2 * counts[free] * total + count) // (2 * count)
+    return scaled
 
 
 @dispatched("gcodec.entropy.device")
 def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return frequencies and the log2 of their sum, by the estimated size of table and string.
+    """Return frequencies and the log2 of their sum, for the shortest table and string.
 
-    The sum is the least of which no other would save more than a thousandth: a decoder is quicker
-    with smaller tables. For the parameters, see `frequencies`; on a device, 256 counts.
+    The length of the string is an estimate. The sum is the smallest with which the length is
+    within 1 / 1024 of the shortest one, since smaller tables decode faster. For the parameters,
+    see `frequencies`; on a device there are 256 counts.
     """
     sizes: list[int] = []
     models = []
@@ -152,43 +157,46 @@ def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
         sizes.append(estimated_nbits(counts, *models[-1]) + table_nbits(models[-1][0]))
         if sizes[-1] > min(sizes):
             break
-    worth = min(sizes) * (_WORTH + 1) // _WORTH
-    return next(model for model, size in zip(models, sizes, strict=True) if size <= worth)
+    largest = min(sizes) * (_WORTHWHILE_SHARE + 1) // _WORTHWHILE_SHARE
+    return next(model for model, size in zip(models, sizes, strict=True) if size <= largest)
 
 
-def estimated_nbits(counts: np.ndarray, found: np.ndarray, log2_total: int) -> int:
-    """Return about how many bits the string of symbols has.
+def estimated_nbits(counts: np.ndarray, frequencies: np.ndarray, log2_total: int) -> int:
+    """Return the estimated length of a string of symbols in bits.
 
-    It is some hundredths of a percent off from 2^16 symbols on, and no floating-point number
-    decides it.
+    The error is a few hundredths of a percent from 2^16 symbols on. The estimate uses integers
+    only, so it is the same on every machine.
 
     Parameters
     ----------
-    counts, found : (A,) int64 array
-        How often each symbol occurs, and its frequency, at least 1 if it does.
+    counts, frequencies : (A,) int64 array
+        Number of occurrences of each symbol, and its frequency; at least 1 if the symbol occurs.
     log2_total : int
+        Log2 of the sum of the frequencies.
     """
-    n, costs = int(counts.sum()), (log2_total << POINT) - log2_table()[found]
-    # In halves, as the products would pass 64 bits.
+    n, costs = int(counts.sum()), (log2_total << POINT) - log2_table()[frequencies]
+    # The products of whole counts would exceed 64 bits.
     high, low = counts >> 16, counts & 0xFFFF
     nbits = (int(high @ costs) << 16) + int(low @ costs) >> POINT
-    # States are no real numbers: measured, it costs the more, the nearer 2^P is to their least.
+    # States are integers, which costs bits: the more, the closer 2^P is to the least state. The
+    # constant was measured.
     squares = (int(high @ high) << 32) + (int(high @ low) << 17) + int(low @ low)
     uneven = n * n - squares
     nbits += (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
-    # A block has 32 states of 32 bits; of these, 16 say nothing, and 8 are symbols as words are.
+    # A block has 32 states of 32 bits: 16 of these bits are overhead, and 8 encode symbols as the
+    # words do.
     heads = rans_string.heads_nbits(n)
     return heads + 16 * -(-max(nbits - heads // 4, 0) // 16)
 
 
 @functools.cache
 def log2_table() -> np.ndarray:
-    """Return log2 of 1 to 2^15 in units of 2^-28, rounded down; first, for 0, a 0."""
+    """Return a 0 for 0, and the log2 of 1 to 2^15 in units of 2^-28, rounded down."""
     numbers = np.arange(1, (1 << MOST_LOG2) + 1, dtype=np.uint64)
     whole = np.zeros_like(numbers)
     for k in range(1, MOST_LOG2 + 1):
         whole += numbers >> np.uint64(k) > 0
-    # From 2^31 to below 2^32; its square tells the next bit.
+    # x is from 2^31 to below 2^32; squaring it yields the next bit.
     x = numbers << np.uint64(31) - whole
     for _ in range(POINT):
         x = x * x >> np.uint64(31)
@@ -200,7 +208,7 @@ def log2_table() -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RANS(Code):
-    """Static rANS: no whole number of bits for a value."""
+    """Static rANS for bytes: a value takes a fractional number of bits."""
 
     name = "rans"
     last: ClassVar[int] = 255
@@ -210,16 +218,17 @@ class RANS(Code):
             return np.empty(0, np.uint8), 0
         symbols = numbers.astype(np.uint8)
         counts = byte_counts(symbols)
-        found, log2_total = best_frequencies(counts)
-        most = 8 * Limits().max_bytes
-        if estimated_nbits(counts, found, log2_total) > most:
+        table, log2_total = best_frequencies(counts)
+        max_nbits = 8 * Limits().max_bytes
+        if estimated_nbits(counts, table, log2_total) > max_nbits:
             raise ParameterError(
-                f"values: their string must take at most {most} bits (gcodec.Limits().max_bytes)"
+                f"values: their string must take at most {max_nbits} bits "
+                "(gcodec.Limits().max_bytes)"
             )
         top = int(np.flatnonzero(counts)[-1])
-        table, _ = write_frequencies(found, log2_total, np.arange(top + 1))
-        head = np.concatenate([np.array([top], np.uint8), table])
-        tables = write_tables(found, log2_total)
+        table_bytes, _ = write_frequencies(table, log2_total, np.arange(top + 1))
+        head = np.concatenate([np.array([top], np.uint8), table_bytes])
+        tables = write_tables(table, log2_total)
         data, nbits, _ = rans_string.write(
             tables, lambda start, stop, room: symbols[start:stop], symbols.size, head
         )
@@ -230,22 +239,23 @@ class RANS(Code):
     ) -> tuple[np.ndarray, int]:
         if count == 0:
             return np.empty(0, np.uint64), start
-        top = BitReader(data, start, nbits, _TOP, "a table of frequencies").take(_TOP)
-        found, log2_total, end = read_frequencies(data, start + _TOP, nbits, np.arange(top + 1))
-        if found[top] == 0:
+        top = BitReader(data, start, nbits, _TOP_NBITS, _TABLE).take(_TOP_NBITS)
+        first = start + _TOP_NBITS
+        table, log2_total, end = read_frequencies(data, first, nbits, np.arange(top + 1))
+        if table[top] == 0:
             raise Corrupt(f"the table says that {top} is the largest value, but never occurs")
-        if BitReader(data, end, nbits, _TOP, "a table of frequencies").take((start - end) % 8):
+        if BitReader(data, end, nbits, 8, _TABLE).take((start - end) % 8):
             raise Corrupt("a bit between table and string is not zero", end // 8)
         first = end + (start - end) % 8
         rans_string.refuse_short(count, nbits - first)
-        # More bits than the longest string has are of no use.
+        # The string ignores bits after the longest possible string of `count` values.
         string = _bytes_from(data, first, min(nbits, first + rans_string.most_nbits(count)))
         values = np.empty(count, np.uint64)
 
         def take(at: int, symbols: np.ndarray) -> None:
             values[at : at + symbols.size] = symbols
 
-        tables, end = read_tables(found, log2_total), 8 * string.size
+        tables, end = read_tables(table, log2_total), 8 * string.size
         end = rans_string.read(tables, string, 0, end, count, take, bits_follow=True)
         return values, first + end
 
@@ -254,9 +264,9 @@ class RANS(Code):
 
 
 def _bytes_from(data: np.ndarray, first: int, end: int) -> np.ndarray:
-    """Return the whole bytes of the bits from `first` on and before `end`."""
-    some, shift = data[first // 8 : -(-end // 8)], first % 8
+    """Return the bits from `first` up to `end` as bytes, without an incomplete last byte."""
+    covering, shift = data[first // 8 : -(-end // 8)], first % 8
     if shift:
-        later = np.append(some[1:], np.uint8(0))
-        some = some << np.uint8(shift) | later >> np.uint8(8 - shift)
-    return some[: (end - first) // 8]
+        following = np.append(covering[1:], np.uint8(0))
+        covering = covering << np.uint8(shift) | following >> np.uint8(8 - shift)
+    return covering[: (end - first) // 8]

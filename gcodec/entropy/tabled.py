@@ -43,12 +43,14 @@ class Table(NamedTuple):
     Attributes
     ----------
     kind : {"huffman", "rans"}
+        The coder.
     numbers : (256,) array
-        For each symbol the bits of its word, uint8; or its frequency, int64.
+        The codeword length of each symbol, uint8, or its frequency, int64.
     log2_total : int
-        Base-2 logarithm of the sum of the frequencies; 0 for words.
+        Base-2 logarithm of the sum of the frequencies; 0 for Huffman.
     alphabet : (k,) uint8 array or None
-        The symbols of the table in the payload, rising; None if the payload contains no table.
+        The symbols of the table in the payload, in increasing order; None if the payload contains
+        no table.
     which : int
         The number of a static table among those of `best_table`, from 1 on; otherwise 0.
     """
@@ -92,10 +94,10 @@ class Table(NamedTuple):
         """Return the bits of table and string for (256,) counts; an estimate for "rans"."""
         alphabet = () if self.alphabet is None else self.alphabet
         if self.kind == "huffman":
-            sent = huffman.LENGTH_NBITS * len(alphabet)
-            return sent + int(counts @ self.numbers.astype(np.int64))
-        sent = frequency_table.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
-        return sent + rans.estimated_nbits(counts, self.numbers, self.log2_total)
+            table_nbits = huffman.LENGTH_NBITS * len(alphabet)
+            return table_nbits + int(counts @ self.numbers.astype(np.int64))
+        table_nbits = frequency_table.table_nbits(self.numbers[alphabet]) if len(alphabet) else 0
+        return table_nbits + rans.estimated_nbits(counts, self.numbers, self.log2_total)
 
     def open(self, span: BitSpan, coded: CodedMask) -> CodedString:
         """Open the string after the table.
@@ -150,14 +152,14 @@ def best_table(
     alphabet: np.ndarray,
     static_tables: StaticTables | None = None,
 ) -> tuple[Table, int]:
-    """Select the table with which table and string are shortest, the first of equals.
+    """Select the table for which table and string together are shortest, the first of equals.
 
     Parameters
     ----------
     counts : (256,) int64 array
         Number of occurrences of each symbol.
     own : Table or None
-        The table that is made for these counts and sent, if there is one; it comes first.
+        The table that `Table.own` made from these counts; the first of the candidates.
     kind, alphabet
         See `Table`.
     static_tables : StaticTables, optional
@@ -166,8 +168,9 @@ def best_table(
     Returns
     -------
     table : Table
+        The selected table.
     nbits : int
-        Bits of table and string; for rANS an estimate.
+        Bits of table and string; an estimate for rANS.
     """
     log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
     tables = [] if own is None else [own]
@@ -190,18 +193,18 @@ def write(
     Parameters
     ----------
     table : Table or None
-        None if there is no symbol to code.
+        The table; None if there is no symbol to code.
     symbols : callable or array
-        See `dense_string.write`.
+        The symbols; see `dense_string.write`.
     coded : CodedMask
         The elements that have a symbol. With rANS, all must have one.
     head : BitString
         Bits that precede the table. If the table is on a device, alternatively an array there,
         and the number of its bits.
     n : int
-        Elements of the tensor.
+        Number of elements of the tensor.
     lead : int
-        Bytes that stay free before the head. Only words can have a lead.
+        Number of bytes that stay free before the head; 0 for rANS.
     """
     if table is None:
         nbits = head.nbits
@@ -227,8 +230,8 @@ def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> C
 
 
 def longest_nbits(kind: Kind, n: int, alphabet: int) -> int:
-    """Return an upper bound of the bits of n symbols and of the table of an alphabet's size."""
+    """Return an upper bound of the bits of n symbols and of a table of `alphabet` symbols."""
     if kind == "huffman":
         return huffman.LENGTH_NBITS * alphabet + LONGEST * n
-    # A frequency has at most 15 bits, of which the first is not sent.
+    # A frequency has at most 15 bits, the first of which is not stored.
     return 4 + alphabet * (4 + 14) + 7 + rans_string.most_nbits(n)

@@ -1,12 +1,12 @@
-"""How the values of a sparse message are written: rounded floats, bytes with steps, or signs.
+"""The values of a sparse message: rounded floats, bytes with scales, or signs.
 
-They are the front of its payload, in the order of their positions; what says where they lie comes
-behind. Numbers are big-endian, so that all of this is one bit string, most significant bit first.
+The values come first in the payload, in the order of their positions, which follow. Numbers are
+big-endian, so the payload is one bit string, most significant bit first.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,22 +21,22 @@ from gcodec.runtime.memory import aligned_empty
 VALUES = ("float32", "float16", "bfloat16", "int8", "sign")
 
 _SCALE_NBITS = 32
-_INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}  # NaN are above
+_INFINITY = {"float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
 _CODE_DTYPE = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
 _NO_SCALES = np.empty(0, np.float32)
 
 
 class SparseValues(NamedTuple):
-    """Values as they are sent.
+    """Quantized values, as the payload stores them.
 
     Attributes
     ----------
     scales : float32 array
-        "int8": the step of each block of `byte_blocks.SIZE` values; "sign": the one size of all,
-        if there are any; else of no elements.
+        "int8": the step of each block of `byte_blocks.SIZE` values. "sign": the magnitude of all
+        values, if there are any. Floats: empty.
     codes : uint32, uint16 or uint8 array
-        Floats: (k,), bit patterns. "int8": (k,) uint8, in two's complement. "sign": (ceil(k / 8),)
-        uint8, a bit each, the first highest, 1 for negative; zeros behind the last.
+        Floats: (k,) bit patterns. "int8": (k,) uint8, in two's complement. "sign": (ceil(k / 8),)
+        uint8, one bit per value from the highest bit on, 1 for negative values, padded with zeros.
     """
 
     scales: np.ndarray
@@ -44,9 +44,10 @@ class SparseValues(NamedTuple):
 
 
 def quantize(values: np.ndarray, value: str) -> SparseValues:
-    """Quantise (k,) finite float32 values; those of "float32" keep their memory.
+    """Quantize (k,) finite float32 values; "float32" returns a view of them.
 
-    Floats of 16 bits end with the largest of them: so feedback sends the rest later.
+    Values above the largest 16-bit float become that float, so error feedback can send the
+    difference later.
     """
     if value == "sign":
         bits, total = signs.quantize(values, squares=False)
@@ -62,15 +63,15 @@ def quantize(values: np.ndarray, value: str) -> SparseValues:
     return SparseValues(_NO_SCALES, codes)
 
 
-def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
-    """Return the (k,) float32 numbers that values stand for; of "float32" the very memory.
+def dequantize(quantized: SparseValues, value: str, k: int) -> np.ndarray:
+    """Return the (k,) float32 numbers of quantized values; "float32" returns a view of them.
 
     Raises
     ------
     ParameterError
-        If these are not k values.
+        If there are not k values.
     """
-    scales, codes = found
+    scales, codes = quantized
     if scales.size != scales_of(k, value) or codes.size != (-(-k // 8) if value == "sign" else k):
         raise ParameterError(f"symbols: they do not have {k} values")
     if value == "sign":
@@ -86,27 +87,27 @@ def dequantize(found: SparseValues, value: str, k: int) -> np.ndarray:
 
 
 def nbits(k: int, value: str) -> int:
-    """Return the bits of k values."""
+    """Return the number of bits of k values, scales included."""
     return _SCALE_NBITS * scales_of(k, value) + k * width_of(value)
 
 
-def packed(found: SparseValues, value: str, k: int) -> tuple[np.ndarray, int]:
-    """Return the bytes of k values, and how many bits of them count."""
+def packed(quantized: SparseValues, value: str, k: int) -> tuple[np.ndarray, int]:
+    """Return the bytes of k values, and the number of valid bits."""
+    scales, codes = quantized
     total = nbits(k, value)
     data = np.empty(-(-total // 8), np.uint8)
-    write_norms(found.scales, data)
-    codes = found.codes
-    data[found.scales.nbytes :] = codes.astype(codes.dtype.newbyteorder(">")).view(np.uint8)
+    write_norms(scales, data)
+    data[scales.nbytes :] = codes.astype(codes.dtype.newbyteorder(">")).view(np.uint8)
     return data, total
 
 
 def read(data: np.ndarray, k: int, value: str) -> SparseValues:
-    """Read k values from the front of a payload, which has as many bits as they take.
+    """Read k values from the first bits of a payload, which the caller has checked to be enough.
 
     Raises
     ------
     Corrupt
-        If a number is not finite, a scale negative, or a byte of no meaning.
+        If a number is not finite, a scale is negative, or a byte is the unused code −128.
     """
     return SparseValues(read_scales(data, k, value), read_codes(data, k, value))
 
@@ -115,10 +116,10 @@ def read_scales(data: np.ndarray, k: int, value: str) -> np.ndarray:
     """Read the scales of k values; see `read`."""
     scales = read_norms(data[: 4 * scales_of(k, value)])
     if value == "int8" and byte_blocks.steps_pass_float32(scales):
-        at = next(
+        index = next(
             i for i in range(scales.size) if byte_blocks.steps_pass_float32(scales[i : i + 1])
         )
-        raise Corrupt("a step is so large that values may be infinite", 4 * at)
+        raise Corrupt("a step is so large that values may be infinite", 4 * index)
     return scales
 
 
@@ -128,32 +129,32 @@ def read_codes(data: np.ndarray, k: int, value: str) -> np.ndarray:
     body = data[start:end]
     if value == "sign":
         codes = body.copy()
-        if k % 8:  # what shares the last byte is not of the values
+        if k % 8:  # the first positions may share the last byte
             codes[-1] &= 0xFF << 8 - k % 8 & 0xFF
         return codes
     if value == "int8":
-        if wrong := np.flatnonzero(body == 0x80)[:1].tolist():
-            raise Corrupt("the value −128 stands for nothing", start + wrong[0])
+        if (unused := body == 0x80).any():
+            raise Corrupt("the value −128 stands for nothing", start + int(np.argmax(unused)))
         return body
     dtype = code_dtype(value)
     codes = body.view(dtype.newbyteorder(">")).astype(dtype)
     infinity = dtype.type(_INFINITY[value])
-    if (codes & infinity).max(initial=0) == infinity:  # the bits of NaN are more
-        at = int(np.argmax(codes & infinity == infinity))
-        raise Corrupt("a value is not finite", start + at * dtype.itemsize)
+    if (codes & infinity).max(initial=0) == infinity:  # true for NaN, too
+        index = int(np.argmax(codes & infinity == infinity))
+        raise Corrupt("a value is not finite", start + index * dtype.itemsize)
     return codes
 
 
-def code_dtype(value: str) -> np.dtype[Any]:
+def code_dtype(value: str) -> np.dtype[np.generic]:
     """Return the dtype of the bit patterns of floats."""
     return np.dtype(_CODE_DTYPE[value])
 
 
 def width_of(value: str) -> int:
-    """Return the bits of a value, its share of a scale aside."""
+    """Return the number of bits of a value, without scales."""
     return {"float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "sign": 1}[value]
 
 
 def scales_of(k: int, value: str) -> int:
-    """Return how many scales k values have."""
+    """Return the number of scales of k values."""
     return {"int8": -(-k // byte_blocks.SIZE), "sign": min(k, 1)}.get(value, 0)

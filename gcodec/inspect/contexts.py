@@ -1,4 +1,4 @@
-"""Descriptions of context strings: the head, scales, outliers, and the states of the symbols."""
+"""Descriptions of context strings: the head, the scales, the outliers and the rANS states."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gcodec.entropy.context.models import least_escape
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.trellis_tables import TrellisTable
-from gcodec.entropy.rice import Rice
+from gcodec.entropy.universal import Rice
 from gcodec.errors import Corrupt
-from gcodec.inspect.packed import TellCode
+from gcodec.inspect.packed import DescribeCode
 from gcodec.inspect.rans import states
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
 from gcodec.kernels.context import lane_order
@@ -29,7 +29,7 @@ def context_string(
     kind: Kind,
     name: str,
     n: int,
-    tell: Tell,
+    describe: Tell,
     with_trellis: bool = False,
     largest: int | None = None,
 ) -> Iterator[FieldSpan]:
@@ -38,16 +38,21 @@ def context_string(
     Parameters
     ----------
     walk : FieldWalker
+        Walker at the first bit of the string.
     kind, name : str
         Kind of the bits, and name of a symbol.
     n : int
         Number of symbols; if it is 0, there is no string.
-    tell : callable
-        Receives the symbols, outliers included, as an int64 array.
+    describe : callable
+        Describes symbols; see `Tell`. It receives them as int64, with outliers restored.
     with_trellis : bool
-        See `coder.open`.
+        Whether a trellis quantizer chose the symbols; see `coder.open`.
     largest : int, optional
         The largest symbol that is allowed.
+
+    Raises
+    ------
+    FormatError
     """
     if not n:
         return
@@ -67,37 +72,37 @@ def context_string(
     yield from walk.pad(-walk.at % 8)
     outliers = string.outliers
 
-    def tell_restored(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    def describe_restored(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         coded = np.arange(at, at + symbols.size)
         places = lane_order.positions_of(coded, n, lanes) if with_trellis else coded
         restored, is_outlier = symbols.astype(np.int64), np.isin(places, outliers.places)
-        at_places = np.searchsorted(outliers.places, places[is_outlier])
-        restored[is_outlier] = outliers.symbols[at_places]
+        indices = np.searchsorted(outliers.places, places[is_outlier])
+        restored[is_outlier] = outliers.symbols[indices]
         is_escape = symbols >= least_escape(with_trellis)
         for k, place in enumerate(places.tolist()):
             if largest is not None and restored[k] > largest:
                 raise Corrupt(f"a symbol is above {largest}")
             if is_outlier[k] != is_escape[k]:
                 raise Corrupt("an escape is no exception, or an exception no escape")
-            (value,) = tell(place, restored[k : k + 1])
+            (value,) = describe(place, restored[k : k + 1])
             note = f"{value.meaning}, an exception" if is_outlier[k] else value.meaning
             yield value._replace(meaning=note)
 
-    yield from states(walk, kind, name, string.symbols, tell_restored)
+    yield from states(walk, kind, name, string.symbols, describe_restored)
 
 
-def each(tell: TellCode) -> Tell:
+def each(describe: DescribeCode) -> Tell:
     """Turn a describer of one element into a describer of a run of symbols."""
 
-    def tell_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    def describe_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         for element, symbol in enumerate(symbols.tolist(), at):
-            yield tell(symbol, element)
+            yield describe(symbol, element)
 
-    return tell_run
+    return describe_run
 
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
-    """Describe the numbers before the scales, and return them."""
+    """Describe the numbers that precede the scales, and return them."""
     reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
     numbers: list[int] = []
     for name in ("table", "states", "width", "columns of a scale", "exceptions"):
@@ -108,26 +113,26 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     return numbers
 
 
-def _scales(walk: FieldWalker, of: str, count: int) -> Iterator[FieldSpan]:
-    """Describe a list of scales: the numbers of its head one by one, its words as one field."""
+def _scales(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
+    """Describe the scales of the rows or columns: the fields of the head, and a summary."""
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
-    code = walk.field("scale", f"code of {of}s", 2)
+    code = walk.field("scale", f"code of {line}s", 2)
     yield code
-    rice = [("centre", 7), ("k", 3)] if not code.told.value else []
-    for name, nbits in [("shift", 2), ("least", 7), *rice]:
+    rice_fields = [("centre", 7), ("k", 3)] if not code.told.value else []
+    for name, nbits in [("shift", 2), ("least", 7), *rice_fields]:
         yield walk.field("scale", name, nbits)
-    yield from walk.several(f"scale of a {of}", count, {"scale": end - walk.at})
+    yield from walk.several(f"scale of a {line}", count, {"scale": end - walk.at})
 
 
 def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
-    """Describe the gaps between outliers, and their symbols."""
+    """Describe the gaps between the outliers, and then their symbols."""
     (places, symbols), _ = Outliers.read(count, n, walk.data, walk.at, walk.end)
     gaps = np.diff(places, prepend=-1) - 1
     lists: list[tuple[Kind, str, np.ndarray]]
     lists = [("index", "gap", gaps), ("level", "exception", symbols)]
     for kind, name, numbers in lists:
-        k = walk.field("table", f"k of {name}s", RICE_NBITS)
-        yield k
-        for at, nbits in enumerate(Rice(k.told.value).lengths(numbers).tolist()):
+        parameter = walk.field("table", f"k of {name}s", RICE_NBITS)
+        yield parameter
+        for at, nbits in enumerate(Rice(parameter.told.value).lengths(numbers).tolist()):
             outlier = FieldValue(int(numbers[at]), f"element {places[at]}")
             yield walk.piece(kind, name, nbits, outlier, at)

@@ -1,4 +1,4 @@
-"""Codes of equal width, in any order of bits that a `FieldLayout` tells."""
+"""Descriptions of fields of equal width, in the order that a `FieldLayout` defines."""
 
 from __future__ import annotations
 
@@ -10,64 +10,90 @@ from gcodec.errors import Corrupt
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.bits.pack import FieldLayout
 
-TellCode = Callable[[int, int], FieldValue]
-"""Tells what a code is, given it and its element; raises `Corrupt`."""
+DescribeCode = Callable[[int, int], FieldValue]
+"""Describes a code, given the code and its element; raises `Corrupt` for an invalid code."""
 
 
-def lookup(texts: str, size: float) -> TellCode:
-    """Return what tells codes by their texts, of values of one size.
+def lookup(texts: str, size: float) -> DescribeCode:
+    """Return a describer of codes for −size, 0 and size.
 
     Parameters
     ----------
     texts : str
-        Of each code: "+", "-" or "0"; a blank for one that stands for nothing.
+        A character for each code: "+", "-" or "0"; a blank for an invalid code.
     size : float
+        Magnitude of the decoded values.
     """
     values = {"+": size, "-": -size, "0": 0.0}
     width = (len(texts) - 1).bit_length()
 
-    def tell(code: int, element: int) -> FieldValue:
-        text = texts[code : code + 1]  # none, of an exception that is too large
+    def describe(code: int, element: int) -> FieldValue:
+        text = texts[code : code + 1]  # empty for an outlier that is too large
         if text not in values:
             raise Corrupt(f"the code {code:0{width}b} stands for nothing")
         return FieldValue(text, element=element, decoded=(values[text],))
 
-    return tell
+    return describe
 
 
 def signs(
     walk: FieldWalker, count: int, size: float, *, of_all: bool = False
 ) -> Iterator[FieldSpan]:
-    """Tell signs, a bit each, of values of one size; those of all elements, or of some."""
-
-    def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for number, bit in enumerate(bits.tolist(), at):
-            element = number if of_all else None
-            yield FieldValue("-" if bit else "+", "", element, (-size if bit else size,))
-
-    yield from walk.fields("sign", "sign", 1, count, tell)
-
-
-def packed(
-    walk: FieldWalker, layout: FieldLayout, n: int, kind: Kind, name: str, tell: TellCode
-) -> Iterator[FieldSpan]:
-    """Tell n codes that go on to the payload's end, and what fills up behind them.
+    """Describe sign bits of values of equal magnitude.
 
     Parameters
     ----------
     walk : FieldWalker
+        Walker at the first sign.
+    count : int
+        Number of signs.
+    size : float
+        Magnitude of the decoded values.
+    of_all : bool
+        Whether all elements have a sign, so that the index of a sign is its element.
+
+    Raises
+    ------
+    Truncated
+    """
+
+    def describe(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+        for number, bit in enumerate(bits.tolist(), at):
+            element = number if of_all else None
+            yield FieldValue("-" if bit else "+", "", element, (-size if bit else size,))
+
+    yield from walk.fields("sign", "sign", 1, count, describe)
+
+
+def packed(
+    walk: FieldWalker, layout: FieldLayout, n: int, kind: Kind, name: str, describe: DescribeCode
+) -> Iterator[FieldSpan]:
+    """Describe n codes and their padding, up to the end of the payload.
+
+    Parameters
+    ----------
+    walk : FieldWalker
+        Walker at the first code.
     layout : FieldLayout
+        Width and order of the codes.
     n : int
+        Number of codes.
     kind, name : str
-    tell : callable
+        Kind and name of a code.
+    describe : callable
+        Describes a code; see `DescribeCode`.
+
+    Raises
+    ------
+    FormatError
     """
     places = _Places(layout, n)
 
-    def told(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
+    def describe_codes(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
         elements = places.elements(np.arange(at, at + codes.size)).tolist()
         for code, element in zip(codes.tolist(), elements, strict=True):
             if element < n:
-                yield tell(code, element)._replace(number=element)
+                yield describe(code, element)._replace(number=element)
                 continue
             if code != (element - n if layout.pad == "count" else 0):
                 raise Corrupt("a pad code differs from what the format fills in")
@@ -77,13 +103,13 @@ def packed(
         pads = sum(low <= place < high for place in places.pads())
         return {kind: layout.width * (high - low - pads), "pad": layout.width * pads}
 
-    yield from walk.fields(kind, name, layout.width, places.count, told, split=split)
+    yield from walk.fields(kind, name, layout.width, places.count, describe_codes, split=split)
     yield from walk.pad(8 * layout.nbytes(n) - layout.width * places.count)
     walk.finish()
 
 
 class _Places:
-    """Which codes lie where, counted from the most significant bit of the first byte on."""
+    """The elements of codes, which are indexed from the highest bits of the first byte on."""
 
     def __init__(self, layout: FieldLayout, n: int) -> None:
         self._layout, self._n = layout, n
@@ -91,7 +117,7 @@ class _Places:
         self.count = n if layout.order == "msb" else self._per_byte * layout.nbytes(n)
 
     def elements(self, places: np.ndarray) -> np.ndarray:
-        """Return the elements of places; n and above for what is behind all."""
+        """Return the elements of code indices; n and above for padding."""
         if self._layout.order == "msb":
             return places
         byte, field = np.divmod(places, self._per_byte)
@@ -101,6 +127,6 @@ class _Places:
         return np.asarray(byte * self._per_byte + field)
 
     def pads(self) -> list[int]:
-        """Return the places of what is behind all."""
+        """Return the indices of the codes that are padding."""
         last = np.arange(max(self.count - self._per_byte**2, 0), self.count)
         return [int(place) for place in last[self.elements(last) >= self._n]]

@@ -28,19 +28,24 @@ from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
 from gcodec.kernels.prefix.codewords import RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 
-_MOST_RICE = gap_rice.MOST_HEADER_NBITS // 2
-_FIRST_NBITS = _MOST_RICE.bit_length()  # of a parameter where a group begins
-_RAW_NBITS = np.array([gap_classes.raw_nbits(one) for one in np.eye(256, dtype=np.int64)])
+_MAX_PARAMETER = gap_rice.MOST_HEADER_NBITS // 2
+_PARAMETER_NBITS = _MAX_PARAMETER.bit_length()  # at the start of a group
+_RAW_NBITS = np.array([gap_classes.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
 
 
 def positions(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
-    """Describe positions, up to the end of the payload.
+    """Describe positions up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
-        At the first bit of the positions.
+        Walker at the first bit of the positions.
     string : IndexString
+        The opened string.
+
+    Raises
+    ------
+    FormatError
     """
     string.check()
     if string.k:
@@ -61,8 +66,8 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         rice = head.told.value
         code = PrefixCode(RICE, rice, 0)
         gaps, error = readable(walk, code, size)
-        places, error = positions_of(gaps + np.uint64(1), last, string.n, error)
-        gaps = gaps[: places.size]
+        ends, error = positions_of(gaps + np.uint64(1), last, string.n, error)
+        gaps = gaps[: ends.size]
         nbits = lengths(code, gaps)
         low, high = window.cut(nbits)
         if low == size:
@@ -72,26 +77,26 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
             yield head
             yield from walk.several("gap", low, {"index": int(nbits[:low].sum())})
             for k in range(low, high):
-                gap = FieldValue(int(gaps[k]), element=int(places[k]) - 1)
+                gap = FieldValue(int(gaps[k]), element=int(ends[k]) - 1)
                 yield from word(walk, "index", "gap", code, int(gaps[k]), gap, number + k)
         if error is not None and high == gaps.size:
             raise error
-        number, last = number + high, int(places[high - 1]) if high else last
-    yield from walk.rest("gap", string.k - number, {}, "index")
+        number, last = number + high, int(ends[high - 1]) if high else last
+    yield from walk.remainder("index", "gap", string.k - number)
 
 
-def _parameter(walk: FieldWalker, number: int, before: int) -> FieldSpan:
-    """Describe the parameter that precedes the gap of this number."""
+def _parameter(walk: FieldWalker, number: int, preceding: int) -> FieldSpan:
+    """Describe the Rice parameter before gap `number`, given the preceding parameter."""
     if number % (1 << gap_rice.LOG2_GROUP) == 0:
-        head = walk.field("index", "Rice parameter", _FIRST_NBITS)
+        head = walk.field("index", "Rice parameter", _PARAMETER_NBITS)
         rice = head.told.value
     else:
-        (steps,), end = read(walk, UNARY, 1)
-        rice = before + _difference(int(steps))
-        nbits = end - walk.at
-        parameter = FieldValue(rice, f"{rice - before:+d}", groups=(nbits,))
+        (zeros,), end = read(walk, UNARY, 1)
+        change = (int(zeros) + 1) // 2 if zeros % 2 else -(int(zeros) // 2)
+        rice, nbits = preceding + change, end - walk.at
+        parameter = FieldValue(rice, f"{change:+d}", groups=(nbits,))
         head = walk.piece("index", "Rice parameter", nbits, parameter)
-    if not 0 <= rice <= _MOST_RICE:
+    if not 0 <= rice <= _MAX_PARAMETER:
         walk.at = head.first
         raise Corrupt(f"a Rice parameter of {rice}")
     return head
@@ -110,7 +115,19 @@ def _elias_fano(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
 
 class _Upper:
-    """Describes by how much the upper bits of positions rise."""
+    """Describes the increases of the upper bits of positions.
+
+    Parameters
+    ----------
+    data : uint8 array
+        The payload.
+    low : int
+        First of the low bits.
+    width : int
+        Number of low bits of a position.
+    string : IndexString
+        The opened string.
+    """
 
     def __init__(self, data: np.ndarray, low: int, width: int, string: IndexString) -> None:
         self._data, self._low, self._width, self._string = data, low, width, string
@@ -122,7 +139,7 @@ class _Upper:
         self._high += int(steps.sum())
 
     def __call__(self, at: int, steps: np.ndarray) -> Iterator[FieldValue]:
-        """Describe positions from number `at` on."""
+        """Describe positions from index `at` on."""
         lows = read_fields(self._data, self._low + at * self._width, self._width, steps.size)
         for step, low in zip(steps.tolist(), lows.tolist(), strict=True):
             self._high += step
@@ -136,18 +153,19 @@ class _Upper:
 
 
 def _bitmap(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
-    first, state = walk.at, [0, 0]  # the element up to which ones are counted, and how many
+    first, counted, ones = walk.at, 0, 0  # `ones` is the number of ones in `counted` bits
 
-    def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for begin in range(state[0], at, 8 * CHUNK):
+    def describe(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+        nonlocal counted, ones
+        for begin in range(counted, at, 8 * CHUNK):
             stop = min(begin + 8 * CHUNK, at)
-            state[1] += int(read_fields(walk.data, first + begin, 1, stop - begin).sum())
-        state[0] = at + bits.size
-        for place, bit in enumerate(bits.tolist(), at):
-            yield FieldValue(bit, element=place if bit else None, number=state[1] if bit else None)
-            state[1] += bit
+            ones += int(read_fields(walk.data, first + begin, 1, stop - begin).sum())
+        counted = at + bits.size
+        for element, bit in enumerate(bits.tolist(), at):
+            yield FieldValue(1, element=element, number=ones) if bit else FieldValue(0)
+            ones += bit
 
-    yield from walk.fields("index", "map", 1, string.n, tell)
+    yield from walk.fields("index", "map", 1, string.n, describe)
 
 
 def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
@@ -160,7 +178,7 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         class_string = table.open(BitSpan(walk.data, walk.at, walk.end), coded)
         end = class_string.read(into(classes), bits_follow=True)
     except FormatError:
-        yield from tabled.string(walk, table, "index", "class", string.k, _tell_classes)
+        yield from tabled.string(walk, table, "index", "class", string.k, _describe_classes)
         raise
     nbits = _RAW_NBITS[classes]
     ends = end + np.cumsum(nbits)
@@ -172,12 +190,13 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
     places, error = most_that_read(read_raw, whole)
 
-    def tell(at: int, part: np.ndarray) -> Iterator[FieldValue]:
-        for number, value in enumerate(_tell_classes(at, part), at):
+    def describe(at: int, part: np.ndarray) -> Iterator[FieldValue]:
+        for number, value in enumerate(_describe_classes(at, part), at):
             yield value._replace(element=int(places[number])) if number < places.size else value
 
-    with walk.until(end):
-        yield from tabled.string(walk, table, "index", "class", string.k, tell)
+    payload_end, walk.end = walk.end, end
+    yield from tabled.string(walk, table, "index", "class", string.k, describe)
+    walk.end = payload_end
     window = Window(walk)
     low, high = window.cut(nbits[: places.size])
     yield from walk.several("bits within a class", low, {"index": int(nbits[:low].sum())})
@@ -189,26 +208,17 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         raise error
     if high == places.size < string.k:
         walk.need(int(nbits[high]))
-    yield from walk.rest("bits within a class", string.k - high, {}, "index")
+    yield from walk.remainder("index", "bits within a class", string.k - high)
 
 
-def _tell_classes(at: int, classes: np.ndarray) -> Iterator[FieldValue]:
+def _describe_classes(at: int, classes: np.ndarray) -> Iterator[FieldValue]:
     for symbol in classes.tolist():
         yield FieldValue(symbol, _meaning(symbol))
 
 
 def _meaning(symbol: int) -> str:
-    least, last = _distances(symbol)
-    return f"distance {least}" if least == last else f"distance {least} to {last}"
-
-
-def _distances(symbol: int) -> tuple[int, int]:
-    """Return the least and the largest distance of a class."""
+    """Return the smallest and the largest distance of a class as text."""
     raw = int(_RAW_NBITS[symbol])
-    least = symbol + 1 - 4 * raw << raw
-    return least, least + (1 << raw) - 1
-
-
-def _difference(zeros: int) -> int:
-    """Return by how much a Rice parameter rises, given the zeros of its word."""
-    return (zeros + 1) // 2 if zeros % 2 else -(zeros // 2)
+    smallest = symbol + 1 - 4 * raw << raw
+    largest = smallest + (1 << raw) - 1
+    return f"distance {smallest}" if raw == 0 else f"distance {smallest} to {largest}"

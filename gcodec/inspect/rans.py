@@ -1,4 +1,4 @@
-"""Strings of rANS, described symbol by symbol: the states, and the words that they take up."""
+"""Descriptions of rANS strings: the states, the symbols, and the words that lanes read."""
 
 from __future__ import annotations
 
@@ -18,102 +18,110 @@ from gcodec.kernels.rans.rans_runs import BLOCK
 from gcodec.kernels.rans.rans_table import LEAST_STATE, LOG2_ALPHABET, STATE_NBYTES, ReadTables
 from gcodec.kernels.rans.rans_vector import vector_width
 
-_WORD = 16  # bits
+_WORD_NBITS = 16
 
 
 def states(
-    walk: FieldWalker, kind: Kind, name: str, string: RansString, tell: Tell
+    walk: FieldWalker, kind: Kind, name: str, string: RansString, describe: Tell
 ) -> Iterator[FieldSpan]:
     """Describe an opened string up to the end of the payload.
 
-    A symbol has no bits of its own. Its field states its lane and its cost, and precedes the word
-    that the lane then takes up, if it does.
+    A symbol has no bits of its own. Its field states its lane and its cost. If the lane reads a
+    word after that symbol, the word follows as a field of its own.
 
     Parameters
     ----------
     walk : FieldWalker
+        Walker at the first state.
     kind, name : str
         Kind of all bits, and name of a symbol.
     string : RansString
-    tell : callable
-        Receives the symbols.
+        The opened string.
+    describe : callable
+        Describes symbols; see `Tell`.
+
+    Raises
+    ------
+    FormatError
     """
     window, lanes, tables = Window(walk), string.lanes, string.tables
-    for first in range(0, string.n, BLOCK):
-        if window.closed:
-            yield from walk.rest("states and words", string.n - first, {}, kind)
-            return
-        size, start = min(BLOCK, string.n - first), walk.at
-        read_heads, nbits = partial(_heads, walk, lanes), 8 * STATE_NBYTES
+    described = 0  # number of symbols
+    while described < string.n and not window.closed:
+        first, start = described, walk.at
+        size = min(BLOCK, string.n - first)
         heads = yield from walk.checked(
-            kind, "state", nbits, lanes, _tell_states, read_heads, little=True
+            kind,
+            "state",
+            8 * STATE_NBYTES,
+            lanes,
+            _describe_states,
+            partial(_heads, walk, lanes),
+            little=True,
         )
-        # Symbols before the window must be decoded, those after it need not be.
-        want = min(size, window.left) if walk.start <= walk.at else size
+        # Symbols before the window must be decoded; those after it need not be.
+        count = min(size, window.left) if walk.start <= walk.at else size
         classes = np.empty(0, np.uint8)
         if string.classes_of:
-            classes = string.classes_of(first, first + size, np.empty(size, np.uint8))[:want]
-        symbols, after, error = _read(walk, string, start, classes, want, size)
+            classes = string.classes_of(first, first + size, np.empty(size, np.uint8))[:count]
+        symbols, after, error = _read(walk, string, start, classes, count, size)
         if string.with_trellis:
             classes = classes[: symbols.size].copy()
             add_quantizers(symbols, lanes, classes)
-        before, shown = np.concatenate([heads[None], after]), 0
+        before = np.concatenate([heads[None], after])
         for at in range(0, symbols.size, lanes):
-            here = symbols[at : at + lanes]
-            state = before[at // lanes][: here.size]
-            frequencies, takes = _decoded(tables, here, classes[at : at + here.size], state)
-            low, high = window.cut(_WORD * takes)
-            yield from walk.several(name, low, {kind: _WORD * int(takes[:low].sum())})
-            told = tell(first + at + low, here[low:high])
-            for lane, symbol in enumerate(told, low):
+            group = symbols[at : at + lanes]
+            state = before[at // lanes][: group.size]
+            group_classes = classes[at : at + group.size]
+            frequencies, reads_word = _decoded(tables, group, group_classes, state)
+            low, high = window.cut(_WORD_NBITS * reads_word)
+            yield from walk.several(name, low, {kind: _WORD_NBITS * int(reads_word[:low].sum())})
+            for lane, value in enumerate(describe(first + at + low, group[low:high]), low):
                 cost = tables.log2_total - math.log2(frequencies[lane])
                 meaning = f"{cost:.2f} bits, of lane {lane} at {int(state[lane]):#010x}"
-                symbol = symbol._replace(
-                    meaning=", ".join(filter(None, (symbol.meaning, meaning)))
-                )
-                yield walk.piece(kind, name, 0, symbol, first + at + lane)
-                if takes[lane]:
+                value = value._replace(meaning=", ".join(filter(None, (value.meaning, meaning))))
+                yield walk.piece(kind, name, 0, value, first + at + lane)
+                if reads_word[lane]:
                     data = walk.data[walk.at // 8 : walk.at // 8 + 2].tobytes()
                     word = FieldValue(int.from_bytes(data, "little"), f"taken up by lane {lane}")
-                    yield walk.piece(kind, "word", _WORD, word)
-            shown += high
-            if high < here.size:
+                    yield walk.piece(kind, "word", _WORD_NBITS, word)
+            described += high
+            if high < group.size:
                 break
-        if error is not None and shown == symbols.size:
+        if error is not None and described == first + symbols.size:
             raise error
-        if shown < size:
-            yield from walk.rest("states and words", string.n - first - shown, {}, kind)
-            return
+        if described < first + size:
+            break
+    yield from walk.remainder(kind, "states and words", string.n - described)
 
 
-def _tell_states(at: int, values: np.ndarray) -> Iterator[FieldValue]:
+def _describe_states(at: int, values: np.ndarray) -> Iterator[FieldValue]:
     for lane, state in enumerate(values.tolist(), at):
         yield FieldValue(state, f"of lane {lane}, where the block begins")
 
 
 def _heads(walk: FieldWalker, lanes: int) -> np.ndarray:
-    """Read the states where a block begins."""
+    """Read the states at the start of a block."""
     at = walk.at // 8
     heads = walk.data[at : at + STATE_NBYTES * lanes].view("<u4").astype(np.uint64)
     if heads.min() < LEAST_STATE:
-        lane = int(np.argmax(heads < LEAST_STATE))
-        wrong = at + STATE_NBYTES * lane
-        raise Corrupt("a block of symbols begins in a state below 2**16", wrong)
+        offset = at + STATE_NBYTES * int(np.argmax(heads < LEAST_STATE))
+        raise Corrupt("a block of symbols begins in a state below 2**16", offset)
     return heads
 
 
 def _read(
-    walk: FieldWalker, string: RansString, start: int, classes: np.ndarray, want: int, size: int
+    walk: FieldWalker, string: RansString, start: int, classes: np.ndarray, count: int, size: int
 ) -> tuple[np.ndarray, np.ndarray, FormatError | None]:
-    """Read `want` symbols of a block of `size` from bit `start` on, or as many as are valid.
+    """Read `count` symbols of a block of `size` from bit `start` on, or those that are valid.
 
     Returns
     -------
     symbols : uint8 array
+        The valid symbols.
     states : (groups, lanes) uint64 array
-        The states after each group of a symbol per lane.
+        States after each group, which has a symbol of each lane.
     error : FormatError or None
-        The error after these symbols.
+        Error after these symbols.
     """
     lanes, end = string.lanes, walk.end // 8
     width, tables = vector_width(), string.tables
@@ -127,18 +135,18 @@ def _read(
         try:
             read_block(np.array([start // 8]), classes[:count], symbols, lanes, 0, ends, states)
         except Corrupt as error:
-            if count == size:  # only a whole block must end in states that are known
+            if count == size:  # only a whole block must end in the initial states of the encoder
                 last_states.append(error)
         return symbols, states.astype(np.uint64)
 
-    (symbols, states), error = most_that_read(read, want)
+    (symbols, states), error = most_that_read(read, count)
     return symbols, states, error or next(iter(last_states), None)
 
 
 def _decoded(
     tables: ReadTables, symbols: np.ndarray, classes: np.ndarray, states: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the frequencies of a symbol per lane, and whether its lane then takes up a word."""
+    """Return the frequencies of one symbol per lane, and whether its lane then reads a word."""
     place = symbols.astype(np.intp)
     if classes.size:
         place |= classes.astype(np.intp) << LOG2_ALPHABET

@@ -1,4 +1,4 @@
-"""Descriptions of strings of run–level pairs, a gap and a signed symbol each."""
+"""Descriptions of strings of run–level pairs: a gap and a signed symbol each."""
 
 from __future__ import annotations
 
@@ -9,39 +9,56 @@ import numpy as np
 
 from gcodec.entropy.coder import unpacked
 from gcodec.errors import FormatError
-from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, TellAt, Window
+from gcodec.inspect.walker import (
+    CHUNK,
+    DescribeElements,
+    FieldSpan,
+    FieldValue,
+    FieldWalker,
+    Window,
+)
 from gcodec.inspect.words import lengths, most_that_read, positions_of, read, split_of, word
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.run_level_read import read_pair_blocks
 
-_READ = 1 << 16  # pairs that are read at a time if they are only counted
+_SUMMARY_CHUNK = 1 << 16  # number of pairs that are read at a time if none is described
+
+_GapsAndSymbols = tuple[np.ndarray, np.ndarray]  # (k,) uint64 each
 
 
-def units(walk: FieldWalker, code: RunLevelCode, n: int, tell: TellAt) -> Iterator[FieldSpan]:
-    """Describe a string of pairs, up to the end of the payload.
+def units(
+    walk: FieldWalker, code: RunLevelCode, n: int, describe: DescribeElements
+) -> Iterator[FieldSpan]:
+    """Describe a string of pairs up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
+        Walker at the first pair.
     code : RunLevelCode
+        Codes of gaps and symbols.
     n : int
-        Elements of the tensor.
-    tell : callable
-        Receives elements and their symbols.
+        Number of elements of the tensor.
+    describe : callable
+        Describes elements and their symbols; see `DescribeElements`.
+
+    Raises
+    ------
+    FormatError
     """
     window, number, last = Window(walk), 0, 0
     error: FormatError | None = None
     while walk.at < walk.end and error is None:
-        shown = not window.closed
-        size = min(CHUNK, window.left) if shown and walk.start <= walk.at else _READ
-        (gaps, symbols), error = _most(walk, code, size)
+        is_open = not window.closed
+        size = min(CHUNK, window.left) if is_open and walk.start <= walk.at else _SUMMARY_CHUNK
+        (gaps, symbols), error = _readable(walk, code, size)
         positions, error = positions_of(gaps, last, n, error)
         gaps, symbols = gaps[: positions.size], symbols[: positions.size]
         gap_nbits, nbits = lengths(code.gap, gaps), lengths(code.symbol, symbols)
-        low, high = window.cut(gap_nbits + nbits) if shown else (0, 0)
+        low, high = window.cut(gap_nbits + nbits) if is_open else (0, 0)
         yield from _several(walk, gap_nbits[:low], nbits[:low])
-        values = tell(positions[low:high] - 1, symbols[low:high]) if high > low else ()
+        values = describe(positions[low:high] - 1, symbols[low:high]) if high > low else ()
         for k, level in zip(range(low, high), values, strict=True):
             gap = FieldValue(int(gaps[k]), element=int(positions[k]) - 1)
             symbol = int(symbols[k])
@@ -55,13 +72,12 @@ def units(walk: FieldWalker, code: RunLevelCode, n: int, tell: TellAt) -> Iterat
         raise error
 
 
-Read = tuple[np.ndarray, np.ndarray]  # gaps and symbols, uint64
+def _readable(
+    walk: FieldWalker, code: RunLevelCode, size: int
+) -> tuple[_GapsAndSymbols, FormatError | None]:
+    """Read up to `size` pairs before the first invalid one; return them and its error."""
 
-
-def _most(walk: FieldWalker, code: RunLevelCode, size: int) -> tuple[Read, FormatError | None]:
-    """Read up to `size` pairs, or those before the first wrong one; return the error there."""
-
-    def read(count: int) -> Read:
+    def read(count: int) -> _GapsAndSymbols:
         wide = count if code.symbol.top >= WIDE else 0
         room = RunLevelPairs(
             np.empty(count, np.uint8),
@@ -69,8 +85,10 @@ def _most(walk: FieldWalker, code: RunLevelCode, size: int) -> tuple[Read, Forma
             np.empty(count, np.uint64),
             np.empty(wide, np.uint64),
         )
-        where = walk.data, np.array([walk.at]), np.array([count]), room, walk.end, False
-        pairs, _ = read_pair_blocks(code, *where) if count else (0, 0)
+        pairs = 0
+        if count:
+            starts, counts = np.array([walk.at]), np.array([count])
+            pairs, _ = read_pair_blocks(code, walk.data, starts, counts, room, walk.end, False)
         return unpacked(room, pairs)
 
     return most_that_read(read, size)
@@ -84,9 +102,9 @@ def _several(walk: FieldWalker, gap_nbits: np.ndarray, nbits: np.ndarray) -> Ite
 def _lone_gap(
     walk: FieldWalker, code: RunLevelCode, n: int, last: int, number: int
 ) -> Iterator[FieldSpan]:
-    """Describe the next gap, if it is valid and the error lies after it."""
+    """Describe the next gap if it is valid and only its symbol is not."""
     with contextlib.suppress(FormatError):
-        # The kernel reads words of values that are not shifted.
+        # The kernel does not apply the shift of the code to the values that it reads.
         (value,), _ = read(walk, code.gap._replace(shift=0), 1)
         gap = int(value) - code.gap.shift
         if last + gap <= n:

@@ -1,4 +1,4 @@
-"""Descriptions of strings of bytes: their table, and its words or states."""
+"""Descriptions of strings of bytes after a table: the table, and its codewords or rANS states."""
 
 from __future__ import annotations
 
@@ -28,25 +28,31 @@ def table(
     Parameters
     ----------
     walk : FieldWalker
+        Walker at the first bit of the table.
     coder : {"huffman", "rans"}
+        Kind of the table.
     alphabet : (k,) uint8 array
-        Rising.
+        The symbols in the table, in increasing order.
     coded : CodedMask
         The elements that have a symbol.
     meaning : callable
         See `Meaning`.
+
+    Raises
+    ------
+    FormatError
     """
     if not coded.words:
         return None
     first = walk.at
     if coder == "huffman":
 
-        def tell(at: int, lengths: np.ndarray) -> Iterator[FieldValue]:
+        def describe(at: int, lengths: np.ndarray) -> Iterator[FieldValue]:
             for symbol, nbits in zip(alphabet[at:].tolist(), lengths.tolist(), strict=False):
-                none = "" if nbits else ": has no word"
-                yield FieldValue(nbits, f"{meaning(symbol)}{none}", name=f"length of {symbol}")
+                note = "" if nbits else ": has no word"
+                yield FieldValue(nbits, f"{meaning(symbol)}{note}", name=f"length of {symbol}")
 
-        yield from walk.fields("table", "length", huffman.LENGTH_NBITS, alphabet.size, tell)
+        yield from walk.fields("table", "length", huffman.LENGTH_NBITS, alphabet.size, describe)
     else:
         yield from _frequencies(walk, alphabet, meaning)
     try:
@@ -58,47 +64,53 @@ def table(
 
 
 def _frequencies(walk: FieldWalker, alphabet: np.ndarray, meaning: Meaning) -> Iterator[FieldSpan]:
-    more, nbits, left = 0, 0, walk.most
+    """Describe a table of frequencies; summarize the fields outside of the range to describe."""
+    skipped, nbits, left = 0, 0, walk.most
     for field in frequency_table.fields_of(walk.data, walk.at, walk.end, alphabet):
         width = field.end - field.start
         if field.symbol is None:
             total = FieldValue(field.value, f"frequencies add up to {1 << field.value}")
             yield walk.piece("table", "log2 of the sum", width, total)
         elif left == 0 or field.end <= walk.start:
-            more, nbits = more + 1, nbits + width
+            skipped, nbits = skipped + 1, nbits + width
         else:
-            yield from walk.several("frequency", more, {"table": nbits})
-            more = nbits = 0
+            yield from walk.several("frequency", skipped, {"table": nbits})
+            skipped = nbits = 0
             groups = (frequency_table.LENGTH_NBITS, width - frequency_table.LENGTH_NBITS)
             name = f"frequency of {field.symbol}"
-            value = FieldValue(field.value, meaning(field.symbol), name=name, groups=groups)
-            yield walk.piece("table", "frequency", width, value)
+            value = FieldValue(field.value, meaning(field.symbol), groups=groups)
+            yield walk.piece("table", name, width, value)
             left = None if left is None else left - 1
-    yield from walk.several("frequency", more, {"table": nbits})
+    yield from walk.several("frequency", skipped, {"table": nbits})
 
 
 def string(
-    walk: FieldWalker, table: Table | None, kind: Kind, name: str, count: int, tell: Tell
+    walk: FieldWalker, table: Table | None, kind: Kind, name: str, count: int, describe: Tell
 ) -> Iterator[FieldSpan]:
     """Describe a string up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
+        Walker at the first bit after the table.
     table : Table or None
-        None if there is no symbol to code.
+        Table of the string; None if there is no symbol to code.
     kind, name : str
         Kind of the bits, and name of a symbol.
     count : int
         Number of symbols.
-    tell : callable
-        Receives the symbols.
+    describe : callable
+        Describes symbols; see `Tell`.
+
+    Raises
+    ------
+    FormatError
     """
     if table is None:
         return
     string = table.string(BitSpan(walk.data, walk.at, walk.end), CodedMask.all(count))
     if isinstance(string, WordString):
-        yield from words(walk, kind, name, string.code, count, tell)
+        yield from words(walk, kind, name, string.code, count, describe)
     else:
         yield from walk.pad(-walk.at % 8)
-        yield from states(walk, kind, name, string, tell)
+        yield from states(walk, kind, name, string, describe)

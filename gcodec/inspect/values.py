@@ -1,8 +1,9 @@
-"""The values of sparse messages: their scales, and floats, bytes or signs."""
+"""Descriptions of the values of sparse messages: the scales, then floats, bytes or signs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -11,54 +12,59 @@ from gcodec.entropy.values import SparseValues
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, numbers
 from gcodec.kernels.bits import byte_blocks
 
-Scaled = Callable[[np.ndarray], np.ndarray]
-
 
 def values(
-    walk: FieldWalker, k: int, value: str, scaled: Scaled = np.asarray
+    walk: FieldWalker,
+    k: int,
+    value: str,
+    scaled: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> Iterator[FieldSpan]:
-    """Tell k values.
+    """Describe k values.
 
     Parameters
     ----------
     walk : FieldWalker
-        At the first bit of the payload.
+        Walker at the first bit of the payload.
     k : int
+        Number of values.
     value : str
         One of `values.VALUES`.
     scaled : callable
-        Turns float32 numbers into what they decode to.
+        Returns the decoded numbers, given the (m,) float32 numbers of m values.
+
+    Raises
+    ------
+    FormatError
     """
     name = {"int8": "step", "sign": "size"}.get(value, "")
-    read = lambda: value_coding.read_scales(walk.data, k, value)  # noqa: E731
-    count = value_coding.scales_of(k, value)
-    scales = yield from walk.checked("scale", name, 32, count, _tell_scale, read)
-    width, kind = value_coding.width_of(value), "sign" if value == "sign" else "value"
+    count, width = value_coding.scales_of(k, value), value_coding.width_of(value)
+    read_scales = partial(value_coding.read_scales, walk.data, k, value)
+    scales = yield from walk.checked("scale", name, 32, count, _describe_scales, read_scales)
 
-    def tell(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-        found = scaled(_decoded(scales, at, codes, value))
-        for code, number in zip(codes.tolist(), found.tolist(), strict=True):
-            shown = {"int8": (code ^ 0x80) - 0x80, "sign": "-" if code else "+"}.get(value, number)
-            yield FieldValue(shown, decoded=(number,))
+    def describe(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
+        decoded = scaled(_dequantized(scales, at, codes, value))
+        for code, number in zip(codes.tolist(), decoded.tolist(), strict=True):
+            text = {"int8": (code ^ 0x80) - 0x80, "sign": "-" if code else "+"}.get(value, number)
+            yield FieldValue(text, decoded=(number,))
 
-    own: Kind = kind  # type: ignore[assignment]
-    check = lambda: value_coding.read_codes(walk.data, k, value)  # noqa: E731
-    yield from walk.checked(own, kind, width, k, tell, check)
+    kind: Kind = "sign" if value == "sign" else "value"
+    read_codes = partial(value_coding.read_codes, walk.data, k, value)
+    yield from walk.checked(kind, kind, width, k, describe, read_codes)
 
 
-def _tell_scale(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+def _describe_scales(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
     for number in numbers(bits).tolist():
         yield FieldValue(number)
 
 
-def _decoded(scales: np.ndarray, at: int, codes: np.ndarray, value: str) -> np.ndarray:
-    """Return the float32 numbers that codes from number `at` on stand for."""
-    if value == "sign":
-        found = SparseValues(scales, np.packbits(codes.astype(np.uint8)))
-    elif value == "int8":  # from the begin of a block on
+def _dequantized(scales: np.ndarray, at: int, codes: np.ndarray, value: str) -> np.ndarray:
+    """Return the float32 numbers of the codes of values from index `at` on."""
+    if value == "int8":  # `byte_blocks` starts at the first code of a block
         block, lead = divmod(at, byte_blocks.SIZE)
-        some = np.concatenate([np.zeros(lead, np.uint8), codes.astype(np.uint8)])
-        return byte_blocks.dequantize(scales[block:], some)[lead:]
+        from_block = np.concatenate([np.zeros(lead, np.uint8), codes.astype(np.uint8)])
+        return byte_blocks.dequantize(scales[block:], from_block)[lead:]
+    if value == "sign":
+        packed = np.packbits(codes.astype(np.uint8))
     else:
-        found = SparseValues(scales, codes.astype(value_coding.code_dtype(value)))
-    return value_coding.dequantize(found, value, codes.size)
+        packed = codes.astype(value_coding.code_dtype(value))
+    return value_coding.dequantize(SparseValues(scales, packed), value, codes.size)

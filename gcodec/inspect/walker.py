@@ -1,12 +1,11 @@
-"""A walk through a payload, which tells piece by piece what lies there.
+"""The walker that describes the fields of a payload, in the order of their bits.
 
-Strings of many like symbols are told one by one as far as that is asked for, and the others as one
-piece. A walk that meets what is wrong raises `FormatError` and stands where that begins.
+A walker describes the symbols of a string one by one as far as the caller asks, and summarizes all
+others in one span. At an invalid field it raises `FormatError`, and stays where the field begins.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -20,28 +19,31 @@ Kind = Literal[
 ]
 KINDS: tuple[str, ...] = get_args(Kind)
 
-CHUNK = 1 << 12  # symbols that are read at a time
+CHUNK = 1 << 12
+"""Number of symbols that a describer reads at a time."""
 
 _T = TypeVar("_T")
 
 
 class FieldValue(NamedTuple):
-    """What a symbol is.
+    """The value of a field.
 
     Attributes
     ----------
     value : int, float, str or None
+        The stored value; None for a summary of several fields.
     meaning : str
+        Explanation for the reader.
     element : int or None
-        The first element of the tensor that it is of.
+        First element of the tensor that the field encodes.
     decoded : tuple of float
-        The float32 numbers of that element and those behind it, where this tells them.
+        Decoded float32 values of that element and of those after it, if the field determines them.
     name, kind : str or None
-        Where they are not those of its fellows.
+        Name and kind of this field, if they differ from those of its string.
     number : int or None
-        Likewise.
+        Index of this field, if it differs from the index in its string.
     groups : tuple of int
-        Bits of the parts of the word.
+        Widths in bits of the parts of the codeword.
     """
 
     value: Any
@@ -55,23 +57,24 @@ class FieldValue(NamedTuple):
 
 
 class FieldSpan(NamedTuple):
-    """Bits that lie one behind the other, and what they are.
+    """The bits of one field, or of several fields in a row, and their description.
 
     Attributes
     ----------
     kind : str
         One of `KINDS`, or "several".
     name : str
+        Name of the field.
     first, nbits : int
-        The bit where they begin, and how many they are; none for a symbol that has no bits of its
-        own.
+        First bit, and number of bits; 0 bits for a symbol that has no bits of its own.
     told : FieldValue
+        Value of the field.
     number : int or None
-        Of the symbol, from 0 on, among those of its name.
+        Index of the field among those of its name, from 0 on.
     symbols : int
-        More than one, if there are several that are not told one by one.
+        Number of fields; more than 1 in a summary.
     split : dict of str to int
-        The bits by kind.
+        Number of bits of each kind.
     """
 
     kind: str
@@ -85,31 +88,32 @@ class FieldSpan(NamedTuple):
 
 
 Tell = Callable[[int, np.ndarray], Iterable[FieldValue]]
-"""Tells what symbols are, given the number of the first of them, and their values."""
+"""Describes consecutive symbols, given the index of the first one and their values."""
 
-TellAt = Callable[[np.ndarray, np.ndarray], Iterable[FieldValue]]
-"""Does so for symbols of these elements."""
+DescribeElements = Callable[[np.ndarray, np.ndarray], Iterable[FieldValue]]
+"""Describes symbols, given their elements and their values."""
 
 
 class FieldWalker:
-    """A walk through a payload.
+    """Describes a payload, span by span.
 
     Parameters
     ----------
     data : uint8 array
+        Bytes of the payload.
     end : int
-        Bits of the payload.
+        Number of bits of the payload.
     most : int, optional
-        Symbols of a string that are told one by one; default: all.
+        Number of symbols of a string that are described one by one. Default: all.
     start : int
-        The bit from which on they are.
+        First bit after which symbols are described one by one.
 
     Attributes
     ----------
     at : int
-        The bit behind the last piece.
+        The bit after the last described span.
     skipped : bool
-        Whether there were symbols that were not told one by one.
+        Whether the walker has summarized symbols instead of describing them one by one.
     """
 
     def __init__(self, data: np.ndarray, end: int, most: int | None = None, start: int = 0):
@@ -118,17 +122,20 @@ class FieldWalker:
         self.skipped = False
 
     def piece(
-        self, kind: Kind, name: str, nbits: int, told: FieldValue, number: int | None = None
+        self, kind: Kind, name: str, nbits: int, value: FieldValue, number: int | None = None
     ) -> FieldSpan:
-        """Tell the next bits, which are there."""
-        kind = told.kind or kind
-        number = number if told.number is None else told.number
-        made = FieldSpan(kind, told.name or name, self.at, nbits, told, number, 1, {kind: nbits})
+        """Return the span of the next field, whose value the caller has read."""
+        kind, name = value.kind or kind, value.name or name
+        number = number if value.number is None else value.number
+        first = self.at
         self.at += nbits
-        return made
+        return FieldSpan(kind, name, first, nbits, value, number, 1, {kind: nbits})
 
     def several(self, name: str, count: int, split: Mapping[str, int]) -> Iterator[FieldSpan]:
-        """Tell the next bits, by kind, as one piece of so many symbols; nothing if of none."""
+        """Summarize the next `count` symbols in one span, given their bits of each kind.
+
+        Yield nothing if there is no symbol.
+        """
         if not count:
             return
         self.skipped = True
@@ -139,7 +146,7 @@ class FieldWalker:
         self.at += nbits
 
     def field(self, kind: Kind, name: str, nbits: int, groups: tuple[int, ...] = ()) -> FieldSpan:
-        """Read and tell a number, the most significant bit first."""
+        """Read an unsigned integer, most significant bit first, and return its span."""
         self.need(nbits)
         value = int(read_fields(self.data, self.at, nbits, 1)[0])
         return self.piece(kind, name, nbits, FieldValue(value, groups=groups))
@@ -150,25 +157,33 @@ class FieldWalker:
         name: str,
         width: int,
         count: int,
-        tell: Tell,
+        describe: Tell,
         *,
         little: bool = False,
         split: Callable[[int, int], Mapping[str, int]] | None = None,
     ) -> Iterator[FieldSpan]:
-        """Tell fields of equal width.
+        """Describe fields of equal width.
 
         Parameters
         ----------
         kind, name : str
+            Kind and name of each field.
         width : int
-            Bits of each, up to 62; of numbers of whole bytes up to 64.
+            Width of a field in bits: up to 62, or up to 64 if `little`.
         count : int
-        tell : callable
-            Gets their values as an int64 array, which holds the bits of those of 64.
+            Number of fields.
+        describe : callable
+            Describes fields; see `Tell`. It receives an int64 array, which contains the bit
+            patterns of 64-bit fields.
         little : bool
-            Whether these are numbers of whole bytes, the lowest first.
+            Whether the fields are little-endian integers of whole bytes.
         split : callable, optional
-            Bits by kind of the fields of a range; default: all of `kind`.
+            Returns the bits of each kind of a range of fields. Default: all bits are of `kind`.
+
+        Raises
+        ------
+        Truncated
+            If the payload ends within the fields.
         """
         assert width <= (64 if little else MOST_NBITS)
         first = self.at
@@ -177,10 +192,14 @@ class FieldWalker:
         part = split or (lambda i, j: {kind: (j - i) * width})
         yield from self.several(name, low, part(0, low))
         for at in range(low, high, CHUNK):
-            size = min(CHUNK, high - at)
-            values = self._values(first + at * width, width, size, little)
-            for number, told in enumerate(tell(at, values), at):
-                yield self.piece(kind, name, width, told, number)
+            size, bit = min(CHUNK, high - at), first + at * width
+            if little:
+                dtype = np.dtype(f"<u{width // 8}")
+                values = np.frombuffer(self.data, dtype, size, bit // 8).astype(np.int64)
+            else:
+                values = read_fields(self.data, bit, width, size)
+            for number, value in enumerate(describe(at, values), at):
+                yield self.piece(kind, name, width, value, number)
         yield from self.several(name, fit - high, part(high, fit))
         if width:
             self.need((count - fit) * width)
@@ -191,76 +210,77 @@ class FieldWalker:
         name: str,
         width: int,
         count: int,
-        tell: Tell,
+        describe: Tell,
         check: Callable[[], _T],
         *,
         little: bool = False,
     ) -> Generator[FieldSpan, None, _T]:
-        """Tell fields that are read all at once, up to the first that is wrong; return them.
+        """Describe fields that a reader checks all at once, up to the first invalid one.
 
         Parameters
         ----------
-        kind, name, width, count, tell, little
+        kind, name, width, count, describe, little
             See `fields`.
         check : callable
-            Returns them; what it raises has an offset in the payload.
+            Reads all fields. The offset of its `FormatError` is a byte of the payload.
+
+        Returns
+        -------
+        object
+            The result of `check`.
+
+        Raises
+        ------
+        FormatError
+            The error of `check`, after the valid fields.
         """
         valid, wrong = count, None
-        if count * width <= self.end - self.at:  # else `fields` raises
+        if count * width <= self.end - self.at:  # otherwise `fields` raises `Truncated`
             try:
                 checked = check()
             except FormatError as error:
                 wrong = error
                 valid = 0 if error.offset is None else (8 * error.offset - self.at) // width
-        yield from self.fields(kind, name, width, valid, tell, little=little)
+        yield from self.fields(kind, name, width, valid, describe, little=little)
         if wrong is not None:
             raise wrong
         return checked
 
-    def _values(self, first: int, width: int, count: int, little: bool) -> np.ndarray:
-        if not little:
-            return read_fields(self.data, first, width, count)
-        kind = np.dtype(f"<u{width // 8}")
-        return np.frombuffer(self.data, kind, count, first // 8).astype(np.int64)
-
-    def pad(self, nbits: int, name: str = "padding") -> Iterator[FieldSpan]:
-        """Tell bits that only fill up, and are 0."""
+    def pad(self, nbits: int) -> Iterator[FieldSpan]:
+        """Describe padding bits; raise `Corrupt` unless they are 0."""
         self.need(nbits)
         while nbits:
             part = min(nbits, 32)
             if read_fields(self.data, self.at, part, 1)[0]:
                 raise Corrupt("a padding bit is not zero")
-            yield self.piece("pad", name, part, FieldValue(0, "fills up"))
+            yield self.piece("pad", "padding", part, FieldValue(0, "fills up"))
             nbits -= part
 
-    @contextlib.contextmanager
-    def until(self, end: int) -> Iterator[None]:
-        """Take bit `end` for the end of the payload."""
-        kept, self.end = self.end, end
-        yield
-        self.end = kept
-
-    def rest(
-        self, name: str, count: int, split: Mapping[str, int], kind: Kind
-    ) -> Iterator[FieldSpan]:
-        """Tell all that is left, `count` symbols: bits by kind, and the others of `kind`."""
+    def remainder(self, kind: Kind, name: str, count: int, signs: int = 0) -> Iterator[FieldSpan]:
+        """Summarize all remaining bits: `count` symbols of a kind, and their sign bits."""
         left = self.end - self.at
-        known = {key: min(part, left) for key, part in split.items() if part}
-        yield from self.several(name, count, {**known, kind: max(left - sum(known.values()), 0)})
+        split = {"sign": min(signs, left)} if signs else {}
+        yield from self.several(name, count, {**split, kind: max(left - signs, 0)})
 
     def need(self, nbits: int) -> None:
-        """Raise `Truncated` unless so many bits are left."""
+        """Raise `Truncated` unless the payload has `nbits` more bits."""
         if nbits > self.end - self.at:
             raise Truncated(f"{nbits} bits wanted, {self.end - self.at} left of the payload")
 
     def finish(self) -> None:
-        """Raise `Corrupt` if bits are left."""
+        """Raise `Corrupt` if the payload has more bits."""
         if self.at < self.end:
             raise Corrupt(f"the payload has {self.end - self.at} bits behind its last field")
 
 
 class Window:
-    """The symbols of a string that are described one by one."""
+    """The range of symbols of a string that the walker describes one by one.
+
+    Parameters
+    ----------
+    walk : FieldWalker
+        Walker at the first bit of the string.
+    """
 
     def __init__(self, walk: FieldWalker) -> None:
         self._walk = walk
@@ -268,21 +288,21 @@ class Window:
 
     @property
     def closed(self) -> bool:
-        """Whether there will be no more."""
+        """Whether no further symbol is described."""
         return self._left == 0
 
     @property
     def left(self) -> int:
-        """How many there will be at most."""
+        """Largest number of further symbols that are described."""
         return 1 << 62 if self._left is None else self._left
 
     def cut(self, nbits: np.ndarray) -> tuple[int, int]:
-        """Return the range of the next symbols that is described, given the bits of each."""
+        """Return the range of the next symbols to describe, given the length of each in bits."""
         ends = self._walk.at + np.cumsum(nbits)
         return self._cut(int(np.searchsorted(ends, self._walk.start, "right")), ends.size)
 
     def cut_even(self, first: int, width: int, count: int) -> tuple[int, int]:
-        """Do so for `count` symbols of equal width, from bit `first` on."""
+        """Return the range to describe of `count` symbols of equal width from bit `first` on."""
         before = max(self._walk.start - first, 0) // width if width else 0
         return self._cut(min(before, count), count)
 
@@ -294,6 +314,6 @@ class Window:
 
 
 def numbers(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
-    """Return the float32 or float64 numbers that bit patterns stand for."""
+    """Return the float32 or float64 numbers of bit patterns."""
     kind = np.dtype(dtype)
     return values.astype(f"u{kind.itemsize}").view(kind)

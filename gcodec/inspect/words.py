@@ -1,4 +1,4 @@
-"""Descriptions of prefix words, which the codes themselves read and measure."""
+"""Descriptions of strings of codewords, read and measured by the codes themselves."""
 
 from __future__ import annotations
 
@@ -25,23 +25,29 @@ def words(
     name: str,
     code: PrefixCode | TableCode,
     count: int,
-    tell: Tell,
+    describe: Tell,
     skip: Callable[[np.ndarray], None] | None = None,
 ) -> Iterator[FieldSpan]:
-    """Describe a string of words up to the end of the payload.
+    """Describe a string of codewords up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
+        Walker at the first codeword.
     kind, name : str
-        Kind and name of a word. The sign before a word is a field of its own.
+        Kind and name of a codeword. The sign before a codeword is a field of its own.
     code : PrefixCode or TableCode
+        Code of the string.
     count : int
-        Number of words.
-    tell : callable
-        Receives the symbols of the words.
+        Number of codewords.
+    describe : callable
+        Describes symbols; see `Tell`.
     skip : callable, optional
-        Receives the symbols that are not described, before those that follow them.
+        Receives the symbols that are not described, before `describe` receives those that follow.
+
+    Raises
+    ------
+    FormatError
     """
     window, signed = Window(walk), is_signed(code)
     at = 0
@@ -54,12 +60,12 @@ def words(
             skip(symbols[:low])
         split = split_of(kind, int(nbits[:low].sum()), low if signed else 0)
         yield from walk.several(name, low, split)
-        for k, value in zip(range(low, high), tell(at + low, symbols[low:high]), strict=True):
+        for k, value in zip(range(low, high), describe(at + low, symbols[low:high]), strict=True):
             yield from word(walk, kind, name, code, int(symbols[k]), value, at + k)
         if error is not None and high == symbols.size:
             raise error
         at += high
-    yield from walk.rest(name, count - at, {"sign": count - at} if signed else {}, kind)
+    yield from walk.remainder(kind, name, count - at, signs=count - at if signed else 0)
 
 
 def word(
@@ -71,7 +77,7 @@ def word(
     value: FieldValue,
     number: int,
 ) -> Iterator[FieldSpan]:
-    """Describe the word of a symbol that was read here, and the sign before it if there is one."""
+    """Describe the codeword of a symbol that the caller has read, and the sign before it."""
     nbits = int(lengths(code, np.array([symbol], np.uint64))[0])
     if is_signed(code):
         sign = FieldValue("-" if symbol & 1 else "+")
@@ -82,36 +88,36 @@ def word(
 
 
 def read(walk: FieldWalker, code: PrefixCode | TableCode, count: int) -> tuple[np.ndarray, int]:
-    """Read the next words; return their symbols and the bit after them."""
+    """Read the next codewords; return their symbols and the bit after them."""
     return prefix.read(code, walk.data, walk.end, count, walk.at)
 
 
 def readable(
     walk: FieldWalker, code: PrefixCode | TableCode, count: int
 ) -> tuple[np.ndarray, FormatError | None]:
-    """Return the symbols of the next words up to the first wrong one, and the error there."""
+    """Return the symbols of the next codewords up to the first invalid one, and its error."""
     return most_that_read(lambda k: read(walk, code, k)[0], count)
 
 
 def most_that_read(read: Callable[[int], _T], count: int) -> tuple[_T, FormatError | None]:
-    """Read `count` symbols, or those before the first wrong one; return the error there."""
+    """Read `count` symbols, or those before the first invalid one; return them and its error."""
     try:
         return read(count), None
     except FormatError as error:
-        wrong = error
-    low, high = 0, count  # the first `low` can be read, `high` cannot
+        first_error = error
+    low, high = 0, count  # `low` symbols are valid, `high` are not
     while high - low > 1:
         middle = (low + high) // 2
         try:
             read(middle)
             low = middle
         except FormatError as error:
-            high, wrong = middle, error
-    return read(low), wrong
+            high, first_error = middle, error
+    return read(low), first_error
 
 
 def lengths(code: PrefixCode | TableCode, symbols: np.ndarray) -> np.ndarray:
-    """Return the bits of the words of uint64 symbols, signs included, as int64."""
+    """Return the int64 lengths of the codewords of uint64 symbols, signs included, in bits."""
     if isinstance(code, TableCode):
         return code.lengths[symbols.astype(np.intp)].astype(np.int64)
     if code.rule is FIXED:
@@ -120,17 +126,17 @@ def lengths(code: PrefixCode | TableCode, symbols: np.ndarray) -> np.ndarray:
 
 
 def is_signed(code: PrefixCode | TableCode) -> bool:
-    """Whether a sign comes before each word."""
+    """Return whether a sign precedes each codeword."""
     return isinstance(code, PrefixCode) and code.mapping == "signed"
 
 
 def split_of(kind: Kind, nbits: int, signs: int) -> dict[str, int]:
-    """Return `nbits` bits by kind, `signs` of which are signs."""
+    """Return the bits of each kind among `nbits` bits, `signs` of which are signs."""
     return {"sign": signs, kind: nbits - signs} if signs else {kind: nbits}
 
 
 def _values(code: PrefixCode, symbols: np.ndarray) -> np.ndarray:
-    """Return the values whose words encode symbols."""
+    """Return the values whose codewords encode symbols."""
     if code.mapping == "zigzag":
         odd = symbols & np.uint64(1)
         return np.asarray(symbols - odd - odd)
@@ -139,7 +145,7 @@ def _values(code: PrefixCode, symbols: np.ndarray) -> np.ndarray:
 
 
 def _groups(code: PrefixCode | TableCode, symbol: int, nbits: int) -> tuple[int, ...]:
-    """Return the bits of the parts of a word."""
+    """Return the widths in bits of the parts of a codeword; empty if it has one part."""
     if isinstance(code, TableCode) or code.rule is FIXED:
         return ()
     value = int(_values(code, np.array([symbol], np.uint64))[0])
@@ -155,24 +161,24 @@ def _groups(code: PrefixCode | TableCode, symbol: int, nbits: int) -> tuple[int,
 def positions_of(
     gaps: np.ndarray, last: int, n: int, error: FormatError | None
 ) -> tuple[np.ndarray, FormatError | None]:
-    """Return positions, from 1 on, up to the first wrong one, and the error there.
+    """Return the valid positions, counted from 1, and the error of the first invalid one.
 
     Parameters
     ----------
     gaps : (k,) uint64 array
         Distance of each position from the preceding one.
     last : int
-        The position before the first one.
+        The position that precedes the first one.
     n : int
-        Elements of the tensor, up to 2^62.
+        Number of elements of the tensor, up to 2^62.
     error : FormatError or None
-        The error after all gaps.
+        The error after all gaps, which the function returns if all positions are valid.
     """
-    # No sum wraps before the first that passes n.
+    # No sum wraps around before the first one above n.
     steps = np.concatenate([np.array([last], np.uint64), np.minimum(gaps, np.uint64(n + 1))])
     sums = np.cumsum(steps)
-    wrong = np.flatnonzero(sums > np.uint64(n))
-    if wrong.size:
-        sums = sums[: int(wrong[0])]
+    invalid = np.flatnonzero(sums > np.uint64(n))
+    if invalid.size:
+        sums = sums[: int(invalid[0])]
         error = Corrupt(f"a gap passes the {n} elements of the tensor")
     return sums[1:].astype(np.int64), error

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec import Corrupt, ParameterError, Truncated, entropy
-from gcodec.entropy import Bits
-from gcodec.entropy import code as code_module
+from gcodec.entropy import Bits, universal
 
 SPECS = ["omega", "gamma", "delta", "unary", "rice:k=3", "golomb:b=10", "expgolomb:k=2"]
 LARGEST = 2**64 - 1
@@ -346,7 +345,7 @@ def test_codewords_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch)
             entropy.parse(spec).encode([LARGEST])
     assert unary.lengths([2**34, LARGEST - 1, LARGEST]).tolist() == [2**34 + 1, LARGEST, LARGEST]
 
-    monkeypatch.setattr(code_module, "Limits", lambda: gcodec.Limits(max_bytes=4))
+    monkeypatch.setattr(universal, "Limits", lambda: gcodec.Limits(max_bytes=4))
     assert unary.encode([30, 0]).nbits == 32
     with pytest.raises(ParameterError, match="32 bits"):
         unary.encode([31, 0])
