@@ -51,7 +51,7 @@ from gcodec.codecs.ecsq.filter_transform import FilterTransform
 from gcodec.codecs.ecsq.quantizer import Quantizer
 from gcodec.codecs.ecsq.rate_control import Target, about
 from gcodec.codecs.ecsq.reconstruction import (
-    CENTRE,
+    CENTER,
     QuantizedLevels,
     Reconstruction,
     scalars_of,
@@ -209,13 +209,13 @@ class ECSQ(Codec):
             raise ParameterError.of("transform", "dct", f"none for the shape {self._shape}")
         if not largest:
             transform = "none" if self.transform == "auto" else self.transform
-            return reconstruction.nothing(values.size, values)._replace(transform=transform)
+            return reconstruction.all_zeros(values.size, values)._replace(transform=transform)
         # Where inverses of steps would pass float32, all is moved by a power of two; or norms of
         # levels at random, and small ones may lose the bits that decide a level.
         lift = _LIFT if largest < _TINY else 1.0
         if largest >= _HUGE and self.rounding == "stochastic" and self.step == "auto":
             lift = _LOWER
-        lifted = reconstruction.lifted(values, lift) if lift != 1 else values
+        lifted = reconstruction.scaled(values, lift) if lift != 1 else values
         top = largest * lift
         taps, x = self._transformed(taps, lifted, lift, top)
         transform, period = ("none", 1) if taps is None else ("dct", taps.size)
@@ -252,7 +252,7 @@ class ECSQ(Codec):
         Of steps that the largest magnitude is a multiple of, as it then may be a point itself.
         """
         way = quantizer.quantizer_for(x, self._quantizer(seed))
-        yield found._replace(centroids=reconstruction.middle())
+        yield found._replace(centroids=reconstruction.default_centroids())
         for octaves in range(_FINEST + 1):
             size = top * 2.0**-octaves
             if (step := size / lift) >= found.step:
@@ -264,7 +264,7 @@ class ECSQ(Codec):
                 step=binary32(step), transform=found.transform, missed=missed
             )
             yield finer
-            yield finer._replace(centroids=reconstruction.middle())
+            yield finer._replace(centroids=reconstruction.default_centroids())
 
     def _transformed(
         self, taps: FilterTransform | None, values: np.ndarray, lift: float, top: float
@@ -338,7 +338,7 @@ class ECSQ(Codec):
             made = Written(empty_beside(0, np.uint8, symbols.symbols), 0)
         else:
             plan = table_choice.plan(symbols.symbols, symbols.scales, lanes=symbols.lanes)
-            made = coder.write(plan, written, symbols.beyond, BitString())
+            made = coder.write(plan, written, symbols.outliers, BitString())
         payload, missed = Payload(codec, scalars, *made), symbols.missed
         if missed is not None and missed.parameter == "bits" and type(payload.nbits) is int:
             missed = missed._replace(reached=payload.nbits / symbols.symbols.size)  # exactly
@@ -372,7 +372,7 @@ class ECSQ(Codec):
     def _unpack(self, payload: Payload, n: int) -> QuantizedLevels:
         string = self._string(payload, n)
         if string is None:
-            return reconstruction.nothing(n, payload.data)._replace(transform=self.transform)
+            return reconstruction.all_zeros(n, payload.data)._replace(transform=self.transform)
         out, beyond, places = symbols_of(string, n)
         told = self._centroids(payload), out, beyond, string.scales
         lanes = string.symbols.lanes if self._has_trellis else 0
@@ -410,7 +410,7 @@ class ECSQ(Codec):
 
     def _centroids(self, payload: Payload) -> np.ndarray:
         given = [payload.scalars[field.name] for field in self.scalar_fields()]
-        return np.array(given or [CENTRE] * 3, np.uint8)
+        return np.array(given or [CENTER] * 3, np.uint8)
 
     def _string(self, payload: Payload, n: int) -> ContextString | None:
         """Check what can be told without reading symbols; None where all elements are 0."""
@@ -424,7 +424,7 @@ class ECSQ(Codec):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         taps = self._told_taps()
         if step := self._step():
-            tell = self._points(step, self._centroids(payload), taps).tell
+            tell = self._points(step, self._centroids(payload), taps).describe
             yield from context_string(walk, "level", "level", n, tell, self._has_trellis)
         walk.finish()
 

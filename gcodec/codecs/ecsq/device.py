@@ -19,13 +19,18 @@ from gcodec.codecs.ecsq.quantizer import (
     with_outliers,
 )
 from gcodec.codecs.ecsq.rate_control import check_step
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, middle, squares_of
+from gcodec.codecs.ecsq.reconstruction import (
+    QuantizedLevels,
+    centroids_of,
+    default_centroids,
+    squares_of,
+)
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
 from gcodec.entropy.coder import Written
 from gcodec.entropy.context import device as contexts
 from gcodec.entropy.context.outliers import Outliers
-from gcodec.entropy.context.scale_model import RowLayout, Scales, matrices
+from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import context_plan_cuda
@@ -75,7 +80,7 @@ def levels_at(
 
     when_known(top, check)
     deferred_step = Deferred(top.device, top.words, lambda bits: step if bits[0] else 0.0)
-    return _DeviceLevels(*quantized, scales, matrices(shape), top, step).levels(deferred_step)
+    return _DeviceLevels(*quantized, scales, row_layouts(shape), top, step).levels(deferred_step)
 
 
 def quantizer_for(x: Array, quantizer: Quantizer) -> Quantizer:
@@ -132,7 +137,9 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
         symbols = device_with(x).empty(x.size, np.uint8)
         sums = rated_by(x, np.float32(step), context_plan_cuda.classes(setting, x.size), symbols)
         errors = Deferred(device_with(x), sums, lambda words: Errors.of(words.view(np.int64)))
-        return QuantizedLevels(step, middle(), symbols, np.empty(0, np.int64), None), errors
+        return QuantizedLevels(
+            step, default_centroids(), symbols, np.empty(0, np.int64), None
+        ), errors
 
     def quantize(self, x: Array, step: float, matrix: RowLayout) -> QuantizedLevels:
         """Quantize."""
@@ -194,7 +201,7 @@ def _nbits(scales: context_plan_cuda.Scales, quantized: _Quantized) -> int:
     prefetch(beyond)
     nbits = int(estimate)  # this waits for `beyond`, too
     outliers = Outliers(*beyond.value)
-    return with_outliers(nbits, outliers.places.size, lambda: outliers)
+    return with_outliers(nbits, outliers.positions.size, lambda: outliers)
 
 
 def _plain(x: Array, step: float) -> Array:

@@ -32,8 +32,8 @@ from gcodec.runtime.memory import empty_beside
 from gcodec.wire.params import Field
 
 _MINUS_ZERO = 0x80000000
-CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
-_MIDDLE = np.full(3, CENTRE, np.uint8)
+CENTER = 128  # a centroid in the middle: 256ths of a step, above this
+_MIDDLE = np.full(3, CENTER, np.uint8)
 _UNIT = FINE // 256
 
 
@@ -46,7 +46,7 @@ class QuantizedLevels(NamedTuple):
         As float32; 0 where all is zero.
     centroids : (3,) uint8 array
         Of the magnitudes 1, 2, and those above: how far from the level they lie, in 256ths of a
-        step, plus `CENTRE`.
+        step, plus `CENTER`.
     symbols : (n,) uint8 array
         Twice the magnitude of the level, plus 1 where it is negative; `ESCAPE` from 127 on.
     beyond : (k,) int64 array
@@ -70,11 +70,11 @@ class QuantizedLevels(NamedTuple):
     step: float
     centroids: np.ndarray
     symbols: np.ndarray
-    beyond: np.ndarray
+    outliers: np.ndarray
     scales: Scales | None
     lanes: int = 0
     transform: str = "none"
-    places: np.ndarray | None = None
+    outlier_positions: np.ndarray | None = None
     on_device: Any = None
     missed: MissedTarget | None = None
 
@@ -85,7 +85,7 @@ def largest(x: np.ndarray) -> float:
     return float(np.uint32(bits).view(np.float32))
 
 
-def lifted(x: np.ndarray, factor: float) -> np.ndarray:
+def scaled(x: np.ndarray, factor: float) -> np.ndarray:
     """Return (n,) float32 values times a factor."""
     found = empty_beside(x.size, np.float32, x)
     found.view(np.uint32)[:] = _MINUS_ZERO  # to which anything may be added
@@ -93,11 +93,11 @@ def lifted(x: np.ndarray, factor: float) -> np.ndarray:
     return found
 
 
-def nothing(n: int, beside: np.ndarray) -> QuantizedLevels:
+def all_zeros(n: int, beside: np.ndarray) -> QuantizedLevels:
     """Return the levels of n zeros, where an array lies."""
     symbols = empty_beside(n, np.uint8, beside)
     symbols[:] = 0
-    return QuantizedLevels(0.0, middle(), symbols, np.empty(0, np.int64), None)
+    return QuantizedLevels(0.0, default_centroids(), symbols, np.empty(0, np.int64), None)
 
 
 def points(unit: float, centroids: np.ndarray) -> np.ndarray:
@@ -116,11 +116,11 @@ def put(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
         scalar_quantize.put_points(levels.symbols[start:stop], values, out[start:stop])
 
     pool.run(task, out.size, beside=out)
-    if levels.beyond.size:
-        places = levels.places
+    if levels.outliers.size:
+        places = levels.outlier_positions
         if places is None:
             places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
-        replace(out, places, point(levels.beyond, unit, levels.centroids))
+        replace(out, places, point(levels.outliers, unit, levels.centroids))
 
 
 def point(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def point(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray
 
 def _moves(centroids: np.ndarray) -> np.ndarray:
     """Return how far points lie above levels of each magnitude, in 256ths of a step."""
-    return centroids.astype(np.int64) - CENTRE
+    return centroids.astype(np.int64) - CENTER
 
 
 def squares_of(errors: Errors) -> float:
@@ -152,7 +152,7 @@ def squares_of(errors: Errors) -> float:
 def centroids_of(errors: Errors) -> np.ndarray:
     """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
     moved = map(_moved, errors.counts, errors.residues)
-    return np.array([CENTRE + part for part in moved], np.uint8)
+    return np.array([CENTER + part for part in moved], np.uint8)
 
 
 def _moved(count: int, rest: int) -> int:
@@ -160,10 +160,10 @@ def _moved(count: int, rest: int) -> int:
     if not count:
         return 0
     found = (2 * rest + _UNIT * count) // (2 * _UNIT * count)
-    return -CENTRE if found < -CENTRE else 255 - CENTRE if found > 255 - CENTRE else found
+    return -CENTER if found < -CENTER else 255 - CENTER if found > 255 - CENTER else found
 
 
-def middle() -> np.ndarray:
+def default_centroids() -> np.ndarray:
     """Return centroids of levels that lie in their middle."""
     return _MIDDLE.copy()
 
@@ -211,7 +211,7 @@ class Reconstruction(NamedTuple):
 
     unit: float
     centroids: np.ndarray
-    taps: FilterTransform | None
+    transform: FilterTransform | None
 
     @classmethod
     def of(
@@ -225,8 +225,8 @@ class Reconstruction(NamedTuple):
     def put(self, levels: QuantizedLevels, out: np.ndarray) -> None:
         """Write the (n,) float32 values that levels stand for."""
         put(levels, self.unit, out)
-        if self.taps is not None:
-            self.taps.inverse(out)
+        if self.transform is not None:
+            self.transform.inverse(out)
 
     def are_finite(self, levels: QuantizedLevels, top: float = math.inf) -> bool:
         """Tell if all values are, that levels stand for, of values or coefficients up to `top`."""
@@ -235,13 +235,13 @@ class Reconstruction(NamedTuple):
             return True
         if levels.on_device is not None:  # seldom
             return self._are_finite(levels)
-        if self._are_small(levels.beyond):
+        if self._are_small(levels.outliers):
             return True
-        points, beyond = self._of_symbols(), levels.beyond
+        points, beyond = self._of_symbols(), levels.outliers
         if not np.isfinite(points).all():  # seldom
             beyond = np.append(beyond, escapes.largest(levels.symbols))
         sizes = self._of(beyond)
-        if self.taps is None:
+        if self.transform is None:
             return bool(np.isfinite(sizes).all())
         if self._stay_finite(points) and self._stay_finite(sizes):
             return True
@@ -270,7 +270,7 @@ class Reconstruction(NamedTuple):
         beyond, sure = self._of(exceptions.symbols), self._are_small(exceptions.symbols)
         if not sure and not np.isfinite(beyond).all():
             raise Corrupt("a value passes float32")
-        restored = None if self.taps is None else InverseInPlace(self.taps, values)
+        restored = None if self.transform is None else InverseInPlace(self.transform, values)
 
         def take(at: int, part: np.ndarray) -> None:
             first, last = max(at, start), min(at + part.size, stop)
@@ -278,9 +278,9 @@ class Reconstruction(NamedTuple):
                 return
             here = values[first - start : last - start]
             scalar_quantize.put_points(part[first - at : last - at], points, here)
-            if exceptions.places.size:
+            if exceptions.positions.size:
                 some = exceptions.within(first, last)
-                replace(here, exceptions.places[some] - first, beyond[some])
+                replace(here, exceptions.positions[some] - first, beyond[some])
             if restored is not None:
                 restored.written(first - start, last - start)
 
@@ -291,12 +291,15 @@ class Reconstruction(NamedTuple):
         if not sure and not all_finite(values):
             raise Corrupt("a value passes float32")
 
-    def tell(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    def describe(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         """Tell what symbols from element `at` on are, and what they stand for."""
-        points, each = self._of(symbols).tolist(), 1 if self.taps is None else self.taps.size
+        points, each = (
+            self._of(symbols).tolist(),
+            1 if self.transform is None else self.transform.size,
+        )
         for place, (symbol, point) in enumerate(zip(symbols.tolist(), points, strict=True), at):
             level = -(symbol >> 1) if symbol & 1 else symbol >> 1
-            if self.taps is None:
+            if self.transform is None:
                 yield FieldValue(level, element=place, decoded=(point,))
             else:
                 start = place // each * each
@@ -311,11 +314,11 @@ class Reconstruction(NamedTuple):
     def _are_small(self, beyond: np.ndarray) -> bool:
         """Tell if all values are surely finite, given the symbols that have no points."""
         top = max(ESCAPE, int(beyond.max()) if beyond.size else 0) // 2 + 1  # and a centroid
-        taps = 1 if self.taps is None else self.taps.size
+        taps = 1 if self.transform is None else self.transform.size
         return top * taps * self.unit < _LARGE
 
     def _stay_finite(self, points: np.ndarray) -> bool:
         """Tell if values are surely finite that are these, or of which these are coefficients."""
-        most = 1 if self.taps is None else self.taps.size
+        most = 1 if self.transform is None else self.transform.size
         with np.errstate(over="ignore"):
             return bool(np.isfinite(points * np.float32(most)).all())
