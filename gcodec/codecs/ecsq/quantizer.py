@@ -7,7 +7,12 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, put, squares_of
+from gcodec.codecs.ecsq.reconstruction import (
+    QuantizedLevels,
+    centroids_of,
+    reconstruct,
+    squares_of,
+)
 from gcodec.entropy.context import coder, table_choice
 from gcodec.entropy.context.class_tables import OUTLIER_NBITS
 from gcodec.entropy.context.outliers import Outliers
@@ -124,7 +129,7 @@ class CachedQuantizer(Generic[_S]):
     def exact_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
         """Return ‖x − x̂‖² in squared steps, by reconstructing all values."""
         residual = empty_beside(x.size, np.float32, x)
-        put(self.quantize(x, step, layout), step / self.parts, residual)
+        reconstruct(self.quantize(x, step, layout), step / self.parts, residual)
         add_scaled(x, np.float32(-1), residual)
         return float(sum_squares(residual)) / step**2
 
