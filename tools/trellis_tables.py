@@ -72,7 +72,7 @@ def nbits(tables: list[TrellisTable], counts: np.ndarray) -> np.ndarray:
     total = np.zeros(len(tables), np.int64)
     for q, each in enumerate(counts):
         costs = [class_tables.costs(one.tables[q].frequencies)[:, ::2] for one in tables]
-        total += class_tables.nbits(each, np.stack(costs))
+        total += class_tables.nbits(each, class_tables.joined_costs(costs))
     return total
 
 

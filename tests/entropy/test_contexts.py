@@ -219,9 +219,9 @@ def written(
     scales = Scales.of(symbols, best_layout(symbols, row_layouts(shape)))
     plan = table_choice.plan(symbols, scales)
     escapes = int((symbols == ESCAPE).sum())
-    beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
-    data, nbits, _ = coder.write(plan, symbols, beyond, BitString())
-    return data, nbits, beyond, plan
+    outliers = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
+    data, nbits, _ = coder.write(plan, symbols, outliers, BitString())
+    return data, nbits, outliers, plan
 
 
 def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
@@ -240,10 +240,10 @@ def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_round_trip(shape: tuple[int, ...], seed: int) -> None:
     symbols = levels_of(shape, seed, spread=float(seed))
-    data, nbits, beyond, plan = written(symbols, shape)
+    data, nbits, outliers, plan = written(symbols, shape)
     decoded = read(data, nbits, symbols.size)
     np.testing.assert_array_equal(np.minimum(decoded, ESCAPE), symbols)
-    np.testing.assert_array_equal(decoded[symbols == ESCAPE], beyond)
+    np.testing.assert_array_equal(decoded[symbols == ESCAPE], outliers)
     if symbols.size > 10_000:
         assert plan.nbits == pytest.approx(nbits, rel=0.05)
 

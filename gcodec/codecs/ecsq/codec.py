@@ -255,7 +255,7 @@ class ECSQ(Codec):
         def approximate_step(sample: np.ndarray) -> float:
             if isinstance(self.step, float):
                 return self.step * lift
-            return rate_control.about(self.nmse, self.bits, sample, top)
+            return rate_control.approximate_step(self.nmse, self.bits, sample, top)
 
         if transform is None:
             return None, x

@@ -61,7 +61,7 @@ _CLOSE = 2.0**-4  # octaves of the step, for the nearest setting to a target tha
 _FINEST_TRIALS = 3  # finest octaves to try, as rounding may give a coarser step less error
 
 
-def about(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
+def approximate_step(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
     """Return the approximate step for a number of bits if it is not 0, else for an error.
 
     `x` contains (n,) values up to `top`, not all 0.
