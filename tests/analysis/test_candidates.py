@@ -1,4 +1,4 @@
-"""Candidates come from the registry, and the best of them is within its budget."""
+"""Candidates come from the registry, and the selected one meets its budget."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_budgets():
     assert str(best(trials, by_bits).codec) == "minmax:bits=4"
     assert best(trials, Budget(0.01, 4)) is None
     assert str(best(trials, Budget(0.5, 4)).codec) == "sign"
-    kept = {str(codec) for codec in shortlist([trials], by_error)}
-    assert kept == {"minmax:bits=5", "minmax", "raw", "minmax:bits=4"}
+    shortlisted = {str(codec) for codec in shortlist([trials], by_error)}
+    assert shortlisted == {"minmax:bits=5", "minmax", "raw", "minmax:bits=4"}
     assert (str(by_error), str(Budget(0.1, 2))) == ("error ≤ 0.01", "error ≤ 0.1, bits/v ≤ 2")
 
 

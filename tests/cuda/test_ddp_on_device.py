@@ -1,4 +1,4 @@
-"""The hook for DDP with gradients on a device: the messages and means of those on the host."""
+"""Test the DDP hook with gradients on a device: messages and means must equal the host's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from samples import gradient
 from shim import ShimArray, ShimDevice
 
 import gcodec
+from gcodec.arrays.source import Source, inspect
 from gcodec.runtime.device import Device
 
 torch = pytest.importorskip("torch")
@@ -26,7 +27,7 @@ SHAPES = ((40, 30), (7,), (2, 3, 4, 5), (30, 20))
 
 @pytest.fixture(scope="module", autouse=True)
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One rank."""
+    """Initialize a process group with a single rank."""
     store = Path(tmp_path_factory.mktemp("store")) / "file"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield
@@ -34,7 +35,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def bucket(step: int, dtype: Any, room: np.ndarray) -> tuple[Any, list[Any]]:
-    """Return a flat tensor in some memory, and the gradients in it, one of another layout."""
+    """Return a flat tensor in `room`, and the gradients in it, one with another layout."""
     sizes = [int(np.prod(shape)) for shape in SHAPES]
     values = torch.from_numpy(gradient(sum(sizes), step).clip(-9, 9)).to(dtype)
     flat = torch.from_numpy(room).view(dtype)[: values.numel()].copy_(values)
@@ -53,42 +54,45 @@ def hooked(codec: str) -> Any:
 def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if not isinstance(gpu, ShimDevice):
         pytest.skip("only the shim shares memory with tensors of the host")
-    if codec == "minmax":  # as if it were somebody's own, whose kernels have no twins
+    if codec == "minmax":  # behaves like a user's codec, whose kernels have no CUDA twins
         monkeypatch.setattr(type(gcodec.parse(codec)), "has_cuda_kernels", False)
-    here, device_result, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
+    on_host, on_device, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
     taken: list[Any] = []
 
-    def on_device(x: Any, name: str) -> tuple[Any, str]:
-        """Take a tensor as one of the device; that it lies elsewhere is no matter to the shim."""
+    def inspected(x: Any, name: str) -> Source:
+        """Inspect a host tensor as one on the device, which has a copy of the values."""
+        source = inspect(x, name)
+        if name == "bucket":  # only its stream matters
+            return source
         result = gpu.to_device(x.numpy())
         taken.append((result, x))
-        return result, "float32"
+        return source._replace(resident=result)
 
-    average = device_result._coder.average
+    average = on_device._coder.average
 
     def averaged(*args: Any) -> None:
         average(*args)
-        for result, x in taken:  # as if the memory were the same
+        for result, x in taken:  # treat both as the same memory
             x.copy_(torch.from_numpy(gpu.to_host(result)))
         taken.clear()
 
     for step in range(2):
         room = np.empty(4 * 2000, np.uint8)
         flat, parts = bucket(step, dtype, room)
-        here._average(flat, parts, names, step)
+        on_host._average(flat, parts, names, step)
         wanted = flat.clone()
         flat, parts = bucket(step, dtype, room)
         with monkeypatch.context() as patch:
             patch.setattr(ddp, "_works_there", lambda _: True)
-            patch.setattr(ddp, "on_device", on_device)
-            patch.setattr(device_result._coder, "average", averaged)
-            device_result._average(flat, parts, names, step)
-        for state in (here, device_result):
+            patch.setattr(ddp, "inspect", inspected)
+            patch.setattr(on_device._coder, "average", averaged)
+            on_device._average(flat, parts, names, step)
+        for state in (on_host, on_device):
             state._end_step(counts=True)
         assert torch.equal(flat, wanted)
-        assert here.sent_nbytes == device_result.sent_nbytes
-    states = here.state_dict(), device_result.state_dict()
+        assert on_host.sent_nbytes == on_device.sent_nbytes
+    states = on_host.state_dict(), on_device.state_dict()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-    residual = device_result._coder.feedback.residual("a")
+    residual = on_device._coder.feedback.residual("a")
     assert isinstance(residual, ShimArray) == (codec != "minmax")
-    assert torch.equal(device_result.residual("a"), here.residual("a"))
+    assert torch.equal(on_device.residual("a"), on_host.residual("a"))
