@@ -22,7 +22,7 @@ ERROR = 0.02
 def classes(x: np.ndarray) -> np.ndarray:
     """Return the classes of a tensor as a matrix, in octaves relative to a magnitude of 1."""
     scales = gcodec.parse(f"ecsq:nmse={ERROR}").quantize(x).scales
-    width = scales.matrix.width
+    width = scales.layout.width
     rows = x.size // width
     class_array = scales.classes(0, rows * width, np.empty(rows * width, np.uint8))
     octaves: np.ndarray = (class_array.reshape(rows, width).astype(np.float64) - ONE) / 4

@@ -22,7 +22,7 @@ from gcodec.codecs.ecsq import deadzone
 from gcodec.codecs.ecsq.rate_control import Target
 from gcodec.entropy.context import class_tables
 from gcodec.entropy.context.class_tables import ClassTable
-from gcodec.entropy.context.scale_model import ONE, Scales, matrices
+from gcodec.entropy.context.scale_model import ONE, Scales, row_layouts
 from gcodec.entropy.context.table_choice import best_layout
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.class_map import CLASSES
@@ -90,7 +90,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Count symbols by class, with the best scales for the symbols."""
-    return counts(symbols, Scales.of(symbols, best_layout(symbols, matrices(shape))))
+    return counts(symbols, Scales.of(symbols, best_layout(symbols, row_layouts(shape))))
 
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:

@@ -22,7 +22,7 @@ from gcodec.codecs.ecsq.rate_control import Target
 from gcodec.codecs.ecsq.trellis import Setting
 from gcodec.entropy.context import class_tables, table_choice
 from gcodec.entropy.context.class_tables import SENT, ClassTable
-from gcodec.entropy.context.models import ByTrellis
+from gcodec.entropy.context.models import TrellisSymbols
 from gcodec.entropy.context.trellis_tables import LEVELS, TrellisTable
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize import scalar_quantize, trellis
@@ -50,7 +50,9 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
             by = Setting(scales, lanes, start, np.zeros(3, np.float32))
             quantized, _ = trellis_quantizer.best(flat, step, by)
             assert quantized.scales is not None
-            counts = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes).counts(0)
+            counts = TrellisSymbols.of(
+                quantized.symbols, quantized.scales, quantized.lanes
+            ).counts(0)
             levels = np.stack(trellis.level_counts(counts))
             magnitudes = levels.reshape(QUANTIZERS, CLASSES, -1, 2).sum(axis=3)
             start = table(magnitudes)
@@ -70,7 +72,7 @@ def nbits(tables: list[TrellisTable], counts: np.ndarray) -> np.ndarray:
     total = np.zeros(len(tables), np.int64)
     for q, each in enumerate(counts):
         costs = [class_tables.costs(one.tables[q].frequencies)[:, ::2] for one in tables]
-        total += class_tables.nbits(each, np.stack(costs))
+        total += class_tables.nbits(each, class_tables.joined_costs(costs))
     return total
 
 

@@ -75,17 +75,17 @@ def context_string(
     def describe_restored(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
         coded = np.arange(at, at + symbols.size)
         places = lane_order.positions_of(coded, n, lanes) if with_trellis else coded
-        restored, is_outlier = symbols.astype(np.int64), np.isin(places, outliers.places)
-        indices = np.searchsorted(outliers.places, places[is_outlier])
+        restored, is_outlier = symbols.astype(np.int64), np.isin(places, outliers.positions)
+        indices = np.searchsorted(outliers.positions, places[is_outlier])
         restored[is_outlier] = outliers.symbols[indices]
         is_escape = symbols >= least_escape(with_trellis)
         for k, place in enumerate(places.tolist()):
             if largest is not None and restored[k] > largest:
                 raise Corrupt(f"a symbol is above {largest}")
             if is_outlier[k] != is_escape[k]:
-                raise Corrupt("an escape is no exception, or an exception no escape")
+                raise Corrupt("an escape is no outlier, or an outlier no escape")
             (value,) = describe(place, restored[k : k + 1])
-            note = f"{value.meaning}, an exception" if is_outlier[k] else value.meaning
+            note = f"{value.meaning}, an outlier" if is_outlier[k] else value.meaning
             yield value._replace(meaning=note)
 
     yield from states(walk, kind, name, string.symbols, describe_restored)
@@ -105,7 +105,7 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     """Describe the numbers that precede the scales, and return them."""
     reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
     numbers: list[int] = []
-    for name in ("table", "states", "width", "columns of a scale", "exceptions"):
+    for name in ("table", "states", "width", "columns of a scale", "outliers"):
         value = reader.uint(1) if len(numbers) < 2 else reader.leb128()
         numbers.append(value)
         note = "sent" if name == "table" and value == SENT else ""
@@ -129,7 +129,7 @@ def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
     (places, symbols), _ = Outliers.read(count, n, walk.data, walk.at, walk.end)
     gaps = np.diff(places, prepend=-1) - 1
     lists: list[tuple[Kind, str, np.ndarray]]
-    lists = [("index", "gap", gaps), ("level", "exception", symbols)]
+    lists = [("index", "gap", gaps), ("level", "outlier", symbols)]
     for kind, name, numbers in lists:
         parameter = walk.field("table", f"k of {name}s", RICE_NBITS)
         yield parameter

@@ -17,7 +17,7 @@ import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
 from gcodec.codecs.ecsq.filter_transform import FilterTransform
-from gcodec.entropy.context.scale_model import thinned
+from gcodec.entropy.context.scale_model import sampled_matrix
 from gcodec.kernels.transform import small_transform
 from gcodec.kernels.transform.basis import basis
 from gcodec.payload import Payload
@@ -194,7 +194,7 @@ def test_sample_covers_all_coefficients(period: int) -> None:
     width = 64 * period
     places = np.tile(np.arange(period, dtype=np.float32), 512 * 64)
     for sample in (1 << 12, 1 << 14, 1 << 16):
-        actual, columns = thinned(places, width, sample, period)
+        actual, columns = sampled_matrix(places, width, sample, period)
         assert actual.size % columns == 0
         counts = np.bincount(actual.astype(np.int64), minlength=period)
         assert counts.min() > 0.7 * counts.mean()

@@ -19,7 +19,7 @@ from gcodec.entropy import rans
 from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import coder, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import SENT
-from gcodec.entropy.context.models import ByTrellis
+from gcodec.entropy.context.models import TrellisSymbols
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.bits.bit_string import BitString
@@ -77,11 +77,11 @@ def test_levels_follow_the_specification(
     np.testing.assert_array_equal(again.data, payload.data)
     quantized = codec.quantize(x)
     np.testing.assert_array_equal(quantized.symbols, symbols.symbols)
-    np.testing.assert_array_equal(quantized.beyond, symbols.beyond)
+    np.testing.assert_array_equal(quantized.outliers, symbols.outliers)
 
 
 def test_own_table_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ByTrellis, "statics_nbits", lambda self, counts: [1 << 40])
+    monkeypatch.setattr(trellis_tables, "statics_nbits", lambda counts: np.array([1 << 40]))
     x = matrix(160, 250, beta=0.4)
     payload = gcodec.parse("ecsq:trellis=yes,nmse=0.05").encode(x)
     string, values = oracle_read(payload, x.shape)
@@ -124,13 +124,13 @@ def test_prices_by_symbol_and_by_counts_agree() -> None:
     x = matrix(70, 130)
     x[::9, ::11] *= 200  # Values that need escape codes.
     quantized = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
-    turns = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes)
-    counts = model_counts(turns.symbols, turns.models, 0)
-    pairs = list(zip(turns.models.tolist(), turns.symbols.tolist(), strict=True))
+    coded = TrellisSymbols.of(quantized.symbols, quantized.scales, quantized.lanes)
+    counts = model_counts(coded.symbols, coded.models, 0)
+    pairs = list(zip(coded.models.tolist(), coded.symbols.tolist(), strict=True))
     assert counts.sum() == x.size
     assert all(counts[pair] == pairs.count(pair) for pair in pairs[:50])
     for table in trellis_tables.statics():
-        each = symbols_nbits(turns.symbols, turns.models, table.costs, rans.POINT)
+        each = symbols_nbits(coded.symbols, coded.models, table.costs, rans.POINT)
         assert each == table.nbits(counts)
 
 
@@ -338,7 +338,7 @@ def test_tables_round_trip() -> None:
 def test_models_follow_the_trellis_state() -> None:
     x = matrix(90, 80)
     quantized = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
-    coded = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes)
+    coded = TrellisSymbols.of(quantized.symbols, quantized.scales, quantized.lanes)
     h = coded.symbols[coded.symbols < ODD] >> 1
     second_quantizer = coded.models[coded.symbols < ODD] >> 6
     assert ((h % 2 == second_quantizer) | (h == 0)).all()

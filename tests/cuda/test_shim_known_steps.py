@@ -63,9 +63,9 @@ def test_symbols(gpu: Device, spec: str) -> None:
         assert on_device.step == here.step
         assert (on_device.scales is None) == (here.scales is None)
         if here.scales is not None:
-            assert on_device.scales.matrix == here.scales.matrix
+            assert on_device.scales.layout == here.scales.layout
             assert all(map(np.array_equal, on_device.scales[1:], here.scales[1:]))
-        for name in ("centroids", "symbols", "beyond"):
+        for name in ("centroids", "symbols", "outliers"):
             assert same(host(getattr(on_device, name)), getattr(here, name)), name
         assert codec.pack(on_device).tobytes() == codec.pack(here).tobytes()
 

@@ -10,7 +10,7 @@ from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import class_tables, coder, scale_lists, table_choice
 from gcodec.entropy.context.class_tables import SENT, TOTAL, ClassTable
 from gcodec.entropy.context.outliers import Outliers
-from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, matrices, refined
+from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, refined, row_layouts
 from gcodec.entropy.context.table_choice import best_layout
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map, scale_fit
@@ -43,7 +43,7 @@ def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.
 def classes_of(scales: Scales, n: int) -> np.ndarray:
     """Return the class of each element by its definition."""
     at = np.arange(n)
-    width = scales.matrix.width
+    width = scales.layout.width
     columns = scales.columns[at % width] if scales.columns.size else np.full(n, CENTER)
     sums = scales.rows[at // width].astype(np.int64) + columns.astype(np.int64) - CENTER
     return np.clip(sums, 0, CLASSES - 1)
@@ -53,9 +53,9 @@ def classes_of(scales: Scales, n: int) -> np.ndarray:
 def test_scales_and_classes(shape: tuple[int, ...]) -> None:
     symbols = levels_of(shape)
     n, sizes = symbols.size, (symbols >> 1).astype(np.int64)
-    for matrix in matrices(shape):
-        width, group, quantum = matrix
-        scales = Scales.of(symbols, matrix)
+    for layout in row_layouts(shape):
+        width, group, quantum = layout
+        scales = Scales.of(symbols, layout)
         row, column = np.arange(n) // width, np.arange(n) % width
         sums = np.bincount(row, sizes)
         means = sums / np.bincount(row)
@@ -85,25 +85,25 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
 def test_refined_scales_reduce_the_cost(shape: tuple[int, ...]) -> None:
     symbols = levels_of(shape)
     n, sizes = symbols.size, symbols >> 1
-    for matrix in matrices(shape):
-        before = Scales.of(symbols, matrix)
+    for layout in row_layouts(shape):
+        before = Scales.of(symbols, layout)
         costs = class_tables.costs(table_choice.plan(symbols, before).table.frequencies)[:, ::2]
         short = (costs >> 16).astype(np.int32)
-        columns = before.columns if matrix.group else np.full(matrix.width, CENTER, np.uint8)
-        row, column = np.arange(n) // matrix.width, np.arange(n) % matrix.width
-        arguments = symbols, before.rows, columns, short, matrix.quantum
+        columns = before.columns if layout.group else np.full(layout.width, CENTER, np.uint8)
+        row, column = np.arange(n) // layout.width, np.arange(n) % layout.width
+        arguments = symbols, before.rows, columns, short, layout.quantum
         actual = scale_fit.row_costs(*arguments), scale_fit.column_costs(*arguments)
-        for k, shift in enumerate(matrix.quantum * np.arange(-2, 3)):
+        for k, shift in enumerate(layout.quantum * np.arange(-2, 3)):
             sums = before.rows[row].astype(np.int64) + columns[column] - CENTER + shift
             each = short[np.clip(sums, 0, CLASSES - 1), sizes]
             for place, totals in zip((row, column), actual, strict=True):
                 np.testing.assert_array_equal(totals[:, k], np.bincount(place, each))
         after = refined(symbols, before, costs)
-        assert after.told.quantum % matrix.quantum == 0
+        assert after.decoded_layout.quantum % layout.quantum == 0
         assert ((after.rows == 0) == (before.rows == 0)).all()
-        if matrix.group:
+        if layout.group:
             assert ((after.columns == 0) == (before.columns == 0)).all()
-            each = np.repeat(after.columns[:: matrix.group], matrix.group)[: matrix.width]
+            each = np.repeat(after.columns[:: layout.group], layout.group)[: layout.width]
             np.testing.assert_array_equal(after.columns, each)
         symbol_costs = [
             int(short[classes_of(scales, n), sizes].sum()) >> 12 for scales in (before, after)
@@ -118,15 +118,15 @@ def test_few_symbols_keep_their_scales() -> None:
 
 
 def test_row_layouts() -> None:
-    assert matrices(()) == (RowLayout(1, 0),)
-    assert matrices((100,)) == (RowLayout(100, 0),)
-    assert matrices((1000,)) == (RowLayout(128, 0), RowLayout(1000, 0))
+    assert row_layouts(()) == (RowLayout(1, 0),)
+    assert row_layouts((100,)) == (RowLayout(100, 0),)
+    assert row_layouts((1000,)) == (RowLayout(128, 0), RowLayout(1000, 0))
     blocks = RowLayout(128, 0), RowLayout(2048, 0)
-    assert matrices((64, 32)) == (RowLayout(32, 1), RowLayout(32, 1, 2), *blocks)
-    assert matrices((4, 32)) == (RowLayout(128, 0),)
+    assert row_layouts((64, 32)) == (RowLayout(32, 1), RowLayout(32, 1, 2), *blocks)
+    assert row_layouts((4, 32)) == (RowLayout(128, 0),)
     wide = RowLayout(576, 1), RowLayout(576, 9), RowLayout(9, 1)
-    assert matrices((128, 64, 3, 3)) == (*wide, RowLayout(128, 0), RowLayout(73728, 0))
-    assert matrices((64, 16, 1, 1))[:2] == (RowLayout(16, 1), RowLayout(16, 1, 2))
+    assert row_layouts((128, 64, 3, 3)) == (*wide, RowLayout(128, 0), RowLayout(73728, 0))
+    assert row_layouts((64, 16, 1, 1))[:2] == (RowLayout(16, 1), RowLayout(16, 1, 2))
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 3000])
@@ -218,7 +218,7 @@ def write_string(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, table_choice.Plan]:
     """Return the string, its number of bits, the symbols of its outliers, and its plan."""
-    scales = Scales.of(symbols, best_layout(symbols, matrices(shape)))
+    scales = Scales.of(symbols, best_layout(symbols, row_layouts(shape)))
     plan = table_choice.plan(symbols, scales)
     escapes = int((symbols == ESCAPE).sum())
     outlier_symbols = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
@@ -234,7 +234,7 @@ def read_symbols(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
         out[at : at + part.size] = part
 
     assert string.read(take) == nbits
-    out[string.outliers.places] = string.outliers.symbols
+    out[string.outliers.positions] = string.outliers.symbols
     return out
 
 
@@ -320,7 +320,7 @@ def test_refusals(at: int, value: int, message: str) -> None:
 def test_escapes_must_be_outliers() -> None:
     symbols = levels_of((64, 64))
     scales = Scales.of(symbols, RowLayout(64, 1))
-    table = class_tables.static(0)
+    table = ClassTable.static(0)
     plan = table_choice.Plan(scales, table, 5000)
     small = np.array(np.minimum(symbols, 2), np.uint8)
     data, nbits, _ = coder.write(plan, small, np.empty(0, np.int64), BitString())

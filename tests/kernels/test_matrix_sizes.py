@@ -7,7 +7,7 @@ import pytest
 
 from gcodec.entropy import rans
 from gcodec.entropy.context import scale_lists
-from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, matrices
+from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, row_layouts
 from gcodec.kernels.context import class_map, class_tables
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
@@ -28,7 +28,7 @@ def levels_of(shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("step", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sizes_equal_those_of_counts(shape: tuple[int, ...], step: int) -> None:
-    symbols, layouts = levels_of(shape), matrices(shape)
+    symbols, layouts = levels_of(shape), row_layouts(shape)
     costs = np.random.default_rng(symbols.size).integers(0, 1 << 33, (CLASSES * 256, 3))
     expected = []
     for matrix in layouts:

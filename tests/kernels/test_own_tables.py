@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gcodec.entropy.context import class_tables
-from gcodec.entropy.context.class_tables import ALL, TOTAL, ClassTable, Magnitudes
+from gcodec.entropy.context.class_tables import ALL, TOTAL, ClassTable, TableLimits
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 
@@ -32,9 +32,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("kind", [ALL, Magnitudes(62, 2)], ids=["all", "few"])
+@pytest.mark.parametrize("kind", [ALL, TableLimits(62, 2)], ids=["all", "few"])
 @pytest.mark.parametrize(("seed", "classes", "top"), CASES)
-def test_own_tables(seed: int, classes: list[int], top: int, kind: Magnitudes) -> None:
+def test_own_tables(seed: int, classes: list[int], top: int, kind: TableLimits) -> None:
     counts = counts_of(seed, classes, top)
     table = ClassTable.own(counts, kind)
     assert (table.first, table.last) == (classes[0], classes[-1])

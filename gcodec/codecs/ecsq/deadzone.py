@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.codecs.ecsq.quantizer import CachedQuantizer, SearchHints
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, middle
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, default_centroids
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context.escapes import elements_from
 from gcodec.kernels.quantize import scalar_quantize
@@ -80,4 +80,4 @@ def _with_outliers(
         positions, values = elements_from(x, symbols, ESCAPE)
         magnitudes = rated_magnitudes(values, np.float32(step), scales.classes_at(positions))
         outliers = 2 * magnitudes + (values < 0)
-    return QuantizedLevels(step, middle(), symbols, outliers, scales)
+    return QuantizedLevels(step, default_centroids(), symbols, outliers, scales)

@@ -1,4 +1,4 @@
-"""Levels of a known step, quantized and written on a device before the host knows any number."""
+"""Quantization and coding on a device, without waiting for numbers where possible."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from gcodec.codecs.ecsq.quantizer import (
     with_outliers,
 )
 from gcodec.codecs.ecsq.rate_control import check_step
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, middle, squares_of
+from gcodec.codecs.ecsq.reconstruction import (
+    QuantizedLevels,
+    centroids_of,
+    default_centroids,
+    squares_of,
+)
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
 from gcodec.entropy.coder import Written
 from gcodec.entropy.context import device as contexts
 from gcodec.entropy.context.outliers import Outliers
-from gcodec.entropy.context.scale_model import RowLayout, Scales, matrices
+from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import context_plan_cuda
@@ -74,7 +79,7 @@ def levels_at(
 
     when_known(top, check)
     deferred_step = Deferred(top.device, top.words, lambda bits: step if bits[0] else 0.0)
-    return _DeviceLevels(*quantized, scales, matrices(shape), top, step).levels(deferred_step)
+    return _DeviceLevels(*quantized, scales, row_layouts(shape), top, step).levels(deferred_step)
 
 
 def quantizer_for(x: Array, quantizer: Quantizer) -> Quantizer:
@@ -112,17 +117,17 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
         """Return the hints for the search of a step."""
         return SearchHints(self)
 
-    def hold_scales(self, x: Array, step: float, matrix: RowLayout) -> None:
+    def hold_scales(self, x: Array, step: float, layout: RowLayout) -> None:
         """Use the scales of this step for other steps too."""
-        if self._held is not None or self._last is None or self._last[0] != (x.size, step, matrix):
-            self._last, by = None, self.prepare(x, step, matrix)
+        if self._held is not None or self._last is None or self._last[0] != (x.size, step, layout):
+            self._last, scales = None, self.prepare(x, step, layout)
         else:
-            by = self._last[1]
-        self._held = (x.size, matrix), by
+            scales = self._last[1]
+        self._held = (x.size, layout), scales
 
-    def prepare(self, x: Array, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
+    def prepare(self, x: Array, step: float, layout: RowLayout) -> context_plan_cuda.Scales:
         """Return the scales of plain levels."""
-        return contexts.scales_in(matrix, _plain(x, step))
+        return contexts.scales_in(layout, _plain(x, step))
 
     def quantize_with(
         self, x: Array, step: float, setting: context_plan_cuda.Scales
@@ -131,80 +136,82 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
         symbols = device_with(x).empty(x.size, np.uint8)
         sums = rated_by(x, np.float32(step), context_plan_cuda.classes(setting, x.size), symbols)
         errors = Deferred(device_with(x), sums, lambda words: Errors.of(words.view(np.int64)))
-        return QuantizedLevels(step, middle(), symbols, np.empty(0, np.int64), None), errors
+        return QuantizedLevels(
+            step, default_centroids(), symbols, np.empty(0, np.int64), None
+        ), errors
 
-    def quantize(self, x: Array, step: float, matrix: RowLayout) -> QuantizedLevels:
-        """Quantize."""
-        by = self._by(x, step, matrix)
-        quantized = _deadzone(x, step, by)
-        scales = contexts.counted(by, quantized.symbols)
-        return _DeviceLevels(*quantized, scales, (matrix,)).levels(step)
+    def quantize(self, x: Array, step: float, layout: RowLayout) -> QuantizedLevels:
+        """Quantize the values."""
+        scales = self._scales(x, step, layout)
+        quantized = _deadzone(x, step, scales)
+        scales = contexts.counted(scales, quantized.symbols)
+        return _DeviceLevels(*quantized, scales, (layout,)).levels(step)
 
-    def squared_error(self, x: Array, step: float, matrix: RowLayout) -> float:
+    def squared_error(self, x: Array, step: float, layout: RowLayout) -> float:
         """Return ‖x − x̂‖² in squares of the step.
 
         The call waits once, unless the step is finer than the last one, and so fine that the error
         must be computed from all values.
         """
-        errors: Any = self._quantized(x, step, matrix)[1]
+        errors: Any = self._quantized(x, step, layout)[1]
         prefetch(errors)
-        exact = self.exact_error(x, step, matrix) if self._fine else None
+        exact = self.exact_error(x, step, layout) if self._fine else None
         squares = squares_of(errors.value)
         self._fine = squares < COARSE * x.size
         if not self._fine:
             return squares
-        return self.exact_error(x, step, matrix) if exact is None else exact
+        return self.exact_error(x, step, layout) if exact is None else exact
 
-    def nbits(self, x: Array, step: float, matrix: RowLayout) -> int:
+    def nbits(self, x: Array, step: float, layout: RowLayout) -> int:
         """Return the estimated bits of the string."""
-        by = self._by(x, step, matrix)
-        return _nbits(by, _deadzone(x, step, by))
+        scales = self._scales(x, step, layout)
+        return _nbits(scales, _deadzone(x, step, scales))
 
-    def _by(self, x: Array, step: float, matrix: RowLayout) -> context_plan_cuda.Scales:
-        """Return the scales by which levels of a step are quantized, or were last quantized."""
-        scales: context_plan_cuda.Scales | None = self.cached_setting(x, step, matrix)
-        return self.prepare(x, step, matrix) if scales is None else scales
+    def _scales(self, x: Array, step: float, layout: RowLayout) -> context_plan_cuda.Scales:
+        """Return the scales with which a step quantizes: the last, the held, or its own."""
+        scales: context_plan_cuda.Scales | None = self.cached_setting(x, step, layout)
+        return self.prepare(x, step, layout) if scales is None else scales
 
 
 class _DeviceStochasticQuantizer(StochasticQuantizer):
     """`StochasticQuantizer` on a device, with levels that stay there; see `Quantizer`."""
 
-    def quantize(self, x: Array, step: float, matrix: RowLayout) -> QuantizedLevels:
-        """Quantize."""
+    def quantize(self, x: Array, step: float, layout: RowLayout) -> QuantizedLevels:
+        """Quantize the values."""
         if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
-            return super().quantize(x, step, matrix)
+            return super().quantize(x, step, layout)
         quantized = _stochastic(x, step, self.seed)
-        scales = contexts.scales_in(matrix, quantized.symbols)
+        scales = contexts.scales_in(layout, quantized.symbols)
         scales = contexts.counted(scales, quantized.symbols)
-        return _DeviceLevels(*quantized, scales, (matrix,)).levels(step)
+        return _DeviceLevels(*quantized, scales, (layout,)).levels(step)
 
-    def nbits(self, x: Array, step: float, matrix: RowLayout) -> int:
+    def nbits(self, x: Array, step: float, layout: RowLayout) -> int:
         """Return the estimated bits of the string."""
         if not _SMALLEST_STEP <= step <= _LARGEST_STEP:
-            return super().nbits(x, step, matrix)
+            return super().nbits(x, step, layout)
         quantized = _stochastic(x, step, 0)
-        return _nbits(contexts.scales_in(matrix, quantized.symbols), quantized)
+        return _nbits(contexts.scales_in(layout, quantized.symbols), quantized)
 
 
 def _nbits(scales: context_plan_cuda.Scales, quantized: _Quantized) -> int:
     """Return the estimated bits of the string of symbols."""
     estimate = contexts.string_nbits(scales, quantized.symbols)
-    beyond = symbols_beyond(quantized.wide, ESCAPE)
-    prefetch(beyond)
-    nbits = int(estimate)  # this waits for `beyond`, too
-    outliers = Outliers(*beyond.value)
-    return with_outliers(nbits, outliers.places.size, lambda: outliers)
+    deferred_outliers = symbols_beyond(quantized.wide, ESCAPE)
+    prefetch(deferred_outliers)
+    nbits = int(estimate)  # this also waits for the outliers
+    outliers = Outliers(*deferred_outliers.value)
+    return with_outliers(nbits, outliers.positions.size, lambda: outliers)
 
 
 def _plain(x: Array, step: float) -> Array:
-    """Return the symbols of the nearest levels."""
+    """Return the symbols of the nearest levels, without signs."""
     symbols = device_with(x).empty(x.size, np.uint8)
     plain_levels(x, np.float32(step), symbols)
     return symbols
 
 
 def _deadzone(x: Array, step: float, scales: context_plan_cuda.Scales) -> _Quantized:
-    """Quantize by the rates of scales."""
+    """Quantize with the dead zones that belong to scales."""
     device, n = device_with(x), x.size
     symbols, wide = device.empty(n, np.uint8), device.empty(n, np.uint32)
     sums = rated_by(x, np.float32(step), context_plan_cuda.classes(scales, n), symbols, wide)
@@ -223,7 +230,7 @@ def _stochastic(x: Array, step: float, seed: int) -> _Quantized:
 
 @dataclass(frozen=True, eq=False)
 class _DeviceLevels(Transient):
-    """Quantized levels that lie on a device.
+    """Quantized levels on a device; see `LevelsOnDevice`.
 
     Attributes
     ----------
@@ -232,7 +239,7 @@ class _DeviceLevels(Transient):
     scales : context_plan_cuda.Scales
         The scales, with counts of the symbols.
     layouts : tuple of RowLayout
-        The layouts among which that of the scales was selected.
+        The layouts among which the device selected that of the scales.
     top : Deferred or None
         Bits of the largest magnitude; None if that is known not to be 0.
     step : float
@@ -256,14 +263,14 @@ class _DeviceLevels(Transient):
         """Write the string of the symbols, which is empty if all values are 0."""
         n, coded = self.symbols.size, None
         if self.top is not None:
-            silent: Any = Deferred(self.top.device, self.top.words, lambda bits: bits == 0)
-            coded = CodedMask(n, n, silent)
+            all_zero: Any = Deferred(self.top.device, self.top.words, lambda bits: bits == 0)
+            coded = CodedMask(n, n, all_zero)
         planned = contexts.planned(self.scales, n, self.layouts)
         return contexts.write_planned(planned, self.symbols, BitString(), n, coded, self.wide)
 
     def levels(self, step: Any) -> QuantizedLevels:
-        """Return the levels, with deferred centroids, large symbols and scales."""
-        beyond = map_deferred(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
+        """Return the levels, with deferred centroids, outliers and scales."""
+        outliers = map_deferred(itemgetter(1), symbols_beyond(self.wide, ESCAPE))
         centroids: Any = Deferred(
             device_with(self.sums),
             self.sums,
@@ -271,9 +278,9 @@ class _DeviceLevels(Transient):
         )
         scales: Any = self._deferred_scales()
         if self.top is None:  # the search for a step keeps all numbers for the next tensor
-            for number in (centroids, beyond, scales):
+            for number in (centroids, outliers, scales):
                 prefetch(number)
-        return QuantizedLevels(step, centroids, self.symbols, beyond, scales, on_device=self)
+        return QuantizedLevels(step, centroids, self.symbols, outliers, scales, on_device=self)
 
     def _deferred_scales(self) -> Deferred:
         """Return the scales, or None if all values are 0."""
@@ -291,7 +298,7 @@ class _DeviceLevels(Transient):
                 return None
             layout, parts = self.layouts[int(fetched[0])], fetched.view(np.uint8)[16:]
             height = -(-self.symbols.size // layout.width)
-            across = parts[rows.size :][: layout.width if layout.group else 0]
-            return Scales(layout, parts[:height].copy(), across.copy())
+            own_columns = parts[rows.size :][: layout.width if layout.group else 0]
+            return Scales(layout, parts[:height].copy(), own_columns.copy())
 
         return Deferred(device, words, scales)

@@ -7,9 +7,14 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, centroids_of, put, squares_of
+from gcodec.codecs.ecsq.reconstruction import (
+    QuantizedLevels,
+    centroids_of,
+    reconstruct,
+    squares_of,
+)
 from gcodec.entropy.context import coder, table_choice
-from gcodec.entropy.context.class_tables import EXCEPTION_NBITS
+from gcodec.entropy.context.class_tables import OUTLIER_NBITS
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.kernels.bits.bit_string import BitString
@@ -124,7 +129,7 @@ class CachedQuantizer(Generic[_S]):
     def exact_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
         """Return ‖x − x̂‖² in squared steps, by reconstructing all values."""
         residual = empty_beside(x.size, np.float32, x)
-        put(self.quantize(x, step, layout), step / self.parts, residual)
+        reconstruct(self.quantize(x, step, layout), step / self.parts, residual)
         add_scaled(x, np.float32(-1), residual)
         return float(sum_squares(residual)) / step**2
 
@@ -184,14 +189,14 @@ def nbits_of(levels: QuantizedLevels) -> int:
     plan = table_choice.plan(levels.symbols, levels.scales, 0, levels.lanes)
     if levels.lanes:
         # The search of a path takes so long that writing the string does not matter.
-        return int(coder.write(plan, levels.symbols, levels.beyond, BitString())[1])
+        return int(coder.write(plan, levels.symbols, levels.outliers, BitString())[1])
 
     def outliers() -> Outliers:
         positions, _ = symbols_from(levels.symbols, ESCAPE)
-        return Outliers(positions, levels.beyond)
+        return Outliers(positions, levels.outliers)
 
     nbits = table_choice.with_states(plan.nbits)
-    return with_outliers(nbits, levels.beyond.size, outliers)
+    return with_outliers(nbits, levels.outliers.size, outliers)
 
 
 def with_outliers(nbits: int, count: int, outliers: Callable[[], Outliers]) -> int:
@@ -203,7 +208,7 @@ def with_outliers(nbits: int, count: int, outliers: Callable[[], Outliers]) -> i
         return nbits
     written = BitString()
     outliers().put(written)
-    return nbits + written.nbits - EXCEPTION_NBITS * count
+    return nbits + written.nbits - OUTLIER_NBITS * count
 
 
 @dispatched("gcodec.codecs.ecsq.device")

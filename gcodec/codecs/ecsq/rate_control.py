@@ -16,10 +16,16 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.codecs.ecsq.quantizer import Quantizer
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point, points
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point_table, points_of
 from gcodec.codecs.ecsq.root_finding import Root, search
 from gcodec.entropy.context import models, table_choice
-from gcodec.entropy.context.scale_model import RowLayout, apart, matrices, some_rows, thinned
+from gcodec.entropy.context.scale_model import (
+    RowLayout,
+    coprime_stride,
+    row_layouts,
+    sampled_matrix,
+    sampled_rows,
+)
 from gcodec.entropy.context.table_choice import best_layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -55,7 +61,7 @@ _CLOSE = 2.0**-4  # octaves of the step, for the nearest setting to a target tha
 _FINEST_TRIALS = 3  # finest octaves to try, as rounding may give a coarser step less error
 
 
-def about(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
+def approximate_step(nmse: float, bits: float, x: np.ndarray, top: float) -> float:
     """Return the approximate step for a number of bits if it is not 0, else for an error.
 
     `x` contains (n,) values up to `top`, not all 0.
@@ -76,11 +82,11 @@ def step_with_levels_of(prior: QuantizedLevels, power: float) -> float | None:
     None if all levels of `prior` are 0.
     """
     unit = 0.5 if prior.lanes else 1.0
-    sizes = points(unit, prior.centroids)[: models.least_escape(prior.lanes > 0)]
+    sizes = point_table(unit, prior.centroids)[: models.least_escape(prior.lanes > 0)]
     counts = host(byte_counts(prior.symbols))[: sizes.size]
     # A sum that is rounded once, so that it is the same everywhere.
     squares = math.fsum((counts * np.square(sizes, dtype=np.float64)).tolist())
-    squares += sum_squares(point(prior.beyond, unit, prior.centroids))
+    squares += sum_squares(points_of(prior.outliers, unit, prior.centroids))
     return math.sqrt(power * prior.symbols.size / squares) if squares else None
 
 
@@ -101,7 +107,9 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, x: np.ndarray, top: float, width: int, period: int = 1) -> Spread:
         """Measure a sample of (n,) values up to `top` that covers all positions of a row."""
-        sample = host(flattened(x[:: apart(max(x.size // _EXPONENTS, 1), width * period)]))
+        sample = host(
+            flattened(x[:: coprime_stride(max(x.size // _EXPONENTS, 1), width * period)])
+        )
         _, exponents = np.frexp(sample[sample != 0])
         if not exponents.size:
             return cls(math.log2(top), 1.0)
@@ -120,8 +128,8 @@ class Spread(NamedTuple):
 
 def layout_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
     """Return the row layout with which levels of (n,) values probably take the fewest bits."""
-    layouts = matrices(shape)
-    sample = some_rows(x, layouts[0].width, table_choice.SAMPLE)
+    layouts = row_layouts(shape)
+    sample = sampled_rows(x, layouts[0].width, table_choice.SAMPLE)
     symbols = empty_beside(sample.size, np.uint8, sample)
     scalar_quantize.plain_levels(sample, np.float32(step), symbols)
     return best_layout(symbols, layouts, x.size // sample.size)
@@ -309,7 +317,7 @@ class Target:
         least, most = self._octaves()
         ahead = -self.quantizer.hints().ahead_of_bits
         bounds = -most, -least
-        spread = self._spread(self.x, matrices(self.shape)[0].width)
+        spread = self._spread(self.x, row_layouts(self.shape)[0].width)
         first, wanted = spread.fineness(target), spread.octaves(target)
         tolerance = wanted - spread.octaves(target * 2**-_TOLERANCE)
 
@@ -370,7 +378,7 @@ class Target:
         if prior is None or prior.scales is None:
             return None
         before = goal.sign * math.log2(prior.step * self.lift)
-        return _Start(before, before, prior.scales.told)
+        return _Start(before, before, prior.scales.decoded_layout)
 
     def _size(self, octave: float) -> float:
         """Return the step of an octave."""
@@ -400,9 +408,9 @@ class Target:
 
     def _guess(self, goal: _Goal, first: float) -> tuple[float, float]:
         """Return the approximate root, and the slope there, from a sample of rows."""
-        layout = matrices(self.shape)[0]
+        layout = row_layouts(self.shape)[0]
         most = max(_SAMPLE, _SAMPLE_ROWS * layout.width)
-        sample, width = thinned(self.x, layout.width, most, self.period)
+        sample, width = sampled_matrix(self.x, layout.width, most, self.period)
         if sample is not self.x and not largest(sample):
             return first, goal.slope
         guess = self._search_sample(goal, sample, layout._replace(width=width), first)

@@ -1,15 +1,21 @@
-"""Levels of a step: what a tensor becomes, and what levels stand for."""
+"""Quantized levels, and the reconstruction of values from levels.
+
+A symbol is twice the magnitude k of a level, plus 1 if the level is negative. With step Δ, level k
+is reconstructed as ±f32((k + (c − 128)/256)·Δ), where c is the centroid of k = 1, of k = 2, or of
+all larger k; level 0 is 0. With a trellis, k counts halves of a step. If the levels are those of
+transform coefficients, the inverse filter transform follows.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from gcodec.codecs.ecsq.filter_transform import FilterTransform, InverseInPlace
-from gcodec.entropy.coder import into
+from gcodec.entropy.coder import Written
 from gcodec.entropy.context import models
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.outliers import Outliers
@@ -25,44 +31,50 @@ from gcodec.kernels.quantize import scalar_quantize
 from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE
 from gcodec.payload import MissedTarget
-from gcodec.runtime import pool
-from gcodec.runtime.deferred import Deferred, map_deferred
-from gcodec.runtime.device import device_of
+from gcodec.runtime import Array, pool
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.params import Field
 
 _MINUS_ZERO = 0x80000000
-CENTRE = 128  # a centroid in the middle: 256ths of a step, above this
-_MIDDLE = np.full(3, CENTRE, np.uint8)
+CENTER = 128  # the centroid of levels that are reconstructed at k·Δ exactly
 _UNIT = FINE // 256
+_LARGE = 2.0**127  # magnitudes below this do not exceed float32
+
+
+class LevelsOnDevice(Protocol):
+    """Levels on a device whose centroids, outliers and scales are deferred values."""
+
+    def put(self, unit: float, out: Array) -> None:
+        """Write the (n,) float32 reconstruction, where symbols count `unit`."""
+
+    def write(self) -> Written:
+        """Write the string of the symbols."""
 
 
 class QuantizedLevels(NamedTuple):
-    """What a tensor becomes.
+    """The levels of a tensor, and the scalars that reconstruct values from them.
 
     Attributes
     ----------
     step : float
-        As float32; 0 where all is zero.
+        A float32 number; 0 if all values are 0.
     centroids : (3,) uint8 array
-        Of the magnitudes 1, 2, and those above: how far from the level they lie, in 256ths of a
-        step, plus `CENTRE`.
+        For magnitude 1, for 2, and for larger ones: the offset of the reconstruction point from
+        the level, in 256ths of a step, plus `CENTER`.
     symbols : (n,) uint8 array
-        Twice the magnitude of the level, plus 1 where it is negative; `ESCAPE` from 127 on.
-    beyond : (k,) int64 array
-        The same of those, in order.
+        Twice the magnitude of the level, plus 1 if it is negative; an escape for an outlier. With
+        a trellis, they count halves of a step.
+    outliers : (k,) int64 array
+        The symbols that escapes stand for, in order.
     scales : Scales or None
-        None where all is zero, or nothing.
+        None if all values are 0, or if there are none.
     lanes : int
-        With a trellis, the states that take turns, and symbols are in halves of a step; see
-        `kernels.trellis`. Else 0.
+        Number of interleaved rANS states with a trellis; 0 without a trellis.
     transform : str
-        "dct" where the levels are those of coefficients of `gcodec.codecs.ecsq.filter_transform`,
-        else "none".
-    places : (k,) int64 array or None
-        Where those beyond are, if the host knows that of a device.
-    there : optional
-        Where a device found them and has not told all yet: what puts and writes them.
+        "dct" if the levels are those of filter transform coefficients, else "none".
+    outlier_positions : (k,) int64 array or None
+        Positions of the outliers, if the symbols lie on a device and the host knows the positions.
+    on_device : LevelsOnDevice or None
+        What reconstructs and writes the levels while a device has not yet sent all numbers.
     missed : MissedTarget or None
         The target that no step meets.
     """
@@ -70,252 +82,209 @@ class QuantizedLevels(NamedTuple):
     step: float
     centroids: np.ndarray
     symbols: np.ndarray
-    beyond: np.ndarray
+    outliers: np.ndarray
     scales: Scales | None
     lanes: int = 0
     transform: str = "none"
-    places: np.ndarray | None = None
-    on_device: Any = None
+    outlier_positions: np.ndarray | None = None
+    on_device: LevelsOnDevice | None = None
     missed: MissedTarget | None = None
 
 
 def largest(x: np.ndarray) -> float:
-    """Return the largest magnitude of (n,) float32 values, 0 of none; not finite where one is."""
+    """Return the largest magnitude of (n,) float32 values: not finite if a value is not."""
     bits = int(max_abs_bits(x)) if x.size else 0
     return float(np.uint32(bits).view(np.float32))
 
 
-def lifted(x: np.ndarray, factor: float) -> np.ndarray:
+def scaled(x: np.ndarray, factor: float) -> np.ndarray:
     """Return (n,) float32 values times a factor."""
-    found = empty_beside(x.size, np.float32, x)
-    found.view(np.uint32)[:] = _MINUS_ZERO  # to which anything may be added
-    add_scaled(x, np.float32(factor), found)
-    return found
+    product = empty_beside(x.size, np.float32, x)
+    product.view(np.uint32)[:] = _MINUS_ZERO  # adding −0 changes no value
+    add_scaled(x, np.float32(factor), product)
+    return product
 
 
-def nothing(n: int, beside: np.ndarray) -> QuantizedLevels:
-    """Return the levels of n zeros, where an array lies."""
+def all_zeros(n: int, beside: np.ndarray) -> QuantizedLevels:
+    """Return the levels of n zeros, in the memory where the array `beside` lies."""
     symbols = empty_beside(n, np.uint8, beside)
     symbols[:] = 0
-    return QuantizedLevels(0.0, middle(), symbols, np.empty(0, np.int64), None)
+    return QuantizedLevels(0.0, default_centroids(), symbols, np.empty(0, np.int64), None)
 
 
-def points(unit: float, centroids: np.ndarray) -> np.ndarray:
-    """Return what each symbol stands for, as (256,) float32; see `point`."""
-    return scalar_quantize.points_of(unit / 256, _moves(centroids).tolist())
+def default_centroids() -> np.ndarray:
+    """Return centroids that reconstruct each level at k·Δ exactly."""
+    return np.full(3, CENTER, np.uint8)
 
 
-def put(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
-    """Write the (n,) float32 values that levels stand for, where symbols count `unit`."""
-    if levels.on_device is not None:
-        levels.on_device.put(unit, out)
-        return
-    values = points(unit, levels.centroids)
-
-    def task(start: int, stop: int) -> None:
-        scalar_quantize.put_points(levels.symbols[start:stop], values, out[start:stop])
-
-    pool.run(task, out.size, beside=out)
-    if levels.beyond.size:
-        places = levels.places
-        if places is None:
-            places, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
-        replace(out, places, point(levels.beyond, unit, levels.centroids))
+def _offsets(centroids: np.ndarray) -> np.ndarray:
+    """Return the offsets of reconstruction points from levels, in 256ths of a step."""
+    return centroids.astype(np.int64) - CENTER
 
 
-def point(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
-    """Return what symbols stand for: f32((k + d)·unit), the product rounded once; 0 for k = 0."""
-    if not symbols.size:
-        return np.empty(0, np.float32)
+def point_table(unit: float, centroids: np.ndarray) -> np.ndarray:
+    """Return the reconstruction points of all uint8 symbols, as (256,) float32."""
+    return scalar_quantize.points_of(unit / 256, _offsets(centroids).tolist())
+
+
+def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
+    """Return the points of (k,) int64 symbols that count `unit`, rounded once to float32."""
     k = symbols >> 1
-    moved = _moves(centroids)[np.minimum(np.maximum(k, 1), 3) - 1]
+    offsets = _offsets(centroids)[np.clip(k, 1, 3) - 1]
     with np.errstate(over="ignore"):
-        size = ((256 * k + moved) * (unit / 256)).astype(np.float32)
+        size = ((256 * k + offsets) * (unit / 256)).astype(np.float32)
     return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
 
 
-def _moves(centroids: np.ndarray) -> np.ndarray:
-    """Return how far points lie above levels of each magnitude, in 256ths of a step."""
-    return centroids.astype(np.int64) - CENTRE
+def reconstruct(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
+    """Write the points of levels whose symbols count `unit` to an (n,) float32 array."""
+    if levels.on_device is not None:
+        levels.on_device.put(unit, out)
+        return
+    table = point_table(unit, levels.centroids)
+
+    def task(start: int, stop: int) -> None:
+        scalar_quantize.put_points(levels.symbols[start:stop], table, out[start:stop])
+
+    pool.run(task, out.size, beside=out)
+    if levels.outliers.size:
+        positions = levels.outlier_positions
+        if positions is None:
+            positions, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+        replace(out, positions, points_of(levels.outliers, unit, levels.centroids))
 
 
 def squares_of(errors: Errors) -> float:
-    """Return ‖x − x̂‖² in squares of what errors are counted in, with the best centroids."""
-    counts, rests, squares, _ = errors
-    for count, rest in zip(counts, rests, strict=True):
-        if count:
-            moved = _moved(count, rest) * _UNIT
-            squares -= moved * (2 * rest - moved * count)
+    """Return ‖x − x̂‖² with the best centroids, in squares of the unit that symbols count."""
+    squares = errors.squares
+    for count, residue in zip(errors.counts, errors.residues, strict=True):
+        offset = _mean_residue(count, residue) * _UNIT
+        squares -= offset * (2 * residue - offset * count)
     return squares / FINE**2
 
 
 def centroids_of(errors: Errors) -> np.ndarray:
-    """Return the mean of what each magnitude leaves over, in 256ths, rounded."""
-    moved = map(_moved, errors.counts, errors.residues)
-    return np.array([CENTRE + part for part in moved], np.uint8)
+    """Return the best centroids: the mean residue of each magnitude."""
+    offsets = map(_mean_residue, errors.counts, errors.residues)
+    return np.array([CENTER + offset for offset in offsets], np.uint8)
 
 
-def _moved(count: int, rest: int) -> int:
-    """Return the mean of the rests of so many levels, in 256ths, rounded, within bounds."""
+def _mean_residue(count: int, residue: int) -> int:
+    """Return the mean residue of `count` levels in 256ths of a unit, limited to centroids."""
     if not count:
         return 0
-    found = (2 * rest + _UNIT * count) // (2 * _UNIT * count)
-    return -CENTRE if found < -CENTRE else 255 - CENTRE if found > 255 - CENTRE else found
-
-
-def middle() -> np.ndarray:
-    """Return centroids of levels that lie in their middle."""
-    return _MIDDLE.copy()
-
-
-_LARGE = 2.0**127  # float32
-
-
-def scalars_of(levels: QuantizedLevels, fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Return the scalars of a message, given the fields of centroids."""
-    names = [field.name for field in fields]
-    each = (map_deferred(lambda told, k=k: int(told[k]), levels.centroids) for k in range(3))
-    told = {"step": levels.step, "transform": levels.transform}
-    return dict(zip(names, each, strict=False)) | told
-
-
-def symbols_of(string: ContextString, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Read n symbols that are escapes where they are large, and what those stand for.
-
-    And where these are, which on the host can be seen.
-
-    Raises
-    ------
-    FormatError
-    """
-    out, (places, symbols) = empty_beside(n, np.uint8, string.span.data), string.outliers
-    string.read(into(out))
-    with_trellis = string.symbols.with_trellis
-    known = symbols < models.least_escape(with_trellis)
-    coded = np.where(known, symbols, models.escapes(symbols, with_trellis))
-    replace(out, places, coded)
-    return out, symbols[~known], None if device_of(out) is None else places[~known]
+    mean = (2 * residue + _UNIT * count) // (2 * _UNIT * count)
+    return max(-CENTER, min(mean, 255 - CENTER))
 
 
 class Reconstruction(NamedTuple):
-    """What turns symbols to values.
+    """The map from symbols to values.
 
     Attributes
     ----------
     unit : float
-        What symbols count.
+        The step, or half of it with a trellis: symbols count this unit.
     centroids : (3,) uint8 array
-    taps : Taps or None
-        None where points are the values.
+    transform : FilterTransform or None
+        None if the levels are not those of coefficients.
     """
 
     unit: float
     centroids: np.ndarray
-    taps: FilterTransform | None
-
-    @classmethod
-    def of(
-        cls, step: Any, parts: int, centroids: np.ndarray, taps: FilterTransform | None
-    ) -> Reconstruction:
-        """Return those of a step, as float32, of which symbols count so many parts."""
-        if type(step) is Deferred:  # and a whole one
-            return cls(step, centroids, taps)  # type: ignore[arg-type]
-        return cls(float(np.float32(step)) / parts, centroids, taps)
+    transform: FilterTransform | None
 
     def put(self, levels: QuantizedLevels, out: np.ndarray) -> None:
-        """Write the (n,) float32 values that levels stand for."""
-        put(levels, self.unit, out)
-        if self.taps is not None:
-            self.taps.inverse(out)
+        """Write the reconstruction of levels to an (n,) float32 array."""
+        reconstruct(levels, self.unit, out)
+        if self.transform is not None:
+            self.transform.inverse(out)
 
     def are_finite(self, levels: QuantizedLevels, top: float = math.inf) -> bool:
-        """Tell if all values are, that levels stand for, of values or coefficients up to `top`."""
-        most = top / self.unit + 2  # of the magnitudes
-        if most < _LARGE and self._are_small(np.array([int(most)]) * 2):
-            return True
-        if levels.on_device is not None:  # seldom
-            return self._are_finite(levels)
-        if self._are_small(levels.beyond):
-            return True
-        points, beyond = self._of_symbols(), levels.beyond
-        if not np.isfinite(points).all():  # seldom
-            beyond = np.append(beyond, escapes.largest(levels.symbols))
-        sizes = self._of(beyond)
-        if self.taps is None:
-            return bool(np.isfinite(sizes).all())
-        if self._stay_finite(points) and self._stay_finite(sizes):
-            return True
-        return self._are_finite(levels)
+        """Return whether all reconstructed values are finite.
 
-    def _are_finite(self, levels: QuantizedLevels) -> bool:
-        """Tell it by all values."""
-        values = empty_beside(levels.symbols.size, np.float32, levels.symbols)
+        `top` is the largest magnitude that was quantized, if it is known.
+        """
+        largest_level = top / self.unit + 2
+        if largest_level < _LARGE and self._is_small(2 * int(largest_level)):
+            return True
+        if levels.on_device is None:
+            outliers = levels.outliers
+            if self._is_small(int(outliers.max(initial=0))):
+                return True
+            table = point_table(self.unit, self.centroids)
+            if not np.isfinite(table).all():  # rare; then only symbols that occur matter
+                outliers = np.append(outliers, escapes.largest(levels.symbols))
+            points = points_of(outliers, self.unit, self.centroids)
+            if self.transform is None:
+                return bool(np.isfinite(points).all())
+            if self._stay_finite(table) and self._stay_finite(points):
+                return True
+        values = empty_beside(levels.symbols.size, np.float32, levels.symbols)  # rare
         self.put(levels, values)
         return bool(all_finite(values))
 
     def read(self, string: ContextString, start: int, values: np.ndarray) -> None:
-        """Write the values from element `start` on, as many as there is room for.
+        """Decode the (k,) float32 values from element `start` on.
 
-        With taps, they are those of whole filters.
+        With a transform, `start` and k are multiples of the size of a filter.
 
         Raises
         ------
         FormatError
-            Where bytes are wrong, or a value passes float32.
+            If the string is damaged, or a value exceeds float32.
         """
-        # No symbol need be kept: each range is dequantised where it is read.
-        stop, points = start + values.size, self._of_symbols()
+        # Each range of symbols is dequantized when it is decoded, so no symbol is stored.
+        stop, table = start + values.size, point_table(self.unit, self.centroids)
         inside = string.outliers.within(start, stop)
-        exceptions = Outliers(*(part[inside] for part in string.outliers))
-        beyond, sure = self._of(exceptions.symbols), self._are_small(exceptions.symbols)
-        if not sure and not np.isfinite(beyond).all():
-            raise Corrupt("a value passes float32")
-        restored = None if self.taps is None else InverseInPlace(self.taps, values)
+        outliers = Outliers(string.outliers.positions[inside], string.outliers.symbols[inside])
+        points = points_of(outliers.symbols, self.unit, self.centroids)
+        is_finite = self._is_small(int(outliers.symbols.max(initial=0)))
+        if not is_finite and not np.isfinite(points).all():
+            raise Corrupt("a value exceeds float32")
+        inverse = None if self.transform is None else InverseInPlace(self.transform, values)
 
-        def take(at: int, part: np.ndarray) -> None:
-            first, last = max(at, start), min(at + part.size, stop)
+        def take(at: int, symbols: np.ndarray) -> None:
+            first, last = max(at, start), min(at + symbols.size, stop)
             if first >= last:
                 return
-            here = values[first - start : last - start]
-            scalar_quantize.put_points(part[first - at : last - at], points, here)
-            if exceptions.places.size:
-                some = exceptions.within(first, last)
-                replace(here, exceptions.places[some] - first, beyond[some])
-            if restored is not None:
-                restored.written(first - start, last - start)
+            part = values[first - start : last - start]
+            scalar_quantize.put_points(symbols[first - at : last - at], table, part)
+            if outliers.positions.size:
+                within = outliers.within(first, last)
+                replace(part, outliers.positions[within] - first, points[within])
+            if inverse is not None:
+                inverse.written(first - start, last - start)
 
         string.read_range(start, stop, take)
-        if restored is not None:
-            restored.finish()
-        sure = sure or (self._stay_finite(points) and self._stay_finite(beyond))
-        if not sure and not all_finite(values):
-            raise Corrupt("a value passes float32")
+        if inverse is not None:
+            inverse.finish()
+        is_finite = is_finite or (self._stay_finite(table) and self._stay_finite(points))
+        if not is_finite and not all_finite(values):
+            raise Corrupt("a value exceeds float32")
 
-    def tell(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        """Tell what symbols from element `at` on are, and what they stand for."""
-        points, each = self._of(symbols).tolist(), 1 if self.taps is None else self.taps.size
-        for place, (symbol, point) in enumerate(zip(symbols.tolist(), points, strict=True), at):
+    def describe(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+        """Describe the levels and points of (k,) int64 symbols from element `at` on."""
+        points = points_of(symbols, self.unit, self.centroids).tolist()
+        for position, (symbol, point) in enumerate(zip(symbols.tolist(), points, strict=True), at):
             level = -(symbol >> 1) if symbol & 1 else symbol >> 1
-            if self.taps is None:
-                yield FieldValue(level, element=place, decoded=(point,))
+            if self.transform is None:
+                yield FieldValue(level, element=position, decoded=(point,))
             else:
-                start = place // each * each
-                yield FieldValue(level, f"coefficient {place - start}: {point:.6g}", element=start)
+                index = position % self.transform.size
+                meaning = f"coefficient {index}: {point:.6g}"
+                yield FieldValue(level, meaning, element=position - index)
 
-    def _of_symbols(self) -> np.ndarray:
-        return points(self.unit, self.centroids)
+    @property
+    def _gain(self) -> int:
+        """Factor by which values may exceed the largest point."""
+        return 1 if self.transform is None else self.transform.size
 
-    def _of(self, symbols: np.ndarray) -> np.ndarray:
-        return point(symbols, self.unit, self.centroids)
-
-    def _are_small(self, beyond: np.ndarray) -> bool:
-        """Tell if all values are surely finite, given the symbols that have no points."""
-        top = max(ESCAPE, int(beyond.max()) if beyond.size else 0) // 2 + 1  # and a centroid
-        taps = 1 if self.taps is None else self.taps.size
-        return top * taps * self.unit < _LARGE
+    def _is_small(self, largest_outlier: int) -> bool:
+        """Return whether all values are surely finite, given the largest symbol of an outlier."""
+        top = max(ESCAPE, largest_outlier) // 2 + 1  # the centroid adds less than 1
+        return top * self._gain * self.unit < _LARGE
 
     def _stay_finite(self, points: np.ndarray) -> bool:
-        """Tell if values are surely finite that are these, or of which these are coefficients."""
-        most = 1 if self.taps is None else self.taps.size
+        """Return whether the values of these points are surely finite."""
         with np.errstate(over="ignore"):
-            return bool(np.isfinite(points * np.float32(most)).all())
+            return bool(np.isfinite(points * np.float32(self._gain)).all())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.codecs.ecsq.quantizer import SearchHints, nbits_of
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, middle
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, default_centroids, largest
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.errors import ParameterError
 from gcodec.kernels.context.escapes import cut_off, symbols_from
@@ -88,7 +88,9 @@ def _levels(x: np.ndarray, step: float, layout: RowLayout, seed: int) -> Quantiz
         return np.concatenate(outliers)
 
     outliers = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
-    return QuantizedLevels(step, middle(), symbols, outliers, Scales.of(symbols, layout))
+    return QuantizedLevels(
+        step, default_centroids(), symbols, outliers, Scales.of(symbols, layout)
+    )
 
 
 def _expected_squares(x: np.ndarray, step: float) -> float:

@@ -17,11 +17,11 @@ import numpy as np
 from gcodec.codecs.ecsq import reconstruction
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer, scales_at
 from gcodec.codecs.ecsq.quantizer import CachedQuantizer, Quantizer, SearchHints
-from gcodec.codecs.ecsq.reconstruction import CENTRE, QuantizedLevels
+from gcodec.codecs.ecsq.reconstruction import CENTER, QuantizedLevels
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, scale_model, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import ClassTable
-from gcodec.entropy.context.models import ByClass, ByTrellis, share
+from gcodec.entropy.context.models import ClassSymbols, TrellisSymbols, sampling_stride
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.context import lane_order
@@ -115,7 +115,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
     scales = scale_model.refined(symbols, scales, costs)
     lanes = table_choice.lanes_of(plan.nbits)
     sample = max(x.size * _SAMPLE_NBITS // plan.nbits, 1)
-    stride = share(x.size, sample)
+    stride = sampling_stride(x.size, sample)
     if start is None:
         table = _first_table(x, step, symbols, scales)
         setting = Setting(scales, lanes, table, np.zeros(3, np.float32))
@@ -126,7 +126,7 @@ def tuned(x: np.ndarray, step: float, scales: Scales, start: Setting | None = No
         if stride == 1:
             costs = setting.table.magnitude_costs()
             setting = setting._replace(scales=scale_model.refined(symbols, setting.scales, costs))
-        models = ByTrellis.of(symbols, setting.scales, setting.lanes, stride)
+        models = TrellisSymbols.of(symbols, setting.scales, setting.lanes, stride)
         next_table, *_ = table_choice.best_table(models, sample)
         assert isinstance(next_table, TrellisTable)
         setting = setting._replace(table=next_table, moved=_offsets(errors))
@@ -160,7 +160,7 @@ def best(x: np.ndarray, step: float, setting: Setting) -> tuple[QuantizedLevels,
         is_symbol, outliers = nearest < ODD, nearest[nearest >= ODD]
         replace(symbols, positions[is_symbol], nearest[is_symbol])
     levels = QuantizedLevels(
-        step, reconstruction.middle(), symbols, outliers, setting.scales, setting.lanes
+        step, reconstruction.default_centroids(), symbols, outliers, setting.scales, setting.lanes
     )
     return levels, errors
 
@@ -168,7 +168,7 @@ def best(x: np.ndarray, step: float, setting: Setting) -> tuple[QuantizedLevels,
 def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales) -> TrellisTable:
     """Return the static table whose path has the lowest Lagrangian cost on a sample."""
     if x.size < _MIN_SEARCHED:
-        return trellis_tables.static_for(ByClass(symbols, scales).counts(0))
+        return trellis_tables.static_for(ClassSymbols(symbols, scales).counts(0))
     last, whole = x.size - _PIECE, x.size <= _PIECES * _PIECE
     starts = [last * k // (_PIECES - 1) for k in range(_PIECES)]
     parts = [(0, x.size)] if whole else [(at, at + _PIECE) for at in starts]
@@ -217,5 +217,5 @@ def _factor(step: float) -> np.float32:
 def _offsets(errors: Errors) -> np.ndarray:
     """Return the offsets of the best reconstruction points, in halves of a step."""
     centroids = reconstruction.centroids_of(errors).astype(np.int64)
-    offsets: np.ndarray = ((centroids - CENTRE) / 256).astype(np.float32)
+    offsets: np.ndarray = ((centroids - CENTER) / 256).astype(np.float32)
     return offsets

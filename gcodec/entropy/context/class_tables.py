@@ -1,19 +1,20 @@
-"""Tables of classes: how often each magnitude occurs where such are expected.
+"""Class tables: the frequencies of the symbols of each class.
 
-A table has a model of rANS for each of the 64 classes; frequencies add up to 4096, and both signs
-have the same. Each class has frequencies for the magnitudes from 0 to its largest, and one for
-escapes, which all others are, as is magnitude 127 always.
+A table contains one rANS model for each of the 64 classes. The frequencies of a model add up to
+4096, and both signs of a magnitude have the same frequency. A class has frequencies for the
+magnitudes from 0 to its largest one, and one for the escape symbol. The escape stands for every
+larger magnitude, and always for magnitudes from 127 on.
 
-Static tables are integers, kept in ``class_tables.txt``, which ``tools/class_tables.py`` makes of
-real gradients and of generalised normal ones. Their numbers are part of the wire format: they are
-never given anew; new ones are added behind.
+Static tables are integers in ``class_tables.txt``. ``tools/class_tables.py`` computes them from
+real gradients and from samples of generalized normal distributions. Their numbers are part of the
+wire format: a table never changes, and new tables are appended.
 
-A table that is sent tells its classes from a first to a last one; others have the model of the
-nearest of these:
+A table that a payload contains stores a range of classes. The other classes use the model of the
+nearest class of this range:
 
-    first in 6 bits · last in 6 bits
-    for each class: largest magnitude in 7 bits · frequencies of escapes, and of each magnitude
-    from 1 on with one sign: bit length in 4 bits, and the number without its highest bit
+    first class in 6 bits · last class in 6 bits
+    for each class: largest magnitude in 7 bits · the frequency of the escape, then for each
+    magnitude from 1 on that of one sign: its bit length in 4 bits, and its bits but the highest
 """
 
 from __future__ import annotations
@@ -42,40 +43,40 @@ from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
 
 LOG2_TOTAL = 12
 TOTAL = 1 << LOG2_TOTAL
-SENT = 255  # in place of a number
+SENT = 255  # the number of a table that the payload contains
 _ALPHABET = 256
-EXCEPTION_NBITS = 20  # bits, about, that tell one
-_CLASS, _TOP, _LENGTH = 6, 7, 4  # bits
+OUTLIER_NBITS = 20  # approximate bits of an entry in the list of outliers
+_CLASS, _TOP, _LENGTH = 6, 7, 4  # bits of the fields of a table
 _MOST_NBITS = 2 * _CLASS + CLASSES * (_TOP + (1 + MOST) * (_LENGTH + LOG2_TOTAL))
 
 
-class Magnitudes(NamedTuple):
-    """What a table may have.
+class TableLimits(NamedTuple):
+    """Limits of the frequencies of a table.
 
     Attributes
     ----------
     most : int
-        The largest magnitude that has symbols of its own.
+        Largest magnitude that may have symbols of its own.
     least_escape : int
-        The least frequency of the escape.
+        Smallest frequency of the escape symbol.
     """
 
     most: int
     least_escape: int
 
 
-ALL = Magnitudes(MOST, 1)
+ALL = TableLimits(MOST, 1)
 
 
 class Models:
-    """Base of tables: a model of rANS for each class, or for each class and quantizer.
+    """Base of tables: one rANS model for each class, or for each class and quantizer.
 
     Attributes
     ----------
     number : int
-        The number of a static table; `SENT` for a table that the payload contains.
+        Number of a static table; `SENT` for a table that the payload contains.
     frequencies : (models, 256) int64 array
-        By model and symbol; must not be changed.
+        Frequencies by model and symbol; read-only.
     """
 
     number: int
@@ -83,12 +84,12 @@ class Models:
 
     @functools.cached_property
     def write_tables(self) -> WriteTables:
-        """The lookup tables of the writer."""
+        """Lookup tables of the writer."""
         return rans_table.write_tables(self.frequencies, LOG2_TOTAL)
 
     @functools.cached_property
     def read_tables(self) -> ReadTables:
-        """The lookup tables of the reader."""
+        """Lookup tables of the reader."""
         return rans_table.read_tables(self.frequencies, LOG2_TOTAL)
 
 
@@ -99,7 +100,7 @@ class ClassTable(Models):
     Attributes
     ----------
     first, last : int
-        The range of classes that the payload contains.
+        Range of the classes that the payload contains.
     """
 
     number: int
@@ -108,160 +109,174 @@ class ClassTable(Models):
     last: int = CLASSES - 1
 
     @classmethod
-    def own(cls, counts: np.ndarray, kind: Magnitudes = ALL) -> ClassTable:
-        """Make the table of (64, 256) counts of symbols, at least one, to be sent."""
-        most, least = kind
-        found, first, last = own_frequencies(counts, most, least, LOG2_TOTAL)
-        return cls(SENT, found, first, last)
+    def static(cls, number: int) -> ClassTable:
+        """Return the static table of this number, or raise `Corrupt`."""
+        if number >= len(statics()):
+            raise Corrupt(f"class table {number} is unknown")
+        return statics()[number]
+
+    @classmethod
+    def own(cls, counts: np.ndarray, limits: TableLimits = ALL) -> ClassTable:
+        """Fit a table for a payload to (64, 256) counts of symbols, not all 0."""
+        return cls(SENT, *own_frequencies(counts, *limits, LOG2_TOTAL))
 
     @functools.cached_property
     def tops(self) -> np.ndarray:
-        """The largest magnitude of each class, as (64,) uint8."""
+        """Largest magnitude of each class, as (64,) uint8."""
         counts: np.ndarray = (self.frequencies[:, :ESCAPE:2] > 0).sum(axis=1).astype(np.uint8)
         return counts - np.uint8(1)
 
     def nbits(self, counts: np.ndarray) -> int:
-        """Return about how many bits (64, 256) counts of symbols take, below 2^40 together."""
-        logs = rans.log2_table()
-        return nbits_by(counts, self.frequencies, LOG2_TOTAL, logs, EXCEPTION_NBITS)
+        """Return the approximate bits of symbols with (64, 256) counts, below 2^40 in all."""
+        return nbits_by(counts, self.frequencies, LOG2_TOTAL, rans.log2_table(), OUTLIER_NBITS)
 
     def sent_nbits(self) -> int:
-        """Return the bits of the table where it is sent."""
+        """Return the number of bits that the table takes in a payload."""
         rows = self.frequencies[self.first : self.last + 1]
         return 2 * _CLASS + sent_nbits(rows, _TOP, _LENGTH)
 
     def put(self, string: BitString) -> None:
-        """Put a table that is sent at the end of a string."""
-        if self.number == SENT:
-            bits = self._bits()
-            string.extend(np.packbits(bits), bits.size)
+        """Append the table to a string, unless it is static."""
+        if self.number != SENT:
+            return
+        rows, tops = self.frequencies[self.first : self.last + 1], self.tops[self.first :, None]
+        numbers = rows[:, [ESCAPE, *range(2, ESCAPE, 2)]]
+        lengths = np.frexp(numbers)[1]  # in bits
+        tails = np.maximum(lengths - 1, 0)
+        words = np.column_stack([tops[: len(rows)], (lengths << tails) | numbers & ~(-1 << tails)])
+        sizes = np.full(words.shape, _TOP)
+        sizes[:, 1:] = _LENGTH + tails
+        is_stored = np.arange(words.shape[1]) <= 1 + words[:, :1]  # up to the largest magnitude
+        bits = _bits_of(
+            np.append([self.first, self.last], words[is_stored]),
+            np.append([_CLASS, _CLASS], sizes[is_stored]),
+        )
+        string.extend(np.packbits(bits), bits.size)
 
     @classmethod
     def read(
-        cls, number: int, data: np.ndarray, at: int, end: int, kind: Magnitudes = ALL
+        cls, number: int, data: np.ndarray, at: int, end: int, limits: TableLimits = ALL
     ) -> tuple[ClassTable, int]:
-        """Return a static table; or read one from bit `at` on. Return the next bit too.
+        """Return a table, and the position of the next bit.
+
+        Parameters
+        ----------
+        number : int
+            Number of a static table, or `SENT` to read the table from `data`.
+        data : uint8 array
+        at, end : int
+            Positions of the first bit to read, and of the end of the bits.
+        limits : TableLimits
+            Limits that the table must observe.
 
         Raises
         ------
         FormatError
         """
         if number != SENT:
-            return static(number), at
-        reader = BitReader(data, at, end, _MOST_NBITS, "a table of classes")
+            return cls.static(number), at
+        reader = BitReader(data, at, end, _MOST_NBITS, "a class table")
         first, last = reader.take(_CLASS), reader.take(_CLASS)
         if last < first:
-            raise Corrupt(f"a table of classes {first} to {last}")
+            raise Corrupt(f"a class table contains the classes {first} to {last}")
         rows = []
         for _ in range(first, last + 1):
             top = reader.take(_TOP)
             row = [reader.take_sized() for _ in range(1 + top)]
-            known = top <= kind.most and row[0] >= kind.least_escape
-            if not known or not 0 < TOTAL - row[0] - 2 * sum(row[1:]) < TOTAL or min(row) < 1:
+            is_allowed = top <= limits.most and row[0] >= limits.least_escape
+            if not is_allowed or not 0 < TOTAL - row[0] - 2 * sum(row[1:]) < TOTAL or min(row) < 1:
                 raise Corrupt(f"frequencies of a class do not add up to {TOTAL}")
             rows.append(row)
         nearest = np.clip(np.arange(CLASSES), first, last) - first
-        return cls(SENT, spread(rows)[nearest], first, last), reader.at
-
-    def _bits(self) -> np.ndarray:
-        rows, tops = self.frequencies[self.first : self.last + 1], self.tops[self.first :, None]
-        numbers = rows[:, [ESCAPE, *range(2, ESCAPE, 2)]]
-        lengths = np.frexp(numbers)[1]  # of bits
-        tails = np.maximum(lengths - 1, 0)
-        words = np.column_stack([tops[: len(rows)], (lengths << tails) | numbers & ~(-1 << tails)])
-        sizes = np.full(words.shape, _TOP)
-        sizes[:, 1:] = _LENGTH + tails
-        sent = np.arange(words.shape[1]) <= 1 + words[:, :1]  # up to the largest magnitude
-        head = np.array([self.first, self.last])
-        return _in_bits(np.append(head, words[sent]), np.append([_CLASS] * 2, sizes[sent]))
+        return cls(SENT, frequencies_of(rows)[nearest], first, last), reader.at
 
 
 @functools.cache
 def statics() -> list[ClassTable]:
     """Return all static tables, by number."""
-    return kept("class_tables.txt")
+    return load_tables("class_tables.txt")
 
 
-def kept(name: str) -> list[ClassTable]:
-    """Return the tables that a file beside this one has, numbered from 0 on."""
+def load_tables(name: str) -> list[ClassTable]:
+    """Return the tables of a file in this folder, numbered from 0 on."""
     lines = Path(__file__).with_name(name).read_text("ascii").splitlines()
     rows = [[int(word) for word in line.split()] for line in lines if not line.startswith("#")]
-    found = []
-    for number in range(len(rows) // CLASSES):
-        frequencies = spread(rows[number * CLASSES : (number + 1) * CLASSES])
-        frequencies.flags.writeable = False
-        found.append(ClassTable(number, frequencies))
-    return found
+    frequencies = frequencies_of(rows)
+    frequencies.flags.writeable = False
+    tables = frequencies.reshape(-1, CLASSES, _ALPHABET)
+    return [ClassTable(number, table) for number, table in enumerate(tables)]
 
 
-def statics_nbits(counts: np.ndarray) -> np.ndarray:
-    """Return about how many bits (64, 256) counts of symbols take with each static table."""
-    return nbits(counts, statics_costs())
-
-
-def static(number: int) -> ClassTable:
-    """Return the static table of this number, or raise `Corrupt`."""
-    if number >= len(statics()):
-        raise Corrupt(f"table {number} of classes is unknown")
-    return statics()[number]
-
-
-def spread(halves: list[list[int]]) -> np.ndarray:
+def frequencies_of(halves: list[list[int]]) -> np.ndarray:
     """Return the frequencies of all symbols.
 
     Parameters
     ----------
     halves : list of list of int
-        Of each class the frequency of an escape, then of the magnitudes from 1 on with one sign;
-        magnitude 0 has what is left of the total.
+        For each class, the frequency of the escape, then for each magnitude from 1 on the
+        frequency of one sign. Magnitude 0 gets the remainder of the total.
 
     Returns
     -------
     (classes, 256) int64 array
     """
-    found = np.zeros((len(halves), _ALPHABET), np.int64)
-    for row, (escape, *sizes) in zip(found, halves, strict=True):
-        row[2 : 2 * len(sizes) + 2] = np.repeat(sizes, 2)
+    frequencies = np.zeros((len(halves), _ALPHABET), np.int64)
+    for row, (escape, *signed) in zip(frequencies, halves, strict=True):
+        row[2 : 2 * len(signed) + 2] = np.repeat(signed, 2)
         row[ESCAPE] = escape
         row[0] = TOTAL - row.sum()
-    return found
+    return frequencies
 
 
-def _in_bits(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the bits of (k,) words of so many bits, as uint8 0 and 1, highest first."""
+def _bits_of(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return the bits of (k,) words as uint8 0 and 1, the highest first; `sizes` are in bits."""
     ends = np.cumsum(sizes)
-    down = np.repeat(ends, sizes) - 1 - np.arange(ends[-1])
-    found: np.ndarray = (np.repeat(words, sizes) >> down & 1).astype(np.uint8)
-    return found
+    shifts = np.repeat(ends, sizes) - 1 - np.arange(ends[-1])
+    bits: np.ndarray = (np.repeat(words, sizes) >> shifts & 1).astype(np.uint8)
+    return bits
 
 
 def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:
-    """Return the bits of symbols in units of 2^-28; those of what escapes, with the rest of it.
+    """Return the bits of symbols in units of 2^-28.
+
+    A symbol without a frequency costs an escape and an entry in the list of outliers. So does the
+    escape itself.
 
     Parameters
     ----------
     frequencies : (classes, symbols) int64 array
     escape : int
-        Which of these symbols escapes are.
+        Column of the escape symbol.
     """
-    each: np.ndarray = (LOG2_TOTAL << rans.POINT) - rans.log2_table()[frequencies]
-    above = each[:, escape : escape + 1] + (EXCEPTION_NBITS << rans.POINT)
-    found = np.where(frequencies > 0, each, above)
-    found[:, escape] = above[:, 0]
-    return found
+    own: np.ndarray = (LOG2_TOTAL << rans.POINT) - rans.log2_table()[frequencies]
+    escaped = own[:, escape : escape + 1] + (OUTLIER_NBITS << rans.POINT)
+    symbol_costs = np.where(frequencies > 0, own, escaped)
+    symbol_costs[:, escape] = escaped[:, 0]
+    return symbol_costs
 
 
 @functools.cache
 def statics_costs() -> np.ndarray:
-    """Return the costs of all static tables, side by side."""
-    return side_by_side([costs(table.frequencies) for table in statics()])
+    """Return the joined costs of all static tables."""
+    return joined_costs([costs(table.frequencies) for table in statics()])
 
 
-def side_by_side(every: list[np.ndarray]) -> np.ndarray:
-    """Return several (classes, 256) `costs` as (classes · 256, tables)."""
-    return np.stack(every, axis=-1).reshape(-1, len(every))
+def joined_costs(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the (classes, 256) costs of several tables as (classes · 256, tables)."""
+    return np.stack(parts, axis=-1).reshape(-1, len(parts))
 
 
-def nbits(counts: np.ndarray, every: np.ndarray) -> np.ndarray:
-    """Return about how many bits (classes, 256) counts take, by several `costs` side by side."""
-    return counts_nbits(counts.reshape(-1), every, rans.POINT)
+def nbits(counts: np.ndarray, joined: np.ndarray) -> np.ndarray:
+    """Return the approximate bits of symbols with each table.
+
+    Parameters
+    ----------
+    counts : (classes, 256) int64 array
+    joined : (classes · 256, tables) int64 array
+        See `joined_costs`.
+
+    Returns
+    -------
+    (tables,) int64 array
+    """
+    return counts_nbits(counts.reshape(-1), joined, rans.POINT)

@@ -1,16 +1,28 @@
-"""The context coder: scales, outliers, then rANS with a model for the class of each symbol.
+"""The context coder: scales, a table and outliers, then all symbols by rANS.
 
-    table u8 · states u8 · width LEB128 · group LEB128 · outliers LEB128         whole bytes
-    scales of rows · scales of columns, if group is not 0 · table · outliers · zeros to a byte
+The coder codes integers that are mostly small, as symbols: twice the magnitude, plus 1 if the
+integer is negative. It works in three steps:
+
+1. The scales of rows and columns give each element a class, which is its expected magnitude; see
+   `scale_model`.
+2. A table contains the frequencies of the symbols of each class. It is the static table that suits
+   the symbols best, or one that is fitted to them and stored; see `class_tables`, `table_choice`.
+3. rANS codes each symbol with the model of its class. A symbol that the model does not contain is
+   an outlier: rANS codes an escape in its place, and a list contains its position and value; see
+   `outliers`.
+
+A string consists of
+
+    table u8 · lanes u8 · width LEB128 · group LEB128 · outliers LEB128          whole bytes
+    scales of rows · scales of columns, unless group is 0 · table · outliers · zeros to a byte
     rANS of all symbols
 
-`table` is the number of a static table, or 255 if the string contains the table. 2, 8 or 32
-states take turns. A symbol is twice a magnitude, plus 1 if it is negative. A symbol above the
-largest of its class is an outlier, and coded as an escape.
+where the first field is the number of the static table, or 255 if the string contains the table,
+and the fifth field is the number of outliers. rANS interleaves 2, 8 or 32 states, the lanes.
 
-With a trellis, the next quantizer is a part of the model too, and symbols are coded in the order
-of `gcodec.kernels.context.lane_order`. A static table is then one of `trellis_tables`, and an
-outlier is a symbol that its model lacks, coded as the escape of the same parity.
+With a trellis, the model also depends on the quantizer that is next, and the symbols are in the
+order of `gcodec.kernels.context.lane_order`. The static tables are then those of
+`trellis_tables`, and the escape of an outlier has the same parity as the outlier.
 """
 
 from __future__ import annotations
@@ -23,7 +35,7 @@ import numpy as np
 from gcodec.entropy.coder import BitSpan, RansString, Take, Written, seek_of_runs
 from gcodec.entropy.context import models
 from gcodec.entropy.context.class_tables import ClassTable
-from gcodec.entropy.context.models import ByClass, ByTrellis, Table
+from gcodec.entropy.context.models import ClassSymbols, Table
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.table_choice import Plan, lanes_of
@@ -45,13 +57,14 @@ from gcodec.runtime.memory import Drainable, contents, empty_beside, release
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import LOG2_STATES, SeekTable
 
-_FRONT, _LONGER = 1 << 16, 16  # bytes that are fetched first for a head, and the factor for more
+_FRONT = 1 << 16  # bytes of a string that are fetched first to parse its head
+_LONGER = 16  # factor by which more bytes are fetched if these are too few
 
 
 def write(
     plan: Plan,
     symbols: np.ndarray | Drainable,
-    beyond: np.ndarray | None,
+    escaped_symbols: np.ndarray | None,
     front: BitString,
     before_join: Callable[[int], None] | None = None,
 ) -> Written:
@@ -62,7 +75,7 @@ def write(
     plan : Plan
     symbols : (n,) uint8 array
         n > 0. Released if it is a `Drainable`, unless there is a trellis.
-    beyond : (k,) int64 array or None
+    escaped_symbols : (k,) int64 array or None
         The symbols that escapes among `symbols` stand for, in order; None if escapes stand for
         themselves.
     front : BitString
@@ -71,15 +84,16 @@ def write(
         See `rans_string.write`.
     """
     array = contents(symbols)
-    scales, n, with_trellis = plan.scales, array.size, plan.turns is not None
-    coded: ByClass | ByTrellis = plan.turns or ByClass(array, scales)
+    scales, n, with_trellis = plan.scales, array.size, plan.trellis_symbols is not None
+    coded = plan.trellis_symbols or ClassSymbols(array, scales)
     lanes = coded.lanes or lanes_of(plan.nbits)
-    escaped = np.empty(0, np.int64)  # in coding order
+    escaped = np.empty(0, np.int64)  # positions in coding order
     outliers = Outliers(escaped, escaped)
     if not plan.complete:
-        escaped, outliers = coded.unknown(plan.table)
-    if beyond is not None and beyond.size:
-        outliers.symbols[outliers.symbols >= models.least_escape(with_trellis)] = beyond
+        escaped, outliers = coded.escaped(plan.table)
+    if escaped_symbols is not None and escaped_symbols.size:
+        is_escape = outliers.symbols >= models.least_escape(with_trellis)
+        outliers.symbols[is_escape] = escaped_symbols
     put_head(front, plan.table, lanes, scales, outliers)
 
     def models_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
@@ -87,13 +101,13 @@ def write(
         if escaped.size and stop - start < n:
             first, last = np.searchsorted(escaped, (start, stop))
             escapes = escaped[first:last] - start
-        coded.join(start, stop, escapes, room)
-        if not with_trellis:  # which codes a copy in another order
+        coded.merge_models(start, stop, escapes, room)
+        if not with_trellis:  # the symbols of a trellis are a reordered copy
             release(symbols, start, stop)
         return room
 
     merged: SymbolsOf | np.ndarray = models_of
-    if device_of(array) is not None:  # which has room for all
+    if device_of(array) is not None:  # a device has room for all words at once
         merged = models_of(0, n, empty_beside(n, np.uint16, array))
     tables, lead = plan.table.write_tables, front.trimmed()
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
@@ -105,7 +119,7 @@ def put_head(
     string: BitString, table: Table, lanes: int, scales: Scales, outliers: Outliers
 ) -> None:
     """Append everything that precedes the symbols to a string of whole bytes."""
-    numbers = scales.matrix.width, scales.matrix.group, outliers.places.size
+    numbers = scales.layout.width, scales.layout.group, outliers.positions.size
     head = bytes([table.number, lanes]) + b"".join(map(leb128, numbers))
     string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
     scales.put(string)
@@ -134,13 +148,13 @@ def open(
     FormatError
     """
     string = None
-    if device_of(span.data) is not None:  # whose symbols need not be fetched
+    if device_of(span.data) is not None:  # the symbols can stay on the device
         string = _open_front(span, n, with_trellis)
     if string is None:
         string = _open_on_host(span._replace(data=host(span.data)), n, with_trellis)
     string = string._replace(symbols=string.symbols._replace(span=span.after(string.span.first)))
     if largest is not None and int(string.outliers.symbols.max(initial=0)) > largest:
-        raise Corrupt(f"an exception is above {largest}")
+        raise Corrupt(f"an outlier is above {largest}")
     return string._replace(largest=largest)
 
 
@@ -163,18 +177,18 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     data, first, end, _ = span
     reader = Reader(data[: end // 8].data, first // 8)
     number, lanes = reader.uint(1), reader.uint(1)
-    matrix, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
+    layout, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
     if lanes not in STATES:
-        raise Corrupt(f"symbols of {lanes} states that take turns")
-    scales, at = Scales.read(matrix, n, data, 8 * reader.at, end)
-    kind: type[TrellisTable | ClassTable] = TrellisTable if with_trellis else ClassTable
-    table, at = kind.read(number, data, at, end)
+        raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
+    scales, at = Scales.read(layout, n, data, 8 * reader.at, end)
+    table_type: type[Table] = TrellisTable if with_trellis else ClassTable
+    table, at = table_type.read(number, data, at, end)
     outliers, at = Outliers.read(count, n, data, at, end)
     span = span.after(at).aligned("scales and symbols")
 
     def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if with_trellis:
-            return models.classes_in_turns(scales, lanes, start, stop, room)
+            return models.classes_in_coding_order(scales, lanes, start, stop, room)
         return scales.classes(start, stop, room)
 
     symbols = RansString(span, n, table.read_tables, classes_of, lanes, with_trellis)
@@ -183,7 +197,7 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
 
 
 class ContextString(NamedTuple):
-    """A string with classes that was opened; see `CodedString` for its methods.
+    """An opened context string; see `CodedString` for its methods.
 
     Attributes
     ----------
@@ -194,8 +208,8 @@ class ContextString(NamedTuple):
     outliers : Outliers
         The symbols that escapes stand for.
     largest : int or None
-        The largest symbol that is allowed, up to 255; decoding then puts outliers in the place of
-        their escapes. If None, the caller does so.
+        Largest allowed symbol, up to 255. Decoding then replaces escapes by their outliers; if
+        None, the caller does so.
     """
 
     symbols: RansString
@@ -206,7 +220,7 @@ class ContextString(NamedTuple):
 
     @property
     def span(self) -> BitSpan:
-        """The bits of the symbols."""
+        """Bits of the symbols."""
         return self.symbols.span
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
@@ -222,8 +236,8 @@ class ContextString(NamedTuple):
         return self.symbols.blocks(log2_block)
 
     def _checked(self, take: Take) -> Take:
-        """Return a `Take` that checks that escapes and outliers are the same symbols."""
-        places, outliers = self.outliers
+        """Return a `Take` that checks that the escapes are where the outliers are."""
+        positions, outliers = self.outliers
         lanes, with_trellis = self.symbols.lanes, self.symbols.with_trellis
         coded_as = models.escapes(outliers, with_trellis)
         least = models.least_escape(with_trellis)
@@ -231,16 +245,15 @@ class ContextString(NamedTuple):
 
         def checked(at: int, symbols: np.ndarray) -> None:
             if with_trellis:
-                turns, symbols = symbols, empty_beside(symbols.size, np.uint8, symbols)
-                lane_order.from_turns(turns, lanes, symbols)
-            here = self.outliers.within(at, at + symbols.size)
-            alike, small = check_escapes(
-                symbols, places[here] - at, coded_as[here], least, largest
-            )
-            require(alike, lambda: Corrupt("an escape is no exception, or an exception no escape"))
+                coded, symbols = symbols, empty_beside(symbols.size, np.uint8, symbols)
+                lane_order.from_turns(coded, lanes, symbols)
+            part = self.outliers.within(at, at + symbols.size)
+            relative = positions[part] - at
+            alike, small = check_escapes(symbols, relative, coded_as[part], least, largest)
+            require(alike, lambda: Corrupt("an escape is no outlier, or an outlier no escape"))
             require(small, lambda: Corrupt(f"a symbol is above {largest}"))
             if self.largest is not None:
-                replace(symbols, places[here] - at, outliers[here])
+                replace(symbols, relative, outliers[part])
             take(at, symbols)
 
         return checked

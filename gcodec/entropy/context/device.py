@@ -1,7 +1,7 @@
 """Context strings that a device plans and writes; the host adds their headers.
 
-The scales, the table and the outliers reach the host together with the string, and the host makes
-of them the header that precedes the symbols.
+The scales, the table and the outliers reach the host together with the string. From these, the
+host builds the header that precedes the symbols.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gcodec.entropy.context import class_tables, models, table_choice
 from gcodec.entropy.context.class_tables import SENT, ClassTable
 from gcodec.entropy.context.coder import put_head
 from gcodec.entropy.context.outliers import Outliers
-from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, matrices, some_rows
+from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales, row_layouts, sampled_rows
 from gcodec.entropy.context.table_choice import SAMPLE
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -34,7 +34,7 @@ from gcodec.runtime.deferred import Deferred, LeadingBytes, map_deferred, prefet
 from gcodec.runtime.device import Device, placed
 from gcodec.wire.seek import SeekTable
 
-# Outliers for which there is room at first: one for so many elements, and for a number of them.
+# The list of outliers has room at first for one in _ELEMENTS_PER_OUTLIER elements and _LEAST_ROOM.
 _ELEMENTS_PER_OUTLIER, _LEAST_ROOM = 1 << 4, 1 << 14
 _WORD = 64  # bits of a number in the list of outliers
 
@@ -45,7 +45,7 @@ class Planned(NamedTuple):
     Attributes
     ----------
     scales : context_plan_cuda.Scales
-        The scales, and counts of symbols by class.
+        The scales, and the counts of symbols by class.
     table : context_plan_cuda.Chosen
         The selected table.
     layouts : tuple of RowLayout
@@ -58,7 +58,7 @@ class Planned(NamedTuple):
 
     @property
     def nbits(self) -> Deferred:
-        """Estimated bits of the string."""
+        """Estimated number of bits of the string."""
         return Deferred(device_with(self.table.decision), self.table.decision[3:])
 
 
@@ -74,27 +74,38 @@ def write(
 
 def plan(symbols: Array, shape: tuple[int, ...]) -> Planned:
     """Plan the string of the symbols of a tensor, at least one."""
-    return planned(best_scales(symbols, symbols, shape), symbols.size, matrices(shape))
+    return planned(best_scales(symbols, symbols, shape), symbols.size, row_layouts(shape))
 
 
-def best_scales(symbols: Array, by: Array, shape: tuple[int, ...]) -> context_plan_cuda.Scales:
-    """Find the scales of `symbols`, and count these, in the layout that suits `by` best."""
-    layouts = matrices(shape)
-    rows = some_rows(by, layouts[0].width, SAMPLE)
-    steps = models.share(symbols.size, SAMPLE), models.share(rows.size, SAMPLE)
-    seen, constants = (
+def best_scales(
+    symbols: Array, reference: Array, shape: tuple[int, ...]
+) -> context_plan_cuda.Scales:
+    """Find the scales of symbols, in the layout that suits the `reference` symbols best.
+
+    The symbols are counted too.
+    """
+    layouts = row_layouts(shape)
+    rows = sampled_rows(reference, layouts[0].width, SAMPLE)
+    steps = models.sampling_stride(symbols.size, SAMPLE), models.sampling_stride(rows.size, SAMPLE)
+    return context_plan_cuda.best_scales(
+        symbols,
+        rows,
+        layouts,
+        steps,
         class_map.sampled_count(rows.size, steps[1]),
         _constants(device_with(symbols)),
+        symbols is reference,
     )
-    is_alike = symbols is by
-    return context_plan_cuda.best_scales(symbols, rows, layouts, steps, seen, constants, is_alike)
 
 
 def best_layout(symbols: Array, layouts: Sequence[RowLayout], times: int = 1) -> RowLayout:
-    """Return the best layout; see `gcodec.entropy.context.table_choice.best_layout`. Waits."""
+    """Return the best layout; see `gcodec.entropy.context.table_choice.best_layout`.
+
+    The call waits for the device.
+    """
     if len(layouts) == 1:
         return layouts[0]
-    step, device = models.share(symbols.size, SAMPLE), device_with(symbols)
+    step, device = models.sampling_stride(symbols.size, SAMPLE), device_with(symbols)
     seen = class_map.sampled_count(symbols.size, step)
     index = context_plan_cuda.best_layout(symbols, times, layouts, step, seen, _constants(device))
     return layouts[int(Deferred(device, index))]
@@ -107,22 +118,25 @@ def scales_in(layout: RowLayout, symbols: Array) -> context_plan_cuda.Scales:
 
 
 def string_nbits(scales: context_plan_cuda.Scales, symbols: Array) -> Deferred:
-    """Return the estimated bits of the string of symbols, all of which are counted."""
+    """Return the estimated number of bits of the string, from the counts of all symbols."""
     plan = planned(context_plan_cuda.counted(scales, symbols, 1), symbols.size, (), sample=0)
     nbits: Deferred = map_deferred(table_choice.with_states, plan.nbits)
     return nbits
 
 
 def counted(scales: context_plan_cuda.Scales, symbols: Array) -> context_plan_cuda.Scales:
-    """Count symbols, or a sample of them, by the classes of some scales."""
-    return context_plan_cuda.counted(scales, symbols, models.share(symbols.size, SAMPLE))
+    """Add to scales the counts of symbols by class, of a sample if there are many symbols."""
+    return context_plan_cuda.counted(scales, symbols, models.sampling_stride(symbols.size, SAMPLE))
 
 
 def planned(
     scales: context_plan_cuda.Scales, n: int, layouts: tuple[RowLayout, ...], sample: int = SAMPLE
 ) -> Planned:
-    """Plan the string of n symbols, of which a sample is counted in `scales`; all for 0."""
-    seen = class_map.sampled_count(n, models.share(n, sample))
+    """Plan the string of n symbols.
+
+    `scales` contain the counts of about `sample` symbols; of all symbols if it is 0.
+    """
+    seen = class_map.sampled_count(n, models.sampling_stride(n, sample))
     constants = _constants(device_with(scales.counts))
     return Planned(scales, context_plan_cuda.best_table(scales, n, seen, constants), layouts)
 
@@ -160,9 +174,10 @@ def write_planned(
     room = min(n, _LEAST_ROOM + n // _ELEMENTS_PER_OUTLIER)
     merged, outliers = context_plan_cuda.joined(symbols, scales, table.tops, room, wide)
     tables = write_model_tables(table.frequencies, class_tables.LOG2_TOTAL)
-    count_and_lead: Any = count, lead
-    run_and_lanes: Any = tuple(Deferred(device, table.decision[k : k + 1]) for k in (2, 1))
-    string: Any = rans_string.write(tables, merged, *count_and_lead, *run_and_lanes)
+    deferred_count: Any = count
+    log2_run: Any = Deferred(device, table.decision[2:3])
+    lanes: Any = Deferred(device, table.decision[1:2])
+    string: Any = rans_string.write(tables, merged, deferred_count, lead, log2_run, lanes)
     data, bits, runs = string
     if coded is not None:
         prefetch(coded.silent)
@@ -172,15 +187,9 @@ def write_planned(
         return device.to_host(outliers)
 
     listed = LeadingBytes(outliers.view(np.uint8), outliers[:1].view(np.int64), 2 * _WORD, _WORD)
-    parts = (
-        scales.which,
-        table.decision,
-        table.ends,
-        scales.rows,
-        scales.columns,
-        table.frequencies,
-    )
-    deferred = [Deferred(device, part, np.array) for part in (*parts, listed)]
+    arrays = scales.which, table.decision, table.ends, scales.rows, scales.columns
+    parts = (*arrays, table.frequencies, listed)
+    deferred = [Deferred(device, part, np.array) for part in parts]
     for part in deferred:
         prefetch(part)
 
@@ -214,15 +223,16 @@ def _header(
     Parameters
     ----------
     parts : sequence of array
-        Index of the layout, numbers of the table and its ends, scales of rows and of columns, and
-        frequencies; see `context_plan_cuda.Scales` and `context_plan_cuda.Chosen`. Then, as bytes,
-        the number of outliers, and the position and the symbol of each.
+        Index of the layout; number, lanes and class range of the table; scales of rows and of
+        columns; frequencies. See `context_plan_cuda.Scales` and `context_plan_cuda.Chosen`. The
+        last part is a list of outliers as bytes: their number, then the position and the symbol
+        of each.
     layouts : tuple of RowLayout
-        The layouts among which one is selected.
+        The layouts among which the device selected one.
     n : int
         Number of symbols.
     all_outliers : callable
-        Returns such a list with room for a number of outliers, for a list that had too little.
+        Returns a list with room for a number of outliers, if the list had too little.
     """
     which, table_numbers, ends, rows, columns, frequencies, listed = parts
     layout = layouts[int(which[0])]
@@ -230,7 +240,7 @@ def _header(
     scales = Scales(layout, rows, columns[: layout.width if layout.group else 0])
     number, lanes = table_numbers[:2].tolist()
     if number != SENT:
-        table = class_tables.static(number)
+        table = ClassTable.static(number)
     else:
         own = frequencies.astype(np.int64).reshape(class_map.CLASSES, -1)
         table = ClassTable(SENT, own, *ends[:2].tolist())

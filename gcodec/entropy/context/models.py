@@ -1,13 +1,14 @@
-"""Symbols in the order in which they are coded, and the model of each: by class, or by trellis.
+"""Symbols in coding order, with the model that codes each of them.
 
-By class, symbols are coded in order, and each has the model of its class. With a trellis, lanes
-take turns as in `kernels.lane_order`, and the model depends on the quantiser that is next too.
+Without a trellis, the coding order is the order of the tensor, and the class of a symbol is its
+model. With a trellis, the coding order interleaves the rANS lanes as in
+`gcodec.kernels.context.lane_order`, and the quantizer of a symbol is a part of the model too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,32 +29,37 @@ from gcodec.runtime.memory import empty_beside
 
 Table = ClassTable | TrellisTable
 
-_FEW = 1 << 15  # symbols for which a table of their own hardly pays, so that none counts them
+_FEW = 1 << 15  # symbols below which a table of their own hardly pays, so they are not counted
 
 
-class Look(NamedTuple):
-    """What symbols look like.
+class Statistics(NamedTuple):
+    """Statistics of all symbols, or of a sample.
 
     Attributes
     ----------
-    sizes : list of int
-        About how many bits those take that were looked at, with each static table.
+    statics_nbits : list of int
+        Approximate bits of the examined symbols with each static table.
     reach : (models,) uint8 array
         See `class_map.reach`.
-    seen : int
-        How many were looked at.
+    examined : int
+        Number of examined symbols.
     counts : (models, 256) int64 array or None
-        How often each of these symbols occurs, where that is known.
+        Counts of the examined symbols, or None if they were only priced.
     """
 
-    sizes: list[int]
+    statics_nbits: list[int]
     reach: np.ndarray
-    seen: int
+    examined: int
     counts: np.ndarray | None
+
+    @classmethod
+    def of(cls, counts: np.ndarray, statics_nbits: np.ndarray) -> Statistics:
+        """Return the statistics of symbols that were counted."""
+        return cls(statics_nbits.tolist(), class_map.reach(counts), int(counts.sum()), counts)
 
 
 @dataclass(frozen=True, eq=False)
-class ByClass:
+class ClassSymbols:
     """Symbols with the models of their classes.
 
     Attributes
@@ -65,65 +71,72 @@ class ByClass:
     symbols: np.ndarray
     scales: Scales
 
-    lanes: ClassVar[int] = 0  # as many as pay
+    table_type: ClassVar[type[Table]] = ClassTable
+    lanes: ClassVar[int] = 0  # the size of the string decides
 
     def counts(self, sample: int) -> np.ndarray:
-        """Count symbols by model, all or about so many, as (64, 256) int64."""
-        step = share(self.symbols.size, sample)
-        found: np.ndarray = class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
-        return found
+        """Count about `sample` symbols by model, all for 0, as (64, 256) int64."""
+        step = sampling_stride(self.symbols.size, sample)
+        counts: np.ndarray = class_map.class_counts(self.symbols, [self.scales.arrays], step)[0]
+        return counts
 
-    def look(self, sample: int) -> Look:
-        """Look at all symbols, or about so many."""
-        if self.symbols.size < _FEW and device_of(self.symbols) is None:
-            step = share(self.symbols.size, sample)
-            costs = class_tables.statics_costs()
-            told = self.symbols, self.scales.arrays, step, costs, rans.POINT
-            nbits, reach = symbols_nbits(*told)
-            return Look(nbits, reach, class_map.sampled_count(self.symbols.size, step), None)
+    def examine(self, sample: int) -> Statistics:
+        """Return the statistics of about `sample` symbols, of all for 0."""
+        n, statics_costs = self.symbols.size, class_tables.statics_costs()
+        if n < _FEW and device_of(self.symbols) is None:
+            step, arrays = sampling_stride(n, sample), self.scales.arrays
+            nbits, reach = symbols_nbits(self.symbols, arrays, step, statics_costs, rans.POINT)
+            return Statistics(nbits, reach, class_map.sampled_count(n, step), None)
         counts = self.counts(sample)
-        nbits = class_tables.statics_nbits(counts).tolist()
-        return Look(nbits, class_map.reach(counts), int(counts.sum()), counts)
+        return Statistics.of(counts, class_tables.nbits(counts, statics_costs))
 
-    def static(self, number: int) -> ClassTable:
-        """Return the static table of this number."""
-        return class_tables.static(number)
+    def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
+        """Find the symbols that the table does not contain.
 
-    def own(self, counts: np.ndarray) -> ClassTable:
-        """Make the table of counts, to be sent."""
-        return ClassTable.own(counts)
-
-    def unknown(self, table: Any) -> tuple[np.ndarray, Outliers]:
-        """Return which symbols in the order of coding their models do not have, rising.
-
-        And what they are in that of the tensor.
+        Returns
+        -------
+        positions : (k,) int64 array
+            Positions in coding order, increasing.
+        outliers : Outliers
+            The same symbols in the order of the tensor.
         """
-        found = class_map.unknown_symbols(self.symbols, *self.scales.arrays, table.tops)
-        return found[0], Outliers(*found)
+        assert isinstance(table, ClassTable)
+        outliers = Outliers(
+            *class_map.unknown_symbols(self.symbols, *self.scales.arrays, table.tops)
+        )
+        return outliers.positions, outliers
 
-    def knows_all(self, table: Any, look: Look) -> bool:
-        """Whether models have all symbols that were looked at."""
-        return not np.count_nonzero(look.reach > table.tops + np.uint8(1))
+    def contains_all(self, table: Table, statistics: Statistics) -> bool:
+        """Return whether the table contains all symbols that were examined."""
+        assert isinstance(table, ClassTable)
+        return not np.count_nonzero(statistics.reach > table.tops + np.uint8(1))
 
-    def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
-        """Write numbers of 16 bits, models above symbols, of a range in the order of coding.
+    def merge_models(self, start: int, stop: int, escaped: np.ndarray, out: np.ndarray) -> None:
+        """Write uint16 words with the model in the high byte and the symbol in the low byte.
 
-        Those of the range that are unknown are escapes.
+        Parameters
+        ----------
+        start, stop : int
+            Range in coding order.
+        escaped : (k,) int64 array
+            Positions in this range of the symbols that are replaced by escapes.
+        out : (stop - start,) uint16 array
         """
         part = self.symbols[start:stop]
-        class_map.join_symbols(part, *self.scales.arrays, start, unknown, out)
+        class_map.join_symbols(part, *self.scales.arrays, start, escaped, out)
 
 
 @dataclass(frozen=True, eq=False)
-class ByTrellis:
-    """Symbols with the models of their classes and quantisers; see `ByClass`.
+class TrellisSymbols:
+    """Symbols with the models of their classes and quantizers; see `ClassSymbols`.
 
     Attributes
     ----------
     symbols, models : (n,) uint8 array
-        In the order of coding.
+        In coding order.
     scales : Scales
     lanes : int
+        Number of interleaved rANS states.
     """
 
     symbols: np.ndarray
@@ -131,89 +144,84 @@ class ByTrellis:
     scales: Scales
     lanes: int
 
+    table_type: ClassVar[type[Table]] = TrellisTable
+
     @classmethod
-    def of(cls, symbols: np.ndarray, scales: Scales, lanes: int, every: int = 1) -> ByTrellis:
-        """Find the models of (n,) uint8 symbols, on the host of one in `every` runs."""
-        turns, models = (empty_beside(symbols.size, np.uint8, symbols) for _ in range(2))
+    def of(
+        cls, symbols: np.ndarray, scales: Scales, lanes: int, stride: int = 1
+    ) -> TrellisSymbols:
+        """Reorder (n,) uint8 symbols and find their models.
+
+        On the host, this covers only one in `stride` runs.
+        """
+        coded, models = (empty_beside(symbols.size, np.uint8, symbols) for _ in range(2))
         length = RUN if device_of(symbols) is None else symbols.size
 
         def task(start: int, stop: int) -> None:
             room = empty_beside(min(length, stop - start), np.uint8, symbols)
             for at in range(start, stop, length):
-                if at // RUN % every == 0:
+                if at // RUN % stride == 0:
                     end = min(at + length, stop)
-                    lane_order.to_turns(symbols[at:end], lanes, turns[at:end])
-                    some = classes_in_turns(scales, lanes, at, end, room[: end - at])
-                    models[at:end] = some
-                    trellis.add_quantizers(turns[at:end], lanes, models[at:end])
+                    lane_order.to_turns(symbols[at:end], lanes, coded[at:end])
+                    models[at:end] = classes_in_coding_order(
+                        scales, lanes, at, end, room[: end - at]
+                    )
+                    trellis.add_quantizers(coded[at:end], lanes, models[at:end])
 
         pool.run(task, symbols.size, RUN, symbols)
-        return cls(turns, models, scales, lanes)
+        return cls(coded, models, scales, lanes)
 
     def counts(self, sample: int) -> np.ndarray:
-        """Count symbols by model, as (128, 256) int64; see `ByClass`."""
+        """Count symbols by model, as (128, 256) int64; see `ClassSymbols.counts`."""
         return trellis.model_counts(self.symbols, self.models, sample)
 
-    def look(self, sample: int) -> Look:
-        """Look at symbols; see `ByClass`."""
+    def examine(self, sample: int) -> Statistics:
+        """Return the statistics of symbols; see `ClassSymbols.examine`."""
         counts = self.counts(sample)
-        sizes = self.statics_nbits(counts)
-        return Look(sizes, class_map.reach(counts), int(counts.sum()), counts)
+        return Statistics.of(counts, trellis_tables.statics_nbits(counts))
 
-    def statics_nbits(self, counts: np.ndarray) -> list[int]:
-        """Return about how many bits counts take with each static table."""
-        found: list[int] = trellis_tables.statics_nbits(counts).tolist()
-        return found
+    def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
+        """Find the symbols that the table does not contain; see `ClassSymbols.escaped`."""
+        assert isinstance(table, TrellisTable)
+        coded_at, symbols = trellis.unknown_places(self.symbols, self.models, table.has_symbol)
+        positions = lane_order.positions_of(coded_at, self.symbols.size, self.lanes)
+        order = np.argsort(positions)
+        return coded_at, Outliers(positions[order], symbols[order])
 
-    def static(self, number: int) -> TrellisTable:
-        """Return the static table of this number."""
-        return trellis_tables.static(number)
+    def contains_all(self, table: Table, statistics: Statistics) -> bool:
+        """Return whether the table contains all symbols that were examined."""
+        assert isinstance(table, TrellisTable) and statistics.counts is not None
+        return not statistics.counts.reshape(-1)[table.has_symbol == 0].any()
 
-    def own(self, counts: np.ndarray) -> TrellisTable:
-        """Make the table of counts, to be sent."""
-        return TrellisTable.own(counts)
-
-    def unknown(self, table: Any) -> tuple[np.ndarray, Outliers]:
-        """Return which symbols their models do not have; see `ByClass`."""
-        found, values = trellis.unknown_places(self.symbols, self.models, table.known)
-        places = lane_order.positions_of(found, self.symbols.size, self.lanes)
-        order = np.argsort(places)
-        return found, Outliers(places[order], values[order])
-
-    def knows_all(self, table: Any, look: Look) -> bool:
-        """Whether models have all symbols that were looked at; see `ByClass`."""
-        assert look.counts is not None
-        return not look.counts.reshape(-1)[table.known == 0].any()
-
-    def join(self, start: int, stop: int, unknown: np.ndarray, out: np.ndarray) -> None:
-        """Write models above symbols; see `ByClass`."""
-        trellis.join_models(self.symbols[start:stop], self.models[start:stop], unknown, out)
+    def merge_models(self, start: int, stop: int, escaped: np.ndarray, out: np.ndarray) -> None:
+        """Write models and symbols as uint16 words; see `ClassSymbols.merge_models`."""
+        trellis.join_models(self.symbols[start:stop], self.models[start:stop], escaped, out)
 
 
-def share(n: int, sample: int) -> int:
-    """Return which share of n symbols are about `sample`; for 0 all."""
+def sampling_stride(n: int, sample: int) -> int:
+    """Return the stride that samples about `sample` of n symbols, and 1 for a sample of 0."""
     return max(1, n // sample) if sample else 1
 
 
-def classes_in_turns(
+def classes_in_coding_order(
     scales: Scales, lanes: int, start: int, stop: int, room: np.ndarray
 ) -> np.ndarray:
-    """Return the classes of a range of whole runs, or to the end, in the order of coding.
+    """Return the classes of a range of whole runs, of which only the last run may be shorter.
 
-    There is room for as many, where these shall lie too.
+    `room` is a (stop - start,) uint8 array that is overwritten. The result is a new array.
     """
-    turns = empty_beside(stop - start, np.uint8, room)
-    lane_order.to_turns(scales.classes(start, stop, room), lanes, turns)
-    return turns
+    classes = empty_beside(stop - start, np.uint8, room)
+    lane_order.to_turns(scales.classes(start, stop, room), lanes, classes)
+    return classes
 
 
 def escapes(symbols: np.ndarray, with_trellis: bool) -> np.ndarray:
-    """Return what symbols are coded as where their models do not have them, as uint8."""
+    """Return, as uint8, the escapes that replace symbols that their models do not contain."""
     if with_trellis:
         return trellis.escapes(symbols)
     return np.full(symbols.size, ESCAPE, np.uint8)
 
 
 def least_escape(with_trellis: bool) -> int:
-    """Return the least symbol that is an escape."""
+    """Return the smallest symbol that is an escape."""
     return trellis.ODD if with_trellis else ESCAPE

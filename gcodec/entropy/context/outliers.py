@@ -1,8 +1,8 @@
-"""Symbols that the table of their class does not have: where they are, and what they are.
+"""Outliers: the positions and values of symbols that the table of their class does not contain.
 
-    k in 5 bits · rice:k words of the gaps before them · k in 5 bits · rice:k words of themselves
+    k in 5 bits · gaps as rice:k words · k in 5 bits · symbols as rice:k words
 
-A gap is how many elements lie between an exception and the one before it, or the start.
+A gap is the number of elements between an outlier and the preceding outlier, or the start.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from gcodec.kernels.context.outlier_lists import put_lists, read_lists
 
 
 class Outliers(NamedTuple):
-    """Symbols that are told beside a string.
+    """The symbols that escapes in a string stand for.
 
     Attributes
     ----------
-    places : (k,) int64 array
-        Rising.
+    positions : (k,) int64 array
+        Positions in the tensor, increasing.
     symbols : (k,) int64 array
-        Twice a magnitude, plus 1 where it is negative.
+        Twice a magnitude, plus 1 if the value is negative.
     """
 
-    places: np.ndarray
+    positions: np.ndarray
     symbols: np.ndarray
 
     def put(self, string: BitString) -> None:
-        """Put them at the end of a string, if there are some."""
-        if self.places.size:
-            put_lists(self.places, self.symbols, string)
+        """Append both lists to a string, unless they are empty."""
+        if self.positions.size:
+            put_lists(self.positions, self.symbols, string)
 
     @classmethod
     def read(cls, count: int, n: int, data: np.ndarray, at: int, end: int) -> tuple[Outliers, int]:
-        """Read so many among n elements from bit `at` on; return the next bit too.
+        """Read `count` outliers among n elements from bit `at` on; also return the next bit.
 
         Raises
         ------
@@ -44,11 +44,10 @@ class Outliers(NamedTuple):
         """
         if not count:
             return cls(np.empty(0, np.int64), np.empty(0, np.int64)), at
-        places, symbols, at = read_lists(data, at, end, count, n)
-        return cls(places, symbols), at
+        positions, symbols, at = read_lists(data, at, end, count, n)
+        return cls(positions, symbols), at
 
     def within(self, start: int, stop: int) -> slice:
-        """Return which of them lie in a range of elements."""
-        if not self.places.size:
-            return slice(0, 0)
-        return slice(int(self.places.searchsorted(start)), int(self.places.searchsorted(stop)))
+        """Return the slice of the outliers in a range of elements."""
+        first, last = np.searchsorted(self.positions, (start, stop)).tolist()
+        return slice(first, last)

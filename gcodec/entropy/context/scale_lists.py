@@ -1,12 +1,12 @@
-"""Lists of scales, as they are sent: Rice words, Huffman words or rANS, whichever is shortest.
+"""Lists of scales in a payload: Rice words, Huffman words or rANS, whichever is shortest.
 
-    code in 2 bits · shift in 2 bits · least in 7 bits
-    rice: centre in 7 bits · k in 3 bits · rice:k words of zigzag(u − centre)
+    code in 2 bits · shift in 2 bits · least scale in 7 bits
+    rice: center in 7 bits · k in 3 bits · rice:k words of zigzag(u − center)
     huffman, rans: the string of all u
 
-u is 0 for a scale of 0, which is that of a row or column that is empty, else one more than (scale
-− least) >> shift. Codes are 0 rice, 1 huffman, 2 rans, and strings those of `gcodec.entropy`.
-zigzag(v) is 2v for v ≥ 0, else −2v − 1. Scales are from 0 to 127.
+Scales are from 0 to 127. A scale of 0 belongs to an empty row or column, and its u is 0. Any other
+scale has u = 1 + ((scale − least) >> shift). The codes are 0 for rice, 1 for huffman and 2 for
+rans; `gcodec.entropy` defines their strings. zigzag(v) is 2v for v ≥ 0, and −2v − 1 otherwise.
 """
 
 from __future__ import annotations
@@ -18,39 +18,30 @@ from gcodec.entropy.rans import RANS
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import scale_lists as lists
-from gcodec.kernels.context.scale_lists import (
-    CODE,
-    MANY,
-    MOST,
-    SCALE,
-    SHIFT,
-    ListParameters,
-    put_list,
-    read_list,
-)
+from gcodec.kernels.context.scale_lists import CODE, MANY, MOST, SCALE, SHIFT
+
+_RANS = 2  # the code of rANS strings
+_HEAD = CODE + SHIFT + SCALE  # bits
 
 
 def write(scales: np.ndarray, string: BitString) -> None:
-    """Put (k,) uint8 scales, k > 0, at the end of a string."""
+    """Append (k,) uint8 scales, k > 0, to a string."""
     if scales.size >= MANY:
-        told = lists.list_parameters(scales)
-        made = RANS().encode(_moved(scales, told))
-        if made.nbits < min(told.rice_nbits, told.words_nbits):
-            _put(string, (2 << SHIFT | told.shift) << SCALE | told.least, CODE + SHIFT + SCALE)
-            string.extend(made.data, made.nbits)
+        parameters = lists.list_parameters(scales)
+        least, shift = parameters.least, parameters.shift
+        wide = scales.astype(np.int64)
+        coded = RANS().encode(np.where(wide > 0, (wide - least >> shift) + 1, 0))
+        if coded.nbits < min(parameters.rice_nbits, parameters.words_nbits):
+            head = (_RANS << SHIFT | shift) << SCALE | least
+            string.extend(np.array([head << 16 - _HEAD], ">u2").view(np.uint8), _HEAD)
+            string.extend(coded.data, coded.nbits)
             return
-    put_list(scales, string)
+    lists.put_list(scales, string)
 
 
 def nbits(scales: np.ndarray) -> int:
-    """Return the bits of (k,) uint8 scales, k > 0; about, where states of rANS may pay."""
+    """Return the bits of (k,) uint8 scales, k > 0; an estimate where rANS may pay."""
     return lists.nbits(scales, rans.log2_table())
-
-
-def _moved(scales: np.ndarray, told: ListParameters) -> np.ndarray:
-    """Return u of each scale."""
-    wide = scales.astype(np.int64)
-    return np.where(wide > 0, (wide - told.least >> told.shift) + 1, 0)
 
 
 def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, int]:
@@ -60,35 +51,28 @@ def read(data: np.ndarray, at: int, end: int, count: int) -> tuple[np.ndarray, i
     ----------
     data : uint8 array
     at, end : int
-        Bits where it begins, and where what holds it ends.
+        Positions of the first bit of the list, and of the end of the bits.
     count : int
-        Scales.
+        Number of scales.
 
     Returns
     -------
     scales : (count,) uint8 array
     next : int
-        The bit behind it.
+        Position of the bit after the list.
 
     Raises
     ------
     FormatError
     """
-    found = read_list(data, at, end, count)
-    if found.code == 2:
-        numbers, after = RANS().decode(data[: -(-end // 8)], count, start=found.after)
-        if after > end:
-            raise Truncated(f"the bits end within a list of scales, at bit {end}")
-        if count and int(numbers.max()) > (MOST - found.least >> found.shift) + 1:
-            raise Corrupt(f"a scale is not from 0 to {MOST}")
-        moved = numbers.astype(np.int64)
-        scales = np.where(moved > 0, (moved - 1 << found.shift) + found.least, 0)
-        return scales.astype(np.uint8), after
-    return found.scales, found.after
-
-
-def _put(string: BitString, value: int, nbits: int) -> None:
-    """Put a number at the end of a string."""
-    nbytes = -(-nbits // 8)
-    packed = (value << 8 * nbytes - nbits).to_bytes(nbytes, "big")
-    string.extend(np.frombuffer(packed, np.uint8), nbits)
+    decoded = lists.read_list(data, at, end, count)
+    if decoded.code != _RANS:
+        return decoded.scales, decoded.after
+    numbers, after = RANS().decode(data[: -(-end // 8)], count, start=decoded.after)
+    if after > end:
+        raise Truncated(f"a list of scales is cut off at bit {end}")
+    if count and int(numbers.max()) > (MOST - decoded.least >> decoded.shift) + 1:
+        raise Corrupt(f"a list holds a scale that is not from 0 to {MOST}")
+    u = numbers.astype(np.int64)
+    scales = np.where(u > 0, (u - 1 << decoded.shift) + decoded.least, 0)
+    return scales.astype(np.uint8), after

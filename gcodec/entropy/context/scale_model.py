@@ -1,15 +1,22 @@
-"""The scale model: how large levels are in each row, and in each column.
+"""The scale model: the expected magnitude of each element, from the scales of its row and column.
 
-Elements lie in rows of `width`. With R(i) the sum of the magnitudes of row i and n(i) its
-elements, C(j) and h(j) those of column j, T and n those of all,
+Rows of a gradient differ in scale, and so do its columns. One integer for each row and one for
+each column therefore predict the magnitude of an element well, and the prediction needs no
+neighboring elements. A `RowLayout` cuts a tensor into rows of `width` elements; the last row may
+be shorter. Let R(i) be the sum of the magnitudes of the n(i) elements of row i, C(j) that of the
+h(j) elements of column j, and T that of all n elements. Then, in quarter octaves,
 
     row(i) = 40 + log(R(i) / n(i))      column(j) = 64 + log((C(j) / h(j)) / (T / n))
 
-in quarter octaves, log being 4·log2 rounded to the nearest integer; both are at least 1, at most
-127, and 0 where the sum is 0. So row + column − 64 − 40 says, in quarter octaves, what magnitude
-to expect: a mean of each row and one of each column give the most likely factors of levels that
-are Poisson of their product, and are nearly as good for others. Columns side by side may share a
-scale, and scales may be rounded to half an octave or more, where each costs more than it saves.
+where log is 4·log2, rounded to the nearest integer. Scales are limited to 1 … 127; 0 marks a row
+or column whose sum is 0. Neighboring columns may share a scale, and all scales may be rounded to
+half an octave or more; both pay where a scale costs more bits than it saves.
+
+The class of an element is row(i) + column(j) − 64, limited to 0 … 63. Class 40 expects a magnitude
+of 1, and each class more expects one that is a quarter octave larger. The product of row means and
+column means is the maximum-likelihood estimate if magnitudes are Poisson distributed with such
+products as means; for other distributions it is nearly as good. The class selects the rANS model
+of the element; see `gcodec.entropy.context.coder`.
 """
 
 from __future__ import annotations
@@ -30,27 +37,27 @@ from gcodec.kernels.context.scale_fit import SHIFTS
 from gcodec.kernels.context.scale_lists import MOST
 from gcodec.runtime.memory import flattened
 
-ONE = 40  # the class where a magnitude of 1 is expected
-ONES = ONE, CENTER  # scales of rows of a mean of 1, and of columns of that of all
-LEAST_ROWS = 8  # of a matrix with scales of columns
+ONE = 40  # the class that expects a magnitude of 1
+ONES = ONE, CENTER  # scales of a row with mean 1, and of a column with the mean of all elements
+LEAST_ROWS = 8  # of a layout with column scales
 LEAST_WIDTH = 8  # of rows, if there are several
-_COARSEST = 8  # quantum
-_SPARSE = 4  # from which share of the rows on a sample is smaller
+_COARSEST = 8  # largest quantum
+_SPARSE = 4  # strides below this would save too little, so all elements are used
 _SMALL = 1 << 16  # elements below which finer scales may cost more than they save
-_BLOCK = 128  # elements of a row, where nothing better is known
+_BLOCK = 128  # width of rows if the shape suggests no other
 
 
 class RowLayout(NamedTuple):
-    """What a tensor is cut into.
+    """How a tensor is read as a matrix, and how precise its scales are.
 
     Attributes
     ----------
     width : int
         Elements of a row; the last row may have fewer.
     group : int
-        Columns side by side that share a scale; 0 where columns have none.
+        Number of neighboring columns that share a scale; 0 if columns have no scales.
     quantum : int
-        Quarter octaves by which scales differ: 1, 2, 4 or 8.
+        Precision of scales in quarter octaves: 1, 2, 4 or 8.
     """
 
     width: int
@@ -58,7 +65,7 @@ class RowLayout(NamedTuple):
     quantum: int = 1
 
     def check(self, n: int) -> None:
-        """Raise `Corrupt` unless n elements may lie in such rows."""
+        """Raise `Corrupt` unless a tensor of n elements may have this layout."""
         if not min(LEAST_WIDTH, n) <= self.width <= n:
             raise Corrupt(f"rows of {self.width} among {n} elements")
         if self.group and (n < LEAST_ROWS * self.width or self.group > self.width):
@@ -66,189 +73,201 @@ class RowLayout(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """Scales of rows and of columns.
+    """Scales of the rows and columns of a tensor.
 
     Attributes
     ----------
-    matrix : Matrix
+    layout : RowLayout
     rows : (ceil(n / width),) uint8 array
-    columns : (width,) uint8 array, or of no elements
-        None where columns are all alike.
+    columns : (width,) uint8 array
+        Empty if columns have no scales.
     """
 
-    matrix: RowLayout
+    layout: RowLayout
     rows: np.ndarray
     columns: np.ndarray
 
     @classmethod
-    def of(cls, symbols: np.ndarray, matrix: RowLayout) -> Scales:
-        """Find the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
-        (sums,) = class_map.magnitude_sums(symbols, [(matrix.width, matrix.group > 0)])
-        return cls.of_sums(symbols.size, matrix, *sums)
+    def of(cls, symbols: np.ndarray, layout: RowLayout) -> Scales:
+        """Compute the scales of (n,) uint8 symbols, n > 0; see `class_map`."""
+        (sums,) = class_map.magnitude_sums(symbols, [(layout.width, layout.group > 0)])
+        return cls.of_sums(symbols.size, layout, *sums)
 
     @classmethod
-    def of_sums(cls, n: int, matrix: RowLayout, rows: np.ndarray, columns: np.ndarray) -> Scales:
-        """Find the scales of n elements by the sums of their magnitudes."""
-        return cls(matrix, *scale_logs.scales_of_sums(n, matrix, ONES, rows, columns))
+    def of_sums(cls, n: int, layout: RowLayout, rows: np.ndarray, columns: np.ndarray) -> Scales:
+        """Compute the scales of n elements from the sums of magnitudes by row and by column."""
+        return cls(layout, *scale_logs.scales_of_sums(n, layout, ONES, rows, columns))
 
     @property
-    def told(self) -> RowLayout:
-        """The matrix as a reader sees it: he knows the quantum by the scales alone."""
+    def decoded_layout(self) -> RowLayout:
+        """Layout as a decoder infers it: the quantum follows from the scales alone."""
         bits = int(np.bitwise_or.reduce(np.append(self.rows, self.columns), initial=0)) | _COARSEST
-        return self.matrix._replace(quantum=bits & -bits)
+        return self.layout._replace(quantum=bits & -bits)
 
     def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Return the classes of a range of elements, in a uint8 array of as many."""
+        """Write the classes of a range of elements to a (stop - start,) uint8 array; return it."""
         class_map.map_classes(*self.arrays, start, room)
         return room
 
-    def classes_at(self, places: np.ndarray) -> np.ndarray:
+    def classes_at(self, positions: np.ndarray) -> np.ndarray:
         """Return the classes of a few elements, as int64."""
-        row, column = np.divmod(places, self.matrix.width)
-        beside = self.columns[column].astype(np.int64) if self.columns.size else CENTER
-        found: np.ndarray = np.clip(self.rows[row] + (beside - CENTER), 0, CLASSES - 1)
-        return found
+        row, column = np.divmod(positions, self.layout.width)
+        column_scale = self.columns[column].astype(np.int64) if self.columns.size else CENTER
+        classes: np.ndarray = np.clip(self.rows[row] + (column_scale - CENTER), 0, CLASSES - 1)
+        return classes
 
     @property
     def arrays(self) -> class_map.ScaleArrays:
-        """What tells kernels the classes of elements."""
-        return self.rows, self.columns, self.matrix.width
+        """The arguments from which kernels compute classes."""
+        return self.rows, self.columns, self.layout.width
 
     def put(self, string: BitString) -> None:
-        """Put the scales at the end of a string."""
-        scale_lists.write(self.rows, string)
-        if self.matrix.group:
-            scale_lists.write(self._each, string)
+        """Append the scales to a string."""
+        for scales in self._lists:
+            scale_lists.write(scales, string)
 
     def nbits(self) -> int:
-        """Return about how many bits the scales take."""
-        found = scale_lists.nbits(self.rows)
-        return found + scale_lists.nbits(self._each) if self.matrix.group else found
+        """Return the approximate number of bits of the scales."""
+        return sum(map(scale_lists.nbits, self._lists))
 
     @property
-    def _each(self) -> np.ndarray:
-        """The scales of columns as they are told: one for each group."""
-        return np.ascontiguousarray(self.columns[:: self.matrix.group])
+    def _lists(self) -> list[np.ndarray]:
+        """The lists that a payload stores: scales of rows, and scales of groups of columns."""
+        group = self.layout.group
+        return [self.rows, np.ascontiguousarray(self.columns[::group])] if group else [self.rows]
 
     @classmethod
     def read(
-        cls, matrix: RowLayout, n: int, data: np.ndarray, at: int, end: int
+        cls, layout: RowLayout, n: int, data: np.ndarray, at: int, end: int
     ) -> tuple[Scales, int]:
-        """Read the scales of n > 0 elements from bit `at` on; return the next bit too.
+        """Read the scales of n > 0 elements from bit `at` on; also return the next bit.
 
         Raises
         ------
         FormatError
         """
-        matrix.check(n)
-        width, group, _ = matrix
+        layout.check(n)
+        width, group, _ = layout
         rows, at = scale_lists.read(data, at, end, -(-n // width))
         columns = np.empty(0, np.uint8)
         if group:
-            each, at = scale_lists.read(data, at, end, -(-width // group))
-            columns = np.repeat(each, group)[:width]
-        return cls(matrix, rows, columns), at
+            by_group, at = scale_lists.read(data, at, end, -(-width // group))
+            columns = np.repeat(by_group, group)[:width]
+        return cls(layout, rows, columns), at
 
 
 @functools.lru_cache(maxsize=256)
-def matrices(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
-    """Return what a tensor of this shape, not empty, may be cut into; first the likeliest.
+def row_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
+    """Return the candidate layouts of a nonempty tensor, the most likely one first.
 
-    That is the first dimension by the rest; where there are more than two, columns of the second
-    dimension may share a scale, or rows may end with it. Else rows are blocks, or there is one.
+    The first candidates have a row for each index of the first dimension. With more than two
+    dimensions, the columns of an index of the second dimension may share a scale, or a row may be
+    cut at the second or third dimension. The last candidates are rows of 128 elements and a single
+    row.
     """
     n, widths = math.prod(shape), [math.prod(shape[at:]) for at in range(1, len(shape))]
-    fit = [w for w in dict.fromkeys(widths) if w >= LEAST_WIDTH and LEAST_ROWS * w <= n]
-    found = [RowLayout(width, 1) for width in fit[:3]]
-    if fit and len(widths) > 1 and 1 < widths[1] < fit[0]:
-        found.insert(1, RowLayout(fit[0], widths[1]))
+    suitable = [w for w in dict.fromkeys(widths) if w >= LEAST_WIDTH and LEAST_ROWS * w <= n]
+    layouts = [RowLayout(width, 1) for width in suitable[:3]]
+    if suitable and len(widths) > 1 and 1 < widths[1] < suitable[0]:
+        layouts.insert(1, RowLayout(suitable[0], widths[1]))
     if n < _SMALL:
-        found += [matrix._replace(quantum=2) for matrix in found]
+        layouts += [layout._replace(quantum=2) for layout in layouts]
     if n >= 2 * _BLOCK:
-        found.append(RowLayout(_BLOCK, 0))
-    return (*found, RowLayout(n, 0))
+        layouts.append(RowLayout(_BLOCK, 0))
+    return (*layouts, RowLayout(n, 0))
 
 
-def some_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
-    """Return rows of (n,) values at equal distances, of about a sample in all; or all of few."""
+def sampled_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
+    """Return about `sample` of (n,) values, in equidistant rows; all values of a small tensor."""
     rows = values.size // width
-    every = rows // max(sample // width, LEAST_ROWS)
-    if every < _SPARSE:
+    stride = rows // max(sample // width, LEAST_ROWS)
+    if stride < _SPARSE:
         return values
-    return flattened(values[: rows * width].reshape(rows, width)[::every])
+    return flattened(values[: rows * width].reshape(rows, width)[::stride])
 
 
-def thinned(
+def sampled_matrix(
     values: np.ndarray, width: int, sample: int, period: int = 1
 ) -> tuple[np.ndarray, int]:
-    """Return about a sample of (n,) values in rows of a width, and its own width; or all of few.
+    """Return a sample of rows and columns, and its row width; or all values of a small tensor.
 
-    It is of rows and columns at equal distances, about as many of these as of those: what differs
-    most in a gradient are the scales of rows, and those of columns. Where those of columns repeat
-    with a period, columns are from all over it.
+    The sample has about as many rows as columns, both equidistant, because the scales of rows and
+    of columns are what varies most within a gradient.
+
+    Parameters
+    ----------
+    values : (n,) array
+    width : int
+        Width of the rows.
+    sample : int
+        Approximate number of values to return.
+    period : int
+        Period with which the scales of columns repeat. The sample covers all of its positions.
     """
     rows = values.size // width
     if values.size < _SPARSE * sample:
         return values, width
     down = rows // min(rows, max(math.isqrt(sample), sample // width))
-    across = apart(max(width * -(-rows // down) // sample, 1), period)
-    found = values[: rows * width].reshape(rows, width)[::down, ::across]
-    return flattened(found), found.shape[1]
+    across = coprime_stride(max(width * -(-rows // down) // sample, 1), period)
+    matrix = values[: rows * width].reshape(rows, width)[::down, ::across]
+    return flattened(matrix), matrix.shape[1]
 
 
-def apart(distance: int, period: int) -> int:
-    """Return a distance, this or a little more, that leads to all places of a period."""
-    while math.gcd(distance, period) > 1:
-        distance += 1
-    return distance
+def coprime_stride(stride: int, period: int) -> int:
+    """Return the least stride from `stride` on that reaches all positions of a period."""
+    while math.gcd(stride, period) > 1:
+        stride += 1
+    return stride
 
 
-LEAST = 1 << 10  # symbols, below which scales stay as they are
-_POINT = 12  # bits of costs behind the point
-_SAMPLES = 1 << 10  # how often scales occur is told in parts of this
+LEAST = 1 << 10  # symbols below which scales are not refined
+_POINT = 12  # fractional bits of costs
+_SAMPLES = 1 << 10  # resolution of the relative frequencies of scales
 
 
 def refined(symbols: np.ndarray, scales: Scales, costs: np.ndarray) -> Scales:
-    """Move scales to where a string of (n,) uint8 symbols is probably shorter.
+    """Move each scale to a neighbor that probably makes the string shorter.
 
     Parameters
     ----------
     symbols : (n,) uint8 array
     scales : Scales
     costs : (64, 128) int64 array
-        Of each class and magnitude, in units of 2^-28 bits.
+        Bits by class and magnitude, in units of 2^-28.
     """
     if symbols.size < LEAST:
         return scales
-    matrix, rows, columns = scales
-    quantum, group = matrix.quantum, matrix.group
-    short = (costs >> rans.POINT - _POINT).astype(np.int32)
-    every = columns if group else np.full(matrix.width, CENTER, np.uint8)
-    rows = _moved(rows, scale_fit.row_costs(symbols, rows, every, short, quantum), quantum)
+    layout, rows, columns = scales
+    width, group, quantum = layout
+    rounded = (costs >> rans.POINT - _POINT).astype(np.int32)
     if not group:
-        return Scales(matrix, rows, columns)
-    sums = scale_fit.column_costs(symbols, rows, every, short, quantum)
-    sums = np.add.reduceat(sums, np.arange(0, matrix.width, group), axis=0)
-    each = _moved(columns[::group], sums, quantum)
-    return Scales(matrix, rows, np.repeat(each, group)[: matrix.width])
+        columns = np.full(width, CENTER, np.uint8)
+    row_costs = scale_fit.row_costs(symbols, rows, columns, rounded, quantum)
+    rows = _moved(rows, row_costs, quantum)
+    if not group:
+        return scales._replace(rows=rows)
+    column_costs = scale_fit.column_costs(symbols, rows, columns, rounded, quantum)
+    group_costs = np.add.reduceat(column_costs, np.arange(0, width, group), axis=0)
+    by_group = _moved(columns[::group], group_costs, quantum)
+    return Scales(layout, rows, np.repeat(by_group, group)[:width])
 
 
-def _moved(scales: np.ndarray, sums: np.ndarray, quantum: int) -> np.ndarray:
-    """Return the scales with the least sums, for (k, SHIFTS) of them."""
-    moves = (np.arange(SHIFTS) - SHIFTS // 2) * quantum
+def _moved(scales: np.ndarray, costs: np.ndarray, quantum: int) -> np.ndarray:
+    """Return for each of (k,) scales the neighbor of least cost; `costs` is (k, SHIFTS)."""
+    shifts = (np.arange(SHIFTS) - SHIFTS // 2) * quantum
     most = MOST // quantum * quantum
-    every = np.clip(scales.astype(np.int64)[:, None] + moves, quantum, most)
-    paid = sums + _list_costs(scales)[every]
-    order = np.argsort(np.abs(moves), kind="stable")  # of equals, the nearest
-    best = every[np.arange(scales.size), order[paid[:, order].argmin(axis=1)]]
-    found: np.ndarray = np.where(scales > 0, best, 0).astype(np.uint8)
-    return found
+    neighbors = np.clip(scales.astype(np.int64)[:, None] + shifts, quantum, most)
+    total = costs + _list_costs(scales)[neighbors]
+    order = np.argsort(np.abs(shifts), kind="stable")  # of equal costs, the nearest neighbor wins
+    best = neighbors[np.arange(scales.size), order[total[:, order].argmin(axis=1)]]
+    moved: np.ndarray = np.where(scales > 0, best, 0).astype(np.uint8)
+    return moved
 
 
 def _list_costs(scales: np.ndarray) -> np.ndarray:
-    """Return about what each scale from 0 to 127 costs in a list of such."""
+    """Return the approximate cost of each scale from 0 to 127 in a list like this one."""
     counts = np.bincount(scales, minlength=MOST + 1)
-    shares = np.maximum(counts * _SAMPLES // scales.size, 1)
+    frequencies = np.maximum(counts * _SAMPLES // scales.size, 1)
     logs = rans.log2_table()
-    found: np.ndarray = logs[_SAMPLES] - logs[shares] >> rans.POINT - _POINT
-    return found
+    list_costs: np.ndarray = logs[_SAMPLES] - logs[frequencies] >> rans.POINT - _POINT
+    return list_costs

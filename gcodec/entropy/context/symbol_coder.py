@@ -1,7 +1,7 @@
 """The context coder for codecs whose symbols are bytes.
 
-A symbol is twice a magnitude, plus 1 if it is negative. Reading puts outliers in the place of
-their escapes. A tensor without symbols has no string.
+A symbol is twice a magnitude, plus 1 if the number is negative. Reading replaces escapes by their
+outliers. A tensor without symbols has no string.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written
 from gcodec.entropy.context import coder, table_choice
-from gcodec.entropy.context.scale_model import Scales, matrices, some_rows
+from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
 from gcodec.entropy.context.table_choice import Plan, best_layout
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-SHORTEST = 96  # bits before the scales, and of two states
-_LONGEST, _FIXED = 64, 1 << 16  # bits for each symbol, and of lists and tables
+SHORTEST = 96  # bits of the fields before the scales, and of two rANS states
+_LONGEST, _FIXED = 64, 1 << 16  # upper bounds in bits: of a symbol, and of lists and tables
 
 
 def longest_nbits(n: int) -> int:
-    """Return an upper bound of the bits of n symbols."""
+    """Return an upper bound of the bits of a string of n symbols."""
     return _LONGEST * n + _FIXED if n else 0
 
 
@@ -54,7 +54,7 @@ def write(
     front : BitString
         Whole bytes that precede the string.
     coded : CodedMask, optional
-        If no element has a word, there is no string.
+        The elements that have a codeword. If there are none, there is no string.
     """
     array = contents(symbols)
     planned = plan(array, shape) if array.size else None
@@ -69,8 +69,8 @@ def write_shorter(
 ) -> Written | None:
     """Write the string if it has fewer bits than `nbits`; otherwise return None. See `write`.
 
-    If the string is returned, all of a `Drainable` has been released; otherwise, the part that its
-    limit allows.
+    If the function returns the string, it has released all of a `Drainable`; otherwise, the part
+    that the limit of the `Drainable` allows.
     """
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:
@@ -91,16 +91,16 @@ def write_shorter(
 
 
 class _NotShorter(Exception):
-    """A string is not the shortest; raised before its parts are joined."""
+    """Raised before the parts of a string are joined, if the string is not the shortest."""
 
 
 @dispatched("gcodec.entropy.context.device")
 def plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
     """Plan the string of the symbols of a tensor, at least one."""
-    layouts = matrices(shape)
-    sample = some_rows(symbols, layouts[0].width, table_choice.SAMPLE)
-    matrix = best_layout(sample, layouts, symbols.size // sample.size)
-    return table_choice.plan(symbols, Scales.of(symbols, matrix))
+    layouts = row_layouts(shape)
+    sample = sampled_rows(symbols, layouts[0].width, table_choice.SAMPLE)
+    layout = best_layout(sample, layouts, symbols.size // sample.size)
+    return table_choice.plan(symbols, Scales.of(symbols, layout))
 
 
 @dispatched("gcodec.entropy.context.device", by="symbols")
@@ -114,9 +114,10 @@ def write_planned(
 def estimated_candidate(
     symbols: np.ndarray, shape: tuple[int, ...], front: BitString, written: Callable[[Written], _T]
 ) -> Candidate[_T]:
-    """Plan the string of a tensor on a device, as a candidate whose price is an estimate.
+    """Plan the string of a tensor on a device, as a candidate with an estimated price.
 
-    `written` makes a candidate of the string. See `write` for the other parameters.
+    `written` turns the string into the content of the candidate. See `write` for the other
+    parameters.
     """
     planned = plan(symbols, shape)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, models
-from gcodec.entropy.context.models import ByClass, ByTrellis, Look, Table
+from gcodec.entropy.context.models import ClassSymbols, Statistics, Table, TrellisSymbols
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
@@ -19,7 +19,7 @@ from gcodec.runtime.device import dispatched
 SAMPLE = 1 << 18  # symbols by which plans are compared
 _HEAD_NBITS, _STATE_NBITS = 48, 26  # bits of a header; bits of a rANS state that code no symbols
 _NBITS_PER_STATE = 1 << 12  # least size of a string for each rANS state
-_LEAST_NBITS = 2000  # least size of a string for each class of a table that is sent
+_LEAST_NBITS = 2000  # least size of a string for each class of a table of its own
 
 
 class Plan(NamedTuple):
@@ -31,8 +31,8 @@ class Plan(NamedTuple):
     table : ClassTable or TrellisTable
     nbits : int
         Estimated bits of scales, table and symbols.
-    turns : ByTrellis, optional
-        The symbols, if a trellis is used.
+    trellis_symbols : TrellisSymbols, optional
+        The symbols in coding order, if a trellis is used.
     complete : bool
         Whether the table is known to contain all symbols.
     """
@@ -40,12 +40,12 @@ class Plan(NamedTuple):
     scales: Scales
     table: Table
     nbits: int
-    turns: ByTrellis | None = None
+    trellis_symbols: TrellisSymbols | None = None
     complete: bool = False
 
 
 def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
-    """Return the plan with the best table, a static one or one that is sent.
+    """Return the plan with the best table, which is static or contained in the payload.
 
     Parameters
     ----------
@@ -57,37 +57,38 @@ def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int =
     lanes : int
         Number of interleaved states of a trellis; 0 without a trellis.
     """
-    turns = ByTrellis.of(symbols, scales, lanes) if lanes else None
-    coded: ByClass | ByTrellis = turns or ByClass(symbols, scales)
-    table, nbits, look = best_table(coded, sample)
-    complete = look.seen == symbols.size and coded.knows_all(table, look)
-    return Plan(scales, table, nbits + scales.nbits(), turns, complete)
+    in_trellis = TrellisSymbols.of(symbols, scales, lanes) if lanes else None
+    coded = in_trellis or ClassSymbols(symbols, scales)
+    table, nbits, statistics = best_table(coded, sample)
+    complete = statistics.examined == symbols.size and coded.contains_all(table, statistics)
+    return Plan(scales, table, nbits + scales.nbits(), in_trellis, complete)
 
 
-def best_table(coded: ByClass | ByTrellis, sample: int) -> tuple[Table, int, Look]:
+def best_table(coded: ClassSymbols | TrellisSymbols, sample: int) -> tuple[Table, int, Statistics]:
     """Return the best table for symbols, the estimated bits of both, and the statistics used.
 
     The statistics are those of about `sample` symbols, or of all for 0.
     """
-    look, n = coded.look(sample), coded.symbols.size
-    table: Table = coded.static(look.sizes.index(min(look.sizes)))
-    nbits = min(look.sizes) * n // look.seen
-    if nbits >= _LEAST_NBITS * max(int(np.count_nonzero(look.reach)), 1):
-        counts = coded.counts(sample) if look.counts is None else look.counts
-        own: Any = coded.own(counts)
-        own_nbits = own.nbits(counts) * n // look.seen + own.sent_nbits()
+    statistics, n = coded.examine(sample), coded.symbols.size
+    least = min(statistics.statics_nbits)
+    table = coded.table_type.static(statistics.statics_nbits.index(least))
+    nbits = least * n // statistics.examined
+    if nbits >= _LEAST_NBITS * max(int(np.count_nonzero(statistics.reach)), 1):
+        counts = coded.counts(sample) if statistics.counts is None else statistics.counts
+        own = coded.table_type.own(counts)
+        own_nbits = own.nbits(counts) * n // statistics.examined + own.sent_nbits()
         if own_nbits < nbits:
             table, nbits = own, own_nbits
-    return table, nbits, look
+    return table, nbits, statistics
 
 
 def with_states(nbits: int) -> int:
-    """Return the bits of a string together with its header and its rANS states."""
+    """Add the bits of the header and the rANS states to those of scales, table and symbols."""
     return nbits + _HEAD_NBITS + lanes_of(nbits) * _STATE_NBITS
 
 
 def lanes_of(nbits: int) -> int:
-    """Return the number of interleaved rANS states for a string of so many bits."""
+    """Return the number of interleaved rANS states for a string of `nbits` bits."""
     affordable = [states for states in STATES if states * _NBITS_PER_STATE <= nbits]
     return affordable[-1] if affordable else STATES[0]
 
@@ -106,11 +107,11 @@ def best_layout(symbols: np.ndarray, layouts: Sequence[RowLayout], times: int = 
     """
     if len(layouts) == 1:
         return layouts[0]
-    step = models.share(symbols.size, SAMPLE)
-    seen = class_map.sampled_count(symbols.size, step)
+    step = models.sampling_stride(symbols.size, SAMPLE)
+    count = class_map.sampled_count(symbols.size, step)
     prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table(), rans.POINT)
     sizes = [
-        nbits.symbols * symbols.size * times // seen + nbits.rows * times + nbits.columns
+        nbits.symbols * symbols.size * times // count + nbits.rows * times + nbits.columns
         for nbits in matrix_sizes(symbols, layouts, step, prices)
     ]
     return layouts[sizes.index(min(sizes))]

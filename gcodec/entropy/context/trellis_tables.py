@@ -1,11 +1,12 @@
-"""Tables for a trellis: a table of classes for each of its two quantisers.
+"""Trellis tables: a class table for each of the two quantizers of a trellis.
 
-Where quantiser q is next, the k-th level of it is coded by the model that table q has for the
-class, as magnitude k; at most 62 has symbols of its own. Both escapes share the frequency of the
-escape, at least 2: the odd one has the half, rounded down. See `kernels.trellis`.
+If quantizer q is next, the k-th level of the quantizer is coded by the model that table q contains
+for the class, as magnitude k. A magnitude k of at most 62 has symbols of its own. The two escapes
+share the frequency of the escape, which is at least 2: the odd escape has half of it, rounded
+down. See `gcodec.kernels.quantize.trellis`.
 
-Static tables are kept in ``trellis_tables.txt``, both of each number behind each other; so come
-both of one that is sent.
+Static tables are in ``trellis_tables.txt``, where the table of quantizer 1 follows that of
+quantizer 0. A payload that contains a table stores the two in the same order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gcodec.entropy.context import class_tables
-from gcodec.entropy.context.class_tables import SENT, ClassTable, Magnitudes, Models
+from gcodec.entropy.context.class_tables import SENT, ClassTable, Models, TableLimits
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import CLASSES
@@ -24,11 +25,11 @@ from gcodec.kernels.quantize import trellis
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.quantize.trellis import EVEN, MODELS, MOST, ODD, QUANTIZERS
 
-LEVELS = Magnitudes(MOST, least_escape=2)
-_SIGNED = np.arange(2 * MOST + 2)  # twice a k, plus the sign
-# The symbols of the levels of each quantiser.
+LEVELS = TableLimits(MOST, least_escape=2)
+_SIGNED = np.arange(2 * MOST + 2)  # 2k plus the sign
+# For each quantizer, the symbols of its levels.
 _SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTIZERS)]
-_TOLD = np.array([*range(0, 2 * MOST + 2, 2), ESCAPE])  # one of each magnitude
+_LEVELS = np.array([*range(0, 2 * MOST + 2, 2), ESCAPE])  # one sign of each k, and the escape
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class TrellisTable(Models):
     Attributes
     ----------
     tables : (ClassTable, ClassTable)
-        The table of each quantizer, by class and twice a k, plus the sign.
+        The table of each quantizer, by class and 2k plus the sign.
     """
 
     number: int
@@ -55,66 +56,71 @@ class TrellisTable(Models):
         object.__setattr__(self, "frequencies", frequencies.reshape(MODELS, 256))
 
     @classmethod
+    def static(cls, number: int) -> TrellisTable:
+        """Return the static table of this number, or raise `Corrupt`."""
+        if number >= len(statics()):
+            raise Corrupt(f"trellis table {number} is unknown")
+        return statics()[number]
+
+    @classmethod
     def own(cls, counts: np.ndarray) -> TrellisTable:
-        """Make the table of (128, 256) counts of symbols, at least one, to be sent."""
-        first, second = (ClassTable.own(some, LEVELS) for some in trellis.level_counts(counts))
+        """Fit a table for a payload to (128, 256) counts of symbols, not all 0."""
+        first, second = (ClassTable.own(part, LEVELS) for part in trellis.level_counts(counts))
         return cls(SENT, (first, second))
 
     @functools.cached_property
-    def known(self) -> np.ndarray:
-        """1 where a model has a symbol that is no escape, else 0, as (128 * 256,) uint8."""
-        known = (self.frequencies > 0).astype(np.uint8)
-        known[:, ODD:] = 0
-        return known.reshape(-1)
+    def has_symbol(self) -> np.ndarray:
+        """1 for each model and symbol that the model codes without an escape, else 0.
+
+        As a (128 * 256,) uint8 array.
+        """
+        has_symbol = (self.frequencies > 0).astype(np.uint8)
+        has_symbol[:, ODD:] = 0
+        return has_symbol.reshape(-1)
 
     @functools.cached_property
     def costs(self) -> np.ndarray:
-        """The bits of the level k of each quantizer and class, in units of 2^-28.
+        """Bits of level k by quantizer and class, in units of 2^-28.
 
-        As a (2, 64, MOST + 2) int64 array; the last column is the cost of an escape and of the
-        outlier that it stands for.
+        As a (2, 64, MOST + 2) int64 array. The last column contains the cost of an escape and of
+        the outlier that the escape stands for.
         """
-        rows = (table.frequencies[:, _TOLD] for table in self.tables)
+        rows = (table.frequencies[:, _LEVELS] for table in self.tables)
         return np.stack([class_tables.costs(frequencies, MOST + 1) for frequencies in rows])
 
     def magnitude_costs(self) -> np.ndarray:
-        """Return the bits of magnitudes by class, whichever quantiser is next; see `costs`.
+        """Return the bits of magnitudes by class, without regard to the next quantizer.
 
         Returns
         -------
         (64, 128) int64 array
-            Of 0, which both have, the mean.
+            See `costs`. Magnitude 0, which both quantizers have, gets the mean of both costs.
         """
-        each, h = self.costs, np.arange(2 * MOST + 4)
+        level_costs, h = self.costs, np.arange(2 * MOST + 4)
         k = np.minimum((h + 1) >> 1, MOST + 1)
-        found: np.ndarray = each[h & 1, :, k].T
-        found[:, 0] = each[:, :, 0].sum(axis=0) >> 1
-        return found
+        magnitude_costs: np.ndarray = level_costs[h & 1, :, k].T
+        magnitude_costs[:, 0] = level_costs[:, :, 0].sum(axis=0) >> 1
+        return magnitude_costs
 
     def nbits(self, counts: np.ndarray) -> int:
-        """Return about how many bits (128, 256) counts of symbols take; see `ClassTable`."""
-        some = trellis.level_counts(counts)
-        return sum(one.nbits(each) for one, each in zip(self.tables, some, strict=True))
+        """Return the approximate bits of symbols with (128, 256) counts; see `ClassTable`."""
+        parts = trellis.level_counts(counts)
+        return sum(table.nbits(part) for table, part in zip(self.tables, parts, strict=True))
 
     def sent_nbits(self) -> int:
-        """Return the bits of the table where it is sent."""
+        """Return the number of bits that the table takes in a payload."""
         return sum(table.sent_nbits() for table in self.tables)
 
     def put(self, string: BitString) -> None:
-        """Put a table that is sent at the end of a string."""
+        """Append the table to a string, unless it is static."""
         for table in self.tables:
             table.put(string)
 
     @classmethod
     def read(cls, number: int, data: np.ndarray, at: int, end: int) -> tuple[TrellisTable, int]:
-        """Return a static table; or read one from bit `at` on. Return the next bit too.
-
-        Raises
-        ------
-        FormatError
-        """
+        """Return a table, and the position of the next bit; see `ClassTable.read`."""
         if number != SENT:
-            return static(number), at
+            return cls.static(number), at
         first, at = ClassTable.read(number, data, at, end, LEVELS)
         second, at = ClassTable.read(number, data, at, end, LEVELS)
         return cls(SENT, (first, second)), at
@@ -123,38 +129,31 @@ class TrellisTable(Models):
 @functools.cache
 def statics() -> list[TrellisTable]:
     """Return all static tables, by number."""
-    every = class_tables.kept("trellis_tables.txt")
-    pairs = zip(every[::2], every[1::2], strict=True)
+    tables = class_tables.load_tables("trellis_tables.txt")
+    pairs = zip(tables[::2], tables[1::2], strict=True)
     return [TrellisTable(number, pair) for number, pair in enumerate(pairs)]
 
 
 def statics_nbits(counts: np.ndarray) -> np.ndarray:
-    """Return about how many bits (128, 256) counts of symbols take with each static table."""
-    some = trellis.level_counts(counts)
-    each = [class_tables.nbits(one, every) for one, every in zip(some, _costs(), strict=True)]
-    found: np.ndarray = each[0] + each[1]
-    return found
+    """Return the approximate bits of (128, 256) counts of symbols with each static table."""
+    parts = zip(trellis.level_counts(counts), _statics_costs(), strict=True)
+    first, second = (class_tables.nbits(part, joined) for part, joined in parts)
+    total: np.ndarray = first + second
+    return total
 
 
 def static_for(counts: np.ndarray) -> TrellisTable:
-    """Return the static table that is probably best, for (64, 256) counts of plain levels."""
-    found = sum(class_tables.nbits(counts, every) for every in _costs())
-    return statics()[int(np.argmin(found))]
-
-
-def static(number: int) -> TrellisTable:
-    """Return the static table of this number, or raise `Corrupt`."""
-    if number >= len(statics()):
-        raise Corrupt(f"table {number} of a trellis is unknown")
-    return statics()[number]
+    """Return the static table that probably suits (64, 256) counts of plain levels best."""
+    total = sum(class_tables.nbits(counts, joined) for joined in _statics_costs())
+    return statics()[int(np.argmin(total))]
 
 
 @functools.cache
-def _costs() -> list[np.ndarray]:
-    """Return the bits of all static tables, for each quantiser."""
+def _statics_costs() -> list[np.ndarray]:
+    """Return the joined costs of all static tables, for each quantizer."""
     return [
-        class_tables.side_by_side(
-            [class_tables.costs(one.tables[q].frequencies) for one in statics()]
+        class_tables.joined_costs(
+            [class_tables.costs(table.tables[q].frequencies) for table in statics()]
         )
         for q in range(QUANTIZERS)
     ]
