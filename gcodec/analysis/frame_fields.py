@@ -73,7 +73,7 @@ def field_of(
 
 def payload_field(span: FieldSpan, start: int) -> Field:
     """Return the field of a span of a payload that begins with bit `start`."""
-    described = span.told
+    described = span.field_value
     return Field(
         part="payload",
         kind=span.kind,

@@ -188,10 +188,10 @@ class MinMax(Codec):
             check_ranges(data, data.size, 8 * data.size)
             return read_ranges(data)
 
-        found = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
+        bucket_ranges = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
 
         def tell(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-            own = found[np.arange(at, at + codes.size) // bucket]
+            own = bucket_ranges[np.arange(at, at + codes.size) // bucket]
             values, data = np.empty(codes.size, np.float32), codes.astype(np.uint8)
             uniform.dequantize(
                 pack_fields(data, FieldLayout(self.bits)), own, 1, self.bits, values

@@ -231,7 +231,7 @@ class RandomK(Codec):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         _check_size(n)
         k, factor = self._sent(n), self._factor(n)
-        walk.need(value_coding.nbits(k, self.value))
+        walk.require(value_coding.nbits(k, self.value))
         positions = draw(n, k, payload.scalars["seed"])
 
         def scaled(values: np.ndarray) -> np.ndarray:
@@ -240,9 +240,9 @@ class RandomK(Codec):
 
         for piece in values_in(walk, k, self.value, scaled):
             element = None
-            if piece.told.decoded and piece.number is not None:
+            if piece.field_value.decoded and piece.number is not None:
                 element = int(positions[piece.number])
-            yield piece._replace(told=piece.told._replace(element=element))
+            yield piece._replace(field_value=piece.field_value._replace(element=element))
         walk.finish()
 
 

@@ -46,7 +46,7 @@ from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.inspect import tabled as tabled_fields
-from gcodec.inspect.contexts import context_string, each
+from gcodec.inspect.contexts import context_string, describe_each
 from gcodec.inspect.packed import lookup, packed
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
@@ -349,7 +349,7 @@ class TernGrad(Codec):
             yield from walk.fields("level", "five codes", 8, nbytes, five)
         elif self.packing == "context":
             level = lookup("0 +-", scale)
-            yield from context_string(walk, "level", "code", n, each(level))
+            yield from context_string(walk, "level", "code", n, describe_each(level))
         else:
             coded, meaning = CodedMask.all(nbytes), "five codes of base3".format
             table = yield from tabled_fields.table(walk, "rans", FIVES, coded, meaning)

@@ -18,7 +18,7 @@ from gcodec.entropy.universal import Rice
 from gcodec.errors import Corrupt
 from gcodec.inspect.packed import DescribeCode
 from gcodec.inspect.rans import states
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
+from gcodec.inspect.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.outlier_lists import RICE_NBITS
 from gcodec.wire.primitives import Reader
@@ -29,7 +29,7 @@ def context_string(
     kind: Kind,
     name: str,
     n: int,
-    describe: Tell,
+    describe: DescribeSymbols,
     with_trellis: bool = False,
     largest: int | None = None,
 ) -> Iterator[FieldSpan]:
@@ -44,7 +44,7 @@ def context_string(
     n : int
         Number of symbols; if it is 0, there is no string.
     describe : callable
-        Describes symbols; see `Tell`. It receives them as int64, with outliers restored.
+        Describes symbols; see `DescribeSymbols`. It receives int64 symbols, with outliers restored.
     with_trellis : bool
         Whether a trellis quantizer chose the symbols; see `coder.open`.
     largest : int, optional
@@ -65,7 +65,7 @@ def context_string(
     if number == SENT:
         table: Any = TrellisTable if with_trellis else ClassTable
         _, end = table.read(number, walk.data, walk.at, walk.end)
-        yield from walk.several("frequency", 1, {"table": end - walk.at})
+        yield from walk.summary("frequency", 1, {"table": end - walk.at})
     if count:
         yield from _outliers(walk, count, n)
     string = coder.open(BitSpan(walk.data, first, walk.end), n, with_trellis=with_trellis)
@@ -91,7 +91,7 @@ def context_string(
     yield from states(walk, kind, name, string.symbols, describe_restored)
 
 
-def each(describe: DescribeCode) -> Tell:
+def describe_each(describe: DescribeCode) -> DescribeSymbols:
     """Turn a describer of one element into a describer of a run of symbols."""
 
     def describe_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
@@ -109,7 +109,7 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
         value = reader.uint(1) if len(numbers) < 2 else reader.leb128()
         numbers.append(value)
         note = "sent" if name == "table" and value == SENT else ""
-        yield walk.piece("table", name, 8 * reader.at - walk.at, FieldValue(value, note))
+        yield walk.span("table", name, 8 * reader.at - walk.at, FieldValue(value, note))
     return numbers
 
 
@@ -118,10 +118,10 @@ def _scales(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {line}s", 2)
     yield code
-    rice_fields = [("centre", 7), ("k", 3)] if not code.told.value else []
+    rice_fields = [("centre", 7), ("k", 3)] if not code.field_value.value else []
     for name, nbits in [("shift", 2), ("least", 7), *rice_fields]:
         yield walk.field("scale", name, nbits)
-    yield from walk.several(f"scale of a {line}", count, {"scale": end - walk.at})
+    yield from walk.summary(f"scale of a {line}", count, {"scale": end - walk.at})
 
 
 def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
@@ -133,6 +133,6 @@ def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
     for kind, name, numbers in lists:
         parameter = walk.field("table", f"k of {name}s", RICE_NBITS)
         yield parameter
-        for at, nbits in enumerate(Rice(parameter.told.value).lengths(numbers).tolist()):
+        for at, nbits in enumerate(Rice(parameter.field_value.value).lengths(numbers).tolist()):
             outlier = FieldValue(int(numbers[at]), f"element {places[at]}")
-            yield walk.piece(kind, name, nbits, outlier, at)
+            yield walk.span(kind, name, nbits, outlier, at)

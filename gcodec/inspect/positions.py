@@ -63,7 +63,7 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         size = min(gap_rice.BLOCK, string.k - number)
         first = walk.at
         head = _parameter(walk, number, rice)
-        rice = head.told.value
+        rice = head.field_value.value
         code = PrefixCode(RICE, rice, 0)
         gaps, error = readable(walk, code, size)
         ends, error = positions_of(gaps + np.uint64(1), last, string.n, error)
@@ -72,10 +72,10 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         low, high = window.cut(nbits)
         if low == size:
             walk.at = first
-            yield from walk.several("gap", size, {"index": head.nbits + int(nbits.sum())})
+            yield from walk.summary("gap", size, {"index": head.nbits + int(nbits.sum())})
         else:
             yield head
-            yield from walk.several("gap", low, {"index": int(nbits[:low].sum())})
+            yield from walk.summary("gap", low, {"index": int(nbits[:low].sum())})
             for k in range(low, high):
                 gap = FieldValue(int(gaps[k]), element=int(ends[k]) - 1)
                 yield from word(walk, "index", "gap", code, int(gaps[k]), gap, number + k)
@@ -89,13 +89,13 @@ def _parameter(walk: FieldWalker, number: int, preceding: int) -> FieldSpan:
     """Describe the Rice parameter before gap `number`, given the preceding parameter."""
     if number % (1 << gap_rice.LOG2_GROUP) == 0:
         head = walk.field("index", "Rice parameter", _PARAMETER_NBITS)
-        rice = head.told.value
+        rice = head.field_value.value
     else:
         (zeros,), end = read(walk, UNARY, 1)
         change = (int(zeros) + 1) // 2 if zeros % 2 else -(int(zeros) // 2)
         rice, nbits = preceding + change, end - walk.at
         parameter = FieldValue(rice, f"{change:+d}", groups=(nbits,))
-        head = walk.piece("index", "Rice parameter", nbits, parameter)
+        head = walk.span("index", "Rice parameter", nbits, parameter)
     if not 0 <= rice <= _MAX_PARAMETER:
         walk.at = head.first
         raise Corrupt(f"a Rice parameter of {rice}")
@@ -199,15 +199,15 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     walk.end = payload_end
     window = Window(walk)
     low, high = window.cut(nbits[: places.size])
-    yield from walk.several("bits within a class", low, {"index": int(nbits[:low].sum())})
+    yield from walk.summary("bits within a class", low, {"index": int(nbits[:low].sum())})
     for k in range(low, high):
         if nbits[k]:
             value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])
-            yield walk.piece("index", "bits within the class", int(nbits[k]), FieldValue(value), k)
+            yield walk.span("index", "bits within the class", int(nbits[k]), FieldValue(value), k)
     if error is not None and high == places.size:
         raise error
     if high == places.size < string.k:
-        walk.need(int(nbits[high]))
+        walk.require(int(nbits[high]))
     yield from walk.remainder("index", "bits within a class", string.k - high)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gcodec.entropy.coder import RansString
 from gcodec.errors import Corrupt, FormatError
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell, Window
+from gcodec.inspect.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind, Window
 from gcodec.inspect.words import most_that_read
 from gcodec.kernels.quantize.trellis import add_quantizers
 from gcodec.kernels.rans.rans_read import Reader
@@ -22,7 +22,7 @@ _WORD_NBITS = 16
 
 
 def states(
-    walk: FieldWalker, kind: Kind, name: str, string: RansString, describe: Tell
+    walk: FieldWalker, kind: Kind, name: str, string: RansString, describe: DescribeSymbols
 ) -> Iterator[FieldSpan]:
     """Describe an opened string up to the end of the payload.
 
@@ -38,7 +38,7 @@ def states(
     string : RansString
         The opened string.
     describe : callable
-        Describes symbols; see `Tell`.
+        Describes symbols; see `DescribeSymbols`.
 
     Raises
     ------
@@ -74,16 +74,16 @@ def states(
             group_classes = classes[at : at + group.size]
             frequencies, reads_word = _decoded(tables, group, group_classes, state)
             low, high = window.cut(_WORD_NBITS * reads_word)
-            yield from walk.several(name, low, {kind: _WORD_NBITS * int(reads_word[:low].sum())})
+            yield from walk.summary(name, low, {kind: _WORD_NBITS * int(reads_word[:low].sum())})
             for lane, value in enumerate(describe(first + at + low, group[low:high]), low):
                 cost = tables.log2_total - math.log2(frequencies[lane])
                 meaning = f"{cost:.2f} bits, of lane {lane} at {int(state[lane]):#010x}"
                 value = value._replace(meaning=", ".join(filter(None, (value.meaning, meaning))))
-                yield walk.piece(kind, name, 0, value, first + at + lane)
+                yield walk.span(kind, name, 0, value, first + at + lane)
                 if reads_word[lane]:
                     data = walk.data[walk.at // 8 : walk.at // 8 + 2].tobytes()
                     word = FieldValue(int.from_bytes(data, "little"), f"taken up by lane {lane}")
-                    yield walk.piece(kind, "word", _WORD_NBITS, word)
+                    yield walk.span(kind, "word", _WORD_NBITS, word)
             described += high
             if high < group.size:
                 break

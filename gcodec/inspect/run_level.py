@@ -27,7 +27,7 @@ _SUMMARY_CHUNK = 1 << 16  # number of pairs that are read at a time if none is d
 _GapsAndSymbols = tuple[np.ndarray, np.ndarray]  # (k,) uint64 each
 
 
-def units(
+def run_level_pairs(
     walk: FieldWalker, code: RunLevelCode, n: int, describe: DescribeElements
 ) -> Iterator[FieldSpan]:
     """Describe a string of pairs up to the end of the payload.
@@ -96,7 +96,7 @@ def _readable(
 
 def _several(walk: FieldWalker, gap_nbits: np.ndarray, nbits: np.ndarray) -> Iterator[FieldSpan]:
     level = split_of("level", int(nbits.sum()), nbits.size)
-    yield from walk.several("unit", nbits.size, {"index": int(gap_nbits.sum()), **level})
+    yield from walk.summary("unit", nbits.size, {"index": int(gap_nbits.sum()), **level})
 
 
 def _lone_gap(

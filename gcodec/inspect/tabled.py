@@ -12,7 +12,7 @@ from gcodec.entropy.tabled import Kind as Coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
 from gcodec.inspect.rans import states
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, Tell
+from gcodec.inspect.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.inspect.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
 
@@ -70,22 +70,27 @@ def _frequencies(walk: FieldWalker, alphabet: np.ndarray, meaning: Meaning) -> I
         width = field.end - field.start
         if field.symbol is None:
             total = FieldValue(field.value, f"frequencies add up to {1 << field.value}")
-            yield walk.piece("table", "log2 of the sum", width, total)
+            yield walk.span("table", "log2 of the sum", width, total)
         elif left == 0 or field.end <= walk.start:
             skipped, nbits = skipped + 1, nbits + width
         else:
-            yield from walk.several("frequency", skipped, {"table": nbits})
+            yield from walk.summary("frequency", skipped, {"table": nbits})
             skipped = nbits = 0
             groups = (frequency_table.LENGTH_NBITS, width - frequency_table.LENGTH_NBITS)
             name = f"frequency of {field.symbol}"
             value = FieldValue(field.value, meaning(field.symbol), groups=groups)
-            yield walk.piece("table", name, width, value)
+            yield walk.span("table", name, width, value)
             left = None if left is None else left - 1
-    yield from walk.several("frequency", skipped, {"table": nbits})
+    yield from walk.summary("frequency", skipped, {"table": nbits})
 
 
 def string(
-    walk: FieldWalker, table: Table | None, kind: Kind, name: str, count: int, describe: Tell
+    walk: FieldWalker,
+    table: Table | None,
+    kind: Kind,
+    name: str,
+    count: int,
+    describe: DescribeSymbols,
 ) -> Iterator[FieldSpan]:
     """Describe a string up to the end of the payload.
 
@@ -100,7 +105,7 @@ def string(
     count : int
         Number of symbols.
     describe : callable
-        Describes symbols; see `Tell`.
+        Describes symbols; see `DescribeSymbols`.
 
     Raises
     ------

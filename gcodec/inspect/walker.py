@@ -81,13 +81,13 @@ class FieldSpan(NamedTuple):
     name: str
     first: int
     nbits: int
-    told: FieldValue
+    field_value: FieldValue
     number: int | None
     symbols: int
     split: Mapping[str, int]
 
 
-Tell = Callable[[int, np.ndarray], Iterable[FieldValue]]
+DescribeSymbols = Callable[[int, np.ndarray], Iterable[FieldValue]]
 """Describes consecutive symbols, given the index of the first one and their values."""
 
 DescribeElements = Callable[[np.ndarray, np.ndarray], Iterable[FieldValue]]
@@ -121,7 +121,7 @@ class FieldWalker:
         self.at = 0
         self.skipped = False
 
-    def piece(
+    def span(
         self, kind: Kind, name: str, nbits: int, value: FieldValue, number: int | None = None
     ) -> FieldSpan:
         """Return the span of the next field, whose value the caller has read."""
@@ -131,7 +131,7 @@ class FieldWalker:
         self.at += nbits
         return FieldSpan(kind, name, first, nbits, value, number, 1, {kind: nbits})
 
-    def several(self, name: str, count: int, split: Mapping[str, int]) -> Iterator[FieldSpan]:
+    def summary(self, name: str, count: int, split: Mapping[str, int]) -> Iterator[FieldSpan]:
         """Summarize the next `count` symbols in one span, given their bits of each kind.
 
         Yield nothing if there is no symbol.
@@ -147,9 +147,9 @@ class FieldWalker:
 
     def field(self, kind: Kind, name: str, nbits: int, groups: tuple[int, ...] = ()) -> FieldSpan:
         """Read an unsigned integer, most significant bit first, and return its span."""
-        self.need(nbits)
+        self.require(nbits)
         value = int(read_fields(self.data, self.at, nbits, 1)[0])
-        return self.piece(kind, name, nbits, FieldValue(value, groups=groups))
+        return self.span(kind, name, nbits, FieldValue(value, groups=groups))
 
     def fields(
         self,
@@ -157,7 +157,7 @@ class FieldWalker:
         name: str,
         width: int,
         count: int,
-        describe: Tell,
+        describe: DescribeSymbols,
         *,
         little: bool = False,
         split: Callable[[int, int], Mapping[str, int]] | None = None,
@@ -173,7 +173,7 @@ class FieldWalker:
         count : int
             Number of fields.
         describe : callable
-            Describes fields; see `Tell`. It receives an int64 array, which contains the bit
+            Describes fields; see `DescribeSymbols`. It receives an int64 array, with the bit
             patterns of 64-bit fields.
         little : bool
             Whether the fields are little-endian integers of whole bytes.
@@ -190,7 +190,7 @@ class FieldWalker:
         fit = min(count, (self.end - first) // width if width else 0)
         low, high = Window(self).cut_even(first, width, fit)
         part = split or (lambda i, j: {kind: (j - i) * width})
-        yield from self.several(name, low, part(0, low))
+        yield from self.summary(name, low, part(0, low))
         for at in range(low, high, CHUNK):
             size, bit = min(CHUNK, high - at), first + at * width
             if little:
@@ -199,10 +199,10 @@ class FieldWalker:
             else:
                 values = read_fields(self.data, bit, width, size)
             for number, value in enumerate(describe(at, values), at):
-                yield self.piece(kind, name, width, value, number)
-        yield from self.several(name, fit - high, part(high, fit))
+                yield self.span(kind, name, width, value, number)
+        yield from self.summary(name, fit - high, part(high, fit))
         if width:
-            self.need((count - fit) * width)
+            self.require((count - fit) * width)
 
     def checked(
         self,
@@ -210,7 +210,7 @@ class FieldWalker:
         name: str,
         width: int,
         count: int,
-        describe: Tell,
+        describe: DescribeSymbols,
         check: Callable[[], _T],
         *,
         little: bool = False,
@@ -248,21 +248,21 @@ class FieldWalker:
 
     def pad(self, nbits: int) -> Iterator[FieldSpan]:
         """Describe padding bits; raise `Corrupt` unless they are 0."""
-        self.need(nbits)
+        self.require(nbits)
         while nbits:
             part = min(nbits, 32)
             if read_fields(self.data, self.at, part, 1)[0]:
                 raise Corrupt("a padding bit is not zero")
-            yield self.piece("pad", "padding", part, FieldValue(0, "fills up"))
+            yield self.span("pad", "padding", part, FieldValue(0, "fills up"))
             nbits -= part
 
     def remainder(self, kind: Kind, name: str, count: int, signs: int = 0) -> Iterator[FieldSpan]:
         """Summarize all remaining bits: `count` symbols of a kind, and their sign bits."""
         left = self.end - self.at
         split = {"sign": min(signs, left)} if signs else {}
-        yield from self.several(name, count, {**split, kind: max(left - signs, 0)})
+        yield from self.summary(name, count, {**split, kind: max(left - signs, 0)})
 
-    def need(self, nbits: int) -> None:
+    def require(self, nbits: int) -> None:
         """Raise `Truncated` unless the payload has `nbits` more bits."""
         if nbits > self.end - self.at:
             raise Truncated(f"{nbits} bits wanted, {self.end - self.at} left of the payload")

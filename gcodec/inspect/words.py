@@ -8,7 +8,15 @@ from typing import TypeVar
 import numpy as np
 
 from gcodec.errors import Corrupt, FormatError
-from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Kind, Tell, Window
+from gcodec.inspect.walker import (
+    CHUNK,
+    DescribeSymbols,
+    FieldSpan,
+    FieldValue,
+    FieldWalker,
+    Kind,
+    Window,
+)
 from gcodec.kernels.prefix import prefix
 from gcodec.kernels.prefix.codewords import FIXED, OMEGA, RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
@@ -25,7 +33,7 @@ def words(
     name: str,
     code: PrefixCode | TableCode,
     count: int,
-    describe: Tell,
+    describe: DescribeSymbols,
     skip: Callable[[np.ndarray], None] | None = None,
 ) -> Iterator[FieldSpan]:
     """Describe a string of codewords up to the end of the payload.
@@ -41,7 +49,7 @@ def words(
     count : int
         Number of codewords.
     describe : callable
-        Describes symbols; see `Tell`.
+        Describes symbols; see `DescribeSymbols`.
     skip : callable, optional
         Receives the symbols that are not described, before `describe` receives those that follow.
 
@@ -59,7 +67,7 @@ def words(
         if skip is not None:
             skip(symbols[:low])
         split = split_of(kind, int(nbits[:low].sum()), low if signed else 0)
-        yield from walk.several(name, low, split)
+        yield from walk.summary(name, low, split)
         for k, value in zip(range(low, high), describe(at + low, symbols[low:high]), strict=True):
             yield from word(walk, kind, name, code, int(symbols[k]), value, at + k)
         if error is not None and high == symbols.size:
@@ -81,10 +89,10 @@ def word(
     nbits = int(lengths(code, np.array([symbol], np.uint64))[0])
     if is_signed(code):
         sign = FieldValue("-" if symbol & 1 else "+")
-        yield walk.piece("sign", "sign", 1, sign, number)
+        yield walk.span("sign", "sign", 1, sign, number)
         nbits -= 1
     value = value._replace(groups=value.groups or _groups(code, symbol, nbits))
-    yield walk.piece(kind, name, nbits, value, number)
+    yield walk.span(kind, name, nbits, value, number)
 
 
 def read(walk: FieldWalker, code: PrefixCode | TableCode, count: int) -> tuple[np.ndarray, int]:

@@ -12,7 +12,14 @@ from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.inspect.positions import positions
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Tell, Window, numbers
+from gcodec.inspect.walker import (
+    DescribeSymbols,
+    FieldSpan,
+    FieldValue,
+    FieldWalker,
+    Window,
+    numbers,
+)
 from gcodec.inspect.words import lengths, readable, word
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import dct_words
@@ -95,17 +102,17 @@ def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]
         yield from _words(walk, len(scales), k, magnitude)
 
 
-def _words(walk: FieldWalker, m: int, k: int, magnitude: Tell) -> Iterator[FieldSpan]:
+def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Iterator[FieldSpan]:
     """Describe the codewords of the magnitudes of m chunks."""
     window = Window(walk)
     for chunk in range(m):
         first = walk.at
         if window.closed:
             _, end = dct_words.read(walk.data, first, walk.end, m - chunk, k)
-            yield from walk.several("magnitude", (m - chunk) * k, {"level": end - first})
+            yield from walk.summary("magnitude", (m - chunk) * k, {"level": end - first})
             return
         head = walk.field("level", "least and code", dct_words.HEAD_NBITS, (dct_words.NBITS, 3))
-        least, code = divmod(head.told.value, 8)
+        least, code = divmod(head.field_value.value, 8)
         words, above, error = _above(walk, least, code, k)
         try:
             dct_words.read(walk.data, first, walk.end, 1, k)
@@ -115,12 +122,12 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: Tell) -> Iterator[Field
         low, high = window.cut(nbits)
         if low == k:
             walk.at = first
-            yield from walk.several("magnitude", k, {"level": head.nbits + int(nbits.sum())})
+            yield from walk.summary("magnitude", k, {"level": head.nbits + int(nbits.sum())})
             continue
         name = "in equal widths" if code == _EQUAL else f"in Rice codewords of {code}"
         text = f"chunk {chunk}: least {least}, the others {name}"
-        yield head._replace(told=head.told._replace(meaning=text))
-        yield from walk.several("magnitude", low, {"level": int(nbits[:low].sum())})
+        yield head._replace(field_value=head.field_value._replace(meaning=text))
+        yield from walk.summary("magnitude", low, {"level": int(nbits[:low].sum())})
         sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
         first = chunk * k
         for i, size in zip(range(low, high), magnitude(first + low, sizes), strict=True):
@@ -128,7 +135,7 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: Tell) -> Iterator[Field
         if error is not None:
             raise error
         if high < k:
-            yield from walk.several("magnitude", k - high, {"level": int(nbits[high:].sum())})
+            yield from walk.summary("magnitude", k - high, {"level": int(nbits[high:].sum())})
 
 
 def _above(
@@ -164,12 +171,14 @@ def _positions(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[Fie
 
 def _in_chunk(piece: FieldSpan, k: int, size: int) -> FieldSpan:
     """Convert a description from a position among all chunks to the position in one chunk."""
-    if piece.told.element is None or piece.number is None:
+    if piece.field_value.element is None or piece.number is None:
         return piece
-    chunk, position = divmod(piece.told.element, size)
+    chunk, position = divmod(piece.field_value.element, size)
     if chunk != piece.number // k:
         raise payload.count_error(k)
-    return piece._replace(told=piece.told._replace(element=None, meaning=f"position {position}"))
+    return piece._replace(
+        field_value=piece.field_value._replace(element=None, meaning=f"position {position}")
+    )
 
 
 def _coefficient(scale: np.ndarray, code: int, values: str) -> str:

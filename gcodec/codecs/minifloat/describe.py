@@ -12,7 +12,14 @@ from gcodec.codecs.minifloat.scale_search import Scales
 from gcodec.errors import Corrupt
 from gcodec.inspect import tabled
 from gcodec.inspect.contexts import context_string
-from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Tell, Window
+from gcodec.inspect.walker import (
+    CHUNK,
+    DescribeSymbols,
+    FieldSpan,
+    FieldValue,
+    FieldWalker,
+    Window,
+)
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -51,7 +58,7 @@ def codes(
     scales : Scales
     """
     values = _Values(fmt, scales)
-    describer = cast(Tell, values.codes)
+    describer = cast(DescribeSymbols, values.codes)
     if code == "none":
         yield from walk.fields("level", "code", fmt.width, n, describer)
     elif code == "context":
@@ -80,19 +87,19 @@ def _planes(walk: FieldWalker, n: int, fmt: MiniFloat) -> Iterator[FieldSpan]:
     first, width = walk.at, 1 + fmt.mantissa
     fit = min(n, (walk.end - first) // width)
     low, high = Window(walk).cut_even(first, width, fit)
-    yield from walk.several("sign and mantissa", low, {"sign": low, "level": low * fmt.mantissa})
+    yield from walk.summary("sign and mantissa", low, {"sign": low, "level": low * fmt.mantissa})
     for at in range(low, high, CHUNK):
         plane = read_fields(walk.data, first + at * width, width, min(CHUNK, high - at))
         for number, field in enumerate(plane.tolist(), at):
             sign, mantissa = divmod(field, 1 << fmt.mantissa)
-            yield walk.piece("sign", "sign", 1, FieldValue("-" if sign else "+"), number)
+            yield walk.span("sign", "sign", 1, FieldValue("-" if sign else "+"), number)
             if fmt.mantissa:
-                yield walk.piece("level", "mantissa", fmt.mantissa, FieldValue(mantissa), number)
+                yield walk.span("level", "mantissa", fmt.mantissa, FieldValue(mantissa), number)
     left = fit - high
-    yield from walk.several(
+    yield from walk.summary(
         "sign and mantissa", left, {"sign": left, "level": left * fmt.mantissa}
     )
-    walk.need((n - fit) * width)
+    walk.require((n - fit) * width)
 
 
 class _Values:
@@ -120,7 +127,7 @@ class _Values:
         """Describe symbols whose lowest bit is the sign, from element `at` on."""
         return self.codes(at, symbols >> 1 | (symbols & 1) * self._sign, symbols)
 
-    def exponents(self, data: np.ndarray, planes: int) -> Tell:
+    def exponents(self, data: np.ndarray, planes: int) -> DescribeSymbols:
         """Return a describer of exponents; signs and mantissas begin at the bit `planes`."""
         mantissa = self._fmt.mantissa
 
@@ -133,7 +140,7 @@ class _Values:
 
         return exponent_values
 
-    def pairs(self, n: int) -> Tell:
+    def pairs(self, n: int) -> DescribeSymbols:
         """Return a describer of pairs of the codes of n elements."""
 
         def pair_values(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:

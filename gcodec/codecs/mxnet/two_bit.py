@@ -36,7 +36,7 @@ from gcodec.entropy.coder import BitSpan, CodedString, ignore
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import ParameterError, Truncated
-from gcodec.inspect.contexts import context_string, each
+from gcodec.inspect.contexts import context_string, describe_each
 from gcodec.inspect.packed import lookup, packed, signs
 from gcodec.inspect.positions import positions as positions_in
 from gcodec.inspect.walker import FieldSpan, FieldWalker
@@ -336,7 +336,7 @@ class MXNet2Bit(Codec):
         if self.form == "dense":
             return packed(walk, TWO_BIT, n, "level", "code", lookup("0 -+", level))
         if self.form == "context":
-            return context_string(walk, "level", "code", n, each(lookup("0 +-", level)))
+            return context_string(walk, "level", "code", n, describe_each(lookup("0 +-", level)))
         k = payload.scalars["count"]
         string = IndexString(BitSpan(payload.data, k, walk.end), self.index, k, n)
         return chain(signs(walk, k, level), positions_in(walk, string))

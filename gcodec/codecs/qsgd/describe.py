@@ -12,7 +12,7 @@ from gcodec.codecs.qsgd.payload import dequantized
 from gcodec.errors import Corrupt
 from gcodec.inspect import tabled
 from gcodec.inspect.contexts import context_string
-from gcodec.inspect.run_level import units
+from gcodec.inspect.run_level import run_level_pairs
 from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.inspect.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -59,7 +59,7 @@ def level_fields(
     s, code = scale.s, plan.code
     if plan.form == "sparse":
         pairs = level_codes.run_level_code(code, s, plan.scalars)
-        yield from units(walk, pairs, coded.n, sparse_levels)
+        yield from run_level_pairs(walk, pairs, coded.n, sparse_levels)
         return
     coded_buckets = None
     if coded.silent is not None and code != "context":
