@@ -1,8 +1,8 @@
-"""Which codecs to try on a tensor, and which of them is the best within a budget.
+"""Choose the codecs to try on a tensor, within a budget.
 
-This is the one place where candidates come from: settings of every registered codec, made of what
-it declares of its parameters. All of them are tried on small samples of a few tensors, and what
-did well there on the rest, so that the cost is known beforehand.
+The candidates are settings of every registered codec, which follow from its declared parameters.
+All of them are tried on small samples of a few tensors, and the best of these on all tensors, so
+that the cost is known in advance.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _OUTSIDE = 4.0  # how far outside, as a factor of the error; of the bits, its sq
 
 
 class Budget(NamedTuple):
-    """What a message may cost.
+    """Bounds on the error and the size of a message.
 
     Attributes
     ----------
     max_err : float or None
-        Most relative error ‖x − x̂‖² / ‖x‖².
+        Largest relative error ‖x − x̂‖² / ‖x‖².
     max_bits : float or None
-        Most bits per value, the whole frame counted.
+        Largest number of bits per value, for the whole frame.
     """
 
     max_err: float | None = None
@@ -45,11 +45,11 @@ class Budget(NamedTuple):
         )
 
     def cost(self, bits: float, error: float) -> tuple[float, float]:
-        """Return what to compare: bits where the error is bounded, and else the error."""
+        """Return a sort key: bits first if the error is bounded, otherwise the error first."""
         return (error, bits) if self.max_err is None else (bits, error)
 
     def __str__(self) -> str:
-        """Name the bounds."""
+        """Return the bounds as text."""
         parts = [] if self.max_err is None else [f"error ≤ {self.max_err:g}"]
         parts += [] if self.max_bits is None else [f"bits/v ≤ {self.max_bits:g}"]
         return ", ".join(parts)
@@ -58,16 +58,16 @@ class Budget(NamedTuple):
 def settings(cls: type[Codec], budget: Budget | None = None) -> tuple[Codec, ...]:
     """Return settings of a codec.
 
-    Of a parameter that is a number, these have its default, multiples of that, or all values where
-    they are few; of one that is a word, each, or ``auto`` alone where there is that. One parameter
-    is varied at a time: with all elements sharing a scale and, where that can be chosen, with 256.
-    Parameters ``nmse`` and ``bits`` have also what a budget says.
+    A number takes its default and multiples of it, or all its values if they are few. A word takes
+    each of its values, or only ``auto`` if that exists. One parameter varies at a time, with one
+    scale for all elements and, if the codec has that parameter, with one for each 256 elements.
+    The parameters ``nmse`` and ``bits`` also take the bounds of the budget.
     """
     usual = {d.name: "auto" if "auto" in d.kind.unsent else d.default for d in cls.declared()}
     shared = [d.name for d in cls.declared() if _is_share(d)]
-    aims = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
-    aimed = [{name: aim} for name, aim in aims.items() if name in usual and aim is not None]
-    found: dict[str, Codec] = {}
+    targets = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
+    aimed = [{k: bound} for k, bound in targets.items() if k in usual and bound is not None]
+    codecs: dict[str, Codec] = {}
     for base in (usual, *(usual | {name: _TOGETHER} for name in shared)):
         varied = (
             base | {d.name: value}
@@ -75,12 +75,12 @@ def settings(cls: type[Codec], budget: Budget | None = None) -> tuple[Codec, ...
             if usual[d.name] == d.default != "auto"
             for value in _others(d)
         )
-        for mapping in (base, *varied, *(base | aim for aim in aimed)):
+        for mapping in (base, *varied, *(base | target for target in aimed)):
             # Parameters may not fit together, and a number may be out of range.
             with contextlib.suppress(ParameterError):
                 codec = cls.from_mapping(mapping)
-                found.setdefault(str(codec), codec)
-    return tuple(found.values())
+                codecs.setdefault(str(codec), codec)
+    return tuple(codecs.values())
 
 
 def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
@@ -89,18 +89,20 @@ def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
 
 
 def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
-    """Choose which settings to try on all tensors.
+    """Choose the settings to try on all tensors.
 
     Parameters
     ----------
     probes : iterable of sequences of Trial
-        Of each of a few tensors, what all settings made of it.
+        Trials of all settings on each of a few tensors.
     budget : Budget
+        Bounds that the settings should meet.
 
     Returns
     -------
     list of Codec
-        The best of each within the budget, what is just outside, and what has the least error.
+        For each tensor, the best settings within the budget, one just outside, and the one with
+        the smallest error.
     """
     chosen: dict[str, Codec] = {}
     for trials in probes:
@@ -117,23 +119,18 @@ def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
     return list(chosen.values())
 
 
-def best(trials: Iterable[Trial], budget: Budget) -> Trial | None:
-    """Return the best of the trials within the budget; None where none is."""
-    within = [t for t in trials if budget.allows(t.bits, t.error)]
-    return min(within, key=lambda t: budget.cost(t.bits, t.error), default=None)
-
-
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return which points no other one has at most the bits and at most the error of.
+    """Return the points that no other point dominates in bits and error.
 
     Parameters
     ----------
     points : sequence of (bits, error)
+        Rate and distortion of each point.
 
     Returns
     -------
     list of int
-        Places, by rising bits.
+        Indices of the points, in ascending order of bits.
     """
     front: list[int] = []
     for place in sorted(range(len(points)), key=lambda i: points[i]):

@@ -1,19 +1,19 @@
-"""Frames to the bit: every field, in the order in which they lie, up to the first that is wrong.
+"""Dissect a frame: every field in the order of the bits, up to the first invalid field.
 
-The fields of the header come from the table by which it is read and written, those of the payload
-from its codec. Nothing is decoded but what is told, and memory does not depend on the rest.
+The fields of the header come from the table that reads and writes headers, those of the payload
+from the codec. Only described symbols are decoded, and the memory does not depend on the others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.analysis.frame_fields import Field, field_of, gap, gaps, joined, skipped, told
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
@@ -31,7 +31,6 @@ from gcodec.inspect.walker import FieldWalker
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
-from gcodec.wire.params import ReadField
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import SeekTable
 
@@ -40,40 +39,90 @@ _FLAGS = {
     primitives.HAS_SEEK: "seek table",
     primitives.HAS_TAG: "tag",
 }
+UNDECODED = "?? undecoded"
+
+
+class Field(NamedTuple):
+    """Bits of a frame, and their meaning.
+
+    Attributes
+    ----------
+    part : {"header", "payload", "behind"}
+        Part of the frame that contains the field.
+    kind : str
+        One of `gcodec.inspect.walker.KINDS`, or "several".
+    name : str
+        Name of the field.
+    first, nbits : int
+        First bit of the field in the file, and number of bits.
+    value : int, float, str or None
+        Value of the field.
+    meaning : str
+        Description of the value.
+    number : int or None
+        Number of a symbol in its string, or of an entry in its table.
+    element : int or None
+        First element that the symbol describes.
+    decoded : tuple of float
+        Float32 values of that element and the following ones.
+    symbols : int
+        Number of symbols; more than one if the field summarizes several symbols.
+    split : dict of str to int
+        Number of bits by kind.
+    groups : tuple of int
+        Widths of the parts of a word, in bits.
+    """
+
+    part: str
+    kind: str
+    name: str
+    first: int
+    nbits: int
+    value: Any = None
+    meaning: str = ""
+    number: int | None = None
+    element: int | None = None
+    decoded: tuple[float, ...] = ()
+    symbols: int = 1
+    split: Mapping[str, int] = {}
+    groups: tuple[int, ...] = ()
 
 
 class Dissection:
-    """The fields of one frame; to be iterated once.
+    """The fields of one frame. A dissection can be iterated only once.
 
     Parameters
     ----------
     data : bytes-like
         All frames of a file.
     start : int
-        The byte where the frame begins.
+        Offset of the frame in bytes.
     most : int, optional
-        Symbols of a string, and numbers of a table, that are told one by one; default: all.
+        Number of symbols of a string, and of entries of a table, that have a field of their own;
+        default: all.
     first : int
-        The bit of `data` from which on they are.
+        Bit of `data` from which on symbols have fields of their own.
     limits : Limits, optional
-        Of the tensor, beyond which its payload is not looked at; default ``Limits()``.
+        Bounds on the tensor, beyond which the payload is not read; default ``Limits()``.
     key : bytes, optional
-        To check the tag.
+        Key that checks the tag.
 
     Attributes
     ----------
     end : int or None
-        The byte behind the frame, once its header is known.
+        Offset of the byte after the frame, once the header has been read.
     name, dtype : str or None
+        Name and dtype of the tensor, once they have been read.
     shape : tuple of int or None
+        Shape of the tensor, once it has been read.
     codec : Codec or None
-        What the header says, once that is known.
+        Codec of the frame, once it has been read.
     totals : dict of str to int
-        Bits so far, by kind.
+        Number of bits so far, by kind.
     error : FormatError or None
-        What is wrong, if something is.
+        Error that ended the dissection, if any.
     bad : int
-        The bit of `data` where that begins.
+        Bit of `data` at which the error occurred.
     """
 
     def __init__(
@@ -95,7 +144,7 @@ class Dissection:
         self.dtype: str | None = None
         self.shape: tuple[int, ...] | None = None
         self.codec: Codec | None = None
-        self.totals: dict[str, int] = {}
+        self.totals: dict[str, int] = Counter()
         self.error: FormatError | None = None
         self.bad = 8 * start
         self._cls: type[Codec] | None = None
@@ -104,28 +153,27 @@ class Dissection:
         self._table: SeekTable | None = None
 
     def __iter__(self) -> Iterator[Field]:
-        """Return the fields in order, as far as they are right; several alike as one."""
-        held: Field | None = None
+        """Yield the fields in order up to the first error; merge fields of several symbols."""
+        last: Field | None = None
         for field in self._fields():
             self.bad = field.first + field.nbits
             for kind, nbits in field.split.items():
-                self.totals[kind] = self.totals.get(kind, 0) + nbits
-            if held is None:
-                held = field
-            elif held.symbols > 1 and field.symbols > 1 and held.name == field.name:
-                held = joined(held, field)
-            else:
-                yield held
-                held = field
-        if held is not None:
-            yield held
+                self.totals[kind] += nbits
+            if last and last.symbols > 1 and field.symbols > 1 and last.name == field.name:
+                last = _joined(last, field)
+                continue
+            if last:
+                yield last
+            last = field
+        if last:
+            yield last
 
     def _fields(self) -> Iterator[Field]:
-        known: Values = {}
+        values: Values = {}
         try:
-            yield from self._header(known)
-            yield from self._payload(known)
-            yield from self._behind(known)
+            yield from self._header(values)
+            yield from self._payload(values)
+            yield from self._trailer(values)
         except _Bad as bad:
             self.error, self.bad = bad.error, bad.at
         except FormatError as error:
@@ -135,55 +183,56 @@ class Dissection:
 
     # --- header
 
-    def _header(self, known: Values) -> Iterator[Field]:
+    def _header(self, values: Values) -> Iterator[Field]:
         starts: dict[str, int] = {}
-        for placed in header.fields_of(self._reader, known):
+        for placed in header.fields_of(self._reader, values):
             starts.setdefault(placed.name, 8 * placed.start)
-            yield from self._headerfield_of(placed, known)
-        self.shape = tuple(known["size"])
+            yield from self._header_fields(placed, values)
+        self.shape = tuple(values["size"])
         if self._cls is not None:
             with _at(starts["parameters"]):
                 assert self.dtype is not None
-                codec, self._scalars = header.codec_of(known, self.dtype)
+                codec, self._scalars = header.codec_of(values, self.dtype)
             self.codec = codec._with_shape(self.shape)
         with _at(starts.get("size", 8 * self._reader.at)):
             check_shape(self.shape, self.start + 8)
-        nbits = known["payload bits"][0]
-        for section in known["seek table"]:
+        nbits = values["payload bits"][0]
+        for section in values["seek table"]:
             with _at(starts["seek table"]):
                 assert self.codec is not None
                 count = self.codec.seek_count(math.prod(self.shape))
                 self._table = section.table(count)
                 self._table.check(self.codec.seek_blocks, count, nbits)
-        tag = primitives.TAG_NBYTES * bool(known["flags"][0] & primitives.HAS_TAG)
+        tag = primitives.TAG_NBYTES * bool(values["flags"][0] & primitives.HAS_TAG)
         whole = self._reader.data[self.start : self._reader.at]
         yield self._checksum("header checksum", "header", crc32c(whole), "of all before")
         self.end = self._reader.at + -(-nbits // 8) + CHECKSUM_NBYTES + tag
 
-    def _headerfield_of(self, placed: Placed, known: Values) -> Iterator[Field]:
+    def _header_fields(self, placed: Placed, values: Values) -> Iterator[Field]:
         first, end, value = 8 * placed.start, 8 * placed.end, placed.value
-        if placed.name == "parameters":
-            if self._cls is not None:
-                yield from self._declared(first, self._cls.parameters_in(value))
-            elif end > first:
-                yield gap("header", "parameters", first, end - first)
-        elif placed.name == "scalars":
-            if self._cls is not None:
+        if placed.name == "seek table":
+            yield from self._seek_table(placed)
+        elif placed.name not in ("parameters", "scalars"):
+            value, meaning, number = self._described(placed, values)
+            yield _field("header", placed.name, first, end - first, value, meaning, number)
+        elif self._cls is not None:
+            if placed.name == "parameters":
+                declared = self._cls.parameters_in(value)
+            else:
                 with _at(8 * self.start):
                     try:
-                        codec = self._cls.from_header(bytes(known["parameters"][0]))
+                        codec = self._cls.from_header(bytes(values["parameters"][0]))
                     except ParameterError as error:
                         raise Corrupt(f"the parameters do not fit together: {error}") from None
-                yield from self._declared(first, codec.scalars_in(value))
-            elif end > first:
-                yield gap("header", "scalars", first, end - first)
-        elif placed.name == "seek table":
-            yield from self._seek_table(placed)
+                declared = codec.scalars_in(value)
+            for field, start, stop, number in declared:
+                text = field.kind.text(number) if isinstance(number, tuple) else number
+                bits = first + 8 * start, 8 * (stop - start)
+                yield _field("header", field.name, *bits, text, field.doc)
         else:
-            value, meaning, number = self._told(placed, known)
-            yield field_of("header", placed.name, first, end - first, value, meaning, number)
+            yield from _gap(first, end, "header", placed.name)
 
-    def _told(self, placed: Placed, known: Values) -> tuple[Any, str, int | None]:
+    def _described(self, placed: Placed, values: Values) -> tuple[Any, str, int | None]:
         """Return value, meaning and number of a field of the header."""
         value = placed.value
         match placed.name:
@@ -205,21 +254,13 @@ class Dissection:
             case "ndim":
                 return value, "dimensions", None
             case "size":
-                return value, "elements", len(known["size"]) - 1
+                return value, "elements", len(values["size"]) - 1
             case "name":
                 self.name = read_name(value)
                 return self.name, "of the tensor", None
             case "payload bits":
                 return value, f"{-(-value // 8):,} bytes", None
         return value, "bytes" if placed.name.endswith("length") else "", None
-
-    def _declared(self, first: int, found: Iterator[ReadField]) -> Iterator[Field]:
-        """Tell parameters or scalars."""
-        for field, start, end, value in found:
-            text = field.kind.text(value) if isinstance(value, tuple) else value
-            yield field_of(
-                "header", field.name, first + 8 * start, 8 * (end - start), text, field.doc
-            )
 
     def _seek_table(self, placed: Placed) -> Iterator[Field]:
         first, section = 8 * placed.start, placed.value
@@ -231,7 +272,7 @@ class Dissection:
         ):
             start = 8 * head.at
             value = head.leb128() if name == "blocks" else head.uint(1)
-            yield field_of("header", name, start, 8 * head.at - start, value, meaning)
+            yield _field("header", name, start, 8 * head.at - start, value, meaning)
         at, left = 8 * head.at, self._most
         for part in section.parts():
             here = first + 8 * part.at
@@ -239,58 +280,74 @@ class Dissection:
                 continue
             if left == 0:
                 break
-            yield from skipped(at, here)
+            yield from _skipped(at, here)
             at, left = here + 8 * part.nbytes, None if left is None else left - 1
-            yield field_of("header", part.name, here, at - here, part.value, "", part.block)
-        yield from skipped(at, 8 * placed.end)
+            yield _field("header", part.name, here, at - here, part.value, "", part.block)
+        yield from _skipped(at, 8 * placed.end)
 
     # --- payload
 
-    def _payload(self, known: Values) -> Iterator[Field]:
-        nbits, reader = known["payload bits"][0], self._reader
+    def _payload(self, values: Values) -> Iterator[Field]:
+        nbits, reader = values["payload bits"][0], self._reader
         start, nbytes = 8 * reader.at, -(-nbits // 8)
-        there = min(nbytes, len(reader.data) - reader.at)
-        data = np.frombuffer(reader.data, np.uint8, there, reader.at)
-        walk = FieldWalker(data, min(nbits, 8 * there), self._most, max(self._first - start, 0))
+        available = min(nbytes, len(reader.data) - reader.at)
+        data = np.frombuffer(reader.data, np.uint8, available, reader.at)
+        walk = FieldWalker(
+            data, min(nbits, 8 * available), self._most, max(self._first - start, 0)
+        )
         undecoded = self.codec is None
         if self.codec is None:
-            yield from gaps(start, 0, walk.end)
+            yield from _gap(start, start + walk.end)
         else:
             assert self.dtype is not None and self.shape is not None
             n, nbytes_each = math.prod(self.shape), primitives.ITEMSIZE[self.dtype]
             self._limits.check("the frame", n, n * nbytes_each)
             payload = Payload(self.codec, self._scalars, data, walk.end, self._table)
-            behind = 0
+            end = 0
             try:
-                for piece in self.codec._describe(payload, n, walk):
-                    assert piece.first >= behind, f"{self.codec} tells bit {piece.first} twice"
-                    undecoded |= piece.first > behind
-                    yield from gaps(start, behind, piece.first)
-                    yield told(piece, start)
-                    behind = piece.first + piece.nbits
+                for span in self.codec._describe(payload, n, walk):
+                    assert span.first >= end, f"{self.codec} describes bit {span.first} twice"
+                    undecoded |= span.first > end
+                    yield from _gap(start + end, start + span.first)
+                    yield Field(
+                        part="payload",
+                        kind=span.kind,
+                        name=span.name,
+                        first=start + span.first,
+                        nbits=span.nbits,
+                        value=span.told.value,
+                        meaning=span.told.meaning,
+                        number=span.number,
+                        element=span.told.element,
+                        decoded=span.told.decoded,
+                        symbols=span.symbols,
+                        split=span.split,
+                        groups=span.told.groups,
+                    )
+                    end = span.first + span.nbits
             except FormatError as error:
                 raise _Bad(error, start + walk.at) from None
-            undecoded |= behind < walk.end
-            yield from gaps(start, behind, walk.end)
+            undecoded |= end < walk.end
+            yield from _gap(start + end, start + walk.end)
         reader.take(nbytes)
         if fill := -nbits % 8:
             value = int(data[-1]) & (1 << fill) - 1
             if value:
                 raise _Bad(Corrupt("a padding bit is not zero"), start + nbits)
-            yield field_of(
+            yield _field(
                 "payload", "fill", start + nbits, fill, 0, "zeros to a whole byte", kind="pad"
             )
         if self.codec is not None and not undecoded and not walk.skipped:
-            try:  # what all fields together may get wrong
+            try:  # an error that only all fields together reveal
                 self.codec._unpack(payload, n)
             except FormatError as error:
                 raise _Bad(error, start + 8 * (error.offset or 0)) from None
 
-    def _behind(self, known: Values) -> Iterator[Field]:
-        reader, nbytes = self._reader, -(-known["payload bits"][0] // 8)
+    def _trailer(self, values: Values) -> Iterator[Field]:
+        reader, nbytes = self._reader, -(-values["payload bits"][0] // 8)
         payload = reader.data[reader.at - nbytes : reader.at]
         yield self._checksum("payload checksum", "behind", crc32c(payload), "of the payload")
-        if known["flags"][0] & primitives.HAS_TAG:
+        if values["flags"][0] & primitives.HAS_TAG:
             signed, at = reader.data[self.start : reader.at], reader.at
             tag = bytes(reader.take(primitives.TAG_NBYTES))
             meaning = "BLAKE2b of all before; not checked without its key"
@@ -298,20 +355,54 @@ class Dissection:
                 if tag != tag_of(self._key, [signed]):
                     raise _Bad(Corrupt("the frame does not bear the tag of this key"), 8 * at)
                 meaning = "BLAKE2b of all before: right"
-            yield field_of("behind", "tag", 8 * at, 8 * len(tag), tag.hex(), meaning)
+            yield _field("behind", "tag", 8 * at, 8 * len(tag), tag.hex(), meaning)
 
-    def _checksum(self, name: str, part: str, right: bytes, what: str) -> Field:
+    def _checksum(self, name: str, part: str, expected: bytes, covered: str) -> Field:
         at = self._reader.at
-        found = bytes(self._reader.take(CHECKSUM_NBYTES))
-        if found != right:
-            value = f"{int.from_bytes(right, 'little'):08x}"
+        checksum = bytes(self._reader.take(CHECKSUM_NBYTES))
+        value = f"{int.from_bytes(expected, 'little'):08x}"
+        if checksum != expected:
             raise _Bad(Corrupt(f"the {name} is wrong: it should be {value}"), 8 * at)
-        value = f"{int.from_bytes(found, 'little'):08x}"
-        return field_of(part, name, 8 * at, 8 * CHECKSUM_NBYTES, value, f"CRC-32C {what}: right")
+        return _field(part, name, 8 * at, 8 * CHECKSUM_NBYTES, value, f"CRC-32C {covered}: right")
+
+
+def _field(
+    part: str,
+    name: str,
+    first: int,
+    nbits: int,
+    value: Any,
+    meaning: str = "",
+    number: int | None = None,
+    kind: str = "header",
+) -> Field:
+    """Return a field whose bits are of one kind."""
+    return Field(part, kind, name, first, nbits, value, meaning, number, split={kind: nbits})
+
+
+def _gap(first: int, end: int, part: str = "payload", name: str = "payload") -> Iterator[Field]:
+    """Yield the field of bits that no codec describes, if there are any."""
+    if first < end:
+        yield _field(part, name, first, end - first, None, UNDECODED, kind="undecoded")
+
+
+def _skipped(first: int, end: int) -> Iterator[Field]:
+    """Yield one field for all entries of a seek table between two bits, if there are any."""
+    if first < end:
+        yield _field("header", "seek table", first, end - first, None)._replace(symbols=2)
+
+
+def _joined(one: Field, other: Field) -> Field:
+    """Return one field for the symbols of two."""
+    split = Counter(one.split)
+    split.update(other.split)
+    return one._replace(
+        nbits=one.nbits + other.nbits, symbols=one.symbols + other.symbols, split=split
+    )
 
 
 class _Bad(Exception):
-    """What is wrong, and the bit of the data where it begins."""
+    """An error, and the bit of the data at which it occurred."""
 
     def __init__(self, error: FormatError, at: int) -> None:
         super().__init__(error)
@@ -320,7 +411,7 @@ class _Bad(Exception):
 
 @contextlib.contextmanager
 def _at(bit: int) -> Iterator[None]:
-    """Say that what is wrong begins there."""
+    """Make a `FormatError` point to a bit."""
     try:
         yield
     except FormatError as error:

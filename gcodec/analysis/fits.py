@@ -129,14 +129,10 @@ class Picture(NamedTuple):
     @classmethod
     def of(cls, values: Values) -> Picture | None:
         """Return the picture of a tensor; None if it has too few values for a fit."""
-        flat = values.reshape(-1).astype(np.float64)
-        x = np.sort(flat[np.isfinite(flat) & (flat != 0)])
-        if x.size < LEAST:
+        normalized = _normalized(values)
+        if normalized is None:
             return None
-        largest = max(-float(x[0]), float(x[-1]))
-        x /= largest
-        rms = math.sqrt(float(np.mean(x * x)))
-        x /= rms
+        x, rms = normalized
         inside = float(np.quantile(np.abs(x), _INSIDE))
         span = min(max(_SPANS[0], 1.05 * inside), _SPANS[1])
         edges = np.linspace(-span, span, _BINS + 1)
@@ -146,8 +142,8 @@ class Picture(NamedTuple):
         probabilities = special.ndtr(np.linspace(-reach, reach, _QUANTILES))
         return cls(
             values=x.size,
-            zeros=int(np.count_nonzero(flat == 0)),
-            rms=rms * largest,
+            zeros=int(np.count_nonzero(values == 0)),
+            rms=rms,
             edges=edges,
             density=counts / (x.size * (edges[1] - edges[0])),
             outside=x.size - int(counts.sum()),
@@ -157,28 +153,24 @@ class Picture(NamedTuple):
 
 
 def fit_all(values: Values) -> tuple[Fit, ...]:
-    """Fit each distribution to the finite values of a tensor that are not 0, the nearest first.
+    """Fit each distribution to the finite nonzero values of a tensor, the nearest first.
 
-    Zeros are left out, as no such distribution has any: layers that were not used leave many.
+    Zeros are left out because no such distribution contains any, and unused layers leave many.
 
     Parameters
     ----------
     values : array
-        Of any shape and any float dtype.
+        Values of any shape and any float dtype.
 
     Returns
     -------
     tuple of Fit
-        Empty where there are less than `LEAST` such values.
+        Fits; empty if there are fewer than `LEAST` such values.
     """
-    x = _finite(values)
-    x = np.sort(x[x != 0]).astype(np.float64)
-    if x.size < LEAST:
+    normalized = _normalized(values)
+    if normalized is None:
         return ()
-    largest = max(-float(x[0]), float(x[-1]))
-    x /= largest
-    rms = math.sqrt(float(np.mean(x * x)))
-    x /= rms  # whatever unit they came in
+    x, rms = normalized
     magnitudes = np.abs(x)
     mean = float(np.mean(magnitudes))
     shapes = (
@@ -187,39 +179,11 @@ def fit_all(values: Values) -> tuple[Fit, ...]:
         ("gennorm", "likelihood", _most_likely(magnitudes)),
         ("gennorm", "moments", fit_moments(mean)),
     )
-    unit = rms * largest
     fits = (
-        Fit(name, how, Shape(s.beta, s.alpha * unit), wasserstein(x, s), kolmogorov(x, s))
-        for name, how, s in shapes
+        Fit(name, method, Shape(s.beta, s.alpha * rms), wasserstein(x, s), kolmogorov(x, s))
+        for name, method, s in shapes
     )
     return tuple(sorted(fits, key=lambda fit: fit.w2))
-
-
-def fit_likelihood(values: Values) -> Shape:
-    """Fit the most likely distribution to the magnitudes of a tensor.
-
-    Left out are infinity, NaN and magnitudes below 2^-12 of the root mean square: exact zeros and
-    what error feedback has left of them would have any β come out near 0. The likelihood is that
-    of magnitudes above this bound, in bins of 1/64 of an octave.
-
-    Parameters
-    ----------
-    values : array
-        Of any shape and any float dtype.
-
-    Returns
-    -------
-    Shape
-        With β from 0.15 to 4; where no value is left, β = 2 and α = 0.
-    """
-    x = np.abs(_finite(values).astype(np.float64))
-    largest = float(np.max(x, initial=0.0))
-    if not largest:
-        return Shape(2.0, 0.0)
-    x /= largest
-    rms = math.sqrt(float(np.mean(x * x)))
-    shape = _most_likely(x / rms)
-    return Shape(shape.beta, shape.alpha * rms * largest)
 
 
 def fit_moments(mean: float) -> Shape:
@@ -237,15 +201,26 @@ def fit_moments(mean: float) -> Shape:
     return Shape(beta, 1 / Shape(beta, 1.0).sigma)
 
 
-def _finite(values: Values) -> np.ndarray:
-    """Return the finite values, flat, as float32 or float64."""
-    x = values.astype(np.float32 if values.dtype.itemsize < 8 else np.float64).reshape(-1)
-    known: np.ndarray = x[np.isfinite(x)]
-    return known
+def _normalized(values: Values) -> tuple[np.ndarray, float] | None:
+    """Return the sorted finite nonzero values over their rms, and the rms; None for few values."""
+    x = values.reshape(-1).astype(np.float64)
+    x = np.sort(x[np.isfinite(x) & (x != 0)])
+    if x.size < LEAST:
+        return None
+    largest = max(-float(x[0]), float(x[-1]))
+    x /= largest
+    rms = math.sqrt(float(np.mean(x * x)))
+    x /= rms
+    return x, rms * largest
 
 
 def _most_likely(magnitudes: np.ndarray) -> Shape:
-    """See `fit_likelihood`; of magnitudes whose root mean square is 1."""
+    """Fit the most likely distribution to magnitudes whose root mean square is 1.
+
+    Magnitudes below 2^-12 of the root mean square are left out, because remainders of error
+    feedback would pull β close to 0. The likelihood is that of magnitudes above this bound, in
+    bins of 1/64 of an octave.
+    """
     bound = _NEAR_ZERO
     octaves = np.log2(magnitudes[magnitudes >= bound].astype(np.float32))
     places = ((octaves - np.float32(math.log2(bound))) * np.float32(_STEPS)).astype(np.intp)
@@ -309,11 +284,11 @@ def wasserstein(x: np.ndarray, shape: Shape) -> float:
 
 def kolmogorov(x: np.ndarray, shape: Shape) -> float:
     """Largest difference of the distribution functions, at some of (n,) rising values."""
-    few = min(x.size, _RANKS)
-    some = x[np.arange(few) * (x.size - 1) // max(few - 1, 1)]
-    inside = special.gammainc(1 / shape.beta, (np.abs(some) / shape.alpha) ** shape.beta)
-    below = (1 + np.sign(some) * inside) / 2
-    low, high = (np.searchsorted(x, some, side) / x.size for side in ("left", "right"))
+    count = min(x.size, _RANKS)
+    ranked = x[np.arange(count) * (x.size - 1) // max(count - 1, 1)]
+    inside = special.gammainc(1 / shape.beta, (np.abs(ranked) / shape.alpha) ** shape.beta)
+    below = (1 + np.sign(ranked) * inside) / 2
+    low, high = (np.searchsorted(x, ranked, side) / x.size for side in ("left", "right"))
     return float(np.max(np.maximum(below - low, high - below)))
 
 

@@ -1,7 +1,7 @@
-"""Bits that an error asks for: the entropy of a uniform quantiser, and a bound below all codecs.
+"""Bits that an error asks for: the entropy of a uniform quantizer, and a bound below all codecs.
 
 Errors are relative, ‖x − x̂‖² / ‖x‖². Sources: Gish and Pierce, "Asymptotically efficient
-quantizing", 1968 (entropy-coded uniform quantisers are a quarter of a bit above the bound at small
+quantizing", 1968 (entropy-coded uniform quantizers are a quarter of a bit above the bound at small
 errors); Berger, "Rate distortion theory", 1971, section 4.3 (the Shannon lower bound).
 """
 
@@ -15,14 +15,14 @@ from scipy import special
 
 from gcodec.analysis.stats import Values
 
-_ROUNDS = 40  # more than a step ever needs to be found
+_ROUNDS = 40  # more than a step ever needs to be trial
 _COARSE = 1e-6  # errors from which on float32 tells them well
 _CLOSE = 1e-3  # relative, of the error that is asked for
 _MOST_BINS = 1 << 22  # levels that are counted in a table rather than sorted
 
 
 class Entropy(NamedTuple):
-    """What a uniform quantiser makes of a tensor.
+    """What a uniform quantizer makes of a tensor.
 
     Attributes
     ----------
@@ -40,19 +40,20 @@ class Entropy(NamedTuple):
 
 
 def entropy_at(values: Values, error: float) -> Entropy:
-    """Find the uniform quantiser to the nearest multiple of a step that has a relative error.
+    """Find the step of a uniform quantizer for a relative error.
 
     Parameters
     ----------
     values : array of n elements
-        Of any float dtype; NaN and Inf are left out.
+        Values of any float dtype; NaN and Inf are left out.
     error : float
-        Above 0; the quantiser's is at most that, and nearly that where the values allow it.
+        Relative error, above 0. The error of the quantizer is at most that, and close to it if the
+        values allow that.
 
     Returns
     -------
     Entropy
-        Of step 0 and no bits where there is nothing but zeros.
+        Step, bits and error; a step of 0 and no bits if all values are 0.
     """
     x = values.reshape(-1).astype(np.float64)
     x = x[np.isfinite(x)]
@@ -65,22 +66,22 @@ def entropy_at(values: Values, error: float) -> Entropy:
     step = math.sqrt(12 * error * energy / x.size)
     low, high, best = 0.0, math.inf, None
     for _ in range(_ROUNDS):
-        found = _quantized(x, step, energy)
-        if found.error <= error:
-            low, best = step, found
-            if found.error >= error * (1 - _CLOSE) or step > 2:
+        trial = _quantized(x, step, energy)
+        if trial.error <= error:
+            low, best = step, trial
+            if trial.error >= error * (1 - _CLOSE) or step > 2:
                 break
         else:
             high = step
         if high <= low * (1 + _CLOSE / 4):
             break
         # The error grows about as the square of the step.
-        guess = step * math.sqrt(error * (1 - _CLOSE / 2) / found.error) if found.error else 0.0
+        guess = step * math.sqrt(error * (1 - _CLOSE / 2) / trial.error) if trial.error else 0.0
         inside = low < guess < high
         step = guess if inside else (2 * low if math.isinf(high) else (low + high) / 2)
-    found = best or _quantized(x, low or step / 2, energy)
-    return found._replace(
-        step=found.step * largest, bits=_entropy(np.rint(x * x.dtype.type(1 / found.step)))
+    trial = best or _quantized(x, low or step / 2, energy)
+    return trial._replace(
+        step=trial.step * largest, bits=_entropy(np.rint(x * x.dtype.type(1 / trial.step)))
     )
 
 

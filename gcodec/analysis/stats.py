@@ -125,15 +125,13 @@ def find_nonfinite(values: Values, most: int = 3) -> tuple[int, tuple[int, ...]]
         The flat indices of the first ones, in C order.
     """
     count, at = 0, 0
-    places: list[int] = []
+    first: list[int] = []
     for chunk in _chunks(values):
-        wrong = ~np.isfinite(chunk)
-        found = int(np.count_nonzero(wrong))
-        if found and len(places) < most:
-            places += (at + np.flatnonzero(wrong)[: most - len(places)]).tolist()
-        count += found
+        places = np.flatnonzero(~np.isfinite(chunk))
+        first += (at + places[: most - len(first)]).tolist()
+        count += places.size
         at += chunk.size
-    return count, tuple(places)
+    return count, tuple(first)
 
 
 def sample(values: Values, count: int, seed: int) -> Values:

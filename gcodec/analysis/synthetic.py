@@ -113,8 +113,8 @@ class Gradient(Synthetic):
         step = max(_PART // k, 1)
         for start in range(0, m, step):
             part = out[start : start + step]
-            some = np.ascontiguousarray(left[:, start : start + step], np.float32)
-            products.put_product(some, right, part.reshape(-1))
+            rows_left = np.ascontiguousarray(left[:, start : start + step], np.float32)
+            products.put_product(rows_left, right, part.reshape(-1))
             if rest:
                 scales = (rest * rows[start : start + step, np.newaxis]) * columns
                 part += scales * self._independent(start * k, part.size).reshape(part.shape)

@@ -16,10 +16,9 @@ import numpy as np
 import gcodec
 from gcodec.analysis import stats
 from gcodec.analysis.dissect import Dissection
-from gcodec.analysis.doubts import doubt
 from gcodec.analysis.groups import selects
-from gcodec.analysis.progress import Progress
-from gcodec.analysis.samples import Sample, draw_sample, load_sample
+from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
+from gcodec.analysis.settings import Progress
 from gcodec.analysis.synthetic import parse_synthetic
 from gcodec.analysis.trials import NO_LIMITS, joint_rms, squared_ratio
 from gcodec.codec import Codec
@@ -168,7 +167,6 @@ class Stopwatch:
         self._decode()
         encode, decode, copies = zip(*self._seconds, strict=True)
         pairs = list(zip(self._samples, self._outs, strict=True))
-        doubts = (doubt(self.codec, sample.origin) for sample in self._samples)
         return Timing(
             codec=self.codec,
             values=sum(sample.values.size for sample in self._samples),
@@ -183,7 +181,7 @@ class Stopwatch:
             copies=copies,
             encode_peak=self._peaks[0],
             decode_peak=self._peaks[1],
-            doubt=next(filter(None, doubts), None),
+            doubt=doubt(self.codec, self._samples),
         )
 
 

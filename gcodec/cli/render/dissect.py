@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from gcodec.analysis.dissect import Dissection
-from gcodec.analysis.frame_fields import Field
+from gcodec.analysis.dissect import Dissection, Field
 from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
 from gcodec.cli.render.output import number as json_number
