@@ -3,7 +3,7 @@
 `Gradient` has what codecs make use of in matrices of real gradients, and its constants are fitted
 to these by ``python -m bench.gradient_fit DUMP…``: rows and columns of different scales, and a
 spectrum that decays. Independent values have neither, so codecs cannot be judged on them that work
-with rows, columns or a rank; see `gcodec.analysis.doubts`.
+with rows, columns or a rank; see `gcodec.analysis.samples.doubt`.
 """
 
 from __future__ import annotations

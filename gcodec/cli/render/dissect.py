@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -74,11 +75,8 @@ def _grouped(bits: str, field: Field) -> str:
     else:
         lead = -field.first % 8 if len(bits) > 8 else len(bits)
         widths = [*([lead] if lead else []), *[8] * -(-(len(bits) - lead) // 8)]
-    parts, at = [], 0
-    for width in widths:
-        parts.append(bits[at : at + width])
-        at += width
-    return " ".join(parts)
+    ends = itertools.accumulate(widths)
+    return " ".join(bits[end - width : end] for width, end in zip(widths, ends, strict=True))
 
 
 def value_text(field: Field) -> str:
