@@ -31,24 +31,6 @@ from gcodec.wire import primitives
 _MIN_SECONDS = 2e-3  # duration of a measurement, long enough for the resolution of the clock
 
 
-class StepTensors(NamedTuple):
-    """Tensors of a training step.
-
-    Attributes
-    ----------
-    samples : list of Sample
-        The tensors, or a sample of each.
-    skipped : int
-        Number of tensors that are no floats.
-    total : int
-        Number of values of the whole tensors.
-    """
-
-    samples: list[Sample]
-    skipped: int
-    total: int
-
-
 class Timing(NamedTuple):
     """Size, error and speed of a codec on the tensors of a step, each in a frame of its own.
 
@@ -187,7 +169,7 @@ class Stopwatch:
 
 def load_step(
     path: Path, layers: tuple[str, ...], max_values: int | None, seed: int, limits: Limits
-) -> StepTensors:
+) -> tuple[list[Sample], int]:
     """Load the floating-point tensors of a dump; of a large dump, a proportional sample of each.
 
     Parameters
@@ -202,6 +184,13 @@ def load_step(
         Seed of the run.
     limits : Limits
         Bounds on each tensor.
+
+    Returns
+    -------
+    samples : list of Sample
+        The tensors, or a sample of each.
+    skipped : int
+        Number of tensors that are no floats.
 
     Raises
     ------
@@ -224,15 +213,14 @@ def load_step(
                 share = max(1, size * max_values // total)
             sample = load_sample(dump, entry, share, seed)
             samples.append(sample._replace(values=np.ascontiguousarray(sample.values)))
-        return StepTensors(samples, len(dump.entries) - len(floats), total)
+        return samples, len(dump.entries) - len(floats)
 
 
-def draw_step(source: str, seed: int, limits: Limits) -> StepTensors:
+def draw_step(source: str, seed: int, limits: Limits) -> Sample:
     """Draw one tensor; see `gcodec.analysis.synthetic.parse_synthetic`."""
     synthetic = parse_synthetic(source)
     limits.check("the tensor", synthetic.count(), 4 * synthetic.count())
-    sample = draw_sample(synthetic, str(synthetic), seed)
-    return StepTensors([sample], 0, sample.size)
+    return draw_sample(synthetic, str(synthetic), seed)
 
 
 def time_codecs(

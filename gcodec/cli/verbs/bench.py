@@ -126,26 +126,27 @@ def command(
     if source.startswith("synthetic:"):
         if layers:
             raise ParameterError("--layers: synthetic values have no layers")
-        step = draw_step(source, seed, limits)
+        samples = [draw_step(source, seed, limits)]
     else:
         paths = inputs([source], "dump", is_dump)
         if len(paths) > 1 or not is_dump(paths[0]):
             allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
             raise ParameterError(f"{source}: {allowed}")
-        step = load_step(paths[0], layers, None if full else max_values, seed, limits)
-        if step.skipped:
-            tensors = count(step.skipped, "tensor")
+        samples, skipped = load_step(paths[0], layers, None if full else max_values, seed, limits)
+        total = sum(sample.size for sample in samples)
+        if skipped:
+            tensors = count(skipped, "tensor")
             notes.append(f"skipped {tensors} of dtypes that codecs do not take")
-        if not full and max_values < step.total:
-            part = f"a sample of {max_values:,} of {step.total:,} values"
+        if not full and max_values < total:
+            part = f"a sample of {max_values:,} of {total:,} values"
             notes.append(f"measured on {part}; --full takes all")
-        if nonfinite := sum(sample.nonfinite for sample in step.samples):
+        if nonfinite := sum(sample.nonfinite for sample in samples):
             notes.append(f"{count(nonfinite, 'value')} NaN or Inf: taken as 0")
     with _environment("GCODEC_NUM_THREADS", threads):
         # A codec that is named must accept all tensors.
         timings = time_codecs(
             codecs,
-            step.samples,
+            samples,
             rounds,
             partial(progress, quiet=quiet),
             None if specs else refusals,
@@ -153,7 +154,7 @@ def command(
         notes += [f"skipped: {refusal}" for refusal in refusals]
         if order is not None:
             timings.sort(key=_ORDERS[order])
-        BenchView(source, step.samples, timings, rounds, notes).show(form, quiet)
+        BenchView(source, samples, timings, rounds, notes).show(form, quiet)
     return 0
 
 
