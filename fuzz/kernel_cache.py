@@ -31,12 +31,12 @@ X, SMALL, POSITIONS = np.arange(100, dtype=np.float32), np.arange(200) % 3, np.a
 ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "arithmetic._add_scaled": lambda: (X, np.float32(0.5), np.ones(100, np.float32)),
     "bitmap._set_bits": lambda: (POSITIONS, np.zeros(8, np.uint8)),
-    "run_level._count_bytes": lambda: (SMALL.astype(np.uint8), np.zeros(2, np.int64)),
+    "escapes._find_from": lambda: (SMALL.astype(np.uint8), np.uint8(2), np.zeros(66, np.int64)),
 }
 RESULTS = {  # in the last argument
     "arithmetic._add_scaled": np.float32(0.5) * X + np.float32(1),
     "bitmap._set_bits": np.packbits(np.isin(np.arange(64), POSITIONS)),
-    "run_level._count_bytes": np.array([np.count_nonzero(SMALL), 1 + SMALL.nonzero()[0][-1]]),
+    "escapes._find_from": np.flatnonzero(SMALL == 2),
 }
 
 

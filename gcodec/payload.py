@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.kernels.prefix.table_choice_cuda import Gate, choose_string
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.seek import SeekTable
+
+if TYPE_CHECKING:
+    from gcodec.kernels.prefix.table_choice_cuda import Gate
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -268,6 +270,8 @@ def write_shortest(
         string = None if estimated is None else estimated.write_below(shortest.price)
         return Selection([shortest.write(None) if string is None else string])
     strings = [*candidates] if estimated is None else [*candidates, estimated.plan()]
+    from gcodec.kernels.prefix.table_choice_cuda import choose_string
+
     gates, verdict = choose_string(
         device,
         [(string.nbits, string.more_nbits, string.count) for string in strings],

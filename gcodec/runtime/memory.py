@@ -212,7 +212,7 @@ def emit_prefetch(builder: Any, pointer: Any) -> None:
     builder.call(function, [builder.bitcast(pointer, line), read, all_levels, data_cache])
 
 
-def _bit_cast(source: str, target: str) -> Any:
+def _bit_cast(name: str, source: str, target: str) -> Any:
     """Make an intrinsic that reinterprets the bits of a number as another type."""
 
     def bit_cast(typing_context: Any, value: Any) -> Any:
@@ -223,12 +223,13 @@ def _bit_cast(source: str, target: str) -> Any:
 
         return getattr(types, target)(getattr(types, source)), generate
 
+    bit_cast.__name__ = name
     return intrinsic(bit_cast)
 
 
-float_bits = _bit_cast("float32", "uint32")
-double_bits = _bit_cast("float64", "uint64")
-bits_float = _bit_cast("uint32", "float32")
+float_bits = _bit_cast("float_bits", "float32", "uint32")
+double_bits = _bit_cast("double_bits", "float64", "uint64")
+bits_float = _bit_cast("bits_float", "uint32", "float32")
 
 
 @intrinsic

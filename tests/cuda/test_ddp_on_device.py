@@ -12,6 +12,7 @@ from samples import gradient
 from shim import ShimArray, ShimDevice
 
 import gcodec
+from gcodec.arrays.source import Source, inspect
 from gcodec.runtime.device import Device
 
 torch = pytest.importorskip("torch")
@@ -55,16 +56,19 @@ def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monkey
         pytest.skip("only the shim shares memory with tensors of the host")
     if codec == "minmax":  # as if it were somebody's own, whose kernels have no twins
         monkeypatch.setattr(type(gcodec.parse(codec)), "has_cuda_kernels", False)
-    here, device_result, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
+    on_host, on_device, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
     taken: list[Any] = []
 
-    def on_device(x: Any, name: str) -> tuple[Any, str]:
-        """Take a tensor as one of the device; that it lies elsewhere is no matter to the shim."""
+    def inspected(x: Any, name: str) -> Source:
+        """Inspect a tensor of the host as if it were on the device, whose memory is a copy."""
+        source = inspect(x, name)
+        if name == "bucket":  # which is only asked for its stream
+            return source
         result = gpu.to_device(x.numpy())
         taken.append((result, x))
-        return result, "float32"
+        return source._replace(resident=result)
 
-    average = device_result._coder.average
+    average = on_device._coder.average
 
     def averaged(*args: Any) -> None:
         average(*args)
@@ -75,20 +79,20 @@ def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monkey
     for step in range(2):
         room = np.empty(4 * 2000, np.uint8)
         flat, parts = bucket(step, dtype, room)
-        here._average(flat, parts, names, step)
+        on_host._average(flat, parts, names, step)
         wanted = flat.clone()
         flat, parts = bucket(step, dtype, room)
         with monkeypatch.context() as patch:
             patch.setattr(ddp, "_works_there", lambda _: True)
-            patch.setattr(ddp, "on_device", on_device)
-            patch.setattr(device_result._coder, "average", averaged)
-            device_result._average(flat, parts, names, step)
-        for state in (here, device_result):
+            patch.setattr(ddp, "inspect", inspected)
+            patch.setattr(on_device._coder, "average", averaged)
+            on_device._average(flat, parts, names, step)
+        for state in (on_host, on_device):
             state._end_step(counts=True)
         assert torch.equal(flat, wanted)
-        assert here.sent_nbytes == device_result.sent_nbytes
-    states = here.state_dict(), device_result.state_dict()
+        assert on_host.sent_nbytes == on_device.sent_nbytes
+    states = on_host.state_dict(), on_device.state_dict()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-    residual = device_result._coder.feedback.residual("a")
+    residual = on_device._coder.feedback.residual("a")
     assert isinstance(residual, ShimArray) == (codec != "minmax")
-    assert torch.equal(device_result.residual("a"), here.residual("a"))
+    assert torch.equal(on_device.residual("a"), on_host.residual("a"))

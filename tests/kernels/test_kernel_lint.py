@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import gcodec
-from gcodec.runtime import jit
+from gcodec.kernels.numeric import words
+from gcodec.runtime import jit, memory
 
 PACKAGE = Path(gcodec.__file__).parent
 SOURCES = sorted(
@@ -166,3 +167,15 @@ def test_kernels_do_not_write_to_read_only_arrays() -> None:
         assert len(words) == len(names), kernel.name
         read_only = {n for n, word in zip(names, words, strict=True) if word.startswith("in ")}
         assert not read_only & stored(functions[code.co_name]), kernel.name
+
+
+def test_intrinsics_have_the_names_of_their_variables() -> None:
+    """`fuzz.plain` replaces intrinsics by name; an unknown one would exclude its kernels."""
+    named = [
+        (name, value.function.__name__)
+        for module in (memory, words)
+        for name, value in vars(module).items()
+        if isinstance(value, jit.Intrinsic)
+    ]
+    assert len(named) > 10
+    assert [pair for pair in named if pair[0] != pair[1]] == []

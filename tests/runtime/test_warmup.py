@@ -20,7 +20,7 @@ from gcodec.runtime.jit import Kernel
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "gcodec" / "kernels").rglob("*.py"))
-QUICK = ("arithmetic._add_scaled", "bitmap._set_bits", "run_level._count_bytes", "philox._words")
+QUICK = ("arithmetic._add_scaled", "bitmap._set_bits", "escapes._find_from", "philox._words")
 
 
 def quick_kernels() -> list[Kernel]:

@@ -6,7 +6,7 @@ With ``code=context`` a code is told as twice that of its magnitude, plus 1 wher
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
-from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
@@ -38,6 +37,9 @@ from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
 from gcodec.wire.seek import SeekTable
+
+if TYPE_CHECKING:
+    from gcodec.kernels.prefix.table_choice_cuda import Gate
 
 CodedAs = tuple[str, int | None, Written]
 """The code of a payload, its codebook if it has one, and its bits."""

@@ -17,7 +17,6 @@ from gcodec.entropy.context import symbol_coder
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.pack import unpack_fields
-from gcodec.kernels.bits.sent_codes_cuda import listed
 from gcodec.kernels.quantize.threshold import TWO_BIT
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array
@@ -57,6 +56,8 @@ def shortest(
         return exact if string is None else classed(dense, string)
     if not n:
         return dense
+    from gcodec.kernels.bits.sent_codes_cuda import listed
+
     symbols = symbols_of(codes, n)
     planned = symbol_coder.plan(symbols, shape)
     context = classed(dense, symbol_coder.write_planned(planned, symbols, BitString(), n))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -37,10 +37,8 @@ from gcodec.kernels.bits.coded_mask import (
     refuse_nonzero,
     spread,
 )
-from gcodec.kernels.bits.coded_mask_cuda import words_in
 from gcodec.kernels.prefix import dense_string, level_codes, scaled_read, sparse_string
 from gcodec.kernels.prefix.run_level import RunLevelPairs
-from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
 from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
@@ -48,6 +46,9 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
 from gcodec.wire.seek import LOG2_BLOCK, SeekTable
+
+if TYPE_CHECKING:
+    from gcodec.kernels.prefix.table_choice_cuda import Gate
 
 CONTEXT_PLAN = Plan("dense", "context", {})
 
@@ -123,7 +124,11 @@ def write(
     adapts = code == "auto" and form != "sparse" and s <= MOST_OF_BYTES and coded.n > 0
     if adapts or code in TABLED:
         device = device_of(array) if adapts else None
-        count = coded.n if device is None else Deferred(device, words_in(device, coded))
+        count: Any = coded.n
+        if device is not None:
+            from gcodec.kernels.bits.coded_mask_cuda import words_in
+
+            count = Deferred(device, words_in(device, coded))
         for plan in tabled_plans(array, s, coded, code):
             writer = functools.partial(write_plan, plan, s, symbols, coded, lead)
             candidates.append(Candidate(plan.nbits, writer, count=count))

@@ -7,7 +7,7 @@ their escapes. A tensor without symbols has no string.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from gcodec.entropy.context.scale_model import Scales, matrices, some_rows
 from gcodec.entropy.context.table_choice import Plan, best_layout
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.prefix.table_choice_cuda import Gate
 from gcodec.payload import Candidate
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, drop
+
+if TYPE_CHECKING:
+    from gcodec.kernels.prefix.table_choice_cuda import Gate
 
 _T = TypeVar("_T")
 

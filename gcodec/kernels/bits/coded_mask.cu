@@ -3,7 +3,7 @@
 #include "runtime/report.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-    silent_buckets(const u32* norms, i64 count, u8* out) {
+    zero_norm_buckets(const u32* norms, i64 count, u8* out) {
     for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP) out[b] = (norms[b] & 0x7FFFFFFF) == 0;
 }
 
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 // Subtracts the elements that are not coded, whose symbols are 0, from the counts of symbols.
-extern "C" __global__ void leave_silent(const i64* words, i64 n, i64* counts) {
+extern "C" __global__ void subtract_uncoded(const i64* words, i64 n, i64* counts) {
     counts[0] -= n - *words;  // one thread
 }
 
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) spread_live(
 }
 
 // Reports the first nonzero byte in a silent bucket; symbols have `width` bytes.
-extern "C" __global__ void __launch_bounds__(256) refuse_silent(
+extern "C" __global__ void __launch_bounds__(256) refuse_nonzero(
     const u8* symbols, i32 width, i64 n, const u8* silent, i64 bucket, u64* wrong
 ) {
     for (i64 i = GCODEC_FIRST; i < n * width; i += GCODEC_STEP)

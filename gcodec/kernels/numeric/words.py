@@ -42,7 +42,7 @@ def _word_at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.gep(data, [args[1]])
 
 
-def _bit_operation(instruction: str, *flags: bool) -> Any:
+def _bit_operation(name: str, instruction: str, *flags: bool) -> Any:
     """Make an intrinsic that applies an LLVM instruction to an unsigned integer."""
 
     def operation(typing_context: Any, word: Any) -> Any:
@@ -54,16 +54,17 @@ def _bit_operation(instruction: str, *flags: bool) -> Any:
 
         return word(word), generate
 
+    operation.__name__ = name
     return intrinsic(operation)
 
 
-swapped = _bit_operation("bswap")
+swapped = _bit_operation("swapped", "bswap")
 """Return an unsigned integer with its bytes reversed."""
-leading_zeros = _bit_operation("ctlz", False)
+leading_zeros = _bit_operation("leading_zeros", "ctlz", False)
 """Return the number of zero bits above the highest one bit; the width of the type for 0."""
-trailing_zeros = _bit_operation("cttz", False)
+trailing_zeros = _bit_operation("trailing_zeros", "cttz", False)
 """Return the number of zero bits below the lowest one bit; the width of the type for 0."""
-count_ones = _bit_operation("ctpop")
+count_ones = _bit_operation("count_ones", "ctpop")
 """Return the number of one bits."""
 
 
@@ -95,7 +96,7 @@ def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(a, b), generate
 
 
-def _mask_of(compare: Callable[[Any, Any, Any], Any]) -> Any:
+def _mask_of(name: str, compare: Callable[[Any, Any, Any], Any]) -> Any:
     """Make an intrinsic (array, at, bound) that compares 64 elements from `at` on with a bound.
 
     `compare` gets the builder, the vector of elements and the vector of the bound, and returns a
@@ -118,20 +119,24 @@ def _mask_of(compare: Callable[[Any, Any, Any], Any]) -> Any:
 
         return types.uint64(array, at, bound), generate
 
+    mask_of.__name__ = name
     return intrinsic(mask_of)
 
 
-bytes_at_least = _mask_of(lambda builder, x, least: builder.icmp_unsigned(">=", x, least))
+bytes_at_least = _mask_of(
+    "bytes_at_least", lambda builder, x, least: builder.icmp_unsigned(">=", x, least)
+)
 """Return a uint64 whose bit k is 1 if byte `at` + k of a uint8 array is at least a bound."""
 magnitudes_above = _mask_of(
+    "magnitudes_above",
     lambda builder, x, level: builder.icmp_signed(
         ">", builder.and_(x, x.type([0x7FFFFFFF] * 64)), level
-    )
+    ),
 )
 """Return a uint64 whose bit k is 1 if the bits of abs(values[at + k]) exceed an int32 bound."""
 
 
-def _putting(merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
+def _putting(name: str, merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
     """Make an intrinsic (out, at, acc, have, bits, nbits) that appends up to 56 bits.
 
     `acc` contains the last `have` < 8 bits in its highest ones. The intrinsic merges the new bits
@@ -159,6 +164,7 @@ def _putting(merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
 
         return result(out, at, acc, have, bits, nbits), generate
 
+    put.__name__ = name
     return intrinsic(put)
 
 
@@ -171,9 +177,9 @@ def _merge_high(builder: Any, acc: Any, bits: Any, have: Any, total: Any) -> Any
     return builder.or_(acc, builder.lshr(bits, have))
 
 
-put = _putting(_merge_low)
+put = _putting("put", _merge_low)
 """Append the low `nbits` bits of a word whose other bits are 0."""
-put_high = _putting(_merge_high)
+put_high = _putting("put_high", _merge_high)
 """Append the high `nbits` bits of a word whose other bits are 0."""
 
 
