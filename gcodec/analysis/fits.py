@@ -58,17 +58,13 @@ class Shape(NamedTuple):
     def density(self, x: np.ndarray) -> np.ndarray:
         """Return the density at (n,) values."""
         log = math.log(self.beta / (2 * self.alpha)) - float(special.gammaln(1 / self.beta))
-        density: np.ndarray = np.exp(log - (np.abs(x) / self.alpha) ** self.beta)
-        return density
+        return np.asarray(np.exp(log - (np.abs(x) / self.alpha) ** self.beta))
 
     def quantiles(self, probabilities: np.ndarray) -> np.ndarray:
         """Return the quantiles at (n,) probabilities."""
         tail = np.minimum(probabilities, 1 - probabilities)
         power = special.gammainccinv(1 / self.beta, 2 * tail)
-        quantiles: np.ndarray = (
-            np.sign(probabilities - 0.5) * self.alpha * power ** (1 / self.beta)
-        )
-        return quantiles
+        return np.asarray(np.sign(probabilities - 0.5) * self.alpha * power ** (1 / self.beta))
 
 
 class Fit(NamedTuple):

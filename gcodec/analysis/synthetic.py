@@ -129,8 +129,7 @@ class Gradient(Synthetic):
     def _normal(self, length: int, count: int, stream: int) -> np.ndarray:
         """Return (count, length) float64 normal numbers."""
         words = philox.words(self.seed, 0, count * length, stream)
-        drawn: np.ndarray = special.ndtri((words + 0.5) / 2**32)
-        return drawn.reshape(length, count).T
+        return np.asarray(special.ndtri((words + 0.5) / 2**32)).reshape(length, count).T
 
     def _independent(self, start: int, count: int) -> np.ndarray:
         """Return values from a place on of a generalised normal distribution of variance 1."""
@@ -138,8 +137,7 @@ class Gradient(Synthetic):
         # The octave of how rarely a larger magnitude occurs, of 31 bits; the last one is the sign.
         octaves = -np.log2(((words >> 1) + 0.5) / 2**31)
         sizes = np.interp(octaves, np.linspace(0, _OCTAVES, _POINTS), _quantiles(BETA))
-        signed: np.ndarray = np.copysign(sizes, (words & 1) - 0.5)
-        return signed
+        return np.asarray(np.copysign(sizes, (words & 1) - 0.5))
 
 
 def _spectrum(count: int) -> tuple[np.ndarray, float]:
@@ -158,8 +156,7 @@ def _quantiles(beta: float) -> np.ndarray:
     shape = 1 / beta
     rare = np.exp2(-np.linspace(0, _OCTAVES, _POINTS))
     alpha = math.exp((math.lgamma(shape) - math.lgamma(3 * shape)) / 2)
-    sizes: np.ndarray = alpha * special.gammainccinv(shape, rare) ** shape
-    return sizes
+    return np.asarray(alpha * special.gammainccinv(shape, rare) ** shape)
 
 
 def parse_synthetic(text: str) -> Synthetic:
