@@ -1,1 +1,1 @@
-"""Speed, as ratios measured in one run: ``python -m bench``."""
+"""Benchmarks; the speed benchmark prints ratios measured in one run: ``python -m bench``."""

@@ -1,8 +1,8 @@
-"""Print the time of each kernel and public call as a ratio to a memcpy of the float32 input.
+"""Print the speed of each kernel and public call as a ratio to a memcpy of the float32 input.
 
-Every round times each row once, with a memcpy and the row's stream twin beside it, so that a host
-whose speed drifts does so for all of them; the ratios are medians over rounds. Above 1 is faster
-than the memcpy.
+Every round times each row once, together with a memcpy and the row's stream twin, so that a change
+in the speed of the host affects all of them; the ratios are medians over rounds. A ratio above 1
+is faster than the memcpy.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bench.kernel_rows import Row, kernel_rows
 
 
 def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Table:
-    """Time all rows and lay the medians out."""
+    """Time all rows, and return the medians as lines of a table."""
 
     def seconds(call: Callable[[], object]) -> float:
         start = time.perf_counter()
         call()
         return time.perf_counter() - start
 
-    for row in table:  # compile, and fault pages in
+    for row in table:  # compile kernels, and fault pages in
         row.run()
         if row.twin is not None:
             row.twin()
@@ -59,13 +59,13 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Tabl
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--elements", type=int, default=1 << 24, help="default 16 Mi")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dump", help="take the tensors of this file, again and again")
-    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--dump", help="measure the repeated tensors of this file")
+    parser.add_argument("--only", default="", help="only rows whose name contains this text")
     options = parser.parse_args()
     os.environ["GCODEC_NUM_THREADS"] = str(options.threads)
     import numba
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def elements(dump: str | None, n: int) -> np.ndarray:
-    """Return what is measured: normal numbers, or the values of a dump, repeated."""
+    """Return the elements to measure: normal numbers, or the repeated values of a dump."""
     if dump is None:
         return np.random.default_rng(0).standard_normal(n, dtype=np.float32)
     from gcodec.tensorfiles.dumps import open_dump
@@ -94,7 +94,7 @@ def elements(dump: str | None, n: int) -> np.ndarray:
 
 
 def processor() -> str:
-    """Name the processor, as far as the system tells."""
+    """Return the name of the processor, or the best that the system provides."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.split(":")[1].strip() for line in file if "model name" in line)

@@ -1,9 +1,9 @@
-"""Print bits and speed of codecs beside NNCodec's, as the table of docs/rate-distortion.md.
+"""Print bits and speed of codecs and of NNCodec, as in the table of docs/rate-distortion.md.
 
 NNCodec (PyPI ``nncodec``) is Fraunhofer HHI's implementation of ISO/IEC 15938-17, Neural Network
-Coding. It needs an environment of its own, whose Python is given by ``--python``. Each tensor of
-the dumps is coded at the same error by all. Bits and seconds between two settings are interpolated
-as in `bench.rate_distortion`; seconds are those of the processor, of one thread.
+Coding. It needs an environment of its own; ``--python`` names the Python of that environment. All
+coders code each tensor of the dumps at the same error. Bits and seconds between two settings are
+interpolated as in `bench.rate_distortion`; seconds are processor seconds of one thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Measured = dict[str, list[list[Curve]]]  # by coder: the curves of each tensor
 
 
 def nncodec(python: str, dump: Dump) -> Measured:
-    """Measure NNCodec's modes in the environment of that Python."""
+    """Measure NNCodec's modes in the environment of the given Python."""
     arrays = {str(i): np.asarray(t.x, np.float32) for i, t in enumerate(dump.tensors)}
     targets = np.array([[*ERRORS, tensor.fp4.error] for tensor in dump.tensors])
     with tempfile.TemporaryDirectory() as folder:
@@ -50,10 +50,10 @@ def nncodec(python: str, dump: Dump) -> Measured:
     }
 
 
-def own(dump: Dump, names: Sequence[str]) -> Measured:
-    """Measure and time registered codecs; all of them if none is named.
+def registered_codecs(dump: Dump, names: Sequence[str]) -> Measured:
+    """Measure and time the named registered codecs, by default all.
 
-    Dials that are apart in speed are coders of their own.
+    Dials that differ in speed count as separate coders.
     """
     results: Measured = {}
     for name, dials in grid().items():
@@ -71,11 +71,11 @@ def _slow(dial: Dial) -> str:
 
 
 def lines(dumps: Sequence[Dump], python: str, names: Sequence[str]) -> Iterator[str]:
-    """Return the table: a row for each dump, error and coder that reaches it."""
+    """Return the table: a row for each dump, error and coder that reaches the error."""
     yield "| dump | error | coder | bits per value | encode, M/s | decode, M/s |"
     yield "|---|---|---|---|---|---|"
     for dump in dumps:
-        results = {**nncodec(python, dump), **own(dump, names)}
+        results = {**nncodec(python, dump), **registered_codecs(dump, names)}
         fp4 = [tensor.fp4.error for tensor in dump.tensors]
         same = [(f"{error:g}", [error] * len(fp4)) for error in ERRORS]
         for error, targets in [*same, ("FP4's", fp4)]:
@@ -87,11 +87,13 @@ def lines(dumps: Sequence[Dump], python: str, names: Sequence[str]) -> Iterator[
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.against_nncodec", description=__doc__)
     parser.add_argument("files", nargs="*", default=[str(EXAMPLE)], help="dumps, or folders")
     parser.add_argument("--python", required=True, help="Python of an environment with nncodec")
-    parser.add_argument("--codec", action="append", default=[], help="only these; repeatable")
+    parser.add_argument(
+        "--codec", action="append", default=[], help="only these codecs; repeatable"
+    )
     options = parser.parse_args()
     os.environ["GCODEC_NUM_THREADS"] = "1"
     for line in lines(load_all(options.files), options.python, options.codec):

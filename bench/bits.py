@@ -1,10 +1,10 @@
-"""Print what qsgd's levels take in each code, as the table of docs/qsgd.md.
+"""Print the bits per value of qsgd's levels in each code, as in the table of docs/qsgd.md.
 
 Bits per value are those of the payload: norms and string. ``entropy`` is the order-0 entropy of
-the levels with their signs, and the norms; ``nmse`` is the squared error over the sum of squares.
-Drawn data are 2^20 values of a fixed seed; "example" is the gradient in ``examples/``, one payload
-for each tensor. ``python -m bench.bits --only gaussian`` prints the rows of one kind of data;
-``--dumps FILE...`` takes the tensors of files instead.
+the levels with their signs, plus the norms; ``nmse`` is the squared error over the sum of squares.
+Drawn data are 2^20 values of a fixed seed; "example" is the gradient in ``examples/``, with one
+payload for each tensor. ``python -m bench.bits --only gaussian`` prints the rows of one kind of
+data; ``--dumps FILE...`` measures the tensors of files instead.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def tensors_of(path: str | Path) -> list[np.ndarray]:
 
 @functools.cache
 def tensors(data: str) -> list[np.ndarray]:
-    """Return the tensors of a kind of data."""
+    """Return the tensors of one kind of data."""
     if data == "example":
         return tensors_of(EXAMPLE)
     rng = np.random.default_rng(1)
-    if data == "GenNorm(1/2)":  # exp(-sqrt|x|): a square of a sum of two exponentials
+    if data == "GenNorm(1/2)":  # density exp(-sqrt|x|): square of a sum of two exponentials
         x = rng.standard_gamma(2, N) ** 2 * rng.choice([-1, 1], N)
     else:
         x = rng.standard_normal(N) if data == "gaussian" else rng.laplace(size=N)
@@ -57,19 +57,19 @@ def tensors(data: str) -> list[np.ndarray]:
 
 
 def codec_of(setting: str, n: int) -> Any:
-    """Return the codec of a setting, for tensors of n elements."""
+    """Return the codec of a setting for tensors of n elements."""
     return gcodec.parse("qsgd:" + setting.replace("√n", str(max(1, round(math.sqrt(n))))))
 
 
 def entropy(levels: np.ndarray) -> float:
-    """Return the bits that an ideal code of single levels takes for all of them."""
+    """Return the total bits of all levels in an ideal order-0 code."""
     counts = np.bincount(levels)
     counts = counts[counts > 0]
     return float(counts @ np.log2(levels.size / counts))
 
 
 def measure(data: list[np.ndarray], setting: str) -> list[float]:
-    """Return nmse and bits per value, in the order of the columns."""
+    """Return nmse and bits per value in the order of the columns."""
     bits = np.zeros(len(COLUMNS) - 3)
     error = energy = 0.0
     for x in data:
@@ -81,7 +81,7 @@ def measure(data: list[np.ndarray], setting: str) -> list[float]:
         bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
         for i, name in enumerate(CODES, 1):
             code, form = name.split()
-            if code in coding_choice.OF_BYTES and codec.s > coding_choice.MOST_OF_BYTES:
+            if code in coding_choice.BYTE_CODES and codec.s > coding_choice.LARGEST_BYTE_LEVEL:
                 bits[i] = math.nan
             else:
                 bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits
@@ -110,9 +110,9 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.bits", description=__doc__)
-    parser.add_argument("--only", default="", help="data whose name contains this")
+    parser.add_argument("--only", default="", help="only data whose name contains this text")
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
     options = parser.parse_args()
     data = {Path(path).stem: tensors_of(path) for path in options.dumps}

@@ -1,10 +1,10 @@
-"""Compare what `gcodec.choose` picks with the best of all settings of `bench.rd_grid`.
+"""Compare the codec that `gcodec.choose` picks with the best of all settings of `bench.rd_grid`.
 
 Files are dumps of gradients, or folders of .safetensors files. Each tensor of 4096 values or more
-is encoded by the choice at each error, and by every setting of every registered codec, between
-which bits are interpolated where settings lie close. Bits are those of whole frames, without a
-name. Printed are tensors of which the choice takes over 10 % more than the best, and how many are
-within that.
+is encoded by the chosen codec at each error, and by every setting of every registered codec; bits
+between two close settings are interpolated. Bits count whole frames without a name. The program
+prints the tensors on which the choice takes over 10 % more bits than the best setting, and the
+number of tensors on which it does not.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bench.rd_grid import grid
 from bench.rd_points import LARGE, SEED, SMALL, Curve, at, curves, files, measure, read
 
 ERRORS = (0.01, 0.02, 0.1, 0.3)
-NEAR = 1.1  # times the bits of the best
-MOST = 3  # encodes that a choice may take, as its documentation says
+TOLERANCE = 1.1  # permitted ratio to the bits of the best
+MOST_ENCODES = 3  # encodes per choice, according to its documentation
 ROUNDS = 4
 
 
 def excess(x: np.ndarray, rivals: dict[str, list[Curve]], error: float) -> tuple[float, str]:
-    """Return the bits of the choice over those of the best, and say which these are."""
+    """Return the ratio of the choice's bits to those of the best setting, and both names."""
     codec = gcodec.choose(x, max_err=error, seed=SEED)
     chosen = measure(str(codec), x)
     if chosen.error > error:
@@ -41,12 +41,12 @@ def excess(x: np.ndarray, rivals: dict[str, list[Curve]], error: float) -> tuple
 
 
 def effort(x: np.ndarray, **target: float) -> float:
-    """Return the time of choosing over that of encoding with ecsq: each the least of several."""
+    """Return the time of a choice over that of an ecsq encode, each the least of several."""
     ((name, value),) = target.items()
     rival = gcodec.parse({"name": "ecsq", "nmse" if name == "max_err" else "bits": value})
     try:
         gcodec.encode(x, rival)
-    except gcodec.ParameterError:  # no step has so many bits
+    except gcodec.ParameterError:  # no step gives so many bits
         rival = gcodec.parse("ecsq")
     times = np.empty((ROUNDS, 2))
     for row in times:
@@ -60,7 +60,7 @@ def effort(x: np.ndarray, **target: float) -> float:
 
 
 def check(x: np.ndarray, **target: float) -> None:
-    """Raise AssertionError unless the choice meets its target."""
+    """Raise AssertionError unless the chosen codec meets its target."""
     codec = gcodec.choose(x, seed=SEED, **target)
     point = measure(str(codec), x)
     error, bits = target.get("max_err", np.inf), target.get("max_bits", np.inf)
@@ -69,7 +69,7 @@ def check(x: np.ndarray, **target: float) -> None:
 
 
 def hard() -> None:
-    """Print how long choices take on tensors that are hard to choose for."""
+    """Print how long choices take on tensors with difficult choices."""
     targets = [{"max_err": e} for e in hard_tensors.ERRORS]
     targets += [{"max_bits": b} for b in hard_tensors.BITS]
     print("| tensor |", " | ".join(f"{k[4:]} {v:g}" for t in targets for k, v in t.items()), "|")
@@ -80,25 +80,27 @@ def hard() -> None:
         for name, x in hard_tensors.matrices(m, k)
     )
     efforts = []
-    for name, x in itertools.chain(shaped, hard_tensors.others()):
+    for name, x in itertools.chain(shaped, hard_tensors.other_tensors()):
         for target in targets:
             check(x, **target)
         row = [effort(x, **target) for target in targets]
         efforts += row
         print(f"| {name} |", " | ".join(f"{each:.2f}" for each in row), "|", flush=True)
-    above = sum(each > MOST for each in efforts)
+    above = sum(each > MOST_ENCODES for each in efforts)
     print(
         f"\n{len(efforts)} choices: median {np.median(efforts):.2f}, at most {max(efforts):.2f} "
-        f"encodes; {above} take more than {MOST}"
+        f"encodes; {above} take more than {MOST_ENCODES}"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.choice", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=[str(EXAMPLE)])
-    parser.add_argument("--most", type=int, default=1 << 62, help="values of a tensor measured")
-    parser.add_argument("--hard", action="store_true", help="time choices on drawn tensors")
+    parser.add_argument(
+        "--most", type=int, default=1 << 62, help="values of each tensor to measure"
+    )
+    parser.add_argument("--hard", action="store_true", help="only time choices on drawn tensors")
     options = parser.parse_args(arguments)
     if options.hard:
         hard()
@@ -113,11 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for error in ERRORS:
                 ratio, text = excess(x, rivals, error)
                 excesses[error].append(ratio)
-                if ratio > NEAR:
+                if ratio > TOLERANCE:
                     print(f"{path.stem} {name}, {x.size:,}, {error:g}: {ratio:.3f} ({text})")
                 efforts[x.size >= LARGE].append(effort(x, max_err=error))
     for error, ratios in excesses.items():
-        near = sum(ratio <= NEAR for ratio in ratios)
+        near = sum(ratio <= TOLERANCE for ratio in ratios)
         print(f"error {error:g}: {near} of {len(ratios)} tensors, at most {max(ratios):.3f}")
     for large, each in efforts.items():
         if each:

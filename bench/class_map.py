@@ -1,8 +1,8 @@
-"""Draw the classes that `ecsq` gives the elements of a tensor, as in docs/ecsq.md.
+"""Draw the classes that `ecsq` assigns to the elements of a tensor, as in docs/ecsq.md.
 
     python -m bench.class_map FILE TENSOR OUT.png
 
-A class is what the scales of row and column lead to expect of a magnitude, in quarter octaves.
+A class is the magnitude that the scales of row and column predict, in quarter octaves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ERROR = 0.02
 
 
 def classes(x: np.ndarray) -> np.ndarray:
-    """Return the classes of a tensor as a matrix, in octaves above a magnitude of 1."""
+    """Return the classes of a tensor as a matrix, in octaves relative to a magnitude of 1."""
     scales = gcodec.parse(f"ecsq:nmse={ERROR}").quantize(x).scales
     width = scales.matrix.width
     rows = x.size // width

@@ -1,10 +1,10 @@
-"""Print what CO3's figure of communication becomes: training NASNetMobile with its fp4.
+"""Print CO3's figure of communication with gcodec: training NASNetMobile with the paper's fp4.
 
-The paper (Chen et al., "Convert, compress, correct", arXiv 2203.09044) prints 2.15e12 bits for 150
-epochs of 782 steps. Bits per value are measured, on the whole frame: first of GenNorm values, as
-many as the network has trainable parameters, then of the dumps that are given, one frame for each
-tensor; by default of the gradient in ``examples/``. All are coded with the paper's own quantiser,
-``format=e2m1,style=ieee``, and with its scale or the default one.
+The paper (Chen et al., "Convert, compress, correct", arXiv 2203.09044) reports 2.15e12 bits for
+150 epochs of 782 steps. Bits per value are measured on whole frames: first for GenNorm values, as
+many as the network has trainable parameters, then for the given dumps, one frame for each tensor;
+by default for the gradient in ``examples/``. All tensors are coded with the paper's own quantizer,
+``format=e2m1,style=ieee``, with the paper's scale and with the default scale.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SHAPES = (0.5, 1.0, 2.0)  # β
 SCALES = ("co3", "histogram")
 
 
-def generalised_normal(beta: float, n: int) -> np.ndarray:
-    """Draw n values of unit α and this β."""
+def generalized_normal(beta: float, n: int) -> np.ndarray:
+    """Draw n values of a generalized normal distribution with α = 1 and the given β."""
     rng = np.random.default_rng(1)
     return (rng.standard_gamma(1 / beta, n) ** (1 / beta) * rng.choice([-1, 1], n)).astype("f4")
 
@@ -47,13 +47,13 @@ def bits_per_value(tensors: list[np.ndarray], spec: str) -> tuple[float, float, 
 
 
 def sources(dumps: list[str], n: int) -> dict[str, list[np.ndarray]]:
-    """Return what is measured, by name."""
-    distributions = {f"GenNorm, β = {beta:g}": [generalised_normal(beta, n)] for beta in SHAPES}
+    """Return the tensors to measure, by name of the data."""
+    distributions = {f"GenNorm, β = {beta:g}": [generalized_normal(beta, n)] for beta in SHAPES}
     return distributions | {Path(path).stem: tensors_of(path) for path in dumps}
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.co3", description=__doc__)
     parser.add_argument("dumps", nargs="*", default=[str(EXAMPLE)])
     parser.add_argument("--values", type=int, default=PARAMETERS, help="GenNorm values to draw")

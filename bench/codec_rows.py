@@ -10,7 +10,7 @@ from bench.kernel_rows import Row
 
 
 class Goals(NamedTuple):
-    """What the calls of a codec are meant to reach, ÷ memcpy."""
+    """Speed goals for the calls of a codec, relative to memcpy."""
 
     payload: float | None = None
     residual: float | None = None
@@ -55,10 +55,10 @@ _GOALS = {
 
 
 def codec_rows(x: np.ndarray) -> list[Row]:
-    """Return rows over (n,) float32 elements."""
+    """Return benchmark rows for (n,) float32 elements."""
     import gcodec
 
-    # Buffers as a user has them: plain NumPy, and every page touched.
+    # Plain NumPy buffers, as users have them, with every page touched.
     residual, acc = (np.ones(x.size, np.float32) for _ in range(2))
     raw = gcodec.encode(x, "raw")
     table = [
@@ -74,7 +74,7 @@ def codec_rows(x: np.ndarray) -> list[Row]:
 def _calls(
     spec: str, x: np.ndarray, residual: np.ndarray, acc: np.ndarray, goals: Goals
 ) -> list[Row]:
-    """Rows for the public calls of a codec."""
+    """Return the rows for the public calls of a codec."""
     import gcodec
     from bench import twins
 
@@ -84,7 +84,7 @@ def _calls(
     width = 8 * data.size // x.size
     out, other = np.empty(data.size, np.uint8), np.ones(x.size, np.float32)
     feedback = gcodec.Feedback(codec)
-    packed = width in (1, 2)  # what the twins can do
+    packed = width in (1, 2)  # widths that the stream twins support
     return [
         Row(
             f"{spec}: quantize_residual",

@@ -1,9 +1,9 @@
-"""How codecs answer damaged bytes: ``python -m bench.corruption [--mutants N]``.
+"""Answers of codecs to damaged bytes: ``python -m bench.corruption [--mutants N]``.
 
-Of what each encoder makes of the same gradient, a third of the mutants is truncated, a third has
-one flipped bit in its first 64 bytes, a third one anywhere. A decoder raises an error, or returns
-other values without a word, or the right ones. Those of numcodecs are measured where it is
-installed.
+All encoders encode the same gradient. A third of the mutants is truncated, a third has one flipped
+bit in the first 64 bytes, and a third has one flipped bit anywhere. A decoder raises an error,
+silently returns other values, or returns the right values. Codecs of numcodecs are measured where
+it is installed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import gcodec
 
 MUTANTS = 3000
 ELEMENTS = 10_000
-FRONT = 64  # bytes that the second third of flips is in
+FRONT = 64  # bytes in which the second third of the mutants has its flip
 SPECS = (
     *("raw", "qsgd", "qsgd:code=auto", "mxnet-2bit", "mxnet-1bit", "terngrad", "minmax", "sign"),
     *("minifloat", "topk", "randomk", "dct8", "powersgd", "ecsq"),
@@ -28,7 +28,7 @@ SPECS = (
 
 
 class Coder(NamedTuple):
-    """Bytes that an encoder made, and the decoder."""
+    """Bytes that an encoder wrote, and the matching decoder."""
 
     name: str
     data: bytes
@@ -36,7 +36,7 @@ class Coder(NamedTuple):
 
 
 class Row(NamedTuple):
-    """How many mutants a decoder refused, decoded to other values, and to the right ones."""
+    """Numbers of mutants that a decoder rejected, decoded wrongly, and decoded correctly."""
 
     name: str
     refused: int
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 def coders() -> list[Coder]:
-    """Return gcodec's codecs, and those of numcodecs."""
+    """Return coders for gcodec's codecs and for those of numcodecs."""
     x = np.random.default_rng(0).standard_normal(ELEMENTS).astype(np.float32)
     collected = [
         Coder(f"gcodec {spec}", gcodec.encode(x, spec), lambda data: gcodec.decode(data).tobytes())
@@ -55,7 +55,7 @@ def coders() -> list[Coder]:
         import numcodecs
     except ImportError:
         return collected
-    # Small integers in float32, so that there is something to compress.
+    # Small integers stored as float32, so that compression has an effect.
     y = np.round(x * 4).astype(np.float32)
     theirs = {
         "blosc-lz4": numcodecs.Blosc("lz4"),
@@ -83,7 +83,7 @@ def mutant(data: bytes, number: int, rng: random.Random) -> bytes:
 
 
 def row(coder: Coder, mutants: int, seed: int = 0) -> Row:
-    """Decode mutants."""
+    """Decode mutants and count the answers."""
     rng, right = random.Random(seed), coder.decode(coder.data)
     answers = Counter(_answer(coder, mutant(coder.data, i, rng), right) for i in range(mutants))
     return Row(coder.name, answers["refused"], answers["wrong"], answers["right"])
@@ -92,7 +92,7 @@ def row(coder: Coder, mutants: int, seed: int = 0) -> Row:
 def _answer(coder: Coder, data: bytes, right: bytes) -> str:
     try:
         return "right" if coder.decode(data) == right else "wrong"
-    except Exception:  # others raise RuntimeError, ValueError, zlib.error …
+    except Exception:  # other codecs raise RuntimeError, ValueError, zlib.error …
         return "refused"
 
 

@@ -1,10 +1,11 @@
-"""Print bytes and error of dct8 beside the layouts of Panthalia and DeMo, as in docs/dct8.md.
+"""Print bytes and error of dct8, and of the layouts of Panthalia and DeMo, as in docs/dct8.md.
 
-Chunks of 64x64, k = 32. A cell has the bytes per 4096 values, and the squared error of one step
-over the sum of squares. Bytes are whole frames for dct8, one for all tensors of a file laid end to
-end (``flat``, as Panthalia does) or one for each (``tiles``); for the others, those of their
-tensors alone: Panthalia's 9 a coefficient and 8 a chunk; DeMo's 12 a coefficient, in tiles whose
-sides are the largest divisors up to 64 of those of the matrix; a vector has one side.
+Chunks are 64x64, with k = 32. A cell contains the bytes per 4096 values, and the squared error of
+one step over the sum of squares. For dct8, bytes count whole frames: one frame for all tensors of
+a file laid end to end (``flat``, as Panthalia does) or one for each tensor (``tiles``). For the
+other two, bytes count only their tensors: Panthalia's 9 per coefficient and 8 per chunk; DeMo's 12
+per coefficient, in tiles whose sides are the largest divisors up to 64 of the sides of the matrix;
+a vector has one side.
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ def divisor(n: int) -> int:
 
 
 def demo(x: np.ndarray) -> Result:
-    """The k largest coefficients of tiles, in float32, with int64 places."""
+    """Keep the k largest coefficients of each tile as float32 values and int64 positions."""
     matrix = x.reshape(len(x), -1) if x.ndim > 1 else x.reshape(1, -1)
     a, b = map(divisor, matrix.shape)
     tiles = matrix.reshape(-1, a, matrix.shape[1] // b, b).swapaxes(1, 2).reshape(-1, a, b)
     y = fft.dctn(tiles, axes=(1, 2), norm="ortho").reshape(len(tiles), -1)
     k = min(K, a * b)
-    dropped = np.sort(np.abs(y), axis=1)[:, : a * b - k]  # orthonormal: the error is theirs
+    # The transform is orthonormal, so these coefficients have the whole error.
+    dropped = np.sort(np.abs(y), axis=1)[:, : a * b - k]
     return 12 * k * len(tiles), squares(dropped)
 
 

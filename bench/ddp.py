@@ -1,15 +1,15 @@
-"""Print how long a step of DDP takes with each hook, on links of several speeds.
+"""Print how long a DDP step takes with each hook, on links of several speeds.
 
-Two ranks on this machine, each with one thread for computing and one for coding, talk gloo over
-a pair of virtual network devices, whose queues let a given number of bits through a second. That
-takes root on Linux, and the commands ``ip`` and ``tc``; without them only the loopback is
-measured, which no queue slows down.
+Two ranks on this machine, each with one computing and one coding thread, communicate by gloo over
+a pair of virtual network devices, whose queues limit the bits per second. This needs root on Linux
+and the commands ``ip`` and ``tc``; without them, only the loopback is measured, which has no such
+limit.
 
-The table is that of docs/frameworks.md. Of all steps the fastest counts, for a machine that others
-use as well. Break-even is the speed of the link at which a step with the hook takes as long as one
-with plain all-reduce: as measured, between the two links where one overtakes the other; and as
-`gcodec.advisor` expects of the bits that the hook sent, of the seconds of a processor that it
-took, and of how much of a plain all-reduce runs beside the computation.
+The table is part of docs/frameworks.md. The fastest of all steps counts, because other processes
+may use the machine as well. Break-even is the link speed at which a step with the hook takes as
+long as a step with plain all-reduce. It is stated as measured, between the two links where one
+overtakes the other, and as `gcodec.advisor` predicts it from the bits that the hook sent, the
+processor seconds that it took, and the part of a plain all-reduce that overlaps computation.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ HOOKS = (
 )
 _TITLES = {"none": "plain all-reduce", "fp16": "torch's fp16", "PowerSGD": "torch's PowerSGD"}
 LINKS = {"no queue": None, "1 Gbit/s": 10**9, "100 Mbit/s": 10**8}
-# Gbit/s: where the hooks may overtake plain all-reduce.
+# Link speeds in Gbit/s near the break-even of the hooks.
 BETWEEN = (12.0, 8.0, 6.0, 4.5, 3.4, 2.5, 1.8, 1.3)
-Results = dict[int | None, dict[str, Any]]  # by the speed of the link, in bits a second
-_ENDLESS = 1e15  # bits a second, in place of a link without a queue
+Results = dict[int | None, dict[str, Any]]  # by link speed in bits per second
+_ENDLESS = 1e15  # bits per second, for a link without a queue
 _DEVICE = "gcwire"
 _SPACES = ("gcodec-bench-0", "gcodec-bench-1")
 
 
 @contextlib.contextmanager
 def wires() -> Iterator[bool]:
-    """Two network namespaces with a device each; tells whether there are any."""
+    """Create two network namespaces with one device each; yield whether this succeeded."""
     if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
         yield False
         return
@@ -69,10 +69,10 @@ def wires() -> Iterator[bool]:
 
 
 def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -> dict[str, Any]:
-    """Run both ranks on a link of so many bits a second."""
+    """Run both ranks on a link of the given speed."""
     if speed is not None:
         for space in _SPACES:
-            # A queue of half a second, and a bucket of a millisecond.
+            # The queue holds half a second of data, and the token bucket a millisecond.
             rule = f"tbf rate {speed} burst {max(speed // 8000, 65536)} latency 500ms"
             _call(f"ip netns exec {space} tc qdisc replace dev {_DEVICE} root {rule}")
     device = _DEVICE if queued else "lo"
@@ -90,21 +90,22 @@ def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -
 
 
 def measured_break_even(results: Results, hook: str) -> float:
-    """Return the bits a second at which both steps take as long."""
+    """Return the link speed in bits per second at which both steps take equally long."""
     return _crossing(
         {speed: each["none"]["seconds"] - each[hook]["seconds"] for speed, each in results.items()}
     )
 
 
 def expected_break_even(results: Results, hook: str) -> float:
-    """Return the bits a second at which `gcodec.advisor` has both steps take as long.
+    """Return the link speed in bits per second at which `gcodec.advisor` predicts equal steps.
 
-    It is told of each link what was measured there, as the machine may be slower meanwhile.
+    The prediction for each link uses the measurements on that link, because the speed of the
+    machine may change meanwhile.
     """
     share, won = hidden(results), {}
     for speed, each in results.items():
         values, compute = each["values"], each["alone"]["seconds"]
-        # Of both ranks' messages, and what comes with them; a clock would count other threads.
+        # Processor time covers the messages of both ranks; a wall clock would count other threads.
         coding = each[hook]["processor"] - each["alone"]["processor"]
         overlap = min(max(share / compute, 0.0), 1.0)
         work = advisor.Work(values, compute, encode=values / coding, overlap=overlap)
@@ -117,10 +118,10 @@ def expected_break_even(results: Results, hook: str) -> float:
 
 
 def hidden(results: Results) -> float:
-    """Return the seconds of a plain all-reduce that do not add to a step.
+    """Return the seconds of a plain all-reduce that do not lengthen a step.
 
-    The median over links on which the bytes take longer than the computation, and not so long that
-    what else travels with them counts.
+    The result is the median over links on which the transfer takes longer than the computation,
+    but not so long that protocol overhead matters.
     """
     saved = []
     for speed, each in results.items():
@@ -132,13 +133,13 @@ def hidden(results: Results) -> float:
 
 
 def _crossing(won: dict[int | None, float]) -> float:
-    """Return the speed of a link, between two of those given, at which nothing is won or lost.
+    """Return the interpolated link speed at which a hook neither gains nor loses time.
 
-    What a hook wins does not fall as links become slower; that it is measured otherwise, as other
-    work on the machine comes and goes, is averaged out.
+    The gain of a hook does not decrease as links become slower; measured values that decrease,
+    because other work on the machine comes and goes, are averaged.
     """
     speeds = sorted(won, key=lambda speed: -(speed or _ENDLESS))
-    slowness = [0.0 if speed is None else 1 / speed for speed in speeds]  # seconds for a bit
+    slowness = [0.0 if speed is None else 1 / speed for speed in speeds]  # seconds per bit
     rising = optimize.isotonic_regression([won[speed] for speed in speeds]).x.tolist()
     for k, (before, behind) in enumerate(itertools.pairwise(rising)):
         if before >= 0:
@@ -184,7 +185,7 @@ def _call(command: str) -> None:
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.ddp", description=__doc__)
     parser.add_argument("--steps", type=int, default=8, help="timed steps of each row")
     parser.add_argument("--hook", action="append", choices=HOOKS, help="default: all")

@@ -1,4 +1,4 @@
-"""One rank of `bench.ddp`: trains a network with each hook, writes seconds and bytes as JSON."""
+"""One rank of `bench.ddp`: train a network with each hook, write seconds and bytes as JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec.torch
 
-WARM = 4  # steps: buckets are rebuilt, hooks begin with two plain ones
+WARM = 4  # steps in which DDP rebuilds buckets and hooks start with two plain ones
 WIDTH, BATCH = 1024, 128
 
 
 class Step(NamedTuple):
-    """Seconds of a step, and of a processor; bytes on the wire, and of messages."""
+    """Seconds and processor seconds of a step, and bytes on the wire and of messages."""
 
     seconds: float
     processor: float
@@ -47,14 +47,15 @@ class Timed:
     Parameters
     ----------
     hook : str
-        A codec, "none", "fp16", "PowerSGD", or "alone": copied to and from buckets, never sent.
+        A codec, "none", "fp16", "PowerSGD", or "alone", which copies to and from buckets without
+        sending.
     """
 
     def __init__(self, hook: str, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.x = torch.randn(BATCH, 784, generator=generator)
         self.y = torch.randint(10, (BATCH,), generator=generator)
-        # The callbacks of torch's PowerSGD start collectives: gloo wants it in one bucket.
+        # The callbacks of torch's PowerSGD start collectives, so gloo needs a single bucket.
         bucket = 1000 if hook == "PowerSGD" else 4
         self.model = DistributedDataParallel(network(), bucket_cap_mb=bucket)
         self.state: gcodec.torch.DdpState | None = None
@@ -82,7 +83,7 @@ class Timed:
         self.steps.append(Step(seconds, processor, nbytes, self._sent() - known))
 
     def results(self) -> dict[str, float]:
-        """Return the fastest step, as its slower rank has it: seconds, bytes, bits per value."""
+        """Return the fastest step, timed by the slower rank: seconds, bytes, bits per value."""
         steps = self.steps[WARM:]
         slower = torch.tensor([(step.seconds, step.processor) for step in steps])
         dist.all_reduce(slower, dist.ReduceOp.MAX)
@@ -110,11 +111,12 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=2)
     sent = Path("/sys/class/net", device, "statistics/tx_bytes")
     hooks = {hook: Timed(hook, rank) for hook in [*sys.argv[5:], "alone"]}
-    for _ in range(WARM + count):  # in turns, so that a host whose speed drifts does so for all
+    # Hooks take turns, so that a change in the speed of the host affects all of them.
+    for _ in range(WARM + count):
         for timed in hooks.values():
             timed.step(sent)
     results: dict[str, Any] = {hook: timed.results() for hook, timed in hooks.items()}
-    if device == "lo":  # which counts what both ranks send
+    if device == "lo":  # the loopback counts the bytes of both ranks
         for result in results.values():
             result["bytes"] //= 2
     results["values"] = sum(p.numel() for p in network().parameters())

@@ -1,10 +1,10 @@
-"""Print how many symbols a second each entropy coder writes and reads, on one core, beside others.
+"""Print the symbols per second that each entropy coder writes and reads on one core.
 
-Symbols are bytes: of 3 values, of which one has 80 %; of 16, normal; of 256, Laplace; and ternary
-values five to a byte, counted one by one. ``bits`` are per symbol. Every round times each row
-once; shown are the medians. Beside gcodec's coders are those of other packages, where they are
-installed: bitarray's Huffman codes (on a part of the symbols), constriction's ANS, and zstandard,
-whose search for repetitions is as short as it can be.
+Symbols are bytes: of 3 values, one of which has 80 %; of 16, normal; of 256, Laplace; and ternary
+values packed five to a byte, counted individually. ``bits`` are per symbol. Every round times each
+row once, and the table contains the medians. Coders of other packages are included where
+installed: bitarray's Huffman codes (on a part of the symbols), constriction's ANS, and zstandard
+with its shortest search for repetitions.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-_FEW = 1 << 18  # symbols, for what is a thousand times slower
+_FEW_SYMBOLS = 1 << 18  # symbols for coders that are a thousand times slower
 
 
 class Coder(NamedTuple):
-    """What is timed: `write` returns a string, of which `nbits` tells the length."""
+    """An entropy coder to time: `write` returns a string, and `nbits` its length."""
 
     name: str
     write: Callable[[], Any]
@@ -45,8 +45,8 @@ def sources(n: int) -> dict[str, np.ndarray]:
     }
 
 
-def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
-    """Return gcodec's coders of bytes that are so many symbols each."""
+def gcodec_coders(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
+    """Return gcodec's coders for bytes that contain `together` symbols each."""
     from gcodec.entropy import tabled
     from gcodec.entropy.coder import BitSpan, ignore
     from gcodec.entropy.tabled import Table
@@ -74,14 +74,14 @@ def own(x: np.ndarray, together: int = 1) -> Iterator[Coder]:
         )
 
 
-def others(x: np.ndarray) -> Iterator[Coder]:
-    """Return the coders of other packages that are installed."""
+def foreign_coders(x: np.ndarray) -> Iterator[Coder]:
+    """Return the installed coders of other packages."""
     counts = np.bincount(x, minlength=int(x.max()) + 1)
     if importlib.util.find_spec("bitarray"):
         from bitarray import bitarray
         from bitarray.util import huffman_code
 
-        few = x[:_FEW].tolist()
+        few = x[:_FEW_SYMBOLS].tolist()
         code = huffman_code({i: int(c) for i, c in enumerate(counts) if c})
 
         def encode_bits() -> Any:
@@ -123,7 +123,7 @@ def others(x: np.ndarray) -> Iterator[Coder]:
 
 
 def measure(name: str, x: np.ndarray, coders: list[Coder], rounds: int, shown: Table) -> None:
-    """Time coders of the same symbols, and add their rows."""
+    """Time coders on the same symbols, and append their rows to the table."""
     written = {coder.name: coder.write() for coder in coders}
     for coder in coders:
         coder.read(written[coder.name])
@@ -143,7 +143,7 @@ def measure(name: str, x: np.ndarray, coders: list[Coder], rounds: int, shown: T
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.entropy", description=__doc__)
     parser.add_argument("--symbols", type=int, default=1 << 24, help="default 16 Mi")
     parser.add_argument("--rounds", type=int, default=9)
@@ -154,10 +154,10 @@ def main() -> None:
         column.justify = "right"
     data = sources(options.symbols)
     for name, x in data.items():
-        measure(name, x, [*own(x), *others(x)], options.rounds, shown)
+        measure(name, x, [*gcodec_coders(x), *foreign_coders(x)], options.rounds, shown)
     trits = data["3"][: options.symbols // 5 * 5].reshape(-1, 5)
     packed = (trits @ np.array([1, 3, 9, 27, 81])).astype(np.uint8)
-    measure("3, five to a byte", packed, list(own(packed, 5)), options.rounds, shown)
+    measure("3, five to a byte", packed, list(gcodec_coders(packed, 5)), options.rounds, shown)
     Console(width=100).print(shown)
 
 

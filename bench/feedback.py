@@ -1,11 +1,11 @@
-"""Codecs under error feedback, on the gradients of steps that follow each other.
+"""Codecs under error feedback on the gradients of consecutive steps.
 
     python -m bench.feedback DUMP...
 
-Dumps are of one run, in the order of their steps. For each codec, what was sent of all steps is
-added up, as an optimiser would do: the *cumulative* error is ‖Σ x − Σ x̂‖² / ‖Σ x‖² after the last
-step, over all tensors, and *each step's* the mean of ‖x − x̂‖² / ‖x‖². Bits are those of whole
-frames, for each value. Tensors of up to 4096 values are sent as they are.
+Dumps are of one run, in the order of its steps. For each codec, the decoded tensors of all steps
+are summed, as an optimizer would do: the *cumulative* error is ‖Σ x − Σ x̂‖² / ‖Σ x‖² after the
+last step, over all tensors, and *each step's* the mean of ‖x − x̂‖² / ‖x‖². Bits count whole
+frames, per value. Tensors of up to 4096 values are sent uncompressed.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ SPECS = (
     "topk:ratio=0.01",
     "mxnet-2bit:threshold=auto",
 )
-SMALL = 1 << 14  # bytes
+SMALL_NBYTES = 1 << 14  # size in bytes of 4096 float32 values
 NAMES = {"minifloat:style=ieee": "fp4", "minmax:bits=8": "int8", "topk:ratio=0.01": "top-1 %"}
 
 Gradient = dict[str, np.ndarray]
 
 
 class Result(NamedTuple):
-    """What a codec does to a run.
+    """Result of a codec on a run.
 
     Attributes
     ----------
     bits : float
-        For each value.
+        Bits per value.
     each : float
-        The mean relative error of a step.
+        Mean relative error of a step.
     cumulative : float
-        The relative error of the sum of all steps.
+        Relative error of the sum of all steps.
     """
 
     bits: float
@@ -53,8 +53,8 @@ class Result(NamedTuple):
 
 
 def measure(spec: str, decay: float | None, steps: list[Gradient]) -> Result:
-    """Send all steps; without feedback where `decay` is None."""
-    policy = gcodec.Policy([{"max_bytes": SMALL, "codec": "raw"}, {"codec": spec}])
+    """Send all steps; without feedback if `decay` is None."""
+    policy = gcodec.Policy([{"max_bytes": SMALL_NBYTES, "codec": "raw"}, {"codec": spec}])
     feedback = None if decay is None else gcodec.Feedback(policy, decay=decay)
     owed = {name: np.zeros(x.shape, np.float64) for name, x in steps[0].items()}
     total = {name: np.zeros(x.shape, np.float64) for name, x in steps[0].items()}
@@ -81,7 +81,7 @@ def measure(spec: str, decay: float | None, steps: list[Gradient]) -> Result:
 
 
 def load(paths: tuple[str, ...]) -> list[Gradient]:
-    """Load the tensors that all dumps have."""
+    """Load the tensors that occur in all dumps."""
     steps = []
     for path in paths:
         with open_dump(Path(path)) as dump:

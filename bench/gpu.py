@@ -1,10 +1,10 @@
-"""Print how fast codecs are on a CUDA device, beside a copy on that device and the CPU.
+"""Print the speed of codecs on a CUDA device, next to that of a device copy and of the CPU.
 
-A table for docs/gpu.md: ``python -m bench.gpu``, or with specs of one's own. Encoding is
-`Codec.encode`, whose payload stays on the device, and decoding `Codec.decode` of that. Speeds are
-GB of float32 a second; a copy's counts the bytes once that it reads, and so do the fractions of
-it. Of all rounds the fastest counts. Values are normal with a tail, as of a gradient; the CPU
-takes the smallest sizes.
+``python -m bench.gpu`` prints a table for docs/gpu.md; specs may be given as arguments. Encoding
+is `Codec.encode`, whose payload stays on the device, and decoding is `Codec.decode` of that
+payload. Speeds are GB of float32 per second; the speed of a copy counts the bytes that it reads
+once, and the fractions are relative to that speed. The fastest round counts. Values are normal
+with a heavy tail, as in a gradient; the CPU is measured on the smallest sizes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROUNDS = 5
 
 
 class Row(NamedTuple):
-    """What was measured of a codec and a size, in GB/s; of the CPU None where it was left out."""
+    """Measured speeds for a codec and a size, in GB/s; None for an omitted CPU measurement."""
 
     spec: str
     megabytes: float
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
 
 def gradient(n: int) -> np.ndarray:
-    """Values of which few are large."""
+    """Return n values with a few large ones, like those of a gradient."""
     random = np.random.default_rng(0)
     part = random.standard_normal(min(n, 1 << 22), np.float32)
     part *= np.exp(random.standard_normal(part.size, np.float32))
@@ -50,8 +50,8 @@ def gradient(n: int) -> np.ndarray:
 
 
 def seconds(call: Callable[[], Any], wait: Callable[[], Any], rounds: int) -> float:
-    """Return the shortest time of a call, until the device is done."""
-    call()  # compiles, and fills the pool of memory
+    """Return the shortest time of a call, including the wait for the device."""
+    call()  # compiles kernels, and fills the memory pool
     wait()
     times = []
     for _ in range(rounds):
@@ -65,7 +65,7 @@ def seconds(call: Callable[[], Any], wait: Callable[[], Any], rounds: int) -> fl
 def rows(
     device: Device, specs: tuple[str, ...], megabytes: tuple[float, ...], rounds: int = _ROUNDS
 ) -> Iterator[Row]:
-    """Measure codecs on tensors of so many megabytes."""
+    """Measure codecs on tensors of the given sizes in megabytes."""
     word = device.zeros(1, np.uint8)
 
     def wait() -> None:
@@ -97,7 +97,7 @@ def rows(
 
 
 def table(measured: Iterator[Row]) -> Iterator[str]:
-    """Lay rows out as Markdown."""
+    """Return the rows as a Markdown table."""
     yield "| codec | MB | copy | encode | of copy | decode | of copy | CPU encode | CPU decode |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     for row in measured:

@@ -1,18 +1,18 @@
 """Fit the drawn matrices of `gcodec.analysis.synthetic` to real gradients, and compare both.
 
-Files are dumps of gradients. A tensor counts with its first axis as rows and the others as
-columns, without rows and columns of zeros, if at least 64 of each and 32,768 values are left.
-Measured are
+Files are dumps of gradients. The first axis of a tensor forms the rows and the other axes form the
+columns of a matrix. Rows and columns of zeros are removed; a matrix counts if it still has at
+least 64 rows, 64 columns and 32,768 values. The program measures
 
 - the spread of scales: the standard deviation of their natural logarithms, where scales of rows
   and columns make the root mean square of each row and each column 1;
 - the share of the energy beyond the largest 1, 4, 16 and 48 singular values;
-- the shape of the generalized normal distribution, by its moment ratio, of what 64 components of
-  the normalized matrix leave over.
+- the shape of the generalized normal distribution, by its moment ratio, of the remainder of the
+  normalized matrix without its 64 largest components.
 
-Printed are these of each tensor, and the medians over tensors, which are the constants of the
-drawn matrices. Then come bits per value and errors of codecs: on the tensors the quartiles, on
-drawn matrices the median.
+The program prints these numbers for each tensor, and the medians over tensors, which are the
+constants of the drawn matrices. Then it prints bits per value and errors of codecs: the quartiles
+on the tensors, and the median on drawn matrices.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CODECS = (
     *(f"powersgd:rank={rank}" for rank in (1, 4, 16)),
 )
 DRAWN = ((768, 256), (1024, 256), (256, 1024))
-SEEDS = 5  # for each shape
-_ROUNDS = 8  # of alternating scales
+SEEDS = 5  # seeds per shape
+_ROUNDS = 8  # rounds of alternately fitting scales of rows and columns
 
 
 def matrices(paths: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
@@ -50,7 +50,7 @@ def matrices(paths: Sequence[str]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def fit(matrix: np.ndarray) -> np.ndarray:
-    """Return both spreads, the shape of the rest, and the shares beyond each of the ranks."""
+    """Return both spreads, the shape of the remainder, and the energy shares beyond each rank."""
     x = matrix.astype(np.float64)
     columns = np.ones(x.shape[1])
     for _ in range(_ROUNDS):
@@ -80,7 +80,7 @@ def _beta(ratio: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse arguments, fit, compare, print."""
+    """Parse arguments, fit, compare and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.gradient_fit", description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE")
     options = parser.parse_args(arguments)

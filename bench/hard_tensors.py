@@ -1,8 +1,8 @@
-"""Tensors on which choosing a codec takes long, or where the choice is close: all drawn.
+"""Drawn tensors on which choosing a codec is slow or the choice is close.
 
-Densities from uniform to Student's with two degrees of freedom, sparse values and sparse rows,
-scales of rows and columns, exact and noisy low rank, singular values that fall as a power, and
-what is no matrix; from 64 Ki to 4 Mi values.
+The tensors have 64 Ki to 4 Mi values: densities from uniform to Student's t with two degrees of
+freedom, sparse values and sparse rows, scales of rows and columns, exact and noisy low rank,
+singular values that fall as a power, and tensors that are no matrices.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def matrices(m: int, k: int, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
         yield f"singular values i^-{power:g}", ((u * values) @ v.T).astype(np.float32)
 
 
-def others(seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield tensors that are no matrices of float32, or have few values."""
+def other_tensors(seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield tensors of other shapes and dtypes, or with few distinct values."""
     random = np.random.default_rng(seed)
     normal = random.standard_normal(1 << 20, np.float32)
     yield "vector", normal

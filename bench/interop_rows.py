@@ -1,4 +1,4 @@
-"""Rows of the benchmark for the messages of other systems, beside PyTorch's own operators."""
+"""Rows of the benchmark for the messages of other systems, next to PyTorch's own operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = 128
 
 
 def interop_rows(x: np.ndarray) -> list[Row]:
-    """Return rows over (n,) float32 elements, in partitions of BytePS where they are its own."""
+    """Return benchmark rows for (n,) float32 elements; BytePS's rows use its partition size."""
     return [*_mxnet(x), *_byteps(x), *_caffe2(x)]
 
 

@@ -1,4 +1,4 @@
-"""Rows of the benchmark for kernels, and for what others have in their place."""
+"""Rows of the benchmark for kernels, and for equivalents in other libraries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Row(NamedTuple):
-    """One thing to time."""
+    """A row of the benchmark: a call to time."""
 
     name: str
     run: Callable[[], object]
@@ -18,13 +18,13 @@ class Row(NamedTuple):
 
 
 def kernel_rows(x: np.ndarray) -> list[Row]:
-    """Return rows over (n,) float32 elements."""
+    """Return benchmark rows for (n,) float32 elements."""
     from bench import twins
     from gcodec.kernels.bits import pack
     from gcodec.kernels.numeric import arithmetic, convert, philox, reduce
 
     rng, n = np.random.default_rng(0), x.size
-    # Buffers as a user has them: plain NumPy, and every page touched.
+    # Plain NumPy buffers, as users have them, with every page touched.
     residual = np.ones(n, np.float32)
     half = convert.to_16_bits(x, "bfloat16")
     codes = rng.integers(0, 4, n).astype(np.uint8)
@@ -74,7 +74,7 @@ def kernel_rows(x: np.ndarray) -> list[Row]:
 
 
 def _passes(x: np.ndarray) -> list[Row]:
-    """Rows for the passes that codecs are made of."""
+    """Return rows for the elementwise passes that codecs consist of."""
     from bench import twins
     from gcodec.kernels.bits import signs
     from gcodec.kernels.numeric import ranges, reduce
@@ -97,7 +97,7 @@ def _passes(x: np.ndarray) -> list[Row]:
 
 
 def _qsgd(x: np.ndarray) -> list[Row]:
-    """Rows for the passes of qsgd, for its strings, and for the same in plain loops."""
+    """Return rows for the passes of qsgd, for its strings, and for equivalent plain loops."""
     import gcodec
     from bench import plain, twins
     from gcodec.kernels.numeric import philox
@@ -155,7 +155,7 @@ def _qsgd(x: np.ndarray) -> list[Row]:
 
 
 def _dct8(x: np.ndarray) -> list[Row]:
-    """Rows for the passes of dct8, and SciPy's transform of the same chunks."""
+    """Return rows for the passes of dct8, and for SciPy's transform of the same chunks."""
     from scipy import fft
 
     import gcodec
@@ -183,7 +183,7 @@ def _dct8(x: np.ndarray) -> list[Row]:
 
 
 def _selection(x: np.ndarray) -> list[Row]:
-    """Rows for the choice of few elements, with what NumPy and torch have for it."""
+    """Return rows for the selection of few elements, and for equivalents in NumPy and torch."""
     import importlib.util
 
     from gcodec.kernels.numeric import scatter, select

@@ -37,17 +37,17 @@ SPECS = (
     *("qsgd:bucket=512,code=rans", "minifloat", "minifloat:code=none", "minifloat:block=32"),
     *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1", "powersgd"),
 )
-_PATTERN = 1 << 20  # elements that repeat, and of the warm-up
+_PATTERN = 1 << 20  # period of the values, and elements of the warm-up
 _HIGHEST_RATIO = 1.2
 
 
 class Peak(NamedTuple):
-    """What one process measured, in bytes.
+    """Measurements of one process, in bytes.
 
     Attributes
     ----------
     source, frame : int
-        Sizes of the input, which is also that of the result of decoding, and of the frame.
+        Sizes of the input, which equals that of the decoded tensor, and of the frame.
     encode, decode : int
         Growth of the peak of resident memory, input and output included.
     """
@@ -69,16 +69,18 @@ class Peak(NamedTuple):
 
 
 def measure(spec: str, elements: int, dtype: str, ndim: int) -> Peak:
-    """Measure one codec in this process, which should have done nothing else before.
+    """Measure one codec in this process, which must not have measured anything else.
 
     Parameters
     ----------
     spec : str
+        Spec of the codec.
     elements : int
-        A multiple of 1024 if `ndim` is 2.
+        Number of elements, a multiple of 1024 if `ndim` is 2.
     dtype : str
+        Dtype of the input.
     ndim : int
-        1 or 2.
+        Number of dimensions, 1 or 2.
     """
     import ml_dtypes
 
@@ -89,7 +91,7 @@ def measure(spec: str, elements: int, dtype: str, ndim: int) -> Peak:
     pattern = np.random.default_rng(0).standard_normal(_PATTERN, dtype=np.float32).astype(kind)
     frame = gcodec.encode(_shaped(pattern, ndim), codec)
     gcodec.decode(frame)
-    # Large results may take kernels of their own.
+    # Large results may use other kernels.
     gcodec.decode(frame, out=_shaped(np.empty_like(pattern), ndim))
     del frame
     _release()
@@ -109,7 +111,7 @@ def measure(spec: str, elements: int, dtype: str, ndim: int) -> Peak:
 
 
 def measure_apart(spec: str, elements: int, dtype: str = "float32", ndim: int = 1) -> Peak:
-    """Call `measure` in a process of its own."""
+    """Call `measure` in a new process."""
     call = json.dumps([spec, elements, dtype, ndim])
     done = subprocess.run(
         [sys.executable, "-m", "bench.memory", "--measure", call],
@@ -149,12 +151,12 @@ def _resident(field: str) -> int:
 @click.command()
 @click.option("--elements", default=1 << 28, show_default=True)
 @click.option("--dtype", default="float32", show_default=True)
-@click.option("--only", default="", help="Codecs whose specification contains this.")
-@click.option("--exactly", default="", help="This codec, listed or not.")
+@click.option("--only", default="", help="Only codecs whose specification contains this text.")
+@click.option("--exactly", default="", help="Only this codec, listed or not.")
 @click.option("--ndim", default=1, show_default=True, type=click.IntRange(1, 2))
 @click.option("--measure", "call", hidden=True)
 def main(elements: int, dtype: str, only: str, exactly: str, ndim: int, call: str | None) -> None:
-    """Print a row for each codec, one process after the other."""
+    """Print a row for each codec, measured in one process after another."""
     if call is not None:
         print(json.dumps(measure(*json.loads(call))))
         return

@@ -1,9 +1,9 @@
-"""Print what minifloats take in each code, as the table of docs/minifloat.md.
+"""Print the bits per value of minifloats in each code, as in the table of docs/minifloat.md.
 
-Bits per value are those of the payloads, with their tables. ``entropy`` is the order-0 entropy of
-the codes; ``nmse`` is the squared error over the sum of squares. Data are those of `bench.bits`.
-``--dumps FILE...`` takes the tensors of files instead, with a row for each of them: nmse, entropy
-and the bits of ``code=auto`` for each format.
+Bits per value are those of the payloads, including their tables. ``entropy`` is the order-0
+entropy of the codes; ``nmse`` is the squared error over the sum of squares. Data are those of
+`bench.bits`. ``--dumps FILE...`` measures the tensors of files instead, with a row for each
+tensor: nmse, entropy and the bits of ``code=auto`` for each format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = ("data", "format", "nmse", "entropy", *CODES, "code=auto")
 
 
 def codes_of(codec: gcodec.Codec, x: np.ndarray) -> np.ndarray:
-    """Return the codes of a tensor, a byte for each."""
+    """Return the codes of a tensor, one byte per element."""
     payload = codec.replaced(code="none", table="auto").encode(x)
     bits = np.unpackbits(payload.data, count=payload.nbits).reshape(x.size, -1)
     return np.packbits(bits, axis=1).reshape(-1)
@@ -37,7 +37,7 @@ def codes_of(codec: gcodec.Codec, x: np.ndarray) -> np.ndarray:
 def measure(
     data: list[np.ndarray], spec: str, names: tuple[str, ...] = (*CODES, "auto")
 ) -> list[float]:
-    """Return nmse, entropy and bits per value in these codes; NaN where there is no code."""
+    """Return nmse, entropy and bits per value in the named codes; NaN without a code."""
     codec = gcodec.parse(f"minifloat:format={spec}")
     bits = np.zeros(1 + len(names))
     error = energy = 0.0
@@ -66,7 +66,7 @@ def lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
 
 
 def short_lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
-    """Return the table of files."""
+    """Return the shorter table for files."""
     yield f"| {' | '.join(('data', *(f'`{spec}`' for spec in SHORT)))} |"
     yield "|" + "---|" * (1 + len(SHORT))
     for name, dump in data.items():
@@ -76,7 +76,7 @@ def short_lines(data: dict[str, list[np.ndarray]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.minifloat_bits", description=__doc__)
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
     if dumps := parser.parse_args().dumps:

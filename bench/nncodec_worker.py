@@ -1,8 +1,9 @@
 """Code tensors with NNCodec; run by `bench.against_nncodec` in an environment that has it.
 
-``python -I nncodec_worker.py IN.npz OUT.json``: tensors named by numbers, and ``targets``, a row
-of errors for each of them. For each mode and tensor the output has the points of the quantiser's
-steps around those errors: error, bits, and the processor's seconds to encode and to decode.
+``python -I nncodec_worker.py IN.npz OUT.json``: the input contains tensors named by numbers, and
+``targets``, a row of errors for each tensor. For each mode and tensor, the output contains points
+at the quantizer steps around these errors: error, bits, and the processor seconds for encoding and
+decoding.
 """
 
 import json
@@ -14,14 +15,14 @@ import numpy as np
 import torch
 from nncodec import nnc
 
-# Dependent quantisation, and λ of rate-distortion optimised quantisation as a multiple of the
-# coder's own; what `nncodec.tensor` does is λ = 0.
+# Modes: dependent quantization, and λ of rate–distortion optimized quantization as a multiple of
+# the coder's own λ; `nncodec.tensor` uses λ = 0.
 MODES = {"dependent, λ = 1": (True, 1.0), "dependent": (True, 0.0), "uniform": (False, 0.0)}
-DENSITY = 2  # log2 of steps to an octave, NNCodec's default
+DENSITY = 2  # log2 of the number of steps per octave, NNCodec's default
 
 
 def measure(x, qp, dependent, scale):
-    """Return error, bits and seconds of one quantiser step."""
+    """Return error, bits and seconds of one quantizer step."""
 
     def encode():
         return nnc.compress(
@@ -43,14 +44,14 @@ def measure(x, qp, dependent, scale):
 
 
 def timed(call):
-    """Return what a call returns, and the processor's seconds."""
+    """Return the result of a call, and its processor seconds."""
     start = time.process_time()
     result = call()
     return result, time.process_time() - start
 
 
 def around(x, targets, dependent, scale):
-    """Return the points of consecutive steps, of which the first and last enclose the targets."""
+    """Return points at consecutive steps, the first and last of which enclose the targets."""
     rms = math.sqrt(float((x.astype(np.float64) ** 2).mean()))
     low = round(2**DENSITY * math.log2(rms * math.sqrt(12 * min(targets))))
     points = {low: measure(x, low, dependent, scale)}
@@ -65,13 +66,13 @@ def around(x, targets, dependent, scale):
 
 
 def main():
-    """Read tensors, write points."""
+    """Read tensors and write points."""
     torch.set_num_threads(1)
     source, result = sys.argv[1:]
     with np.load(source) as data:
         targets = data["targets"]
         tensors = [data[str(i)] for i in range(len(targets))]
-    measure(np.ones((64, 64), np.float32), 0, True, 1.0)  # what is set up at the first call
+    measure(np.ones((64, 64), np.float32), 0, True, 1.0)  # the first call initializes NNCodec
     results = {
         name: [around(x, list(t), *mode) for x, t in zip(tensors, targets)]  # noqa: B905
         for name, mode in MODES.items()

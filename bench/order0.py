@@ -1,10 +1,11 @@
-"""ecsq on small tensors beside a scalar quantiser whose levels are coded as independent draws.
+"""Compare ecsq on small tensors with a scalar quantizer and an order-0 entropy code.
 
     python -m bench.order0 DUMP...
 
-Of each tensor of 4 Ki to 64 Ki values, at two errors. The rival has a dead zone and centroids, the
-step that gives ecsq's own error, and a rANS string with a table of its own (`gcodec.entropy`);
-ecsq has its whole payload. Printed is what ecsq takes in shares of the rival, the worst first.
+Tensors have 4 Ki to 64 Ki values; each is coded at two errors. The rival has a dead zone and
+centroids, the step that gives ecsq's own error, and a rANS string with its own frequency table
+(`gcodec.entropy`); the size of ecsq is that of its whole payload. The program prints the ratio of
+ecsq's size to the rival's, the worst first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gcodec.tensorfiles.dumps import open_dump
 LEAST, MOST = 1 << 12, 1 << 16
 ERRORS = (0.02, 0.1)
 _UP, _DEAD = 0.4, 0.6
-_LARGEST = 127  # magnitudes that the rival tells apart
+_LARGEST = 127  # largest magnitude that the rival distinguishes
 _HALVINGS = 40
 
 
@@ -36,7 +37,7 @@ def levels(x: np.ndarray, step: float) -> tuple[np.ndarray, float]:
 
 
 def rival_nbits(x: np.ndarray, error: float) -> int:
-    """Return the bits of the rival at an error, or just below it."""
+    """Return the bits of the rival at the given error or slightly below it."""
     low, high = np.abs(x).max() / _LARGEST, np.abs(x).max() * 4
     for _ in range(_HALVINGS):
         middle = float(np.sqrt(low * high))
@@ -47,7 +48,7 @@ def rival_nbits(x: np.ndarray, error: float) -> int:
 @click.command()
 @click.argument("dumps", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 def main(dumps: tuple[str, ...]) -> None:
-    """Print the shares."""
+    """Print the ratios."""
     shares = []
     for path in dumps:
         with open_dump(Path(path)) as dump:

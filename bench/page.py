@@ -1,4 +1,4 @@
-"""Pages whose tables a program writes: what is between two marks is its own."""
+"""Pages with generated tables: a program replaces the text between two marks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _BEGIN, _END = "<!-- measured -->", "<!-- end of what is measured -->"
 
 
 def parts(page: Path) -> tuple[str, str]:
-    """Return what is before and what is behind the tables of a page."""
+    """Return the text of a page before its generated tables, and the text after them."""
     before, begin, rest = page.read_text("utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not begin or not end:
@@ -17,6 +17,6 @@ def parts(page: Path) -> tuple[str, str]:
 
 
 def put(page: Path, text: str) -> None:
-    """Write tables into a page."""
+    """Write generated tables into a page."""
     before, after = parts(page)
     page.write_text(f"{before}\n\n{text}\n\n{after}", "utf-8")

@@ -1,4 +1,4 @@
-"""QSGD as one would write it at first: one loop over elements, one over the bits of each word."""
+"""A naive QSGD coder: one loop over the elements, one over the bits of each codeword."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 @numba.njit(cache=False)
 def encode(x, words, factor, s, out):
-    """Write sign and omega(level + 1) of each element; return the bits. `out` is zeros."""
+    """Write sign and omega(level + 1) of each element to the zeroed `out`; return the bits."""
     at = 0
     for i in range(x.size):
         r = abs(x[i]) * factor
@@ -35,7 +35,7 @@ def encode(x, words, factor, s, out):
 
 @numba.njit(cache=False)
 def decode(data, scale, out):
-    """Read what `encode` wrote."""
+    """Read the output of `encode`."""
     at = 0
     for i in range(out.size):
         negative = data[at >> 3] >> (7 - (at & 7)) & 1

@@ -1,9 +1,9 @@
-"""Print what positions of the largest elements take in each index code, and how fast each is.
+"""Print bits per position of the largest elements in each index code, and the codes' speed.
 
-Bits are per position, of the string alone; ``limit`` is n·H(k/n)/k, what uniform positions must
-take. Data are those of `bench.bits`, and positions drawn uniformly; ``--dumps FILE...`` takes the
-tensors of files instead. ``--speed`` prints millions of positions a second on one core, of 16 Mi
-uniform ones, as medians.
+Bits count the string alone; ``limit`` is n·H(k/n)/k, the bound for uniform positions. Data are
+those of `bench.bits`, and uniformly drawn positions; ``--dumps FILE...`` measures the tensors of
+files instead. ``--speed`` prints millions of positions per second on one core, for 16 Mi uniform
+ones, as medians.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from gcodec.entropy.positions import CODES, IndexString
 from gcodec.kernels.numeric import select
 
 SHARES = (0.001, 0.01, 0.1)
-_LEAST = 64  # positions of a tensor, from which on it is counted
+_LEAST = 64  # fewest positions of a tensor that counts
 _FRONT = np.empty(0, np.uint8), 0
 
 
 def limit(n: int, k: int) -> float:
-    """Return the bits of k of n positions, each set of them as likely as others."""
+    """Return the bits per position of k of n positions if all sets are equally likely."""
     p = k / n
     return float(-n * (p * np.log2(p) + (1 - p) * np.log2(1 - p))) if k < n else 0.0
 
 
 def uniform(n: int, share: float) -> np.ndarray:
-    """Draw about that share of n positions."""
+    """Draw positions, approximately the given share of n."""
     return np.flatnonzero(np.random.default_rng(0).random(n) < share)
 
 
 def bits(name: str, data: list[np.ndarray], share: float) -> str | None:
-    """Return a row: bits per position of all tensors that have enough; None if none has."""
+    """Return a row: bits per position over all tensors with enough positions; None without one."""
     total, count, least = np.zeros(len(CODES) + 1), 0, 0.0
     for x in data:
         k = round(share * x.size)
@@ -91,10 +91,10 @@ def _seconds(run: Callable[[], object], rounds: int) -> float:
 
 
 def main() -> None:
-    """Parse arguments, measure, print."""
+    """Parse arguments, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.positions", description=__doc__)
     parser.add_argument("--dumps", nargs="*", default=[], help="files of gradients")
-    parser.add_argument("--speed", action="store_true", help="speeds in place of bits")
+    parser.add_argument("--speed", action="store_true", help="print speeds instead of bits")
     parser.add_argument("--rounds", type=int, default=25)
     options = parser.parse_args()
     if options.speed:

@@ -1,8 +1,8 @@
-"""Print and plot what every codec takes at equal error, as in docs/rate-distortion.md.
+"""Print and plot the bits of every codec at equal error, as in docs/rate-distortion.md.
 
 Files are dumps of gradients, or folders of .safetensors files; by default the gradient in
-``examples/``. Bits count whole frames, without names. Error is ‖x − x̂‖²/‖x‖², of each tensor. The
-settings of `bench.rd_grid` are tried on each tensor. ``--page`` writes tables into a page.
+``examples/``. Bits count whole frames without names. Error is ‖x − x̂‖²/‖x‖² of each tensor. Each
+tensor is coded in all settings of `bench.rd_grid`. ``--page`` writes the tables into a page.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ def measure(dump: Dump) -> Measured:
 
 
 def at_error(dump: Dump, measured: Measured, error: float) -> dict[str, Point | None]:
-    """Return the sums of each codec, where every tensor has that error."""
+    """Return the total of each codec with every tensor at the given error."""
     return {name: total(each, [error] * len(dump.tensors)) for name, each in measured.items()}
 
 
 def at_fp4(dump: Dump, measured: Measured) -> dict[str, Point | None]:
-    """Return the sums of each codec, where every tensor has the error of FP4 on it."""
+    """Return the total of each codec with every tensor at its FP4 error."""
     targets = [tensor.fp4.error for tensor in dump.tensors]
     return {name: total(each, targets) for name, each in measured.items()}
 
 
 def counted(dump: Dump) -> str:
-    """Say how much is measured."""
+    """Return a phrase with the numbers of tensors and values of a dump."""
     plural = "" if len(dump.tensors) == 1 else "s"
     return f"{len(dump.tensors)} tensor{plural}, {dump.size:,} values"
 
 
 def title(dump: Dump) -> str:
-    """Name a dump, and say if its tensors are small ones."""
+    """Return the title of a dump, which states if its tensors are small."""
     return dump.name if dump.least == LARGE else f"{dump.name} *"
 
 
 def cells(dump: Dump, points: dict[str, Point | None], shown: Sequence[str]) -> list[str]:
-    """Return bits per value, the fewest in bold."""
+    """Return cells of bits per value, with the fewest in bold."""
     bits = [point.nbits / dump.size if (point := points[name]) else np.inf for name in shown]
     texts = [f"{b:.3f}" if np.isfinite(b) else "–" for b in bits]
     if np.isfinite(min(bits)):
@@ -68,7 +68,7 @@ def cells(dump: Dump, points: dict[str, Point | None], shown: Sequence[str]) -> 
 def table(
     columns: Sequence[str], rows: Sequence[tuple[Dump, list[str], dict[str, Point | None]]]
 ) -> Iterator[str]:
-    """Return a table of dumps and of the codecs that reach the error on some; name the others."""
+    """Return a table of dumps and the codecs that reach the error; list the other codecs."""
     names = list(rows[0][2])
     shown = [name for name in names if any(points[name] for _, _, points in rows)]
     heads = ["dump", *columns, *(f"`{name}`" for name in shown)]
@@ -98,14 +98,14 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
     yield from table(("error", "FP4"), rows)
     yield ""
     yield "### `ecsq` beside FP4, at its error\n"
-    yield from beside_fp4(measured)
+    yield from compared_with_fp4(measured)
     yield ""
     yield "### Least error, and its bits per value\n"
     names = list(measured[0][1])
     yield f"| dump | {' | '.join(f'`{name}`' for name in names)} |"
     yield "|" + "---|" * (1 + len(names))
     for dump, by_codec in measured:
-        texts = [least(dump, by_codec[name]) for name in names]
+        texts = [least_error(dump, by_codec[name]) for name in names]
         yield f"| {title(dump)} | {' | '.join(texts)} |"
     yield ""
     yield "### Settings\n"
@@ -115,8 +115,8 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
         yield f"| `{name}` | {'<br>'.join(dial.described() for dial in GRID[name])} |"
 
 
-def beside_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
-    """Return bits per value of FP4 and of both dials of ecsq, and what these are less than FP4."""
+def compared_with_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
+    """Return bits per value of FP4 and of both dials of ecsq, and the savings over FP4."""
     heads = ("FP4, no context", "FP4", "`ecsq`", "less", "`ecsq:trellis=yes`", "less")
     yield f"| dump | {' | '.join(heads)} |"
     yield "|" + "---|" * (1 + len(heads))
@@ -135,8 +135,8 @@ def beside_fp4(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
         yield f"| {' | '.join([title(dump), *texts])} |"
 
 
-def least(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:
-    """Return the least error that all tensors can have, and the bits at it."""
+def least_error(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:
+    """Return the least error that all tensors can reach, and the bits at that error."""
     errors = [min(p.error for curve in each for p in curve.points) for each in tensors]
     point = total(tensors, [max(errors)] * len(errors))
     assert point is not None
@@ -144,22 +144,24 @@ def least(dump: Dump, tensors: Sequence[Sequence[Curve]]) -> str:
 
 
 def picture(text: str) -> Path:
-    """Return the path of a plot."""
+    """Check the path of a plot."""
     if (path := Path(text)).suffix not in (".svg", ".png"):
         raise argparse.ArgumentTypeError(f"{text}: must end in .svg or .png")
     return path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse arguments, measure, print, draw."""
+    """Parse arguments, measure, print and draw."""
     parser = argparse.ArgumentParser(prog="python -m bench.rate_distortion", description=__doc__)
     parser.add_argument("files", nargs="*", default=[str(EXAMPLE)], help="dumps, or folders")
-    parser.add_argument("--page", type=Path, help="write the tables into this page, not to stdout")
+    parser.add_argument(
+        "--page", type=Path, help="write the tables into this page instead of stdout"
+    )
     parser.add_argument(
         "--plot",
         type=picture,
         default="rate-distortion.svg",
-        help="where the plot goes, .svg or .png (default: %(default)s)",
+        help="path of the plot, .svg or .png (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     require_matplotlib()

@@ -1,7 +1,7 @@
-"""The settings at which `bench.rate_distortion` measures each codec: the one place that has them.
+"""The settings in which `bench.rate_distortion` measures each codec.
 
-A codec that is registered and not here is an error, so none can be forgotten; one that is here and
-not registered is not measured.
+A registered codec without settings here is an error, so that no codec is forgotten; a codec that
+is listed here but not registered is not measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 import gcodec
 
-_OWN = range(192, 256)  # ids of codecs of one's own
+_USER_IDS = range(192, 256)  # ids of user-defined codecs
 
 _RMS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11)
 _LEVELS = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 64, 127, 255)
@@ -24,18 +24,20 @@ _FORMATS = ("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0", "e2m2", "e3m2", "
 
 
 class Dial(NamedTuple):
-    """Settings of a codec that differ in one thing.
+    """Settings of a codec that differ in one parameter.
 
     Attributes
     ----------
     spec : str
-        With ``{}`` in the place of the value.
+        Spec with ``{}`` in place of the value.
     values : tuple
+        Values of the parameter.
     unit : {"", "rms", "√n"}
-        What values are multiples of: nothing, the tensor's root mean square, or the root of how
-        many values it has, in which case they are rounded to integers.
+        Unit of the values: 1, the tensor's root mean square, or the root of its number of values,
+        in
+        which case the products are rounded to integers.
     between : bool
-        Whether the value can be set between neighbours, so that bits may be interpolated.
+        Whether the parameter is continuous, so that bits may be interpolated between neighbors.
     """
 
     spec: str
@@ -44,7 +46,7 @@ class Dial(NamedTuple):
     between: bool = False
 
     def specs(self, x: np.ndarray) -> list[str]:
-        """Return the specs for a tensor, in the order of the values."""
+        """Return the specs for a tensor in the order of the values."""
         if not self.unit:
             return [self.spec.format(value) for value in self.values]
         if self.unit == "√n":
@@ -54,7 +56,7 @@ class Dial(NamedTuple):
         return [self.spec.format(f"{float(v) * rms:.6g}") for v in self.values]
 
     def described(self) -> str:
-        """Return the settings in words of Markdown."""
+        """Return a Markdown description of the settings."""
         if self.values == ("",):
             return f"`{self.spec}`"
         unit = f" × {self.unit}" if self.unit else ""
@@ -119,9 +121,9 @@ def grid() -> dict[str, tuple[Dial, ...]]:
     Raises
     ------
     LookupError
-        If a registered codec has none.
+        If a registered codec has no dials.
     """
-    names = [name for name, cls in gcodec.codecs().items() if cls.id not in _OWN]
+    names = [name for name, cls in gcodec.codecs().items() if cls.id not in _USER_IDS]
     if missing := [name for name in names if name not in GRID]:
         raise LookupError(f"{', '.join(missing)}: no settings in {__name__}.GRID")
     return {name: GRID[name] for name in names}

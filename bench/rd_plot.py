@@ -1,4 +1,4 @@
-"""The plot of `bench.rate_distortion`: a panel for each dump, a line for each codec."""
+"""Plot of `bench.rate_distortion`: one panel per dump, one line per codec."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ERRORS = np.geomspace(1e-3, 1, 31)
 _COLUMNS = 4
 _STYLES = ("-", "--", ":")
 _BOLD = {"ecsq": {"color": "black", "linestyle": "-", "linewidth": 2.0}}
-_LONG = re.compile(r"\d+\.\d{4,}")  # a coordinate in an SVG, to a millionth of a point
+_LONG_COORDINATE = re.compile(r"\d+\.\d{4,}")  # an SVG coordinate, in millionths of a point
 
 
 def require_matplotlib() -> None:
-    """Raise `ImportError` where there is no matplotlib, before anything is measured."""
+    """Raise `ImportError` before any measurement if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ImportError("plots need matplotlib: pip install 'gcodec[report]'")
 
 
 def draw(measured: Sequence[tuple[Dump, dict[str, list[list[Curve]]]]], path: Path) -> None:
-    """Draw bits per value against error, both on logarithmic scales, and write the file."""
+    """Draw bits per value against error on logarithmic scales, and write the file."""
     require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
@@ -48,7 +48,8 @@ def draw(measured: Sequence[tuple[Dump, dict[str, list[list[Curve]]]]], path: Pa
             _panel(panel, dump, by_codec)
         for panel in panels[len(measured) :]:
             panel.set_visible(False)
-        for panel in panels[len(measured) - columns : len(measured)]:  # the lowest of its column
+        # The lowest panel of each column has tick labels.
+        for panel in panels[len(measured) - columns : len(measured)]:
             panel.tick_params(labelbottom=True)
         handles, names = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside right upper", frameon=False)
@@ -62,10 +63,10 @@ def draw(measured: Sequence[tuple[Dump, dict[str, list[list[Curve]]]]], path: Pa
 
 
 def _svg(figure: Figure) -> str:
-    """Return the figure with coordinates to a tenth of a point, and no date."""
+    """Return the figure as SVG without a date, with coordinates in tenths of a point."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
-    text = _LONG.sub(lambda number: f"{float(number[0]):.1f}", file.getvalue())
+    text = _LONG_COORDINATE.sub(lambda number: f"{float(number[0]):.1f}", file.getvalue())
     return re.sub(r"\s*\n\s*", "\n", text)
 
 

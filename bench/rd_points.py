@@ -1,4 +1,4 @@
-"""Bits and errors of settings, and the bits at an error between them."""
+"""Bits and errors of settings, and interpolation of bits at an error between settings."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import gcodec
 from bench.rd_grid import Dial
 from gcodec.tensorfiles.dumps import open_dump
 
-LARGE, SMALL = 1 << 16, 1 << 12  # values of a tensor
+LARGE, SMALL = 1 << 16, 1 << 12  # fewest values of a tensor
 SEED = 1
-_ALONE = ("none", "huffman", "pair", "planes", "rans")  # codes of minifloat
+_ALONE = ("none", "huffman", "pair", "planes", "rans")  # codes of minifloat without contexts
 
 
 class Point(NamedTuple):
-    """What a setting makes of a tensor.
+    """Measurement of a setting on a tensor.
 
     Attributes
     ----------
     error : float
-        ‖x − x̂‖²/‖x‖²; 0 where x̂ = x, of tensors of zeros too.
+        Relative error ‖x − x̂‖²/‖x‖²; 0 where x̂ = x, for a zero tensor too.
     nbits : float
-        Of the whole message.
+        Bits of the whole frame.
     encode, decode : float
-        Seconds of the processor; NaN where nobody asked.
+        Processor seconds; NaN if not measured.
     """
 
     error: float
@@ -40,16 +40,16 @@ class Point(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The points of a dial on a tensor, in the dial's order."""
+    """The points of a dial on a tensor in the order of the dial."""
 
     points: tuple[Point, ...]
     between: bool
 
     def at(self, target: float) -> Point | None:
-        """Return the cheapest point with that error, or None.
+        """Return the cheapest point with at most that error, or None.
 
-        That is a setting whose error is no larger; or, where the dial goes between settings, a
-        point between two neighbours, one at or below the target and one above it, linear in the
+        The point is a setting whose error is no larger. If the dial is continuous, it may also lie
+        between two neighbors, one at or below the target and one above it; bits are linear in the
         logarithm of the error.
         """
         admissible = [point for point in self.points if point.error <= target]
@@ -64,15 +64,16 @@ class Curve(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor that is measured, and the target that is its own.
+    """A tensor to measure, with its own target.
 
     Attributes
     ----------
     name : str
+        Name of the tensor.
     x : array
+        Its values.
     fp4, fp4_alone : Point
-        FP4's in the shortest of its codes, and in the shortest of those that take its symbols for
-        independent draws.
+        FP4 in the shortest of its codes, and in the shortest of its codes without contexts.
     """
 
     name: str
@@ -82,12 +83,12 @@ class Tensor(NamedTuple):
 
     @property
     def energy(self) -> float:
-        """‖x‖²."""
+        """Return ‖x‖²."""
         return float((self.x.astype(np.float64) ** 2).sum())
 
 
 class Dump(NamedTuple):
-    """The tensors of a file that are measured; `least` is how many values each has at least."""
+    """The measured tensors of a file; `least` is the fewest values that a tensor may have."""
 
     name: str
     least: int
@@ -95,12 +96,12 @@ class Dump(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Values in all."""
+        """Return the total number of values."""
         return sum(tensor.x.size for tensor in self.tensors)
 
 
 def relative_error(x: np.ndarray, decoded: np.ndarray) -> float:
-    """Return ‖x − x̂‖²/‖x‖², and 0 where there is no error."""
+    """Return ‖x − x̂‖²/‖x‖², or 0 where the tensors are equal."""
     wide = x.astype(np.float64)
     error = float(((wide - decoded.astype(np.float64)) ** 2).sum())
     return error and error / float((wide**2).sum() or math.nan)
@@ -113,7 +114,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def load(path: Path) -> Dump | None:
-    """Return what is measured of a file: its large tensors, else those not quite small."""
+    """Return the large tensors of a file or, if it has none, the moderately small ones."""
     tensors = read(path)
     for least in (LARGE, SMALL):
         if large := {name: x for name, x in tensors.items() if x.size >= least}:
@@ -128,7 +129,7 @@ def _tensor(name: str, x: np.ndarray) -> Tensor:
 
 
 def files(paths: Sequence[str]) -> list[Path]:
-    """Return files, and the .safetensors files of folders."""
+    """Return the given files, and the .safetensors files in the given folders."""
     dump_paths: list[Path] = []
     for path in map(Path, paths):
         dump_paths += sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
@@ -136,7 +137,7 @@ def files(paths: Sequence[str]) -> list[Path]:
 
 
 def load_all(paths: Sequence[str]) -> list[Dump]:
-    """Return what is measured of files, and of the .safetensors files of folders."""
+    """Load the given files, and the .safetensors files in the given folders."""
     dumps = []
     for file in files(paths):
         if dump := load(file):
@@ -147,7 +148,7 @@ def load_all(paths: Sequence[str]) -> list[Dump]:
 
 
 def seconds(call: Callable[[], Any], rounds: int) -> tuple[Any, float]:
-    """Return what a call returns, and the median of the processor's seconds after a first call."""
+    """Return the result of a call, and the median of its processor seconds after a first call."""
     result = call()
     times = []
     for _ in range(rounds):
@@ -158,7 +159,7 @@ def seconds(call: Callable[[], Any], rounds: int) -> tuple[Any, float]:
 
 
 def measure(spec: str, x: np.ndarray, rounds: int = 0) -> Point:
-    """Encode and decode a tensor; time it in so many rounds."""
+    """Encode and decode a tensor; time both in `rounds` rounds."""
     frame, encode = seconds(lambda: gcodec.encode(x, spec, seed=SEED), rounds)
     decoded, decode = seconds(lambda: gcodec.decode(frame), rounds)
     return Point(relative_error(x, decoded), 8 * len(frame), encode, decode)
@@ -173,13 +174,13 @@ def curves(dials: Sequence[Dial], x: np.ndarray, rounds: int = 0) -> list[Curve]
 
 
 def at(curves: Sequence[Curve], target: float) -> Point | None:
-    """Return the cheapest point of several dials with that error, or None."""
+    """Return the cheapest point of several dials with at most that error, or None."""
     admissible = [point for curve in curves if (point := curve.at(target)) is not None]
     return min(admissible, key=lambda point: point.nbits, default=None)
 
 
 def total(tensors: Sequence[Sequence[Curve]], targets: Sequence[float]) -> Point | None:
-    """Return the sums over tensors, each at its own target; None if one does not reach it."""
+    """Return totals over tensors, each at its own target; None if a tensor does not reach it."""
     points = [at(each, target) for each, target in zip(tensors, targets, strict=True)]
     reached = [point for point in points if point is not None]
     if len(reached) < len(points):

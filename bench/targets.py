@@ -1,11 +1,11 @@
-"""What it costs ecsq to meet a target, and how well it is met.
+"""Cost and accuracy of ecsq's rate control.
 
     python -m bench.targets DUMP...
 
-Of each tensor of 64 Ki values or more, and of normal and Laplace values: the processor's time for
-an encode to the target, in units of one with the step that meets it, on one thread, medians of
-three; and what is reached, in shares of the target. A line for each target: mean, 90th percentile
-and most of the times; least and most of what is reached.
+Tensors of 64 Ki values or more, and normal and Laplace values, are encoded to each target.
+Measured are the processor time, in units of an encode with the resulting step, on one thread, as
+medians of three; and the achieved value as a fraction of the target. Each target has one line:
+mean, 90th percentile and maximum of the times; minimum and maximum of the achieved fractions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDS = 3
 
 
 def tensors(dumps: tuple[str, ...]) -> Iterator[np.ndarray]:
-    """Yield what is measured."""
+    """Yield the tensors to measure."""
     rng = np.random.default_rng(0)
     for draw in (rng.standard_normal, rng.laplace):
         yield draw(size=(512, 512)).astype(np.float32)
@@ -34,7 +34,7 @@ def tensors(dumps: tuple[str, ...]) -> Iterator[np.ndarray]:
 
 
 def measure(x: np.ndarray, trellis: str, target: str) -> tuple[float, float] | None:
-    """Return the cost of a target and what is reached of it; None where it cannot be."""
+    """Return cost and achieved fraction of a target; None if it cannot be reached."""
     codec = gcodec.parse(f"ecsq:trellis={trellis},{target}")
     try:
         payload, aimed = seconds(lambda: codec.encode(x), _ROUNDS)

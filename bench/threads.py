@@ -1,11 +1,11 @@
-"""What two threads gain, beside what two processors can.
+"""Gain of a second thread, compared with the capacity of a second processor.
 
     python -m bench.threads
 
-A call of 16 Mi elements on one thread, on two, and two such calls of one thread each side by
-side, one after the other in each round; medians over rounds. Two processors that are one core's,
-or that others use too, do not do twice as much side by side; what a call on two threads gains of
-that is the last column.
+Each round runs a call of 16 Mi elements on one thread, on two threads, and as two calls of one
+thread each side by side; the table contains medians over rounds. Two processors that share a core,
+or that other work uses too, do less than twice the work of one. The last column is the part of the
+gain side by side that a call on two threads achieves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS = 4096
 
 
 def pairs(elements: int) -> dict[str, Callable[[int], object]]:
-    """Return the calls, each of which takes the number of its copy of the input."""
+    """Return the calls, each of which takes the index of its copy of the input."""
     os.environ["GCODEC_NUM_THREADS"] = "1"
     rng, shape = np.random.default_rng(0), (_ROWS, elements // _ROWS)
     scales = np.exp(0.7 * rng.standard_normal((_ROWS, 1)))
@@ -49,7 +49,7 @@ def pairs(elements: int) -> dict[str, Callable[[int], object]]:
 
 
 def seconds(call: Callable[[int], object], threads: int, copies: int) -> float:
-    """Time so many copies of a call side by side."""
+    """Time `copies` concurrent copies of a call."""
     os.environ["GCODEC_NUM_THREADS"] = str(threads)
     others = [threading.Thread(target=call, args=(k,)) for k in range(1, copies)]
     start = time.perf_counter()
@@ -67,7 +67,7 @@ def seconds(call: Callable[[int], object], threads: int, copies: int) -> float:
 def main(elements: int, rounds: int) -> None:
     """Print a line for each call."""
     calls = pairs(elements)
-    for call in calls.values():  # compile, and fault pages in
+    for call in calls.values():  # compile kernels, and fault pages in
         seconds(call, 2, 1)
         seconds(call, 1, 2)
     took: dict[str, list[tuple[float, ...]]] = {name: [] for name in calls}

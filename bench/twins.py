@@ -1,6 +1,7 @@
-"""Stream twins: kernels with the loads and stores of a real one, and no work in between.
+"""Stream twins: kernels with the loads and stores of a real kernel, and no arithmetic.
 
-They tell what the memory of this host allows, where a memcpy tells what its library does.
+A stream twin measures the limit set by the memory of the host; a memcpy measures the host's C
+library.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _TILE, _AHEAD, _LINE = 128, 512, 16
 
 @intrinsic
 def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of ``array[index]``; never faults, also past the end."""
+    """Prefetch the cache line of ``array[index]``; never faults, even beyond the end."""
     from numba.core import types
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -66,10 +67,10 @@ def dequantize(data, out, width, add):
 
 
 def stream(n: int, read_bits: int, write_bits: int) -> Callable[[], None]:
-    """Make a twin that reads and writes so many bits for each of n elements."""
+    """Return a twin that reads and writes the given number of bits per element."""
     source = np.ones(max(n * read_bits // 64, 1), np.uint64)
     target = np.ones(max(n * write_bits // 64, 1), np.uint64)
-    # Words per 64 elements, and as many lanes to add them up in.
+    # Words per 64 elements, and as many accumulators.
     lanes = np.zeros(64, np.uint64)
     return lambda: _stream(source, target, read_bits, write_bits, n // 64, lanes)
 

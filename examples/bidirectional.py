@@ -1,9 +1,10 @@
-"""Compression both ways: clients send gradients, a server answers with changes of the weights.
+"""Compression in both directions: clients send gradients, a server answers with weight updates.
 
-As in Panthalia, and here with gcodec's frames: each client adds what its last message left out to
-its gradient, and sends the largest DCT coefficients of each chunk. The server takes the mean, lets
-AdamW make a step of it, and sends what that changes, compressed as well, with a residual of its
-own. All clients, and the server's own copy, apply what was sent: so they stay equal, bit for bit.
+The protocol is that of Panthalia, here with gcodec's frames. Each client adds the residual of its
+last message to its gradient, and sends the largest DCT coefficients of each chunk. The server
+averages the gradients, makes an AdamW step, and sends the weight update, also compressed and with
+a residual of its own. All clients, and the server's replica, apply the decoded update, so their
+weights stay equal, bit for bit.
 
 Run: python examples/bidirectional.py
 """
@@ -19,14 +20,14 @@ CODEC = "dct8:chunk=16x16,k=16,layout=tiles"
 
 
 class AdamW:
-    """The optimiser of Loshchilov and Hutter, for one matrix."""
+    """The AdamW optimizer of Loshchilov and Hutter for one matrix."""
 
     def __init__(self, shape: tuple[int, ...], rate: float, decay: float = 0.01) -> None:
         self.rate, self.decay, self.step = rate, decay, 0
         self.mean, self.square = np.zeros((2, *shape), np.float32)
 
     def change(self, weights: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-        """Return what to add to the weights."""
+        """Return the update to add to the weights."""
         self.step += 1
         self.mean += 0.1 * (gradient - self.mean)
         self.square += 0.001 * (gradient**2 - self.square)
@@ -36,7 +37,7 @@ class AdamW:
 
 
 class Client:
-    """Weights, data of its own, and the memory of what was not sent."""
+    """A client: its weights, its own data, and the residual of its messages."""
 
     def __init__(self, rank: int, weights: np.ndarray, truth: np.ndarray) -> None:
         rng = np.random.default_rng(rank)
@@ -47,38 +48,38 @@ class Client:
         self.feedback = gcodec.Feedback(CODEC, rank=rank)
 
     def errors(self) -> np.ndarray:
-        """Return the differences of what the weights say from what is."""
+        """Return the differences between predictions and targets."""
         return self.inputs @ self.weights - self.outputs
 
     def send(self) -> bytes:
-        """Compress the gradient of the mean of the squared errors."""
+        """Compress the gradient of the mean squared error."""
         return self.feedback.compress("weights", self.inputs.T @ self.errors() / 128)
 
     def receive(self, frame: bytes) -> None:
-        """Apply a change of the weights."""
+        """Apply an update of the weights."""
         gcodec.decode_add(frame, self.weights)
 
 
 class Server:
-    """The weights as the optimiser has them, and as all clients have them."""
+    """The server: the exact weights of the optimizer, and the replica of the clients' weights."""
 
     def __init__(self, weights: np.ndarray) -> None:
         self.shared = weights.copy()
-        self.optimiser = AdamW(weights.shape, rate=0.03)
+        self.optimizer = AdamW(weights.shape, rate=0.03)
         self.feedback = gcodec.Feedback(CODEC)
 
     def answer(self, frames: list[bytes]) -> bytes:
-        """Take the mean of what clients sent, make a step, compress it."""
+        """Average the clients' gradients, make an optimizer step, and compress the update."""
         mean = np.zeros_like(self.shared)
         for frame in frames:  # in the order of ranks
             gcodec.decode_add(frame, mean, 1 / len(frames))
-        frame = self.feedback.compress("weights", self.optimiser.change(self.shared, mean))
+        frame = self.feedback.compress("weights", self.optimizer.change(self.shared, mean))
         gcodec.decode_add(frame, self.shared)
         return frame
 
 
 def main() -> None:
-    """Train, and print the loss, the bytes, and whether all have the same weights."""
+    """Train, and print the loss, the bytes, and the number of distinct replicas."""
     rng = np.random.default_rng(99)
     truth = rng.standard_normal((48, 40), np.float32)
     start = np.zeros_like(truth)

@@ -1,7 +1,7 @@
-"""Fuzzing: targets that take any bytes, and engines that look for bytes which break them."""
+"""Fuzzing: targets that accept any bytes, and engines that search for bytes which break them."""
 
 import sys
 from pathlib import Path
 
-# The oracles of the tests are those of the fuzzer.
+# The fuzzer uses the oracles of the tests.
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -1,4 +1,4 @@
-"""The parts of valid frames that codecs write, with all choices drawn at random."""
+"""Random valid frame bodies of each codec: parameters, scalars, payload and seek table."""
 
 from __future__ import annotations
 
@@ -40,12 +40,15 @@ class Body(NamedTuple):
     Attributes
     ----------
     id : int
+        Number of the codec.
     params, scalars, payload : bytes
+        Encoded parameters, encoded scalars and the payload.
     nbits : int
+        Length of the payload in bits.
     table : seek.Table or None
-        One that fits the payload.
+        Seek table of the payload, if the frame has one.
     dtype : int or None
-        Code of the tensor's dtype; None for any that is a float.
+        Code of the tensor's dtype; None permits any floating-point dtype.
     """
 
     id: int
@@ -62,7 +65,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _any_floats(rng: random.Random, n: int) -> np.ndarray:
-    """Finite values of all sizes, zeros and subnormals among them."""
+    """Draw finite values of all magnitudes, with zeros and subnormals among them."""
     values = np.frombuffer(rng.randbytes(4 * n), np.uint32).copy()
     values[[rng.random() < 0.2 for _ in range(n)]] &= np.uint32(0x80000000)
     x = values.view(np.float32)
@@ -74,7 +77,7 @@ def _scale(rng: random.Random) -> float:
 
 
 def _blocked(rng: random.Random, make: Callable[[int], Any], least: int = 0) -> seek.Table | None:
-    """Return a seek table of some blocks, or none."""
+    """Return a seek table with a few blocks, or None."""
     if rng.random() < 0.4:
         return None
     table: seek.Table = make(rng.choice([log2 for log2 in LOG2_BLOCKS if log2 >= least]))
@@ -87,7 +90,7 @@ def _states(rng: random.Random, make: Callable[[int], Any]) -> seek.Table | None
 
 
 def _model(rng: random.Random, kind: str, sent: Sequence[int], size: int) -> list[int]:
-    """Return lengths or frequencies that suit symbols, but are not the best for them."""
+    """Return valid but suboptimal code lengths or frequencies for the symbols."""
     counts = [rng.choice((0, 0, 1, 2, 50)) for _ in range(size)]
     for place in sent:
         counts[place] += 1
@@ -104,7 +107,7 @@ def _raw(rng: random.Random, shape: tuple[int, ...]) -> Body:
         values = [rng.choice((low, high, rng.randint(low, high))) for _ in range(_size(shape))]
         data = integers.write(values, dtype)
         return Body(1, b"", b"", data, 8 * len(data), None, integers.CODES[dtype])
-    data = rng.randbytes(_size(shape) * (2 if kind else 4))  # NaN and infinities too
+    data = rng.randbytes(_size(shape) * (2 if kind else 4))  # including NaN and infinities
     return Body(1, bytes([kind]) if kind else b"", b"", data, 8 * len(data))
 
 
@@ -115,13 +118,13 @@ def _qsgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
     setting = qsgd.Setting(s, form, rng.choice((0, 1, 7, 4096)), rng.choice(qsgd.NORMS), code)
     size = qsgd.bucket_of(n, setting.bucket)
     norms = [np.float32(abs(_scale(rng))) for _ in range(-(-n // size))]
-    quiet = qsgd.silent(norms, n, setting.bucket)
+    quiet = qsgd.in_zero_norm_bucket(norms, n, setting.bucket)
     largest = min(s, 40) if code == "rice" else s
     levels = [0 if q or rng.random() < 0.3 else rng.randint(-largest, largest) for q in quiet]
     rices: tuple[int, ...] | None = None
     if code == "rice":
         rices = tuple(rng.choice((0, 1, 4, 9, 47)) for _ in range(2 if form == "sparse" else 1))
-    sent = qsgd.sounding(levels, quiet)
+    sent = qsgd.coded_symbols(levels, quiet)
     model = None
     if code in ("huffman", "rans") and sent:
         model = _model(rng, code, sent, 2 * s + 1) or None
@@ -156,7 +159,7 @@ def _two_bit(rng: random.Random, shape: tuple[int, ...]) -> Body:
 def _index(
     rng: random.Random, code: str, places: Sequence[int], n: int
 ) -> tuple[list[int] | None, seek.Table | None]:
-    """Return a choice of parameters for positions, and a seek table, if any."""
+    """Return random parameters for an index code and, where drawn, a seek table."""
     choice = positions.choice_of(code, places, n)
     if not places or code == "bitmap":
         return choice, None
@@ -300,7 +303,7 @@ def _powersgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
     rank = rng.choice((1, 2, 4, 300))
     sizes = powersgd.sizes(shape, rank)
     count = _size(shape) if sizes is None else rank * sum(sizes)
-    # Products of two of these do not pass float32.
+    # Products of two factors up to this bound fit float32.
     data = (_any_floats(rng, count) % np.float32(1e15)).tobytes()
     params = b"" if rank == 4 else leb128.encode(rank)
     return Body(12, params, b"", data, 8 * len(data))

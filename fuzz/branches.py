@@ -1,7 +1,7 @@
-"""Coverage of decode kernels, which run as plain Python: ``python -m fuzz.branches``.
+"""Branch coverage of the decode kernels, which run as plain Python: ``python -m fuzz.branches``.
 
-Needs coverage.py. Counted are the branches of all kernels and their helpers that hostile inputs
-reach and that can run as plain Python; see `plain`.
+This module needs coverage.py. It counts the branches of all kernels and their helpers that hostile
+inputs reach and that can run as plain Python; see `plain`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from fuzz import hostile, plain
-from fuzz.calls import through
+from fuzz.calls import redirected
 from gcodec.runtime import jit
 from gcodec.runtime.jit import Kernel
 
 
 def reached(inputs: Sequence[hostile.Input]) -> set[types.CodeType]:
-    """Decode inputs with kernels as plain Python; return the code of all that could run."""
+    """Decode inputs with plain-Python kernels; return the code objects of these kernels."""
     codes: set[types.CodeType] = set()
 
     def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
@@ -29,14 +29,14 @@ def reached(inputs: Sequence[hostile.Input]) -> set[types.CodeType]:
             codes.update(plain.codes_of(kernel))
         return plain.call(kernel, args)
 
-    with through(call):
+    with redirected(call):
         for one in inputs:
             hostile.outcome(one)
     return codes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the share of branches that were taken, and those that were not."""
+    """Print the share of branches that were taken, and list the branches that were not."""
     try:
         import coverage
     except ImportError as error:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _lines(name: str, codes: set[types.CodeType]) -> set[int]:
-    """Return the lines of the bodies of functions."""
+    """Return the line numbers of the bodies of functions."""
     begins = {code.co_firstlineno for code in codes if code.co_filename == name}
     numbers: set[int] = set()
     for node in ast.walk(ast.parse(Path(name).read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""What decoders hand to kernels: calls can be recorded, or go another way."""
+"""Calls of kernels by decoders: record them, or redirect them to another function."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from gcodec.runtime.jit import Kernel
 
 
 class Call(NamedTuple):
-    """A call of a kernel while a frame was decoded.
+    """A call of a kernel during the decoding of a frame.
 
     Attributes
     ----------
     codec : str
+        Name of the codec.
     kernel : Kernel
+        The kernel.
     args : tuple
-        As they were before the call; arrays are copies.
+        Arguments before the call; arrays are copies.
     hostile : int
-        Which of them is the payload, or a part of it.
+        Index of the argument that contains the payload or a part of it.
     """
 
     codec: str
@@ -33,8 +35,8 @@ class Call(NamedTuple):
 
 
 @contextlib.contextmanager
-def through(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]:
-    """Let all kernels be called by ``call(kernel, args)``, meanwhile."""
+def redirected(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]:
+    """Redirect the calls of all kernels to ``call(kernel, args)`` within a context."""
     own = Kernel.__call__
     Kernel.__call__ = lambda self, *args: call(self, args)  # type: ignore[method-assign]
     try:
@@ -43,13 +45,13 @@ def through(call: Callable[[Kernel, tuple[Any, ...]], Any]) -> Iterator[None]:
         Kernel.__call__ = own  # type: ignore[method-assign]
 
 
-def words_of(kernel: Kernel) -> list[str]:
+def argument_types(kernel: Kernel) -> list[str]:
     """Return the types of a kernel's arguments, such as ``out float32[]``."""
     return kernel.signature.split(", ")
 
 
 def recorded(golden: Golden) -> list[Call]:
-    """Decode a frame; return those calls of kernels that got bytes of its payload."""
+    """Decode a frame; return the calls of kernels that received bytes of its payload."""
     data = np.frombuffer(golden.data, np.uint8)
     first = data.ctypes.data
     calls: list[Call] = []
@@ -58,23 +60,23 @@ def recorded(golden: Golden) -> list[Call]:
         for i, value in enumerate(args):
             if isinstance(value, np.ndarray) and value.size:
                 inside = first <= value.ctypes.data < first + data.size
-                if inside and words_of(kernel)[i].startswith("in "):
+                if inside and argument_types(kernel)[i].startswith("in "):
                     copies = (a.copy() if isinstance(a, np.ndarray) else a for a in args)
                     calls.append(Call(golden.codec, kernel, tuple(copies), i))
         return kernel.built(*args)
 
-    with through(call):
+    with redirected(call):
         gcodec.decode(data.data, key=golden.key)
     return calls
 
 
 def nbytes_of(call: Call) -> int:
-    """Return the bytes of a call's payload."""
+    """Return the size in bytes of the payload argument of a call."""
     return int(call.args[call.hostile].nbytes)
 
 
 def hostile_calls() -> list[Call]:
-    """Return a call for each pair of a codec and a kernel that it gives its payload to."""
+    """Return one call for each pair of a codec and a kernel that reads its payload."""
     calls: dict[tuple[str, str], Call] = {}
     for golden in goldens():
         for call in recorded(golden):
@@ -85,7 +87,7 @@ def hostile_calls() -> list[Call]:
 
 
 def by_codec() -> dict[str, list[Call]]:
-    """Return the calls of `hostile_calls` by their codecs."""
+    """Return the calls of `hostile_calls`, grouped by codec."""
     groups: dict[str, list[Call]] = {}
     for call in hostile_calls():
         groups.setdefault(call.codec, []).append(call)

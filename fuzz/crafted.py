@@ -1,7 +1,8 @@
-"""Inputs made by hand, for guards of kernels that chance does not find: each with what it gives.
+"""Handmade inputs for guards of kernels that random mutation does not reach.
 
-Small frames that must be refused are in ``golden-errors/``. Here is what is larger, what is read
-otherwise than by `gcodec.decode`, and what is valid and rare.
+Each input has its expected outcome. Small frames that a decoder must reject are in
+``golden-errors/``. This module contains larger frames, frames for readers other than
+`gcodec.decode`, and rare valid frames.
 """
 
 from __future__ import annotations
@@ -29,23 +30,25 @@ from gcodec.kernels.prefix.run_level import RunLevelPairs
 from gcodec.wire.seek import SeekTable
 
 LARGEST = 2**64 - 1
-RICE = 47  # the largest parameter of levels and of gaps
+RICE = 47  # largest Rice parameter of levels and of gaps
 RANS_BLOCK = 1 << 18
-VALUE = "0" * 32  # of a topk message, as float32
-FAR = 2**62  # the most elements that positions are among
+VALUE = "0" * 32  # one float32 value of a topk message
+FAR = 2**62  # largest number of elements that positions may index
 
 
 class Crafted(NamedTuple):
-    """An input.
+    """A handmade input and its expected outcome.
 
     Attributes
     ----------
     name : str
+        What the input checks.
     error : str or None
-        The error that it gives, if it gives one.
+        Name of the expected error without its suffix, or None for a valid input.
     data : bytes
+        The bytes to read.
     read : callable
-        (data, key=None) -> array, or a tuple of such.
+        Reader ``(data, key=None) -> array``, or to a tuple of arrays.
     """
 
     name: str
@@ -55,9 +58,9 @@ class Crafted(NamedTuple):
 
 
 def crafted() -> Iterator[Crafted]:
-    """Yield all of them."""
+    """Yield all handmade inputs."""
     yield from _wide_rice()
-    yield from _far()
+    yield from _distant_positions()
     yield from _long_gaps()
     yield Crafted("packed levels", "Truncated", b"\0", _packed)
     yield Crafted("a one behind the end", "Truncated", b"\x0a", _cut_short)
@@ -77,14 +80,14 @@ def _frame(codec: int, n: int, params: bytes, scalars: bytes, text: str) -> byte
 
 
 def _qsgd(form: int, scalars: bytes, text: str) -> bytes:
-    """Return a frame of Rice words of levels up to 2^24 − 1, of eight elements and the norm 1."""
+    """Return a frame of Rice codewords for eight levels up to 2^24 − 1 and the norm 1."""
     params = leb128.encode(2**24 - 1) + bytes([form, 0, 0, 1])
     norm = universal.to_text(struct.pack(">f", 1))
     return _frame(2, 8, params, scalars, norm + text)
 
 
 def _wide_rice() -> Iterator[Crafted]:
-    """Yield words of 2^64 and of the number below it, to which nothing can be added."""
+    """Yield codewords of 2^64, and of 2^64 − 1, to which a decoder cannot add anything."""
     most, others = rice(LARGEST, RICE), 7 * rice(0, RICE)
     zeros = "0" + most[: most.index("1")]
     words = {"2^64 - 1": most, "2^64": zeros + "1" + RICE * "0", "more": zeros + "1" + RICE * "1"}
@@ -103,8 +106,8 @@ def _sparse(data: bytes, key: bytes | None = None) -> Any:
     return gcodec.decode_sparse(data, limits=gcodec.Limits(2 * FAR, 8 * FAR), key=key)
 
 
-def _far() -> Iterator[Crafted]:
-    """Yield positions in tensors for which there is no memory: they are read sparsely."""
+def _distant_positions() -> Iterator[Crafted]:
+    """Yield positions in tensors too large for memory, which sparse decoding reads."""
     low = fixed(5, 62)
     text = low + "0001"  # 3·2^62 + 5, and then 2^64 + 5
     yield Crafted("above 2^63", "Corrupt", _topk("eliasfano", FAR, 1, text), _sparse)
@@ -122,13 +125,13 @@ def _far() -> Iterator[Crafted]:
             head += -len(head) % 8 * "0"
         text = head + tabled.write(index, classes, model, sent=index == "huffman")
         text += sent * fixed(0, positions.nbits_of(classes[0]))
-        error = "Corrupt" if sent > 1 else None  # together 2^62, if nobody minds the carry
+        error = "Corrupt" if sent > 1 else None  # together 2^62 if a reader ignores the carry
         data = _topk(index, FAR, sent, text)
         yield Crafted(f"{sent} distances in {index}", error, data, _sparse)
 
 
 def _long_gaps() -> Iterator[Crafted]:
-    """Yield Rice words that are longer than 64 bits, though none need be."""
+    """Yield Rice codewords longer than 64 bits, although no value needs such a codeword."""
     for parameter, gap in ((0, 64), (0, 200), (3, 600), (6, 6000)):
         places = [0, gap, gap + 1, 3 * gap]
         text = positions.write("rice", places, 4 * gap, [parameter])
@@ -137,19 +140,19 @@ def _long_gaps() -> Iterator[Crafted]:
 
 
 def _packed(data: bytes, key: bytes | None = None) -> Any:
-    """Read more words of three bits than there are, as dissection does."""
+    """Read more three-bit words than the data contain, as dissection does."""
     code = level_codes.word_code("packed", 2, {})
     return prefix.read(code, np.frombuffer(data, np.uint8), 8 * len(data), 3)
 
 
 def _cut_short(data: bytes, key: bytes | None = None) -> Any:
-    """Read positions whose last one lies in the fill, which codecs look at before."""
+    """Read positions whose last codeword lies in the fill bits, which codecs check first."""
     end = 8 * len(data) - 2
     return IndexString(BitSpan(np.frombuffer(data, np.uint8), 0, end), "eliasfano", 2, 8).read()
 
 
 def _uneven_blocks() -> Crafted:
-    """Return a frame of which some blocks have no words, and end before others that are read."""
+    """Return a frame with empty blocks that end before other blocks read at the same time."""
     x = np.random.default_rng(1).standard_normal(1024).astype(np.float32)
     x.reshape(-1, 64)[::3] = 0
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, "qsgd:code=huffman,bucket=64"))
@@ -157,7 +160,7 @@ def _uneven_blocks() -> Crafted:
 
 
 def _blocks_of_units() -> Iterator[Crafted]:
-    """Yield values far apart in many blocks, and a last block said to end before it does."""
+    """Yield distant values in many blocks, and a last block whose stated end is too early."""
     for distance, error in ((300, None), (2, "Corrupt")):
         x = np.zeros(distance * 300, np.float32)
         x[::distance] = 1
@@ -176,7 +179,7 @@ def _range(start: int, stop: int, data: bytes, key: bytes | None = None) -> np.n
 
 
 def _block_at_the_end() -> Crafted:
-    """Return a rANS string whose table says that its second block begins in its last bytes."""
+    """Return a rANS string whose second block begins in its last bytes, by the seek table."""
     x = np.random.default_rng(1).standard_normal(RANS_BLOCK + 32).astype(np.float32)
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, "ecsq:step=1")).with_seek(18)
     table = frame.payload.seek
@@ -189,7 +192,7 @@ def _block_at_the_end() -> Crafted:
 
 
 def _dense_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
-    """Read two words of a byte each, the second from its own place, the first from any."""
+    """Read two one-byte words, the second from its own position, the first from `first`."""
     code, out = level_codes.word_code("packed", 127, {}), np.empty(2, np.uint8)
     rows = np.array([first, 8, 16]), np.array([1, 2]), out, np.empty(0, np.uint64)
     prefix_read.read_blocks(code, np.frombuffer(data, np.uint8), *rows, 16, True)
@@ -197,7 +200,7 @@ def _dense_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray
 
 
 def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
-    """Read two units of gap, sign and level as `_dense_from` reads words."""
+    """Read two units of gap, sign and level in the way `_dense_from` reads words."""
     code, bytes_ = level_codes.run_level_code("omega", 1, {}), np.empty((2, 2), np.uint8)
     units = RunLevelPairs(*bytes_, np.empty(2, np.uint64), np.empty(0, np.uint64))
     rows = np.array([first, 3, 6]), np.array([1, 2])
@@ -206,7 +209,7 @@ def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarra
 
 
 def _elsewhere() -> Iterator[Crafted]:
-    """Yield strings whose blocks are said to begin outside, which seek tables look at before."""
+    """Yield strings with block starts out of bounds, which seek tables check first."""
     for read, data in ((_dense_from, b"\5\7"), (_sparse_from, b"\0")):
         yield Crafted(f"blocks of {read.__name__}", None, data, functools.partial(read, 0))
         for first in (-(2**40), -8, 17, 2**40):
@@ -219,8 +222,8 @@ def _words(code: Code, count: int, data: bytes, key: bytes | None = None) -> Any
 
 
 def _universal() -> Iterator[Crafted]:
-    """Yield words of universal codes, whole and damaged, with what the reference says of them."""
-    for code in (*CODES, entropy.parse("golomb")):  # words of no more bits than unary ones
+    """Yield intact and damaged words of universal codes, with the reference's verdict."""
+    for code in (*CODES, entropy.parse("golomb")):  # words no longer than unary
         write, _, first = universal.parse(str(code))
         numbers = (first, first + 1, 9, 300, 2**40, 2**63, LARGEST)
         lengths = code.lengths(np.array(numbers, np.uint64))

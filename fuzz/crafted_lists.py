@@ -1,6 +1,6 @@
-"""Lists of scales and of exceptions that are wrong, each in one way.
+"""Malformed lists of scales and of exceptions, each with a single defect.
 
-They lie in payloads of ecsq, in rows of eight, behind which there are states and no more.
+The lists are in payloads of ecsq with rows of eight elements; only rANS states follow them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from reference.universal import fixed, rice
 TABLE, LANES, WIDTH = 11, 2, 8
 SCALARS = bytes.fromhex("0000803f 8001 8001 8001")  # a step of 1, and centroids in the middle
 STATES = 2 * fixed(1 << 15, 32)
-HEAD, K = 11, 3  # bits of what is told of a list, and of a parameter of its Rice words
+HEAD, K = 11, 3  # bits of the head of a list, and of the parameter of its Rice words
 ROW = "00" + "11" + fixed(56, 7) + fixed(1, 7) + fixed(0, K) + rice(0, 0)  # a list of one scale
 
 
 def wrong_lists() -> Iterator[tuple[str, str, bytes]]:
-    """Yield the name of each, the error that it gives, and a frame."""
-    for name, error, rows, text in _of_scales():
+    """Yield the name of each defect, the expected error, and a frame."""
+    for name, error, rows, text in _scale_lists():
         yield f"scales: {name}", error, _frame(rows, 0, text)
-    for name, error, count, text in _of_exceptions():
+    for name, error, count, text in _exception_lists():
         yield f"exceptions: {name}", error, _frame(1, count, ROW + text)
 
 
@@ -38,25 +38,25 @@ def _list_head(code: int, shift: int = 0, least: int = 1) -> str:
     return fixed(code, 2) + fixed(shift, 2) + fixed(least, 7)
 
 
-def _rice(centre: int, k: int, *words: str, least: int = 1) -> str:
-    return _list_head(0, least=least) + fixed(centre, 7) + fixed(k, K) + "".join(words)
+def _rice(center: int, k: int, *words: str, least: int = 1) -> str:
+    return _list_head(0, least=least) + fixed(center, 7) + fixed(k, K) + "".join(words)
 
 
 def _words(*lengths: int, least: int = 1) -> str:
-    """Return a list up to where Huffman words begin."""
+    """Return the bits of a list up to the start of its Huffman codewords."""
     table = "".join(fixed(length, 4) for length in lengths)
     return _list_head(1, least=least) + fixed(len(lengths) - 1, 8) + table
 
 
-def _of_scales() -> Iterator[tuple[str, str, int, str]]:
-    """Yield name, error, rows, and the bits of a list."""
+def _scale_lists() -> Iterator[tuple[str, str, int, str]]:
+    """Yield name, error, number of rows, and the bits of a list of scales."""
     yield "no head", "Truncated", 1, "0" * 8
-    yield "a code that there is none of", "Corrupt", 1, _list_head(3) + STATES
+    yield "an unknown code", "Corrupt", 1, _list_head(3) + STATES
     yield "more than there are bits", "Truncated", 1000, _rice(0, 0) + STATES
     yield "no parameter", "Truncated", 1, _list_head(0)
     yield "no word", "Truncated", 8, _rice(0, 0) + 19 * "0"
     yield "zeros to the end", "Truncated", 64, _rice(0, 0) + 131 * "0"
-    yield "no rest of a word", "Truncated", 8, _rice(0, 7) + 10 * "0" + "1"
+    yield "an incomplete word", "Truncated", 8, _rice(0, 7) + 10 * "0" + "1"
     yield "a scale below 0", "Corrupt", 1, _rice(0, 0, rice(1, 0)) + STATES
     yield "a scale above 127", "Corrupt", 1, _rice(2, 0, rice(2, 0), least=126) + STATES
     yield "no largest symbol", "Truncated", 1, _list_head(1)
@@ -76,10 +76,10 @@ def _of_scales() -> Iterator[tuple[str, str, int, str]]:
     yield "a symbol above 127", "Corrupt", 1, _words(0, 1, 1, least=127) + "1" + STATES
 
 
-def _of_exceptions() -> Iterator[tuple[str, str, int, str]]:
-    """Yield name, error, how many, and the bits of both lists."""
+def _exception_lists() -> Iterator[tuple[str, str, int, str]]:
+    """Yield name, error, number of exceptions, and the bits of both lists."""
     gap, symbol = fixed(0, 5) + rice(3, 0), fixed(10, 5) + rice(1800, 10)
-    large = fixed(31, 5) + rice(1 << 40, 31)  # which no number may be
+    large = fixed(31, 5) + rice(1 << 40, 31)  # a value above the largest permitted one
     yield "more than there are bits", "Truncated", 1000, gap + symbol + STATES
     yield "no end of a gap", "Truncated", 1, fixed(0, 5) + 29 * "0"
     yield "no parameter of symbols", "Truncated", 1, fixed(0, 5) + rice(12, 0)

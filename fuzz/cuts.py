@@ -1,8 +1,9 @@
 """Kill the command at random moments: ``python -m fuzz.cuts [--kills N]``.
 
-`gcodec encode` and `gcodec decode` run in forked children, with and without an older file under
-the name that they write to. Each is killed after a random time. Then there must be the older file,
-the whole new one, or none; and if the signal could be caught, nothing else.
+`gcodec encode` and `gcodec decode` run in forked children, with and without an older file at the
+output path. Each child is killed after a random time. Afterwards the path must contain the older
+file, the complete new file, or nothing; if the process could catch the signal, no other file may
+remain.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ OLD = b"what was here before"
 
 
 def cuts(kills: int, seed: int = 0, folder: Path | None = None) -> tuple[Counter[str], list[str]]:
-    """Kill so many children.
+    """Kill the given number of children.
 
     Returns
     -------
     Counter
-        How often what was found: ``old``, ``new`` or ``nothing``, and ``left`` for the part of a
-        file that a killed process could not remove.
+        Number of occurrences of each outcome: ``old``, ``new`` or ``nothing``, and ``left`` for a
+        partial file that a killed process could not remove.
     list of str
-        What was found that must not be.
+        Descriptions of the outcomes that violate the promise.
     """
     if folder is None:
         with tempfile.TemporaryDirectory() as scratch:
@@ -76,7 +77,7 @@ def cuts(kills: int, seed: int = 0, folder: Path | None = None) -> tuple[Counter
 
 
 def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
-    """Write what is encoded and decoded; return all files, and the calls with their targets."""
+    """Write the inputs; return all files, and the calls with their output paths."""
     rng = np.random.default_rng(0)
     tensors = {f"w{i}": rng.standard_normal(20_000).astype(np.float32) for i in range(3)}
     dump, frames, output = folder / "given.npz", folder / "given.gcf", folder / "made.gcf"
@@ -87,7 +88,7 @@ def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
         "encode": ([*coded, str(output)], output),
         "decode": (["decode", str(frames), "-q", "-f", "-o", str(back)], back),
     }
-    # Once here: what is imported and compiled then, no child needs to.
+    # Run each call once here, so that no child has to import or compile anything.
     caught = signal.getsignal(signal.SIGTERM)
     with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
         command([*coded, str(frames)], standalone_mode=False)
@@ -97,12 +98,12 @@ def _calls(folder: Path) -> tuple[set[Path], dict[str, tuple[list[str], Path]]]:
 
 
 def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) -> None:
-    """Run the command in a child; kill it after some time, if it is told."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the child is a process
+    """Run the command in a child; if a signal is given, send it after some time."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # blocked until the child runs
     child = fork()
     if child == 0:
         code = 1
-        # As in a process that ends by itself, nothing is held by an error then.
+        # Release what an exception refers to, as the end of a process does.
         with contextlib.suppress(BaseException):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             silence = os.open(os.devnull, os.O_WRONLY)
@@ -119,7 +120,7 @@ def _child(arguments: list[str], seconds: float | None, sent: signal.Signals) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what was found; return 1 if something was that must not be."""
+    """Print the outcomes; return 1 if one of them violates the promise."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.cuts", description=__doc__)
     parser.add_argument("--kills", type=int, default=KILLS)
     parser.add_argument("--seed", type=int, default=0)

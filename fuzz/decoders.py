@@ -1,8 +1,8 @@
-"""The law of decoders: all ways to decode a frame accept it, with the same values, or refuse it.
+"""The law of decoders: all ways to decode a frame return the same values, or all reject the frame.
 
-`agree` checks the law for one frame. `mutant` turns a short program of bytes into a frame whose
-structure was changed and whose checksums are right: bits of the payload, its length, numbers of
-the seek table, scalars, parameters, shape.
+`agree` checks the law for one frame. `mutant` turns a short program of bytes into a frame with a
+changed structure and correct checksums. Its operations change bits and length of the payload,
+numbers of the seek table, scalars, parameters and shape.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHAPES = (
 )
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 NUMBERS = (0, 1, 2, 3, 5, 7, 40, 127, 255, 0.0, 0.5, 1e-3, 3e38, 1e37, 1e-45, 2.0**-126)
-OPERATION = 4  # bytes of an operation of a program
+OPERATION = 4  # bytes of one operation of a program
 
 Values = np.ndarray
 Ways = dict[str, Callable[[], Values]]
@@ -49,18 +49,21 @@ def agree(
     Parameters
     ----------
     data : bytes
+        The frame.
     limits : Limits
+        Bounds for decoding.
     more : callable
-        Returns more ways to decode a frame to an array of its shape, by name.
+        Returns additional functions, by name, that decode a frame to an array of its shape.
 
     Returns
     -------
     bool
-        Whether the frame was accepted.
+        Whether the decoders accepted the frame.
 
     Raises
     ------
     BrokenPromiseError
+        If two decoders disagree.
     """
     try:
         frame = gcodec.Frame.from_bytes(data, limits=limits)
@@ -73,7 +76,7 @@ def agree(
     without = _agreed(bare.to_bytes(), bare, limits, more)
     if values is not None:
         equal = without is not None and same_bits(values, without)
-        promise(equal, f"{frame.codec}: a seek table changes no value, and excuses no error")
+        promise(equal, f"{frame.codec}: a seek table changes neither values nor errors")
         _check_table(frame)
     return values is not None
 
@@ -84,7 +87,7 @@ def _agreed(
     limits: Limits,
     more: Callable[[bytes, gcodec.Frame], Ways],
 ) -> Values | None:
-    """Decode a frame in all ways; return its values, or None if all refuse it."""
+    """Decode a frame in all ways; return its values, or None if all decoders reject it."""
     expected = _outcome(lambda: gcodec.decode(data, limits=limits))
     ways = _ways(data, frame, limits) | more(data, frame)
     with np.errstate(all="ignore"):
@@ -100,21 +103,23 @@ def _agreed(
                 wanted = np.float32(0) + expected.astype(np.float32)
             elif outcome.dtype != expected.dtype:
                 wanted = expected.astype(outcome.dtype)
-            promise(same_bits(outcome, wanted), f"{frame.codec}: {name} returns what decode does")
+            promise(
+                same_bits(outcome, wanted), f"{frame.codec}: {name} returns the values of decode"
+            )
     _check_parts(data, frame, limits, expected)
     _check_sparse(data, frame, limits, expected)
     return expected
 
 
 def _check_table(frame: gcodec.Frame) -> None:
-    """An accepted table is the one table of such blocks that the payload has."""
+    """Check that an accepted seek table is the only table of that block size for the payload."""
     assert frame.seek is not None
     own = frame.without_seek().with_seek(frame.seek.log2_block).seek
-    if own is None:  # nothing is coded
+    if own is None:  # the payload has no codewords
         same = frame.codec.seek_blocks == "elements" and not frame.seek.lengths.any()
     else:
         same = own.to_bytes() == frame.seek.to_bytes()
-    promise(same, f"{frame.codec}: a payload has one table of a block")
+    promise(same, f"{frame.codec}: a payload has one seek table for a block size")
 
 
 def _outcome(decode: Callable[[], Values]) -> Values | None:
@@ -160,7 +165,7 @@ def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
         "Frame.decode": frame.decode,
         "Codec.decode": lambda: rounded(frame.codec.decode(frame.payload, frame.shape)),
     }
-    if floats:  # integers are not added up, and their symbols alone do not name their dtype
+    if floats:  # integers have no decode_add, and their symbols do not contain the dtype
         ways["decode_add"] = lambda: added(np.zeros(frame.shape, np.float32))
         ways["unpack and dequantize"] = dequantized
     return ways
@@ -169,7 +174,7 @@ def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
 def _check_parts(
     data: bytes, frame: gcodec.Frame, limits: Limits, expected: Values | None
 ) -> None:
-    """Parts are those of the whole; of a frame that is refused, some may be decoded."""
+    """Check that slices equal those of the whole; of a rejected frame, some may decode."""
     rng = random.Random(zlib.crc32(data))
     for _ in range(2):
         start = rng.randrange(frame.size + 1)
@@ -179,30 +184,34 @@ def _check_parts(
         if expected is not None:
             whole = expected.reshape(-1)[start:stop]
             same = part is not None and same_bits(part, whole)
-            promise(same, f"{frame.codec}: decode_range returns a slice of what decode does")
+            promise(same, f"{frame.codec}: decode_range returns a slice of the values of decode")
 
 
 def _check_sparse(
     data: bytes, frame: gcodec.Frame, limits: Limits, expected: Values | None
 ) -> None:
-    """What sends few elements decodes to these; what sends all is refused, damaged or not."""
+    """Check that sparse codecs decode sparsely to the same values, and dense ones refuse."""
     try:
         sparse = gcodec.decode_sparse(data, limits=limits)
     except gcodec.ParameterError:
         sends_few = frame.codec.name in ("topk", "randomk") or _form(frame.codec) == "sparse"
-        promise(not sends_few, f"{frame.codec}: decode_sparse takes what sends few elements")
+        promise(not sends_few, f"{frame.codec}: decode_sparse accepts exactly the sparse codecs")
         return
     except gcodec.FormatError:
-        promise(expected is None, f"{frame.codec}: decode accepts, decode_sparse refuses a frame")
+        promise(
+            expected is None, f"{frame.codec}: decode accepts and decode_sparse rejects a frame"
+        )
         return
-    promise(expected is not None, f"{frame.codec}: decode refuses, decode_sparse accepts a frame")
+    promise(
+        expected is not None, f"{frame.codec}: decode rejects and decode_sparse accepts a frame"
+    )
     assert expected is not None
     places, values = sparse
     scattered = np.zeros(frame.size, values.dtype)
     scattered[places] = values
-    promise(bool((np.diff(places) > 0).all()), f"{frame.codec}: positions rise")
+    promise(bool((np.diff(places) > 0).all()), f"{frame.codec}: positions increase")
     same = same_bits(scattered, expected.reshape(-1))
-    promise(same, f"{frame.codec}: decode_sparse returns what decode does")
+    promise(same, f"{frame.codec}: decode_sparse returns the values of decode")
 
 
 def _form(codec: Codec) -> Any:
@@ -211,7 +220,7 @@ def _form(codec: Codec) -> Any:
 
 @functools.lru_cache(256)
 def honest(codec: Codec, shape: tuple[int, ...], dtype: str, seed: int) -> gcodec.Frame | None:
-    """Return a frame of a gradient; None where the codec does not take it."""
+    """Return a frame of a random gradient, or None if the codec does not accept it."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(shape, np.float32)
     x.reshape(-1)[: x.size // 3] *= np.float32(seed % 3)
@@ -229,11 +238,11 @@ def honest(codec: Codec, shape: tuple[int, ...], dtype: str, seed: int) -> gcode
 
 @functools.lru_cache(1024)
 def indexed(frame: gcodec.Frame, log2_block: int) -> gcodec.Frame:
-    """Return a frame with a seek table whose blocks are about of this size."""
+    """Return the frame with a seek table whose block size is near 2^log2_block."""
     log2_block %= 14
     if frame.codec.seek_blocks == "states":
         log2_block += 5
-    elif getattr(frame.codec, "index", "") == "rice":  # no smaller block is allowed
+    elif getattr(frame.codec, "index", "") == "rice":  # which permits no smaller block
         log2_block = 12
     return frame.with_seek(log2_block)
 
@@ -241,8 +250,8 @@ def indexed(frame: gcodec.Frame, log2_block: int) -> gcodec.Frame:
 def mutant(program: bytes) -> bytes | None:
     """Return the frame that a program makes, or None if it makes none.
 
-    Five bytes choose codec, setting, shape, blocks of the seek table, and seed and dtype of the
-    gradient; each four bytes behind them are an operation.
+    Five bytes select codec, setting, shape, blocks of the seek table, and seed and dtype of the
+    gradient; each following group of four bytes is an operation.
     """
     if len(program) < 5:
         return None
@@ -259,15 +268,15 @@ def mutant(program: bytes) -> bytes | None:
 
 
 def changed(frame: gcodec.Frame, operations: bytes) -> bytes | None:
-    """Return a frame that was changed by operations of four bytes; None if no frame has them."""
+    """Apply operations of four bytes each to a frame; return None if the result is no frame."""
     for at in range(0, len(operations) - OPERATION + 1, OPERATION):
         operation, *numbers = operations[at : at + OPERATION]
         change = CHANGES[operation % len(CHANGES)]
         try:
             frame = change(frame, *numbers)
-        except gcodec.ParameterError:  # such as of a codec that has no such setting
+        except gcodec.ParameterError:  # for example, the codec has no such setting
             continue
-        except gcodec.FormatError:  # refused before anything is decoded
+        except gcodec.FormatError:  # rejected before any element is decoded
             return None
     data: bytes = frame.to_bytes()
     return data
@@ -325,7 +334,7 @@ def _size(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
 
 
 def _padded(data: np.ndarray, nbits: int, c: int) -> np.ndarray:
-    """Clear the bits behind the last, but for one number of eight."""
+    """Clear the padding bits, but for one value of `c` in eight."""
     if nbits % 8 and c % 8:
         data[-1] &= 0xFF << 8 - nbits % 8 & 0xFF
     return data
@@ -386,7 +395,7 @@ def _drop(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
     for k, column in enumerate(columns):
         if column is None:
             continue
-        if k < 2 and c % 2 and at + 1 < column.size:  # into the next one
+        if k < 2 and c % 2 and at + 1 < column.size:  # move the state into the next column
             column[at + 1] += column[at]
         columns[k] = np.delete(column, at, 0)
     return _tabled(frame, log2_block - c % 3 // 2, *columns)
@@ -399,7 +408,7 @@ def _repeat(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
         if column is None:
             continue
         row = column[at].copy()
-        if k < 2 and c % 2:  # half of it for each
+        if k < 2 and c % 2:  # half of the value for each column
             row //= np.uint64(2)
             column[at] -= row
         columns[k] = np.insert(column, at, row, 0)
@@ -445,7 +454,9 @@ def _scalar(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
     scalars = dict(frame.payload.scalars)
     value = field.kind.check(field.name, values[b % len(values)])
     if value in getattr(field.kind, "unsent", ()):
-        raise gcodec.ParameterError("no message has it")  # a word that is resolved before
+        raise gcodec.ParameterError(
+            "no message has this value"
+        )  # a word that the encoder resolves first
     scalars[field.name] = value
     codec = frame.codec.of_message(scalars)
     return _like(frame, codec=codec, payload=frame.payload._replace(codec=codec, scalars=scalars))
@@ -467,7 +478,7 @@ def _parameter(frame: gcodec.Frame, a: int, b: int, c: int) -> gcodec.Frame:
         if field.name not in scalars:
             scalars[field.name] = field.kind.check(field.name, c % 3)
     if codec.unresolved():
-        raise gcodec.ParameterError("no message has it")
+        raise gcodec.ParameterError("no message has this value")
     seek = frame.seek if codec.seek_blocks == frame.codec.seek_blocks else None
     payload = frame.payload._replace(codec=codec, scalars=scalars, seek=seek)
     return _like(frame, codec=codec, payload=payload)

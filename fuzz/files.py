@@ -1,4 +1,4 @@
-"""Targets that read files, and the command that does."""
+"""Targets that read files, and the target that runs the command on a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gcodec.tensorfiles.frame_file import mapped, outlines
 
 SUFFIXES = (".gcf", ".safetensors", ".npz", ".npy", ".pt")
 VERBS = ("inspect", "verify", "dissect", "decode", "compare", "encode")
-EXITS = (0, 1, 2, 3, 4, 5)  # fine; damaged, wrong usage, not readable, over a limit, unsafe
+EXITS = (0, 1, 2, 3, 4, 5)  # success, damaged, wrong usage, unreadable, over a limit, unsafe
 
 
 def _dump(suffix: str, data: bytes) -> None:
@@ -64,7 +64,7 @@ def pt(data: bytes) -> None:
 
 
 def gcf(data: bytes) -> None:
-    """List a file of frames by their headers alone."""
+    """List the frames of a file by reading only their headers."""
     path = _scratch() / "fuzzed.gcf"
     path.write_bytes(data)
     end = 0
@@ -80,7 +80,7 @@ def gcf(data: bytes) -> None:
 
 
 def command(data: bytes) -> None:
-    """Let the command read a file: two bytes choose verb and suffix, the others are the file."""
+    """Run the command on a file; two bytes select verb and suffix, the others are the file."""
     if len(data) < 2:
         return
     verb, suffix = VERBS[data[0] % len(VERBS)], SUFFIXES[data[1] % len(SUFFIXES)]
@@ -95,6 +95,6 @@ def command(data: bytes) -> None:
     signal.signal(signal.SIGTERM, handlers)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    promise(result.exit_code in EXITS, f"{verb} ends with a code that is documented")
+    promise(result.exit_code in EXITS, f"{verb} ends with a documented exit code")
     left = [one.name for one in _scratch().iterdir() if one.name.startswith("made.npz")]
-    promise(left == (["made.npz"] if output.exists() else []), "no part of a file is left")
+    promise(left == (["made.npz"] if output.exists() else []), "no partial file is left")

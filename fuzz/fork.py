@@ -1,4 +1,4 @@
-"""A child that goes on from here, without warnings that this process has threads."""
+"""Fork without the warnings about threads of this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def fork() -> int:
-    """Fork; return 0 in the child. Threads of the pool, and of JAX, are at rest."""
+    """Fork; return 0 in the child. The threads of the pool and of JAX must be idle."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the fork alone: what the child does may warn
+        warnings.simplefilter("ignore")  # only for the fork; the child may warn
         return os.fork()

@@ -1,4 +1,4 @@
-"""The frames that all releases read alike: the golden vectors, and the fuzzer's own corpus."""
+"""Frames that every release must decode alike: golden vectors and the corpus of the fuzzer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ CORPUS = Path(__file__).parent / "corpus"
 
 
 class Golden(NamedTuple):
-    """A frame.
+    """A golden frame.
 
     Attributes
     ----------
     name, codec : str
+        Name of the vector and of its codec.
     data : bytes
+        The frame.
     key : bytes or None
-        Of its tag.
+        Key of its tag.
     """
 
     name: str
@@ -48,7 +50,7 @@ def goldens() -> tuple[Golden, ...]:
 
 
 def of_codecs(each: int) -> list[Golden]:
-    """Return up to so many frames of each codec, spread over its vectors."""
+    """Return up to `each` frames of each codec, spread over its vectors."""
     vectors = []
     for codec in gcodec.codecs():
         own = [golden for golden in goldens() if golden.codec == codec]

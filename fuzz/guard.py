@@ -1,8 +1,8 @@
-"""Guard pages: production kernels between pages that nobody may touch.
+"""Run production kernels with their arrays between inaccessible guard pages.
 
-While it is on, each array that a kernel gets lies at the end of its memory, or at the start of it:
-one byte read or written beyond it ends the process by a SIGSEGV. So inputs are run in forked
-children, and a child that dies tells which input killed it.
+Each array argument of a kernel ends (or starts) directly at a guard page, so an access one byte
+out of bounds ends the process with SIGSEGV. Inputs therefore run in forked children; when a child
+dies, the parent reports the input that killed it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz.calls import through, words_of
+from fuzz.calls import argument_types, redirected
 from fuzz.fork import fork
 from gcodec.runtime.jit import Kernel
 
 _PAGE = mmap.PAGESIZE
 _NOBODY = 0  # PROT_NONE
-_LINE = 64  # bytes; what is stored past the cache keeps its place in a line
+_LINE = 64  # bytes of a cache line; arrays keep their offset in a line for streaming stores
 
 
 class Region:
-    """Memory between two pages that nobody may touch.
+    """Memory between two inaccessible pages.
 
     Parameters
     ----------
     nbytes : int
-        Bytes between, a multiple of a page.
+        Bytes between the pages, a multiple of the page size.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -53,7 +53,8 @@ class Region:
     def hold(self, array: np.ndarray, at_end: bool, aligned: bool) -> np.ndarray:
         """Return a copy of a 1-d array that touches the guard page at one end.
 
-        With `aligned`, it keeps the place in its cache line, and there may be a gap.
+        With `aligned`, the copy keeps its offset within a cache line, which may leave a gap before
+        the guard page.
         """
         first, last = _PAGE, _PAGE + self.nbytes - array.nbytes
         start = last if at_end else first
@@ -66,12 +67,12 @@ class Region:
 
 
 class Guard:
-    """Calls kernels with their arrays in regions.
+    """Callable that runs kernels with their arrays in guarded regions.
 
     Parameters
     ----------
     at_end : bool
-        Whether arrays touch the page behind them, else the one before them.
+        Whether arrays end at the following guard page rather than start at the preceding one.
     """
 
     def __init__(self, at_end: bool) -> None:
@@ -86,7 +87,7 @@ class Guard:
         taken: list[Region] = []
         guarded, back = [], []
         aligned = "stream" in kernel.variant
-        for value, word in zip(args, words_of(kernel), strict=True):
+        for value, word in zip(args, argument_types(kernel), strict=True):
             if isinstance(value, np.ndarray) and not _overlaps(value, args):
                 place = value.ctypes.data, value.nbytes
                 if place not in held or not value.nbytes:
@@ -112,7 +113,7 @@ class Guard:
 
 
 def _overlaps(array: np.ndarray, args: tuple[Any, ...]) -> bool:
-    """Tell whether an array shares some, but not all, of its memory with another argument."""
+    """Test whether an array shares a part, but not all, of its memory with another argument."""
     start, stop = array.ctypes.data, array.ctypes.data + array.nbytes
     for other in args:
         if isinstance(other, np.ndarray) and other is not array:
@@ -124,12 +125,12 @@ def _overlaps(array: np.ndarray, args: tuple[Any, ...]) -> bool:
 
 @contextlib.contextmanager
 def guarded(at_end: bool) -> Iterator[Guard]:
-    """Let kernels run between guard pages, on one thread."""
+    """Run kernels between guard pages, on one thread, within a context."""
     before = os.environ.get("GCODEC_NUM_THREADS")
     os.environ["GCODEC_NUM_THREADS"] = "1"
     try:
         guard = Guard(at_end)
-        with through(guard):
+        with redirected(guard):
             yield guard
     finally:
         del os.environ["GCODEC_NUM_THREADS"]
@@ -143,9 +144,9 @@ class Finding(NamedTuple):
     Attributes
     ----------
     number : int
-        Which input.
+        Index of the input.
     what : str
-        The signal, or the traceback.
+        Name of the signal, or the traceback.
     """
 
     number: int
@@ -160,8 +161,9 @@ def replay(
     Returns
     -------
     int
-        Calls of kernels.
+        Number of kernel calls.
     list of Finding
+        Inputs that ended a child.
     """
     calls, findings, start = 0, [], 0
     while start < len(inputs):
@@ -177,8 +179,8 @@ def replay(
 def _child(
     target: Callable[[Any], None], inputs: Sequence[Any], start: int, at_end: bool
 ) -> tuple[int, int, str | None]:
-    """Run inputs from `start` on in a child; return the last, the calls, and what ended it."""
-    shared = mmap.mmap(-1, 16)  # the input, and the calls so far
+    """Run inputs from `start` on in a child; return the last input, the calls and the failure."""
+    shared = mmap.mmap(-1, 16)  # index of the input, and number of calls
     with tempfile.TemporaryFile() as report:
         sys.stdout.flush()
         child = fork()

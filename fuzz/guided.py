@@ -1,7 +1,7 @@
-"""Fuzzing by coverage, where atheris is installed: ``python -m fuzz.guided TARGET``.
+"""Coverage-guided fuzzing with atheris: ``python -m fuzz.guided TARGET``.
 
-gcodec's own Python code is instrumented, but not its kernels, which Numba could not compile then.
-What it finds that is new to it lies in a folder, by default one that is thrown away.
+atheris instruments gcodec's Python code, but not its kernels, because Numba cannot compile
+instrumented functions. Inputs with new coverage are saved in a folder, by default a temporary one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fuzz one target until the time is over, or something fails; ends the process."""
+    """Fuzz one target until the time is over or an input fails; end the process."""
     try:
         import atheris
     except ImportError as error:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("target")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", help="keep what is new to it here")
+    parser.add_argument("--folder", help="folder for inputs with new coverage")
     options = parser.parse_args(arguments)
     with atheris.instrument_imports(
         include=["gcodec"], exclude=["gcodec.kernels", "gcodec.runtime"]

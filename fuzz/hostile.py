@@ -1,4 +1,4 @@
-"""Inputs of all kinds for decoders, few enough to be run slowly."""
+"""Inputs of all kinds for decoders, few enough for slow engines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from fuzz.promises import LIMITS
 from fuzz.repair import repair
 from fuzz.valid import valid_frames
 
-LARGEST = 30_000  # elements of a frame that is decoded slowly
-BLOCKS = (  # codecs with blocks, of which several are read at once, and log2 of these
+LARGEST = 30_000  # most elements of a frame for slow decoding
+# Codecs with several blocks that are read at once, and log2 of the block size.
+BLOCKS = (
     *(("qsgd:form=dense", 6), ("qsgd:form=dense,s=300", 6), ("qsgd:form=sparse", 5)),
     *(("qsgd:form=sparse,code=rice,s=100", 5), ("qsgd:form=dense,code=rice", 6)),
     *(("qsgd:form=sparse,bucket=100", 4), ("qsgd:code=huffman,bucket=90", 6)),
@@ -33,7 +34,7 @@ BLOCKS = (  # codecs with blocks, of which several are read at once, and log2 of
 
 
 class Input(NamedTuple):
-    """A frame that is read.
+    """A hostile input for a decoder.
 
     Attributes
     ----------
@@ -41,9 +42,11 @@ class Input(NamedTuple):
         ``golden``, ``error``, ``crafted``, ``valid``, ``short``, ``table``, ``blocks`` or
         ``mutant``.
     data : bytes
+        The frame.
     key : bytes or None
+        Key of its tag.
     read : callable
-        (data, key=None) -> array, or a tuple of such.
+        Reader ``(data, key=None) -> array``, or to a tuple of arrays.
     """
 
     kind: str
@@ -53,7 +56,7 @@ class Input(NamedTuple):
 
 
 def outcome(one: Input) -> list[bytes] | str:
-    """Read an input: the bytes of what it holds, or the kind of its error."""
+    """Read an input; return the bytes of its values, or the kind of its error."""
     try:
         value = one.read(one.data, key=one.key)
     except gcodec.GcodecError as error:
@@ -63,9 +66,10 @@ def outcome(one: Input) -> list[bytes] | str:
 
 
 def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Input]:
-    """Return golden frames and errors, valid frames, short payloads, and so many mutants.
+    """Return golden frames and errors, valid frames, short payloads, and mutants.
 
-    `each` are valid frames of a codec, `short` the short payloads of a setting and size.
+    `each` is the number of valid frames per codec, `short` the number of short payloads per
+    setting and size.
     """
     rng = random.Random(seed)
     collected = [Input("golden", golden.data, golden.key) for golden in goldens()]
@@ -93,7 +97,7 @@ def inputs(seed: int, mutants: int, each: int = 20, short: int = 25) -> list[Inp
 
 
 def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
-    """Flip bits of a frame's payload, or cut it, and leave its header alone but for the size."""
+    """Flip bits of the payload of a frame, or cut it; of the header, only the size changes."""
     frame = gcodec.Frame.from_bytes(data)
     payload, nbits = bytearray(frame.payload.tobytes()), frame.payload.nbits
     if not payload:
@@ -117,7 +121,7 @@ def _payload_mutant(data: bytes, rng: random.Random) -> bytes:
 
 
 def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:
-    """Yield frames with many blocks, and mutants of their tables and payloads."""
+    """Yield frames with many blocks, and mutants of their seek tables and payloads."""
     for spec, log2_block in BLOCKS:
         n = 7 << log2_block if log2_block > 10 else 1200
         x = np.random.default_rng(5).standard_normal(n).astype(np.float32)
@@ -129,7 +133,7 @@ def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:
         for _ in range(few if frame.seek else 0):
             yield Input("blocks", _table_mutant(data, rng))
             yield Input("blocks", _payload_mutant(data, rng))
-        # A word that is wrong, between others that are right.
+        # Damage one codeword between intact ones.
         body = len(data) - frame.payload.data.size - 4
         for _ in range(2 * few):
             at = body + rng.randrange(frame.payload.data.size - 12)
@@ -138,7 +142,7 @@ def _with_blocks(rng: random.Random, each: int) -> Iterator[Input]:
 
 
 def _table_mutant(data: bytes, rng: random.Random) -> bytes:
-    """Move bits from one block of a frame's seek table to another, or change a byte of it."""
+    """Move bits from one block of a seek table to another, or change a byte of the table."""
     frame = gcodec.Frame.from_bytes(data)
     assert frame.seek is not None
     header = bytearray(frame.header()[:-4])
@@ -152,7 +156,7 @@ def _table_mutant(data: bytes, rng: random.Random) -> bytes:
 
 
 def _small(one: Input) -> bool:
-    """Tell whether decoding is quick, or refused before it begins."""
+    """Test whether decoding is quick, or rejected before it begins."""
     if one.kind == "crafted":
         return True
     try:

@@ -1,9 +1,9 @@
-"""Mutants of payloads at the speed of the kernels: mutate, decode and look around in one loop.
+"""Mutate payloads, decode them and check canaries in one compiled loop.
 
-A call of a decode kernel is taken from a real decoder (`calls`). A compiled loop restores what the
-kernel writes, mutates the payload, calls the kernel's own machine code by its address, and looks
-at the canaries on both sides of each array that is written. In the checked build a read or write
-out of bounds is told by the kernel, too. A mutant depends on nothing but seed and number.
+A call of a decode kernel is recorded from a real decoder (`calls`). A compiled loop restores the
+arrays that the kernel writes, mutates the payload, calls the machine code of the kernel by its
+address, and checks the canaries on both sides of each output array. In the checked build, the
+kernel also reports an access out of bounds. A mutant depends only on seed and number.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fuzz.calls import Call, words_of
+from fuzz.calls import Call, argument_types
 from gcodec.runtime.jit import Kernel
 
 CANARY = 0xA5
-MARGIN = 64  # elements of it on each side
-NOTHING = -2  # what a kernel returns that returns None
+MARGIN = 64  # canary elements on each side of an array
+NOTHING = -2  # status of a kernel that returns None
 GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -29,8 +29,9 @@ class Finding(NamedTuple):
     Attributes
     ----------
     kernel, what : str
+        Name of the kernel, and the failure.
     payload : bytes
-        What the kernel read.
+        The bytes that the kernel read.
     """
 
     kernel: str
@@ -39,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def address(kernel: Kernel) -> int:
-    """Return where the machine code of a kernel lies."""
+    """Return the address of the machine code of a kernel."""
     (compiled,) = kernel.built.overloads.values()
     return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
 
@@ -58,7 +59,8 @@ def _call_at() -> Any:
             convention, kinds = context.call_conv, tuple(args)
             kind = convention.get_function_type(types.none, kinds)
             function = builder.inttoptr(values[0], kind.as_pointer())
-            room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), 8))  # for any result
+            # This allocation is large enough for any result.
+            room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), 8))
             returned = builder.bitcast(room, kind.args[0])
             error = cgutils.alloca_once(builder, ir.PointerType(excinfo_t))
             unpacked = cgutils.unpack_tuple(builder, values[1])
@@ -106,7 +108,7 @@ def _mutate() -> Any:
 
 @functools.cache
 def _loop(signature: str, hostile: int) -> Any:
-    """Compile the loop for kernels of a signature; one serves many kernels."""
+    """Compile the loop for kernels of one signature; kernels of equal signature share it."""
     import numba
     from numba.core import types
 
@@ -118,15 +120,15 @@ def _loop(signature: str, hostile: int) -> Any:
     args = ", ".join(f"a{i}" for i in range(len(words)))
     more = f", {blocks}" if written else ""
     lines = [
-        f"def loop(where, seed, start, count, source, data, told, {args}{more}):",
+        f"def loop(address, seed, start, count, source, data, current, {args}{more}):",
         "    for number in range(start, start + count):",
-        "        told[0] = number",
+        "        current[0] = number",
         "        mutate(data, source, seed + np.uint64(number))",
         *(
             f"        for k in range(fresh{i}.size):\n            a{i}[k] = fresh{i}[k]"
             for i in written
         ),
-        f"        status = call_at(where, ({args},))",
+        f"        status = call_at(address, ({args},))",
         "        if status != 0 and status != NOTHING:",
         "            return 1",
     ]
@@ -138,7 +140,7 @@ def _loop(signature: str, hostile: int) -> Any:
             "                return 2",
         ]
     lines += ["    return 0"]
-    # Canaries are compared as unsigned integers, so that no NaN is among them.
+    # Compare canaries as unsigned integers, so that NaN does not occur.
     kinds = [_numba_type(word) for word in words]
     names = {"np": np, "mutate": _mutate(), "call_at": _call_at(), "MARGIN": MARGIN}
     names["NOTHING"] = NOTHING
@@ -158,22 +160,23 @@ def _loop(signature: str, hostile: int) -> Any:
 
 
 class Fuzzed:
-    """A call of a kernel, ready to be repeated on mutants.
+    """A recorded call of a kernel, ready for repetition on mutants.
 
     Parameters
     ----------
     call : Call
+        The recorded call.
     """
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        words = words_of(call.kernel)
+        words = argument_types(call.kernel)
         self._loop = _loop(call.kernel.signature, call.hostile)
         self._where = np.uint64(address(call.kernel))
         self._progress = np.zeros(1, np.int64)
         payload = call.args[call.hostile]
         self.source = payload.view(np.uint8).copy()
-        # Kernels may ask for alignment of more than a byte.
+        # Kernels may require alignment to more than a byte.
         self._data = np.zeros_like(payload).view(np.uint8)
         args, blocks = [], []
         self._sides: list[np.ndarray] = []
@@ -199,7 +202,7 @@ class Fuzzed:
         return data.tobytes()
 
     def run(self, seed: int, start: int, count: int) -> Finding | None:
-        """Call the kernel on so many mutants, from number `start` on."""
+        """Call the kernel on `count` mutants, beginning with number `start`."""
         for side in self._sides:
             side[:] = CANARY
         own = np.uint64(seed), start, count, self.source, self._data, self._progress
@@ -218,7 +221,7 @@ def _frozen(array: np.ndarray) -> np.ndarray:
 
 
 def fuzz(calls: Iterable[Call], mutants: int, seed: int = 0) -> tuple[int, list[Finding]]:
-    """Run so many mutants, in equal shares of all calls; return how many, and findings."""
+    """Run mutants in equal shares on all calls; return their number, and the findings."""
     ready = [Fuzzed(call) for call in calls]
     share, done, findings = -(-mutants // max(len(ready), 1)), 0, []
     for one in ready:

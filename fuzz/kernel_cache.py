@@ -1,8 +1,9 @@
 """Damage the cache of compiled kernels: ``python -m fuzz.kernel_cache [--damages N]``.
 
-A few kernels are compiled into a directory, for this processor and for a generic one. Then files
-are damaged as a power cut, a full disk or a slip of the hand would, and a forked child loads and
-runs a kernel. It must get the right numbers: from an undamaged file, or from a new compilation.
+A few kernels are compiled into a directory, for this processor and for a generic processor. Then
+files are damaged as a power failure, a full disk or a user's mistake would damage them, and a
+forked child loads and runs a kernel. The child must compute the right numbers, with an undamaged
+file or with a new compilation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "bitmap._set_bits": lambda: (POSITIONS, np.zeros(8, np.uint8)),
     "escapes._find_from": lambda: (SMALL.astype(np.uint8), np.uint8(2), np.zeros(66, np.int64)),
 }
-RESULTS = {  # in the last argument
+RESULTS = {  # expected contents of the last argument
     "arithmetic._add_scaled": np.float32(0.5) * X + np.float32(1),
     "bitmap._set_bits": np.packbits(np.isin(np.arange(64), POSITIONS)),
     "escapes._find_from": np.flatnonzero(SMALL == 2),
@@ -46,10 +47,10 @@ def kernel_cache(damages: int, seed: int, folder: Path) -> tuple[Counter[str], l
     Returns
     -------
     Counter
-        How often each outcome was seen.
+        Number of occurrences of each outcome.
     list of str
-        A description of each outcome that must not be: a damaged file must be compiled again, and
-        an undamaged one loaded.
+        Descriptions of forbidden outcomes: a damaged file must be compiled again, and an undamaged
+        file must be loaded.
     """
     os.environ["GCODEC_CACHE_DIR"] = str(folder)
     kernels = {kernel.name: kernel for kernel in jit.kernels() if kernel.name in ARGUMENTS}
@@ -57,7 +58,7 @@ def kernel_cache(damages: int, seed: int, folder: Path) -> tuple[Counter[str], l
     assert build is not None
     for kernel in kernels.values():
         assert _outcome(kernel, generic=True) == COMPILED, kernel.name
-    codegen = _prepare()  # now for the processor of this process, too
+    codegen = _prepare()  # from here on for the processor of this process, too
     for kernel in kernels.values():
         assert _outcome(kernel) == COMPILED, kernel.name
     own = {name: store.file_name(name, one.identity(codegen)) for name, one in kernels.items()}
@@ -74,14 +75,14 @@ def kernel_cache(damages: int, seed: int, folder: Path) -> tuple[Counter[str], l
         outcome = _outcome(kernel)
         what = OUTCOMES.get(outcome, f"signal {-outcome}")
         count[what] += 1
-        file = own[kernel.name]  # the damaged one, or that of the other processor
+        file = own[kernel.name]  # the damaged file, or the file for the other processor
         if outcome != (LOADED if files[file] == whole[file] else COMPILED):
             failures.append(f"damage {number}, {' and '.join(kinds)}, {kernel.name}: {what}")
     return count, failures
 
 
 def _damage(kernel: str, files: dict[str, bytes], rng: random.Random) -> str:
-    """Damage a file of a kernel; return what was done."""
+    """Damage a cache file of a kernel; return a description of the damage."""
     name = rng.choice([name for name in files if name.startswith(kernel)])
     data = bytearray(files[name])
     kind = rng.choice(("page", "page", "rest", "cut", "empty", "bit", "bits", "noise", "exchange"))
@@ -109,7 +110,7 @@ def _damage(kernel: str, files: dict[str, bytes], rng: random.Random) -> str:
 
 
 def _prepare() -> Any:
-    """Load what the compiler needs, so that no child has to; return what generates code."""
+    """Load the compiler, so that no child has to; return the code generator."""
     import numba
     from numba.core.registry import cpu_target
 
@@ -119,7 +120,7 @@ def _prepare() -> Any:
 
 
 def _outcome(kernel: Kernel, *, generic: bool = False) -> int:
-    """Load and run a kernel in a child; return its exit code, or its signal below zero."""
+    """Load and run a kernel in a child; return its exit code, or its negated signal number."""
     from numba.core import config
     from numba.core.registry import cpu_target
 
@@ -142,7 +143,7 @@ def _outcome(kernel: Kernel, *, generic: bool = False) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the outcomes; return 1 if one of them must not be."""
+    """Print the outcomes; return 1 if a forbidden outcome occurred."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.kernel_cache", description=__doc__)
     parser.add_argument("--damages", type=int, default=DAMAGES)
     parser.add_argument("--seed", type=int, default=0)

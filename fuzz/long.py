@@ -1,7 +1,8 @@
 """Fuzz for hours: ``GCODEC_CHECKED=1 nice -n 19 python -m fuzz.long --hours 8``.
 
-In rounds, each with a new seed: mutants of each codec's payloads in compiled loops; in one of
-three also every target for some seconds, and mutants between guard pages. The totals are printed.
+Each round has a new seed and runs mutants of each codec's payloads in compiled loops. Every third
+round also runs each target for some seconds, and mutants between guard pages. At the end the
+totals are printed.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from fuzz.calls import by_codec
 from fuzz.jitfuzz import Fuzzed
 from gcodec.runtime import jit
 
-MUTANTS = 500_000  # of a codec, in a round
-SECONDS = 2.0  # of a target
-GUARDED = 200  # mutants of a target
-EVERY = 3  # rounds of loops to one of targets
+MUTANTS = 500_000  # mutants of each codec per round
+SECONDS = 2.0  # seconds per target
+GUARDED = 200  # mutants per target between guard pages
+EVERY = 3  # rounds of loops per round of targets
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fuzz, and print what was done; return 1 if something failed."""
+    """Fuzz and print the totals; return 1 if something failed."""
     parser = argparse.ArgumentParser(prog="python -m fuzz.long", description=__doc__)
     parser.add_argument("--hours", type=float, default=8.0)
     parser.add_argument("--seed", type=int, default=1)

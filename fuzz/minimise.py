@@ -1,4 +1,4 @@
-"""Make an input that fails smaller, as long as it fails in the same way."""
+"""Shrink a failing input while it fails in the same way."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 from fuzz import guard
 from fuzz.targets import run
 
-LARGEST = 4096  # bytes of a file of the corpus
+LARGEST = 4096  # bytes of a corpus file
 
 
-def minimised(fails: Callable[[bytes], bool], data: bytes) -> bytes:
-    """Remove pieces, then set bytes to 0, while `fails` says that the input still fails."""
+def minimized(fails: Callable[[bytes], bool], data: bytes) -> bytes:
+    """Remove pieces, then clear bytes, while `fails` returns True for the result."""
     size = max(len(data) // 2, 1)
     while size:
         at = 0
@@ -29,8 +29,8 @@ def minimised(fails: Callable[[bytes], bool], data: bytes) -> bytes:
     return data
 
 
-def way_of(target: str, data: bytes) -> str | None:
-    """Tell how a target fails on an input: the error's type and place, a signal, or None."""
+def failure_of(target: str, data: bytes) -> str | None:
+    """Return how a target fails on an input: type and place of the error, a signal, or None."""
     for at_end in (True, False):
         _, finding = guard.replay(lambda one: run(target, one), [data], at_end)
         if finding:
@@ -41,6 +41,8 @@ def way_of(target: str, data: bytes) -> str | None:
 
 
 def minimise(target: str, data: bytes) -> tuple[str | None, bytes]:
-    """Return how a target fails on an input, and the smallest input found on which it does."""
-    way = way_of(target, data)
-    return way, data if way is None else minimised(lambda one: way_of(target, one) == way, data)
+    """Return how a target fails on an input, and the smallest input with the same failure."""
+    way = failure_of(target, data)
+    return way, data if way is None else minimized(
+        lambda one: failure_of(target, one) == way, data
+    )

@@ -1,6 +1,6 @@
-"""What the slow oracles of ``tests/reference`` say of a payload: its values, or that it is wrong.
+"""Verdicts of the slow oracles of ``tests/reference``: the values of a payload, or its rejection.
 
-They are written from the specification, and share no line with gcodec.
+The oracles are written from the specification and share no line with gcodec.
 """
 
 from __future__ import annotations
@@ -42,18 +42,22 @@ MIDDLE = (128, 128, 128)
 
 
 class Message:
-    """A payload, and what belongs to it.
+    """A payload with everything that its decoding needs.
 
     Parameters
     ----------
     codec : Codec
-        With every ``auto`` resolved; only its parameters are looked at.
+        Codec with every ``auto`` resolved; the oracle uses only its parameters.
     scalars : mapping of str to number
+        Scalars of the message.
     data : bytes
+        The payload.
     nbits : int
+        Length of the payload in bits.
     shape : tuple of int
+        Shape of the tensor.
     dtype : str
-        Dtype of the tensor; all floats are alike.
+        Dtype of the tensor; the oracle treats all floating-point dtypes alike.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class Message:
         self.shape, self.n, self.dtype = shape, math.prod(shape), dtype
 
     def text(self, expected: int | None = None) -> str:
-        """Return the bits; raise ValueError for wrong fill, or another number than `expected`."""
+        """Return the bits; raise ValueError for nonzero fill or a length other than `expected`."""
         if len(self.data) < -(-self.nbits // 8):
             raise universal.Truncated("fewer bytes than bits")
         text = universal.to_text(self.data)
@@ -81,12 +85,12 @@ class Message:
 
 
 def decode(message: Message) -> np.ndarray:
-    """Return the values as float32; those of integers and booleans in their own dtype.
+    """Return the values as float32, or in their own dtype for integers and booleans.
 
     Raises
     ------
     ValueError
-        If the payload is wrong.
+        If the payload is invalid.
     """
     dtype = message.dtype if message.dtype in integers.CODES else "float32"
     return np.asarray(DECODERS[message.codec.name](message), dtype)

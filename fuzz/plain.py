@@ -1,12 +1,13 @@
-"""Kernels as plain Python: every index is checked, and coverage can be measured.
+"""Run kernels as plain Python, which checks every index and permits measuring coverage.
 
-Numba with its compiler off would not do: Python's integers do not wrap, NumPy's small ones wrap
-too early, and a negative index is taken from the end of an array. Here numbers are as compiled
-code has them: uint64 wraps, narrower ones are read as integers and cut when they are stored. An
-index below 0 is an error as is one beyond the end, and a shift by 64 or more bits.
+Switching off Numba's compiler would not suffice: Python's integers do not wrap, NumPy's narrow
+integers wrap too early, and a negative index counts from the end of an array. This module gives
+numbers the semantics of the compiled code: uint64 wraps, and narrower integers are widened when
+read and truncated when stored. An index out of bounds, a negative index and a shift by 64 or more
+bits are errors.
 
-Vector code that only hurries, `look_ahead` and `read_groups`, does nothing: scalar loops behind
-it do all the work. A kernel with other vector code is compiled as always.
+Vector code that is only an optimization (`look_ahead` and `read_groups`) does nothing here,
+because the scalar loops after it do all the work. A kernel with other vector code runs compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.calls import words_of
+from fuzz.calls import argument_types
 from gcodec.runtime.jit import Intrinsic, Kernel, _Lazy
 
 ALL = (1 << 64) - 1
@@ -26,15 +27,15 @@ HURRYING = ("look_ahead", "read_groups")
 
 
 class OutOfBoundsError(IndexError):
-    """An index that compiled code would have used to reach memory of others."""
+    """An index with which compiled code would have accessed memory out of bounds."""
 
 
 class NotPlainError(Exception):
-    """A kernel has vector code of its own."""
+    """A kernel contains vector code without a scalar equivalent."""
 
 
 class U64(int):
-    """A uint64, which wraps."""
+    """A uint64 with wrapping arithmetic."""
 
 
 def _wrapping(name: str) -> None:
@@ -59,7 +60,7 @@ for _name in ("neg", "invert"):
 
 
 class Numbers:
-    """What kernels use of NumPy: conversions that cut."""
+    """The part of NumPy that kernels use: truncating conversions."""
 
     float32, float64, sqrt, floor, isfinite = (
         np.float32,
@@ -83,7 +84,7 @@ class Numbers:
 
 
 class Checked:
-    """A 1-d array that refuses all indices but its own."""
+    """A 1-d array that rejects negative indices and indices beyond its end."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array, self.size = array, array.size
@@ -114,13 +115,13 @@ class Checked:
             self.array[self._at(index)] = self._cut(value)
 
     def view(self, kind: Callable[[Any], Any]) -> Checked:
-        """Return the same bytes as numbers of another kind."""
+        """Return a view of the same bytes with another dtype."""
         names = ("uint8", "uint16", "uint32", "uint64", "int32", "int64", "float32")
         (name,) = (name for name in names if getattr(Numbers, name) is kind)
         return Checked(self.array.view(name))
 
     def _part(self, index: slice) -> slice:
-        """Return a slice; as in compiled code, its ends are cut to those of the array."""
+        """Return a slice, clipped to the array as in compiled code."""
         if index.step is not None or any(end is not None and end < 0 for end in _ends(index)):
             raise OutOfBoundsError(f"slice {index}")
         start, stop = (None if end is None else int(end) for end in _ends(index))
@@ -139,7 +140,7 @@ def _ends(index: slice) -> tuple[Any, Any]:
 
 
 def _word(data: Checked, at: Any) -> int:
-    """Return the byte of a word of eight, all of which must be there."""
+    """Return one byte of an eight-byte word, all of which must be in bounds."""
     data._at(at)
     data._at(int(at) + 7)
     return int(at)
@@ -217,11 +218,12 @@ REPLACED: dict[types.CodeType, types.CodeType] = {}
 
 @functools.cache
 def plain(lazy: _Lazy) -> Callable[..., Any]:
-    """Return a kernel, or what kernels call, as a Python function.
+    """Return a kernel, or a function that kernels call, as a Python function.
 
     Raises
     ------
     NotPlainError
+        If the kernel contains vector code without a scalar equivalent.
     """
     function = lazy.function
     if isinstance(lazy, Intrinsic):
@@ -241,7 +243,7 @@ def plain(lazy: _Lazy) -> Callable[..., Any]:
 
 
 def codes_of(lazy: _Lazy) -> set[types.CodeType]:
-    """Return the code of a function and of all that it calls, which run as plain Python."""
+    """Return the code objects of a function and of all its callees that run as plain Python."""
     if isinstance(lazy, Intrinsic):
         return set()
     function = lazy.function
@@ -256,7 +258,7 @@ def codes_of(lazy: _Lazy) -> set[types.CodeType]:
 
 
 def supported(kernel: Kernel) -> bool:
-    """Tell whether a kernel can run as plain Python."""
+    """Return whether a kernel can run as plain Python."""
     try:
         plain(kernel)
     except NotPlainError:
@@ -265,11 +267,11 @@ def supported(kernel: Kernel) -> bool:
 
 
 def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
-    """Run a kernel as plain Python, if that can be, else as it is compiled."""
+    """Run a kernel as plain Python if possible, otherwise as compiled code."""
     if not supported(kernel):
         return kernel.built(*args)
     copies = []
-    for value, word in zip(args, words_of(kernel), strict=True):
+    for value, word in zip(args, argument_types(kernel), strict=True):
         if isinstance(value, np.ndarray):
             copies.append(Checked(value))
         elif word.startswith("float"):

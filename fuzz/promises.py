@@ -1,4 +1,4 @@
-"""What holds for all inputs, and the bounds that targets decode within."""
+"""Promises that hold for all inputs, and the limits within which targets decode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LIMITS = gcodec.Limits(max_elements=1 << 16, max_bytes=1 << 19)
 
 
 class BrokenPromiseError(AssertionError):
-    """Something that holds for all inputs did not hold for these bytes."""
+    """A promise about all inputs did not hold for these bytes."""
 
 
 def promise(holds: bool, what: str) -> None:

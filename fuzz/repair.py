@@ -1,4 +1,4 @@
-"""Make the checksums of a damaged frame right, so that what is behind them is reached."""
+"""Correct the checksums of a damaged frame, so that decoders reach the fields after them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcodec.wire.seek import Section
 
 
 def repair(data: bytes) -> bytes:
-    """Return a frame with its magic, and its checksums where its fields say that they are."""
+    """Return the frame with the right magic, and with checksums that match its fields."""
     out = bytearray(b"GCF\x01" + data[4:])
     if len(out) < 8:
         return bytes(out)
@@ -34,7 +34,7 @@ def repair(data: bytes) -> bytes:
     for _ in range(out[7]):
         number()
     if out[4] & 1:
-        name_nbytes = number()  # which moves `at`
+        name_nbytes = number()  # which advances `at`
         at += name_nbytes
     parameters = at
     for _ in range(2):
@@ -45,7 +45,7 @@ def repair(data: bytes) -> bytes:
     body = at + 4
     end = body + -(-nbits // 8)
     if end + 4 > len(out):
-        # Too short for its payload: let it end where the bytes do.
+        # The data are too short for the payload: let the payload end with the data.
         end = len(out) - 4
     if body > end:
         return bytes(out)
@@ -55,7 +55,7 @@ def repair(data: bytes) -> bytes:
 
 
 def _table_nbytes(data: bytes, parameters: int, at: int) -> int:
-    """Bytes of a frame's seek table, which depend on its parameters."""
+    """Return the size in bytes of the seek table of a frame, which depends on its parameters."""
     blocks = "elements"
     with contextlib.suppress(gcodec.GcodecError):
         cls = by_id(data[5])

@@ -1,4 +1,4 @@
-"""The mutation loop: from the corpus, seeded, so that a run can be repeated."""
+"""The mutation loop over the corpus, with a seed, so that runs are repeatable."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fuzz.goldens import CORPUS, of_codecs
 from fuzz.targets import TARGETS, run
 
 OF_FRAMES = ("frame", "repaired", "stream", "differential", "gcf")
-GOLDENS = 4  # golden vectors of each codec that are seeds
-LONGEST = 8192  # bytes of a mutant
-SLOWEST = 5.0  # seconds of a processor that one input may take
+GOLDENS = 4  # golden vectors of each codec that serve as seeds
+LONGEST = 8192  # most bytes of a mutant
+SLOWEST = 5.0  # most processor seconds for one input
 INTERESTING = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 63, 64, 127, 128, 192, 254, 255)
 INTEGERS = (0, 1, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1)
 TOKENS = (b"GCF\x01", b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", b"\x00\x00\x00\x3f", b"=", b",")
 
 
 def corpus(target: str) -> list[bytes]:
-    """Return the seeds of a target, the empty input among them."""
+    """Return the corpus of a target, and the empty input."""
     seeds = [b"", *(file.read_bytes() for file in sorted((CORPUS / target).glob("*")))]
     if target in OF_FRAMES:
         seeds += [golden.data for golden in of_codecs(GOLDENS) if golden.key is None]
@@ -32,7 +32,7 @@ def corpus(target: str) -> list[bytes]:
 
 
 def mutants(seeds: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
-    """Yield mutated inputs for ever."""
+    """Yield mutated inputs without end."""
     while True:
         data = bytearray(rng.choice(seeds))
         for _ in range(1 << rng.randrange(5)):
@@ -69,14 +69,14 @@ def _mutate(data: bytearray, seeds: Sequence[bytes], rng: random.Random) -> None
 def fuzz(
     target: str, *, seed: int, runs: int | None = None, seconds: float | None = None
 ) -> tuple[int, bytes | None]:
-    """Run a target on its corpus and then on mutants of it.
+    """Run a target on its corpus, then on mutants of the corpus.
 
     Returns
     -------
     int
-        Inputs that were run.
+        Number of inputs.
     bytes or None
-        The input that failed, after its traceback was printed.
+        The input that failed, after printing its traceback.
     """
     seeds = corpus(target)
     rng = random.Random(f"{target} {seed}")
@@ -89,7 +89,7 @@ def fuzz(
             break
         count += 1
         try:
-            # The first time, the kernels that an input needs may be compiled.
+            # The first run may compile the kernels that an input needs, so measure a second one.
             slow = _seconds(target, data) > SLOWEST and _seconds(target, data) > SLOWEST
         except Exception:
             traceback.print_exc()
@@ -112,7 +112,7 @@ def _inputs(seeds: Sequence[bytes], rng: random.Random) -> Iterator[bytes]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line and fuzz; return 1 if something failed."""
+    """Parse the command line and fuzz; return 1 if an input failed."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--target", choices=[*TARGETS, "all"], default="all")
     amount = parser.add_mutually_exclusive_group()
@@ -120,9 +120,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     amount.add_argument("--seconds", type=float, help="time per target (default 10)")
     parser.add_argument("--seed", type=int, default=0)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--replay", metavar="HEX", help="run --target on these bytes alone")
-    mode.add_argument("--minimise", metavar="FILE", help="make an input of --target smaller")
-    mode.add_argument("--jit", action="store_true", help="mutate and decode in compiled loops")
+    mode.add_argument("--replay", metavar="HEX", help="run --target on these bytes only")
+    mode.add_argument("--minimise", metavar="FILE", help="shrink a failing input of --target")
+    mode.add_argument(
+        "--jit", action="store_true", help="mutate and decode payloads in compiled loops"
+    )
     mode.add_argument("--guard", action="store_true", help="run inputs between guard pages")
     options = parser.parse_args(arguments)
     if options.jit:
@@ -150,11 +152,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if failed is not None:
             failures += 1
-            _tell(name, failed)
+            _print_failure(name, failed)
     return 1 if failures else 0
 
 
-def _tell(target: str, failed: bytes) -> None:
+def _print_failure(target: str, failed: bytes) -> None:
     print(f"replay: python -m fuzz --target {target} --replay '{failed.hex()}'")
 
 
@@ -176,7 +178,7 @@ def _in_loops(mutants_each: int, seed: int) -> int:
 
 
 def _between_pages(chosen: Sequence[str], runs: int, seed: int) -> int:
-    """Run the corpus and mutants of it between guard pages."""
+    """Run the corpus and its mutants between guard pages."""
     from fuzz import guard
 
     failures = 0
@@ -190,14 +192,14 @@ def _between_pages(chosen: Sequence[str], runs: int, seed: int) -> int:
             calls += more
             for finding in findings:
                 print(finding.what)
-                _tell(name, inputs[finding.number])
+                _print_failure(name, inputs[finding.number])
             failures += len(findings)
         print(f"{name}: {2 * len(inputs)} inputs, {calls} calls of kernels between guard pages")
     return 1 if failures else 0
 
 
 def _minimise(target: str, path: Path) -> int:
-    """Write a smaller input that fails alike beside the one in a file."""
+    """Write a smaller input with the same failure next to the given file."""
     from fuzz.minimise import minimise
 
     way, smallest = minimise(target, path.read_bytes())
@@ -207,5 +209,5 @@ def _minimise(target: str, path: Path) -> int:
     output = path.with_name(path.name + ".min")
     output.write_bytes(smallest)
     print(f"{way}\n{output}: {len(smallest)} bytes")
-    _tell(target, smallest)
+    _print_failure(target, smallest)
     return 0

@@ -1,4 +1,4 @@
-"""Codecs in many settings, chosen by two bytes."""
+"""Codecs in many settings, selected by two bytes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gcodec.codec import Codec
 from gcodec.wire.params import Param
 
 NUMBERS = (0.5, 1e-3, 7.25, 0, 1, 2, 3, 5, 32)
-MOST_SETTINGS = 200  # combinations of parameters, of a codec
+MOST_SETTINGS = 200  # most combinations of parameters of one codec
 
 
 @functools.cache
 def settings(cls: type[Codec]) -> tuple[Codec, ...]:
-    """Codecs of a class with each word, and a few numbers, in each parameter, and combinations."""
+    """Return codecs with each word and a few numbers per parameter, and combinations."""
     values = [(d, (d.default, *_allowed(d))) for d in cls.declared()]
     rows = [{d.name: value} for d, allowed in values for value in allowed]
     rng = random.Random(cls.name)
@@ -31,7 +31,7 @@ def settings(cls: type[Codec]) -> tuple[Codec, ...]:
 
 
 def _allowed(declared: Param) -> list[Any]:
-    """Return the words of a parameter, and those numbers that it takes."""
+    """Return the words of a parameter, and the sample numbers that it accepts."""
     allowed = []
     for value in (*getattr(declared.kind, "words", ()), *NUMBERS):
         with contextlib.suppress(gcodec.ParameterError):
@@ -41,7 +41,7 @@ def _allowed(declared: Param) -> list[Any]:
 
 
 def codec_of(number: int, setting: int) -> Codec:
-    """Choose a codec by two bytes: its id, or any other number, and a setting."""
+    """Select a codec by two bytes: its number (or any other number), and a setting."""
     classes = list(gcodec.codecs().values())
     own = [cls for cls in classes if cls.id == number]
     codecs = settings(own[0] if own else classes[number % len(classes)])

@@ -1,8 +1,8 @@
-"""What is fuzzed: functions that take any bytes and return, or raise what is a bug.
+"""Fuzz targets: functions that accept any bytes, and return or raise an exception.
 
-A `FormatError` (the bytes are wrong) is caught where bytes are read, a `ParameterError` (the
-caller is wrong) where they stand for arguments. Anything else that is raised is a bug, and so is a
-broken promise.
+A target catches `FormatError` (invalid bytes) where it reads bytes, and `ParameterError` (invalid
+arguments) where the bytes stand for arguments. Any other exception, and a broken promise, is a
+bug.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CODES = tuple(
         *(f"golomb:b={3 * 2**61}", f"golomb:b={2**64 - 1}"),
     )
 )
-MOST_BITS = 1 << 16  # of the words that a target writes
-MOST_COMPARED = 3000  # elements that a slow oracle is asked about
+MOST_BITS = 1 << 16  # most bits of the words that a target writes
+MOST_COMPARED = 3000  # most elements for a slow oracle
 
 
 def frame(data: bytes) -> None:
-    """Decode a frame in all ways, which agree; what decodes can be written again."""
+    """Decode a frame in all ways, compare them, and encode the decoded frame again."""
     agree(data, limits=LIMITS)
     try:
         decoded = gcodec.decode(data, limits=LIMITS)
@@ -48,27 +48,27 @@ def frame(data: bytes) -> None:
     except gcodec.FormatError:
         return
     again = gcodec.Frame.from_bytes(read.to_bytes(), limits=LIMITS)
-    promise(same_bits(again.decode(), decoded), "a frame that is written again decodes alike")
+    promise(same_bits(again.decode(), decoded), "a re-encoded frame decodes to the same values")
     packed = read.codec.pack(read.codec.unpack(read.payload, read.shape))
     promise(
         same_bits(
             packed.codec.decode(packed, read.shape), read.codec.decode(read.payload, read.shape)
         ),
-        "symbols are all that a message says",
+        "symbols determine the message",
     )
-    free = read.codec.seek_blocks is not None  # words, whose code a writer may choose
+    free = read.codec.seek_blocks is not None  # codewords, whose code the writer may choose
     if repr(packed.scalars) == repr(read.payload.scalars) and not free:
         same = packed.nbits == read.payload.nbits and packed.tobytes() == read.payload.tobytes()
-        promise(same, "one message has one payload")
+        promise(same, "a message has a single payload")
 
 
 def repaired(data: bytes) -> None:
-    """Decode a frame whose checksums were made right, so that what is behind them is reached."""
+    """Decode a frame with corrected checksums, so that decoders reach the fields after them."""
     frame(repair(data))
 
 
 def stream(data: bytes) -> None:
-    """Read frames end to end."""
+    """Read concatenated frames."""
     end = 0
     try:
         for one in gcodec.iter_frames(data, limits=LIMITS):
@@ -80,7 +80,7 @@ def stream(data: bytes) -> None:
 
 
 def _fits(codec: Codec, scalars: dict[str, Any]) -> bool:
-    """Tell whether there are such messages, as far as their scalars tell."""
+    """Return whether a codec has messages with these scalars, as far as the scalars show."""
     try:
         return bool(codec.of_message(scalars))
     except gcodec.ParameterError:
@@ -90,7 +90,8 @@ def _fits(codec: Codec, scalars: dict[str, Any]) -> bool:
 def payload(data: bytes) -> None:
     """Decode a bare payload.
 
-    Two bytes choose the codec, one the size; one is the number in scalars, one cuts the bits.
+    Two bytes select the codec, one the size, one the number in scalars, one the number of cut
+    bits.
     """
     if len(data) < 5:
         return
@@ -113,7 +114,7 @@ def payload(data: bytes) -> None:
 
 
 def roundtrip(data: bytes) -> None:
-    """Encode and decode: four bytes choose codec, dtype and shape, the others are the values."""
+    """Encode and decode; four bytes select codec, dtype and shape, the others are the values."""
     if len(data) < 4:
         return
     codec, dtype = codec_of(data[0], data[1]), DTYPES[data[2] % len(DTYPES)]
@@ -126,13 +127,15 @@ def roundtrip(data: bytes) -> None:
         with np.errstate(all="ignore"):
             finite = bool(np.isfinite(x.astype(np.float32)).all())
         sure = "auto" not in str(codec) and codec.takes_up_to == math.inf
-        promise(not finite or not sure, "finite values can be encoded")
+        promise(not finite or not sure, "the codec encodes finite values")
         return
     promise(len(encoded) <= codec.max_encoded_nbytes(x.size), "max_encoded_nbytes bounds")
     read = gcodec.Frame.from_bytes(encoded)
-    promise(read.to_bytes() == encoded, "a frame that is read is written alike")
+    promise(read.to_bytes() == encoded, "a parsed frame serializes to the same bytes")
     decoded = gcodec.decode(encoded)
-    promise(decoded.shape == x.shape and decoded.dtype == x.dtype, "shape and dtype come back")
+    promise(
+        decoded.shape == x.shape and decoded.dtype == x.dtype, "decode restores shape and dtype"
+    )
     symbols = read.codec.unpack(read.payload, x.shape)
     packed = read.codec.pack(symbols)
     promise(packed.tobytes() == read.payload.tobytes(), "pack inverts unpack")
@@ -140,18 +143,18 @@ def roundtrip(data: bytes) -> None:
     try:
         codec.quantize_residual(x, residual, seed=seed)
     except gcodec.ParameterError:
-        promise(not residual.any(), "a refused step leaves the residual alone")
+        promise(not residual.any(), "a rejected step does not change the residual")
         return
     with np.errstate(all="ignore"):
         lacking = x.astype(np.float32) - decoded.astype(np.float32)
-    promise(same_bits(residual, lacking), "the residual is what the receiver lacks")
+    promise(same_bits(residual, lacking), "the residual is the error of the decoded values")
 
 
 def words(data: bytes) -> None:
-    """Decode words, which encode to the same bits, and encode integers, which come back.
+    """Decode codewords, which must encode to the same bits, and encode and decode integers.
 
-    A byte chooses the code, one the number of words and the size of the integers, one where the
-    bits start and end. The others are the bits, or the integers.
+    One byte selects the code, one the number of words and the magnitude of the integers, one where
+    the bits start and end. The others are the bits, or the integers.
     """
     if len(data) < 3:
         return
@@ -162,55 +165,55 @@ def words(data: bytes) -> None:
     with contextlib.suppress(gcodec.FormatError):
         values, end = code.decode(text, count, start=start)
         promise(values.size == count and start <= end <= len(text), "words lie within the bits")
-        promise(code.encode(values).to01() == text[start:end], "values have one word each")
+        promise(code.encode(values).to01() == text[start:end], "each value has a single word")
     values = np.frombuffer(raw, np.uint64, len(raw) // 8) >> np.uint64(data[1] % 64)
     try:
         lengths = code.lengths(values)
     except gcodec.ParameterError:
-        promise(bool((values < code.first).any()), "values from the first one on have words")
+        promise(bool((values < code.first).any()), "values from the smallest one on have words")
         return
     values = values[np.cumsum(np.minimum(lengths, MOST_BITS)) < MOST_BITS]
     bits = code.encode(values)
-    promise(bits.nbits == lengths[: values.size].sum(), "lengths are those of the words")
+    promise(bits.nbits == lengths[: values.size].sum(), "lengths equals the lengths of the words")
     decoded, end = code.decode(bits, values.size)
-    promise(end == bits.nbits and bool((decoded == values).all()), "values come back")
+    promise(end == bits.nbits and bool((decoded == values).all()), "decode restores the values")
 
 
 @functools.cache
 def _with_blocks() -> tuple[Codec, ...]:
-    """Codecs whose frames can have seek tables."""
+    """Return the codecs whose frames can have seek tables."""
     codecs = (codec for cls in gcodec.codecs().values() for codec in settings(cls))
     return tuple(codec for codec in codecs if codec.seek_blocks is not None and _suits_all(codec))
 
 
 def _suits_all(codec: Codec) -> bool:
-    """Whether it takes all finite gradients, whatever it is to meet."""
+    """Return whether the codec accepts all finite gradients, whatever its target."""
     declared: Any = codec
     if codec.name != "ecsq":
         return True
     aims = declared.step == "auto" and not declared.bits and bool(declared.nmse > 1e-6)
-    return aims and declared.transform != "dct"  # which vectors cannot have
+    return aims and declared.transform != "dct"  # which does not accept vectors
 
 
 @functools.lru_cache(64)
 def _indexed(setting: int, n: int, log2_block: int, seed: int) -> gcodec.Frame:
     codecs = _with_blocks()
     x = np.random.default_rng(seed).standard_normal(n).astype(np.float32)
-    x[: n // 3] *= seed % 3  # silence in front, for some
+    x[: n // 3] *= seed % 3  # some gradients begin with near-zero or zero values
     frame = gcodec.Frame.from_bytes(
         gcodec.encode(x, codecs[37 * setting % len(codecs)], seed=seed)
     )
     if frame.codec.seek_blocks == "states":
         return frame.with_seek(5 + log2_block % 14)
-    groups = getattr(frame.codec, "index", "") == "rice"  # the least block of these is 2^12
+    groups = getattr(frame.codec, "index", "") == "rice"  # whose smallest block is 2^12
     return frame.with_seek(12 if groups else log2_block)
 
 
 def seek(data: bytes) -> None:
-    """Decode a frame whose seek table was changed: it gives what it gives without, or nothing.
+    """Decode a frame with a changed seek table: the values must stay, or decoding must fail.
 
-    Four bytes choose codec, elements, block and seed, one what is done with the others: they are
-    the table, they come into it, or they change its bytes.
+    Four bytes select codec, elements, block and seed, one the use of the others: they replace the
+    table, are inserted into it, or change its bytes.
     """
     if len(data) < 6:
         return
@@ -237,11 +240,14 @@ def seek(data: bytes) -> None:
         read = gcodec.Frame.from_bytes(changed, limits=LIMITS)
     except gcodec.FormatError:
         return
-    promise(same_bits(decoded, honest.without_seek().decode()), "a table changes nothing")
-    promise(read.to_bytes() == changed, "a frame that is read is written alike")
+    promise(
+        same_bits(decoded, honest.without_seek().decode()),
+        "a seek table does not change the values",
+    )
+    promise(read.to_bytes() == changed, "a parsed frame serializes to the same bytes")
     if read.seek is not None and read.seek.offsets[-1]:
         again = read.without_seek().with_seek(read.seek.log2_block)
-        promise(again.to_bytes() == changed, "one payload has one table of a block")
+        promise(again.to_bytes() == changed, "a payload has one seek table for a block size")
 
 
 def decoders(data: bytes) -> None:
@@ -251,7 +257,7 @@ def decoders(data: bytes) -> None:
 
 
 def spec(data: bytes) -> None:
-    """Parse a spec; what parses prints and parses to the same."""
+    """Parse a spec; the text of a parsed codec must parse to an equal codec."""
     try:
         codec = gcodec.parse(data.decode("latin-1"))
     except gcodec.ParameterError:
@@ -262,7 +268,7 @@ def spec(data: bytes) -> None:
 
 
 def differential(data: bytes) -> None:
-    """Read a frame, its checksums made right, as the oracles do: the same values, or an error."""
+    """Read a frame with corrected checksums like the oracles: the same values, or an error."""
     whole = repair(data)
     try:
         outline: Any = oracle.frames.parse(whole)
@@ -273,15 +279,15 @@ def differential(data: bytes) -> None:
         read = gcodec.Frame.from_bytes(whole, limits=LIMITS)
     except gcodec.FormatError:
         return
-    if outline is None:  # fill is looked at when a payload is decoded
+    if outline is None:  # decoders check the fill while decoding a payload
         with contextlib.suppress(gcodec.FormatError):
             read.decode()
-            promise(False, "what the specification refuses is refused")
+            promise(False, "gcodec rejects frames that the specification rejects")
         return
     parts = (outline["shape"], outline["payload"], outline["nbits"], outline["name"])
     promise(
         parts == (read.shape, read.payload.tobytes(), read.payload.nbits, read.name),
-        "fields are what they are by the specification",
+        "fields equal those of the specification",
     )
     if math.prod(read.shape) > MOST_COMPARED:
         return
@@ -289,9 +295,9 @@ def differential(data: bytes) -> None:
 
 
 def compare(frame: gcodec.Frame) -> bool:
-    """Hold a frame's values against the oracle; tell if there are any.
+    """Compare the values of a frame with the oracle's; return whether the oracle has values.
 
-    A seek table is no part of what an oracle reads, and left out.
+    The comparison omits the seek table, which an oracle does not read.
     """
     payload = frame.without_seek().payload
     encoded = payload.scalars, payload.tobytes(), payload.nbits
@@ -305,13 +311,13 @@ def compare(frame: gcodec.Frame) -> bool:
             expected = oracle.decode(message)
     except oracle.ERRORS:
         expected = None
-    promise((decoded is None) == (expected is None), f"the oracle says otherwise: {expected}")
+    promise((decoded is None) == (expected is None), f"the oracle disagrees: {expected}")
     if decoded is not None and expected is not None:
         unsigned = np.dtype(f"u{expected.dtype.itemsize}")
-        promise(decoded.dtype == expected.dtype, "the dtype is that of the frame")
+        promise(decoded.dtype == expected.dtype, "the dtype equals that of the frame")
         bits = decoded.view(unsigned) == expected.view(unsigned)
         nan = np.isnan(decoded) & np.isnan(expected)
-        promise(bool(np.all(bits | nan)), "values are those of the oracle")
+        promise(bool(np.all(bits | nan)), "values equal those of the oracle")
     return decoded is not None
 
 
@@ -326,7 +332,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 
 def run(name: str, data: bytes) -> None:
-    """Run one target on some bytes, with warnings as errors."""
+    """Run one target on some bytes, with warnings turned into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TARGETS[name](data)

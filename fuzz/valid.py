@@ -1,9 +1,9 @@
-"""Valid frames that gcodec's encoder never writes, and what they decode to.
+"""Valid frames that gcodec's encoder never writes, with their decoded values.
 
-The specification leaves much to a writer: tables of lengths and frequencies, Rice parameters,
-which elements are sent, scales, any bit pattern of a float, blocks of seek tables; and a reader
-must take defaults that are written out. Messages are written by the oracles of ``tests/reference``
-with such choices drawn at random; the same seed gives the same frames.
+The specification leaves many choices to a writer: tables of code lengths and frequencies, Rice
+parameters, the elements of a sparse message, scales, any bit pattern of a float, blocks of seek
+tables; and a reader must accept defaults that are written out. The oracles of ``tests/reference``
+write the messages with such choices drawn at random; the same seed gives the same frames.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHAPES += ((4, 2, 3, 3), (3, 2, 5))
 
 
 class Valid(NamedTuple):
-    """A frame, and the name of its codec."""
+    """A valid frame, and the name of its codec."""
 
     codec: str
     data: bytes
@@ -45,7 +45,7 @@ def frame(rng: random.Random, codec: str) -> Valid:
 
 
 def valid_frames(seed: int, count: int, codecs: Iterable[str] = tuple(WRITERS)) -> Iterator[Valid]:
-    """Yield so many frames of each codec."""
+    """Yield `count` frames of each codec."""
     for codec in codecs:
         rng = random.Random(f"{codec} {seed}")
         for _ in range(count):
@@ -53,7 +53,7 @@ def valid_frames(seed: int, count: int, codecs: Iterable[str] = tuple(WRITERS)) 
 
 
 def _written_out(number: int, params: bytes) -> bytes:
-    """Write out the defaults behind the last parameter."""
+    """Write out default values after the last parameter."""
     cls = by_id(number)
     count = len(list(cls.parameters_in(memoryview(params))))
     for declared in [d for d in cls.declared() if d.in_frame and not d.in_message][count:]:

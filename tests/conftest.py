@@ -31,7 +31,7 @@ settings.load_profile(os.environ.get("GCODEC_HYPOTHESIS_PROFILE", "default"))
 
 @pytest.fixture(scope="session", autouse=True)
 def all_kernels_are_declared() -> Iterator[None]:
-    """No test made a kernel that `gcodec warmup` does not know."""
+    """Check after all tests that `gcodec warmup` knows every kernel that they made."""
     yield
     if "gcodec.runtime.jit" not in sys.modules:
         return
@@ -41,12 +41,12 @@ def all_kernels_are_declared() -> Iterator[None]:
 
     jit.kernels()
     declared = [set(arguments()) for _, arguments in jit._FACTORIES]
-    for width in widths():  # tests of rANS take all ways that a host has
+    for width in widths():  # the tests of rANS use every vector width of the host
         with pytest.MonkeyPatch.context() as patch:
             for module in (rans_read, rans_write):
                 patch.setattr(module, "vector_width", lambda width=width: width)
             for known, (_, arguments) in zip(declared, jit._FACTORIES, strict=True):
                 known.update(arguments())
     for known, (make, _) in zip(declared, jit._FACTORIES, strict=True):
-        # Tests have a few rules and codes of their own.
+        # Tests may define a few rules and codes.
         assert make.cache_info().currsize <= len(known) + 6, make.__qualname__

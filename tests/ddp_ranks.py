@@ -192,7 +192,7 @@ def nonfinite() -> dict[str, Any]:
 
 
 def same(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bool:
-    """Whether two states are equal, bit for bit."""
+    """Return whether two states are equal, bit for bit."""
     return before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
 
 
@@ -265,7 +265,7 @@ def scaler() -> dict[str, Any]:
 
 
 def scaler_of_half() -> dict[str, Any]:
-    """Average finite gradients to a mean that exceeds float16; a scaler skips this step too."""
+    """Average finite gradients to a mean beyond float16's range; a scaler skips this step too."""
     training = Training("topk:ratio=0.05", dtype=torch.float16, start_iter=0)
     weight = training.net.second.weight
     values = [60000.0, 60000.0, 1.0]

@@ -1,4 +1,4 @@
-"""The files that the examples in the help of the command are about."""
+"""The files used by the examples in the help of the command."""
 
 from __future__ import annotations
 

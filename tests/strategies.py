@@ -1,4 +1,4 @@
-"""What the law tests draw from: gradients, shapes, codecs in all their settings, bytes."""
+"""Hypothesis strategies for the law tests: gradients, shapes, codecs in all settings, bytes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DTYPES: dict[str, np.dtype] = {
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 255, 256, 257)
 LARGE_SIZES = (4095, 4096, 4097)
 
-# Numbers that some parameter of some codec may take; each parameter keeps those that it allows.
+# Numbers to try for codec parameters; each parameter uses those in its range.
 _PROBES = (0.5, 0.25, 0.1, 1, 2, 2.5, 3, 4, 7, 8, 15, 16, 64, 255, 4096, 0.0, 0.01, 1e-3, 1e-6)
 _ODD_PROBES = (-1.5, 2.0**-126, 1e-45, 3e38, math.inf, math.nan)
 _INTEGERS = (*range(9), 32, 100, 4096, 2**32 - 1)
 _MOST_SETTINGS = 48
-# Of codecs with many kernels, these stand for all settings where each costs a whole test.
+# Representatives of codecs with many kernels, for laws where each setting costs a whole test.
 _CHOSEN = {
     "qsgd": (
         *("qsgd", "qsgd:form=dense", "qsgd:form=sparse,bucket=7", "qsgd:norm=max"),
@@ -80,7 +80,7 @@ _CHOSEN = {
         *("randomk:ratio=1.0,value=sign", "randomk:k=4096,unbiased=yes,value=int8", "randomk:k=1"),
     ),
 }
-# Of codecs whose parameters suit some gradients only, those that suit all.
+# Settings that accept all gradients, for codecs whose defaults or targets reject some.
 _TARGETS = {
     "ecsq": (
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=0.001", "ecsq:rounding=stochastic"),
@@ -88,11 +88,11 @@ _TARGETS = {
         "ecsq:transform=none",
     )
 }
-MODERATE = np.float32(1e30)  # magnitude up to which no codec refuses finite values
+MODERATE = np.float32(1e30)  # every codec accepts finite values up to this magnitude
 
 
 def values_of(declared: Param) -> list[Any]:
-    """Values that a declared parameter allows: all words, several numbers."""
+    """Return values that a declared parameter accepts: all words, several numbers."""
     words = getattr(declared.kind, "words", ())
     numbers: tuple[float, ...] = (*_PROBES, *_ODD_PROBES)
     if isinstance(declared.kind, Integer):
@@ -112,13 +112,13 @@ def values_of(declared: Param) -> list[Any]:
 
 
 def parameters_of(codec: Codec) -> dict[str, Any]:
-    """Values of the declared parameters, by their names in specs."""
+    """Return the values of the declared parameters by their names in specs."""
     return {declared.name: getattr(codec, declared.attribute) for declared in codec.declared()}
 
 
 @functools.cache
 def settings_of(cls: type[Codec]) -> tuple[Codec, ...]:
-    """Codecs of one class: each value of each parameter alone, and many combinations."""
+    """Return codecs of one class: each value of each parameter alone, and many combinations."""
     if cls.name in _TARGETS:
         return tuple(gcodec.parse(spec) for spec in _TARGETS[cls.name])
     declared = cls.declared()
@@ -143,17 +143,17 @@ def settings_of(cls: type[Codec]) -> tuple[Codec, ...]:
 
 
 def all_settings() -> list[Codec]:
-    """Every registered codec in its settings."""
+    """Return every registered codec in its settings."""
     return [codec for cls in gcodec.codecs().values() for codec in settings_of(cls)]
 
 
 CODECS = all_settings()
 
 
-def _few() -> list[Codec]:
-    """Every word and integer of every parameter, some other numbers.
+def _few_settings() -> list[Codec]:
+    """Return codecs with every word and integer of every parameter, and some other numbers.
 
-    This is where each codec costs a whole test.
+    Tests use this shorter list where each codec costs a whole test.
     """
     seen: dict[object, int] = {}
     results = []
@@ -176,42 +176,42 @@ def _few() -> list[Codec]:
     return [*results, *(gcodec.parse(spec) for specs in _CHOSEN.values() for spec in specs)]
 
 
-FEW = _few()
+FEW = _few_settings()
 
 
-def untold(codec: Codec) -> list[str]:
-    """Names of the values that bare bytes of this codec lack."""
+def missing_scalars(codec: Codec) -> list[str]:
+    """Return the names of the scalars that bare bytes of this codec lack."""
     return [*codec.unresolved(), *(field.name for field in codec.scalar_fields())]
 
 
 def scalars_for(codec: Codec) -> dict[str, Any]:
-    """Give some value to each scalar that bare bytes of this codec lack."""
+    """Return a value for each scalar that bare bytes of this codec lack."""
     fields = {field.name: field.kind for field in codec.message_fields()}
     return {
         name: 2 if isinstance(fields[name], Integer) else 0.5
-        for name in untold(codec)
+        for name in missing_scalars(codec)
         if name in fields
     }
 
 
 def codecs() -> st.SearchStrategy[Codec]:
-    """Any codec in any setting, each class as often as the others."""
+    """Draw any codec in any setting, each class equally often."""
     of_class = [[c for c in CODECS if type(c) is cls] for cls in gcodec.codecs().values()]
     return st.one_of([st.sampled_from(actual) for actual in of_class])
 
 
 def sizes(large: bool = False) -> st.SearchStrategy[int]:
-    """Numbers of elements around the edges of words, tiles and blocks."""
+    """Draw numbers of elements around the sizes of words, tiles and blocks."""
     return st.sampled_from(SIZES + (LARGE_SIZES if large else ()))
 
 
 def seeds() -> st.SearchStrategy[int]:
-    """Seeds of 64 bits."""
+    """Draw seeds of 64 bits."""
     return st.sampled_from([0, 1, 7, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
 
 
 def threshold_of(codec: Codec | None) -> float:
-    """A number that decides something in the codec, for ties."""
+    """Return a decision threshold of the codec, for drawing ties."""
     threshold = getattr(codec, "threshold", 0.5)
     if isinstance(threshold, float) and math.isfinite(threshold) and threshold != 0:
         return threshold
@@ -236,15 +236,16 @@ def gradients(
     Parameters
     ----------
     codec : Codec, optional
-        Whose threshold some elements lie on, just below and just above, and which takes the rest.
+        Codec that must accept the gradient; some elements are equal to its threshold, or the next
+        floats below and above.
     size : int, optional
-        Of elements.
+        Number of elements.
     large : bool
-        Whether sizes around 4096 are drawn too.
+        Whether to draw sizes around 4096 too.
     finite : bool
-        Whether NaN and Inf are left out.
+        Whether to exclude NaN and Inf.
     modest : bool
-        Whether magnitudes stay within 2**±10, where float16 loses nothing to its range.
+        Whether magnitudes stay within 2**±10, far from the range limits of float16.
     """
     n = draw(sizes(large)) if size is None else size
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -266,7 +267,7 @@ def gradients(
 
 
 def placed(x: np.ndarray, offset: int) -> np.ndarray:
-    """Copy a flat float32 array to `offset` elements behind the start of a cache line."""
+    """Copy a flat float32 array to an address `offset` elements into a cache line."""
     memory = np.zeros(x.size + 48, np.float32)
     start = -(memory.ctypes.data // 4) % 16 + offset
     memory[start : start + x.size] = x
@@ -315,13 +316,13 @@ def _gradient(kind: str, n: int, rng: np.random.Generator, t: np.float32) -> np.
 
 
 def dtypes() -> st.SearchStrategy[str]:
-    """Names of the dtypes of frames that hold floats."""
+    """Draw names of floating-point dtypes of frames."""
     return st.sampled_from(list(DTYPES))
 
 
 @st.composite
 def integers(draw: st.DrawFn, size: int | None = None) -> np.ndarray:
-    """Draw a flat array of integers or booleans, of any dtype that a frame can hold."""
+    """Draw a flat array of integers or booleans, of any such dtype of frames."""
     n = draw(sizes()) if size is None else size
     kind = np.dtype(draw(st.sampled_from(INTEGERS)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -337,7 +338,7 @@ def integers(draw: st.DrawFn, size: int | None = None) -> np.ndarray:
 
 
 def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert a float32 array; values that overflow become zero, so that finite stays finite."""
+    """Convert a float32 array; overflowing values become zero, so that finite stays finite."""
     if dtype == "float32":
         return x
     with np.errstate(all="ignore"):
@@ -349,7 +350,7 @@ def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:
 
 @st.composite
 def shapes(draw: st.DrawFn, n: int) -> tuple[int, ...]:
-    """Draw a shape of n elements, of 0 to 32 dimensions."""
+    """Draw a shape of n elements with 0 to 32 dimensions."""
     if n == 0:
         others = draw(st.lists(st.sampled_from([0, 1, 3, 2**19]), max_size=3))
         return (*others, 0)
@@ -366,18 +367,18 @@ def shapes(draw: st.DrawFn, n: int) -> tuple[int, ...]:
 
 
 def names() -> st.SearchStrategy[str | None]:
-    """Names of tensors, or none."""
+    """Draw a name of a tensor, or None."""
     text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
     return st.one_of(st.none(), text, st.just("w" * 300))
 
 
 def keys() -> st.SearchStrategy[bytes | None]:
-    """Keys of tags, or none."""
+    """Draw a key of a tag, or None."""
     return st.one_of(st.none(), st.binary(min_size=1, max_size=64))
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays have the same dtype, shape and bits, all NaN being one."""
+    """Return whether two arrays have equal dtype, shape and bits, with all NaN equal."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)

@@ -1,7 +1,7 @@
-"""How much of its cases a sweep goes through.
+"""Thinning of the cases of a sweep.
 
-``GCODEC_HYPOTHESIS_PROFILE=long pytest`` goes through all; the default through some of them, at
-equal distances. What a law depends on is never left out: codecs, forms, edges.
+``GCODEC_HYPOTHESIS_PROFILE=long pytest`` runs all cases; the default profile runs some of them, at
+equal distances. Essential dimensions, such as codecs, forms and edge cases, are never thinned.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ LONG = os.environ.get("GCODEC_HYPOTHESIS_PROFILE") == "long"
 
 
 def thinned(cases: Iterable[T], all_values: int) -> list[T]:
-    """Return every so manyth case, the first among them; all in a long run."""
+    """Return equally spaced cases, including the first; all cases in a long run."""
     return list(cases)[:: 1 if LONG else all_values]

@@ -1,4 +1,4 @@
-"""What the page on looking shows is what the command prints, and what it tells to run is run."""
+"""Test that the pages on inspection show the actual output of the command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_captures_exist() -> None:
 
 @pytest.mark.parametrize(("page", "call", "shown"), SHOWN, ids=[call for _, call, _ in SHOWN])
 def test_captures(page: str, call: str, shown: str) -> None:
-    """If this fails for a reason: ``python tools/captures.py PAGE``."""
+    """After an intended change, run ``python tools/captures.py PAGE``."""
     assert captures.output(call) == shown, page
 
 
@@ -41,7 +41,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / EXAMPLE, tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     for call in calls:
-        few = ["-L", "fc.*"] if "--report" in call else []  # diagrams take their time
+        few = ["-L", "fc.*"] if "--report" in call else []  # diagrams take long to draw
         result = CliRunner().invoke(cli, [*call[1:], *few])
         assert call[0] == "gcodec" and result.exit_code == 0, result.output
     assert (tmp_path / "report.html").stat().st_size > 10_000

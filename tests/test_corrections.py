@@ -1,4 +1,4 @@
-"""One test per row of docs/corrections.md: the claim of the source, and what gcodec does."""
+"""Test each row of docs/corrections.md: the claim of the source, and the behavior of gcodec."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_positions_begin_with_one() -> None:
     assert str(first.codec) == str(later.codec) == "qsgd:s=1,form=sparse"
     assert first.tobytes()[4:] == b"\0" and first.nbits == 32 + 3  # distance 1, plus, level 1
     assert later.tobytes()[4:] == bytes([0b10100000]) and later.nbits == 32 + 8  # 101000 0 0
-    # The second bucket goes on counting.
+    # The second bucket continues the element count.
     split = gcodec.parse("qsgd:s=1,form=sparse,bucket=2").encode(f32(7, 0, 0, 7))
     assert split.tobytes()[8:] == bytes([0b00011000]) and split.nbits == 64 + 3 + 5
 
@@ -130,7 +130,7 @@ def test_levels_end_with_s() -> None:
         decoded = codec.decode(codec.encode(f32(v)), 1)
         assert codec.quantize(f32(v)).levels.tolist() == [2 * s]
         assert abs(float(decoded[0]) / float(v) - 1) < 2**-23
-    # The norm that is sent is the one that levels are counted in.
+    # The sent norm is the one that the levels are relative to.
     x = f32(1, 1, 1)
     codec = gcodec.parse("qsgd:s=1000003,form=dense")
     payload = codec.encode(x)
@@ -142,7 +142,7 @@ def test_levels_end_with_s() -> None:
 
 
 def expected_nbits(x: np.ndarray, s: int, length: list[int]) -> float:
-    """Expected bits of all levels, where level k takes length[k], with an exact norm."""
+    """Return the expected bits of all levels; level k takes length[k], and the norm is exact."""
     r = np.abs(x.astype(np.float64)) * (s / np.linalg.norm(x.astype(np.float64)))
     whole, lengths = np.floor(r + 1e-9).astype(int), np.array(length)
     rest = np.clip(r - whole, 0, 1)
@@ -154,7 +154,7 @@ def gaussian(n: int) -> np.ndarray:
 
 
 def signed(n: int) -> np.ndarray:
-    """n equal magnitudes, of both signs."""
+    """Return n equal magnitudes with both signs."""
     return np.resize(f32(1.5, 1.5, -1.5), n)
 
 
@@ -176,17 +176,17 @@ def test_dense_string_and_the_corollary() -> None:
     assert payload.nbits == 4 * n + 32
     assert payload.tobytes()[4:6] == bytes([0b01000100, 0b11000100])
     assert 3.2 < codec.encode(gaussian(n)).nbits / n < 3.4
-    # The line under which all words lie, of sign and omega(k + 1).
+    # An upper bound on all words of sign and omega(k + 1).
     lengths = gcodec.entropy.parse("omega").lengths(range(1, 1000)).tolist()
     dense = [1 + nbits for nbits in lengths]
     assert all(nbits <= 2 + 2 * k for k, nbits in enumerate(dense))
     assert abs(expected_nbits(signed(n), 256, dense) - 4 * n) < 1e-3 * n
-    # Words of 10; 0 and a sign; k ones, 0 and a sign. They can be told apart.
+    # A code with 10 for level 0 and a sign, and k ones, 0 and a sign: it is a prefix code.
     other = [2, 2, *(k + 2 for k in range(2, 999))]
     assert 1 / 4 + sum(2 * 2.0**-nbits for nbits in other[1:]) <= 1
     for x in (signed(n), gaussian(n), np.r_[f32(1), np.zeros(n - 1, np.float32)]):
         assert expected_nbits(x, 256, other) < 2.5 * n
-    # 2 + k²/2 is above them, and the mean of k² is below r² + 1/4: at most (2 + 5/8)·n.
+    # Its lengths are at most 2 + k²/2, and the mean of k² is below r² + 1/4: at most (2 + 5/8)·n.
     assert all(nbits <= 2 + k * k / 2 for k, nbits in enumerate(other))
 
 
@@ -204,7 +204,7 @@ def test_sparse_is_shorter_at_root_n() -> None:
 
 
 def allowed_nbits(n: int, s: int, words: float) -> float:
-    """What theorems 3.2 and 3.4 allow, which differ in the number of words; with o(1) = 0."""
+    """Return the bound of theorems 3.2 and 3.4, which differ in `words`, with o(1) = 0."""
     return (3 + 1.5 * np.log2(2 * (s * s + n) / words)) * words + 32
 
 
@@ -286,17 +286,17 @@ CO3 = "minifloat:format=e2m1,style=ieee,code=none"
 
 
 def quantiles(beta: float, n: int = 20001) -> np.ndarray:
-    """Values of a GenNorm with α = 1, as even as they can be."""
+    """Return evenly spaced quantiles of a GenNorm with α = 1."""
     return np.asarray(scipy.stats.gennorm.ppf((np.arange(n) + 0.5) / n, beta))
 
 
 def polynomial(beta: float) -> float:
-    """Right side of CO3's Eq. (9), but for what it is divided by."""
+    """Return the right side of CO3's Eq. (9), without its divisor."""
     return 0.46 - 2.85 * beta + 5.37 * beta**2 - 2.85 * beta**3 + 0.52 * beta**4
 
 
 def minifloat_error(x: np.ndarray, scale: float | str, spec: str = CO3) -> float:
-    """Squared error over the sum of squares."""
+    """Return the squared error over the sum of squares."""
     codec = gcodec.parse(spec).replaced(scale=scale if isinstance(scale, str) else float(scale))
     wide = x.astype(np.float32).astype(np.float64)
     back = gcodec.decode(gcodec.encode(x.astype(np.float32), codec))
@@ -304,7 +304,7 @@ def minifloat_error(x: np.ndarray, scale: float | str, spec: str = CO3) -> float
 
 
 def least_error(x: np.ndarray) -> float:
-    """The least error of all scales, but for 0.3 % of it."""
+    """Return the least error over all scales to within 0.3 %."""
     return min(minifloat_error(x, scale) for scale in x.std() * np.exp2(np.arange(-3, 2, 0.04)))
 
 
@@ -413,7 +413,7 @@ def test_six_decimals_lose_the_threshold() -> None:
     assert exact.decode(exact.encode(x), 2).tolist() == f32(1 / 3, -1 / 3).tolist()
     assert mxnet.server_threshold(1 / 3) == np.float32(0.333333) != np.float32(1 / 3)
     for threshold in (5e-7, 1e-7, 1e-30):
-        # The original: sent, taken out of the residual, decoded as zero.
+        # The original: an element is sent, subtracted from the residual, and decoded as zero.
         worker = mxnet.TwoBit(threshold, 1)
         payload = worker.step(f32(threshold))
         assert payload[0] == 0b11000000 and worker.residual[0] == 0
@@ -449,14 +449,14 @@ def test_nan_is_stuck_in_the_residual() -> None:
 
 
 def test_residual_is_rounded_twice() -> None:
-    # The sum: 1e-9 is lost against a residual of 0.4, however often it comes.
+    # The sum: 1e-9 is lost when added to a residual of 0.4, however often.
     worker = mxnet.TwoBit(0.5, 1)
     ours = gcodec.Feedback("mxnet-2bit")
     for value in [0.4] + [1e-9] * 20:
         worker.step(f32(value))
         ours.compress("w", f32(value))
     assert worker.residual[0] == ours.residual("w")[0] == np.float32(0.4)
-    # The difference: 1.2 - 0.1 in float32 is not the difference of the two.
+    # The difference: 1.2 - 0.1 in float32 differs from the exact difference.
     worker = mxnet.TwoBit(0.1, 1)
     ours = gcodec.Feedback("mxnet-2bit:threshold=0.1")
     worker.step(f32(1.2))
@@ -465,7 +465,7 @@ def test_residual_is_rounded_twice() -> None:
     assert bits(left) == bits(worker.residual)
     exact = float(np.float32(1.2)) - float(gcodec.decode(frame)[0])
     assert float(left[0]) != exact and abs(float(left[0]) - exact) < 1e-7
-    # And bit for bit over many steps.
+    # Both agree bit for bit over many steps.
     rng = np.random.default_rng(1)
     worker = mxnet.TwoBit(0.1, 100)
     ours = gcodec.Feedback("mxnet-2bit:threshold=0.1")
@@ -515,7 +515,7 @@ def test_subnormal_thresholds_are_refused() -> None:
     original = mxnet.TwoBit(threshold, 5)
     codes = original.codes(x)
     assert codes == [3, 2, 0, 0, 3] and original.residual[4] == 2 * x[0]
-    # Where subnormal numbers are flushed to 0, the same code does something else.
+    # Where subnormal numbers are flushed to 0, the same code gives another result.
     flushed = mxnet.TwoBit(0, 5)
     assert flushed.codes(x * np.float32(0)) == [3, 3, 3, 3, 3] and not flushed.residual.any()
     assert mxnet.server_threshold(threshold) == 0
@@ -528,7 +528,7 @@ def test_subnormal_thresholds_are_refused() -> None:
     rest = frame.to_bytes()[len(header) + 4 :]
     with pytest.raises(gcodec.Corrupt, match="threshold"):
         gcodec.decode(changed + crc32c.crc32c(changed).to_bytes(4, "little") + rest)
-    # A power of two is exact, and the messages are the original's.
+    # A power of two is exact, and the messages equal the original's.
     spec = {"name": "mxnet-2bit", "threshold": threshold * unit}
     assert gcodec.encode(x * np.float32(unit), spec)[-8:-4] == mxnet.TwoBit(threshold, 5).step(x)
     least = {"name": "mxnet-2bit", "threshold": 2.0**-126}
@@ -563,7 +563,7 @@ def test_one_bit_ignores_the_scale() -> None:
     for threshold in (0.0, 0.25):
         codec = gcodec.parse({"name": "mxnet-1bit", "threshold": threshold})
         assert codec.decode(codec.encode(f32(0.3, -0.3)), 2).tolist() == [1, -1]
-    # Gradients of a millionth: what is sent is a million times larger, and swings.
+    # Gradients of a millionth: the sent values are a million times larger, and oscillate.
     worker = mxnet.OneBit(0.0, 1)
     ours = gcodec.Feedback("mxnet-1bit")
     x = f32(1e-6)
@@ -576,7 +576,7 @@ def test_one_bit_ignores_the_scale() -> None:
         sent.append(float(gcodec.decode(frame)[0]))
         assert abs(float(ours.residual("w")[0])) < 2
     assert sent == [1, -1, 1, -1, 1, -1]
-    # Gradients of a thousand: 1 per step is sent, and the residual grows without end.
+    # Gradients of a thousand: only 1 per step is sent, and the residual grows without bound.
     large = gcodec.Feedback("mxnet-1bit")
     for _ in range(6):
         assert gcodec.decode(large.compress("w", f32(1000))).tolist() == [1]
@@ -593,11 +593,11 @@ def test_no_word_behind_a_full_one(n: int) -> None:
         codec.decode(payload + bytes(4), n)
 
 
-# --- terngrad: the chapter's quantiser and packer, the original, BytePS -------------------------
+# --- terngrad: the chapter's quantizer and packer, the original, BytePS -------------------------
 
 
 def spread(x: np.ndarray, decoded: np.ndarray) -> float:
-    """Squared error over the sum of squares."""
+    """Return the squared error over the sum of squares."""
     wide = x.astype(np.float64)
     return float(((decoded - wide) ** 2).sum() / (wide**2).sum())
 
@@ -644,7 +644,7 @@ def test_scales_of_several_workers() -> None:
     mean = (small + large) / 2
     rng = np.random.default_rng(5)
     added = chapter_ternary(small, rng)[0] + chapter_ternary(large, rng)[0]
-    assert not added.any()  # the codes tell nothing about the mean
+    assert not added.any()  # the codes do not contain the mean
     codec = gcodec.parse("terngrad")
     shared = max(codec.scale_of(small), codec.scale_of(large))
     assert shared == 10
@@ -685,7 +685,7 @@ def test_ternary_damage() -> None:
     good = [1, -1, 0]
     packed = chapter_pack(np.array(good))
     assert codec.decode(packed.tobytes(), 3, scale=1).tolist() == good
-    for wrong in ("0b", "49", "0900", "09ff"):  # code 3, a pad code, bytes behind
+    for wrong in ("0b", "49", "0900", "09ff"):  # code 3, a pad code, trailing bytes
         data = np.frombuffer(bytes.fromhex(wrong), np.uint8)
         assert chapter_unpack(data, shape).shape == (3,)
         with pytest.raises(gcodec.Corrupt):
@@ -721,7 +721,7 @@ def test_ternary_nan_spreads(bad: float) -> None:
 
 def test_random_bits_have_a_seed() -> None:
     x = np.random.default_rng(5).normal(size=999).astype(np.float32)
-    # A generator that is shared gives other bits at each call.
+    # A shared generator gives other bits at each call.
     rng = np.random.default_rng(5)
     first, second = (chapter_ternary(x, rng)[0] for _ in range(2))
     assert (first != second).any()
@@ -729,7 +729,7 @@ def test_random_bits_have_a_seed() -> None:
         codec = gcodec.parse(spec)
         same = [codec.encode(x, seed=5).tobytes() for _ in range(2)]
         assert same[0] == same[1] != codec.encode(x, seed=6).tobytes()
-    # An element's bits are those of its place, whatever is around it.
+    # The random bits of an element depend only on its position, not on its neighbors.
     scale = np.float32(np.abs(x).max())
     codes = ternary.unpack(
         gcodec.parse("terngrad:clip=0").encode(x, seed=5).tobytes(), 999, "chapter"
@@ -749,7 +749,7 @@ def test_ternary_of_nothing() -> None:
 
 
 def original_decode(data: bytes, n: int, scale: float) -> list[float]:
-    """All codes of field 0, then of field 1, ...; the first n of them, less 1, times the scale."""
+    """Decode all codes of field 0, then of field 1, …; the first n, less 1, times the scale."""
     codes = [byte >> 2 * field & 3 for field in range(4) for byte in data]
     return [scale * (code - 1) for code in codes[:n]]
 
@@ -794,11 +794,11 @@ def test_running_maximum_forgets() -> None:
             gcodec.parse(spec).scale_of(x)
 
 
-# --- minmax: the chapter's quantiser, the peers' epsilons ---------------------------------------
+# --- minmax: the chapter's quantizer, the peers' epsilons ----------------------------------------
 
 
 def naive_levels(x: np.ndarray, width: int) -> tuple[np.ndarray, np.floating, np.floating]:
-    """Levels before they are cast to int8, scale and zero point, in float32 as there."""
+    """Return levels before the cast to int8, scale and zero point, as in the chapter."""
     with np.errstate(all="ignore"):
         scale = (x.max() - x.min()) / np.float32(2**width - 1)
         zero_point = x.min() / scale
@@ -845,7 +845,7 @@ def test_sixteen_bits_do_not_fit() -> None:
 
 
 def test_naive_constant_is_lost() -> None:
-    # As there: zeros, the scale 1 and the zero point 0.
+    # Like the chapter: zeros, the scale 1 and the zero point 0.
     assert not naive_decode(np.zeros(3, np.int8), np.float32(1), np.float32(0)).any()
     for value in (5.0, -0.1, 1e-45, 3e38):
         x = np.full(7, value, np.float32)
@@ -900,7 +900,7 @@ def test_zero_is_no_level() -> None:
     x = f32(-1, 0, 0, 0, 1.5)
     levels, scale, zero_point = naive_levels(x, 2)
     assert zero_point != np.rint(zero_point)
-    right = scale * (levels + zero_point)  # with the sign put right
+    right = scale * (levels + zero_point)  # with the corrected sign
     assert (right[1:4] != 0).all()
     assert np.allclose(ours(x, 2), right, rtol=1e-6) and np.abs(right[1:4]).max() <= scale / 2
     for spec in ("terngrad", "mxnet-2bit:threshold=auto"):
@@ -985,7 +985,7 @@ def test_negative_zero_is_plus() -> None:
 def chapter_random_k(
     gradient: np.ndarray, ratio: float, program: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Select as the chapter does, whose generator is one for the whole program."""
+    """Select elements like the chapter, with one generator for the whole program."""
     k = max(1, int(len(gradient) * ratio))
     indices = np.sort(program.choice(len(gradient), k, replace=False))
     values = gradient[indices] * (len(gradient) / k)
@@ -995,7 +995,7 @@ def chapter_random_k(
 def test_one_per_cent_is_not_a_hundredth() -> None:
     n = 1 << 20
     x = np.random.default_rng(0).standard_normal(n).astype(np.float32)
-    assert 0.01 * (32 + 32) / 32 == 0.02  # what the property returns: 1/50 is left
+    assert 0.01 * (32 + 32) / 32 == 0.02  # the property returns 1/50
     for value, ratio in (("float32", 79), ("bfloat16", 132)):
         frame = gcodec.encode(x, f"topk:value={value}")
         assert ratio < x.nbytes / len(frame) < ratio + 2
@@ -1031,7 +1031,7 @@ def test_residual_of_the_exercise() -> None:
         norms.append(float(np.linalg.norm(feedback.residual("w"))))
     assert 125 < max(norms) < 145 and norms.index(max(norms)) < 20
     assert 24 < np.mean(norms) < 30
-    assert norms[-1] < max(norms) / 5  # bounded it is
+    assert norms[-1] < max(norms) / 5  # the residual stays bounded
 
 
 def test_largest_residual_does_not_fall() -> None:
@@ -1122,8 +1122,8 @@ def test_chunks_are_transformed_alone() -> None:
     on_device = [scipy.fft.dctn(z, norm="ortho") for z in (x, y)]
     assert np.all(on_device[0] != on_device[1])
     first, second = (gcodec.parse("dct8:chunk=8x8,k=5").quantize(z) for z in (x, y))
-    assert not np.array_equal(first.places[0], second.places[0])
-    np.testing.assert_array_equal(first.places[1:], second.places[1:])
+    assert not np.array_equal(first.positions[0], second.positions[0])
+    np.testing.assert_array_equal(first.positions[1:], second.positions[1:])
     np.testing.assert_array_equal(first.codes[1:], second.codes[1:])
 
 
@@ -1222,9 +1222,9 @@ EXERCISE = advisor.Work(10**9, 0.1, bits=16)
 def chapter_recommends(
     nodes: int, gpus: int, between_gbps: float, nbytes: float, compute_ms: float, tolerance: str
 ) -> str:
-    """`CompressionAdvisor.recommend` as it is printed."""
+    """Return the result of `CompressionAdvisor.recommend` as printed in the chapter."""
     world_size = nodes * gpus
-    assert world_size  # and that is all that is done with it
+    assert world_size  # its only use of this argument
     ratio = compute_ms / (2 * nbytes / (between_gbps * 1e9 / 8) * 1000)
     if ratio > 2.0:
         return "none"
@@ -1236,7 +1236,7 @@ def chapter_recommends(
 
 
 def chapter_speedup(ratio: float, between_gbps: float, nbytes: float, compute_ms: float) -> float:
-    """`estimate_speedup` as it is printed."""
+    """Return the result of `estimate_speedup` as printed in the chapter."""
     comm = 2 * nbytes / (between_gbps * 1e9 / 8) * 1000
     return (compute_ms + comm) / (1.05 * compute_ms + comm * ratio)
 
@@ -1306,7 +1306,7 @@ def test_ten_per_cent_is_slower_than_dense() -> None:
     dense = advisor.dense_plan(LARGE, EXERCISE).ways[1]
     assert (dense.time, gather.time) == pytest.approx((0.315, 3.024))
     assert gather.time / dense.time == pytest.approx(9.6)
-    # With the best positions too, and without any.
+    # With the best positions, and without positions.
     for bits in (0.1 * (16 + 4.7), 0.1 * 16):
         _, gather, _ = advisor.ways(LARGE, EXERCISE, "between", [advisor.Scheme("x", bits)])
         assert gather.time > 3 * dense.time
@@ -1376,10 +1376,10 @@ def test_nothing_sent_does_not_converge() -> None:
         return norm / steps**0.5 + delta**2 * rate * norm**2
 
     assert chapter(1, 0.1, 10**4, 1) == pytest.approx(0.11)
-    assert chapter(0.9, 0.1, 10**12, 1) > 0.08  # for ever
+    assert chapter(0.9, 0.1, 10**12, 1) > 0.08  # forever
     problem = advisor.Problem()
     assert advisor.feedback_bound(0, problem, 10**4) == float("inf")
-    # The chapter's δ² is what is left out, 1 − δ here.
+    # The chapter's δ² is the omitted energy, 1 − δ here.
     later = [
         advisor.feedback_bound(1 - 0.9**2, problem, steps) / advisor.plain_bound(problem, steps)
         for steps in (10**2, 10**4, 10**6, 10**12)
@@ -1410,7 +1410,8 @@ def test_feedback_does_not_change_the_codec() -> None:
         feedback.compress("w", gradient)
         kept = feedback.residual("w").astype(np.float64)
         shares.append(float((kept**2).sum() / (inputs.astype(np.float64) ** 2).sum()))
-    assert shares[0] < 0.92 < 0.94 < np.mean(shares[100:])  # more is left out, not less
+    # The omitted share grows instead of shrinking.
+    assert shares[0] < 0.92 < 0.94 < np.mean(shares[100:])
     assert max(shares) <= 1 - feedback.codec.contraction(1000)
 
 
@@ -1456,7 +1457,7 @@ def test_unbiased_takes_more_steps() -> None:
 
 
 def same_on_all(actual: list[Any]) -> Any:
-    """Return what all workers have."""
+    """Return the common result of all workers."""
     assert all(np.array_equal(actual[0], other) for other in actual)
     return actual[0]
 
@@ -1489,7 +1490,7 @@ def test_a_rate_that_changes_belongs_before_feedback() -> None:
         moved += rate * gcodec.decode(late.compress("w", gradient))
         other += gcodec.decode(early.compress("w", np.float32(rate) * gradient))
     assert np.abs(other + early.residual("w") - meant).max() < 1e-4
-    # What was kept at the old rate arrives at the new one, and so hardly at all.
+    # The residual of the old learning rate is applied at the new one, and so has little effect.
     lost = meant - moved - rates[-1] * late.residual("w")
     assert np.linalg.norm(lost) > 0.4 * np.linalg.norm(meant)
 
@@ -1510,7 +1511,7 @@ def test_schedule_of_deep_gradient_compression() -> None:
 
 
 def chapter_dgc(x: np.ndarray, sparsity: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the chapter's class sends of what it has added up, and what it keeps."""
+    """Return what the chapter's class sends from its accumulated gradient, and what it keeps."""
     corrected = np.clip(x, -2.5 * x.std(), 2.5 * x.std())
     k = max(1, int(x.size * (1 - sparsity)))
     magnitudes = np.abs(corrected)
@@ -1521,7 +1522,7 @@ def chapter_dgc(x: np.ndarray, sparsity: float) -> tuple[np.ndarray, np.ndarray]
 def test_clipping_what_was_added_up_loses_it() -> None:
     x = np.random.default_rng(0).standard_t(3, 100_000).astype(np.float32)
     sent, kept = chapter_dgc(x, 0.999)
-    assert np.unique(np.abs(sent[sent != 0])).size == 1  # they are signs, and all of one size
+    assert np.unique(np.abs(sent[sent != 0])).size == 1  # only signs, with a single magnitude
     lost = np.linalg.norm(x - sent - kept) / np.linalg.norm(x)
     assert 0.3 < lost < 0.5
 
@@ -1672,7 +1673,7 @@ def test_variances_of_signs_are_all_alike() -> None:
 def test_a_mean_of_signs_is_no_sign() -> None:
     size, n = 4, 4000
     signs = np.sign(np.random.default_rng(0).standard_normal((size, n)))
-    assert np.unique(signs.mean(axis=0)).size == size + 1  # which no bit holds
+    assert np.unique(signs.mean(axis=0)).size == size + 1  # more values than one bit can represent
 
     def worker(c: Communicator) -> np.ndarray:
         feedbacks = gcodec.Feedback("sign"), gcodec.Feedback("sign")
@@ -1680,7 +1681,7 @@ def test_a_mean_of_signs_is_no_sign() -> None:
 
     simulator = Simulator(size)
     mean = same_on_all(simulator.run(worker))
-    assert np.unique(np.abs(mean)).size == size  # one size for each share
+    assert np.unique(np.abs(mean)).size == size  # a single magnitude for each share
     assert simulator.total / size < 2 * n / 8 + 8 * 50  # two bits for each, and headers
 
 
@@ -1730,7 +1731,7 @@ def test_concatenated_factors_grow() -> None:
     p, q = (np.hstack(parts) for parts in zip(*factors, strict=True))
     assert p.shape == (32, size * rank) and q.shape == (24, size * rank)
     own = np.mean([a @ b.T for a, b in factors], axis=0)
-    assert np.allclose(p @ q.T, size * own)  # a sum, and no mean
+    assert np.allclose(p @ q.T, size * own)  # a sum instead of a mean
 
     def worker(c: Communicator) -> np.ndarray:
         return PowerSGD(c, rank=rank).average({"w": gradients[c.rank]})["w"]
@@ -1750,7 +1751,7 @@ def test_sums_of_a_tree_grow() -> None:
     result = simulator.run(lambda c: tree_mean(c, [frames[c.rank]])[0][0])
     union = same_on_all(result)
     assert union.size > 0.97 * size * k  # at the root, as nearly all are of one worker only
-    # Rank 4 sends what four ranks have had, and odd ranks send their own.
+    # Rank 4 sends the values of four ranks, and odd ranks send their own.
     sent = simulator.sent["exchange"]
     assert sent[0] == 0 and sent[4] > 3 * max(sent[1], sent[3], sent[5], sent[7])
 
@@ -1763,7 +1764,7 @@ def test_a_tree_ends_with_all_ranks() -> None:
         for rank in range(0, size, 2 * step):
             for i, value in chapter[rank + step].items():
                 chapter[rank][i] = chapter[rank].get(i, 0.0) + value
-    assert len({tuple(sorted(part.items())) for part in chapter}) > 1  # each has another result
+    assert len({tuple(sorted(part.items())) for part in chapter}) > 1  # the results differ
 
     def worker(c: Communicator) -> np.ndarray:
         [(positions, values)] = tree_mean(c, [gcodec.encode(gradients[c.rank], "topk:k=5")])

@@ -1,4 +1,4 @@
-"""All ways to decode a frame accept it, with the same values, or refuse it; see fuzz.decoders."""
+"""Test that all ways to decode a frame agree on its values or reject it; see fuzz.decoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gcodec.codec import Codec
 from gcodec.training import Communicator, Simulator, all_gather_mean
 from gcodec.wire.seek import SeekTable
 
-# Every kind of string that a seek table may belong to, with a shape and the log2 of its blocks.
+# Every kind of string that can have a seek table, with a shape and the log2 of its block size.
 TABLED = {
     "qsgd:form=dense": ((40, 30), 6),
     "qsgd:form=dense,s=300": ((40, 30), 4),
@@ -49,12 +49,12 @@ TABLED = {
     "ecsq:nmse=0.1": ((700, 100), 16),
     "ecsq:nmse=0.02,trellis=yes": ((700, 100), 16),
 }
-EACH = 40 if LONG else 3  # mutants of one kind
+EACH = 40 if LONG else 3  # mutants of each kind
 
 
 @functools.cache
 def frame_of(spec: str) -> gcodec.Frame:
-    """A frame with a seek table."""
+    """Return a frame with a seek table."""
     shape, log2_block = TABLED[spec]
     x = np.random.default_rng(4).standard_normal(shape, np.float32)
     x.reshape(-1)[7:90] = 0
@@ -64,7 +64,7 @@ def frame_of(spec: str) -> gcodec.Frame:
 
 
 def moved(frame: gcodec.Frame, one: int = 0, other: int = -1) -> gcodec.Frame:
-    """The frame with a byte of one block given to another by its seek table."""
+    """Return the frame with a seek table that moves a byte from one block to another."""
     table = frame.seek
     assert table is not None
     lengths = table.lengths.copy()
@@ -87,7 +87,7 @@ def test_mutants_of_frames_with_tables(spec: str) -> None:
             operations = bytes([kind, *rng.randbytes(3)])
             data = decoders.changed(frame, operations)
             accepted += data is not None and decoders.agree(data)
-    assert accepted  # such as of a frame without its table
+    assert accepted  # for example, the frame without its table
 
 
 @pytest.mark.parametrize("codec", gs.FEW, ids=str)
@@ -134,7 +134,7 @@ def refuse() -> np.ndarray:
     raise gcodec.Corrupt("on principle")
 
 
-# --- tables that a decoder may not leave out ----------------------------------------------------
+# --- required tables ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", TABLED)
@@ -268,7 +268,7 @@ def test_sparse_decoding_refuses_dense_frames() -> None:
 
 
 def test_every_range_checks_the_header_parts() -> None:
-    """The head of the string and the sum of the table are read, whatever the range."""
+    """Decoding any range reads the head of the string and the sum of the table."""
     frame = frame_of("ecsq:nmse=0.1")
     table = frame.seek
     assert table is not None
@@ -276,7 +276,7 @@ def test_every_range_checks_the_header_parts() -> None:
     lengths[0] += np.uint64(8)
     longer = SeekTable(table.log2_block, lengths, None, table.states)
     head = frame.payload.data.copy()
-    head[1] = 5  # states that take turns
+    head[1] = 5  # number of interleaved states
     for fields in ({"seek": longer}, {"data": head}):
         wrong = dataclasses.replace(frame, payload=frame.payload._replace(**fields))
         for start, stop in ((0, 1), (frame.size - 1, frame.size)):

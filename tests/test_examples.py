@@ -1,4 +1,4 @@
-"""The examples run, and do what they say."""
+"""Test that the examples run and print the promised results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzzer's corpus and a few thousand mutants of it; ``python -m fuzz`` searches for longer."""
+"""Test the fuzz targets on the corpus and some mutants; ``python -m fuzz`` runs longer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_mutants(target: str) -> None:
 
 @pytest.mark.parametrize("target", ["frame", "repaired", "stream"])
 def test_corpus_contains_valid_frames(target: str) -> None:
-    """Most of what is fuzzed must reach the decoder, or the mutants test little."""
+    """Most of the corpus must pass the checks of the decoder, or the mutants test little."""
     import gcodec
 
     decoded = 0

@@ -1,4 +1,4 @@
-"""The fuzzer finds what it is there to find: writes out of bounds, smaller inputs."""
+"""Test that the fuzzing engines detect writes out of bounds, and shrink inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and mprot
 
 @kernel("in uint8[], int64, out uint8[]")
 def trusting(data, last, out):
-    """Count bytes, of which none should pass the end of `out` but may, and those before it."""
+    """Count bytes; values up to `last` index `out` without a check of its bounds."""
     for i in range(data.size):
         if data[i] <= last:
             out[np.int64(data[i]) - 40] += np.uint8(1)
@@ -104,7 +104,7 @@ def test_minimise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_guided_fuzzing_names_its_dependency() -> None:
-    """It is run where atheris is, and says so where it is not."""
+    """The program runs only where atheris is installed, and otherwise names it."""
     program = (
         "import sys; sys.modules['atheris'] = None; from fuzz import guided; guided.main(['spec'])"
     )

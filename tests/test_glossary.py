@@ -1,4 +1,4 @@
-"""Every module that the glossary names exists."""
+"""Test that every module in the glossary exists."""
 
 from __future__ import annotations
 

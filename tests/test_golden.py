@@ -1,7 +1,7 @@
-"""Golden vectors: bytes that every later release must write and read.
+"""Test golden vectors: bytes that every later release must write and read.
 
-The expected bytes come from the oracles in tests/reference, not from gcodec; the files are only
-read here.
+The expected bytes come from the oracles in tests/reference, not from gcodec; these tests only read
+the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gcodec
 
 FOLDER = Path(__file__).parent / "golden" / "v1"
 PATHS = sorted(FOLDER.glob("*.txt"))
-OWN_IDS = range(192, 256)  # of codecs that are not gcodec's
+OWN_IDS = range(192, 256)  # ids of user-defined codecs
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)

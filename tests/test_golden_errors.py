@@ -1,4 +1,4 @@
-"""Frames that must be refused, each for the reason in its name; valid ones of other encoders."""
+"""Test frames that must be rejected for the reason in their names, and valid foreign frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuzz.valid import valid_frames
 
 FOLDER = ROOT / "fuzz" / "golden-errors"
 PATHS = sorted(FOLDER.glob("*.gcf"))
-EACH = 25  # frames of a codec
+EACH = 25  # frames per codec
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -38,7 +38,7 @@ def test_every_kind_of_error_is_covered() -> None:
 
 @pytest.mark.parametrize("codec", gcodec.codecs())
 def test_valid_frames_of_other_encoders(codec: str) -> None:
-    """Other tables, parameters, blocks and defaults written out: all decode as the oracle does."""
+    """Unusual tables, parameters, blocks and explicit defaults decode like the oracle."""
     frames = [one.data for one in valid_frames(7, EACH, [codec])]
     with_tables = 0
     for data in frames:

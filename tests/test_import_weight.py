@@ -1,4 +1,4 @@
-"""Importing is light: nothing is loaded before it is needed, and no framework ever."""
+"""Test that importing gcodec loads nothing before it is needed, and never a framework."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_importing_gcodec_loads_nothing_heavy() -> None:
 
 
 def test_reading_a_frame_compiles_nothing() -> None:
-    frame = "474346010001010104000020 1ca3b1a0 0000803f 00000000"  # its checksums are wrong
+    frame = "474346010001010104000020 1ca3b1a0 0000803f 00000000"  # invalid checksums
     code = (
         "import gcodec, contextlib\n"
         "with contextlib.suppress(gcodec.Corrupt):\n"

@@ -1,4 +1,4 @@
-"""What holds for every codec, in every setting, on any gradient; and what each one promises."""
+"""Laws of every codec, in every setting, on any gradient; and the contract of each codec."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def symbols_equal(a: Any, b: Any) -> bool:
 
 
 def narrowed(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Float32 values as an array of `dtype`, by the reference."""
+    """Convert float32 values to an array of `dtype` with the reference."""
     flat = x.reshape(-1)
     if dtype in ("float16", "bfloat16"):
         return halves.narrow(flat, dtype).view(gs.DTYPES[dtype]).reshape(x.shape)
@@ -54,7 +54,7 @@ def narrowed(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def widened(x: np.ndarray) -> np.ndarray:
-    """Values of a frame's dtype as float32, by the reference."""
+    """Convert values of a frame's dtype to float32 with the reference."""
     if x.dtype.itemsize == 2:
         name = "float16" if x.dtype == np.float16 else "bfloat16"
         return halves.widen(x.reshape(-1).view(np.uint16), name).reshape(x.shape)
@@ -83,9 +83,9 @@ def test_unpack_inverts_pack(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_decoded_bits_determine_the_frame(data: st.DataObject) -> None:
-    """Bytes that unpack at all are the bytes that packing makes of the result.
+    """Bytes that unpack equal the bytes that pack makes of the result.
 
-    But for scalars that packing would choose better.
+    An exception are scalars for which pack would choose better values.
     """
     codec = data.draw(gs.codecs())
     n = data.draw(gs.sizes())
@@ -124,7 +124,7 @@ def test_frame_round_trip(data: st.DataObject) -> None:
     assert decoded.dtype == x.dtype
     assert decoded.flags.writeable
 
-    # The frame's meaning is that of its payload, and its bytes are those of the specification.
+    # A frame means the same as its payload, and its bytes follow the specification.
     with np.errstate(all="ignore"):
         values = widened(x)
     payload = codec.encode(values, seed=seed)
@@ -156,7 +156,7 @@ def test_bare_payload(data: st.DataObject) -> None:
     for bytes_like in (raw, bytearray(raw), memoryview(raw), payload.data):
         decoded = codec.decode(bytes_like, x.shape, nbits=payload.nbits, **payload.scalars)
         assert gs.same_bits(decoded, expected)
-    # What lies behind it in memory is never looked at.
+    # The decoder never reads the memory after the payload.
     for suffix in (bytes(256), b"\xff" * 256):
         longer = memoryview(raw + suffix)[: len(raw)]
         decoded = codec.decode(longer, x.shape, nbits=payload.nbits, **payload.scalars)
@@ -172,7 +172,7 @@ def test_bare_payload_names_missing_arguments(codec: Codec) -> None:
         with pytest.raises(gcodec.ParameterError, match=name):
             codec.decode(raw, 3, nbits=nbits, **gs.scalars_for(codec))
         codec = codec.replaced(**{name: gs.parameters_of(payload.codec)[name]})
-    for name in gs.untold(codec):
+    for name in gs.missing_scalars(codec):
         rest = {key: value for key, value in payload.scalars.items() if key != name}
         with pytest.raises(gcodec.ParameterError, match=name):
             codec.decode(raw, 3, nbits=nbits, **rest)
@@ -187,13 +187,13 @@ FEW_SENT = ("topk", "randomk", "dct8")
 
 @each_codec
 def test_symbols_of_another_size_are_refused(codec: Codec) -> None:
-    # Not all alike: rANS of one symbol alone says the same for any number of them.
+    # Avoid equal symbols: rANS of a single distinct symbol has the same bytes for any length.
     symbols = codec.quantize(np.linspace(-1, 1, 40, dtype=np.float32))
     with pytest.raises(gcodec.ParameterError, match="symbols"):
         codec.dequantize(symbols, 200)
     payload = codec.pack(symbols)
     few = codec.name in FEW_SENT or getattr(payload.codec, "form", "dense") == "sparse"
-    if not few:  # they may fit other sizes
+    if not few:  # the bytes may fit other sizes
         for n in (3, 200):
             with pytest.raises(gcodec.FormatError):
                 codec.unpack(payload, n)
@@ -359,7 +359,7 @@ def test_raw_rounds_as_the_reference(x: np.ndarray, dtype: str) -> None:
     assert decoded.tobytes() == halves.widen(patterns, dtype).tobytes()
 
 
-SIGNS = ("mxnet-1bit", "sign")  # which have no code for zero
+SIGNS = ("mxnet-1bit", "sign")  # codecs without a code for zero
 TWO_BIT = [codec for codec in gs.CODECS if codec.name == "mxnet-2bit"]
 
 
@@ -388,7 +388,7 @@ def test_one_bit_levels(codec: Codec, data: st.DataObject) -> None:
 
 
 def has_zero(codec: Codec) -> bool:
-    # What a transform leaves out is not in the zeros alone.
+    # With a transform, errors are not limited to zeros.
     return codec.name not in (*SIGNS, "dct8") and getattr(codec, "value", None) != "sign"
 
 
@@ -405,7 +405,7 @@ def test_zeros_stay_zeros(codec: Codec) -> None:
 
 
 def deterministic(codec: Codec, x: np.ndarray) -> bool:
-    # Payloads of equal values may be alike although their seeds select different elements.
+    # Payloads of equal values may be equal although their seeds select different elements.
     seeds = range(8)
     return len({codec.decode(codec.encode(x, seed=s), x.shape).tobytes() for s in seeds}) == 1
 
@@ -420,7 +420,7 @@ def test_laws_of_error(data: st.DataObject) -> None:
     draws = np.array([codec.decode(codec.encode(x, seed=s), x.shape) for s in seeds], np.float64)
     errors = ((draws - wide) ** 2).sum(axis=1)
     rounding = 1 + 1e-5
-    # What 300 draws may miss: an event of probability 0.1, which leaves no trace in their spread.
+    # Chance of 300 draws missing an event of probability 0.1 that leaves no trace in their spread.
     missed = 0.1 if len(draws) > 1 else 0
     contraction, variance = codec.contraction(x.size), codec.variance(x.size)
     if contraction is not None:
@@ -438,18 +438,19 @@ def test_laws_of_error(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_encoding_is_idempotent(data: st.DataObject) -> None:
-    # The coefficients of what was cut off are others; and centroids are no levels.
+    # Removed coefficients belong to another transform; and centroids are no levels.
     others = ("mxnet-1bit", "dct8", "ecsq")
     codec = data.draw(st.sampled_from([c for c in gs.CODECS if c.name not in others]))
     assume(getattr(codec, "server", "no") == "no")
-    assume(getattr(codec, "clip", 0) == 0)  # the deviation of what was clipped is another
-    assume(getattr(codec, "unbiased_", "no") == "no")  # or it grows each time
+    assume(getattr(codec, "clip", 0) == 0)  # clipping changes the standard deviation
+    # With unbiased values, each round trip would increase the magnitudes.
+    assume(getattr(codec, "unbiased_", "no") == "no")
     x = data.draw(gs.gradients(codec, modest=True))
-    # Few seeds do not tell that rounding is at random; and what is near a level may leave it.
+    # Few seeds do not show stochastic rounding; and values near a level may round to another.
     assume(deterministic(codec, x) and not codec.unbiased)
     payload = codec.encode(x)
     once = codec.decode(payload, x.shape)
-    fixed = payload.codec  # an automatic setting would follow the new values
+    fixed = payload.codec  # an automatic setting would depend on the new values
     assert gs.same_bits(fixed.decode(fixed.encode(once), x.shape), once)
 
 
@@ -469,13 +470,13 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     before = data.draw(drawn)
     decay = data.draw(st.sampled_from([1.0, 0.9, 0.0]))
     seed = data.draw(gs.seeds())
-    offset = data.draw(st.integers(0, 17))  # where the residual starts within a cache line
+    offset = data.draw(st.integers(0, 17))  # offset of the residual within a cache line
     memory = gs.placed(np.zeros(n + 32, np.float32), 0)
     fused = memory[offset : offset + n]
     fused[:] = before
     composed = before.copy()
     frozen = before.copy()
-    frozen.flags.writeable = False  # who writes to another array only reads the residual
+    frozen.flags.writeable = False  # a caller with a separate output only reads the residual
     left = gs.placed(np.full(n, 7, np.float32), offset % 4)
     inputs = inspect(x, "x").read(), np.float32(decay), seed, None
 
@@ -485,7 +486,7 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     try:
         symbols = codec.quantize_residual(x, fused, decay=decay, seed=seed)
     except gcodec.ParameterError:
-        # What is decoded passes the dtype, so nothing finite would be left.
+        # The decoded value exceeds the dtype, so the residual would not be finite.
         assert gs.same_bits(fused, before)
         for method in (Codec._quantize_residual, type(codec)._quantize_residual):
             for residual, out in ((composed, composed), (frozen, left)):
@@ -651,7 +652,7 @@ def test_decode_add_where_the_level_times_scale_overflows() -> None:
 def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     n = (1 << 21) + 37
     rng = np.random.default_rng(3)
-    x = rng.standard_normal(n + 1, np.float32)[1:]  # off the cache line
+    x = rng.standard_normal(n + 1, np.float32)[1:]  # not aligned to a cache line
     before = rng.standard_normal(n, np.float32)
     codec = gcodec.parse(spec)
     results: list[list[np.ndarray]] = []

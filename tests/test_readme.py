@@ -1,4 +1,4 @@
-"""What the README and the guide to new codecs show is run."""
+"""Test that the code in the README and in the guide to new codecs runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines of shell blocks, those of console blocks without their prompt."""
+    """Return the lines of shell blocks, and those of console blocks without their prompt."""
     shell = [line for block in blocks(text, "sh") for line in block.splitlines()]
     console = [line for block in blocks(text, "console") for line in block.splitlines()]
     shell += [line[2:] for line in console if line.startswith("$ ")]
@@ -36,7 +36,7 @@ def lines(text: str) -> list[str]:
 
 
 def test_installation_is_one_line() -> None:
-    """The two commands name files that exist, and the checks run the same tests."""
+    """The two commands name existing files, and the checks run the same tests."""
     fresh = [line for line in lines(README) if "venv" in line]
     assert fresh == [
         f"python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/gcodec inspect {EXAMPLE}",
@@ -80,7 +80,7 @@ def test_commands(tmp_path: Path) -> None:
 
 
 def test_shown_output() -> None:
-    """What the README shows of the command is what it prints into a pipe."""
+    """The README shows the output that the command prints into a pipe."""
     (block,) = blocks(README, "text")
     call, *shown = block.splitlines()
     assert call.startswith("$ gcodec ")
@@ -97,7 +97,7 @@ def test_shown_output() -> None:
 
 
 def run_python(page: str) -> None:
-    """Run the Python blocks of a page as one program; it prints what ``# prints`` says."""
+    """Run the Python blocks of a page as one program; compare its output with ``# prints``."""
     code = "\n".join(blocks((ROOT / page).read_text("utf-8"), "python"))
     assert code
     done = subprocess.run(

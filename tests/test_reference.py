@@ -1,4 +1,4 @@
-"""The slow oracles against worked examples of the specification and of the original systems."""
+"""Test the slow oracles against worked examples of the specification and the original systems."""
 
 from __future__ import annotations
 
@@ -514,10 +514,10 @@ def test_ternary_refuses(setting: str, n: int, hexadecimal: str) -> None:
 
 def test_ternary_scale() -> None:
     assert ternary.scale_of(f32(3, -4), 0) == 4
-    assert ternary.scale_of(f32(3, 4), 1) == 0.5  # the deviation
+    assert ternary.scale_of(f32(3, 4), 1) == 0.5  # the standard deviation
     assert ternary.scale_of(f32(3, 4), 2.5) == 1.25
     assert ternary.scale_of(f32(-3, 3), 2.5) == 3
-    assert ternary.scale_of(f32(*[0.1] * 7), 2.5) == np.float32(0.1)  # no deviation
+    assert ternary.scale_of(f32(*[0.1] * 7), 2.5) == np.float32(0.1)  # standard deviation of zero
     assert ternary.scale_of(f32(-0.0, 0), 2.5) == ternary.scale_of(f32(), 2.5) == 0
     assert ternary.scale_of(f32(1e-45, 0), 0.1) == np.float32(1e-45)  # the bound underflows
     assert ternary.scale_of(f32(3e38, -3e38), 3e38) == np.float32(3e38)
@@ -626,7 +626,7 @@ def test_universal_codes_are_read_back(spec: str) -> None:
     text = universal.encode(spec, values)
     assert universal.decode(spec, text, len(values)) == (values, len(text))
     words = [universal.encode(spec, [value]) for value in values]
-    ordered = sorted(words)  # a word that began another would come right before it
+    ordered = sorted(words)  # a prefix of another word would sort directly before it
     assert not any(b.startswith(a) for a, b in itertools.pairwise(ordered))
     for word in words:
         for size in range(0, len(word), 5):
@@ -753,7 +753,7 @@ def test_qsgd_refuses_norms_and_fill() -> None:
     for data, nbits, error in (
         (good[:7], 56, universal.Truncated),
         (good + b"\x10", 67, universal.Corrupt),  # fill
-        (good + b"\x80", 69, universal.Corrupt),  # element 2 is silent
+        (good + b"\x80", 69, universal.Corrupt),  # element 2 is in a zero-norm bucket
     ):
         with pytest.raises(error):
             qsgd.read(setting, data, nbits, 2)
@@ -918,7 +918,7 @@ def test_halves_every_pattern(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_rounding(dtype: str) -> None:
-    """Every midpoint of two neighbours, what lies beside it, and random patterns."""
+    """Test every midpoint of two neighbors, the floats next to it, and random patterns."""
     wide = halves.widen(ALL, dtype).view(np.uint32)
     finite = wide[np.isfinite(wide.view(np.float32))].astype(np.int64)
     middle = {"float16": 1 << 12, "bfloat16": 1 << 15}[dtype]
@@ -947,7 +947,7 @@ def test_halves_special_values() -> None:
         (0xFF800000, 0xFC00, 0xFF80),
         (0x7F800001, 0x7E00, 0x7FC0),  # a NaN whose top bits are zero gets the quiet bit
         (0xFF800001, 0xFE00, 0xFFC0),
-        (0xFF812345, 0xFC09, 0xFF81),  # others keep their top bits and stay signalling
+        (0xFF812345, 0xFC09, 0xFF81),  # other NaN keep their top bits and stay signaling
         (0x7FFFFFFF, 0x7FFF, 0x7FFF),
     ):
         assert halves.float32_to_float16(bits) == half

@@ -1,4 +1,4 @@
-"""Damage against the codecs of others, files when the command is killed, and keys."""
+"""Test docs/reliability.md: damage to other codecs, killed commands, and keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_damage_is_never_silent() -> None:
 
 
 def test_undetected_damage_is_documented() -> None:
-    """The identity notices nothing."""
+    """The identity codec detects no damage."""
     coder = corruption.Coder("none", bytes(99), lambda data: data)
     actual = corruption.row(coder, 30)
     assert actual.wrong == 30 and actual.refused == actual.right == 0
@@ -56,7 +56,8 @@ def test_temporary_files_are_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     count, wrong = cuts.cuts(12, folder=tmp_path)
     assert count["another"] == count["left"] == 12
     assert sum("another file" in line for line in wrong) == 12
-    assert 0 < sum("part is left" in line for line in wrong) < 12  # SIGKILL may leave one
+    # Only SIGKILL may leave a partial file.
+    assert 0 < sum("part is left" in line for line in wrong) < 12
 
 
 def test_tags_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +86,7 @@ def test_keys_require_a_tag(call: object) -> None:
     call(signed, key=b"k")  # type: ignore[operator]
     with pytest.raises(gcodec.Corrupt):
         list(gcodec.iter_frames(signed + plain, key=b"k"))
-    # Who knows no key cannot make a tag, though all checksums are right.
+    # Without the key nobody can make a valid tag, even with correct checksums.
     forged = bytearray(signed)
     forged[-1] ^= 1
     with pytest.raises(gcodec.Corrupt):

@@ -1,4 +1,4 @@
-"""What the released originals do, step by step; each file says how it was recorded."""
+"""Test the codecs against recordings of the original releases, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VALUES = {"+": 1, "-": -1, ".": 0}
 
 
 def recorded(name: str) -> dict[float, list[tuple[np.ndarray, np.ndarray]]]:
-    """Read gradients and signs of what was sent, per threshold."""
+    """Read recorded gradients and the signs of the sent elements, by threshold."""
     runs: dict[float, list[tuple[np.ndarray, np.ndarray]]] = {}
     steps: list[tuple[np.ndarray, np.ndarray]] = []
     patterns: list[str] = []
@@ -28,7 +28,7 @@ def recorded(name: str) -> dict[float, list[tuple[np.ndarray, np.ndarray]]]:
             steps.append((grad, np.array([VALUES[sign] for sign in words[0]])))
         elif key == "grad":
             patterns = words
-        else:  # a row that goes on
+        else:  # continuation of a row
             patterns += [key, *words]
     return runs
 

@@ -1,4 +1,4 @@
-"""The specification is executed: every ``wire`` block of docs/wire-format.md, both ways."""
+"""Execute the specification: every ``wire`` block of docs/wire-format.md, in both directions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gcodec.wire import primitives
 
 PAGE = Path(__file__).parent.parent / "docs" / "wire-format.md"
 FENCE = re.compile(r"^```wire ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OWN_IDS = range(192, 256)  # of codecs that are not gcodec's
+OWN_IDS = range(192, 256)  # ids of user-defined codecs
 
 
 def blocks_of(text: str) -> list[tuple[str, dict[str, str], int]]:
-    """Return what stands behind ``wire``, the fields, and the line of each block."""
+    """Return the label after ``wire``, the fields, and the line of each block."""
     return [
         (actual[1].strip(), vector.fields_of(actual[2]), text.count("\n", 0, actual.start()) + 1)
         for actual in FENCE.finditer(text)
@@ -37,7 +37,7 @@ BLOCKS = blocks_of(TEXT)
 
 
 def keys(fields: dict[str, str], *expected: str) -> list[str]:
-    """Return the values of exactly these keys."""
+    """Check the keys of the fields; return their values."""
     assert fields.keys() == set(expected)
     return [fields[key] for key in expected]
 
@@ -60,7 +60,7 @@ def check_crc(fields: dict[str, str]) -> None:
     checksum = crc32c.crc32c(text.encode())
     assert f"{checksum:08x}" == value
     assert checksum.to_bytes(4, "little") == bytes.fromhex(written)
-    # And that gcodec's frames use this one: the first example ends with the payload's.
+    # gcodec's frames use the same CRC: the first example ends with that of its payload.
     frame = gcodec.encode(np.array([0.5], np.float32), "raw")
     assert frame[-4:] == crc32c.crc32c(frame[-8:-4]).to_bytes(4, "little")
 
@@ -159,7 +159,8 @@ def test_page_has_blocks_of_every_kind() -> None:
     labels = [label for label, _, _ in BLOCKS]
     assert set(labels) > set(PRIMITIVES)
     assert len(labels) == len(re.findall("^```wire", TEXT, re.MULTILINE))
-    assert len(re.findall("^```", TEXT, re.MULTILINE)) == 2 * len(labels)  # nothing unexecuted
+    # The test executes every block.
+    assert len(re.findall("^```", TEXT, re.MULTILINE)) == 2 * len(labels)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_overhead(spec: str) -> None:
 
 
 def test_overhead_of_the_sparse_form() -> None:
-    """All of 2**33 - 1 elements sent: the longest count, and 3 bits for each with eliasfano."""
+    """With all of 2**33 - 1 elements sent: the longest count, and 3 bits each (eliasfano)."""
     n = 2**33 - 1
     codec = gcodec.parse("mxnet-2bit:server=yes,form=sparse,index=eliasfano")
     scalars = codec.write_scalars({"threshold": 0.5, "count": n})
@@ -240,7 +241,7 @@ def test_overhead_of_the_sparse_form() -> None:
 
 
 def test_overhead_of_topk() -> None:
-    """A ratio or a number; of 2**35 - 1 elements all with 32 bits for the value, and 2 more."""
+    """With a ratio or k; all of 2**35 - 1 elements have 32 bits for the value, and 2 more."""
     n = 2**35 - 1
     for chosen in ({"ratio": 0.999}, {"k": 2**62}):
         codec = gcodec.parse({"name": "topk", "index": "eliasfano", **chosen})
@@ -265,7 +266,7 @@ def test_overhead_of_qsgd() -> None:
 
 
 def test_overhead_of_randomk() -> None:
-    """The seed of a run has 64 bits, and a ratio as many."""
+    """The seed of a run has 64 bits, and so has the ratio."""
     n = 2**28 - 1
     codec = gcodec.parse("randomk:ratio=0.999,unbiased=yes,value=sign")
     scalars = codec.write_scalars({"seed": 2**64 - 1})
@@ -340,7 +341,7 @@ GOOD = {
         ({"scalars": THRESHOLD[:3]}, gcodec.Corrupt),
         ({"scalars": bytes(4)}, gcodec.Corrupt),
         ({"scalars": np.float32(np.nan).tobytes()}, gcodec.Corrupt),
-        ({"scalars": bytes.fromhex("ffff7f00")}, gcodec.Corrupt),  # the largest subnormal
+        ({"scalars": bytes.fromhex("ffff7f00")}, gcodec.Corrupt),  # the largest subnormal number
         ({"params": b"\1", "scalars": np.float32(4e-7).tobytes()}, gcodec.Corrupt),
         ({"shape": (17,)}, gcodec.Truncated),
         ({"shape": (0,)}, gcodec.Corrupt),
@@ -418,7 +419,7 @@ SIGN = {
     ],
 )
 def test_frames_by_hand(good: dict[str, object], decoded: list[float] | bytes) -> None:
-    """Explicit defaults, the ends of ranges, codes that a range of one value does not need."""
+    """Explicit defaults, the limits of ranges, and optional codes of a single-value range."""
     if isinstance(decoded, bytes):
         decoded = np.frombuffer(decoded, "<f4").tolist()
     assert gcodec.decode(reference_frame.build(**good)).tolist() == decoded
@@ -426,7 +427,7 @@ def test_frames_by_hand(good: dict[str, object], decoded: list[float] | bytes) -
 
 @pytest.mark.parametrize("scale", [0.0, -0.0])
 def test_scale_of_zero(scale: float) -> None:
-    """The sign bit of the scale is turned over for −1, and for the bit 1."""
+    """The test flips the sign bit of the scale for −1 and for the bit 1."""
     for good in (TERNGRAD, STRIDED, BASE3, SIGN):
         frame = reference_frame.build(**{**good, "scalars": f32(scale)})
         got = gcodec.decode(frame)
@@ -596,7 +597,7 @@ def test_norms(norm: str) -> None:
 @pytest.mark.parametrize("low", ["bf800000", "80000000", "ff800000", "7fc00000", "ffc00000"])
 @pytest.mark.parametrize("high", ["3f800000", "80000000", "7f800000", "7f800001", "c0000000"])
 def test_ranges(low: str, high: str) -> None:
-    """In the first bucket or in the second; only -1 to 1 is one."""
+    """The invalid range is in the first or the second bucket; only -1 to 1 is valid."""
     ends = bytes.fromhex(low + high)
     for payload in (ends + RANGE + b"\x2e", RANGE + ends + b"\x2e"):
         change = {"params": b"\x02\x02", "payload": payload, "nbits": 136}
@@ -610,7 +611,7 @@ def test_ranges(low: str, high: str) -> None:
 
 @pytest.mark.parametrize("good", [MINMAX, SIGN], ids=["minmax", "sign"])
 def test_fill_is_zero(good: dict[str, object]) -> None:
-    """Frames are built here without the reference, which does not write such bytes."""
+    """The test builds frames without the reference, which does not write such bytes."""
     codec = gcodec.parse("minmax:bits=2" if good is MINMAX else "sign")
     payload = bytes(good["payload"])  # type: ignore[call-overload]
     n, scalars = (3, {}) if good is MINMAX else (5, {"scale": 1})

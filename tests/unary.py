@@ -1,4 +1,4 @@
-"""A codec with seek tables that is easy to see through, for tests of what is around codecs."""
+"""A simple codec with seek tables, for tests of the code around codecs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcodec.wire.params import param
 from gcodec.wire.seek import Blocks, SeekTable
 
 ID, NAME = 201, "test-unary"
-PREAMBLE = b"\xaa\x55"  # before the coded bits, as norms are
+PREAMBLE = b"\xaa\x55"  # precedes the coded bits, as norms do
 WORDS = {"dense": 1, "sparse": 2}
 
 
@@ -31,7 +31,7 @@ def unzigzag(words: np.ndarray) -> np.ndarray:
 
 @codec.register(id=ID, name=NAME)
 class Unary(Codec):
-    """Integers from -4 to 4 in unary, all of them or those that are not 0, after 16 bits."""
+    """Integers from -4 to 4 in unary, all of them or only nonzero ones, after 16 bits."""
 
     form: str = param(Choice("dense", "sparse", unsent=("auto",)), "auto", "which")
 
@@ -82,7 +82,7 @@ class Unary(Codec):
         else:
             edges = positions.copy()
             edges[-1] = n
-        # Each block alone, the last first: nothing is left to the order.
+        # Decode each block separately, in reverse order.
         levels = np.zeros(n, np.int64)
         for i in reversed(range(payload.seek.count)):
             part = bits[offsets[i] : offsets[i + 1]]
@@ -134,12 +134,12 @@ class Unary(Codec):
         return SeekTable(log2_block, lengths, np.diff(places, prepend=-1).astype(np.uint64))
 
 
-del codec._registry[NAME]  # laws are for the others
+del codec._registry[NAME]  # the laws test only gcodec's own codecs
 
 
 @contextlib.contextmanager
 def registered() -> Iterator[None]:
-    """Let frames and specs know the codec for a while."""
+    """Register the codec for frames and specs within a context."""
     codec._registry[NAME] = Unary
     try:
         yield
@@ -148,6 +148,6 @@ def registered() -> Iterator[None]:
 
 
 def levels(n: int, seed: int = 0, density: float = 0.4) -> np.ndarray:
-    """Integers from -4 to 4 as float32."""
+    """Draw integers from -4 to 4 as float32."""
     rng = np.random.default_rng(seed)
     return (rng.integers(-4, 5, n) * (rng.random(n) < density)).astype(np.float32)

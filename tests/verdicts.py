@@ -1,4 +1,4 @@
-"""What reading one word of a universal code must answer, whatever the bits."""
+"""The required result of reading one word of a universal code from arbitrary bits."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from reference import universal
 Reader = Callable[[universal.Bits], int]
 Kind = type[universal.Truncated] | type[universal.Corrupt]
 
-# Bits that complete the beginning of a word, if any do: the first one behind a run of zeros, and
-# the least of numbers.
+# Suffixes that may complete a truncated word: one that starts with the first 1 after a run of
+# zeros, and the smallest numbers.
 _TAILS = ("0" * 300, "1" + "0" * 300)
 
 
 def verdict(read: Reader, text: str, at: int = 0) -> tuple[int, int] | Kind:
-    """Read a word: its value and the bit behind it, or what is wrong.
+    """Read a word; return its value and the following bit position, or the error.
 
-    It is truncated where some bits more would make it a word, else corrupt. A reader that takes
-    one field after another calls more of them truncated.
+    The word is truncated if more bits could complete it, otherwise corrupt. A reader that reads
+    individual fields may call more words truncated.
     """
     actual = _tried(read, text, at)
     if actual is universal.Truncated:

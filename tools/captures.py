@@ -1,7 +1,8 @@
-"""Write what the command prints into pages: ``python tools/captures.py docs/advise.md``.
+"""Write the output of the command into pages: ``python tools/captures.py docs/advise.md``.
 
-A capture is a ``text`` block that begins with ``$ gcodec …``; what follows is replaced by what the
-call prints into a pipe of a machine with the example files, notes included.
+A capture is a ``text`` block that begins with ``$ gcodec …``. The program replaces the rest of the
+block with the output of that call, written to a pipe on a machine with the example files, notes
+included.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _BLOCK = re.compile(r"^```text\n\$ (gcodec .*)\n((?:.*\n)*?)```$", re.MULTILINE)
 
 
 def captures(page: Path) -> list[tuple[str, str]]:
-    """Return calls and what a page shows of them."""
+    """Return the calls of a page and the outputs that the page shows."""
     return _BLOCK.findall(page.read_text("utf-8"))
 
 
 def output(call: str) -> str:
-    """Run a call, and return what it prints: first to stdout, then to stderr."""
+    """Run a call; return its output, first stdout, then stderr."""
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(call)],
         cwd=ROOT,
@@ -37,7 +38,7 @@ def output(call: str) -> str:
 
 
 def main() -> None:
-    """Rewrite the pages that are named."""
+    """Rewrite the given pages."""
     for name in sys.argv[1:]:
         page = Path(name)
         text = page.read_text("utf-8")

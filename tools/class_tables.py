@@ -2,11 +2,11 @@
 
     python tools/class_tables.py DUMP...
 
-Every tensor of the dumps, and matrices of generalised normal values with scales for rows and
-columns, are quantised as codecs do: by ecsq at several errors, by qsgd, as ternary digits and as
-minifloats. Each gives counts of magnitudes by class. Tables are the centres of a clustering of all
-these by the bits that they take: each is coded with the table that is best for it, and each table
-is made of what it is best for, until nothing changes.
+Every tensor of the dumps, and generalized normal matrices with scales for rows and columns, are
+quantized as codecs quantize them: by ecsq at several errors, by qsgd, as ternary digits and as
+minifloats. Each result is a table of counts of magnitudes by class. The static tables are the
+centers of a clustering of these counts by their coded bits: each tensor is assigned to its best
+table, and each table is recomputed from its tensors, until nothing changes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from gcodec.tensorfiles.dumps import open_dump
 
 TABLES = 12
 ERRORS = (0.0005, 0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-LEVELS = (1, 3, 7, 15, 40)  # of qsgd
-SHAPES = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # of generalised normal distributions
-SPREADS = (0.0, 0.7, 1.5)  # octaves by which scales of rows and columns vary
+LEVELS = (1, 3, 7, 15, 40)  # levels of qsgd
+SHAPES = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)  # shape parameters of generalized normal distributions
+SPREADS = (0.0, 0.7, 1.5)  # standard deviation of the scales of rows and columns in octaves
 MINIFLOATS = tuple(f"minifloat:format={f}" for f in ("e2m1", "e2m1,style=ieee", "e1m2", "e2m2"))
-THRESHOLDS = (0.5, 1.0, 1.6, 2.5)  # of ternary digits, in root mean squares
-LEAST = 2048  # elements of a tensor that counts
-MANY = 1 << 19  # of one, beyond which it is cut
-PRIOR = 0.003  # of a table, by a geometric distribution of the expected magnitude
-BESIDE = 0.05  # of a class, that goes to its neighbours
+THRESHOLDS = (0.5, 1.0, 1.6, 2.5)  # thresholds of ternary digits, in root mean squares
+LEAST = 2048  # fewest elements of a tensor that counts
+MANY = 1 << 19  # most elements of a tensor; larger ones are cut
+PRIOR = 0.003  # weight of the prior: a geometric distribution with the expected magnitude
+BESIDE = 0.05  # share of a class that is moved to its neighbors
 ROUNDS = 30
-SCALE = 1e9  # of shares, where integers are asked for
+SCALE = 1e9  # factor from shares to integers
 
 
 def tensors(paths: list[str]) -> Iterator[np.ndarray]:
-    """Yield the tensors of dumps as matrices, then those that are made."""
+    """Yield the tensors of dumps as matrices, then drawn matrices."""
     for path in paths:
         with open_dump(path) as dump:
             for entry in dump.entries:
@@ -63,7 +63,7 @@ def tensors(paths: list[str]) -> Iterator[np.ndarray]:
 
 
 def samples(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield (64, 128) counts of magnitudes by class, for each way to quantise a tensor."""
+    """Yield (64, 128) counts of magnitudes by class for each way to quantize a tensor."""
     flat = np.ascontiguousarray(x).reshape(-1)
     if not flat.any():
         return
@@ -89,24 +89,24 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def fitted(symbols: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Count symbols by the scales that suit them best."""
+    """Count symbols by class, with the best scales for the symbols."""
     return counts(symbols, Scales.of(symbols, best_layout(symbols, matrices(shape))))
 
 
 def counts(symbols: np.ndarray, of: Scales) -> np.ndarray:
-    """Count the magnitudes of each class."""
+    """Count the magnitudes in each class."""
     class_counts = class_map.class_counts(symbols, [of.arrays], 1)
     return class_counts.reshape(CLASSES, -1, 2).sum(axis=2)
 
 
 def prior() -> np.ndarray:
-    """Return the geometric distribution of each class, of the mean that it stands for."""
+    """Return the geometric distribution of each class with the mean that the class represents."""
     mean = np.exp2((np.arange(CLASSES) - ONE) / 4)[:, None]
     return 1 / (1 + mean) * (mean / (1 + mean)) ** np.arange(MOST + 2)
 
 
 def blended(class_counts: np.ndarray) -> np.ndarray:
-    """Return shares of magnitudes for counts: some from classes beside, and some of the prior."""
+    """Return shares of magnitudes: counts, blended with neighboring classes and the prior."""
     wide = class_counts.astype(np.float64)
     wide[1:] += BESIDE * class_counts[:-1]
     wide[:-1] += BESIDE * class_counts[1:]
@@ -115,14 +115,14 @@ def blended(class_counts: np.ndarray) -> np.ndarray:
 
 
 def table(shares: np.ndarray) -> ClassTable:
-    """Return the table of shares of magnitudes."""
+    """Return the static table for shares of magnitudes."""
     each = np.zeros((CLASSES, 256), np.int64)
     each[:, ::2] = shares * SCALE
     return ClassTable.own(each)
 
 
 def clustered(all_counts: list[np.ndarray]) -> list[ClassTable]:
-    """Return the tables with which all counts together take the fewest bits, as far as found."""
+    """Return tables that locally minimize the total bits of all counts."""
     # A tensor counts by the root of its bits: large ones may have a table of their own.
     weights = [1 / np.sqrt(each.sum()) for each in all_counts]
     wide = [np.repeat(each, 2, axis=1) * np.tile([1, 0], MOST + 2) for each in all_counts]
@@ -143,7 +143,7 @@ def clustered(all_counts: list[np.ndarray]) -> list[ClassTable]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the file of tables."""
     all_counts = [class_counts for x in tensors(sys.argv[1:]) for class_counts in samples(x)]
     lines = ["# escape, then the magnitudes from 1 on with one sign; see class_tables.py"]
     for number, class_table in enumerate(clustered(all_counts)):

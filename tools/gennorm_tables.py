@@ -1,19 +1,19 @@
-"""Make the files of ``gcodec`` that take special functions.
+"""Make the files of ``gcodec`` that depend on special functions.
 
     python tools/gennorm_tables.py gcodec/codecs/minifloat
 
-A variable of the generalised normal distribution has the density β / (2αΓ(1/β)) exp(−|x/α|^β).
-Its moments above a threshold t are E(|x|^k; |x| > t) = α^k Γ((k+1)/β)/Γ(1/β) Q((k+1)/β, (t/α)^β),
-so the mean squared error of a quantiser is a finite sum. Moments above a threshold, not those of
-cells: these lose no digits where levels are large and rare.
+A variable of the generalized normal distribution has the density β / (2αΓ(1/β)) exp(−|x/α|^β). Its
+moments above a threshold t are E(|x|^k; |x| > t) = α^k Γ((k+1)/β)/Γ(1/β) Q((k+1)/β, (t/α)^β), so
+the mean squared error of a quantizer is a finite sum. The sum uses moments above thresholds
+instead of moments of cells, because they lose no digits where levels are large and rare.
 
-``gennorm_tables.txt`` has for each β of its knots the ratio E|x|/σ, the binary logarithm of α/σ,
-and that of the scale Δ/σ of each format and style.
+``gennorm_tables.txt`` contains for each knot β the ratio E|x|/σ, the binary logarithm of α/σ, and
+the binary logarithm of the scale Δ/σ of each format and style.
 
-``codebooks.txt`` has the codebooks of each format and style by their numbers: β, how many octaves
-the scale is above that of the other file, how often code 0 occurs, halved, and how often each
-other magnitude with one sign; these sum to 2^13. Codebooks are part of the wire format: the lists
-of them only grow, and what is written there is never made otherwise.
+``codebooks.txt`` contains the codebooks of each format and style by number: β, the octaves by
+which the scale exceeds the scale in the other file, half the frequency of code 0, and the
+frequency of each other magnitude with one sign; these sum to 2^13. Codebooks are part of the wire
+format: their lists only grow, and existing entries never change.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 KNOTS = 65
 LEAST_BETA, LARGEST_BETA = 0.15, 4.0
 STEP = 0.01  # of the logarithms of scales
-TOLERANCE = 1e-3  # of the error
-FAR = 0.02  # times the tolerance, an octave away from the middle of the good scales costs
-GRADUAL = 0.25  # most change of a logarithm from one β to the next
+TOLERANCE = 1e-3  # relative tolerance of the error
+FAR = 0.02  # penalty, times the tolerance, an octave away from the middle of the good scales
+GRADUAL = 0.25  # largest change of a logarithm from one β to the next
 HALF = 1 << 13
 
-# β of each codebook, and how many octaves its scale is above that of the table. The first are the
-# GenNorm of the rule; real tensors have fewer large values than a GenNorm with their moments, or a
-# scale elsewhere on the plateau that formats with many exponents have. Of such, these are the ones
-# by which the tensors of four networks together take the fewest bits, chosen one after another;
-# the first 8 reach within 2 % of what all shapes and scales would, 24 would save 0.5 % more.
+# β of each codebook, and the octaves by which its scale exceeds that of the table. The first
+# codebooks are GenNorm distributions with the scale of the rule. Real tensors have fewer large
+# values than a GenNorm with their moments, or a scale elsewhere on the plateau of formats with
+# many exponents; the other codebooks were chosen greedily to minimize the total bits of the
+# tensors of four networks. The first 8 are within 2 % of the best of all shapes and scales; 24
+# would save another 0.5 %.
 SMALL = (
     *((0.3, 0.0), (0.5, 0.0), (0.7, 0.0), (1.0, 0.0), (1.4, 0.0), (2.0, 0.0)),
     *((0.21, -4.0), (0.15, -1.5), (0.42, -2.5), (0.18, -3.5), (1.69, -0.5), (0.6, -1.0)),
@@ -56,28 +57,28 @@ CODEBOOKS = {name: {"e4m3": E4M3, "e5m2": E5M2}.get(name, SMALL) for name in FOR
 
 
 def betas() -> np.ndarray:
-    """Return the β of the knots, as they are written."""
+    """Return the β of the knots, rounded as in the file."""
     return np.round(np.geomspace(LEAST_BETA, LARGEST_BETA, KNOTS), 6)
 
 
 def log_alpha(beta: float) -> float:
-    """Natural logarithm of α for σ = 1."""
+    """Return the natural logarithm of α for σ = 1."""
     return float(gammaln(1 / beta) - gammaln(3 / beta)) / 2
 
 
 def moment_ratio(beta: float) -> float:
-    """E|x| for σ = 1."""
+    """Return E|x| for σ = 1."""
     return math.exp(float(gammaln(2 / beta) - gammaln(1 / beta)) + log_alpha(beta))
 
 
 def above(beta: float, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of |x| > t, and E(|x|; |x| > t), for σ = 1."""
+    """Return the probability of |x| > t, and E(|x|; |x| > t), for σ = 1."""
     y = np.exp(beta * (np.log(t) - log_alpha(beta)))
     return gammaincc(1 / beta, y), moment_ratio(beta) * gammaincc(2 / beta, y)
 
 
 def errors(beta: float, levels: np.ndarray, logs: np.ndarray) -> np.ndarray:
-    """Mean squared errors for σ = 1 and scales of these binary logarithms.
+    """Return mean squared errors for σ = 1 and scales with these binary logarithms.
 
     Column j of the result is for the levels up to j + 1, so that one call serves all styles.
     """
@@ -88,10 +89,11 @@ def errors(beta: float, levels: np.ndarray, logs: np.ndarray) -> np.ndarray:
 
 
 def best_logs(name: str) -> dict[str, list[float]]:
-    """For each style of a format, a scale for each β whose error is near the least.
+    """Return for each style of a format, and each β, a scale with an error near the minimum.
 
-    It is in the middle of those, far from where it gets too large or too small for a tensor that
-    is no GenNorm, but changes gradually with β, so that what is between is as good.
+    The scale is in the middle of the good scales, far from those that are too large or too small
+    for a tensor that is no GenNorm. It changes gradually with β, so that interpolated scales are
+    good too.
     """
     levels = MiniFloat(name).magnitudes().astype(np.float64)
     span = np.log2(levels[-1])
@@ -109,7 +111,7 @@ def best_logs(name: str) -> dict[str, list[float]]:
 
 
 def cheapest_path(costs: list[np.ndarray]) -> list[int]:
-    """Choose a place in each row, near that in the row before, so that they cost least."""
+    """Choose a column in each row, near that of the preceding row, with the least total cost."""
     near = round(GRADUAL / STEP)
     total, steps = costs[0], []
     for cost in costs[1:]:
@@ -124,13 +126,13 @@ def cheapest_path(costs: list[np.ndarray]) -> list[int]:
 
 
 def counts(fmt: MiniFloat, beta: float, log_scale: float) -> np.ndarray:
-    """Integer counts of the magnitudes: at least 1 each, `HALF` together."""
+    """Return integer counts of the magnitudes: at least 1 each, with the sum `HALF`."""
     levels = fmt.magnitudes().astype(np.float64)
     tails, _ = above(beta, 2.0**log_scale * (levels[1:] + levels[:-1]) / 2)
     shares = -np.diff(np.concatenate([[1.0], tails, [0.0]]))
     numbers = np.maximum(np.floor(shares * HALF), 1).astype(np.int64)
     while (missing := HALF - int(numbers.sum())) != 0:
-        # One at a time, to or from where it changes the bits of a message most or least.
+        # Move one count at a time, where it changes the expected bits of a message most or least.
         if missing > 0:
             numbers[np.argmax(shares * np.log1p(1 / numbers))] += 1
         else:
@@ -140,7 +142,7 @@ def counts(fmt: MiniFloat, beta: float, log_scale: float) -> np.ndarray:
 
 
 def tables() -> list[str]:
-    """Lines of ``gennorm_tables.txt``."""
+    """Return the lines of ``gennorm_tables.txt``."""
     lines = [
         "# Made by tools/gennorm_tables.py, which says what this is.",
         "betas " + " ".join(f"{beta:.6f}" for beta in betas()),
@@ -154,7 +156,7 @@ def tables() -> list[str]:
 
 
 def codebooks(scales: list[str]) -> list[str]:
-    """Lines of ``codebooks.txt``, from those of the other file."""
+    """Return the lines of ``codebooks.txt``, derived from the scales of the other file."""
     lines = ["# Made by tools/gennorm_tables.py, which says what this is."]
     for line in scales:
         if not line.startswith("scales"):

@@ -1,13 +1,13 @@
-"""Remove each guard of the decode kernels in turn, and see whether hostile inputs notice.
+"""Remove each guard of the decode kernels in turn, and check that hostile inputs detect it.
 
     python tools/guard_mutation.py [--mutants N] [--only prefix_read]
 
-A guard is an `if` that refuses: its body sets a status and returns. Each operand of an `or` in its
-condition is a guard of its own. Kernels run as plain Python, where every index is checked
-(`fuzz.plain`), in a forked child for each guard that is removed. It is noticed when an input gives
-an index out of bounds or any other error that is no `FormatError`, other values, an error instead
-of values or values instead of an error, an error of another kind, or runs for too long. All of
-these fail a test or a run of the fuzzer: tests hold values and errors against the oracles.
+A guard is an `if` that rejects: its body sets a status and returns. Each operand of an `or` in its
+condition is a guard of its own. Kernels run as plain Python, which checks every index
+(`fuzz.plain`), in a forked child for each removed guard. An input detects the removal if it gives
+an index out of bounds or any error other than a `FormatError`, other values, an error instead of
+values or values instead of an error, another kind of error, or a timeout. All of these fail a test
+or a run of the fuzzer, because tests compare values and errors with the oracles.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuzz import hostile, plain
-from fuzz.calls import through
+from fuzz.calls import redirected
 from fuzz.fork import fork
 from gcodec.runtime.jit import Kernel
 
-LONGEST = 20  # seconds of a processor for the inputs of a child
-MOST = 200  # inputs of a child
+LONGEST = 20  # processor seconds for the inputs of a child
+MOST = 200  # most inputs of a child
 STATUSES = {"TRUNCATED", "CORRUPT", "BROKEN", "_TRUNCATED", "_CORRUPT", "_BROKEN", "_SILENT"}
 ORDER = dict.fromkeys(("crafted", "error", "short", "blocks", "table", "mutant"), 0)
 REFUSALS = ("False", "-1", "np.int64(-1)")
 
 
 class Guard(NamedTuple):
-    """A guard, and the code without it."""
+    """A guard, and the code without the guard."""
 
     place: str
     condition: str
@@ -48,7 +48,7 @@ class Guard(NamedTuple):
 
 
 def refuses(node: ast.If) -> bool:
-    """Tell whether an `if` does nothing but to set a status and return."""
+    """Return whether an `if` only sets a status and returns."""
     *before, last = node.body
     if node.orelse or not isinstance(last, ast.Return):
         return False
@@ -110,7 +110,7 @@ def _has(code: types.CodeType, line: int) -> bool:
 
 
 def baseline(inputs: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeType]]]:
-    """Decode inputs as plain Python; return what comes of each, and the code that it reaches."""
+    """Decode inputs as plain Python; return their outcomes, and the code that they reach."""
     outcomes = []
     for one in inputs:
         codes: set[types.CodeType] = set()
@@ -120,29 +120,29 @@ def baseline(inputs: Sequence[hostile.Input]) -> list[tuple[Any, set[types.CodeT
                 codes |= plain.codes_of(kernel)
             return plain.call(kernel, args)
 
-        with through(call):
+        with redirected(call):
             outcomes.append((hostile.outcome(one), codes))
     return outcomes
 
 
 def notices(guard: Guard, outcomes: Sequence[tuple[hostile.Input, Any]]) -> bool:
-    """Run inputs in a child without the guard; tell whether one of them is another."""
+    """Run inputs in a child without the guard; return whether an outcome differs."""
     child = fork()
     if child:
         _, status = os.waitpid(child, 0)
         return os.waitstatus_to_exitcode(status) != 0
     code = 1
     with contextlib.suppress(BaseException):
-        signal.setitimer(signal.ITIMER_PROF, LONGEST)  # which ends the child
+        signal.setitimer(signal.ITIMER_PROF, LONGEST)  # ends the child
         plain.REPLACED[guard.own] = guard.without
         plain.plain.cache_clear()
-        with through(plain.call):
+        with redirected(plain.call):
             code = int(any(hostile.outcome(one) != right for one, right in outcomes))
     os._exit(code)
 
 
 def measured(inputs: Sequence[hostile.Input], only: str = "") -> Iterator[tuple[Guard, bool]]:
-    """Yield the guards that inputs reach, of modules whose name begins so, and if one notices."""
+    """Yield the reached guards of the selected modules, and whether an input detects each."""
     outcomes = baseline(inputs)
     codes = set(itertools.chain.from_iterable(reached for _, reached in outcomes))
     codes = {code for code in codes if Path(code.co_filename).name.startswith(only)}
@@ -152,17 +152,19 @@ def measured(inputs: Sequence[hostile.Input], only: str = "") -> Iterator[tuple[
             for one, (right, reached) in zip(inputs, outcomes, strict=True)
             if guard.own in reached
         ]
-        # Those that are made to be wrong come first.
+        # Try the inputs that were made to be invalid first.
         own.sort(key=lambda pair: ORDER.get(pair[0].kind, 1))
         yield guard, any(notices(guard, own[at : at + MOST]) for at in range(0, len(own), MOST))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the guards that nothing noticed the absence of, and the share of the others."""
+    """Print the guards whose removal no input detected, and the share of the others."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="of modules whose name begins with this")
+    parser.add_argument(
+        "--only", default="", help="only guards of modules whose name begins with this"
+    )
     options = parser.parse_args(arguments)
     inputs = hostile.inputs(options.seed, options.mutants)
     count = noticed = 0

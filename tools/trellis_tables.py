@@ -2,9 +2,9 @@
 
     python tools/trellis_tables.py DUMP...
 
-As `class_tables`, of levels that ecsq finds with a trellis. These depend on the table by which
-they are found: for each tensor the first is of geometric distributions, and each next one of the
-levels that the one before it led to.
+The procedure is that of `class_tables`, for levels that ecsq chooses with a trellis. These levels
+depend on the table used by the search, so each tensor is quantized repeatedly: at first with a
+table of geometric distributions, then with the table of the preceding levels.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.quantize.trellis import QUANTIZERS
 
 TABLES = 12
-TURNS = 20  # of levels, and tables of them, for each tensor
-MANY = 1 << 17  # elements of a tensor, beyond which it is cut
+TURNS = 20  # rounds of levels and their table for each tensor
+MANY = 1 << 17  # most elements of a tensor; larger ones are cut
 
 
 def samples(x: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield (2, 64, 128) counts of magnitudes by quantiser and class, for each error."""
+    """Yield (2, 64, 128) counts of magnitudes by quantizer and class, for each error."""
     x = np.ascontiguousarray(x[: max(MANY * len(x) // x.size, 1)])
     flat = x.reshape(-1)
     for error in ERRORS if flat.any() else ():
@@ -58,7 +58,7 @@ def samples(x: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def table(counts: np.ndarray) -> TrellisTable:
-    """Return the table of counts of magnitudes."""
+    """Return the static table for counts of magnitudes."""
     wide = np.zeros((QUANTIZERS, CLASSES, 256), np.int64)
     wide[:, :, ::2] = [blended(class_counts) * SCALE for class_counts in counts]
     first, second = (ClassTable.own(each, LEVELS) for each in wide)
@@ -66,7 +66,7 @@ def table(counts: np.ndarray) -> TrellisTable:
 
 
 def nbits(tables: list[TrellisTable], counts: np.ndarray) -> np.ndarray:
-    """Return the bits of counts of magnitudes by each table."""
+    """Return the bits of counts of magnitudes with each table."""
     total = np.zeros(len(tables), np.int64)
     for q, each in enumerate(counts):
         costs = [class_tables.costs(one.tables[q].frequencies)[:, ::2] for one in tables]
@@ -75,7 +75,7 @@ def nbits(tables: list[TrellisTable], counts: np.ndarray) -> np.ndarray:
 
 
 def clustered(all_counts: list[np.ndarray]) -> list[TrellisTable]:
-    """Return the tables with which all counts together take the fewest bits, as far as found."""
+    """Return tables that locally minimize the total bits of all counts."""
     counts = np.stack(all_counts)
     sizes = counts.sum(axis=(1, 2, 3))
     weighted = counts / np.sqrt(sizes)[:, None, None, None]
@@ -94,7 +94,7 @@ def clustered(all_counts: list[np.ndarray]) -> list[TrellisTable]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the file of tables."""
     all_counts = [class_counts for x in tensors(sys.argv[1:]) for class_counts in samples(x)]
     lines = ["# escapes, then the levels from 1 on with one sign; see tools/trellis_tables.py"]
     for number, one in enumerate(clustered(all_counts)):

@@ -1,1 +1,1 @@
-"""Do models still learn? Methods of compression on small real models, beside dense gradients."""
+"""Convergence of small real models with compressed gradients, compared with dense gradients."""

@@ -1,9 +1,9 @@
-"""Train all models with all methods, and tell what they come to.
+"""Train all models with all methods, and print the outcomes.
 
     python -m examples.convergence
 
-Runs that are in the file of results are not repeated, so a run of all may be stopped and gone on
-with. Needs torch, scikit-learn and matplotlib.
+Runs with an outcome in the results file are not repeated, so an interrupted series can continue.
+Needs torch, scikit-learn and matplotlib.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from examples.convergence.tasks import TASKS, Changes, Task
 from examples.convergence.tasks import chosen as tasks_of
 
 
-def known(path: Path) -> list[Outcome]:
-    """Return the outcomes that a file has."""
+def read_outcomes(path: Path) -> list[Outcome]:
+    """Return the outcomes in a results file."""
     if not path.exists():
         return []
     return [Outcome(*json.loads(line)) for line in path.read_text("utf-8").splitlines()]
@@ -54,15 +54,15 @@ def show(tasks: dict[str, Task], outcomes: list[Outcome], console: Console) -> N
     "chosen",
     multiple=True,
     type=click.Choice(list(methods(0.0))),
-    help="Default: all. Dense gradients are always there, to compare with.",
+    help="Default: all. Dense gradients always run, for comparison.",
 )
 @click.option("--seeds", default=3, show_default=True, help="Runs of each method.")
-@click.option("--steps", type=int, help="Of each run, in place of the task's own.")
-@click.option("--rates", default=1.0, show_default=True, help="Times those of the tasks.")
-@click.option("--jobs", default=2, show_default=True, help="Runs at once, in processes.")
+@click.option("--steps", type=int, help="Steps per run. Default: the task's own number.")
+@click.option("--rates", default=1.0, show_default=True, help="Factor for the learning rates.")
+@click.option("--jobs", default=2, show_default=True, help="Concurrent runs, each in a process.")
 @click.option("--results", type=click.Path(path_type=Path), default=Path("convergence.jsonl"))
-@click.option("--page", type=click.Path(path_type=Path), help="Write the tables into this.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write the plot there, as SVG.")
+@click.option("--page", type=click.Path(path_type=Path), help="Page for the tables.")
+@click.option("--plot", type=click.Path(path_type=Path), help="File for the plot, as SVG.")
 @click.option("--cifar", "folder", type=click.Path(exists=True, path_type=Path), help="CIFAR-10.")
 def main(
     names: tuple[str, ...],
@@ -76,12 +76,12 @@ def main(
     plot: Path | None,
     folder: Path | None,
 ) -> None:
-    """Train small models with compressed gradients, and compare them with dense ones."""
+    """Train small models with compressed gradients, and compare them with dense gradients."""
     changes = Changes(folder, steps, rates)
     tasks, console = tasks_of(names, changes), Console()
     if page is not None:
-        parts(page)  # refuses one that has no place for tables before anything is trained
-    outcomes = known(results)
+        parts(page)  # refuses a page without marks for tables before training starts
+    outcomes = read_outcomes(results)
     done = {outcome[:3] for outcome in outcomes}
     wanted = [
         (key, task, name, seed)
@@ -98,7 +98,7 @@ def main(
         results.open("a", encoding="utf-8") as file,
     ):
         line = bar.add_task("runs", total=len(wanted))
-        # Tasks have functions that no process can be sent; names are enough.
+        # The functions of a task cannot be pickled, so the processes get names.
         waiting = [pool.submit(run, key, name, seed, changes) for key, _, name, seed in wanted]
         for future in as_completed(waiting):
             outcome = future.result()

@@ -1,4 +1,4 @@
-"""How workers agree on a mean gradient: all methods that are compared, by name."""
+"""All compared methods by which workers agree on a mean gradient, by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcodec.training import DGC, Communicator, PowerSGD, all_gather_mean
 from gcodec.training.collectives import dense_mean
 
 SMALL = 1024
-"""Values of a tensor below which it is sent as it is, with all other such ones in one message."""
+"""Number of values below which tensors are sent uncompressed, all of them in one message."""
 
 Gradients = Mapping[str, np.ndarray]
 Average = Callable[[int, Gradients], Gradients]
@@ -24,16 +24,18 @@ class Method(NamedTuple):
     Attributes
     ----------
     start : callable or None
-        Gets a communicator; returns a function of a step and gradients to their mean. None for
-        1-bit Adam, which is an optimiser.
+        Takes a communicator; returns a function from a step and gradients to their mean. None for
+        1-bit Adam, which is an optimizer.
     spec : str
-        Of its frames, or in words.
+        Spec of the frames, or a description.
     feedback : {"yes", "no", ""}
-        Whether what is left out of a step is sent later; empty where nothing is, or always.
+        Whether the error of a step is sent later; empty for methods without error, or with
+        built-in
+        feedback.
     momentum_inside : bool
-        Whether the optimiser must not have momentum.
+        Whether the method has momentum of its own, so that the optimizer must not.
     adam : bool
-        Whether steps are those of Adam.
+        Whether the optimizer is Adam.
     """
 
     start: Callable[[Communicator], Average] | None
@@ -44,7 +46,7 @@ class Method(NamedTuple):
 
 
 def dense(communicator: Communicator) -> Average:
-    """Average gradients as they are."""
+    """Average gradients without compression."""
 
     def average(step: int, gradients: Gradients) -> Gradients:
         means = dense_mean(communicator, list(gradients.values()))
@@ -54,7 +56,7 @@ def dense(communicator: Communicator) -> Average:
 
 
 def framed(spec: str, decay: float) -> Callable[[Communicator], Average]:
-    """Average frames of a codec; with a decay of 0 there is no feedback."""
+    """Average frames of a codec; a decay of 0 disables feedback."""
 
     def start(communicator: Communicator) -> Average:
         feedback = gcodec.Feedback(spec, decay=decay, rank=communicator.rank)
@@ -80,7 +82,7 @@ def dgc(communicator: Communicator, momentum: float) -> Average:
 
 
 def power_sgd(communicator: Communicator) -> Average:
-    """Average factors of rank 4."""
+    """Average by PowerSGD with factors of rank 4."""
     method = PowerSGD(communicator, rank=4)
     return lambda step, gradients: method.average(gradients)
 
@@ -111,7 +113,7 @@ FRAMED = {
 
 
 def methods(momentum: float) -> dict[str, Method]:
-    """Return all methods, for a task that has a momentum."""
+    """Return all methods for a task with the given momentum."""
     by_name = {"dense": Method(dense, "all-reduce")}
     for name, (spec, decay) in FRAMED.items():
         by_name[name] = Method(framed(spec, decay), spec, "yes")

@@ -1,4 +1,4 @@
-"""What all runs come to: a table for each task, and a plot."""
+"""Report on the outcomes of all runs: a table for each task, and a plot."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from examples.convergence.runs import WORKERS, Outcome
 from examples.convergence.tasks import Task
 
 POINT, SHARE = 1.0, 0.02
-"""How far from dense is near: percentage points of accuracy, share of a loss."""
+"""Tolerance around dense gradients: percentage points of accuracy, fraction of a loss."""
 
 Outcomes = dict[str, list[Outcome]]
 
 
 def by_method(outcomes: Iterable[Outcome], key: str) -> Outcomes:
-    """Return the outcomes of a task, in the order of methods."""
+    """Return the outcomes of a task by method, in the order of the methods."""
     groups: Outcomes = {}
     for outcome in outcomes:
         if outcome.task == key:
@@ -27,21 +27,21 @@ def by_method(outcomes: Iterable[Outcome], key: str) -> Outcomes:
 
 
 def worse(task: Task, score: float, dense: float) -> float:
-    """Return by how much a score is worse than that of dense gradients, near being 1."""
+    """Return by how many tolerances a score is worse than that of dense gradients."""
     if task.metric == "accuracy":
         return (dense - score) / POINT
     return (score / dense - 1) / SHARE
 
 
 def from_dense(task: Task, score: float, dense: float) -> str:
-    """Say how far a score is from that of dense gradients."""
+    """Return the difference of a score to that of dense gradients, as text."""
     if task.metric == "accuracy":
         return f"{score - dense:+.1f}"
     return f"{100 * (score / dense - 1):+.1f} %"
 
 
 def baseline(name: str, outcomes: Outcomes) -> str:
-    """Return the dense method to which another one is compared."""
+    """Return the dense method with which another method is compared."""
     return "dense Adam" if name == "1-bit Adam" and "dense Adam" in outcomes else "dense"
 
 
@@ -85,8 +85,8 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
     return lines
 
 
-def far(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]]:
-    """Return tasks and methods with feedback that come out worse than near."""
+def outside_tolerance(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]]:
+    """Return tasks and methods with feedback whose scores are outside the tolerance."""
     rows = []
     for key, task in tasks.items():
         of_task = by_method(outcomes, key)
@@ -94,13 +94,13 @@ def far(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[tuple[str, str]
             if name not in of_task or method.feedback != "yes":
                 continue
             score, dense = mean(of_task[name]), mean(of_task[baseline(name, of_task)])
-            if not worse(task, score, dense) <= 1:  # nan fails as well
+            if not worse(task, score, dense) <= 1:  # NaN fails as well
                 rows.append((key, name))
     return rows
 
 
 def lines(tasks: dict[str, Task], outcomes: list[Outcome]) -> Iterator[str]:
-    """Return the tables of all tasks, each with how it was trained."""
+    """Return the tables of all tasks, each with its training settings."""
     for key, task in tasks.items():
         seeds = {outcome.seed for outcome in outcomes if outcome.task == key}
         values = sum(p.numel() for p in task.model().parameters())
@@ -112,7 +112,7 @@ def lines(tasks: dict[str, Task], outcomes: list[Outcome]) -> Iterator[str]:
         )
         yield from table(key, task, outcomes)
         yield ""
-    worst = [f"{name} ({tasks[key].title})" for key, name in far(tasks, outcomes)]
+    worst = [f"{name} ({tasks[key].title})" for key, name in outside_tolerance(tasks, outcomes)]
     yield f"With feedback and further from dense than that: {', '.join(worst) or 'none'}."
 
 

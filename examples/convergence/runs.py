@@ -1,4 +1,4 @@
-"""One run: workers that train replicas of a model, and what it comes to."""
+"""A single run: workers train replicas of a model; the result is an outcome."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ from gcodec.training import Communicator, OneBitAdam, Simulator
 
 WORKERS = 4
 WARM = 0.3
-"""Share of the steps of 1-bit Adam that have dense gradients."""
+"""Fraction of the steps in which 1-bit Adam sends dense gradients."""
 
 
 class Outcome(NamedTuple):
-    """What a run comes to.
+    """The outcome of a run.
 
     Attributes
     ----------
     task, method : str
+        Names of the task and the method.
     seed : int
+        Seed of the run.
     score : float
-        See `Task.metric`; nan where the run failed.
+        The metric of the task; NaN if the run failed.
     bits : float
-        That a worker sends in a step, for each value: a dense ring of four sends 48.
+        Bits that a worker sends in a step, per value: 48 for a dense ring of four workers.
     seconds : float
+        Duration of the run.
     failure : str
+        Message of the error that ended the run, or an empty string.
     """
 
     task: str
@@ -71,7 +75,7 @@ def run(key: str, name: str, seed: int, changes: Changes) -> Outcome:
 
 
 def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarray]:
-    """Return the gradients of a batch, as arrays."""
+    """Return the gradients of a batch as arrays."""
     loss = error(model, *batch)
     if not torch.isfinite(loss):
         raise FloatingPointError("the loss is not finite")
@@ -83,24 +87,24 @@ def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarr
 def train_means(
     task: Task, method: Method, model: nn.Module, communicator: Communicator, seed: int
 ) -> None:
-    """Train with means of gradients."""
+    """Train with averaged gradients."""
     assert method.start is not None
     average = method.start(communicator)
     momentum = 0.0 if method.momentum_inside else task.momentum
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     if method.adam:
-        optimiser = torch.optim.Adam(model.parameters())
+        optimizer = torch.optim.Adam(model.parameters())
     else:
-        optimiser = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
     largest = task.adam_rate if method.adam else task.rate
     batches = task.batches(seed, communicator.rank, WORKERS)
     for step in range(task.steps):
         means = average(step, gradients_of(model, task, next(batches)))
         for parameter, mean in zip(model.parameters(), means.values(), strict=True):
             parameter.grad = torch.from_numpy(np.ascontiguousarray(mean))
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = largest * share_of_rate(task, step)
-        optimiser.step()
+        optimizer.step()
 
 
 def train_adam(

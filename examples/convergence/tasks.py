@@ -1,4 +1,4 @@
-"""What is learnt: digits by a residual network, bytes of Python's source by a GPT and an LSTM."""
+"""The tasks: a residual network on digits; a GPT and an LSTM on bytes of Python source code."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ from torch import nn
 from torch.nn import functional
 
 _TEXT_BYTES = 2_000_000
-_GROUPS = 8  # of channels that are normalised together
-_SPLIT = 7  # seeds what is kept for validation: the same for all runs
+_GROUPS = 8  # number of channel groups for normalization
+_SPLIT = 7  # seed of the validation split, which is the same for all runs
 
 
 class Task(NamedTuple):
-    """A model, its data, and how it is trained.
+    """A model, its data, and its training settings.
 
     Attributes
     ----------
     title : str
+        Description of the task.
     metric : {"accuracy", "loss"}
-        In percent; in nats for each byte.
+        In percent; in nats per byte.
     steps, batch : int
-        Of a run; of one worker.
+        Steps of a run; batch size of one worker.
     rate, momentum : float
-        Of descent along the mean gradient. A rate is the largest: it falls to 0 along a cosine.
+        Learning rate and momentum of gradient descent. The rate is the peak of the schedule, which
+        ends with a cosine decay to 0.
     adam_rate : float
-        Of Adam, with dense gradients and with 1 bit.
+        Learning rate of Adam, with dense gradients and with 1 bit.
     model : callable
-        Makes a new one.
+        Returns a new model.
     batches : callable
-        Gets a seed, a rank and the number of workers; yields pairs of inputs and targets for ever.
+        Takes a seed, a rank and the number of workers; yields pairs of inputs and targets without
+        end.
     score : callable
-        Gets a model; returns the metric on what no worker has seen.
+        Takes a model; returns the metric on held-out data.
     """
 
     title: str
@@ -57,9 +60,10 @@ class Task(NamedTuple):
 
 
 class Block(nn.Module):
-    """Two convolutions and what goes past them.
+    """A residual block: two convolutions and a shortcut.
 
-    What is normalised is no batch: batches of workers that have other classes differ too much.
+    Groups of channels are normalized rather than batches, because the batches of workers with
+    different classes differ too much.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -73,7 +77,7 @@ class Block(nn.Module):
             self.past = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the block's output."""
+        """Return the output of the block."""
         y = functional.relu(self.norm1(self.conv1(x)))
         return functional.relu(self.norm2(self.conv2(y)) + self.past(x))
 
@@ -112,7 +116,8 @@ def _digit_batches(
     seed: int, rank: int, workers: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     x, y, _, _ = _digits()
-    order = torch.argsort(y, stable=True)  # what a worker has not, it can learn from others only
+    # Each worker lacks some classes, which it can learn only from others.
+    order = torch.argsort(y, stable=True)
     size = len(y) // workers
     own = order[rank * size : (rank + 1) * size]
     yield from shuffled(x[own], y[own], DIGITS.batch, np.random.default_rng([seed, rank]))
@@ -130,7 +135,7 @@ def shuffled(
 
 
 def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the share of right answers, in percent."""
+    """Return the share of correct predictions in percent."""
     model.eval()
     with torch.no_grad():
         right = sum(
@@ -158,7 +163,7 @@ DIGITS = Task(
 
 
 class GPT(nn.Module):
-    """A small transformer of bytes."""
+    """A small transformer over bytes."""
 
     def __init__(self, width: int = 32, layers: int = 1, context: int = 32) -> None:
         super().__init__()
@@ -174,7 +179,7 @@ class GPT(nn.Module):
         self.register_buffer("mask", mask)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return what is expected of each next byte."""
+        """Return the logits of each next byte."""
         x = self.token(tokens) + self.place
         for layer in self.layers:
             x = layer(x, src_mask=self.mask, is_causal=True)
@@ -182,7 +187,7 @@ class GPT(nn.Module):
 
 
 class LSTM(nn.Module):
-    """A recurrent network of bytes."""
+    """A recurrent network over bytes."""
 
     def __init__(self, width: int = 16, hidden: int = 32) -> None:
         super().__init__()
@@ -191,13 +196,13 @@ class LSTM(nn.Module):
         self.out = nn.Linear(hidden, 256)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return what is expected of each next byte."""
+        """Return the logits of each next byte."""
         return self.out(self.lstm(self.token(tokens))[0])
 
 
 @functools.cache
 def _text() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return bytes of the standard library: those to learn from, and others."""
+    """Return bytes of the standard library for training, and others for validation."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     data = b"".join(path.read_bytes() for path in files)[:_TEXT_BYTES]
     symbols = torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.int64))
@@ -265,24 +270,24 @@ LSTM_BYTES = Task(
 
 
 def error(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the cross entropy of a model's answers, in nats."""
+    """Return the cross entropy of a model's predictions in nats."""
     answers = model(x)
     return functional.cross_entropy(answers.reshape(-1, answers.shape[-1]), y.reshape(-1))
 
 
 def share_of_rate(task: Task, step: int) -> float:
-    """Return what part of the largest rate a step has: a short rise, then a cosine down to 0."""
+    """Return the fraction of the peak rate at a step: a short warm-up, then a cosine decay."""
     rise = min(1.0, (step + 1) / 20)
     return rise * 0.5 * (1 + math.cos(math.pi * step / task.steps))
 
 
-# --- CIFAR-10, for those who have it ------------------------------------------------------------
+# --- CIFAR-10, optional --------------------------------------------------------------------------
 
 
 def cifar(folder: Path) -> Task:
-    """Return ResNet-18 on CIFAR-10, of the ``cifar-10-batches-py`` files in a folder.
+    """Return a task for ResNet-18 on CIFAR-10, from the ``cifar-10-batches-py`` files in a folder.
 
-    They are pickles: only take them from those who made the data set.
+    The files are pickles: only use files from the authors of the data set.
     """
     import pickle
 
@@ -319,15 +324,16 @@ TASKS = {"digits": DIGITS, "gpt": GPT_BYTES, "lstm": LSTM_BYTES}
 
 
 class Changes(NamedTuple):
-    """What is not as the tasks say.
+    """Changes to the settings of tasks.
 
     Attributes
     ----------
     folder : Path or None
-        Of CIFAR-10, in place of all tasks.
+        Folder of CIFAR-10, which replaces all tasks.
     steps : int or None
+        Number of steps of a run.
     rates : float
-        A factor.
+        Factor for all learning rates.
     """
 
     folder: Path | None = None
@@ -336,7 +342,7 @@ class Changes(NamedTuple):
 
 
 def chosen(names: tuple[str, ...], changes: Changes) -> dict[str, Task]:
-    """Return the tasks of some names, or all; or CIFAR-10, where its folder is given."""
+    """Return the tasks with the given names, or all; or CIFAR-10 if its folder is given."""
     if changes.folder is not None:
         by_name = {"cifar": cifar(changes.folder)}
     else:

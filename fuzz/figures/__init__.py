@@ -1,1 +1,1 @@
-"""The figures of docs/reliability.md, each measured by a module: ``python -m fuzz.figures``."""
+"""Figures of docs/reliability.md, each measured by one module: ``python -m fuzz.figures``."""

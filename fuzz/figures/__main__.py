@@ -1,4 +1,4 @@
-"""Measure all figures, or some: ``python -m fuzz.figures [--short] [F1 F2 …]``."""
+"""Measure all figures or a selection: ``python -m fuzz.figures [--short] [F1 F2 …]``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""F7: what a stranger's megabyte may cost, in memory and time."""
+"""F7: memory and time that a hostile megabyte can cost."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fuzz.repair import repair
 from fuzz.valid import valid_frames
 from gcodec.wire.primitives import ITEMSIZE
 
-MEMORY = 64 << 20  # bytes beyond the tensor, as float32 and as it is returned
-START, PER = 0.05, 20e-9  # seconds; and for each element and eight for each byte
-TERM = 1e-9  # seconds for each element and point of its chunk, of a transform
+MEMORY = 64 << 20  # bytes in addition to the tensor, as float32 and as returned
+START, PER = 0.05, 20e-9  # seconds, and seconds per element and per eight bytes
+TERM = 1e-9  # transform: seconds per element and per point of its chunk
 LARGEST = 1 << 20  # bytes of an input
 SPECS = (
     *("raw", "qsgd:form=dense", "qsgd:form=sparse", "qsgd:code=huffman", "qsgd:code=rans"),
@@ -41,14 +41,14 @@ SPECS = (
 
 
 class Cost(NamedTuple):
-    """What decoding took: bytes beyond the tensor, and a share of the seconds that are allowed."""
+    """Cost of decoding: bytes in addition to the tensor, and share of the permitted seconds."""
 
     memory: int
     time: float
 
 
 def bounds(short: bool, seed: int = 0) -> Figure:
-    """Decode hostile inputs of up to a megabyte, and measure."""
+    """Decode hostile inputs of up to a megabyte, and measure memory and time."""
     inputs = _inputs(short, random.Random(seed))
     count, failures = 0, []
     most, longest = Cost(0, 0.0), Cost(0, 0.0)
@@ -62,7 +62,7 @@ def bounds(short: bool, seed: int = 0) -> Figure:
             longest, slowest = cost, name
         if cost.memory > MEMORY:
             failures.append(f"{name}: {cost.memory >> 20} MiB beyond the tensor")
-        if cost.time > 1 and not short:  # no time is judged in tests
+        if cost.time > 1 and not short:  # the tests do not judge time
             failures.append(f"{name}: {cost.time:.1f} times the seconds that are allowed")
     detail = (
         f"at most {most.memory / 2**20:.1f} MiB beyond the tensor ({where}); "
@@ -73,26 +73,26 @@ def bounds(short: bool, seed: int = 0) -> Figure:
 
 
 def cost_of(data: bytes) -> Cost:
-    """Decode an input a few times; return what it took."""
+    """Decode an input a few times; return the cost."""
     n = itemsize = terms = 0
     with contextlib.suppress(gcodec.FormatError):
         frame = gcodec.Frame.from_bytes(data)
         n, itemsize = frame.size, ITEMSIZE[frame.dtype]
         terms = n * sum(getattr(frame.codec, "chunk", ()))
     tensor = n * 4 + (n * itemsize if itemsize != 4 else 0)
-    _tried(data)  # kernels are compiled, tables made
+    _try_decode(data)  # compiles kernels, makes tables
     tracemalloc.start()
     try:
-        _tried(data)
+        _try_decode(data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     allowed = START + PER * (n + 8 * len(data)) + TERM * terms
-    seconds = min(_tried(data) for _ in range(2))
+    seconds = min(_try_decode(data) for _ in range(2))
     return Cost(max(peak - tensor, 0), seconds / allowed)
 
 
-def _tried(data: bytes) -> float:
+def _try_decode(data: bytes) -> float:
     began = time.perf_counter()
     with contextlib.suppress(gcodec.FormatError):
         gcodec.decode(data)
@@ -100,7 +100,7 @@ def _tried(data: bytes) -> float:
 
 
 def _inputs(short: bool, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yield frames that are refused, valid, damaged behind right checksums, and large."""
+    """Yield rejected, valid and large frames, and frames damaged under correct checksums."""
     for path in sorted((ROOT / "fuzz" / "golden-errors").glob("*.gcf")):
         yield path.name, path.read_bytes()
     for golden in of_codecs(1 if short else 6):
@@ -123,7 +123,7 @@ def _inputs(short: bool, rng: random.Random) -> Iterator[tuple[str, bytes]]:
 
 
 def _large(spec: str) -> bytes:
-    """Encode as many values as fit a megabyte."""
+    """Encode as many values as fit in a megabyte."""
     n = 1 << 21
     while True:
         x = np.random.default_rng(1).standard_normal(n, np.float32)
@@ -156,7 +156,7 @@ def _mutant(data: bytes, kind: int, rng: random.Random) -> bytes:
 
 
 def _claims() -> Iterator[tuple[str, bytes]]:
-    """Yield short frames of tensors as large as the default limits take, or larger."""
+    """Yield short frames that claim tensors as large as the default limits permit, or larger."""
     few = LIMITS.max_elements
     for spec in SPECS:
         x = np.zeros(few, np.float32)

@@ -1,4 +1,4 @@
-"""F1: damage to a frame is noticed."""
+"""F1: decoders detect damage to a frame."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import gcodec
 from fuzz.figures.figure import Figure
 from fuzz.goldens import Golden, goldens, of_codecs
 
-SHORT = 28  # bytes of frames of which all pairs of bits are flipped
+SHORT = 28  # bytes of frames in which all pairs of bits are flipped
 
 
 def damage(short: bool) -> Figure:
-    """Truncate golden frames everywhere, flip each bit, and of short ones each pair of bits."""
+    """Truncate golden frames at each byte; flip each bit, and in short frames each pair."""
     chosen = of_codecs(4) if short else list(goldens())
     pairs = [golden for golden in chosen if len(golden.data) <= SHORT]
     count, failures = 0, []

@@ -1,4 +1,4 @@
-"""F2: short payloads, and all values of each byte of golden ones, read as the oracles do."""
+"""F2: decode all short payloads, and all values of each golden byte, like the oracles."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from fuzz.targets import MOST_COMPARED, compare
 from gcodec.payload import Payload
 
 ONE = struct.pack(">f", 1)
-BITS = 16  # of the longest strings behind a head
-ALL = 12  # bits of strings that are all tried
-STRIDE, FEW = 29, 2003  # of longer ones; of those of more than 8 bits, in the short form
+BITS = 16  # bits of the longest strings after a head
+ALL = 12  # bits of the strings that are tried completely
+# Sampling of longer strings and, in the short form, of strings of more than 8 bits.
+STRIDE, FEW = 29, 2003
 
 
 class Case(NamedTuple):
-    """A codec, what is in front of the bytes that are tried, numbers of elements, and scalars."""
+    """A codec, the head before the enumerated bits, numbers of elements, and scalars."""
 
     spec: str
     head: bytes
@@ -73,7 +74,7 @@ CASES = (
 
 
 def exhaustive(short: bool) -> Figure:
-    """Compare all strings of up to 16 bits behind a head, and all values of golden bytes."""
+    """Compare all strings of up to 16 bits after a head, and all values of golden bytes."""
     count = values = 0
     failures: list[str] = []
     for case, n, string in _payloads(short):
@@ -106,7 +107,7 @@ def exhaustive(short: bool) -> Figure:
 
 
 def _payloads(short: bool) -> Iterator[tuple[Case, int, int]]:
-    """Yield each setting, number of elements, and bits behind the head, with a one before them."""
+    """Yield each setting, number of elements, and bits after the head with a leading one."""
     for case in CASES:
         for string in range(1, 2 << BITS):
             step = (7 if string < 256 else FEW) if short else 1 if string < 2 << ALL else STRIDE
@@ -121,7 +122,7 @@ def _codec(spec: str) -> Any:
 
 
 def frame_of(case: Case, n: int, string: int) -> gcodec.Frame:
-    """Return a frame of a setting's head and the bits of a number behind its highest one."""
+    """Return a frame of a setting's head and the bits of a number after its leading one."""
     codec = _codec(case.spec).of_message(case.scalars)
     nbits = string.bit_length() - 1
     body = (string - (1 << nbits) << -nbits % 8).to_bytes(-(-nbits // 8), "big")
@@ -131,7 +132,7 @@ def frame_of(case: Case, n: int, string: int) -> gcodec.Frame:
 
 
 def _changed(payload: Payload, step: int) -> Iterator[Payload]:
-    """Yield the payload with one byte changed, all values of all bytes, or some."""
+    """Yield the payload with one byte changed, for all bytes and all or some values."""
     for at in range(0, 256 * payload.data.size, step):
         data = payload.data.copy()
         data[at // 256] = at % 256

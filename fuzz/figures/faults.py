@@ -1,4 +1,4 @@
-"""F9: what fails around gcodec: memory, home and cache directories, packages."""
+"""F9: failures around gcodec: memory, home and cache directories, packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fuzz.figures.figure import Figure
 from fuzz.goldens import ROOT
 
 ALLOCATING = ("empty", "zeros", "full", "ones", "arange", "concatenate", "empty_like")
-MOST = 2000  # allocations of a call
+MOST_ALLOCATIONS = 2000  # most allocations of a call
 SPECS = (
     *("raw", "qsgd:form=dense", "qsgd:form=sparse", "qsgd:code=huffman", "qsgd:code=rans"),
     *("mxnet-2bit", "mxnet-2bit:form=sparse", "mxnet-1bit", "terngrad", "terngrad:pack=base3"),
@@ -38,7 +38,7 @@ print("fine")
 
 
 def faults(short: bool) -> Figure:
-    """Let each allocation fail, then start processes where something is missing."""
+    """Let each allocation fail, then start processes in incomplete environments."""
     count, failures = 0, []
     for spec in SPECS[::6] if short else SPECS:
         for what, call in _calls(spec).items():
@@ -47,7 +47,7 @@ def faults(short: bool) -> Figure:
             failures += [f"{spec} {what}: {one}" for one in wrong]
     places = _places(short)
     for name, (before, environment, expected) in places.items():
-        said = _started(before, environment)
+        said = _last_line(before, environment)
         if expected not in said:
             failures.append(f"{name}: {said}")
     detail = f"{count} allocations that fail; processes: {', '.join(places)}"
@@ -57,7 +57,7 @@ def faults(short: bool) -> Figure:
 
 @contextlib.contextmanager
 def failing_at(number: int) -> Iterator[list[int]]:
-    """Let the allocation of this number fail; tell how many there were."""
+    """Let the allocation with this number fail; count the allocations."""
     seen = [0]
 
     def counted(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,9 +105,9 @@ def _calls(spec: str) -> dict[str, Callable[[], Any]]:
 
 
 def _failing(call: Callable[[], Any]) -> tuple[int, list[str]]:
-    """Repeat a call with each of its allocations failing; return how many, and what is wrong."""
+    """Repeat a call with each allocation failing in turn; return their number, and the defects."""
     right, wrong = call(), []
-    for number in range(1, MOST):
+    for number in range(1, MOST_ALLOCATIONS):
         try:
             with failing_at(number) as seen:
                 call()
@@ -118,12 +118,12 @@ def _failing(call: Callable[[], Any]) -> tuple[int, list[str]]:
         if seen[0] < number:
             break
         if call() != right:
-            wrong.append(f"after allocation {number} failed, the result is another")
+            wrong.append(f"after allocation {number} failed, the result differs")
     return number - 1, wrong
 
 
 def _places(short: bool) -> dict[str, tuple[str, dict[str, str | None], str]]:
-    """Return processes: code that runs first, variables, and what they must say."""
+    """Return processes: code that runs first, environment variables, and expected output."""
     nowhere = "/dev/null/nowhere"
     kernels = os.environ.get("GCODEC_CACHE_DIR")
     gone: dict[str, str | None] = {"HOME": None, "XDG_CACHE_HOME": None}
@@ -138,17 +138,21 @@ def _places(short: bool) -> dict[str, tuple[str, dict[str, str | None], str]]:
         ),
         "no numba": (blocked.format("numba"), dict(known), "ModuleNotFoundError"),
     }
-    if not short:  # without a cache, kernels are compiled
+    if not short:  # without a cache, the process compiles kernels
         places |= {
-            "a cache that cannot be made": ("", {"GCODEC_CACHE_DIR": nowhere}, "fine"),
-            "a home that cannot be made": ("", home, "fine"),
+            "a cache directory that cannot be created": (
+                "",
+                {"GCODEC_CACHE_DIR": nowhere},
+                "fine",
+            ),
+            "a home directory that cannot be created": ("", home, "fine"),
             "no home": ("", {**gone, "GCODEC_CACHE_DIR": None}, "fine"),
         }
     return places
 
 
-def _started(before: str, environment: dict[str, str | None]) -> str:
-    """Run the program; return what it said last."""
+def _last_line(before: str, environment: dict[str, str | None]) -> str:
+    """Run the program; return its last line of output."""
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
     with tempfile.TemporaryDirectory() as folder:
         variables.setdefault("XDG_CACHE_HOME", str(Path(folder)))

@@ -1,26 +1,27 @@
-"""What is measured: how much was tried, and what was not as promised."""
+"""The result of a measurement: the number of trials, and the failures."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-SHOWN = 5  # failures that are printed
+SHOWN = 5  # failures in the printed text
 
 
 class Figure(NamedTuple):
-    """A figure.
+    """The result of a measurement.
 
     Attributes
     ----------
     name, promise : str
+        Name of the figure, and the promise that it checks.
     count : int
-        How much was tried.
+        Number of trials.
     unit : str
-        Of what.
+        What a trial is.
     failures : list of str
-        Where the promise did not hold.
+        Trials in which the promise did not hold.
     detail : str
-        What else was measured.
+        Further measurements.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Figure(NamedTuple):
     detail: str = ""
 
     def text(self) -> str:
-        """Return some lines that tell the figure."""
+        """Return the figure as a few lines of text."""
         verdict = f"FAILED {len(self.failures)} times" if self.failures else "holds"
         lines = [f"{self.name}  {self.promise}: {verdict}; {self.count} {self.unit}"]
         lines += [f"    {line}" for line in self.detail.splitlines()]

@@ -1,4 +1,4 @@
-"""F3: mutants of payloads in compiled loops leave the canaries alone."""
+"""F3: mutated payloads in compiled loops do not overwrite the canaries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcodec.runtime import jit
 
 MANY, FEW = 10**7, 20_000  # mutants of each codec
 SHORT = ("raw", "minifloat")  # codecs of the short form, whose kernels compile quickly
-LONGEST = 3600.0  # seconds after which something hangs
+LONGEST = 3600.0  # seconds until a loop counts as hanging
 
 
 def loops(short: bool, mutants: int = MANY, seed: int = 0) -> Figure:

@@ -1,4 +1,4 @@
-"""F10: many threads at once, and processes that fork or spawn after use."""
+"""F10: many concurrent threads, and processes that fork or spawn after use."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fuzz.fork import fork
 from fuzz.goldens import of_codecs
 
 THREADS = 8
-CALLS, FEW = 10_000, 60  # of each thread
+CALLS, FEW = 10_000, 60  # calls of each thread
 
 
 def threads(short: bool) -> Figure:
-    """Call gcodec from many threads, a forked and a spawned process."""
+    """Call gcodec from many threads, and from a forked and a spawned process."""
     expected = [_work(number) for number in range(_kinds())]
     barrier = threading.Barrier(THREADS)
 
@@ -38,11 +38,11 @@ def threads(short: bool) -> Figure:
     with ThreadPoolExecutor(THREADS) as executor:
         failures = [what for failed in executor.map(task, range(THREADS)) for what in failed]
     if hasattr(os, "fork") and not _forked(expected):
-        failures.append("a forked process finds something else")
+        failures.append("a forked process returns other results")
     if not short:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             if pool.map(_work, range(_kinds())) != expected:
-                failures.append("a spawned process finds something else")
+                failures.append("a spawned process returns other results")
     detail = f"{THREADS} threads; fork after use{'' if short else '; spawn'}"
     count = THREADS * (FEW if short else CALLS)
     return Figure("F10", "results do not depend on threads", count, "calls", failures, detail)
@@ -57,7 +57,7 @@ def _frames() -> list[tuple[bytes, bytes | None]]:
 
 
 def _work(number: int) -> bytes:
-    """Make a call of some kind; return all that it finds."""
+    """Make a call of a kind selected by number; return its results."""
     data, key = _frames()[number // 4]
     match number % 4:
         case 0:

@@ -1,17 +1,19 @@
-"""randomk: k elements, drawn from a seed that travels with them in place of their positions.
+"""randomk: k elements at positions drawn from a seed, which the message stores in their place.
 
-Positions: draw w is u_w·n / 2^64 rounded down, where u_w has the words 2w (lower half) and 2w + 1
-of Philox stream 1 under the seed. The first k different draws are sent; or, where 2k > n, all but
-the first n − k different draws. All others decode to 0.
+Draw w is the position u_w·n / 2^64 rounded down; u_w consists of the words 2w (lower half) and
+2w + 1 of Philox stream 1 under the seed. If 2k ≤ n, the first k distinct draws are sent; otherwise
+all elements except the first n − k distinct draws. Elements that are not sent decode to 0.
 
-Payload, most significant bit first: the values in the order of their positions, as `value` says;
-see `values`. Bits per sent element: 32, 16, 8 + 1/8, or 1.
+The payload is one bit string, most significant bit first. It contains the values in the order of
+their positions, in the format `value` (`gcodec.entropy.values`). Bits per sent element: 32, 16,
+8 + 1/8, or 1.
 
-With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x̂ = x. That is for
-use without error feedback: under it, what is sent n/k times too large is what comes back as the
-next error, and grows without bound.
+With ``unbiased=yes`` the decoder multiplies all values by f32(n/k), so that E x̂ = x. Use it only
+without error feedback: feedback would return the excess of the values, which are n/k times too
+large, as the next error, and that error would grow without bound.
 
-NaN and Inf are refused, sent or not, as is what n/k would take beyond float32.
+NaN and Inf are refused, also in elements that are not sent. So are values that exceed float32
+when they are multiplied by n/k.
 
 Example: x = (1, −2, 3, −4), k=2 with seed 7 sends elements 0 and 3:
 ``3f 80 00 00 c0 80 00 00``.
@@ -46,19 +48,20 @@ from gcodec.runtime.device import hosted
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
 
-_SEED = Field("seed", Integer(0, 2**64 - 1), "what the positions are drawn from")
+_SEED = Field("seed", Integer(0, 2**64 - 1), "seed of the drawn positions")
 
 
 class RandomKSymbols(NamedTuple):
-    """Values that are sent, and what tells their positions.
+    """The sent values of a tensor, and the seed of their positions.
 
     Attributes
     ----------
     n : int
-        Elements of the tensor.
+        Number of elements of the tensor.
     seed : int
+        Seed from which the positions are drawn.
     values : SparseValues
-        In the order of their positions.
+        Sent values, in the order of their positions.
     """
 
     n: int
@@ -68,19 +71,19 @@ class RandomKSymbols(NamedTuple):
 
 @register(id=10, name="randomk")
 class RandomK(Codec):
-    """k elements, drawn from a seed.
+    """Random k elements, drawn from a seed.
 
     Parameters
     ----------
     value : {"float32", "float16", "bfloat16", "int8", "sign"}
-        What each is sent as: a float; a byte with a step for each 256; a sign, with the mean
-        magnitude of all.
+        Format of a sent value: a float; a byte, with a step for each 256 values; or a sign, with
+        the mean magnitude of all sent values.
     unbiased : {"no", "yes"}
         Whether decoded values are multiplied by n/k.
     k : int or "ratio"
-        How many are sent. A spec must ask for at least 1; a message may state 0.
+        Number of sent elements. A spec must ask for at least 1; a message may state 0.
     ratio : float
-        Share of the elements that is sent, above 0, up to 1; one is at least.
+        Share of the elements that is sent, above 0 and up to 1; at least one element is sent.
     """
 
     refuses_nonfinite = True
@@ -88,17 +91,19 @@ class RandomK(Codec):
     reads_segments = True
     symbols_on_host = True
 
-    value: str = param(Choice(*value_coding.VALUES), "float32", "what a value is sent as")
+    value: str = param(Choice(*value_coding.VALUES), "float32", "format of a sent value")
     unbiased_: str = param(
         Choice("no", "yes"), "no", "whether decoded values are multiplied by n/k", name="unbiased"
     )
-    k: int | str = param(position_coding.COUNT, "ratio", "elements that are sent; ratio: by that")
-    ratio: float = param(position_coding.SHARE, position_coding.RATIO, "share that is sent")
+    k: int | str = param(position_coding.COUNT, "ratio", "sent elements; ratio: that share of all")
+    ratio: float = param(
+        position_coding.SHARE, position_coding.RATIO, "share of elements that is sent"
+    )
 
     def check(self) -> None:
-        """Refuse a ratio beside k."""
+        """Raise `ParameterError` if both k and ratio are specified."""
         if self.ratio != position_coding.RATIO and self.k != "ratio":
-            raise ParameterError.of("ratio", self.ratio, "left out where k is given")
+            raise ParameterError.of("ratio", self.ratio, "omitted if k is specified")
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the seed."""
@@ -106,34 +111,34 @@ class RandomK(Codec):
 
     @property
     def takes_up_to(self) -> float:  # type: ignore[override]
-        """Infinite but where n/k times a value may pass float32."""
+        """Infinity, or 0 if n/k times a value may exceed float32."""
         return math.inf if self.unbiased_ == "no" else 0.0
 
     @property
     def unbiased(self) -> bool:
-        """True where values are multiplied by n/k, and not rounded before."""
+        """Whether the decoder multiplies values by n/k, and the encoder does not round them."""
         return self.unbiased_ == "yes" and self.value == "float32" and self.k != 0
 
     def variance(self, n: int) -> float | None:
-        """Return n/k − 1 where unbiased, 1 − k/n where nothing is multiplied; None if rounded."""
+        """Return n/k − 1 if unbiased, 1 − k/n if values are not multiplied, None if rounded."""
         if self.value != "float32":
             return None
         k, n = self._sent(n), max(n, 1)
         return n / k - 1 if self.unbiased and k else 1 - k / n
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of the values that are sent of n."""
+        """Return the bits of the values that are sent for n elements."""
         return value_coding.nbits(self._sent(n), self.value)
 
     def _sent(self, n: int) -> int:
         return position_coding.sent(n, self.k, self.ratio)
 
     def _factor(self, n: int) -> np.float32:
-        """Return what decoded values are multiplied by."""
+        """Return the factor of decoded values."""
         k = self._sent(n)
         return np.float32(n / k if self.unbiased_ == "yes" and k else 1)
 
-    # --- quantise
+    # --- quantize
 
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
         check_finite(values)
@@ -141,11 +146,11 @@ class RandomK(Codec):
         return self._rounded(scatter.take_to_host(values, positions), values.size, seed)
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
-        """Quantise (k,) values that are sent of n."""
-        found = value_coding.quantize(values, self.value)
-        if not all_finite(self._values(found, n)):
-            raise ParameterError("x: n/k times a value must not pass float32")
-        return RandomKSymbols(n, seed, found)
+        """Quantize the (k,) values that are sent for n elements."""
+        quantized = value_coding.quantize(values, self.value)
+        if not all_finite(self._values(quantized, n)):
+            raise ParameterError("x: n/k times a value exceeds float32")
+        return RandomKSymbols(n, seed, quantized)
 
     def _quantize_residual(
         self,
@@ -156,7 +161,7 @@ class RandomK(Codec):
         prior: Any,
         out: np.ndarray,
     ) -> RandomKSymbols:
-        # Only what is sent is quantised, and changes once `out` holds u.
+        # Only the sent elements are quantized, and only these change once `out` contains u.
         if out is residual:
             check_corrected(tensor.values, residual, decay)
         else:
@@ -169,13 +174,13 @@ class RandomK(Codec):
         decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
         minus = np.float32(-1)
         if not all_finite(arithmetic.corrected(values, decoded, minus)):
-            raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
+            raise ParameterError(f"x: its residual exceeds the range of {self} or {tensor.dtype}")
         if out is residual:
             arithmetic.correct(tensor.values, residual, decay, out)
         scatter.add(out, positions, decoded, minus)
         return symbols
 
-    # --- dequantise
+    # --- dequantize
 
     def _dequantize(self, symbols: RandomKSymbols, out: np.ndarray) -> None:
         scatter.put(out, *self._elements(symbols, out.size, out))
@@ -187,7 +192,7 @@ class RandomK(Codec):
         scatter.add(out, positions, convert.round_to(values, dtype), scale)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the (k,) int64 positions, rising, and the (k,) float32 values of a message."""
+        """Return the (k,) int64 positions in ascending order, and the (k,) float32 values."""
         return self._elements(self._unpack(payload, n), n)
 
     def _elements(
@@ -197,9 +202,9 @@ class RandomK(Codec):
         values = self._values(symbols.values, n)
         return draw(n, values.size, symbols.seed, beside), values
 
-    def _values(self, found: SparseValues, n: int) -> np.ndarray:
-        """Return the decoded values that are sent of n, infinite where they pass float32."""
-        values = value_coding.dequantize(found, self.value, self._sent(n))
+    def _values(self, quantized: SparseValues, n: int) -> np.ndarray:
+        """Return the decoded values for n elements, infinite where they exceed float32."""
+        values = value_coding.dequantize(quantized, self.value, self._sent(n))
         factor = self._factor(n)
         if factor == 1:
             return values
@@ -214,22 +219,20 @@ class RandomK(Codec):
         return Payload(self, {"seed": symbols.seed}, *packed)
 
     def _unpack(self, payload: Payload, n: int) -> RandomKSymbols:
-        if n > position_coding.MOST:
-            raise Unsupported(f"positions among more than {position_coding.MOST} elements")
+        _check_size(n)
         nbits = self.max_payload_nbits(n)
         check_length(payload.nbits, nbits)
         check_padding(payload.data, nbits)
-        found = value_coding.read(payload.data, self._sent(n), self.value)
-        if not all_finite(self._values(found, n)):
-            raise Corrupt("n/k times a value passes float32")
-        return RandomKSymbols(n, payload.scalars["seed"], found)
+        quantized = value_coding.read(payload.data, self._sent(n), self.value)
+        if not all_finite(self._values(quantized, n)):
+            raise Corrupt("n/k times a value exceeds float32")
+        return RandomKSymbols(n, payload.scalars["seed"], quantized)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        if n > position_coding.MOST:
-            raise Unsupported(f"positions among more than {position_coding.MOST} elements")
+        _check_size(n)
         k, factor = self._sent(n), self._factor(n)
         walk.need(value_coding.nbits(k, self.value))
-        places = draw(n, k, payload.scalars["seed"])
+        positions = draw(n, k, payload.scalars["seed"])
 
         def scaled(values: np.ndarray) -> np.ndarray:
             with np.errstate(over="ignore"):
@@ -238,6 +241,11 @@ class RandomK(Codec):
         for piece in values_in(walk, k, self.value, scaled):
             element = None
             if piece.told.decoded and piece.number is not None:
-                element = int(places[piece.number])
+                element = int(positions[piece.number])
             yield piece._replace(told=piece.told._replace(element=element))
         walk.finish()
+
+
+def _check_size(n: int) -> None:
+    if n > position_coding.MOST:
+        raise Unsupported(f"n={n}: positions exist for at most {position_coding.MOST} elements")

@@ -1,21 +1,27 @@
-"""terngrad: 0 or ±s for each element, at random and unbiased: 2 bits, or 1.6, or fewer.
+"""terngrad: 0 or ±s for each element, rounded stochastically and unbiased; 2 bits or fewer.
 
-s = min(max|x|, c·σ), with the deviation σ² = max(0, Σx²/n − (Σx/n)²); r = |x|/s, 1 from |x| = s
-on. An element is sent as sign(x)·s with probability r, else as 0: so E x̂ is x clipped at s. The
-scale is a scalar of the message. It may be given, as in the paper, where all workers take the
-largest of theirs: then nothing else is clipped.
+The scale is s = min(max|x|, c·σ), with σ² = max(0, Σx²/n − (Σx/n)²). With r = |x|/s, limited to
+1, an element is sent as sign(x)·s with probability r, and as 0 otherwise. E x̂ is therefore x
+clipped at ±s. The scale is a scalar of the message. The caller may specify it, as in the paper,
+where all workers use the largest of their scales; then only that scale clips.
 
-Packs: ``chapter``: 00 = 0, 01 = +1, 10 = −1, four in a byte, the first in the lowest bits, filled
-up with zeros. ``terngrad`` (the original program): codes 0, 1, 2 for −1, 0, +1; always one to four
-pad codes 0, 1, 2, 3 behind them; byte i of Q holds codes i, i + Q, i + 2Q, i + 3Q, the first in
-the lowest bits. ``base3``: five in a byte, c0 + 3·c1 + 9·c2 + 27·c3 + 81·c4, with 0, 1, 2 for 0,
-+1, −1. ``rans``: a table of frequencies, and rANS of the bytes of ``base3``. ``context``: the
-string of `gcodec.entropy.context.coder` of 0, 2, 3 for 0, +1, −1. Bits per element: 2, 2, 1.6;
-with ``rans`` and ``context`` what the codes tell, fewer than 1.6 where most are 0.
+``pack`` selects the layout of the codes:
 
-Sums are taken in float64 in the fixed order, s is rounded once to float32, and r is one float32
-division. Where σ² is below 2^-40 of Σx²/n, it is the rounding of the sums: such a tensor is not
-clipped, so that a constant one is exact. −0 is 0; NaN and Inf are refused.
+- ``chapter``: 00 = 0, 01 = +1, 10 = −1; four codes in a byte, the first in the lowest bits. Zeros
+  fill the last byte.
+- ``terngrad``, the layout of the original program: codes 0, 1, 2 for −1, 0, +1, followed by one to
+  four padding codes 0, 1, 2, 3. Byte i of Q contains the codes i, i + Q, i + 2Q and i + 3Q, the
+  first in the lowest bits.
+- ``base3``: five codes in a byte, c0 + 3·c1 + 9·c2 + 27·c3 + 81·c4, with 0, 1, 2 for 0, +1, −1.
+- ``rans``: a frequency table, and rANS of the bytes of ``base3``.
+- ``context``: the string of `gcodec.entropy.context.coder` of the symbols 0, 2, 3 for 0, +1, −1.
+
+Bits per element: 2, 2 and 1.6; with ``rans`` and ``context`` the entropy of the codes, which is
+below 1.6 if most are 0.
+
+Sums are float64 sums in the fixed order, s is rounded once to float32, and r is one float32
+division. If σ² is below 2^-40 of Σx²/n, it is only the rounding error of the sums. Such a tensor
+is not clipped, so that a constant tensor decodes exactly. −0 is 0; NaN and Inf are refused.
 
 Example: codes (+1, 0, −1, 0, +1) are ``21 01`` in ``chapter``, ``62 85`` in ``terngrad`` and
 ``64`` in ``base3``.
@@ -60,54 +66,10 @@ from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
 
-
-def codes_in(
-    walk: FieldWalker, packing: str, n: int, scale: float, count: int
-) -> Iterator[FieldSpan]:
-    """Tell the codes of n elements.
-
-    Parameters
-    ----------
-    walk : FieldWalker
-    packing : str
-        How they are packed.
-    n : int
-    scale : float
-        What code +1 stands for.
-    count : int
-        Bytes that five codes each take.
-    """
-    scale = float(np.float32(scale))
-    values = 0.0, scale, -scale  # of the digits of base3, and of the codes of chapter
-
-    def five(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-        for number, byte in enumerate(codes.tolist(), at):
-            digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
-            here = n - ternary.TRITS * number
-            if byte >= FIVES.size or any(digits[here:]):
-                raise Corrupt(f"a byte of {byte} is none of five codes of {n}")
-            decoded = tuple(values[digit] for digit in digits[:here])
-            text = " ".join("0+-"[digit] for digit in digits[:here])
-            yield FieldValue(byte, text, element=ternary.TRITS * number, decoded=decoded)
-
-    if packing in ("chapter", "terngrad"):
-        strided = packing == "terngrad"
-        layout, texts = (ternary.STRIDED, "-0+ ") if strided else (ternary.CHAPTER, "0+- ")
-        yield from packed(walk, layout, n, "level", "code", lookup(texts, scale))
-    elif packing == "base3":
-        yield from walk.fields("level", "five codes", 8, count, five)
-    elif packing == "context":
-        level = lookup("0 +-", scale)
-        yield from context_string(walk, "level", "code", n, each(level))
-    else:
-        coded, meaning = CodedMask.all(count), "five codes of base3".format
-        table = yield from tabled_fields.table(walk, "rans", FIVES, coded, meaning)
-        yield from tabled_fields.string(walk, table, "level", "five codes", count, five)
-    walk.finish()
-
-
 _SCALE = Field(
-    "scale", Float32("a number, not negative", lambda s: 0 <= s < math.inf), "the size of x̂ ≠ 0"
+    "scale",
+    Float32("a number, not negative", lambda s: 0 <= s < math.inf),
+    "magnitude of nonzero decoded values",
 )
 
 
@@ -117,10 +79,11 @@ class TernarySymbols(NamedTuple):
     Attributes
     ----------
     codes : uint8 array
-        Packed as the codec packs; with ``rans`` and ``context`` as with ``base3``.
+        Codes in the layout of the codec; for ``rans`` and ``context`` in that of ``base3``.
     scale : float
+        Magnitude of nonzero decoded values.
     shape : tuple of int, optional
-        Of the tensor; needed with ``context``.
+        Shape of the tensor; ``context`` needs it.
     """
 
     codes: np.ndarray
@@ -130,14 +93,14 @@ class TernarySymbols(NamedTuple):
 
 @register(id=5, name="terngrad")
 class TernGrad(Codec):
-    """Ternary values at random, unbiased but for the clipping.
+    """Ternary values with stochastic rounding, unbiased except for clipping.
 
     Parameters
     ----------
     clip : float
-        Values are clipped at this many standard deviations; 0 clips nothing.
+        Clipping point in standard deviations; 0 clips nothing.
     packing : {"chapter", "terngrad", "base3", "rans", "context"}
-        The layout of the codes; ``pack`` in specs.
+        Layout of the codes; ``pack`` in specs.
     """
 
     refuses_nonfinite = True
@@ -148,13 +111,13 @@ class TernGrad(Codec):
     clip: float = param(
         Float32("a number from 0 on, finite", lambda c: 0 <= c < math.inf),
         2.5,
-        "clip at so many standard deviations; 0: not at all",
+        "clipping point in standard deviations; 0: no clipping",
     )
     packing: str = param(
         Choice("chapter", "terngrad", "base3", "rans", "context"),
         "chapter",
-        "2 bits in order, or in strides with pad codes; 5 codes in a byte; these as rANS; codes "
-        "as rANS by the scales of rows and columns",
+        "2 bits in order, or in strides with padding; 5 codes in a byte; these bytes as rANS; "
+        "codes as rANS by the scales of rows and columns",
         name="pack",
     )
 
@@ -164,15 +127,15 @@ class TernGrad(Codec):
 
     @property
     def unbiased(self) -> bool:
-        """True where nothing is clipped."""
+        """Whether nothing is clipped."""
         return self.clip == 0
 
     def variance(self, n: int) -> float | None:
-        """Return (√n − 1)/2 where nothing is clipped, None else: E‖x − x̂‖² = Σ|x|(s − |x|)."""
+        """Return (√n − 1)/2 from E‖x − x̂‖² = Σ|x|(s − |x|) if nothing is clipped, else None."""
         return (math.sqrt(max(n, 1)) - 1) / 2 if self.clip == 0 else None
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of n codes, in whole bytes; or the most that rANS makes of them."""
+        """Return the bits of n codes in whole bytes, or the bound of an entropy code."""
         nbytes = ternary.packed_nbytes(n, self._pack_rule)
         if self.packing == "context":
             return symbol_coder.longest_nbits(n)
@@ -190,15 +153,15 @@ class TernGrad(Codec):
 
     @property
     def seek_blocks(self) -> Blocks | None:
-        """States, with ``rans`` and ``context``."""
+        """The unit of blocks: states of rANS; None for codes of fixed width."""
         return "states" if self._is_coded else None
 
     def seek_count(self, n: int) -> int:
-        """Return how many bytes five codes each take; or the codes."""
+        """Return the number of coded symbols: bytes of five codes, or single codes."""
         return n if self.packing == "context" else ternary.packed_nbytes(n, "base3")
 
     def scale_of(self, x: Any) -> float:
-        """Return the scale that this tensor gets when none is given.
+        """Return the scale that the codec computes for a tensor.
 
         Parameters
         ----------
@@ -220,18 +183,18 @@ class TernGrad(Codec):
         prior: TernarySymbols | None = None,
         scale: float | None = None,
     ) -> TernarySymbols:
-        """Quantise with a scale of one's own, or one that workers share; see `Codec.quantize`.
+        """Quantize, optionally with a specified scale; see `Codec.quantize`.
 
         Parameters
         ----------
         x : array of n elements
         seed : int
-            From 0 to 2**64 - 1.
+            Seed of the stochastic rounding, from 0 to 2**64 - 1.
         prior : TernarySymbols, optional
             Not used.
         scale : float, optional
-            Where values are clipped, such as the largest `scale_of` of all workers. Above 0,
-            unless all of x is 0.
+            Scale at which values are clipped, such as the largest `scale_of` of all workers. It
+            must be above 0 unless all of x is 0.
 
         Returns
         -------
@@ -244,15 +207,15 @@ class TernGrad(Codec):
         if scale is None:
             symbols: TernarySymbols = super().quantize(x, seed=seed, prior=prior)
             return symbols
-        given = _SCALE.kind.check("scale", scale)
+        checked_scale = _SCALE.kind.check("scale", scale)
         tensor = inspect(x, "x").read()
         codec = self._bound_to(tensor)
         with one_wait():
             bits = max_abs_bits(tensor.values)
             check_top(bits, tensor.values)
-            if given == 0 and bits:
-                raise ParameterError.of("scale", scale, "above 0, or all of x 0")
-            return codec._with_scale(tensor.values, given, check_seed(seed))
+            if checked_scale == 0 and bits:
+                raise ParameterError.of("scale", scale, "above 0, unless all of x is 0")
+            return codec._with_scale(tensor.values, checked_scale, check_seed(seed))
 
     def encode(
         self,
@@ -262,7 +225,7 @@ class TernGrad(Codec):
         prior: TernarySymbols | None = None,
         scale: float | None = None,
     ) -> Payload:
-        """Quantise and pack; see `quantize`."""
+        """Quantize and pack; see `quantize`."""
         if scale is None:
             return super().encode(x, seed=seed, prior=prior)
         return self.pack(self.quantize(x, seed=seed, prior=prior, scale=scale))
@@ -281,9 +244,9 @@ class TernGrad(Codec):
             bits = max_abs_bits(values)
             check_top(bits, values)
             return scalar_rules.size_of(bits)
-        found = moments(values)
-        check_top(found.largest, values)
-        return scalar_rules.clipped_size(*found, values.size, float(np.float32(self.clip)))
+        sums = moments(values)
+        check_top(sums.largest, values)
+        return scalar_rules.clipped_size(*sums, values.size, float(np.float32(self.clip)))
 
     def _dequantize(self, symbols: TernarySymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out)
@@ -298,7 +261,7 @@ class TernGrad(Codec):
         ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add=scale)
 
     def _slice_unit(self, n: int) -> int:
-        # The codes of ``terngrad`` lie in strides; those of ``context`` are not kept at all.
+        # The codes of ``terngrad`` lie in strides; ``context`` stores no array of codes.
         return 0 if self.packing in ("terngrad", "context") else ternary.TRITS * BLOCK
 
     def _slice(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
@@ -314,15 +277,17 @@ class TernGrad(Codec):
         if self.packing == "context":
             shape = symbols.shape
             if shape is None or ternary.packed_nbytes(math.prod(shape), "base3") != codes.size:
-                raise ParameterError.of("symbols.shape", shape, "that of the codes")
-            given = drainable(symbols_of(codes, math.prod(shape)))
-            return Payload(self, scalars, *symbol_coder.write(given, shape, BitString()))
+                raise ParameterError.of(
+                    "symbols.shape", shape, "the shape of the tensor of the codes"
+                )
+            coded_symbols = drainable(symbols_of(codes, math.prod(shape)))
+            return Payload(self, scalars, *symbol_coder.write(coded_symbols, shape, BitString()))
         if self.packing != "rans" or not codes.size:
             return Payload(self, scalars, codes, 8 * codes.size)
         table = Table.own("rans", byte_counts(codes), FIVES)
-        coded, head = CodedMask.all(codes.size), BitString()
-        made = tabled.write(table, codes, coded, head, codes.size)
-        return Payload(self, scalars, *made)
+        coded = CodedMask.all(codes.size)
+        written = tabled.write(table, codes, coded, BitString(), codes.size)
+        return Payload(self, scalars, *written)
 
     def _unpack(self, payload: Payload, n: int) -> TernarySymbols:
         codes = payload.data
@@ -340,7 +305,7 @@ class TernGrad(Codec):
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.packing != "context":
             return super()._decode(payload, n, out)
-        # No code need be kept: each range is dequantised where it is read.
+        # Each range is dequantized as soon as it is read, so no array of codes is needed.
         string, points = self._string(payload, n), np.zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
         values = empty_beside(n, np.float32, payload.data) if out is None else out
@@ -361,7 +326,35 @@ class TernGrad(Codec):
         return self._string(payload, n).blocks(log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        return codes_in(walk, self.packing, n, payload.scalars["scale"], self.seek_count(n))
+        scale, nbytes = float(np.float32(payload.scalars["scale"])), self.seek_count(n)
+        values = 0.0, scale, -scale  # of the digits of base3
+
+        def five(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
+            for number, byte in enumerate(codes.tolist(), at):
+                digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
+                length = n - ternary.TRITS * number
+                if byte >= FIVES.size or any(digits[length:]):
+                    raise Corrupt(f"the byte {byte} does not contain five codes of {n}")
+                decoded = tuple(values[digit] for digit in digits[:length])
+                text = " ".join("0+-"[digit] for digit in digits[:length])
+                yield FieldValue(byte, text, element=ternary.TRITS * number, decoded=decoded)
+
+        if self.packing == "chapter":
+            level = lookup("0+- ", scale)
+            yield from packed(walk, ternary.CHAPTER, n, "level", "code", level)
+        elif self.packing == "terngrad":
+            level = lookup("-0+ ", scale)
+            yield from packed(walk, ternary.STRIDED, n, "level", "code", level)
+        elif self.packing == "base3":
+            yield from walk.fields("level", "five codes", 8, nbytes, five)
+        elif self.packing == "context":
+            level = lookup("0 +-", scale)
+            yield from context_string(walk, "level", "code", n, each(level))
+        else:
+            coded, meaning = CodedMask.all(nbytes), "five codes of base3".format
+            table = yield from tabled_fields.table(walk, "rans", FIVES, coded, meaning)
+            yield from tabled_fields.string(walk, table, "level", "five codes", nbytes, five)
+        walk.finish()
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if not self._is_coded:

@@ -1,17 +1,17 @@
-"""topk: the elements of largest magnitude, and where they are.
+"""topk: the elements of largest magnitude, and their positions.
 
-Of n elements k = min(n, max(1, round(ratio·n))) are sent, the product in binary64 and halves to
-even, or min(n, k) where k is given; of equal magnitudes those of the lowest index. With a
-threshold t > 0 it is all of |x| ≥ t, and the message says k. NaN and Inf are refused. What is not
-sent decodes to +0.
+The codec sends k = min(n, max(1, round(ratio·n))) of n elements; the product is binary64, and
+halves are rounded to even. If k is specified, it sends min(n, k). Among equal magnitudes, the
+elements of the lowest index are sent. With a threshold t > 0, all elements with |x| ≥ t are sent,
+and the message states k. NaN and Inf are refused. Elements that are not sent decode to +0.
 
-The payload is one bit string, most significant bit first: the values in the order of their
-positions (`gcodec.entropy.values`), and the positions (`gcodec.entropy.positions`), which end
-with the payload. Bits per element: about k/n·(log2(n/k) + 1.44 + those of a value), less where the
-positions cluster.
+The payload is one bit string, most significant bit first. It contains the values in the order of
+their positions (`gcodec.entropy.values`), and then the positions (`gcodec.entropy.positions`),
+which end with the payload. Bits per element: about k/n·(log2(n/k) + 1.44 + b) if a value takes b
+bits, and less where the positions cluster.
 
 Example: x = (0.5, −3, 0, 2, 0.25), k = 2, value=float32, index=bitmap is
-``c0 40 00 00 40 00 00 00 50``, of which 69 bits count.
+``c0 40 00 00 40 00 00 00 50``, 69 bits of which are valid.
 
 Sources: Aji and Heafield, "Sparse communication for distributed gradient descent", EMNLP 2017;
 Stich et al., "Sparsified SGD with memory", NeurIPS 2018.
@@ -44,15 +44,16 @@ from gcodec.wire.seek import Blocks, SeekTable
 
 
 class TopKSymbols(NamedTuple):
-    """What is sent.
+    """The sent elements of a tensor.
 
     Attributes
     ----------
     n : int
-        Elements of the tensor.
+        Number of elements of the tensor.
     positions : (k,) int64 array
-        Rising.
+        Positions of the sent elements, in ascending order.
     values : SparseValues
+        Values of the sent elements.
     """
 
     n: int
@@ -67,16 +68,16 @@ class TopK(Codec):
     Parameters
     ----------
     value : {"float32", "float16", "bfloat16", "int8", "sign"}
-        What each is sent as: a float; a byte with a step for each 256; a sign, with the mean
-        magnitude of all.
+        Format of a sent value: a float; a byte, with a step for each 256 values; or a sign, with
+        the mean magnitude of all sent values.
     index : {"auto", "rice", "eliasfano", "bitmap", "rans", "huffman"}
-        What positions are coded in; ``"auto"``: whichever is shortest.
+        Code for the positions. ``"auto"`` is the shortest.
     k : int or "ratio"
-        How many are sent. A spec must ask for at least 1; a message may state 0.
+        Number of sent elements. A spec must ask for at least 1; a message may state 0.
     ratio : float
-        Share of the elements that is sent, above 0, up to 1; one is at least.
+        Share of the elements that is sent, above 0 and up to 1; at least one element is sent.
     threshold : float
-        The least magnitude that is sent, in place of k and the ratio; 0: none.
+        Least magnitude that is sent, which replaces k and the ratio; 0 for none.
     """
 
     refuses_nonfinite = True
@@ -84,12 +85,16 @@ class TopK(Codec):
     reads_segments = True
     symbols_on_host = True
 
-    value: str = param(Choice(*value_coding.VALUES), "float32", "what a value is sent as")
+    value: str = param(Choice(*value_coding.VALUES), "float32", "format of a sent value")
     index: str = param(
-        Choice(*position_coding.CODES, unsent=("auto",)), "auto", "what positions are coded in"
+        Choice(*position_coding.CODES, unsent=("auto",)),
+        "auto",
+        "code for positions; auto: the shortest",
     )
-    k: int | str = param(position_coding.COUNT, "ratio", "elements that are sent; ratio: by that")
-    ratio: float = param(position_coding.SHARE, position_coding.RATIO, "share that is sent")
+    k: int | str = param(position_coding.COUNT, "ratio", "sent elements; ratio: that share of all")
+    ratio: float = param(
+        position_coding.SHARE, position_coding.RATIO, "share of elements that is sent"
+    )
     threshold: float = param(
         Float32("a number, not negative", lambda t: 0 <= t < math.inf),
         0.0,
@@ -97,14 +102,14 @@ class TopK(Codec):
     )
 
     def check(self) -> None:
-        """Refuse more than one way to tell how many."""
+        """Raise `ParameterError` if more than one of k, ratio and threshold is specified."""
         if self.k != "ratio" and self.threshold:
-            raise ParameterError.of("threshold", self.threshold, "0 where k is given")
+            raise ParameterError.of("threshold", self.threshold, "0 if k is specified")
         if self.ratio != position_coding.RATIO and (self.k != "ratio" or self.threshold):
-            raise ParameterError.of("ratio", self.ratio, "left out where k or threshold is given")
+            raise ParameterError.of("ratio", self.ratio, "omitted if k or threshold is specified")
 
     def contraction(self, n: int) -> float | None:
-        """Return k/n for float32 without a threshold; None else."""
+        """Return k/n for float32 without a threshold, and None otherwise."""
         if self.threshold or self.value != "float32":
             return None
         return self._most(n) / n if n else 1.0
@@ -116,23 +121,23 @@ class TopK(Codec):
 
     @property
     def seek_blocks(self) -> Blocks | None:
-        """Sent values, or states of rANS."""
+        """The unit of blocks: sent values, or states of rANS; see `positions.seek_blocks`."""
         return position_coding.seek_blocks(self.index)
 
     def _most(self, n: int) -> int:
-        """Return how many of n elements are sent, or are at most."""
+        """Return the number of n elements that are sent; with a threshold, its upper bound n."""
         if self.threshold:
             return n
         return position_coding.sent(n, self.k, self.ratio)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
         if self.threshold:
-            found = select.take_at_least(values, np.float32(self.threshold))
+            selected = select.take_at_least(values, np.float32(self.threshold))
         else:
-            found = select.take_largest(values, self._most(values.size))
-        if found is None:
+            selected = select.take_largest(values, self._most(values.size))
+        if selected is None:
             raise nonfinite_error(values)
-        positions, elements = found
+        positions, elements = selected
         return TopKSymbols(values.size, positions, value_coding.quantize(elements, self.value))
 
     def _dequantize(self, symbols: TopKSymbols, out: np.ndarray) -> None:
@@ -153,7 +158,7 @@ class TopK(Codec):
         front = value_coding.packed(values, self.value, positions.size)
         index, written = position_coding.write(positions, n, self.index, front)
         codec = self.replaced(index=index)
-        if self.threshold:  # a reader needs no more than what came of it
+        if self.threshold:  # the message states k in place of the threshold
             codec = codec.replaced(k=positions.size, threshold=0.0)
         return Payload(codec, {}, *written)
 
@@ -163,19 +168,21 @@ class TopK(Codec):
         return TopKSymbols(n, string.read(), values)
 
     def _string(self, payload: Payload, n: int) -> IndexString:
-        """Return the positions of a payload that has all the values."""
-        if self.threshold:
-            raise Corrupt("a message says how many are sent, and no threshold")
-        k = self._most(n)
+        """Open the string of positions of a payload, which must contain all values."""
+        k = self._message_count(n)
         first = value_coding.nbits(k, self.value)
         if payload.nbits < first:
-            raise Truncated(f"the payload has {payload.nbits} bits, {k} values {first}")
+            raise Truncated(f"the payload has {payload.nbits} bits, but {k} values take {first}")
         return IndexString(BitSpan.of(payload, first), self.index, k, n)
 
-    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+    def _message_count(self, n: int) -> int:
+        """Return the number of sent elements that a message states."""
         if self.threshold:
-            raise Corrupt("a message says how many are sent, and no threshold")
-        k = self._most(n)
+            raise Corrupt("the message contains a threshold instead of the number of elements")
+        return self._most(n)
+
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        k = self._message_count(n)
         yield from values(walk, k, self.value)
         span = BitSpan(payload.data, walk.at, walk.end)
         yield from positions(walk, IndexString(span, self.index, k, n))
@@ -188,4 +195,4 @@ class TopK(Codec):
         return self._string(payload, n).blocks(log2_block)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        raise ParameterError("nbits: the bytes of topk do not tell it; give it as nbits=…")
+        raise ParameterError("nbits: the bytes of topk do not contain it; pass nbits=…")

@@ -1,4 +1,4 @@
-"""Candidates come from the registry, and the best of them is within its budget."""
+"""Candidates come from the registry, and the selected one meets its budget."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_budgets():
     assert best(by_bits) == "minmax:bits=4"
     assert not any(Budget(0.01, 4).allows(t.bits, t.error) for t in trials)
     assert best(Budget(0.5, 4)) == "sign"
-    kept = {str(codec) for codec in shortlist([trials], by_error)}
-    assert kept == {"minmax:bits=5", "minmax", "raw", "minmax:bits=4"}
+    shortlisted = {str(codec) for codec in shortlist([trials], by_error)}
+    assert shortlisted == {"minmax:bits=5", "minmax", "raw", "minmax:bits=4"}
     assert (str(by_error), str(Budget(0.1, 2))) == ("error ≤ 0.01", "error ≤ 0.1, bits/v ≤ 2")
 
 

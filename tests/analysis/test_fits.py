@@ -1,4 +1,4 @@
-"""Fitted distributions and their distances, against SciPy and the plain definitions."""
+"""Fitted distributions and their distances, against SciPy and plain definitions."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_shape_is_robust():
     x = sample(0.6, 100_000).astype(np.float32)
     clean = likelihood(x).beta
     assert likelihood(np.concatenate([x, np.zeros_like(x)])).beta == pytest.approx(clean, rel=0.01)
-    smear = np.geomspace(1e-30, 1e-5, 50_000, dtype=np.float32)
-    assert likelihood(np.concatenate([x, smear])).beta == pytest.approx(clean, rel=0.02)
-    odd = np.array([np.nan, np.inf, -np.inf], np.float32)
-    assert likelihood(np.concatenate([x, odd])).beta == clean
-    far = np.full(5, 1000 * x.std(), np.float32)
-    assert likelihood(np.concatenate([x, far])).beta == pytest.approx(clean, rel=0.08)
+    tiny = np.geomspace(1e-30, 1e-5, 50_000, dtype=np.float32)
+    assert likelihood(np.concatenate([x, tiny])).beta == pytest.approx(clean, rel=0.02)
+    nonfinite = np.array([np.nan, np.inf, -np.inf], np.float32)
+    assert likelihood(np.concatenate([x, nonfinite])).beta == clean
+    large = np.full(5, 1000 * x.std(), np.float32)
+    assert likelihood(np.concatenate([x, large])).beta == pytest.approx(clean, rel=0.08)
 
 
 def test_odd_tensors():
@@ -74,18 +74,18 @@ def test_fits_name_the_distribution_and_scale_with_the_values(dtype):
         actual = fits.fit_all(x)
         assert len(actual) == 4
         assert [fit.w2 for fit in actual] == sorted(fit.w2 for fit in actual)
-        (drawn,) = (f for f in actual if (f.name, f.method) == (name, "likelihood"))
-        assert drawn.w2 < min(2 * actual[0].w2, 0.1)
-        assert drawn.ks < 0.01
-        assert drawn.shape.beta == pytest.approx(beta, rel=0.05)
-        assert drawn.shape.alpha == pytest.approx(1 / 64, rel=0.1)
-        assert drawn.shape.sigma == pytest.approx(x.astype(float).std(), rel=0.05)
+        (matching,) = (f for f in actual if (f.name, f.method) == (name, "likelihood"))
+        assert matching.w2 < min(2 * actual[0].w2, 0.1)
+        assert matching.ks < 0.01
+        assert matching.shape.beta == pytest.approx(beta, rel=0.05)
+        assert matching.shape.alpha == pytest.approx(1 / 64, rel=0.1)
+        assert matching.shape.sigma == pytest.approx(x.astype(float).std(), rel=0.05)
 
 
 def test_zeros_and_nonfinite_values_are_left_out():
     x = sample(1.0, 3000)
-    odd = np.concatenate([[np.nan, np.inf], np.zeros(5000), x, [-np.inf, -0.0]])
-    assert fits.fit_all(odd) == fits.fit_all(x)
+    mixed = np.concatenate([[np.nan, np.inf], np.zeros(5000), x, [-np.inf, -0.0]])
+    assert fits.fit_all(mixed) == fits.fit_all(x)
 
 
 def test_moments_agree_with_codecs():
@@ -98,6 +98,7 @@ def test_moments_agree_with_codecs():
 
 
 def quantiles(shape, u):
+    """Return quantiles of a generalized normal distribution."""
     inside = special.gammaincinv(1 / shape.beta, np.abs(2 * u - 1)) ** (1 / shape.beta)
     return shape.alpha * np.sign(u - 0.5) * inside
 
@@ -109,7 +110,7 @@ def test_wasserstein_equals_the_integral(shape, n):
     fine = 400_000 // n
     u = (np.arange(n * fine) + 0.5) / (n * fine)
     plain = math.sqrt(np.mean((np.repeat(x, fine) - quantiles(shape, u)) ** 2))
-    # The middle rule loses some of the outermost steps, where quantiles grow without bound.
+    # The midpoint rule misses part of the outermost steps, where quantiles grow without bound.
     assert fits.wasserstein(x, shape) == pytest.approx(plain, rel=0.003, abs=1e-3)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gcodec.analysis.rates import entropy_at, shannon_lower_bound
 
 
-def drawn(beta: float, n: int = 30_000) -> np.ndarray:
+def sample(beta: float, n: int = 30_000) -> np.ndarray:
     random = np.random.default_rng(0)
     return random.gamma(1 / beta, size=n) ** (1 / beta) * random.choice([-1.0, 1.0], n)
 
@@ -19,11 +19,11 @@ def drawn(beta: float, n: int = 30_000) -> np.ndarray:
 @pytest.mark.parametrize("error", [0.5, 0.1, 0.01, 1e-6])
 @pytest.mark.parametrize("beta", [0.4, 1.0, 2.0])
 def test_entropy_is_of_the_named_quantizer(beta, error):
-    x = 1e-4 * drawn(beta)
+    x = 1e-4 * sample(beta)
     actual = entropy_at(x.reshape(30, -1), error)
     levels = np.rint(x / actual.step)
-    rest = x - actual.step * levels
-    assert actual.error == pytest.approx(rest @ rest / (x @ x), rel=1e-4)
+    residual = x - actual.step * levels
+    assert actual.error == pytest.approx(residual @ residual / (x @ x), rel=1e-4)
     assert 0.98 * error <= actual.error <= error
     shares = np.unique(levels, return_counts=True)[1] / x.size
     assert actual.bits == pytest.approx(-shares @ np.log2(shares), rel=1e-3)
@@ -31,7 +31,7 @@ def test_entropy_is_of_the_named_quantizer(beta, error):
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 def test_uniform_quantizer_is_a_quarter_bit_above_the_bound(beta):
-    x = drawn(beta, 400_000)
+    x = sample(beta, 400_000)
     excess = entropy_at(x, 1e-3).bits - shannon_lower_bound(beta, 1e-3)
     assert excess == pytest.approx(math.log2(math.pi * math.e / 6) / 2, abs=0.04)
 
@@ -49,8 +49,8 @@ def test_odd_tensors():
     assert entropy_at(np.full(8, 3.0), 0.01).bits == 0
     for x in (np.array([1.0]), np.array([1.0, 1e-30]), np.array([1e300, -1e300, 1e-300])):
         actual = entropy_at(x, 0.01)
-        most = math.log2(x.size) * (1 + 1e-12)  # logarithms differ in the last digit
-        assert actual.error <= 0.01 and 0 <= actual.bits <= most
+        limit = math.log2(x.size) * (1 + 1e-12)  # Logarithms differ in the last digit.
+        assert actual.error <= 0.01 and 0 <= actual.bits <= limit
     with_nan = np.array([1, np.nan, 2, -3], ml_dtypes.bfloat16)
     assert entropy_at(with_nan, 0.01) == entropy_at(np.array([1.0, 2.0, -3.0]), 0.01)
     assert entropy_at(np.array([1.0, 2.0, -3.0]), 5.0).bits == 0

@@ -1,4 +1,4 @@
-"""Statistics of tensors, against the plain formulas."""
+"""Statistics of tensors, against plain formulas."""
 
 from __future__ import annotations
 
@@ -94,32 +94,32 @@ def test_rms_error():
 
 def test_sample_is_seeded_and_of_blocks_in_order():
     x = np.arange(1_000_000, dtype=np.float32)
-    taken = stats.sample(x, 50_000, seed=1)
-    assert 49_000 <= taken.size <= 50_000
-    assert np.array_equal(taken, stats.sample(x, 50_000, seed=1))
-    assert not np.array_equal(taken, stats.sample(x, 50_000, seed=2))
-    steps = np.diff(taken)
-    assert (steps > 0).all()  # so no value comes twice
+    sampled = stats.sample(x, 50_000, seed=1)
+    assert 49_000 <= sampled.size <= 50_000
+    assert np.array_equal(sampled, stats.sample(x, 50_000, seed=1))
+    assert not np.array_equal(sampled, stats.sample(x, 50_000, seed=2))
+    steps = np.diff(sampled)
+    assert (steps > 0).all()  # No value occurs twice.
     assert np.count_nonzero(steps > 1) < 20
-    assert taken[-1] > 900_000 and taken[0] < 100_000
+    assert sampled[-1] > 900_000 and sampled[0] < 100_000
 
 
 @pytest.mark.parametrize("count", [1, 3, 4097, 9999, 10_000, 20_000])
 def test_small_tensors_are_sampled_whole(count):
     x = np.arange(10_000, dtype=np.float32).reshape(100, 100)
-    taken = stats.sample(x, count, seed=0)
-    assert 0.9 * min(count, x.size) <= taken.size <= min(count, x.size)
-    rows = taken if taken.ndim == 2 else x[:0]
+    sampled = stats.sample(x, count, seed=0)
+    assert 0.9 * min(count, x.size) <= sampled.size <= min(count, x.size)
+    rows = sampled if sampled.ndim == 2 else x[:0]
     assert (rows[:, :1] + np.arange(100) == rows).all() and (rows[:, 0] % 100 == 0).all()
-    assert (taken.ndim == 2) == (count >= 1600)
+    assert (sampled.ndim == 2) == (count >= 1600)
 
 
 def test_row_samples_keep_other_dimensions():
     x = np.arange(60_000, dtype=np.float32).reshape(1000, 3, 4, 5)
-    taken = stats.sample(x, 6000, seed=3)
-    assert taken.shape == (100, 3, 4, 5)
-    assert (np.diff(taken[:, 0, 0, 0]) > 0).all() and taken[-1, 0, 0, 0] > 40_000
-    assert np.array_equal(taken, stats.sample(np.asfortranarray(x), 6000, seed=3))
+    sampled = stats.sample(x, 6000, seed=3)
+    assert sampled.shape == (100, 3, 4, 5)
+    assert (np.diff(sampled[:, 0, 0, 0]) > 0).all() and sampled[-1, 0, 0, 0] > 40_000
+    assert np.array_equal(sampled, stats.sample(np.asfortranarray(x), 6000, seed=3))
     assert stats.sample(x.reshape(2, -1), 6000, seed=3).ndim == 1
 
 

@@ -90,7 +90,7 @@ def test_each_allocation_fails_in_turn() -> None:
 
     assert faults._failing(sloppy)[1] == []
     count, wrong = faults._failing(lambda: (len(broken), stateful())[0])
-    assert count == 1 and "the result is another" in wrong[0]
+    assert count == 1 and "the result differs" in wrong[0]
 
 
 def test_failed_step_drops_the_residual(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Static codebooks: what they promise, and that the committed ones are what the script makes."""
+"""Static codebooks: their invariants, their digests, and agreement with their script."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 
 ROOT = Path(__file__).parents[2]
-HOUSE = ROOT / "gcodec" / "codecs" / "minifloat"
-ALL = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
-# Of the counts of each format and style, by number. They are never changed; only new ones follow.
+MINIFLOAT = ROOT / "gcodec" / "codecs" / "minifloat"
+ALL_FORMATS = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
+# Digests of the counts of the first 12 codebooks of each format and style. A codebook never
+# changes once it has a number; new ones follow.
 DIGESTS = {
     ("e2m1", "full"): "5d9e548d94ef",
     ("e2m1", "ieee"): "9f064a463f9b",
@@ -46,14 +47,15 @@ DIGESTS = {
 }
 
 
-def script():
+def load_table_script():
+    """Import the script that computes the committed tables."""
     spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "gennorm_tables.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-@pytest.mark.parametrize("fmt", ALL, ids="-".join)
+@pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
 def test_counts(fmt):
     for number in range(codebooks.number_of(fmt)):
         counts = codebooks.counts(fmt, number)
@@ -65,10 +67,10 @@ def test_counts(fmt):
         assert not counts[fmt.top + 1 : half + 1].any()
 
 
-@pytest.mark.parametrize("fmt", ALL, ids="-".join)
+@pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
 def test_codebook_numbers_never_change(fmt):
     digest = hashlib.sha256()
-    for number in range(len(script().CODEBOOKS[fmt.format])):
+    for number in range(len(load_table_script().CODEBOOKS[fmt.format])):
         digest.update(codebooks.counts(fmt, number).astype("<i8").tobytes())
         if number == 11:
             assert digest.hexdigest()[:12] == DIGESTS[fmt.format, fmt.style]
@@ -89,28 +91,32 @@ def test_codebooks_are_read_only():
 @pytest.mark.parametrize("number", [0, 3, 6, 11])
 @pytest.mark.parametrize("fmt", [("e2m1", "full"), ("e2m1", "ieee"), ("e3m2", "fn")])
 def test_counts_are_those_of_the_distribution(number, fmt):
-    tables, fmt = script(), MiniFloat(*fmt)
+    tables, fmt = load_table_script(), MiniFloat(*fmt)
     beta, offset = tables.CODEBOOKS[fmt.format][number]
-    committed = (HOUSE / "gennorm_tables.txt").read_text().splitlines()
+    committed = (MINIFLOAT / "gennorm_tables.txt").read_text().splitlines()
     (line,) = (row for row in committed if row.startswith(f"scales {fmt.format} {fmt.style} "))
-    at = np.interp(-1 / beta, -1 / tables.betas(), np.array(line.split()[3:], float)) + offset
-    # A sample of the distribution, by inversion: x = α·P⁻¹(1/β, u)^(1/β).
+    log2_scale = (
+        np.interp(-1 / beta, -1 / tables.betas(), np.array(line.split()[3:], float)) + offset
+    )
+    # A sample of the distribution by inversion: x = α·P⁻¹(1/β, u)^(1/β).
     from scipy.special import gammaincinv
 
     u = (np.arange(200_000) + 0.5) / 200_000
     x = np.exp(tables.log_alpha(beta)) * gammaincinv(1 / beta, u) ** (1 / beta)
-    levels = fmt.magnitudes().astype(float) * 2.0**at
+    levels = fmt.magnitudes().astype(float) * 2.0**log2_scale
     codes = np.abs(x[:, None] - levels).argmin(axis=1)
     shares = np.bincount(codes, minlength=levels.size) / x.size
     counts = codebooks.counts(fmt, number)
-    result = counts[: levels.size] * np.where(np.arange(levels.size) > 0, 2, 1) / codebooks.TOTAL
-    assert np.abs(result - shares).max() < 3e-4 + 2 * levels.size / codebooks.TOTAL
-    assert np.abs(tables.counts(fmt, beta, float(at)) * 2 - counts[: levels.size]).max() <= 2 or (
-        counts[0] == 2 * tables.counts(fmt, beta, float(at))[0]
+    probabilities = (
+        counts[: levels.size] * np.where(np.arange(levels.size) > 0, 2, 1) / codebooks.TOTAL
     )
+    assert np.abs(probabilities - shares).max() < 3e-4 + 2 * levels.size / codebooks.TOTAL
+    assert np.abs(
+        tables.counts(fmt, beta, float(log2_scale)) * 2 - counts[: levels.size]
+    ).max() <= 2 or (counts[0] == 2 * tables.counts(fmt, beta, float(log2_scale))[0])
 
 
 def test_the_specification_names_the_file():
     page = (ROOT / "docs" / "wire-format.md").read_text("utf-8")
-    decoded = google_crc32c.value((HOUSE / "codebooks.txt").read_bytes())
-    assert f"with the CRC-32C {decoded:#010x}" in page
+    checksum = google_crc32c.value((MINIFLOAT / "codebooks.txt").read_bytes())
+    assert f"with the CRC-32C {checksum:#010x}" in page

@@ -1,4 +1,4 @@
-"""dct8: its basis, selection, transforms, levels and bytes; what a stranger's bytes may be."""
+"""dct8: its basis, selection, transforms, levels and bytes, and refused payloads."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def error(x: np.ndarray, spec: str) -> float:
+    """Return the relative squared error of a round trip."""
     y = gcodec.decode(gcodec.encode(x, spec))
     return float(((x.astype(np.float64) - y) ** 2).sum() / (x.astype(np.float64) ** 2).sum())
 
@@ -35,14 +36,14 @@ def error(x: np.ndarray, spec: str) -> float:
 
 
 def nearest(value: Decimal) -> float:
-    """Return the binary32 nearest to a number, by rational arithmetic."""
+    """Return the binary32 number nearest to a decimal, by rational arithmetic."""
     near = F(float(value))
     around = [np.nextafter(near, F(-9)), near, np.nextafter(near, F(9))]
     return float(min(around, key=lambda one: abs(Fraction(float(one)) - Fraction(value))))
 
 
 def pi() -> Decimal:
-    """Machin's formula, to the digits of the context."""
+    """Return π by Machin's formula, to the precision of the decimal context."""
 
     def arctan(inverse: int) -> Decimal:
         term, total, k = Decimal(1) / inverse, Decimal(0), 0
@@ -55,6 +56,7 @@ def pi() -> Decimal:
 
 
 def cosine(angle: Decimal) -> Decimal:
+    """Return the cosine of an angle by its Taylor series."""
     term, total, k = Decimal(1), Decimal(0), 0
     while total + term != total:
         total, k = total + term, k + 2
@@ -68,11 +70,11 @@ def test_basis_is_rounded_from_exact_numbers(n: int) -> None:
     with localcontext() as context:
         context.prec = 60
         assert basis.basis(n)[0, 0] == basis.basis(n)[0, -1] == nearest((1 / Decimal(n)).sqrt())
-        for m in range(0, n, max(n // 61, 1)):
-            exact = cosine(pi() * m / (2 * n))
+        for index in range(0, n, max(n // 61, 1)):
+            exact = cosine(pi() * index / (2 * n))
             for wave, factor in ((plain, Decimal(1)), (scaled, (2 / Decimal(n)).sqrt())):
-                assert wave[m] == nearest(exact * factor)
-                assert wave[2 * n - m] == -wave[m] == -wave[(4 * n - m) % (4 * n)]
+                assert wave[index] == nearest(exact * factor)
+                assert wave[2 * n - index] == -wave[index] == -wave[(4 * n - index) % (4 * n)]
         assert scaled[n] == scaled[3 * n] == plain[n] == 0
 
 
@@ -90,8 +92,8 @@ def test_basis_agrees_with_scipy(n: int) -> None:
 def test_selection_agrees_with_a_stable_sort(size: int) -> None:
     rng = np.random.default_rng(size)
     plain = rng.standard_normal((6, size)).astype(F)
-    few = rng.integers(-2, 3, (6, size)).astype(F)
-    for y in (plain, few, np.zeros_like(plain), plain * F(1e-42), -np.ones_like(plain)):
+    with_ties = rng.integers(-2, 3, (6, size)).astype(F)
+    for y in (plain, with_ties, np.zeros_like(plain), plain * F(1e-42), -np.ones_like(plain)):
         for k in {1, min(2, size), min(32, size), size // 2 or 1, size}:
             places, values = np.empty((6, k), np.int32), np.empty((6, k), F)
             assert largest(y, k, places, values)
@@ -130,8 +132,8 @@ def test_all_coefficients_reconstruct_the_tensor(chunk: str) -> None:
     np.testing.assert_allclose(back, x, atol=1e-4)
 
 
-def in_order(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
-    """Transform one chunk back by the definition: products and sums in float32, one by one."""
+def inverse_by_definition(y: np.ndarray, sizes: tuple[int, int, int]) -> np.ndarray:
+    """Invert the transform of one chunk as defined: float32 products and sums, one by one."""
     for axis in (2, 1, 0):
         y = np.moveaxis(y, axis, 0)
         total = np.zeros_like(y)
@@ -152,7 +154,7 @@ def test_inverse_sums_in_the_specified_order(sizes: tuple[int, int, int]) -> Non
     out = np.empty(size, F)
     cut = chunks.Runs(size, sizes, edge=False)
     transform.restore(np.array([0, places.size]), places, values, cut, out)
-    expected = in_order(y.reshape(sizes), sizes).reshape(-1)
+    expected = inverse_by_definition(y.reshape(sizes), sizes).reshape(-1)
     assert out.tobytes() == expected.tobytes()
 
 
@@ -185,7 +187,7 @@ def test_layouts_keep_the_shape(shape: tuple[int, ...], layout: str) -> None:
 
 def test_tiles_cover_the_matrix() -> None:
     x = np.zeros((20, 13), F)
-    x[8:16, 8:] = 1  # a tile of its own, filled up with ones
+    x[8:16, 8:] = 1  # The only tile with values; the encoder pads it with ones.
     y = gcodec.decode(gcodec.encode(x, "dct8:chunk=8x8,k=1,layout=tiles"))
     np.testing.assert_allclose(y, x, rtol=1e-6, atol=0)
 
@@ -193,23 +195,24 @@ def test_tiles_cover_the_matrix() -> None:
 def test_tiles_split_dimension_0_from_the_others() -> None:
     x = noise(6, 4, 5)
     spec = "dct8:chunk=4x4,k=3,layout=tiles"
-    on_device = gcodec.decode(gcodec.encode(x, spec))
+    decoded = gcodec.decode(gcodec.encode(x, spec))
     np.testing.assert_array_equal(
-        on_device.reshape(6, 20), gcodec.decode(gcodec.encode(x.reshape(6, 20), spec))
+        decoded.reshape(6, 20), gcodec.decode(gcodec.encode(x.reshape(6, 20), spec))
     )
     codec = gcodec.parse(spec)
     assert codec.encode(x).tobytes() != codec.encode(x.reshape(4, 30)).tobytes()
-    np.testing.assert_array_equal(codec.decode(codec.encode(x), x.shape), on_device)
+    np.testing.assert_array_equal(codec.decode(codec.encode(x), x.shape), decoded)
     symbols = codec.quantize(x)
     assert codec.pack(symbols).tobytes() == codec.encode(x).tobytes()
-    np.testing.assert_array_equal(codec.dequantize(symbols, x.shape), on_device)
+    np.testing.assert_array_equal(codec.dequantize(symbols, x.shape), decoded)
 
 
 def test_vectors_are_padded_with_their_last_element() -> None:
     x = np.full(10, 3, F)
     y = gcodec.decode(gcodec.encode(x, "dct8:chunk=2x2,k=1,layout=tiles"))
     np.testing.assert_allclose(y, x, rtol=1e-6)
-    y = gcodec.decode(gcodec.encode(x, "dct8:chunk=4,k=1"))  # zeros are
+    # With layout=flat the padding is zeros.
+    y = gcodec.decode(gcodec.encode(x, "dct8:chunk=4,k=1"))
     assert abs(y[-1] - 3) > 1
 
 
@@ -239,7 +242,7 @@ def test_levels_are_nearest(values: str) -> None:
 @pytest.mark.parametrize("k", [1, 2, 32])
 @pytest.mark.parametrize("power", [-110, -37, 60])
 def test_levels_do_not_depend_on_magnitude(values: str, k: int, power: int) -> None:
-    """A chunk of size 1e-11 codes as well as one of size 1: the same but for a power of two."""
+    """A chunk scaled by a power of two decodes to values scaled by the same power."""
     x, spec = noise(2, 4096), f"dct8:values={values},k={k}"
     one, other = (gcodec.decode(gcodec.encode(y, spec)) for y in (x, np.ldexp(x, power)))
     np.testing.assert_array_equal(np.ldexp(one, power), other)
@@ -261,17 +264,17 @@ def test_subnormal_tensors_are_sent(unit: float, sign7: float, affine8: float) -
     for chunk, k in (("8x8", 64), ("64x64", 4096)):
         assert error(x, f"dct8:chunk={chunk},k={k}") < sign7
         assert error(x, f"dct8:chunk={chunk},k={k},values=affine8") < affine8
-    # Where few coefficients are sent, these are the error, and not their levels.
+    # With few coefficients, the error comes from the unsent ones, not from the levels.
     ordinary = error((x / F(unit)).astype(F), "dct8:chunk=8x8,k=8")
     assert error(x, "dct8:chunk=8x8,k=8") == pytest.approx(ordinary, rel=0.02)
 
 
 def test_values_below_all_levels_are_not_sent() -> None:
-    """Of 64 equal elements v the only coefficient is about 8·v; levels end at 2^-142."""
-    for units, silent in ((1, True), (8, True), (24, False)):
+    """Of 64 equal elements v the only coefficient is about 8·v; the least level is 2^-142."""
+    for units, is_zero in ((1, True), (8, True), (24, False)):
         x = np.full((8, 8), units * 2.0**-149, F)
         payload = gcodec.parse("dct8:chunk=8x8,k=2").encode(x)
-        assert (payload.tobytes() == bytes(2)) == silent, units
+        assert (payload.tobytes() == bytes(2)) == is_zero, units
     feedback = gcodec.Feedback("dct8:chunk=8x8,k=2")
     feedback.compress("w", np.full((8, 8), 2.0**-149, F))
     assert (feedback.residual("w") == F(2.0**-149)).all()
@@ -316,14 +319,14 @@ def test_magnitudes_round_trip() -> None:
     string.extend(np.array([0xE0], np.uint8), 3)
     dct_words.write(magnitudes, string)
     data, end = string.trimmed(), string.nbits
-    decoded, behind = dct_words.read(data, 3, end, *magnitudes.shape)
+    decoded, end_read = dct_words.read(data, 3, end, *magnitudes.shape)
     np.testing.assert_array_equal(decoded, magnitudes)
-    assert behind == end
+    assert end_read == end
     with pytest.raises(Truncated):
         dct_words.read(data[: end // 16], 3, end // 16 * 8, *magnitudes.shape)
 
 
-# --- what must be refused ------------------------------------------------------------------------
+# --- refused inputs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -333,14 +336,14 @@ def test_nan_leaves_the_residual_unchanged(bad: float, nonfinite: Any) -> None:
     x = noise(100)
     feedback.compress("w", x)
     before = feedback.residual("w").copy()
-    wrong = x.copy()
-    wrong[70] = bad
+    invalid = x.copy()
+    invalid[70] = bad
     with pytest.raises(ParameterError, match="NaN or Inf"):
-        feedback.compress("w", wrong)
+        feedback.compress("w", invalid)
     np.testing.assert_array_equal(feedback.residual("w"), before)
     residual = before.copy()
     with pytest.raises(ParameterError):
-        gcodec.parse("dct8").quantize_residual(wrong, residual)
+        gcodec.parse("dct8").quantize_residual(invalid, residual)
     np.testing.assert_array_equal(residual, before)
 
 
@@ -394,24 +397,24 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS)
 def test_readable_payloads_are_canonical(spec: str) -> None:
     payload, rng = payload_of(spec, 200), np.random.default_rng(0)
-    read = 0
+    readable = 0
     for _ in range(300):
         data = payload.data.copy()
         for _ in range(rng.integers(1, 3)):
             data[rng.integers(data.size)] ^= 1 << rng.integers(8)
-        strange = payload._replace(data=data)
+        damaged = payload._replace(data=data)
         try:
-            symbols = payload.codec.unpack(strange, 200)
+            symbols = payload.codec.unpack(damaged, 200)
         except (Truncated, Corrupt):
             continue
-        read += 1
+        readable += 1
         assert np.isfinite(payload.codec.dequantize(symbols, 200)).all()
         again = payload.codec.pack(symbols)
         if payload.codec.index == "fixed":
             assert again.tobytes() == data.tobytes()
         for one, other in zip(payload.codec.unpack(again, 200), symbols, strict=True):
             np.testing.assert_array_equal(one, other)
-    assert read > 10  # of signs at least
+    assert readable > 10  # Flips of sign bits, at least, remain readable.
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -427,7 +430,7 @@ def test_short_and_long_payloads(spec: str) -> None:
     with pytest.raises(FormatError):
         payload.codec.decode(payload._replace(data=more, nbits=8 * more.size), 200)
     with pytest.raises(FormatError):
-        payload.codec.decode(payload, 1000)  # other chunks
+        payload.codec.decode(payload, 1000)  # This shape has a different number of chunks.
 
 
 @pytest.mark.parametrize("bits", [0x7F800000, 0x7FC00000, 0xBF800000, 0xFF800000, 0x80000000])
@@ -436,7 +439,8 @@ def test_invalid_scales_are_refused(bits: int, field: int) -> None:
     payload = payload_of("dct8:chunk=8x8,k=5,values=affine8", 64)
     data = payload.data.copy()
     data[4 * field : 4 * field + 4] = list(bits.to_bytes(4, "big"))
-    if field == 1 and bits == 0xBF800000:  # a least value may be negative
+    # The second field is the least value, which may be negative.
+    if field == 1 and bits == 0xBF800000:
         payload.codec.decode(payload._replace(data=data), 64)
         return
     with pytest.raises(Corrupt, match="scale"):
@@ -450,10 +454,10 @@ def test_invalid_scales_are_refused(bits: int, field: int) -> None:
 
 def test_decoded_values_beyond_float32_are_refused() -> None:
     x = np.zeros(64, F)
-    x[0] = 1  # what all coefficients add up to
+    x[0] = 1  # All coefficients have the same sign, so they add up in one element.
     payload = gcodec.parse("dct8:chunk=8x8,k=64").encode(x)
     data = payload.data.copy()
-    data[:2] = 0xFE, 0xFF  # the largest M
+    data[:2] = 0xFE, 0xFF  # The largest scale.
     with pytest.raises(Corrupt, match="float32"):
         payload.codec.decode(payload._replace(data=data), 64)
 
@@ -478,7 +482,7 @@ def test_a_frame_of_another_shape_is_refused() -> None:
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, "dct8:chunk=8x8,k=4,layout=tiles"))
     for shape in ((256, 1), (4, 64), (17, 16)):
         other = gcodec.Frame(frame.codec, frame.dtype, shape, frame.payload).to_bytes()
-        if shape == (4, 64):  # as many tiles, of fewer elements
+        if shape == (4, 64):  # The same number of tiles, but each has fewer elements.
             with pytest.raises(FormatError):
                 gcodec.decode(other)
             continue
@@ -488,6 +492,6 @@ def test_a_frame_of_another_shape_is_refused() -> None:
 
 @pytest.mark.parametrize("spec", ["dct8:chunk=1,k=1,values=affine8", "dct8:chunk=1,k=1"])
 def test_minus_zero_alone_is_not_sent(spec: str) -> None:
-    """Its coefficient is −0, whose range must not become a scale of −0, which readers refuse."""
+    """The range of a coefficient of −0 must not become a scale of −0, which decoders refuse."""
     x = np.array([-0.0, 1, -0.0], np.float32)
     assert gcodec.decode(gcodec.encode(x, spec)).tolist() == [0, 1, 0]

@@ -1,4 +1,4 @@
-"""dct8 against the oracle that was written from the specification: bytes, values, errors."""
+"""dct8 against an oracle written from the specification: bytes, values, errors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ import gcodec
 
 DCT8 = 11
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
-ONE = 0x3F800000
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+ONE_BITS = 0x3F800000
 
 Shape = tuple[int, ...]
 
@@ -37,8 +37,8 @@ def bits(x: Any) -> list[int]:
     return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
 
 
-def outcome(setting: Setting, text: str, shape: Shape) -> Any:
-    """What gcodec reads: the bits of its values, or the kind of error."""
+def gcodec_outcome(setting: Setting, text: str, shape: Shape) -> Any:
+    """Return the bits of gcodec's decoded values, or the type of its error."""
     try:
         x = codec_of(setting).decode(universal.to_bytes(text), shape, nbits=len(text))
     except gcodec.FormatError as error:
@@ -47,20 +47,20 @@ def outcome(setting: Setting, text: str, shape: Shape) -> Any:
     return bits(x)
 
 
-def judged(setting: Setting, text: str, shape: Shape) -> Any:
-    """What the oracle reads."""
+def oracle_outcome(setting: Setting, text: str, shape: Shape) -> Any:
+    """Return the bits of the oracle's decoded values, or the matching type of error."""
     try:
         return bits(reference.decode(text, setting, shape))
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
 
 
-def agree(mine: Any, wanted: Any) -> bool:
-    """The same values; or both refuse, and where more is wrong either kind will do."""
-    return bool(mine == wanted) or (isinstance(mine, type) and isinstance(wanted, type))
+def agree(actual: Any, wanted: Any) -> bool:
+    """Return whether both give the same values, or both refuse; the types of errors may differ."""
+    return bool(actual == wanted) or (isinstance(actual, type) and isinstance(wanted, type))
 
 
-SETTINGS = [  # with shapes whose chunks are whole, filled up, or smaller than was asked for
+SETTINGS = [  # Shapes whose chunks are whole, padded, or smaller than the setting asks for.
     (Setting((2,), 1), (5,)),
     (Setting((1,), 3), (2, 3)),
     (Setting((16,), 7), (3, 11)),
@@ -81,7 +81,7 @@ SETTINGS = [  # with shapes whose chunks are whole, filled up, or smaller than w
 
 
 def scales_of(rng: random.Random, setting: Setting, exponents: tuple[int, int]) -> tuple[int, ...]:
-    """Scales of a chunk, one of five silent."""
+    """Return scales of a chunk; one chunk of five is zero."""
     if rng.random() < 0.2:
         return (0,) if setting.values == "sign7" else (0, 0)
     sample = [rng.randrange(*exponents) << 23 | rng.randrange(1 << 23) for _ in range(2)]
@@ -91,7 +91,7 @@ def scales_of(rng: random.Random, setting: Setting, exponents: tuple[int, int]) 
 
 
 def levels_of(rng: random.Random, setting: Setting, count: int) -> list[tuple[int, int]]:
-    """Levels of a chunk, whose magnitudes are near each other, far apart, or all equal."""
+    """Return levels of a chunk: near each other, far apart, or all equal."""
     if not count:
         return []
     if setting.values == "affine8":
@@ -107,10 +107,10 @@ def levels_of(rng: random.Random, setting: Setting, count: int) -> list[tuple[in
     return [(rng.randrange(2) if m else 0, m) for m in sample]
 
 
-def message(
+def random_payload(
     rng: random.Random, setting: Setting, shape: Shape, exponents: tuple[int, int] = (100, 140)
 ) -> str:
-    """A payload of the oracle's, of no gradient in particular."""
+    """Return a payload of the oracle with random scales, positions and levels."""
     grid = reference.grid_of(setting, shape)
     chunks = []
     for _ in range(grid.count):
@@ -122,6 +122,7 @@ def message(
 
 
 def variants() -> Iterator[tuple[Setting, Shape]]:
+    """Yield each setting and shape with all kinds of values and of index."""
     for (setting, shape), values, index in itertools.product(
         SETTINGS, reference.VALUES, reference.INDEXES
     ):
@@ -130,19 +131,19 @@ def variants() -> Iterator[tuple[Setting, Shape]]:
 
 @pytest.mark.parametrize("exponents", [(100, 140), (0, 20), (252, 255)], ids=str)
 def test_messages_of_the_oracle(exponents: tuple[int, int]) -> None:
-    """Bit for bit; of the largest scales, many sums pass binary32, in the tensor or behind it."""
+    """Values agree bit for bit, also where sums of large scales overflow binary32."""
     rng = random.Random(exponents[0])
     outcomes = set()
     for setting, shape in variants():
-        text = message(rng, setting, shape, exponents)
-        wanted = judged(setting, text, shape)
-        assert outcome(setting, text, shape) == wanted, (setting, shape)
+        text = random_payload(rng, setting, shape, exponents)
+        wanted = oracle_outcome(setting, text, shape)
+        assert gcodec_outcome(setting, text, shape) == wanted, (setting, shape)
         outcomes.add(isinstance(wanted, list))
     assert outcomes == ({True} if exponents[1] < 200 else {True, False})
 
 
 def check_levels(setting: Setting, chunk: Chunk, y: Sequence[float]) -> None:
-    """The largest coefficients, each to half a step; but for the last bits of a transform."""
+    """Check that the largest coefficients were selected, each rounded to half a step."""
     top = max(map(abs, y))
     if not chunk.places:
         assert top == 0
@@ -161,7 +162,7 @@ def check_levels(setting: Setting, chunk: Chunk, y: Sequence[float]) -> None:
 
 
 def test_messages_of_gcodec() -> None:
-    """The oracle reads them, would write the same, and has the same coefficients."""
+    """The oracle reads gcodec's payloads, writes the same bytes, and has the same coefficients."""
     rng = np.random.default_rng(3)
     for setting, shape in variants():
         x = (rng.standard_normal(shape) * 3).astype(np.float32)
@@ -174,11 +175,11 @@ def test_messages_of_gcodec() -> None:
         chunks = reference.read(text, setting, grid)
         values = reference.decoded(setting, grid, chunks)
         assert bits(payload.codec.decode(payload, shape)) == bits(values)
-        mine = reference.text_of(setting, chunks, grid.size)
+        oracle_text = reference.text_of(setting, chunks, grid.size)
         if setting.index == "fixed":
-            assert mine == text
-        else:  # its parameters are free
-            assert len(text) <= len(mine)
+            assert oracle_text == text
+        else:  # The parameters of Rice codes are the encoder's choice.
+            assert len(text) <= len(oracle_text)
         for j, chunk in enumerate(chunks[:4] if grid.size <= 64 else ()):
             actual = reference.elements(grid, setting.layout, j)
             part = [0.0 if i is None else float(flat[i]) for i in actual]
@@ -194,10 +195,12 @@ def test_auto_takes_the_shorter(values: str) -> None:
         x = rng.standard_normal(n).astype(np.float32) * np.exp(-np.arange(n, dtype=np.float32) / 9)
         setting = Setting((size,), k, values=values)
         auto = gcodec.parse(f"dct8:chunk={size},k={k},values={values},index=auto").encode(x)
-        both = [codec_of(setting._replace(index=index)).encode(x) for index in reference.INDEXES]
-        first = min(both, key=lambda payload: payload.nbits)
-        assert auto.codec == first.codec and auto.tobytes() == first.tobytes()
-        chosen.add(first.codec.index)  # type: ignore[attr-defined]
+        candidates = [
+            codec_of(setting._replace(index=index)).encode(x) for index in reference.INDEXES
+        ]
+        shorter = min(candidates, key=lambda payload: payload.nbits)
+        assert auto.codec == shorter.codec and auto.tobytes() == shorter.tobytes()
+        chosen.add(shorter.codec.index)  # type: ignore[attr-defined]
     assert chosen == {*reference.INDEXES}
 
 
@@ -215,17 +218,17 @@ def test_auto_takes_the_shorter(values: str) -> None:
     ids=str,
 )
 def test_basis(n: int, rows: Sequence[int]) -> None:
-    """A lone coefficient of 1 decodes to a row, along each of three axes."""
-    chunks = [Chunk((ONE,), [u], [(0, 127)]) for u in rows]
+    """A single coefficient of 1 decodes to a row of the basis, along each of three axes."""
+    chunks = [Chunk((ONE_BITS,), [u], [(0, 127)]) for u in rows]
     for chunk in ((n,), (n, 1), (n, 1, 1)) if n < 300 else ((n,),):
         setting = Setting(chunk, 1)
         text = reference.text_of(setting, chunks, n)
         expected = np.concatenate([cosines.row(u, n) for u in rows])
-        assert outcome(setting, text, (n * len(rows),)) == bits(expected)
+        assert gcodec_outcome(setting, text, (n * len(rows),)) == bits(expected)
 
 
 def test_basis_is_orthonormal() -> None:
-    """Of the oracle: nothing but rounding is lost."""
+    """The rows of the oracle's basis are orthonormal up to rounding."""
     for n in (1, 2, 3, 16, 61, 300):
         rows = [*range(min(n, 16))]
         basis = np.array([cosines.row(u, n) for u in rows], np.float64)
@@ -237,10 +240,10 @@ def test_basis_is_orthonormal() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_frames(dtype: str) -> None:
-    """Whole frames: parameters, shapes, conversions."""
+    """Whole frames agree: parameters, shapes, conversions between dtypes."""
     rng = random.Random(6)
     for setting, shape in variants():
-        text = message(rng, setting, shape, (120, 132))
+        text = random_payload(rng, setting, shape, (120, 132))
         frame = reference_frame.build(
             DCT8,
             DTYPES[dtype],
@@ -261,6 +264,7 @@ def test_frames(dtype: str) -> None:
 
 
 def framed(params: str, text: str, shape: Shape) -> bytes:
+    """Return a frame with these parameters, in hex, and this payload."""
     data = universal.to_bytes(text)
     return reference_frame.build(DCT8, 1, shape, bytes.fromhex(params), b"", data, len(text))
 
@@ -268,7 +272,7 @@ def framed(params: str, text: str, shape: Shape) -> bytes:
 @pytest.mark.parametrize(
     ("params", "error"),
     [
-        ("", gcodec.Corrupt),  # index has no default
+        ("", gcodec.Corrupt),  # The parameter index has no default.
         ("0204040100", gcodec.Corrupt),
         ("020404010000", gcodec.Corrupt),
         ("02040401000002", gcodec.Unsupported),
@@ -277,20 +281,22 @@ def framed(params: str, text: str, shape: Shape) -> bytes:
         ("0204040100000000", gcodec.Unsupported),
         ("02040400000000", gcodec.Corrupt),  # k = 0
         ("020404818004000000", gcodec.Corrupt),  # k = 65537
-        ("00" + "01000000", gcodec.Corrupt),  # no sizes
+        ("00" + "01000000", gcodec.Corrupt),  # A chunk without sizes.
         ("040202020201000000", gcodec.Corrupt),
         ("02100001000000", gcodec.Corrupt),
         ("01812001000000", gcodec.Corrupt),  # 4097
         ("0280028102" + "01000000", gcodec.Corrupt),  # 256 x 257
-        ("0302020401010000", gcodec.Corrupt),  # tiles of three sizes
-        ("02840004" + "01000000", gcodec.Corrupt),  # not the shortest LEB128
+        ("0302020401010000", gcodec.Corrupt),  # Tiles have at most two sizes.
+        ("02840004" + "01000000", gcodec.Corrupt),  # Not the shortest LEB128 code.
         ("0204", gcodec.Corrupt),
     ],
 )
 def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
-    text = universal.fixed(ONE >> 15, 16) + "0" + "0000"
-    for right in ("02040401000000", "011001000000", "030402020100" + "0000"):
-        assert gcodec.decode(framed(right, text, (16,))).tolist() == pytest.approx([0.25] * 16)
+    text = universal.fixed(ONE_BITS >> 15, 16) + "0" + "0000"
+    for valid_parameters in ("02040401000000", "011001000000", "030402020100" + "0000"):
+        assert gcodec.decode(framed(valid_parameters, text, (16,))).tolist() == pytest.approx(
+            [0.25] * 16
+        )
     with pytest.raises(error):
         gcodec.decode(framed(params, text, (16,)))
 
@@ -299,7 +305,7 @@ def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
 
 
 def damaged(rng: random.Random, text: str) -> str:
-    """A few bits turned over, cut off, or added."""
+    """Return the text with a few bits flipped, cut off, or appended."""
     for _ in range(rng.randrange(4) if text else 0):
         at = rng.randrange(len(text))
         text = text[:at] + str(1 - int(text[at])) + text[at + 1 :]
@@ -313,9 +319,9 @@ def test_damage() -> None:
     for setting, shape in variants():
         rounds = 12 if math.prod(shape) <= 100 else 3
         for _ in range(rounds):
-            text = damaged(rng, message(rng, setting, shape))
-            wanted = judged(setting, text, shape)
-            assert agree(outcome(setting, text, shape), wanted), (setting, shape, text)
+            text = damaged(rng, random_payload(rng, setting, shape))
+            wanted = oracle_outcome(setting, text, shape)
+            assert agree(gcodec_outcome(setting, text, shape), wanted), (setting, shape, text)
             kind = wanted if isinstance(wanted, type) else list
             outcomes[kind] = outcomes.get(kind, 0) + 1
     assert min(outcomes.values()) > 50 and len(outcomes) == 3
@@ -328,22 +334,26 @@ def test_damage() -> None:
 def test_every_flipped_bit_and_every_length(values: str, k: int, index: str) -> None:
     rng = random.Random(k)
     setting, shape = Setting((3, 4), k, values=values, index=index), (20,)
-    text = message(rng, setting, shape)
+    text = random_payload(rng, setting, shape)
     for at in range(len(text)):
         wrong = text[:at] + str(1 - int(text[at])) + text[at + 1 :]
-        assert agree(outcome(setting, wrong, shape), judged(setting, wrong, shape)), at
-        assert outcome(setting, text[:at], shape) is gcodec.Truncated
-        assert judged(setting, text[:at], shape) is gcodec.Truncated
+        assert agree(
+            gcodec_outcome(setting, wrong, shape), oracle_outcome(setting, wrong, shape)
+        ), at
+        assert gcodec_outcome(setting, text[:at], shape) is gcodec.Truncated
+        assert oracle_outcome(setting, text[:at], shape) is gcodec.Truncated
     for more in ("0", "1", "0" * 16):
-        assert outcome(setting, text + more, shape) is judged(setting, text + more, shape)
-        assert outcome(setting, text + more, shape) is gcodec.Corrupt
+        assert gcodec_outcome(setting, text + more, shape) is oracle_outcome(
+            setting, text + more, shape
+        )
+        assert gcodec_outcome(setting, text + more, shape) is gcodec.Corrupt
 
 
-PLAIN = universal.fixed(ONE >> 15, 16)
-RANGE = universal.fixed(0x3B800000, 32) + universal.fixed(0xBF000000, 32)
-SHORT = [  # what is in front of all short strings
+SIGN7_SCALE = universal.fixed(ONE_BITS >> 15, 16)
+AFFINE8_SCALES = universal.fixed(0x3B800000, 32) + universal.fixed(0xBF000000, 32)
+SHORT_PREFIXES = [  # The setting of each short payload, and the bits that precede the tested ones.
     *(
-        (Setting((size,), k, index=index), PLAIN)
+        (Setting((size,), k, index=index), SIGN7_SCALE)
         for size, k, index in (
             (2, 1, "fixed"),
             (2, 1, "rice"),
@@ -352,74 +362,74 @@ SHORT = [  # what is in front of all short strings
             (1, 1, "fixed"),
         )
     ),
-    (Setting((2,), 1), PLAIN * 2),
-    (Setting((2,), 1, index="rice"), PLAIN * 2 + "01000"),
-    (Setting((2,), 1), PLAIN + "0" * 16),
-    (Setting((2,), 2), PLAIN + "01" + "111111"),
-    (Setting((2,), 2), PLAIN + "11" + "000000"),
-    (Setting((4,), 2), PLAIN + "00" + "1" * 14),
-    (Setting((4,), 3, index="rice"), PLAIN + "010" + "1" * 21 + "0" * 5),
-    (Setting((8,), 8), PLAIN + "0" * 8 + "1111111"),
-    (Setting((8,), 8), PLAIN + "0" * 8 + "1111110" + "111"),
-    (Setting((8,), 8), PLAIN + "0" * 8 + "1111010" + "001" + "010011010011"),
-    (Setting((8,), 8), PLAIN + "0" * 8 + "1111010" + "111" + "101101101100100" + "0"),
-    (Setting((8,), 8), PLAIN + "0" * 7 + "1" + "0000000" + "000" + "1"),
-    (Setting((2,), 1, values="affine8"), RANGE),
-    (Setting((2,), 2, values="affine8"), RANGE),
-    (Setting((4,), 2, values="affine8"), RANGE),
-    (Setting((4,), 1, values="affine8", index="rice"), RANGE),
-    (Setting((4,), 3, values="affine8"), RANGE + "01" * 11),
-    (Setting((4,), 4, values="affine8"), RANGE + "01" * 12),
+    (Setting((2,), 1), SIGN7_SCALE * 2),
+    (Setting((2,), 1, index="rice"), SIGN7_SCALE * 2 + "01000"),
+    (Setting((2,), 1), SIGN7_SCALE + "0" * 16),
+    (Setting((2,), 2), SIGN7_SCALE + "01" + "111111"),
+    (Setting((2,), 2), SIGN7_SCALE + "11" + "000000"),
+    (Setting((4,), 2), SIGN7_SCALE + "00" + "1" * 14),
+    (Setting((4,), 3, index="rice"), SIGN7_SCALE + "010" + "1" * 21 + "0" * 5),
+    (Setting((8,), 8), SIGN7_SCALE + "0" * 8 + "1111111"),
+    (Setting((8,), 8), SIGN7_SCALE + "0" * 8 + "1111110" + "111"),
+    (Setting((8,), 8), SIGN7_SCALE + "0" * 8 + "1111010" + "001" + "010011010011"),
+    (Setting((8,), 8), SIGN7_SCALE + "0" * 8 + "1111010" + "111" + "101101101100100" + "0"),
+    (Setting((8,), 8), SIGN7_SCALE + "0" * 7 + "1" + "0000000" + "000" + "1"),
+    (Setting((2,), 1, values="affine8"), AFFINE8_SCALES),
+    (Setting((2,), 2, values="affine8"), AFFINE8_SCALES),
+    (Setting((4,), 2, values="affine8"), AFFINE8_SCALES),
+    (Setting((4,), 1, values="affine8", index="rice"), AFFINE8_SCALES),
+    (Setting((4,), 3, values="affine8"), AFFINE8_SCALES + "01" * 11),
+    (Setting((4,), 4, values="affine8"), AFFINE8_SCALES + "01" * 12),
 ]
 
 
-@pytest.mark.parametrize(("setting", "head"), SHORT, ids=str)
-def test_every_short_payload(setting: Setting, head: str) -> None:
-    """All strings of up to 8 bits, behind scales and perhaps levels."""
-    chunks = 2 if head.startswith((PLAIN * 2, PLAIN + "0" * 16)) else 1
-    shape, right = (chunks * setting.chunk[0],), 0
+@pytest.mark.parametrize(("setting", "prefix"), SHORT_PREFIXES, ids=str)
+def test_every_short_payload(setting: Setting, prefix: str) -> None:
+    """Both agree on all strings of up to 8 bits, after scales and perhaps levels."""
+    chunks = 2 if prefix.startswith((SIGN7_SCALE * 2, SIGN7_SCALE + "0" * 16)) else 1
+    shape, valid_count = (chunks * setting.chunk[0],), 0
     for length in range(9):
         for number in range(1 << length):
-            text = head + universal.fixed(number, length)
-            wanted = judged(setting, text, shape)
-            assert agree(outcome(setting, text, shape), wanted), text[len(head) :]
-            right += isinstance(wanted, list)
-    assert right
+            text = prefix + universal.fixed(number, length)
+            wanted = oracle_outcome(setting, text, shape)
+            assert agree(gcodec_outcome(setting, text, shape), wanted), text[len(prefix) :]
+            valid_count += isinstance(wanted, list)
+    assert valid_count
 
 
 def test_every_scale() -> None:
-    """All 2^16 of sign7: the finite ones in one message, each of the others alone."""
+    """All 2^16 scales of sign7: the finite ones in one payload, each other one alone."""
     setting = Setting((1,), 1)
-    finite, others = [*range(0xFF00)], [*range(0xFF00, 0x10000)]
+    finite, nonfinite = [*range(0xFF00)], [*range(0xFF00, 0x10000)]
     finite = [m for m in finite if m >> 8 != 0xFF]
     text = "".join(universal.fixed(m, 16) for m in finite) + "0" * (len(finite) - 1)
-    assert outcome(setting, text, (len(finite),)) == [m << 15 for m in finite]
-    for m in others:
+    assert gcodec_outcome(setting, text, (len(finite),)) == [m << 15 for m in finite]
+    for m in nonfinite:
         text = universal.fixed(m, 16)
         for tail in ("", "0"):
-            assert outcome(setting, text + tail, (1,)) is gcodec.Corrupt
+            assert gcodec_outcome(setting, text + tail, (1,)) is gcodec.Corrupt
 
 
-TOP = 0x7F7FFFFF
+LARGEST_BITS = 0x7F7FFFFF
 
 
 @pytest.mark.parametrize(
-    ("s", "o", "right"),
+    ("s", "o", "valid"),
     [
-        (0, ONE, True),
+        (0, ONE_BITS, True),
         (1, 0, True),
-        (0, TOP, True),
+        (0, LARGEST_BITS, True),
         (0, 0xFF7FFFFF, True),
-        (0x7B808080, 0, True),  # 255 of them are the largest binary32
+        (0x7B808080, 0, True),  # 255 times this step is the largest binary32.
         (0x7B808081, 0, False),
-        (0x7B808081, 0xFF7FFFFF, False),  # 255 of them alone pass it
+        (0x7B808081, 0xFF7FFFFF, False),  # 255 times this step overflows binary32.
         (0x7B800000, 0x7B800000, False),
         (0x7B808080, 0xFF7FFFFF, True),
-        (0x80000000, ONE, False),
+        (0x80000000, ONE_BITS, False),
         (0x80000000, 0, False),
-        (0x80000001, ONE, False),
-        (0xBF800000, ONE, False),
-        (ONE, 0x80000000, False),
+        (0x80000001, ONE_BITS, False),
+        (0xBF800000, ONE_BITS, False),
+        (ONE_BITS, 0x80000000, False),
         (0, 0x80000000, False),
         (0x7F800000, 0, False),
         (0xFF800000, 0, False),
@@ -429,41 +439,41 @@ TOP = 0x7F7FFFFF
         (0, 0x7F800000, False),
         (0, 0xFF800000, False),
         (0, 0x7FC00001, False),
-        (TOP, 0, False),
+        (LARGEST_BITS, 0, False),
     ],
 )
-def test_scales_of_affine8(s: int, o: int, right: bool) -> None:
+def test_scales_of_affine8(s: int, o: int, valid: bool) -> None:
     head = universal.fixed(s, 32) + universal.fixed(o, 32)
     for setting, tail in (
         (Setting((1,), 1, values="affine8"), ""),
         (Setting((4,), 1, values="affine8"), "01"),
         (Setting((4,), 3, values="affine8"), "0" * 23 + "1" + "000110"),
     ):
-        wanted = judged(setting, head + tail, setting.chunk)
-        assert outcome(setting, head + tail, setting.chunk) == wanted
-        if setting.k == 1:  # three of the largest add up to too much
-            assert right == (wanted is not gcodec.Corrupt)
+        wanted = oracle_outcome(setting, head + tail, setting.chunk)
+        assert gcodec_outcome(setting, head + tail, setting.chunk) == wanted
+        if setting.k == 1:  # Three coefficients of the largest scale add up to an overflow.
+            assert valid == (wanted is not gcodec.Corrupt)
 
 
 def test_every_magnitude() -> None:
-    """m·M / 127, rounded to binary64 and then to binary32: of one coefficient on each place."""
+    """A magnitude m decodes to m·M / 127, rounded to binary64 and then to binary32."""
     rng = random.Random(2)
     for m in range(128):
         scale = rng.randrange(1, 0xFF00) << 15
         levels = [(int(m > 0 and rng.random() < 0.5), m), (0, 0)]
         setting = Setting((1, 2), 2)
         text = reference.text_of(setting, [Chunk((scale,), [0, 1], levels)], 2)
-        wanted = judged(setting, text, (1,))
-        assert outcome(setting, text, (1,)) == wanted
+        wanted = oracle_outcome(setting, text, (1,))
+        assert gcodec_outcome(setting, text, (1,)) == wanted
         y = reference.coefficient(setting, (scale,), levels[0])
         exact = Fraction(float(reference.float_of(scale))) * m / 127
-        assert abs(y) == cosines.nearest(exact)  # no rounding twice that would show
+        assert abs(y) == cosines.nearest(exact)  # Rounding twice never differs from rounding once.
         assert isinstance(wanted, list)
 
 
 @pytest.mark.parametrize("index", reference.INDEXES)
 def test_invalid_positions_are_refused(index: str) -> None:
-    """Not rising, twice the same, beyond the chunk, too many in one and too few in another."""
+    """Both refuse positions that fall, repeat, or lie beyond the chunk, in either chunk."""
     setting = Setting((5,), 2, index=index)
     level = [(0, 1), (1, 2)]
     tried = set()
@@ -472,37 +482,40 @@ def test_invalid_positions_are_refused(index: str) -> None:
             chunks = [p + 5 * (i > 1) for i, p in enumerate(places)]
             if sorted(set(chunks)) != chunks:
                 continue
-        if sum(places) % 3 == 0:  # fewer will do
+        if sum(places) % 3 == 0:  # A third of the cases is enough; skip the others.
             continue
-        parts = [Chunk((ONE,), [*places[:2]], level), Chunk((ONE,), [*places[2:]], level)]
+        parts = [
+            Chunk((ONE_BITS,), [*places[:2]], level),
+            Chunk((ONE_BITS,), [*places[2:]], level),
+        ]
         text = reference.text_of(setting, parts, 5)
-        wanted = judged(setting, text, (10,))
-        assert outcome(setting, text, (10,)) == wanted, places
-        right = places[0] < places[1] < 5 and places[2] < places[3] < 5
-        assert isinstance(wanted, list) == right
-        tried.add(right)
+        wanted = oracle_outcome(setting, text, (10,))
+        assert gcodec_outcome(setting, text, (10,)) == wanted, places
+        valid = places[0] < places[1] < 5 and places[2] < places[3] < 5
+        assert isinstance(wanted, list) == valid
+        tried.add(valid)
     assert tried == {True, False}
 
 
-def test_longer_codewords_are_accepted() -> None:
-    """Each other least magnitude, and each other code."""
+def test_other_codewords_are_refused() -> None:
+    """Codewords with any other least magnitude or any other code are corrupt."""
     rng = random.Random(9)
     setting = Setting((3, 3), 8)
     for low, high in ((127, 127), (120, 127), (0, 127), (30, 40), (0, 0), (60, 90)):
         magnitudes = [rng.randint(low, high) for _ in range(8)]
-        chunk = Chunk((ONE,), [*range(8)], [(0, m) for m in magnitudes])
+        chunk = Chunk((ONE_BITS,), [*range(8)], [(0, m) for m in magnitudes])
         text = reference.text_of(setting, [chunk], 9)
-        right = reference.words(magnitudes)
-        assert isinstance(outcome(setting, text, (9,)), list)
-        assert text.count(right, 24) and text[24:].startswith(right)
+        written = reference.words(magnitudes)
+        assert isinstance(gcodec_outcome(setting, text, (9,)), list)
+        assert text.count(written, 24) and text[24:].startswith(written)
         for least, e in itertools.product(range(max(0, min(magnitudes) - 3), 128), range(8)):
             if least > min(magnitudes):
                 break
             wrong = reference.words(magnitudes, (least, e))
-            if wrong != right:
-                wrong = text[:24] + wrong + text[24 + len(right) :]
-                assert outcome(setting, wrong, (9,)) is gcodec.Corrupt
-                assert judged(setting, wrong, (9,)) is gcodec.Corrupt
+            if wrong != written:
+                wrong = text[:24] + wrong + text[24 + len(written) :]
+                assert gcodec_outcome(setting, wrong, (9,)) is gcodec.Corrupt
+                assert oracle_outcome(setting, wrong, (9,)) is gcodec.Corrupt
 
 
 def test_magnitudes_above_the_top() -> None:
@@ -514,13 +527,19 @@ def test_magnitudes_above_the_top() -> None:
         words = [
             universal.rice(m, e) if e < 7 else universal.fixed(m, width) for m in [0] * 7 + [d]
         ]
-        text = PLAIN + "0" * 8 + universal.fixed(least, 7) + universal.fixed(e, 3) + "".join(words)
-        assert outcome(setting, text, (8,)) is gcodec.Corrupt
-        assert judged(setting, text, (8,)) is gcodec.Corrupt
+        text = (
+            SIGN7_SCALE
+            + "0" * 8
+            + universal.fixed(least, 7)
+            + universal.fixed(e, 3)
+            + "".join(words)
+        )
+        assert gcodec_outcome(setting, text, (8,)) is gcodec.Corrupt
+        assert oracle_outcome(setting, text, (8,)) is gcodec.Corrupt
 
 
 def test_sums_beyond_binary32() -> None:
-    """Refused where it is an element of the tensor that does, not one behind its end."""
+    """Both refuse overflow in an element of the tensor, and accept overflow in the padding."""
     outcomes = set()
     for setting in (Setting((2, 2), 4), Setting((2, 2), 4, "tiles")):
         for signs, n in itertools.product(itertools.product((0, 1), repeat=4), (1, 2, 3, 4)):
@@ -530,16 +549,16 @@ def test_sums_beyond_binary32() -> None:
             levels = [(sign, 127) for sign in signs[:count]]
             chunk = Chunk((0x7F7F8000,), [*range(count)], levels)
             text = reference.text_of(setting, [chunk] * grid.count, grid.size)
-            wanted = judged(setting, text, shape)
-            assert outcome(setting, text, shape) == wanted
+            wanted = oracle_outcome(setting, text, shape)
+            assert gcodec_outcome(setting, text, shape) == wanted
             outcomes.add(isinstance(wanted, list))
     assert outcomes == {True, False}
 
 
 def test_many_elements_in_few_bytes() -> None:
-    """2^40 elements cost their scales at least: refused before there is memory for them."""
+    """2^40 elements need their scales at least: both refuse before memory is allocated."""
     for setting in (Setting(), Setting((16, 16, 16), 1), Setting((1,), 1), Setting((4096,), 4096)):
         for fill in (0, 1):
             text = str(fill) * 800
             for shape in ((1 << 40,), (1 << 20, 1 << 20)):
-                assert outcome(setting, text, shape) in (gcodec.Truncated, gcodec.Corrupt)
+                assert gcodec_outcome(setting, text, shape) in (gcodec.Truncated, gcodec.Corrupt)

@@ -1,4 +1,4 @@
-"""ecsq: targets that are met, rounding, centroids, what is refused, small and odd tensors."""
+"""ecsq: rate control, rounding, centroids, refused inputs, small and degenerate tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safe
 
 
 def matrix(rows: int, columns: int, spread: float = 1.0, seed: int = 0) -> np.ndarray:
-    """Laplace values, with scales of rows and columns that vary by octaves."""
+    """Return Laplace values whose rows and columns have scales that vary by octaves."""
     rng = np.random.default_rng(seed)
     x = rng.laplace(0, 1e-3, (rows, columns))
     x *= np.exp2(rng.normal(0, spread, (rows, 1)) + rng.normal(0, spread, columns))
@@ -33,20 +33,20 @@ def matrix(rows: int, columns: int, spread: float = 1.0, seed: int = 0) -> np.nd
 
 
 def example(least: int) -> list[np.ndarray]:
-    """Tensors of a real gradient."""
+    """Return the tensors of a real gradient with at least `least` elements."""
     with open_dump(EXAMPLE) as dump:
         tensors = [np.asarray(dump.load(entry)) for entry in dump.entries]
     return [x for x in tensors if x.size >= least]
 
 
 def relative_error(actual: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
-    """Of what stands for x times a factor."""
-    off = actual.astype(np.float64) / times - x
-    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
+    """Return the relative squared error of an approximation of `times` · x."""
+    difference = actual.astype(np.float64) / times - x
+    return float((difference**2).sum() / (x.astype(np.float64) ** 2).sum())
 
 
 def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
-    """Relative error, and bytes of the frame."""
+    """Return the relative error and the bytes of the frame."""
     frame = gcodec.encode(x, spec, **options)
     return relative_error(gcodec.decode(frame), x), len(frame)
 
@@ -56,7 +56,8 @@ def test_meets_target_error(target: float) -> None:
     for x in [matrix(300, 200), matrix(2, 5000), matrix(500, 300, 0.0), *example(4096)]:
         actual, _ = error_of(x, f"ecsq:nmse={target}")
         assert 0.98 * target <= actual <= 1.01 * target
-    jumps = matrix(40, 30, 3.0)  # a few values are nearly all of it
+    # A few values carry nearly all the energy, so the error jumps with the step.
+    jumps = matrix(40, 30, 3.0)
     assert 0.8 * target <= error_of(jumps, f"ecsq:nmse={target}")[0] <= 1.01 * target
 
 
@@ -76,7 +77,7 @@ def test_meets_target_bits_when_lists_or_outliers_dominate(target: float) -> Non
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:rounding=stochastic", "ecsq:trellis=yes"])
 def test_error_states_fewest_possible_bits(spec: str) -> None:
-    """What is said to be the least can be had."""
+    """The least bits that the error message reports can be met."""
     x = matrix(10, 1024)
     with pytest.raises(ParameterError, match="at least") as caught:
         gcodec.parse(spec).replaced(bits=1e-4, strict="yes").encode(x)
@@ -86,14 +87,14 @@ def test_error_states_fewest_possible_bits(spec: str) -> None:
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of how many values levels were found, each time."""
+def quantized_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the number of values of each quantization."""
     sizes: list[int] = []
 
-    def count(of: Any) -> Any:
+    def count(method: Any) -> Any:
         def counted(self: DeadZoneQuantizer, x: np.ndarray, *arguments: Any) -> Any:
             sizes.append(x.size)
-            return of(self, x, *arguments)
+            return method(self, x, *arguments)
 
         return counted
 
@@ -103,28 +104,31 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=0.5", "bits=2"])
-def test_rate_control_takes_few_passes(target: str, passes: list[int]) -> None:
-    """With those for the frame itself.
+def test_rate_control_takes_few_passes(target: str, quantized_sizes: list[int]) -> None:
+    """Rate control takes few passes, including the one for the frame itself.
 
-    More often where one scale is that of all: what is measured jumps where its class changes.
+    It takes more where all elements share one scale: the measured error jumps where the class
+    changes.
     """
-    for x, most in ((matrix(700, 300), 5), (matrix(300, 700, 2.0), 5), (matrix(512, 512, 0), 7)):
-        passes.clear()
+    for x, limit in ((matrix(700, 300), 5), (matrix(300, 700, 2.0), 5), (matrix(512, 512, 0), 7)):
+        quantized_sizes.clear()
         gcodec.encode(x, f"ecsq:{target}")
-        assert passes.count(x.size) <= most
+        assert quantized_sizes.count(x.size) <= limit
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:nmse=0.2", "ecsq:nmse=1e-5"])
 @pytest.mark.parametrize("times", [1, 0.01, 1000, 1e-25])
-def test_search_warm_starts_from_prior_step(spec: str, times: float, passes: list[int]) -> None:
-    """However much larger values have become, as their levels are as large."""
+def test_search_warm_starts_from_prior_step(
+    spec: str, times: float, quantized_sizes: list[int]
+) -> None:
+    """The search starts from the prior's step, even if values have grown by any factor."""
     codec, x = gcodec.parse(spec), matrix(300, 256)
     y = np.roll(x[::-1], 100, axis=1) * np.linspace(0.8, 1.2, 256, dtype=np.float32)
     before = codec.quantize(x)
-    passes.clear()
+    quantized_sizes.clear()
     quantized = codec.quantize(np.float32(times) * y, prior=before)
-    assert passes.count(x.size) <= 3
-    assert passes.count(x.size) == len(passes)  # and no sample is looked at
+    assert quantized_sizes.count(x.size) <= 3
+    assert quantized_sizes.count(x.size) == len(quantized_sizes)  # The search draws no sample.
     assert 0.98 < relative_error(codec.dequantize(quantized, y.shape), y, times) / codec.nmse <= 1
 
 
@@ -154,16 +158,16 @@ def test_strict_refuses_impossible_targets() -> None:
         gcodec.encode(x, "ecsq:step=1e-12")
 
 
-HOW = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none")
+SETTINGS = ("rounding=nearest", "trellis=yes", "rounding=stochastic", "transform=none")
 
 
-@pytest.mark.parametrize("setting", HOW)
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("target", ["bits=0.01", "bits=1.5", "bits=31", "nmse=1e-20"])
 @pytest.mark.parametrize("shape", [(1,), (32,), (300,), (6, 5, 3, 3)])
 def test_impossible_target_takes_nearest_setting(
     shape: tuple[int, ...], target: str, setting: str
 ) -> None:
-    """As a strict one says that it can be had; and what was missed is told."""
+    """The encoder takes the limit that strict=yes reports, and reports the missed target."""
     x = matrix(1, math.prod(shape)).reshape(shape)
     codec = gcodec.parse(f"ecsq:{target},{setting}")
     payload = codec.encode(x)
@@ -180,45 +184,46 @@ def test_impossible_target_takes_nearest_setting(
     with pytest.raises(ParameterError, match=f"{name}=.*for this tensor") as caught:
         strict.encode(x)
     _, bound, number, *_ = str(caught.value).split(" ")[-6:]
-    reached, off = payload.missed.reached, relative_error(codec.decode(payload, shape), x)
+    reached, error = payload.missed.reached, relative_error(codec.decode(payload, shape), x)
     if name == "nmse":
-        assert off <= (20 if setting == "rounding=stochastic" else 2) * float(number)
+        assert error <= (20 if setting == "rounding=stochastic" else 2) * float(number)
     elif bound == "most":
         assert reached == payload.nbits / x.size >= float(number)
-    elif setting != "rounding=stochastic":  # at random, feedback needs more of few values
+    # With stochastic rounding, feedback needs more bits for few values.
+    elif setting != "rounding=stochastic":
         assert reached == payload.nbits / x.size <= 1.15 * float(number)
-        assert off < 1
+        assert error < 1
 
 
 def test_finest_of_equally_short_steps_is_taken() -> None:
-    """A string of few values is as long for all of the coarser steps."""
+    """A string of few values has the same length for all coarser steps."""
     x = matrix(1, 3, 0.0).reshape(3)
     nearest = gcodec.parse("ecsq:bits=1").encode(x)
     assert nearest.nbits == gcodec.parse("ecsq:step=1000").encode(x).nbits
     assert relative_error(nearest.codec.decode(nearest, x.shape), x) < 0.1
 
 
-@pytest.mark.parametrize("setting", HOW)
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("n", [1, 32, 300])
 def test_feedback_converges_with_too_few_bits(n: int, setting: str) -> None:
-    """Each step takes something off what is unsent, or is expected to."""
+    """Each step reduces the residual, at least in expectation."""
     x = matrix(1, n, 0.0).reshape(n)
-    feedback, before, sizes = gcodec.Feedback(f"ecsq:bits=0.001,{setting}"), np.zeros_like(x), []
+    feedback, before, ratios = gcodec.Feedback(f"ecsq:bits=0.001,{setting}"), np.zeros_like(x), []
     for _ in range(30):
         feedback.compress("w", x)
-        left = feedback.residual("w")
+        residual = feedback.residual("w")
         if setting != "rounding=stochastic":
-            assert np.linalg.norm(left) < np.linalg.norm(x + before)
-        before = left.copy()
-        sizes.append(np.linalg.norm(left) / np.linalg.norm(x))
-    assert setting != "rounding=stochastic" or max(sizes) < 15  # of 30 that came in
+            assert np.linalg.norm(residual) < np.linalg.norm(x + before)
+        before = residual.copy()
+        ratios.append(np.linalg.norm(residual) / np.linalg.norm(x))
+    assert setting != "rounding=stochastic" or max(ratios) < 15  # Of the norm 30 that came in.
 
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
 def degenerate() -> dict[str, np.ndarray]:
-    """Finite tensors at the ends of float32, and such as have hardly any values."""
+    """Return finite tensors at the ends of float32, and tensors with hardly any values."""
     sample = matrix(5, 27, 0.0).reshape(5, 3, 3, 3)
     unit = sample / np.abs(sample).max()
     wide = sample.copy()
@@ -242,7 +247,7 @@ def degenerate() -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("setting", HOW)
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("target", ["bits=0.5", "bits=8", "nmse=0.02", "nmse=1e-12", "nmse=0.99"])
 @pytest.mark.parametrize("kind", degenerate())
 def test_no_finite_tensor_is_refused_without_strict(kind: str, target: str, setting: str) -> None:
@@ -252,7 +257,7 @@ def test_no_finite_tensor_is_refused_without_strict(kind: str, target: str, sett
 
 
 def test_targets_are_not_in_the_frame() -> None:
-    """Whether it was strict is not in frames, and no room is kept for it."""
+    """The header does not store `strict`, and has no room for it."""
     x = matrix(30, 20)
     plain, strict = (gcodec.encode(x, f"ecsq:nmse=0.1{end}") for end in ("", ",strict=yes"))
     assert plain == strict
@@ -268,7 +273,7 @@ def test_targets_are_not_in_the_frame() -> None:
         == gcodec.parse({"name": "ecsq", "bits": 2, "strict": "yes"})
     )
     assert codec.max_encoded_nbytes(9) == gcodec.parse("ecsq").max_encoded_nbytes(9)
-    # Parameters of a frame end with bits: there is no byte that could say it.
+    # The parameters in the header end after bits: no byte could store `strict`.
     with pytest.raises(gcodec.Unsupported):
         type(codec).from_header(codec.write_parameters() + b"\1")
 
@@ -305,19 +310,19 @@ def test_dead_zone_levels_follow_the_rule() -> None:
     level = np.where(y < bound, 0, level).astype(np.int64)
     expected = np.where(level > MOST, ESCAPE, 2 * level + ((x < 0) & (level > 0)))
     np.testing.assert_array_equal(symbols, expected)
-    rests = np.trunc((y - level.astype(f32)) * f32(FINE)).astype(np.int64)
+    residues = np.trunc((y - level.astype(f32)) * f32(FINE)).astype(np.int64)
     groups = [level == 1, level == 2, level > 2]
     assert errors.counts == tuple(int(g.sum()) for g in groups)
-    assert errors.residues == tuple(int(rests[g].sum()) for g in groups)
-    assert errors.squares == int((rests**2).sum())
+    assert errors.residues == tuple(int(residues[g].sum()) for g in groups)
+    assert errors.squares == int((residues**2).sum())
     assert errors.escapes == int((level > MOST).sum())
 
 
 @pytest.mark.parametrize(
-    "matrix", [(1000, 0, 1), (60, 1, 1), (60, 7, 2), (9, 1, 4), (20_001, 0, 1)]
+    "layout", [(1000, 0, 1), (60, 1, 1), (60, 7, 2), (9, 1, 4), (20_001, 0, 1)]
 )
 def test_fused_scales_and_levels_equal_composition(
-    matrix: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    layout: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(2)
     x = (rng.laplace(0, 2, 20_001) * np.exp2(rng.normal(0, 2, 20_001))).astype(np.float32)
@@ -328,7 +333,7 @@ def test_fused_scales_and_levels_equal_composition(
         monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
         monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
         symbols = np.empty(x.size, np.uint8)
-        rows, columns, errors = scaled_levels(x, np.float32(0.7), matrix, ONES, symbols)
+        rows, columns, errors = scaled_levels(x, np.float32(0.7), layout, ONES, symbols)
         results.append((symbols.tobytes(), rows.tobytes(), columns.tobytes(), errors))
     assert results[0] == results[1]
     assert results[0][3].escapes
@@ -340,15 +345,15 @@ def test_centroids_reduce_the_error() -> None:
     symbols = codec.quantize(x)
     middle = symbols._replace(centroids=np.full(3, 128, np.uint8))
 
-    def off(values: object) -> float:
+    def error_with(values: object) -> float:
         return float(((codec.dequantize(values, x.shape).astype(np.float64) - x) ** 2).sum())
 
-    assert off(symbols) < 0.99 * off(middle)
+    assert error_with(symbols) < 0.99 * error_with(middle)
     for k in range(3):
         for by in (-2, 2):
             other = symbols.centroids.copy()
             other[k] = int(other[k]) + by
-            assert off(symbols) <= off(symbols._replace(centroids=other))
+            assert error_with(symbols) <= error_with(symbols._replace(centroids=other))
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:step=0.01", "ecsq:rounding=stochastic,bits=0"])
@@ -388,7 +393,7 @@ def test_zero_rows_cost_little() -> None:
 
 
 def test_scales_save_bits() -> None:
-    """Than the levels' own entropy, tables and scales included."""
+    """The scales save more bits than they cost, against the entropy of the levels."""
     for x in (matrix(700, 300), matrix(300, 200, 2.0)):
         symbols = gcodec.parse("ecsq").quantize(x)
         counts = np.bincount(symbols.symbols)
@@ -405,12 +410,12 @@ def test_stochastic_rounding_meets_expected_error() -> None:
         ]
         assert frames[0] != frames[1]
         y = np.abs(x.astype(np.float64)) / np.float32(step)
-        rest = y - np.floor(y)
-        expected = float((rest * (1 - rest)).sum()) * float(np.float32(step)) ** 2
+        fraction = y - np.floor(y)
+        expected = float((fraction * (1 - fraction)).sum()) * float(np.float32(step)) ** 2
         for frame in frames:
-            off = gcodec.decode(frame).astype(np.float64) - x
-            assert float((off**2).sum()) == pytest.approx(expected, rel=0.05)
-            assert np.abs(off).max() <= step * 1.0001
+            difference = gcodec.decode(frame).astype(np.float64) - x
+            assert float((difference**2).sum()) == pytest.approx(expected, rel=0.05)
+            assert np.abs(difference).max() <= step * 1.0001
 
 
 def test_large_levels_become_outliers() -> None:
@@ -519,25 +524,20 @@ def test_feedback_sends_the_residual() -> None:
     assert error["with"] < 0.3 * error["without"]
 
 
-def exact_error(x: np.ndarray, codec: str) -> float:
-    decoded = gcodec.decode(gcodec.encode(x, codec)).astype(np.float64)
-    return float(((x - decoded) ** 2).sum() / (x.astype(np.float64) ** 2).sum())
-
-
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("target", [0.1, 0.3])
 def test_errors_below_a_1024th_of_a_step_are_counted(rounding: str, target: float) -> None:
-    """Few large values make the step so large that most of the error is of values near 0."""
+    """Few large values make the step so large that values near 0 cause most of the error."""
     rng = np.random.default_rng(5)
     x = (1e-3 * rng.standard_normal(1 << 18)).astype(np.float32)
     x[::4096] = rng.standard_normal(64).astype(np.float32) * 0.12
-    error = exact_error(x, f"ecsq:nmse={target},rounding={rounding}")
+    error, _ = error_of(x, f"ecsq:nmse={target},rounding={rounding}")
     assert 0.96 * target < error <= (1.02 if rounding == "stochastic" else 1) * target
 
 
 @pytest.mark.parametrize("target", ["bits=1", "nmse=0.05", "bits=1,trellis=yes"])
 def test_search_starts_from_preceding_step(target: str) -> None:
-    """The target is met as without a prior, whatever the prior was of."""
+    """The search meets the target with any prior, as it does without one."""
     codec = gcodec.parse(f"ecsq:{target}")
     rng = np.random.default_rng(6)
     x = rng.laplace(size=(96, 128)).astype(np.float32)
@@ -547,22 +547,22 @@ def test_search_starts_from_preceding_step(target: str) -> None:
         if target.startswith("bits"):
             assert 0.98 < payload.nbits / x.size <= 1.01
         else:
-            off = x - payload.codec.decode(payload, x.shape)
-            assert 0.98 < float((off**2).sum() / (x**2).sum()) / 0.05 <= 1
+            difference = x - payload.codec.decode(payload, x.shape)
+            assert 0.98 < float((difference**2).sum() / (x**2).sum()) / 0.05 <= 1
     assert codec.encode(x, prior=near).tobytes() == codec.encode(x, prior=near).tobytes()
 
 
 @pytest.mark.parametrize("target", [0.0105, 0.03, 0.0389, 0.05, 0.1196, 0.33])
 def test_meets_target_error_with_a_single_scale(target: float) -> None:
-    """Of like values all have one class, at another step another one: the error jumps there."""
+    """All values share one class, and the class depends on the step: the error jumps there."""
     for n, seed in ((4096, 7), (1 << 16, 8)):
         x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
-        assert 0.98 * target < exact_error(x, f"ecsq:nmse={target}") <= target
+        assert 0.98 * target < error_of(x, f"ecsq:nmse={target}")[0] <= target
 
 
 @pytest.mark.parametrize("target", [0.3, 0.83, 1.15, 1.5, 2.2, 5.9])
 def test_meets_target_bits_with_a_single_scale(target: float) -> None:
-    """Of short strings too, of which numbers and states are a tenth."""
+    """Short strings meet their target too, although a tenth of them is numbers and states."""
     for n, seed in ((4096, 7), (1 << 16, 8)):
         x = np.random.default_rng(seed).laplace(size=n).astype(np.float32)
         nbits = gcodec.parse(f"ecsq:bits={target}").encode(x).nbits

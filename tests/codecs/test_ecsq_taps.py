@@ -1,4 +1,4 @@
-"""ecsq of convolutions: the transform of taps, where it is chosen, and what decodes it."""
+"""ecsq of convolutions: the filter transform, its selection, and the decoders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from reference import contexts, ecsq, universal
 from reference import frame as reference_frame
-from test_ecsq_reference import MIDDLE, bits, check
+from test_ecsq_reference import MIDPOINTS, bits, check
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError
@@ -30,14 +30,23 @@ SHAPES = (
     *((7, 3, 3, 3), (2, 40, 5, 5), (3, 2, 7, 7), (1, 1, 2, 2), (1, 1, 16, 16), (9, 5, 1, 3)),
     *((30, 8, 3), (5, 4, 16), (4, 4, 3, 1), (2, 3, 3, 3, 3), (6, 1, 2, 1, 4), (1, 2, 8, 8, 16)),
 )
-NONE = ((), (9,), (4, 5), (3, 3, 1), (3, 3, 17), (3, 3, 1, 1), (2, 3, 4, 18), (2, 2, 11, 11, 11))
-NONE += ((3, 2, 0), (2, 2, 2, 2, 2, 2))
+NO_FILTERS = (
+    (),
+    (9,),
+    (4, 5),
+    (3, 3, 1),
+    (3, 3, 17),
+    (3, 3, 1, 1),
+    (2, 3, 4, 18),
+    (2, 2, 11, 11, 11),
+)
+NO_FILTERS += ((3, 2, 0), (2, 2, 2, 2, 2, 2))
 
 
-def filters(shape: tuple[int, ...], seed: int = 0, alike: float = 1.0) -> np.ndarray:
-    """Filters of which the taps are alike, of scales that differ by output and input."""
+def filters(shape: tuple[int, ...], seed: int = 0, correlation: float = 1.0) -> np.ndarray:
+    """Return filters with correlated taps, whose scales differ by output and input."""
     rng = np.random.default_rng([seed, *shape])
-    x = rng.laplace(0, 1e-3, shape) + alike * rng.laplace(
+    x = rng.laplace(0, 1e-3, shape) + correlation * rng.laplace(
         0, 1e-3, (*shape[:2], *[1] * len(shape[2:]))
     )
     x *= np.exp2(rng.normal(0, 1, (shape[0], *[1] * (len(shape) - 1))))
@@ -45,18 +54,18 @@ def filters(shape: tuple[int, ...], seed: int = 0, alike: float = 1.0) -> np.nda
 
 
 def transform_of(frame: bytes) -> str:
-    """What a message says."""
+    """Return the transform in the header of a frame."""
     codec: Any = gcodec.Frame.from_bytes(frame).codec
     return str(codec.transform)
 
 
 def error_of(x: np.ndarray, frame: bytes) -> float:
-    """The relative error of what is decoded."""
-    off = gcodec.decode(frame).astype(np.float64) - x
-    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum())
+    """Return the relative squared error of a decoded frame."""
+    difference = gcodec.decode(frame).astype(np.float64) - x
+    return float((difference**2).sum() / (x.astype(np.float64) ** 2).sum())
 
 
-# --- the arithmetic -----------------------------------------------------------------------------
+# --- the arithmetic of the transform -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -75,12 +84,12 @@ def test_transform_follows_the_specification(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("sizes", [(1, 3, 3), (1, 1, 2), (16, 8, 8), (1, 5, 7)])
 def test_filters_are_transformed_independently(sizes: tuple[int, int, int]) -> None:
-    """Each chunk alone gives what it gives among others, however many there are."""
+    """Each filter has the same coefficients alone and among any number of others."""
     matrices = tuple(basis(n).tobytes() for n in sizes)
     size = math.prod(sizes)
     for count in (1, 2, (1 << 11) // size + 1, 3 * (1 << 11) // size + 2):
         x = np.random.default_rng(count).standard_normal(count * size).astype(np.float32)
-        x[:size] *= np.float32(1e36)  # what sums of neighbours would pass float32 with
+        x[:size] *= np.float32(1e36)  # Sums that mix neighboring filters would overflow float32.
         together, alone = np.empty_like(x), np.empty_like(x)
         small_transform.transform(x, sizes, matrices, together)
         for at in range(0, x.size, size):
@@ -91,7 +100,7 @@ def test_filters_are_transformed_independently(sizes: tuple[int, int, int]) -> N
         assert bits(x) == bits(together)
 
 
-@pytest.mark.parametrize("shape", NONE, ids=str)
+@pytest.mark.parametrize("shape", NO_FILTERS, ids=str)
 def test_tensors_without_filters_are_not_transformed(shape: tuple[int, ...]) -> None:
     assert FilterTransform.of(shape) is None and ecsq.taps(shape) is None
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
@@ -102,7 +111,7 @@ def test_tensors_without_filters_are_not_transformed(shape: tuple[int, ...]) -> 
                 gcodec.encode(values, DCT + "nmse=0.1")
 
 
-# --- messages -----------------------------------------------------------------------------------
+# --- payloads ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rounding", ecsq.ROUNDINGS)
@@ -112,13 +121,18 @@ def test_messages(rounding: str) -> None:
         step = float(np.float32(np.abs(x).mean() * (0.3 + at % 3)))
         check(x, f"{DCT}step={step},rounding={rounding}", rounding, at)
     for target in ("nmse=0.05", "bits=2"):
-        check(filters((9, 8, 3, 3)), f"{DCT}{target},rounding={rounding}", rounding, held=True)
+        check(
+            filters((9, 8, 3, 3)),
+            f"{DCT}{target},rounding={rounding}",
+            rounding,
+            reuse_scales=True,
+        )
 
 
 @pytest.mark.parametrize("rounding", ecsq.ROUNDINGS)
 @pytest.mark.parametrize("scale", [2.0**-62, 2.0**-58, 2.0**-120, 2.0**-140, 2.0**100])
 def test_magnitudes(scale: float, rounding: str) -> None:
-    """Subnormal ones, and those on both sides of where all are moved."""
+    """Subnormal values, and values on both sides of the bound below which all are scaled."""
     x = (filters((8, 3, 3, 3)) / np.float32(1e-3) * np.float32(scale)).astype(np.float32)
     step = max(float(np.float32(scale)) / 2, 2.0**-149)
     check(x, f"{DCT}step={step!r},rounding={rounding}", rounding, 3)
@@ -126,18 +140,20 @@ def test_magnitudes(scale: float, rounding: str) -> None:
 
 def test_transform_is_stored_only_when_used() -> None:
     x = filters((16, 16, 3, 3))
-    plain, moved = (gcodec.encode(x, f"ecsq:step=0.001,transform={t}") for t in ("none", "dct"))
-    assert transform_of(plain), transform_of(moved) == ("none", "dct")
-    scalars = [reference_frame.parse(frame)["scalars"] for frame in (plain, moved)]
-    assert len(scalars[1]) - len(scalars[0]) <= 4  # centroids too may be longer
+    plain, transformed = (
+        gcodec.encode(x, f"ecsq:step=0.001,transform={t}") for t in ("none", "dct")
+    )
+    assert (transform_of(plain), transform_of(transformed)) == ("none", "dct")
+    scalars = [reference_frame.parse(frame)["scalars"] for frame in (plain, transformed)]
+    assert len(scalars[1]) - len(scalars[0]) <= 4  # The centroids may be longer too.
     assert scalars[1][-1] == 1
-    payload = gcodec.Frame.from_bytes(moved).payload
+    payload = gcodec.Frame.from_bytes(transformed).payload
     assert payload.codec == gcodec.parse("ecsq:step=0.001,transform=dct")
     bare = {k: v for k, v in payload.scalars.items() if k != "transform"}
     with pytest.raises(ParameterError, match="transform"):
         gcodec.parse("ecsq").decode(payload.data, x.shape, **bare)
     decoded = gcodec.parse("ecsq").decode(payload.data, x.shape, **payload.scalars)
-    np.testing.assert_array_equal(decoded, gcodec.decode(moved))
+    np.testing.assert_array_equal(decoded, gcodec.decode(transformed))
 
 
 @pytest.mark.parametrize("trellis", ["no", "yes"])
@@ -151,7 +167,7 @@ def test_zeros_are_exact(trellis: str) -> None:
     assert not encoded[::2].view(np.uint32).any() and encoded[1::2].any()
 
 
-# --- errors that are met ------------------------------------------------------------------------
+# --- rate control --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [0.5, 0.1, 0.02, 1e-3, 1e-7])
@@ -174,7 +190,7 @@ def test_meets_target_bits() -> None:
 
 @pytest.mark.parametrize("period", [4, 9, 25, 49])
 def test_sample_covers_all_coefficients(period: int) -> None:
-    """Those at equal distances might all be of one tap."""
+    """Elements at equal distances might all belong to one tap."""
     width = 64 * period
     places = np.tile(np.arange(period, dtype=np.float32), 512 * 64)
     for sample in (1 << 12, 1 << 14, 1 << 16):
@@ -187,10 +203,10 @@ def test_sample_covers_all_coefficients(period: int) -> None:
 def test_transform_does_not_lengthen_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     x, passes = filters((256, 256, 2, 2)), []
 
-    def counted(find: Any) -> Any:
+    def counted(method: Any) -> Any:
         def counting(self: DeadZoneQuantizer, values: np.ndarray, *arguments: Any) -> Any:
             passes.append(values.size == x.size)
-            return find(self, values, *arguments)
+            return method(self, values, *arguments)
 
         return counting
 
@@ -215,7 +231,7 @@ def test_stochastic_levels_are_unbiased() -> None:
     assert np.abs(mean - x).max() < 5 * step / 2 / math.sqrt(400)
 
 
-# --- where it is chosen -------------------------------------------------------------------------
+# --- selection of the transform ------------------------------------------------------------------
 
 
 def test_real_convolutions_take_fewer_bits() -> None:
@@ -226,17 +242,17 @@ def test_real_convolutions_take_fewer_bits() -> None:
             continue
         for spec in ("ecsq:nmse=0.02", "ecsq:nmse=0.1", "ecsq:bits=1.5,trellis=yes"):
             plain = gcodec.encode(x, spec + ",transform=none")
-            moved = gcodec.encode(x, spec)
-            assert transform_of(moved) == "dct"
+            transformed = gcodec.encode(x, spec)
+            assert transform_of(transformed) == "dct"
             if "nmse" in spec:
-                assert len(moved) < 0.99 * len(plain)
+                assert len(transformed) < 0.99 * len(plain)
             else:
-                assert error_of(x, moved) < 0.97 * error_of(x, plain)
+                assert error_of(x, transformed) < 0.97 * error_of(x, plain)
 
 
 def test_uncorrelated_taps_are_not_transformed() -> None:
     for shape in ((64, 32, 3, 3), (40, 40, 5), (500, 1, 3, 3)):
-        x = filters(shape, alike=0.0)
+        x = filters(shape, correlation=0.0)
         assert transform_of(gcodec.encode(x, "ecsq")) == "none"
         sparse = x * (np.random.default_rng(1).random(shape) < 0.05)
         assert transform_of(gcodec.encode(sparse.astype(np.float32), "ecsq")) == "none"
@@ -246,7 +262,8 @@ def test_choice_agrees_with_exact_sizes() -> None:
     x = filters((64, 32, 3, 3))
     for scale in (1.0, 1e-9, 1e-25, 1e20):
         assert transform_of(gcodec.encode(x * np.float32(scale), "ecsq:nmse=0.05")) == "dct"
-    # Where float32 has no room for it, it is not made, and all that is met without it still is.
+    # The encoder skips the transform where float32 has no room for it, and still meets its
+    # targets.
     for scale, spec in ((1e-36, "ecsq:nmse=0.05"), (1.0, "ecsq:nmse=1e-11"), (1e37, "ecsq")):
         y = (x / np.abs(x).max() * np.float32(3 * scale)).astype(np.float32)
         assert transform_of(gcodec.encode(y, spec)) == "none"
@@ -260,7 +277,7 @@ def test_values_beyond_float32_are_refused() -> None:
     with pytest.raises(ParameterError, match="float32 when it is transformed"):
         gcodec.encode(x, DCT + "nmse=0.1")
     x, refused = np.zeros((1, 1, 3, 3), np.float32), 0
-    x[0, 0, 1, 1] = 3.39e38  # what is rounded may add up beyond float32
+    x[0, 0, 1, 1] = 3.39e38  # Rounded coefficients may add up to more than float32.
     for seed in range(40):
         frame = None
         with contextlib.suppress(ParameterError):
@@ -281,7 +298,7 @@ def test_prior_of_other_transform_is_ignored() -> None:
         codec.dequantize(codec.quantize(x), (x.size,))
 
 
-# --- all ways to decode -------------------------------------------------------------------------
+# --- all decoders --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", [DCT + "step=0.002", DCT + "step=0.002,trellis=yes"])
@@ -318,7 +335,7 @@ def test_all_decoders_agree(spec: str, shape: tuple[int, ...]) -> None:
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = filters((300, 400, 3, 3))  # more than a segment, and cut within filters
+    x = filters((300, 400, 3, 3))  # More than a segment, cut within filters.
     results = []
     for threads in ("1", "3"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
@@ -356,13 +373,13 @@ def test_other_dtypes(dtype: Any) -> None:
     assert error_of(x, frame) <= 0.0505
 
 
-# --- hostile frames -----------------------------------------------------------------------------
+# --- hostile frames ------------------------------------------------------------------------------
 
 
-def built(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> bytes:
-    """A frame of which the header says that it is transformed."""
+def transformed_frame(shape: tuple[int, ...], n: int, step: float, symbols: list[int]) -> bytes:
+    """Return a frame whose header announces a transform."""
     string = contexts.write_string(symbols, n, 0, ([44], []), 5, 2)
-    message = ecsq.Message("nearest", np.float32(step), MIDDLE, string, "dct")
+    message = ecsq.Message("nearest", np.float32(step), MIDPOINTS, string, "dct")
     fields = ecsq.parameters("nearest"), ecsq.scalars(message), message.data
     return reference_frame.build(13, 1, shape, *fields, 8 * len(message.data))
 
@@ -371,7 +388,7 @@ def test_wrong_headers_are_refused() -> None:
     symbols = [2, 0, 3, 0, 0, 2, 0, 0, 0, 0, 0, 4]
     for shape in ((2, 2, 3), (1, 1, 3, 4), (12, 1, 1, 1), (12,), (3, 4), (1, 12, 1), ()):
         n = math.prod(shape)
-        frame = built(shape, n, 1.0, symbols[:n])
+        frame = transformed_frame(shape, n, 1.0, symbols[:n])
         if FilterTransform.of(shape) is None:
             for action in (gcodec.decode, lambda f: gcodec.decode_range(f, 0, 1)):
                 with pytest.raises(Corrupt, match="transform"):
@@ -381,7 +398,7 @@ def test_wrong_headers_are_refused() -> None:
             continue
         sizes = ecsq.taps(shape)
         assert sizes is not None
-        values = ecsq.decode_symbols(symbols, np.float32(1), MIDDLE)
+        values = ecsq.decode_symbols(symbols, np.float32(1), MIDPOINTS)
         wanted = ecsq.transformed(values, sizes, forward=False)
         assert bits(gcodec.decode(frame)) == bits(wanted)
     shape, n = (1 << 30, 1 << 8, 3, 3), 9 << 38
@@ -394,28 +411,28 @@ def test_wrong_headers_are_refused() -> None:
 
 @pytest.mark.parametrize("symbols", [[2, 2, 2] * 4, [9_999_999, *[0] * 11], [200] * 12])
 def test_frames_with_values_beyond_float32_are_refused(symbols: list[int]) -> None:
-    """Refused where a value does, and only there, whatever its coefficients are."""
+    """Both refuse only where a value overflows, whatever its coefficients are."""
     refused = []
     for step in (1e20, 1e30, 3e31, 1e35, 3e36, 1e38, 3.4e38):
-        frame = built((2, 2, 3), 12, step, symbols)
+        frame = transformed_frame((2, 2, 3), 12, step, symbols)
         string = contexts.write_string(symbols, 12, 0, ([44], []), 5, 2)
         text = contexts.write(string)
         try:
-            arguments = universal.to_bytes(text), len(text), 12, np.float32(step), MIDDLE
+            arguments = universal.to_bytes(text), len(text), 12, np.float32(step), MIDPOINTS
             wanted = bits(ecsq.read(*arguments, sizes=(3,))[1])
         except universal.Corrupt:
             refused.append(step)
             for action in (gcodec.decode, lambda f: gcodec.decode_range(f, 0, 12)):
                 with pytest.raises(Corrupt, match="float32"):
                     action(frame)
-            held = gcodec.Frame.from_bytes(frame)
+            parsed = gcodec.Frame.from_bytes(frame)
             with pytest.raises(Corrupt, match="float32"):
-                held.codec.unpack(held.payload, held.shape)
+                parsed.codec.unpack(parsed.payload, parsed.shape)
         else:
             assert bits(gcodec.decode(frame)) == wanted
-            held = gcodec.Frame.from_bytes(frame)
-            decoded = held.codec.dequantize(
-                held.codec.unpack(held.payload, held.shape), held.shape
+            parsed = gcodec.Frame.from_bytes(frame)
+            decoded = parsed.codec.dequantize(
+                parsed.codec.unpack(parsed.payload, parsed.shape), parsed.shape
             )
             assert bits(decoded) == wanted
     assert 0 < len(refused) < 7

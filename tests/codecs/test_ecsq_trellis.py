@@ -1,4 +1,4 @@
-"""ecsq with a trellis: the oracle of its rule, paths, targets, gains, broken bytes."""
+"""ecsq with a trellis: agreement with the oracle, best paths, targets, gains, damaged bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LANES = (2, 8, 32)
 
 
 def matrix(rows: int, columns: int, seed: int = 0, beta: float = 1.0) -> np.ndarray:
-    """Generalised normal values, with scales of rows and columns that vary by octaves."""
+    """Return generalized normal values whose rows and columns have scales that vary by octaves."""
     rng = np.random.default_rng(seed)
     x = rng.gamma(1 / beta, 1.0, (rows, columns)) ** (1 / beta) * rng.choice(
         [-1, 1], (rows, columns)
@@ -46,8 +46,8 @@ def matrix(rows: int, columns: int, seed: int = 0, beta: float = 1.0) -> np.ndar
     return x.astype(np.float32)
 
 
-def plain_read(payload: Payload, shape: tuple[int, ...]) -> tuple[String, np.ndarray]:
-    """What the oracle reads."""
+def oracle_read(payload: Payload, shape: tuple[int, ...]) -> tuple[String, np.ndarray]:
+    """Return the oracle's string and values of a payload."""
     scalars, n = dict(payload.scalars), math.prod(shape)
     step = np.float32(scalars.pop("step"))
     sizes = ecsq.taps(shape) if scalars.pop("transform") == "dct" else None
@@ -64,11 +64,11 @@ def test_levels_follow_the_specification(
 ) -> None:
     monkeypatch.setattr(table_choice, "lanes_of", lambda nbits: lanes)
     x = matrix(*shape) if len(shape) > 1 else matrix(1, *shape)[0]
-    x.reshape(-1)[:: max(x.size // 5, 3)] *= 500  # some escape, of both parities
+    x.reshape(-1)[:: max(x.size // 5, 3)] *= 500  # Outliers of both parities.
     codec = gcodec.parse(f"ecsq:trellis=yes,step={0.5 * np.abs(x).mean():.4f}")
     payload = codec.encode(x)
     decoded = codec.decode(payload, x.shape)
-    string, values = plain_read(payload, x.shape)
+    string, values = oracle_read(payload, x.shape)
     np.testing.assert_array_equal(decoded.reshape(-1), values)
     assert to_bytes(trellis.write(string)) == payload.tobytes()
     symbols = payload.codec.unpack(payload, x.shape)
@@ -84,7 +84,7 @@ def test_own_table_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ByTrellis, "statics_nbits", lambda self, counts: [1 << 40])
     x = matrix(160, 250, beta=0.4)
     payload = gcodec.parse("ecsq:trellis=yes,nmse=0.05").encode(x)
-    string, values = plain_read(payload, x.shape)
+    string, values = oracle_read(payload, x.shape)
     assert not isinstance(string.table, int)
     decoded = payload.codec.decode(payload, x.shape)
     np.testing.assert_array_equal(decoded.reshape(-1), values)
@@ -122,7 +122,7 @@ def test_the_order_of_lanes(kind: Any, n: int, lanes: int) -> None:
 
 def test_prices_by_symbol_and_by_counts_agree() -> None:
     x = matrix(70, 130)
-    x[::9, ::11] *= 200  # which escape
+    x[::9, ::11] *= 200  # Values that need escape codes.
     quantized = gcodec.parse("ecsq:trellis=yes,step=1.5").quantize(x)
     turns = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes)
     counts = model_counts(turns.symbols, turns.models, 0)
@@ -140,50 +140,50 @@ def test_search_finds_the_best_path(lanes: int) -> None:
     n = 9 * lanes + lanes // 2
     x, classes = rng.laplace(0, 3, n).astype(np.float32), rng.integers(20, 50, n).astype(np.uint8)
     costs = rng.gamma(2.0, 1.0, (2, CLASSES, trellis_search.LEVELS)) + 0.3 * np.arange(64)
-    moved = np.array([-0.125, 0.0625, 0.03125], np.float32)
+    offsets = np.array([-0.125, 0.0625, 0.03125], np.float32)
     symbols = np.empty(n, np.uint8)
     flat = costs.astype(np.float32).reshape(-1)
     one = np.float32(1)
-    arguments = x, one, lambda i, j, _: classes[i:j], flat, moved, lanes, 1
+    arguments = x, one, lambda i, j, _: classes[i:j], flat, offsets, lanes, 1
     trellis_search.best_levels(*arguments, symbols)
     np.testing.assert_array_equal(symbols & 1, (x < 0) & (symbols > 1))
     coded = trellis.order(n, lanes)
 
     def cost(at: int, q: int, k: int) -> float:
         h = 2 * k - q if k else 0
-        point = h + moved[min(h, 3) - 1] if h else 0.0
+        point = h + offsets[min(h, 3) - 1] if h else 0.0
         return float((abs(x[at]) - point) ** 2 + costs[q, classes[at], k])
 
     for lane in range(lanes):
-        mine = coded[lane::lanes]
-        best, paid, state = {0: 0.0}, 0.0, 0
-        for at in mine:
+        lane_elements = coded[lane::lanes]
+        best, path_cost, state = {0: 0.0}, 0.0, 0
+        for at in lane_elements:
             results: dict[int, float] = {}
             for s, so_far in best.items():
                 for parity in (0, 1):
-                    # Of each parity the nearest, or 0.
+                    # Only the nearest level of each parity, and 0, can be on the best path.
                     ks = range(parity, 40, 2)
                     near = min(ks[parity == 0 :], key=lambda k: abs(2 * k - (s >> 1) - abs(x[at])))
-                    least = min(
+                    least_cost = min(
                         cost(at, s >> 1, k) for k in ((0, near) if not parity else (near,))
                     )
                     t = trellis.after(s, parity)
-                    results[t] = min(results.get(t, np.inf), so_far + least)
+                    results[t] = min(results.get(t, np.inf), so_far + least_cost)
             best = results
             k = (int(symbols[at] >> 1) + 1) // 2
-            paid, state = paid + cost(at, state >> 1, k), trellis.after(state, k)
-        assert paid == pytest.approx(min(best.values()), rel=1e-5)
+            path_cost, state = path_cost + cost(at, state >> 1, k), trellis.after(state, k)
+        assert path_cost == pytest.approx(min(best.values()), rel=1e-5)
 
 
 def error_of(x: np.ndarray, spec: str) -> tuple[float, int]:
-    """Relative error, and bytes of the frame."""
+    """Return the relative error and the bytes of the frame."""
     frame = gcodec.encode(x, spec)
-    off = gcodec.decode(frame).astype(np.float64) - x
-    return float((off**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)
+    difference = gcodec.decode(frame).astype(np.float64) - x
+    return float((difference**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)
 
 
 def example() -> list[np.ndarray]:
-    """Tensors of a real gradient, of 2^14 elements or more."""
+    """Return the tensors of a real gradient with at least 2^14 elements."""
     with open_dump(EXAMPLE) as dump:
         tensors = [np.asarray(dump.load(entry)) for entry in dump.entries]
     return [x for x in tensors if x.size >= 1 << 14]
@@ -205,7 +205,7 @@ def test_fewer_bits_for_the_same_error(target: float) -> None:
 
 
 def test_meets_target_bits() -> None:
-    # With 14 bits nearly all levels escape; of the last few values are all that count.
+    # With 14 bits nearly all levels escape; in the heavy-tailed tensor a few values dominate.
     heavy = np.random.default_rng(3).standard_cauchy((200, 400)).astype(np.float32)
     cases = (matrix(300, 200), 0.5), (matrix(100, 70), 3.0), (matrix(100, 70), 14.0), (heavy, 0.1)
     for x, target in cases:
@@ -219,31 +219,31 @@ def test_half_steps_between_floats() -> None:
     for step in (1, 3, 31):
         payload = gcodec.parse(f"ecsq:trellis=yes,step={step * least}").encode(x)
         actual = payload.codec.decode(payload, x.shape)
-        np.testing.assert_array_equal(actual, plain_read(payload, x.shape)[1])
+        np.testing.assert_array_equal(actual, oracle_read(payload, x.shape)[1])
         assert np.abs(actual - x).max() <= step * least
     decoded = gcodec.decode(gcodec.encode(x, "ecsq:trellis=yes,nmse=1e-5"))
-    off = decoded.astype(np.float64) - x
-    assert (off**2).sum() <= 1e-5 * (x.astype(np.float64) ** 2).sum()
+    difference = decoded.astype(np.float64) - x
+    assert (difference**2).sum() <= 1e-5 * (x.astype(np.float64) ** 2).sum()
 
 
 @pytest.mark.parametrize("target", ["nmse=0.02", "nmse=0.1", "bits=1.5"])
 def test_rate_control_takes_few_path_searches(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searched, search = [0], trellis_search.best_levels
+    searched_sizes, best_levels = [0], trellis_search.best_levels
 
     def counted(x: np.ndarray, *arguments: Any) -> None:
-        searched[-1] += x.size
-        search(x, *arguments)
+        searched_sizes[-1] += x.size
+        best_levels(x, *arguments)
 
     monkeypatch.setattr(trellis_search, "best_levels", counted)
     normal = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
     for x in (normal, *(matrix(300, 200, beta=beta) for beta in (1.0, 0.6))):
         payload = gcodec.parse(f"ecsq:trellis=yes,{target}").encode(x)
-        searched.append(0)
+        searched_sizes.append(0)
         gcodec.parse(f"ecsq:trellis=yes,step={payload.codec.step}").encode(x)
-        assert searched[-2] <= 3 * searched[-1]
-        searched.append(0)
+        assert searched_sizes[-2] <= 3 * searched_sizes[-1]
+        searched_sizes.append(0)
 
 
 def test_seek_tables_and_ranges() -> None:
@@ -287,7 +287,7 @@ def test_escape_parity_must_match_the_outlier() -> None:
 
 
 def test_levels_of_any_quantizer_can_be_written() -> None:
-    # Who packs need not have searched: what a quantiser lacks is an exception.
+    # A caller may pack levels that no search chose: levels that a quantizer lacks become outliers.
     rng = np.random.default_rng(5)
     x = matrix(50, 60)
     quantized = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
@@ -340,6 +340,6 @@ def test_models_follow_the_trellis_state() -> None:
     quantized = gcodec.parse("ecsq:trellis=yes,step=1").quantize(x)
     coded = ByTrellis.of(quantized.symbols, quantized.scales, quantized.lanes)
     h = coded.symbols[coded.symbols < ODD] >> 1
-    second = coded.models[coded.symbols < ODD] >> 6
-    assert ((h % 2 == second) | (h == 0)).all()
+    second_quantizer = coded.models[coded.symbols < ODD] >> 6
+    assert ((h % 2 == second_quantizer) | (h == 0)).all()
     assert coded.counts(0).sum() == x.size

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import special
+from test_codebooks import ALL_FORMATS, load_table_script
 
 from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import fit_moments, scale_of
@@ -17,38 +16,28 @@ from gcodec.kernels.numeric.log_histogram import BINS, FINITE, log_histogram
 from gcodec.kernels.quantize import scale_errors
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 
-ROOT = Path(__file__).parents[2]
-ALL = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
 CO3 = MiniFloat("e2m1", "ieee")
 LARGEST = float(np.finfo(np.float32).max)
-formats = pytest.mark.parametrize("fmt", ALL, ids="-".join)
+each_format = pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
+TABLES = load_table_script()
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "gennorm_tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TABLES = script()
-
-
-def inverted(beta, n):
-    """Return a sample with the quantiles of a GenNorm of σ = 1: no luck is in it."""
+def quantiles(beta, n):
+    """Return quantiles of a generalized normal distribution with σ = 1."""
     u = (np.arange(n) + 0.5) / n
     x = special.gammaincinv(1 / beta, u) ** (1 / beta)
     x[1::2] *= -1
     return (x * math.exp(TABLES.log_alpha(beta))).astype(np.float32)
 
 
-def drawn(beta, n, seed=0):
+def random_sample(beta, n, seed=0):
     random = np.random.default_rng(seed)
     x = random.gamma(1 / beta, size=n) ** (1 / beta) * random.choice([-1, 1], n)
     return x.astype(np.float32)
 
 
 def quantized(x, fmt, scale):
+    """Return values rounded to the nearest magnitude of the format, ties to even codes."""
     levels = fmt.magnitudes()
     ratio = np.abs(x) / np.float32(scale)
     middles = (levels[1:].astype(float) + levels[:-1]) / 2
@@ -62,6 +51,7 @@ def mse(x, fmt, scale):
 
 
 def least_mse(x, fmt):
+    """Return the least mean squared error of any scale, by search."""
     rms = math.sqrt(np.mean(x.astype(float) ** 2))
     ladder = scale_errors.Ladder.of(fmt.magnitudes(), fmt.mantissa)
     logs = np.arange(-math.log2(ladder.levels[-1]) - 2, 5, 1 / 48)
@@ -72,6 +62,7 @@ def least_mse(x, fmt):
 
 
 def plain_histogram(x):
+    """Count elements by exponent and the 6 highest bits of the mantissa."""
     return np.bincount((x.view(np.uint32) & 0x7FFFFFFF) >> 17, minlength=BINS)
 
 
@@ -91,7 +82,7 @@ def test_histogram_counts_zeros_and_nonfinite_values():
 
 
 def test_histogram_does_not_depend_on_threads_or_parts(monkeypatch):
-    x = drawn(0.5, (1 << 21) + 77)
+    x = random_sample(0.5, (1 << 21) + 77)
     actual = log_histogram(x)
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     assert (log_histogram(x) == actual).all()
@@ -100,21 +91,21 @@ def test_histogram_does_not_depend_on_threads_or_parts(monkeypatch):
     assert (log_histogram(x) == actual).all()
 
 
-# Errors of a quantiser, from the histogram and from the values.
+# Errors of a quantizer, from the histogram and from the values.
 
 
-@formats
+@each_format
 def test_squared_error_equals_plain_quantizer(fmt):
-    x = drawn(0.7, 3000)
+    x = random_sample(0.7, 3000)
     ladder = scale_errors.Ladder.of(fmt.magnitudes(), fmt.mantissa)
     for scale in (1e-4, 0.013, 0.25, 3.0, 100.0):
         actual = scale_errors.squared_error(x, scale, ladder)
         assert actual == pytest.approx(mse(x, fmt, scale) * x.size, rel=1e-9)
 
 
-@formats
+@each_format
 def test_binned_errors_are_near_those_of_the_values(fmt):
-    x = inverted(1.0, 100_000)
+    x = quantiles(1.0, 100_000)
     binned = scale_errors.Binned(log_histogram(x), x[:0])
     scales = np.exp2(np.arange(-6.0, 2, 0.3))
     ladder = scale_errors.Ladder.of(fmt.magnitudes(), fmt.mantissa)
@@ -137,14 +128,14 @@ def test_bins_of_one_value_are_exact():
 @pytest.mark.parametrize("beta", [0.2, 0.3, 0.5, 0.8, 1.0, 1.37, 2.0, 3.5])
 @pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
 def test_moments_determine_the_shape(beta, unit):
-    x = inverted(beta, 200_000)
+    x = quantiles(beta, 200_000)
     x *= np.float32(unit)
     ratio = np.mean(np.abs(x), dtype=float) / math.sqrt(np.mean((x / unit) ** 2, dtype=float))
     actual = fit_moments(log_histogram(x))
     assert actual.sigma / unit == pytest.approx(
         math.sqrt(np.mean((x / unit) ** 2, dtype=float)), rel=1e-3
     )
-    # The rarest values are not in the sample, so β is that of its moments.
+    # The sample lacks the rarest values, so β follows the moments of the sample.
     assert TABLES.moment_ratio(actual.beta) == pytest.approx(ratio / unit, rel=1e-3)
     if beta >= 0.5:
         assert actual.beta == pytest.approx(beta, rel=0.005)
@@ -159,20 +150,27 @@ def test_moments_of_odd_tensors():
     spike = np.zeros(10_000, np.float32)
     spike[3] = 2
     assert fit_moments(log_histogram(spike)).beta == 0.15
-    with_odd = np.concatenate([drawn(1.0, 999), np.array([np.inf, np.nan], np.float32)])
-    assert fit_moments(log_histogram(with_odd)) == fit_moments(log_histogram(with_odd[:999]))
+    with_nonfinite = np.concatenate(
+        [random_sample(1.0, 999), np.array([np.inf, np.nan], np.float32)]
+    )
+    assert fit_moments(log_histogram(with_nonfinite)) == fit_moments(
+        log_histogram(with_nonfinite[:999])
+    )
 
 
 # The tables.
 
 
-def row(name):
+def table_row(name):
+    """Return a row of the committed tables."""
     return np.array(gennorm._tables()[name].split(), float)
 
 
 def test_moment_tables_match_the_distribution():
-    assert row("betas") == pytest.approx(TABLES.betas(), abs=1e-12)
-    for beta, ratio, alpha in zip(row("betas"), row("ratios"), row("alphas"), strict=True):
+    assert table_row("betas") == pytest.approx(TABLES.betas(), abs=1e-12)
+    for beta, ratio, alpha in zip(
+        table_row("betas"), table_row("ratios"), table_row("alphas"), strict=True
+    ):
         a, b, c = special.gamma(1 / beta), special.gamma(2 / beta), special.gamma(3 / beta)
         assert ratio == pytest.approx(b / math.sqrt(a * c), abs=1e-8)
         assert alpha == pytest.approx(math.log2(a / c) / 2, abs=1e-6)
@@ -180,7 +178,7 @@ def test_moment_tables_match_the_distribution():
 
 def test_closed_form_equals_the_integral():
     for beta, log in ((0.5, -1.0), (2.0, -2.0)):
-        x, fmt = inverted(beta, 400_000), MiniFloat("e2m1")
+        x, fmt = quantiles(beta, 400_000), MiniFloat("e2m1")
         actual = TABLES.errors(beta, fmt.magnitudes().astype(float), np.array([log]))[
             0, fmt.top - 1
         ]
@@ -189,15 +187,15 @@ def test_closed_form_equals_the_integral():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_table_scales_have_about_the_least_error(name):
-    # At the knots and between them.
+    # For tabulated β and for β between them.
     levels = MiniFloat(name).magnitudes().astype(float)
     logs = np.arange(np.floor(-np.log2(levels[-1]) - 2), 6, 1 / 24)
     for beta in np.geomspace(0.151, 3.97, 14):
         errors = TABLES.errors(float(beta), levels, logs)
         for style in STYLES:
             top = MiniFloat(name, style).top
-            at = gennorm._at_beta(f"scales {name} {style}", float(beta))
-            actual = TABLES.errors(float(beta), levels, np.array([at]))[0, top - 1]
+            log2_scale = gennorm._at_beta(f"scales {name} {style}", float(beta))
+            actual = TABLES.errors(float(beta), levels, np.array([log2_scale]))[0, top - 1]
             assert actual <= 1.004 * errors[:, top - 1].min()
 
 
@@ -209,16 +207,16 @@ def test_power_of_two():
 # The rules.
 
 
-@formats
+@each_format
 @pytest.mark.parametrize("beta", [0.4, 1.0, 2.0])
 def test_rules_are_near_the_optimum(fmt, beta):
-    x = inverted(beta, 20_000)
+    x = quantiles(beta, 20_000)
     least = least_mse(x, fmt)
-    # Of 8 bits with heavy tails, the least is for a scale that suits the few largest values, of
-    # which a histogram does not know so much.
+    # For 8 bits and heavy tails, the best scale suits the few largest values, which the histogram
+    # does not resolve.
     slack = 1.025 if fmt.width == 8 and beta < 1 else 1.005
     assert mse(x, fmt, scale_of(x, fmt, "histogram")) <= slack * least
-    if beta >= 1:  # else much of the error is that of values too rare to be in the sample
+    if beta >= 1:  # For smaller β, much of the error comes from values too rare for the sample.
         assert mse(x, fmt, scale_of(x, fmt, "gennorm")) <= 1.01 * least
 
 
@@ -226,14 +224,14 @@ def test_rules_are_near_the_optimum(fmt, beta):
 @pytest.mark.parametrize("n", [1, 2, 7, 40, 1000, 150_000])
 def test_histogram_rule_never_exceeds_the_table(fmt, n):
     random = np.random.default_rng(n)
-    rows = np.exp(random.normal(size=n) * 2)  # as in layers whose rows differ in size
+    rows = np.exp(random.normal(size=n) * 2)  # As in layers whose rows differ in magnitude.
     x = (random.normal(size=n) * rows).astype(np.float32)
     actual = mse(x, fmt, scale_of(x, fmt, "histogram"))
     assert actual <= mse(x, fmt, scale_of(x, fmt, "gennorm")) * (1 + 1e-9)
     assert actual <= (1.005 if n > 100 else 1.05) * least_mse(x, fmt) + 1e-12
 
 
-@formats
+@each_format
 def test_small_tensors_are_exact(fmt):
     low, top = map(float, fmt.magnitudes()[[1, -1]])
     for values in ([0.7], [-3.3, 0.0, 3.3], [low, top], [0.5] * 1000 + [0.0] * 3000):
@@ -252,12 +250,12 @@ def test_the_largest_of_equally_good_scales_is_taken():
     x = np.full(100, 0.5, np.float32)
     assert scale_of(x, MiniFloat("e2m1"), "histogram") >= 0.5 / 3
     fmt = MiniFloat("e5m2")
-    y = inverted(1.0, 10_000)
+    y = quantiles(1.0, 10_000)
     wide = scale_of(y, fmt, "histogram")
     assert wide > 100 * scale_of(y, fmt, "gennorm")
 
 
-@formats
+@each_format
 @pytest.mark.parametrize("unit", [1e-44, 1e-40, 1e-38, 1e-30, 1.0, 1e30, 3.4e38])
 def test_scales_of_extreme_tensors_are_positive_and_finite(fmt, unit):
     x = (np.clip(np.random.default_rng(1).normal(size=2000), -1, 1) * unit).astype(np.float32)
@@ -269,12 +267,12 @@ def test_scales_of_extreme_tensors_are_positive_and_finite(fmt, unit):
         assert np.isfinite(np.float32(scale) * fmt.magnitudes()[-1])
         if unit >= 1e-30:
             assert scale >= 2.0**-126
-        if unit > 1e-42 and rule == "histogram":  # below that, scales are too few
+        if unit > 1e-42 and rule == "histogram":  # Below 1e-42, float32 has too few scales.
             assert mse(x, fmt, scale) < 0.25 * np.mean(x.astype(float) ** 2)
 
 
 def test_a_scale_follows_powers_of_two():
-    x = drawn(0.8, 5000)
+    x = random_sample(0.8, 5000)
     for rule in gennorm.RULES:
         scale = scale_of(x, CO3, rule)
         assert scale_of(x * np.float32(2.0**-20), CO3, rule) == scale * 2.0**-20
@@ -297,7 +295,7 @@ def test_nonfinite_values_are_refused(rule, wrong):
 
 def test_co3_is_the_published_rule():
     for beta in (0.5, 1.0, 2.0):
-        x = inverted(beta, 200_000) * np.float32(0.01)
+        x = quantiles(beta, 200_000) * np.float32(0.01)
         model = fit_moments(log_histogram(x))
         b = model.beta
         polynomial = 0.46 - 2.85 * b + 5.37 * b**2 - 2.85 * b**3 + 0.52 * b**4
@@ -324,7 +322,7 @@ def test_co3_requires_its_format(fmt):
 
 
 def test_the_same_scale_with_any_number_of_threads(monkeypatch):
-    x = drawn(0.6, (1 << 21) + 5)
+    x = random_sample(0.6, (1 << 21) + 5)
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
     one = scale_of(x, MiniFloat("e2m1"), "histogram")
     monkeypatch.setenv("GCODEC_NUM_THREADS", "3")
@@ -332,7 +330,7 @@ def test_the_same_scale_with_any_number_of_threads(monkeypatch):
 
 
 def test_golden_scales():
-    """Scales are on the wire: what made them must make them again, on every host."""
+    """Scales are part of the payload: every host must compute the same ones."""
     x = (np.arange(1, 5001, dtype=np.float32) ** np.float32(2) / np.float32(4096)) * np.float32(
         0.001
     )
@@ -367,7 +365,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize(("seed", "format"), [(0, "e3m2"), (2, "e4m3"), (1, "e2m1")])
 def test_scales_of_large_tensors_with_heavy_tails(seed, format):
-    """A few of the largest elements make much of the error, which no histogram tells well."""
+    """A few of the largest elements cause much of the error, and no histogram resolves them."""
     rng = np.random.default_rng(seed)
     x = (rng.standard_gamma(1 / 0.3, 1 << 19) ** (1 / 0.3) * rng.choice([-1, 1], 1 << 19)).astype(
         np.float32

@@ -1,4 +1,4 @@
-"""terngrad, minmax and sign against their oracles, bit for bit; what holds for qsgd, too."""
+"""terngrad, minmax and sign against their oracles, bit for bit, and laws also of qsgd."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ import gcodec
 LARGEST = float(np.finfo(np.float32).max)
 KINDS = ("normal", "heavy", "patterns", "denormal", "huge", "constant", "zeros", "neighbours")
 PACKS = ("chapter", "terngrad", "base3")
-EDGES = (159, 160, 161, 2559, 2560, 2561, 4095, 4096, 4097)
-LONG = 100_003
+SIZES_AROUND_TILES = (159, 160, 161, 2559, 2560, 2561, 4095, 4096, 4097)
+LARGE_SIZE = 100_003
 SEEDS = (0, 1, 2**32, 2**64 - 1)
 BUCKETS = (0, 1, 7, 20, 32, 33, 100)
 
 
 def gradient(kind: str, n: int) -> np.ndarray:
-    """n finite values; the same at each call."""
+    """Return n finite values, the same at each call."""
     rng = np.random.default_rng([KINDS.index(kind), n])
     sign_bits = rng.integers(0, 2, n, dtype=np.uint32) << 31
     if kind == "normal":
         return rng.normal(0, 1e-3, n).astype(np.float32)
     if kind == "heavy":
         return (rng.standard_t(1.5, n) + 10).astype(np.float32)
-    if kind in ("patterns", "denormal"):  # any finite float32, or any subnormal
+    if kind in ("patterns", "denormal"):  # Any finite float32, or any subnormal.
         end = 0x7F800000 if kind == "patterns" else 1 << 23
         return (rng.integers(0, end, n, dtype=np.uint32) | sign_bits).view(np.float32)
     if kind == "huge":
@@ -47,8 +47,8 @@ def bits(x: np.ndarray) -> list[int]:
     return x.reshape(-1).view(np.uint32).tolist()
 
 
-def small() -> Iterator[tuple[int, np.ndarray]]:
-    """Every kind at sizes 0 to 70, after a number that counts up."""
+def small_tensors() -> Iterator[tuple[int, np.ndarray]]:
+    """Yield a running count and each kind of tensor, of sizes 0 to 70."""
     count = 0
     for n in range(71):
         for kind in KINDS:
@@ -56,9 +56,9 @@ def small() -> Iterator[tuple[int, np.ndarray]]:
             count += 1
 
 
-def large() -> Iterator[tuple[int, np.ndarray]]:
-    """Sizes around tiles and blocks, after a number that counts up."""
-    for count, n in enumerate(EDGES):
+def tensors_around_tiles() -> Iterator[tuple[int, np.ndarray]]:
+    """Yield a running count and a tensor for each size around tiles and blocks."""
+    for count, n in enumerate(SIZES_AROUND_TILES):
         yield count, gradient(KINDS[count % 4], n)
 
 
@@ -77,20 +77,20 @@ def check_terngrad(x: np.ndarray, clip: float, pack: str, seed: int) -> None:
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_terngrad_of_small_tensors(pack: str) -> None:
-    for count, x in small():
+    for count, x in small_tensors():
         check_terngrad(x, (2.5, 0, 1, 0.01)[count // len(KINDS) % 4], pack, SEEDS[count % 4])
 
 
 @pytest.mark.parametrize("clip", [2.5, 0])
 @pytest.mark.parametrize("pack", PACKS)
 def test_terngrad_around_tiles(pack: str, clip: float) -> None:
-    for count, x in large():
+    for count, x in tensors_around_tiles():
         check_terngrad(x, clip, pack, SEEDS[count % 4])
 
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_terngrad_of_a_large_tensor(pack: str) -> None:
-    check_terngrad(gradient("heavy", LONG), 2.5, pack, 7)
+    check_terngrad(gradient("heavy", LARGE_SIZE), 2.5, pack, 7)
 
 
 @pytest.mark.parametrize("pack", PACKS)
@@ -115,7 +115,7 @@ def test_terngrad_with_a_scale_of_several_workers(pack: str) -> None:
 
 
 def exact_at_31_bits(seed: int, n: int) -> np.ndarray:
-    """Numbers in [0, 1) whose 2^31-fold is just the upper 31 bits of their random word, or 0."""
+    """Return the upper 31 bits of each random word as a number in [0, 1), or 0 if inexact."""
     halves = [word >> 1 for word in philox.words(seed, n)]
     fractions = [half / 2**31 if half % 128 == 0 else 0 for half in halves]
     return np.array(fractions, np.float32)
@@ -123,7 +123,7 @@ def exact_at_31_bits(seed: int, n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_terngrad_sends_below_the_probability(pack: str) -> None:
-    """A word that is equal is not below; one unit in the last place above, it is."""
+    """An element is not sent if its random word equals the probability, only if it is below."""
     x = exact_at_31_bits(5, 2000)
     ties = np.flatnonzero(x)
     assert ties.size > 10
@@ -152,11 +152,11 @@ def test_terngrad_expectation(kind: str) -> None:
     scale = ternary.scale_of(x, 0)
     s = Fraction(float(scale))
     for value in x.tolist():
-        size = abs(value)
+        magnitude = abs(value)
         with np.errstate(under="ignore"):
-            r = np.float32(size) / scale
-        sent = 1 if size >= scale else Fraction(int(float(r) * 2**31), 2**31)
-        assert abs(sent * s - Fraction(size)) <= Fraction(size) / 2**22 + s / 2**31
+            r = np.float32(magnitude) / scale
+        sent = 1 if magnitude >= scale else Fraction(int(float(r) * 2**31), 2**31)
+        assert abs(sent * s - Fraction(magnitude)) <= Fraction(magnitude) / 2**22 + s / 2**31
 
 
 # --- minmax -------------------------------------------------------------------------------------
@@ -174,14 +174,14 @@ def check_minmax(x: np.ndarray, width: int, bucket: int, rounding: str, seed: in
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("width", range(1, 9))
 def test_minmax_of_small_tensors(width: int, rounding: str) -> None:
-    for count, x in thinned(small(), 3):
+    for count, x in thinned(small_tensors(), 3):
         check_minmax(x, width, BUCKETS[count % 7], rounding, SEEDS[count % 4])
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("width", range(1, 9))
 def test_minmax_around_tiles(width: int, rounding: str) -> None:
-    for count, x in large():
+    for count, x in tensors_around_tiles():
         bucket = (0, 1, 33, 4095, 4097, 2560, 100, 32, 5000)[(count + width) % 9]
         check_minmax(x, width, bucket, rounding, SEEDS[count % 4])
 
@@ -191,7 +191,7 @@ def test_minmax_around_tiles(width: int, rounding: str) -> None:
     [(3, 0, "nearest"), (8, 1000, "stochastic"), (5, 4099, "nearest")],
 )
 def test_minmax_of_a_large_tensor(width: int, bucket: int, rounding: str) -> None:
-    check_minmax(gradient("heavy", LONG), width, bucket, rounding, 7)
+    check_minmax(gradient("heavy", LARGE_SIZE), width, bucket, rounding, 7)
 
 
 @pytest.mark.parametrize("width", range(1, 9))
@@ -206,7 +206,7 @@ def test_minmax_ties_go_to_even(width: int) -> None:
 
 
 def test_minmax_rounds_up_below_the_probability() -> None:
-    """A word that is equal is not below; one unit in the last place above, it is."""
+    """A level is not rounded up if its random word equals the probability, only if it is below."""
     x = exact_at_31_bits(5, 2000)
     ties = np.flatnonzero(x)[1:]
     x[0], x[1] = 0, 1
@@ -218,7 +218,7 @@ def test_minmax_rounds_up_below_the_probability() -> None:
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "patterns", "denormal", "huge"])
 def test_minmax_expectation(kind: str) -> None:
-    """Over all words, the mean is within 2^-31 of a step of x, and the rounding of its levels."""
+    """Over all words, the mean is within 2^-31 of a step of x, plus the rounding of its levels."""
     x = gradient(kind, 200)
     low, high = minmax.ranges(x, 0)[0]
     for width in (1, 2, 8):
@@ -265,16 +265,16 @@ def check_sign(x: np.ndarray, setting: str) -> None:
 
 @pytest.mark.parametrize("setting", ["l1", "l2", "none"])
 def test_sign(setting: str) -> None:
-    for _, x in small():
+    for _, x in small_tensors():
         check_sign(x, setting)
-    for n in EDGES:
+    for n in SIZES_AROUND_TILES:
         for kind in ("normal", "patterns"):
             check_sign(gradient(kind, n), setting)
-    check_sign(gradient("heavy", LONG), setting)
+    check_sign(gradient("heavy", LARGE_SIZE), setting)
 
 
 def test_sign_l1_is_the_nearest_scale() -> None:
-    """Of all s·sign(x), the mean of |x| is the nearest; the root mean square may even expand."""
+    """The mean of |x| is the best scale of sign(x); the root mean square may expand the error."""
     rng = np.random.default_rng(3)
     x = rng.lognormal(0, 2, 10_000).astype(np.float32)
     wide = x.astype(np.float64)
@@ -290,7 +290,7 @@ def test_sign_l1_is_the_nearest_scale() -> None:
     assert best < 1 < error("sign:scale=l2")
 
 
-# --- all of them --------------------------------------------------------------------------------
+# --- laws of all codecs --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -313,19 +313,22 @@ def test_nan_and_inf_are_refused(spec: str, bad: float) -> None:
 @pytest.mark.parametrize(
     "spec", ["terngrad", "minmax:bits=4", "sign", "qsgd", "qsgd:form=dense,bucket=100,s=300"]
 )
-@pytest.mark.parametrize("size", [1e-44, 1e-30, 1e-9, 1.0, 1e30])
-def test_tiny_values_are_quantized(spec: str, size: float) -> None:
-    """Powers of two apart, the payloads are the same and the errors in proportion."""
+@pytest.mark.parametrize("magnitude", [1e-44, 1e-30, 1e-9, 1.0, 1e30])
+def test_tiny_values_are_quantized(spec: str, magnitude: float) -> None:
+    """Values scaled by a power of two have the same payload, and proportional errors."""
     base = gradient("heavy", 300)
-    factor = np.float32(2.0 ** round(math.log2(size)))
+    factor = np.float32(2.0 ** round(math.log2(magnitude)))
     x = base * factor
     decoded = gcodec.decode(gcodec.encode(x, spec))
     wide = x.astype(np.float64)
     error = ((decoded - wide) ** 2).sum() / (wide**2).sum()
     assert error < 1
-    if size > 1e-40:  # where nothing is rounded to a subnormal
+    if magnitude > 1e-40:  # Only where no value is rounded to a subnormal.
         codec = gcodec.parse(spec)
-        # behind the range, or the norms
-        rest = {"minmax": 8, "qsgd": 12 if "bucket" in spec else 4}.get(codec.name, 0)
-        assert codec.encode(x).tobytes()[rest:] == codec.encode(base).tobytes()[rest:]
+        # The bytes after the ranges or the norms.
+        header_nbytes = {"minmax": 8, "qsgd": 12 if "bucket" in spec else 4}.get(codec.name, 0)
+        assert (
+            codec.encode(x).tobytes()[header_nbytes:]
+            == codec.encode(base).tobytes()[header_nbytes:]
+        )
         assert bits(decoded) == bits(gcodec.decode(gcodec.encode(base, spec)) * factor)

@@ -1,4 +1,4 @@
-"""minifloat: every code against exact arithmetic and ml_dtypes, scales, residuals, bytes."""
+"""minifloat: every code against exact arithmetic and ml_dtypes; scales, residuals, bytes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.minifloat import MOST_STEPS
 
-ALL = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
-NARROW = [fmt for fmt in ALL if fmt.top <= MOST_STEPS]
+ALL_FORMATS = [MiniFloat(name, style) for name in FORMATS for style in STYLES]
+NARROW = [fmt for fmt in ALL_FORMATS if fmt.top <= MOST_STEPS]
 TINIEST, LARGEST = np.float32(2.0**-149), np.finfo(np.float32).max
 
-each_format = pytest.mark.parametrize("fmt", ALL, ids="-".join)
+each_format = pytest.mark.parametrize("fmt", ALL_FORMATS, ids="-".join)
 
 
 def f32(*values: float) -> np.ndarray:
@@ -42,18 +42,19 @@ def codec_of(fmt: MiniFloat, **values: Any) -> Any:
 
 
 def top_scale(fmt: MiniFloat) -> np.float32:
-    """Return the largest Δ whose product with the last magnitude float32 holds."""
+    """Return the largest scale whose product with the last magnitude is finite in float32."""
     c = fmt.magnitudes()[-1]
     scale = np.float32(LARGEST / c)
     with np.errstate(over="ignore"):
         return scale if np.isfinite(scale * c) else np.nextafter(scale, np.float32(0))
 
 
-# --- what tests compare with ---------------------------------------------------------------------
+# --- models for comparison -----------------------------------------------------------------------
 
 
 @functools.cache
 def exact_magnitudes(fmt: MiniFloat) -> list[Fraction]:
+    """Return the magnitude of each code without a sign, as a fraction."""
     results = []
     for j in range(fmt.top + 1):
         e, m = divmod(j, 1 << fmt.mantissa)
@@ -63,7 +64,7 @@ def exact_magnitudes(fmt: MiniFloat) -> list[Fraction]:
 
 
 def exact_code(x: np.float32, scale: np.float32, fmt: MiniFloat) -> int:
-    """Return the code of one element by rational numbers; only the division is float32's."""
+    """Return the code of one element in rational arithmetic; only the division is in float32."""
     with np.errstate(over="ignore", under="ignore"):
         r = float(abs(x) / scale) if scale > 0 else 0.0
     magnitudes = exact_magnitudes(fmt)
@@ -71,14 +72,14 @@ def exact_code(x: np.float32, scale: np.float32, fmt: MiniFloat) -> int:
         nearest = fmt.top
     else:
         above = bisect.bisect_right(magnitudes, Fraction(r))
-        off = [(abs(Fraction(r) - magnitudes[j]), j % 2, j) for j in (above - 1, above)]
-        nearest = min(off)[2]
+        distances = [(abs(Fraction(r) - magnitudes[j]), j % 2, j) for j in (above - 1, above)]
+        nearest = min(distances)[2]
     sign = 1 << fmt.width - 1 if x < 0 and nearest else 0
     return sign | nearest
 
 
 def expected_codes(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarray:
-    """Return the codes of elements, a byte each: those of r among the ties, which are exact."""
+    """Return the code of each element in a byte; float64 holds ratios and ties exactly."""
     magnitudes = fmt.magnitudes().astype(np.float64)
     ties = (magnitudes[1:] + magnitudes[:-1]) / 2
     with np.errstate(over="ignore", under="ignore"):
@@ -90,28 +91,30 @@ def expected_codes(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarr
 
 
 def expected_values(codes: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarray:
+    """Return the value of each code."""
     sign = 1 << fmt.width - 1
     with np.errstate(under="ignore"):
-        size = scale * fmt.magnitudes()[codes & (sign - 1)]
-    return np.where(codes & sign, -size, size).astype(np.float32)
+        magnitudes = scale * fmt.magnitudes()[codes & (sign - 1)]
+    return np.where(codes & sign, -magnitudes, magnitudes).astype(np.float32)
 
 
-def kept(codes: np.ndarray, fmt: MiniFloat) -> np.ndarray:
-    """Put codes of a byte each as symbols hold them."""
+def packed_codes(codes: np.ndarray, fmt: MiniFloat) -> np.ndarray:
+    """Return codes of one byte each in the layout of symbols."""
     if fmt.width > 4:
         return codes
     padded = np.append(codes, np.zeros(codes.size % 2, np.uint8))
     return padded[::2] << 4 | padded[1::2]
 
 
-def each_code(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
+def unpacked_codes(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
+    """Unpack the codes of symbols into a byte each."""
     if fmt.width > 4:
         return data
     return np.stack([data >> 4, data & 15], axis=1).reshape(-1)[:n]
 
 
 def around_ties(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
-    """Return what lies on ties and magnitudes, next to them, and at the ends, of both signs."""
+    """Return ties and magnitudes, their neighbors, and the ends of float32, with both signs."""
     c = fmt.magnitudes().astype(np.float64)
     points = np.concatenate([c, (c[1:] + c[:-1]) / 2]) * float(scale)
     with np.errstate(over="ignore", under="ignore"):
@@ -123,28 +126,31 @@ def around_ties(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
 
 
 def scales_for(fmt: MiniFloat, rng: np.random.Generator) -> np.ndarray:
-    """Return scales of all sizes: powers of two, odd ones, subnormal ones, the largest."""
+    """Return random normal and subnormal scales, powers of two, and the largest scale."""
     top = top_scale(fmt)
     bits = np.concatenate(
         [rng.integers(1, 1 << 23, 6), rng.integers(1 << 23, top.view(np.uint32), 8)]
     )
-    odd = bits.astype(np.uint32).view(np.float32)
-    return np.concatenate([odd, f32(0, TINIEST, 3 * TINIEST, 2.0**-126, 2.0**-7, 1, 0.1), [top]])
+    random_scales = bits.astype(np.uint32).view(np.float32)
+    return np.concatenate(
+        [random_scales, f32(0, TINIEST, 3 * TINIEST, 2.0**-126, 2.0**-7, 1, 0.1), [top]]
+    )
 
 
-def narrowed(x: np.ndarray) -> np.ndarray:
-    """Round to float32, within its range."""
+def clipped(x: np.ndarray) -> np.ndarray:
+    """Round to float32, clipped to its range."""
     with np.errstate(under="ignore"):
         return np.clip(x, -LARGEST, LARGEST).astype(np.float32)
 
 
-def run(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarray:
+def quantized(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarray:
+    """Return the codes of a tensor, as `quantize` packs them."""
     out = np.full(minifloat.codes_nbytes(x.size, fmt), 0xA5, np.uint8)
     assert minifloat.quantize(x, scale, fmt, out)
     return out
 
 
-# --- quantise ------------------------------------------------------------------------------------
+# --- quantization --------------------------------------------------------------------------------
 
 
 @each_format
@@ -152,8 +158,8 @@ def test_codes_are_the_nearest_in_exact_arithmetic(fmt: MiniFloat) -> None:
     rng = np.random.default_rng(1)
     for scale in scales_for(fmt, rng)[::3]:
         x = rng.choice(around_ties(scale, fmt), 60)
-        x = np.append(x, narrowed(rng.standard_normal(20) * 4 * float(scale)))
-        result = each_code(run(x, scale, fmt), x.size, fmt)
+        x = np.append(x, clipped(rng.standard_normal(20) * 4 * float(scale)))
+        result = unpacked_codes(quantized(x, scale, fmt), x.size, fmt)
         assert result.tolist() == [exact_code(value, scale, fmt) for value in x]
 
 
@@ -162,7 +168,9 @@ def test_codes_at_and_around_all_ties(fmt: MiniFloat) -> None:
     rng = np.random.default_rng(2)
     for scale in scales_for(fmt, rng):
         x = around_ties(scale, fmt)
-        assert np.array_equal(run(x, scale, fmt), kept(expected_codes(x, scale, fmt), fmt))
+        assert np.array_equal(
+            quantized(x, scale, fmt), packed_codes(expected_codes(x, scale, fmt), fmt)
+        )
 
 
 @each_format
@@ -171,14 +179,16 @@ def test_codes_of_any_float32(fmt: MiniFloat) -> None:
     for scale in scales_for(fmt, rng):
         near = rng.standard_normal(600) * 2.0 ** rng.integers(-8, 18, 600) * float(scale)
         bits = rng.integers(0, 0x7F800000, 401, np.uint32)
-        x = np.concatenate([narrowed(near), bits.view(np.float32)])
+        x = np.concatenate([clipped(near), bits.view(np.float32)])
         x[::3] *= -1
-        assert np.array_equal(run(x, scale, fmt), kept(expected_codes(x, scale, fmt), fmt))
+        assert np.array_equal(
+            quantized(x, scale, fmt), packed_codes(expected_codes(x, scale, fmt), fmt)
+        )
 
 
 @pytest.mark.parametrize("fmt", NARROW, ids="-".join)
 def test_least_magnitudes_of_codes(fmt: MiniFloat) -> None:
-    """What the comparisons go by is exactly where the quotient changes its code."""
+    """The least bits of each code are exactly where the float32 quotient changes its code."""
     rng = np.random.default_rng(4)
     top = int(top_scale(fmt).view(np.uint32))
     bits = np.concatenate([rng.integers(1, top, 300), rng.integers(1, 1 << 20, 100), [1, 2, top]])
@@ -196,11 +206,13 @@ def test_least_magnitudes_of_codes(fmt: MiniFloat) -> None:
 def test_zeros_and_values_beyond_the_range(fmt: MiniFloat) -> None:
     sign = 1 << fmt.width - 1
     for scale in (TINIEST, np.float32(1), top_scale(fmt)):
-        result = each_code(run(f32(-0.0, 0, -TINIEST / 4, LARGEST, -LARGEST), scale, fmt), 5, fmt)
+        result = unpacked_codes(
+            quantized(f32(-0.0, 0, -TINIEST / 4, LARGEST, -LARGEST), scale, fmt), 5, fmt
+        )
         assert result[:3].tolist() == [0, 0, 0]
         if scale < 1e30:
             assert result[3:].tolist() == [fmt.top, fmt.top | sign]
-    assert not run(f32(1, -1, LARGEST), np.float32(0), fmt).any()
+    assert not quantized(f32(1, -1, LARGEST), np.float32(0), fmt).any()
 
 
 @each_format
@@ -217,10 +229,11 @@ def test_nonfinite_values_are_reported(fmt: MiniFloat) -> None:
                 assert not minifloat.quantize(x, scale, fmt, out)
 
 
-# --- dequantise ----------------------------------------------------------------------------------
+# --- dequantization ------------------------------------------------------------------------------
 
 
 def valid_codes(fmt: MiniFloat) -> np.ndarray:
+    """Return all codes that are not reserved."""
     sign = 1 << fmt.width - 1
     return np.append(np.arange(fmt.top + 1), np.arange(1, fmt.top + 1) | sign).astype(np.uint8)
 
@@ -238,11 +251,11 @@ def test_values_of_all_codes(fmt: MiniFloat) -> None:
         for offset in (0, 1, 2, 6):
             for stream in (False, True):
                 out = gs.placed(before, offset)
-                minifloat.dequantize(kept(codes, fmt), scale, fmt, out, stream=stream)
+                minifloat.dequantize(packed_codes(codes, fmt), scale, fmt, out, stream=stream)
                 assert gs.same_bits(out, expected)
             for times in f32(-1, 0.3, 0, -0.0):
                 out = gs.placed(before, offset)
-                minifloat.dequantize(kept(codes, fmt), scale, fmt, out, times)
+                minifloat.dequantize(packed_codes(codes, fmt), scale, fmt, out, times)
                 with np.errstate(under="ignore"):
                     assert gs.same_bits(out, before + times * expected)
 
@@ -254,20 +267,20 @@ def test_streaming_where_the_result_is_large() -> None:
     for offset in (0, 3, 4):
         out = gs.placed(np.zeros(n, np.float32), offset)
         assert minifloat.streams(out, fmt) == (offset != 3)
-        symbols = (kept(codes, fmt), 0.1, n)
+        symbols = (packed_codes(codes, fmt), 0.1, n)
         codec = codec_of(fmt)
         codec._dequantize(type(codec.quantize(f32(1)))(*symbols), out)
         assert gs.same_bits(out, expected)
 
 
-# --- with a residual -----------------------------------------------------------------------------
+# --- quantization with a residual ----------------------------------------------------------------
 
 
 @each_format
 def test_residual_bit_for_bit(fmt: MiniFloat) -> None:
     rng = np.random.default_rng(6)
     for scale in scales_for(fmt, rng)[::2]:
-        # Where u is on a tie, by cancellation −0, or far from all magnitudes.
+        # The sum u lies on ties, cancels to −0, or lies far from all magnitudes.
         x = np.concatenate([around_ties(scale, fmt), rng.standard_normal(301, np.float32)])
         x = x[np.abs(x) < 1e38]
         residual = np.where(rng.random(x.size) < 0.5, x, rng.standard_normal(x.size))
@@ -277,19 +290,19 @@ def test_residual_bit_for_bit(fmt: MiniFloat) -> None:
             with np.errstate(under="ignore"):
                 u = x + decay * residual
                 codes = expected_codes(u, scale, fmt)
-                left = u - expected_values(codes, scale, fmt)
+                residual_after = u - expected_values(codes, scale, fmt)
             same = residual.copy()
             for before, after in ((residual, np.empty_like(residual)), (same, same)):
-                out = np.full_like(kept(codes, fmt), 0xA5)
+                out = np.full_like(packed_codes(codes, fmt), 0xA5)
                 minifloat.quantize_residual(x, before, decay, scale, fmt, out, after)
-                assert np.array_equal(out, kept(codes, fmt))
-                assert gs.same_bits(after, left)
-        # u itself may lie where the residual goes.
-        own, out = x.copy(), np.empty_like(out)
-        minifloat.quantize_residual(own, own, np.float32(0), scale, fmt, out, own)
+                assert np.array_equal(out, packed_codes(codes, fmt))
+                assert gs.same_bits(after, residual_after)
+        # The output for the residual may be the array that holds x.
+        in_place, out = x.copy(), np.empty_like(out)
+        minifloat.quantize_residual(in_place, in_place, np.float32(0), scale, fmt, out, in_place)
         codes = expected_codes(x, scale, fmt)
-        assert np.array_equal(out, kept(codes, fmt))
-        assert gs.same_bits(own, x - expected_values(codes, scale, fmt))
+        assert np.array_equal(out, packed_codes(codes, fmt))
+        assert gs.same_bits(in_place, x - expected_values(codes, scale, fmt))
 
 
 @pytest.mark.parametrize("spec", ["", "scale=0.25", "scale=0.0", "scale=gennorm,format=e4m3"])
@@ -302,11 +315,11 @@ def test_residual_is_the_composition(spec: str, dtype: str) -> None:
         before = rng.standard_normal(n, np.float32)
         fused, composed = before.copy(), before.copy()
         symbols = codec.quantize_residual(x, fused, decay=0.9)
-        other = Codec._quantize_residual(
+        reference_symbols = Codec._quantize_residual(
             codec, inspect(x, "x").read(), composed, np.float32(0.9), 0, None, composed
         )
-        assert symbols.codes.tobytes() == other.codes.tobytes()
-        assert (symbols.scale, symbols.n) == (other.scale, other.n)
+        assert symbols.codes.tobytes() == reference_symbols.codes.tobytes()
+        assert (symbols.scale, symbols.n) == (reference_symbols.scale, reference_symbols.n)
         assert gs.same_bits(fused, composed)
 
 
@@ -325,7 +338,7 @@ def test_nonfinite_values_leave_the_residual_unchanged(scale: Any, value: float)
     assert residual.tolist() == [0.5, -3]
 
 
-# --- sizes and places ----------------------------------------------------------------------------
+# --- sizes and alignments ------------------------------------------------------------------------
 
 
 @each_format
@@ -339,11 +352,11 @@ def test_all_sizes_and_alignments(fmt: MiniFloat, offset: int) -> None:
     codes_u = expected_codes(u, scale, fmt)
     for n in (*range(35), 63, 64, 65, 96, 97, 128, 131):
         x, residual = gs.placed(values[:n], offset), gs.placed(before[:n], 2 * offset % 16)
-        data = run(x, scale, fmt)
-        assert np.array_equal(data, kept(codes[:n], fmt))
+        data = quantized(x, scale, fmt)
+        assert np.array_equal(data, packed_codes(codes[:n], fmt))
         out = np.empty_like(data)
         minifloat.quantize_residual(x, residual, np.float32(1), scale, fmt, out, residual)
-        assert np.array_equal(out, kept(codes_u[:n], fmt))
+        assert np.array_equal(out, packed_codes(codes_u[:n], fmt))
         assert gs.same_bits(residual, u[:n] - expected_values(codes_u[:n], scale, fmt))
         memory = gs.placed(np.full(n + 64, 7, np.float32), offset)
         minifloat.dequantize(data, scale, fmt, memory[32 : 32 + n])
@@ -374,7 +387,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # --- other implementations of the same formats ---------------------------------------------------
 
-PEERS = [
+ML_DTYPES = [
     ("e4m3", "fn", 2.0**-7, ml_dtypes.float8_e4m3fn),
     ("e4m3", "ieee", 2.0**-7, ml_dtypes.float8_e4m3),
     ("e5m2", "ieee", 2.0**-15, ml_dtypes.float8_e5m2),
@@ -383,36 +396,37 @@ PEERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "style", "scale", "peer"), PEERS, ids=lambda p: str(p))
-def test_codes_are_those_of_ml_dtypes(name: str, style: str, scale: float, peer: Any) -> None:
+@pytest.mark.parametrize(("name", "style", "scale", "dtype"), ML_DTYPES, ids=lambda p: str(p))
+def test_codes_are_those_of_ml_dtypes(name: str, style: str, scale: float, dtype: Any) -> None:
     fmt = MiniFloat(name, style)
-    limits = ml_dtypes.finfo(peer)
+    limits = ml_dtypes.finfo(dtype)
     assert fmt.magnitudes()[-1] * np.float32(scale) == np.float32(limits.max)
     assert fmt.magnitudes()[1] * np.float32(scale) == np.float32(limits.smallest_subnormal)
     patterns = np.arange(1 << 16, dtype=np.uint32) << 16  # all of bfloat16
     x = np.concatenate([patterns.view(np.float32), around_ties(np.float32(scale), fmt)])
-    x = x[np.abs(x) <= np.float32(limits.max)]  # beyond, and for NaN, theirs are not ours
-    theirs = x.astype(peer).view(np.uint8)
-    theirs[theirs == 1 << fmt.width - 1] = 0  # −0
+    # gcodec clips larger values, unlike ml_dtypes, and refuses NaN.
+    x = x[np.abs(x) <= np.float32(limits.max)]
+    expected = x.astype(dtype).view(np.uint8)
+    expected[expected == 1 << fmt.width - 1] = 0  # −0
     codec = codec_of(fmt, scale=scale)
     payload = codec.encode(x)
-    assert np.array_equal(codec.quantize(x).codes, kept(theirs, fmt))
+    assert np.array_equal(codec.quantize(x).codes, packed_codes(expected, fmt))
     decoded = codec.decode(payload, x.size)
-    assert gs.same_bits(decoded, theirs.view(peer).astype(np.float32))
+    assert gs.same_bits(decoded, expected.view(dtype).astype(np.float32))
     if fmt.width == 8:
-        assert payload.tobytes() == theirs.tobytes()
-        assert gs.same_bits(codec.decode(theirs.tobytes(), x.size), decoded)
-    # All of their codes that are numbers are ours.
+        assert payload.tobytes() == expected.tobytes()
+        assert gs.same_bits(codec.decode(expected.tobytes(), x.size), decoded)
+    # Every code of ml_dtypes that is a number is a code of gcodec.
     all_codes = valid_codes(fmt)
-    values = all_codes.view(peer).astype(np.float32)
+    values = all_codes.view(dtype).astype(np.float32)
     assert gs.same_bits(expected_values(all_codes, np.float32(scale), fmt), values)
 
 
 # --- payloads ------------------------------------------------------------------------------------
 
 
-def fields(codes: np.ndarray, width: int) -> bytes:
-    """Write codes one behind the other, the highest bit first."""
+def concatenated(codes: np.ndarray, width: int) -> bytes:
+    """Write codes one after the other, the highest bit first."""
     text = "".join(f"{code:0{width}b}" for code in codes)
     text += "0" * (-len(text) % 8)
     return bytes(int(text[at : at + 8], 2) for at in range(0, len(text), 8))
@@ -426,12 +440,12 @@ def test_payload_contains_the_codes(fmt: MiniFloat) -> None:
         x = (rng.standard_normal(n) * 2).astype(np.float32)
         codes = expected_codes(x, np.float32(0.5), fmt)
         payload = codec.encode(x)
-        assert payload.tobytes() == fields(codes, fmt.width)
+        assert payload.tobytes() == concatenated(codes, fmt.width)
         assert payload.nbits == n * fmt.width == codec.max_payload_nbits(n)
         assert payload.scalars == {"scale": 0.5, "table": "empirical"}
         symbols = codec.unpack(payload, n)
-        assert np.array_equal(symbols.codes, kept(codes, fmt))
-        decoded = codec.decode(fields(codes, fmt.width), n)
+        assert np.array_equal(symbols.codes, packed_codes(codes, fmt))
+        decoded = codec.decode(concatenated(codes, fmt.width), n)
         assert gs.same_bits(decoded, expected_values(codes, np.float32(0.5), fmt))
 
 
@@ -443,27 +457,28 @@ def test_reserved_codes_are_refused(fmt: MiniFloat) -> None:
     wrong = sorted(set(range(1 << fmt.width)) - set(valid.tolist()))
     assert sign in wrong
     codes = np.resize(valid, n)
-    minifloat.check(kept(codes, fmt), n, fmt)
+    minifloat.check(packed_codes(codes, fmt), n, fmt)
     for code in wrong:
         for at in (0, 1, 40, 74):
             damaged = codes.copy()
-            damaged[at::9] = code  # and others behind it
+            damaged[at::9] = code  # Further reserved codes follow.
             with pytest.raises(Corrupt, match=f"element {at} has the code {code:#x},"):
-                minifloat.check(kept(damaged, fmt), n, fmt)
-            payload = fields(damaged, fmt.width)
+                minifloat.check(packed_codes(damaged, fmt), n, fmt)
+            payload = concatenated(damaged, fmt.width)
             with pytest.raises(Corrupt, match=f"element {at} "):
                 codec.decode(payload, n, nbits=n * fmt.width)
     spare = 4 if fmt.width <= 4 else 8
-    for code in range(1 << fmt.width, 1 << spare):  # bits that symbols have and payloads lack
+    # These bits exist in symbols but not in payloads.
+    for code in range(1 << fmt.width, 1 << spare):
         damaged = codes.copy()
         damaged[33] = code
         with pytest.raises(Corrupt, match="element 33 "):
-            minifloat.check(kept(damaged, fmt), n, fmt)
+            minifloat.check(packed_codes(damaged, fmt), n, fmt)
     if fmt.width <= 4:
-        odd = kept(codes, fmt)
-        odd[-1] |= 1
+        nonzero_padding = packed_codes(codes, fmt)
+        nonzero_padding[-1] |= 1
         with pytest.raises(Corrupt, match="half of a byte"):
-            minifloat.check(odd, n, fmt)
+            minifloat.check(nonzero_padding, n, fmt)
 
 
 def test_the_first_wrong_code_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,9 +531,9 @@ def test_frames_contain_the_scale() -> None:
         codes = expected_codes(x, np.float32(scale), read.codec._format)
         expected = expected_values(codes, np.float32(scale), read.codec._format)
         assert gs.same_bits(gcodec.decode(frame), expected)
-    fields = reference_frame.parse(gcodec.encode(x, "minifloat:scale=0.5,code=none"))
-    assert (fields["codec_id"], fields["params"]) == (8, bytes(3))
-    assert fields["scalars"] == struct.pack("<f", 0.5) + b"\0"
+    concatenated = reference_frame.parse(gcodec.encode(x, "minifloat:scale=0.5,code=none"))
+    assert (concatenated["codec_id"], concatenated["params"]) == (8, bytes(3))
+    assert concatenated["scalars"] == struct.pack("<f", 0.5) + b"\0"
 
 
 @pytest.mark.parametrize("rule", ["histogram", "gennorm"])
@@ -526,21 +541,21 @@ def test_frames_contain_the_scale() -> None:
 def test_automatic_scales(fmt: MiniFloat, rule: str) -> None:
     rng = np.random.default_rng(12)
     codec = codec_of(fmt, scale=rule)
-    energy_left = 1.0 if fmt.top == 1 else 0.5
-    for size in (1e-44, 1e-30, 1.0, 1e37):
-        x = (rng.laplace(size=300).clip(-9, 9) * size).astype(np.float32)
+    error_share = 1.0 if fmt.top == 1 else 0.5
+    for magnitude in (1e-44, 1e-30, 1.0, 1e37):
+        x = (rng.laplace(size=300).clip(-9, 9) * magnitude).astype(np.float32)
         decoded = codec.decode(codec.encode(x), x.size)
         assert np.isfinite(decoded).all()
-        wide = x.astype(np.float64) / size
-        error = ((decoded.astype(np.float64) / size - wide) ** 2).sum()
-        assert error <= energy_left * (wide**2).sum()
+        wide = x.astype(np.float64) / magnitude
+        error = ((decoded.astype(np.float64) / magnitude - wide) ** 2).sum()
+        assert error <= error_share * (wide**2).sum()
     zeros = codec.encode(np.zeros(9, np.float32))
     assert zeros.scalars["scale"] == 0
     assert not codec.decode(zeros, 9).any()
 
 
 def test_conflicting_parameters_are_refused() -> None:
-    for fmt in ALL:
+    for fmt in ALL_FORMATS:
         if fmt.width > 4:
             with pytest.raises(ParameterError, match=r"code='pair': .*four bits"):
                 codec_of(fmt, code="pair")
@@ -576,7 +591,7 @@ def test_tables() -> None:
             codec_of(MiniFloat("e2m1"), code="auto", table=value)
     with pytest.raises(ParameterError, match="table="):
         gcodec.parse("minifloat:table=x")
-    # Codes as they are need no table.
+    # Codes without an entropy code need no table.
     for table in ("gennorm", "3"):
         plain = gcodec.parse(f"minifloat:code=none,table={table}")
         assert plain == gcodec.parse("minifloat:code=none")
@@ -585,15 +600,15 @@ def test_tables() -> None:
 @pytest.mark.parametrize("format", ["e1m1", "e2m1", "e3m0"])
 @pytest.mark.parametrize("share", [1e-3, 1e-2, 1])
 def test_near_the_entropy(format: str, share: float) -> None:
-    """Within 1 % and 2500 bits of an ideal code of single codes, however few are not 0."""
+    """The payload exceeds the entropy by at most 1 % and 2500 bits, however sparse the codes."""
     rng = np.random.default_rng(3)
     x = np.where(rng.random(1_000_000) < share, rng.laplace(size=1_000_000), 0).astype(np.float32)
     codec = gcodec.parse(f"minifloat:format={format}")
     symbols = codec.quantize(x)
     codes = np.stack([symbols.codes >> 4, symbols.codes & 15])
     counts = np.unique(codes, return_counts=True)[1]
-    least = float(counts @ np.log2(x.size / counts))
-    assert codec.pack(symbols).nbits < 1.01 * least + 2500
+    entropy = float(counts @ np.log2(x.size / counts))
+    assert codec.pack(symbols).nbits < 1.01 * entropy + 2500
 
 
 @pytest.mark.parametrize(
@@ -601,11 +616,12 @@ def test_near_the_entropy(format: str, share: float) -> None:
     [
         (b"\0\0\0", struct.pack("<f", -1) + b"\0"),
         (b"\0\0\0", struct.pack("<f", math.nan) + b"\0"),
-        (b"\0\0\0", struct.pack("<f", 3e38) + b"\0"),  # whose product with 12 is Inf
-        (b"\0\0\0", struct.pack("<f", 1) + b"\1"),  # a table that nothing is coded with
+        (b"\0\0\0", struct.pack("<f", 3e38) + b"\0"),  # The product with 12 is infinite.
+        # The payload has a table although its codes have no entropy code.
+        (b"\0\0\0", struct.pack("<f", 1) + b"\1"),
         (b"\0\0\0", struct.pack("<f", 1) + b"\x82\x80\x80\x80\x10"),
-        (b"\6\0\2", struct.pack("<f", 1) + b"\0"),  # pairs of eight bits
-        (b"\0\0", struct.pack("<f", 1) + b"\0"),  # no code
+        (b"\6\0\2", struct.pack("<f", 1) + b"\0"),  # Pairs of codes of eight bits.
+        (b"\0\0", struct.pack("<f", 1) + b"\0"),  # The code is missing.
     ],
 )
 def test_hostile_headers(params: bytes, scalars: bytes) -> None:
@@ -627,7 +643,11 @@ def test_a_scale_of_minus_zero() -> None:
 # --- laws ----------------------------------------------------------------------------------------
 
 
-@given(gs.gradients(), st.sampled_from(ALL), st.sampled_from([1e-45, 1e-38, 1e-3, 0.3, 1e4, 1e28]))
+@given(
+    gs.gradients(),
+    st.sampled_from(ALL_FORMATS),
+    st.sampled_from([1e-45, 1e-38, 1e-3, 0.3, 1e4, 1e28]),
+)
 def test_error_is_at_most_that_of_zeros(x: np.ndarray, fmt: MiniFloat, scale: float) -> None:
     codec = codec_of(fmt, scale=scale)
     assert codec.variance(x.size) == 1
@@ -636,10 +656,10 @@ def test_error_is_at_most_that_of_zeros(x: np.ndarray, fmt: MiniFloat, scale: fl
     assert np.all(error <= np.abs(x.astype(np.float64)) * (1 + 2.0**-22))
 
 
-@given(st.sampled_from(ALL), st.sampled_from([2.0**-126, 1e-30, 0.1, 1.0, 1e3]))
+@given(st.sampled_from(ALL_FORMATS), st.sampled_from([2.0**-126, 1e-30, 0.1, 1.0, 1e3]))
 def test_magnitudes_round_trip(fmt: MiniFloat, scale: float) -> None:
     if fmt.magnitudes()[1] * np.float32(scale) < 2.0**-126:
-        return  # too small to differ
+        return  # The magnitudes are too small to differ.
     codec = codec_of(fmt, scale=scale)
     values = expected_values(valid_codes(fmt), np.float32(scale), fmt)
     assert gs.same_bits(codec.decode(codec.encode(values), values.size), values)

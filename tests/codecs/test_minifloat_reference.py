@@ -1,4 +1,4 @@
-"""minifloat against the oracle that was written from the specification: bytes, values, errors."""
+"""minifloat against an oracle written from the specification: bytes, values, errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 
 CODES = ("none", "huffman", "pair", "planes", "rans")
 FORMATS_AND_STYLES = [(f, s) for f in FORMATS for s in STYLES]
-KINDS = {gcodec.Truncated: Truncated, gcodec.Corrupt: Corrupt}
+ORACLE_ERRORS = {gcodec.Truncated: Truncated, gcodec.Corrupt: Corrupt}
 
 
 def codes_for(name: str) -> list[str]:
@@ -25,8 +25,8 @@ def codes_for(name: str) -> list[str]:
     return [code for code in CODES if code != "pair" or not wide]
 
 
-def book(fmt: MiniFloat, number: int) -> list[int]:
-    """Counts of a codebook, by code."""
+def codebook_counts(fmt: MiniFloat, number: int) -> list[int]:
+    """Return the counts of a codebook, by code."""
     counts = codebooks.counts(fmt, number)
     return counts.tolist()
 
@@ -38,23 +38,25 @@ def codec_of(setting: Setting, scale: float, number: int | None) -> gcodec.Codec
     )
 
 
-def arguments(fmt: MiniFloat, number: int | None) -> tuple[int, list[int] | None]:
-    return (0, None) if number is None else (number + 1, book(fmt, number))
+def table_arguments(fmt: MiniFloat, number: int | None) -> tuple[int, list[int] | None]:
+    """Return the table number and the counts for the oracle."""
+    return (0, None) if number is None else (number + 1, codebook_counts(fmt, number))
 
 
-def kind_of(codec: gcodec.Codec, data: bytes, nbits: int, n: int) -> Any:
-    """Values as bits, or what kind of error it is."""
+def gcodec_outcome(codec: gcodec.Codec, data: bytes, nbits: int, n: int) -> Any:
+    """Return the bits of gcodec's decoded values, or the type of its error."""
     try:
         return codec.decode(data, n, nbits=nbits).view(np.uint32).tolist()
     except gcodec.FormatError as error:
-        return KINDS[type(error)]
+        return ORACLE_ERRORS[type(error)]
 
 
-def kind_of_reference(
+def oracle_outcome(
     setting: Setting, data: bytes, nbits: int, n: int, fmt: MiniFloat, number: int | None
 ) -> Any:
+    """Return the bits of the oracle's decoded values, or the type of its error."""
     try:
-        values = reference.decode(setting, data, nbits, n, 0.5, *arguments(fmt, number))
+        values = reference.decode(setting, data, nbits, n, 0.5, *table_arguments(fmt, number))
     except (Truncated, Corrupt) as error:
         return type(error)
     return values.view(np.uint32).tolist()
@@ -69,7 +71,7 @@ def tensors(seed: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(("name", "style"), FORMATS_AND_STYLES)
 def test_messages(name: str, style: str) -> None:
-    """The payload of the oracle, both ways; but a writer of rANS chooses its frequencies."""
+    """Payloads agree with the oracle's, except for frequencies of rANS, which are free."""
     fmt = MiniFloat(name, style)
     for code in codes_for(name):
         setting = Setting(name, style, code)
@@ -77,7 +79,7 @@ def test_messages(name: str, style: str) -> None:
             numbers = (None,) if code == "none" else (None, 0, codebooks.number_of(fmt) - 1)
             for number in numbers:
                 scale = float(np.float32((0.5, 0.3, 1e-30)[at % 3]))
-                expected = reference.encode(x, setting, scale, *arguments(fmt, number))
+                expected = reference.encode(x, setting, scale, *table_arguments(fmt, number))
                 codec = codec_of(setting, scale, number if x.size else None)
                 payload = codec_of(setting, scale, number).encode(x)
                 assert payload.codec == codec
@@ -98,12 +100,12 @@ def test_messages(name: str, style: str) -> None:
                     payload.nbits,
                     x.size,
                     scale,
-                    *arguments(fmt, number),
+                    *table_arguments(fmt, number),
                 )
                 assert again.view(np.uint32).tolist() == wanted.view(np.uint32).tolist()
 
 
-SHORT = [
+SHORT_PAYLOADS = [
     *((Setting("e1m1", "full", code), 3) for code in CODES[:4]),
     *((Setting("e2m1", "ieee", code), 0) for code in CODES[:4]),
     *((Setting("e3m0", "fn", code), 11) for code in CODES[:4]),
@@ -111,9 +113,9 @@ SHORT = [
 ]
 
 
-@pytest.mark.parametrize(("setting", "number"), SHORT, ids=str)
+@pytest.mark.parametrize(("setting", "number"), SHORT_PAYLOADS, ids=str)
 def test_every_short_payload(setting: Setting, number: int) -> None:
-    """All payloads of up to 7 bits, of up to three elements, behind a codebook."""
+    """Both agree on all payloads of up to 7 bits and three elements, with a codebook."""
     fmt = MiniFloat(setting.format, setting.style)
     book_number = None if setting.code == "none" else number
     codec = codec_of(setting, 0.5, book_number)
@@ -121,24 +123,24 @@ def test_every_short_payload(setting: Setting, number: int) -> None:
         for value in range(1 << nbits):
             data = (value << -nbits % 8).to_bytes(-(-nbits // 8), "big")
             for n in range(4):
-                actual = kind_of(codec, data, nbits, n)
-                expected = kind_of_reference(setting, data, nbits, n, fmt, book_number)
+                actual = gcodec_outcome(codec, data, nbits, n)
+                expected = oracle_outcome(setting, data, nbits, n, fmt, book_number)
                 assert actual == expected, (data.hex(), nbits, n)
 
 
 def test_every_table_of_three_codes() -> None:
-    """All strings of 12 bits as lengths of three words, and three bits behind them."""
+    """Both agree on all 2^12 tables of lengths of three codewords, with a few more bits."""
     setting, fmt = Setting("e1m1", "ieee", "huffman"), MiniFloat("e1m1", "ieee")
     codec = codec_of(setting, 0.5, None)
-    right = 0
+    valid_count = 0
     for table in range(1 << 12):
         data = (table << 4 | 0b0100).to_bytes(2, "big")
         for n, nbits in ((2, 15), (3, 14)):
-            short = data[:1] + bytes([data[1] & 0xFF << 16 - nbits & 0xFF])
-            actual = kind_of(codec, short, nbits, n)
-            assert actual == kind_of_reference(setting, short, nbits, n, fmt, None), short.hex()
-            right += isinstance(actual, list)
-    assert right == 3
+            cut = data[:1] + bytes([data[1] & 0xFF << 16 - nbits & 0xFF])
+            actual = gcodec_outcome(codec, cut, nbits, n)
+            assert actual == oracle_outcome(setting, cut, nbits, n, fmt, None), cut.hex()
+            valid_count += isinstance(actual, list)
+    assert valid_count == 3
 
 
 @pytest.mark.parametrize(
@@ -158,21 +160,21 @@ def test_every_flipped_bit_and_every_length(setting: Setting) -> None:
     data, nbits = bytearray(payload.tobytes()), payload.nbits
     for at in range(nbits):
         data[at // 8] ^= 0x80 >> at % 8
-        actual = kind_of(codec, bytes(data), nbits, x.size)
-        assert actual == kind_of_reference(setting, bytes(data), nbits, x.size, fmt, None), at
+        actual = gcodec_outcome(codec, bytes(data), nbits, x.size)
+        assert actual == oracle_outcome(setting, bytes(data), nbits, x.size, fmt, None), at
         data[at // 8] ^= 0x80 >> at % 8
     for length in range(0, nbits, 5):
         cut = bytearray(data[: -(-length // 8)])
         if length % 8:
             cut[-1] &= 0xFF << 8 - length % 8 & 0xFF
-        actual = kind_of(codec, bytes(cut), length, x.size)
-        assert actual == kind_of_reference(setting, bytes(cut), length, x.size, fmt, None), length
+        actual = gcodec_outcome(codec, bytes(cut), length, x.size)
+        assert actual == oracle_outcome(setting, bytes(cut), length, x.size, fmt, None), length
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.7, 1.0])
 @pytest.mark.parametrize("scale", ["histogram", "co3", 0.5])
 def test_algorithm_one(decay: float, scale: float | str) -> None:
-    """CO3's lines 8 to 10 for 50 steps, bit for bit: e = g + γm, x̂ = Q(e), m = e − x̂."""
+    """Feedback follows lines 8 to 10 of CO3 bit for bit: e = g + γm, x̂ = Q(e), m = e − x̂."""
     setting, n = Setting("e2m1", "ieee", "none"), 130
     spec = gcodec.parse("minifloat:style=ieee").replaced(scale=scale)
     feedback = gcodec.Feedback(spec, decay=decay)
@@ -186,5 +188,5 @@ def test_algorithm_one(decay: float, scale: float | str) -> None:
         sent = reference.dequantize(reference.quantize(error, setting, delta), setting, delta)
         memory = error - sent
         assert frame.decode().view(np.uint32).tolist() == sent.view(np.uint32).tolist()
-        kept = feedback.residual("w")
-        assert kept.view(np.uint32).tolist() == memory.view(np.uint32).tolist()
+        residual = feedback.residual("w")
+        assert residual.view(np.uint32).tolist() == memory.view(np.uint32).tolist()

@@ -1,4 +1,4 @@
-"""Blocks of minifloats that have a factor of their own: the wire, the choice, what is refused."""
+"""Block scales of minifloats: bytes, the choice of factors, refused payloads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gcodec.kernels.quantize.float_format import FORMATS, MiniFloat
 
 CODES = ("none", "huffman", "pair", "planes", "rans")
 RNG = np.random.default_rng(5)
-ROUGH = (RNG.laplace(size=203) * np.repeat(np.exp(2 * RNG.normal(size=21)), 10)[:203]).astype(
+BLOCKY = (RNG.laplace(size=203) * np.repeat(np.exp(2 * RNG.normal(size=21)), 10)[:203]).astype(
     np.float32
 )
-ROUGH[64:96] = 0
+BLOCKY[64:96] = 0
 
 
 def codec_of(spec: str) -> Any:
@@ -48,7 +48,7 @@ def test_scales_of_all_bytes(scale: float) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_messages(name: str) -> None:
-    """All codes, with blocks of 1, of some, and longer than the tensor, against the oracle."""
+    """All codes agree with the oracle, for blocks of 1, of several, and longer than the tensor."""
     wide = MiniFloat(name).width > 4
     for code in CODES:
         if code == "pair" and wide:
@@ -57,7 +57,7 @@ def test_messages(name: str) -> None:
             number = None if code == "none" else block % 3
             table = "empirical" if number is None else number
             spec = f"format={name},style=fn,code={code},table={table},block={block}"
-            codec, x = codec_of(spec), ROUGH[:n]
+            codec, x = codec_of(spec), BLOCKY[:n]
             payload = codec.encode(x)
             scale = float(np.float32(payload.scalars["scale"]))
             factors = payload.data[: -(-n // block)].tolist()
@@ -87,15 +87,15 @@ def test_messages(name: str) -> None:
 def test_factors_have_the_least_error_of_six(name: str, block: int) -> None:
     fmt = MiniFloat(name)
     top = fmt.magnitudes()[-1]
-    scale = np.float32(np.abs(ROUGH).max() / top)
-    actual = block_scales.choose_factors(ROUGH, block, scale, top, fmt.mantissa)
+    scale = np.float32(np.abs(BLOCKY).max() / top)
+    actual = block_scales.choose_factors(BLOCKY, block, scale, top, fmt.mantissa)
     setting = Setting(name, block=block)
-    assert actual.tolist() == reference.factors_for(ROUGH, setting, float(scale))
-    assert actual[64 // block + 1] == 0  # a block of zeros
+    assert actual.tolist() == reference.factors_for(BLOCKY, setting, float(scale))
+    assert actual[64 // block + 1] == 0  # A block of zeros.
 
 
 def test_block_scales_reduce_the_error() -> None:
-    x = np.tile(ROUGH, 50)
+    x = np.tile(BLOCKY, 50)
     error = {}
     for block in (0, 16, 64):
         codec = codec_of(f"block={block}")
@@ -105,22 +105,22 @@ def test_block_scales_reduce_the_error() -> None:
 
 @pytest.mark.parametrize("spec", ["block=32", "block=5,format=e4m3,scale=0.5", "block=16"])
 def test_feedback(spec: str) -> None:
-    codec, kept = codec_of(spec), np.zeros(ROUGH.size, np.float32)
+    codec, residual = codec_of(spec), np.zeros(BLOCKY.size, np.float32)
     for decay in (1.0, 0.9):
-        u = ROUGH + np.float32(decay) * kept
-        symbols = codec.quantize_residual(ROUGH, kept, decay=decay)
-        assert bits(kept) == bits(u - codec.dequantize(symbols, u.size))
+        u = BLOCKY + np.float32(decay) * residual
+        symbols = codec.quantize_residual(BLOCKY, residual, decay=decay)
+        assert bits(residual) == bits(u - codec.dequantize(symbols, u.size))
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.tile(ROUGH, 6_000)
-    seen = set()
+    x = np.tile(BLOCKY, 6_000)
+    results = set()
     for threads in ("1", "3"):
         monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
         for block in (48, 10_000):
             frame = gcodec.encode(x, f"minifloat:block={block}")
-            seen.add((block, frame, gcodec.decode(frame).tobytes()))
-    assert len(seen) == 2
+            results.add((block, frame, gcodec.decode(frame).tobytes()))
+    assert len(results) == 2
 
 
 @pytest.mark.parametrize("block", [1, 3])
@@ -147,9 +147,9 @@ def test_scales_by_rule() -> None:
             codec_of(f"style=ieee,scale={rule},block=4")
     zeros = gcodec.Frame.from_bytes(gcodec.encode(np.zeros(9, np.float32), "minifloat:block=4"))
     assert zeros.payload.data.tolist()[:3] == [0, 0, 0] and not zeros.decode().any()
-    inputs = gcodec.encode(ROUGH, "minifloat:scale=1000,block=4")
-    assert gcodec.Frame.from_bytes(inputs).codec.scale == 1000  # type: ignore[attr-defined]
-    assert ((gcodec.decode(inputs) - ROUGH) ** 2).sum() < 0.01 * (ROUGH**2).sum()
+    frame = gcodec.encode(BLOCKY, "minifloat:scale=1000,block=4")
+    assert gcodec.Frame.from_bytes(frame).codec.scale == 1000  # type: ignore[attr-defined]
+    assert ((gcodec.decode(frame) - BLOCKY) ** 2).sum() < 0.01 * (BLOCKY**2).sum()
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,10 @@ def test_scales_by_rule() -> None:
         (1.0, "", 0, 4, Truncated),
         (1.0, "e0 e0 77", 24, 4, Truncated),
         (1.0, "e0 e0 77 77 00", 40, 4, Corrupt),
-        (2e37, "e0 ff 77 77", 32, 4, Corrupt),  # 3e38 is finite, and 12 times as much is not
-        (2e37, "e0 f0 10 00", 32, 4, Corrupt),  # even where no such code is
+        # The scale 3e38 is finite, but its product with 12 is not.
+        (2e37, "e0 ff 77 77", 32, 4, Corrupt),
+        # Decoding refuses an infinite magnitude even if no element has its code.
+        (2e37, "e0 f0 10 00", 32, 4, Corrupt),
         (2e37, "e0 e0 77 77", 32, 4, None),
         (3e-38, "00 00 77 77", 32, 4, None),
     ],
@@ -182,10 +184,10 @@ def test_hostile_bytes(scale: float, data: str, nbits: int, n: int, error: Any) 
 
 
 def test_seek_tables() -> None:
-    x = np.tile(ROUGH, 40)
+    x = np.tile(BLOCKY, 40)
     for code in ("huffman", "pair", "planes", "rans"):
         frame = gcodec.encode(x, f"minifloat:code={code},block=100")
         for log2 in (5, 12):
-            sought = gcodec.Frame.from_bytes(frame).with_seek(log2).to_bytes()
-            reference_frame.parse(sought)
-            assert bits(gcodec.decode(sought)) == bits(gcodec.decode(frame))
+            with_seek = gcodec.Frame.from_bytes(frame).with_seek(log2).to_bytes()
+            reference_frame.parse(with_seek)
+            assert bits(gcodec.decode(with_seek)) == bits(gcodec.decode(frame))

@@ -1,4 +1,4 @@
-"""minmax: ends, tiny and huge ranges, buckets, order, and what is refused."""
+"""minmax: ranges, tiny and huge ones, buckets, the order of values, refused inputs."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ def minmax(**values: Any) -> Any:
     return gcodec.parse({"name": "minmax", **values})
 
 
-def through(codec: Any, x: np.ndarray, seed: int = 0) -> np.ndarray:
+def round_trip(codec: Any, x: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Encode and decode a tensor."""
     decoded: np.ndarray = codec.decode(codec.encode(x, seed=seed), x.size)
     return decoded
 
 
 def ulps(start: float, counts: np.ndarray) -> np.ndarray:
-    """Float32 numbers so many places above `start`."""
+    """Return the float32 numbers `counts` places above `start`."""
     return (np.float32(start).view(np.uint32) + counts.astype(np.uint32)).view(np.float32)
 
 
 def half_ulp(x: np.ndarray) -> float:
-    """Half a unit in the last place of the largest magnitude: what rounding x̂ may add."""
+    """Return half a unit in the last place of the largest magnitude, the rounding error of x̂."""
     return float(np.spacing(np.abs(x).max(initial=0))) / 2
 
 
@@ -53,18 +54,18 @@ def test_constant_and_neighbouring_values_are_exact(start: float, rounding: str)
         codec = minmax(bits=bits, rounding=rounding)
         for n in (1, 2, 33, 1000):
             constant = np.full(n, start, np.float32)
-            assert gs.same_bits(through(codec, constant), constant)
+            assert gs.same_bits(round_trip(codec, constant), constant)
             neighbours = ulps(start, np.arange(n) % 2)
-            assert gs.same_bits(through(codec, neighbours), neighbours)
+            assert gs.same_bits(round_trip(codec, neighbours), neighbours)
 
 
 @pytest.mark.parametrize("start", [1.1e-38, 1e-30, 0.7, 1e4, 3e38, -0.3])
 def test_short_ranges_are_exact_with_eight_bits(start: float) -> None:
-    """A step is then a unit in the last place or less, so each value is the nearest of a level."""
+    """A step is at most one unit in the last place, so each value is the nearest of a level."""
     for k in (2, 3, 7, 100, 254, 255):
         x = ulps(start, np.arange(k + 1))
-        decoded = through(minmax(), x)
-        # Across a power of two the step is above the smaller of the two units.
+        decoded = round_trip(minmax(), x)
+        # Across a power of two the step exceeds the smaller of the two units.
         if np.spacing(np.abs(x).min()) == np.spacing(np.abs(x).max()):
             assert gs.same_bits(decoded, x)
         assert np.abs(decoded.astype(np.float64) - x).max() <= 2 * half_ulp(x)
@@ -73,7 +74,8 @@ def test_short_ranges_are_exact_with_eight_bits(start: float) -> None:
 def test_offsets_far_above_the_range() -> None:
     rng = np.random.default_rng(2)
     x = (1e4 + rng.standard_normal(1000) * 1e-3).astype(np.float32)
-    assert gs.same_bits(through(minmax(), x), x)  # six units in the last place
+    # Values six units in the last place apart remain exact.
+    assert gs.same_bits(round_trip(minmax(), x), x)
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -82,15 +84,15 @@ def test_huge_ranges(rounding: str) -> None:
     for bits in ALL_BITS:
         codec = minmax(bits=bits, rounding=rounding)
         x = f32(top, -top, 0, 1, top / 2, -3e38)
-        decoded = through(codec, x)
+        decoded = round_trip(codec, x)
         assert np.isfinite(decoded).all()
         assert decoded[:2].tolist() == x[:2].tolist()
-        assert gs.same_bits(through(codec, x[:2]), x[:2])
+        assert gs.same_bits(round_trip(codec, x[:2]), x[:2])
 
 
 @given(gs.gradients(large=True), st.sampled_from(ALL_BITS))
 def test_nearest_is_within_half_a_step(x: np.ndarray, bits: int) -> None:
-    decoded = through(minmax(bits=bits), x)
+    decoded = round_trip(minmax(bits=bits), x)
     if not x.size:
         return
     wide = x.astype(np.float64)
@@ -98,7 +100,7 @@ def test_nearest_is_within_half_a_step(x: np.ndarray, bits: int) -> None:
     slack = half_ulp(x) + step * 2.0**-40
     assert np.all(np.abs(decoded - wide) <= step / 2 + slack)
     assert np.all(
-        np.abs(through(minmax(bits=bits, rounding="stochastic"), x) - wide) <= step + slack
+        np.abs(round_trip(minmax(bits=bits, rounding="stochastic"), x) - wide) <= step + slack
     )
     assert decoded[wide.argmin()] == x.min()
     assert decoded[wide.argmax()] == x.max()
@@ -106,19 +108,19 @@ def test_nearest_is_within_half_a_step(x: np.ndarray, bits: int) -> None:
 
 @given(gs.gradients(large=True), st.sampled_from(ALL_BITS))
 def test_order_is_kept(x: np.ndarray, bits: int) -> None:
-    decoded = through(minmax(bits=bits), x)[np.argsort(x, kind="stable")]
+    decoded = round_trip(minmax(bits=bits), x)[np.argsort(x, kind="stable")]
     assert np.all(decoded[1:] >= decoded[:-1])
 
 
 @given(gs.gradients(large=True), st.sampled_from(ALL_BITS), st.sampled_from([0, 3, 32, 100]))
 def test_decoding_is_idempotent(x: np.ndarray, bits: int, bucket: int) -> None:
     codec = minmax(bits=bits, bucket=bucket)
-    once = through(codec, x)
+    once = round_trip(codec, x)
     wide = x.astype(np.float64)
     for start in range(0, x.size, bucket or max(x.size, 1)):
         part = slice(start, start + (bucket or x.size))
         if once[part].min() == x[part].min() and once[part].max() == x[part].max():
-            again = through(codec, once)[part]
+            again = round_trip(codec, once)[part]
             step = np.ptp(wide[part]) / (2**bits - 1)
             assert np.all(np.abs(again.astype(np.float64) - once[part]) <= step * 2.0**-30)
 
@@ -143,24 +145,24 @@ def test_buckets_are_independent(bits: int, bucket: int) -> None:
     for n in (1, bucket, bucket + 1, 3 * bucket + 7, 10_001):
         n = min(n, 400 * bucket)
         x = (rng.standard_normal(n) * 10.0 ** rng.integers(-30, 30, n)).astype(np.float32)
-        decoded = through(codec, x)
+        decoded = round_trip(codec, x)
         payload = codec.encode(x)
         count = -(-n // bucket)
         assert payload.nbits == 64 * count + n * bits
         ranges = payload.data[: 8 * count].view(">f4").reshape(-1, 2)
         for b in {0, count // 2, count - 1}:
             part = x[b * bucket : (b + 1) * bucket]
-            assert gs.same_bits(decoded[b * bucket : (b + 1) * bucket], through(alone, part))
+            assert gs.same_bits(decoded[b * bucket : (b + 1) * bucket], round_trip(alone, part))
             assert ranges[b].tolist() == [part.min(), part.max()]
-        add = np.ones(n, np.float32)
-        gcodec.decode_add(gcodec.encode(x, codec), add, 0.5)
-        assert gs.same_bits(add, np.float32(1) + np.float32(0.5) * decoded)
+        accumulator = np.ones(n, np.float32)
+        gcodec.decode_add(gcodec.encode(x, codec), accumulator, 0.5)
+        assert gs.same_bits(accumulator, np.float32(1) + np.float32(0.5) * decoded)
 
 
 @pytest.mark.parametrize("bits", [3, 8])
 @pytest.mark.parametrize("bucket", [100, (1 << 19) + 5, (1 << 20) + 33, 2**32 - 1, 0])
 def test_large_buckets(bucket: int, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than a segment of the pool: with one thread, two, seven."""
+    """Payloads of more than one segment do not depend on the number of threads."""
     n = (1 << 20) + 12_345
     x = np.random.default_rng(1).standard_normal(n, np.float32)
     x[n // 3], x[-1] = -9, 9
@@ -178,7 +180,7 @@ def test_large_buckets(bucket: int, bits: int, monkeypatch: pytest.MonkeyPatch) 
 def test_large_results_have_the_same_bits(
     bits: int, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results that are too large for a cache are written around it."""
+    """Decoding streams past the cache if the result is too large for it."""
     from gcodec.runtime import cover
 
     for n in (1, 31, 64, 5003):
@@ -192,7 +194,7 @@ def test_large_results_have_the_same_bits(
         assert gs.same_bits(out, expected)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused inputs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -286,10 +288,10 @@ def test_lengths_and_padding(bits: int) -> None:
 
 
 def test_symbols_of_another_width_are_refused() -> None:
-    """Else bytes behind the codes would be read."""
-    few = minmax(bits=1).quantize(np.ones(5000, np.float32))
+    """Symbols of fewer bits would let a decoder read beyond their codes."""
+    one_bit = minmax(bits=1).quantize(np.ones(5000, np.float32))
     for codec in (minmax(), minmax(bits=2), minmax(bits=1, bucket=7)):
         with pytest.raises(ParameterError, match="symbols"):
-            codec.dequantize(few, 5000)
+            codec.dequantize(one_bit, 5000)
     with pytest.raises(ParameterError, match="symbols"):
-        minmax(bits=1).dequantize(few._replace(data=few.data[:-1]), 5000)
+        minmax(bits=1).dequantize(one_bit._replace(data=one_bit.data[:-1]), 5000)

@@ -1,4 +1,4 @@
-"""mxnet-2bit and mxnet-1bit against the slow oracle, step by step, special values included."""
+"""mxnet-2bit and mxnet-1bit against the oracle, step by step, with special values."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SPECIALS = np.array(
 
 
 def steps(count: int, seed: int = 0) -> list[np.ndarray]:
-    """Gradients of many steps in which every element meets special values."""
+    """Return gradients of successive steps in which every element meets special values."""
     rng = np.random.default_rng(seed)
     results = []
     for step in range(count):
         x = (rng.standard_normal(N) * 0.4).astype(np.float32)
-        # Poison grows slowly, so that most elements stay ordinary for many steps.
+        # NaN and infinities spread slowly, so most elements stay ordinary for many steps.
         at = rng.choice(N, 6, replace=False)
         x[at] = rng.choice(SPECIALS[3:], 6)
         x[step % N] = SPECIALS[step % len(SPECIALS)]
@@ -78,7 +78,7 @@ def test_one_bit_steps(threshold: float) -> None:
 
 @pytest.mark.parametrize("value", [1e-45, 5e-42, 1.1e-38, 0.0, -0.25, np.nan, -np.inf], ids=str)
 def test_kernels_take_any_threshold(value: float) -> None:
-    """The original's kernels were run with thresholds that its interface refuses."""
+    """The CUDA source of MXNet allows thresholds that its interface refuses."""
     t = np.float32(value)
     oracle = mxnet.TwoBit(value, N)
     residual = np.zeros(N, np.float32)
@@ -98,20 +98,20 @@ def test_kernels_take_any_threshold(value: float) -> None:
 def test_residual_may_be_written_elsewhere(
     name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past the cache too, from whole cache lines on."""
+    """Both paths give the same bits: through the cache, and past it in whole cache lines."""
     monkeypatch.setattr(cover, "_STREAMING", 1 if stream else 1 << 40)
-    quantize, one = getattr(threshold, name), np.float32(0.5)
-    cuts = (one, one) if name == "quantize_2bit_residual" else (one,)
+    quantize, half = getattr(threshold, name), np.float32(0.5)
+    thresholds = (half, half) if name == "quantize_2bit_residual" else (half,)
     rng = np.random.default_rng(6)
     for n, offset in itertools.product((0, 1, 31, 32, 63, 64, 333, 5000), (0, 3, 4, 8, 12)):
         x, before = rng.standard_normal((2, n), np.float32)
-        same = before.copy()
-        codes = quantize(x, same, np.float32(0.9), *cuts, same)
+        in_place = before.copy()
+        codes = quantize(x, in_place, np.float32(0.9), *thresholds, in_place)
         before.flags.writeable = False
         memory = gs.placed(np.full(n + 64, 7, np.float32), offset)
-        left = memory[32 : 32 + n]
-        assert np.array_equal(quantize(x, before, np.float32(0.9), *cuts, left), codes)
-        assert gs.same_bits(left.copy(), same)
+        residual = memory[32 : 32 + n]
+        assert np.array_equal(quantize(x, before, np.float32(0.9), *thresholds, residual), codes)
+        assert gs.same_bits(residual.copy(), in_place)
         assert np.all(memory[:32] == 7)
         assert np.all(memory[32 + n :] == 7)
 
@@ -119,7 +119,7 @@ def test_residual_may_be_written_elsewhere(
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("threshold", [0.1, 1 / 3, 0.5, 1e-3, 7.03])
 def test_level_is_rounded_to_the_dtype_of_the_frame(dtype: str, threshold: float) -> None:
-    """What is subtracted is what the receiver adds: the threshold in the frame's dtype."""
+    """The encoder subtracts what the receiver adds: the threshold in the frame's dtype."""
     t = np.float32(threshold)
     level = halves.widen(halves.narrow(np.array([t]), dtype), dtype)[0]
     oracle = mxnet.TwoBit(threshold, N, level=float(level))
@@ -173,7 +173,7 @@ def test_server_reads_six_decimals(bits: int) -> None:
 
 @given(gs.gradients(large=True), st.sampled_from(["no", "yes"]))
 def test_automatic_threshold(x: np.ndarray, server: str) -> None:
-    """1.25 times the root mean square, by sums in the fixed order, as a normal float32."""
+    """The threshold is 1.25 times the root mean square, with sums in the fixed order."""
     rms = math.sqrt(float(sums.sum_squares(x)) / max(len(x), 1))
     wanted = min(max(1.25 * rms, 2.0**-126), float(np.finfo(np.float32).max))
     if server == "yes" and mxnet.server_threshold(wanted) == 0:
@@ -212,16 +212,16 @@ def test_sizes(n: int) -> None:
 @pytest.mark.parametrize("offset", range(16))
 @pytest.mark.parametrize("n", [1, 7, 8, 16, 100, 128, 129, 136, 143, 144, 145, 250, 255])
 def test_any_alignment(n: int, offset: int) -> None:
-    """Ends of an array are handled apart, wherever the cache lines are."""
+    """The kernels handle the ends of an array apart from its whole cache lines."""
     rng = np.random.default_rng(n)
     x = gs.placed(rng.standard_normal(n, np.float32), offset)
     for name, oracle in (("mxnet-2bit", mxnet.TwoBit(0.5, n)), ("mxnet-1bit", mxnet.OneBit(0, n))):
         codec = gcodec.parse(name)
         expected = oracle.step(x)
         assert codec.encode(x).tobytes() == expected
-        kept = gs.placed(np.zeros(n, np.float32), (3 * offset) % 16)
-        assert codec.pack(codec.quantize_residual(x, kept)).tobytes() == expected
-        assert gs.same_bits(kept, oracle.residual)
+        residual = gs.placed(np.zeros(n, np.float32), (3 * offset) % 16)
+        assert codec.pack(codec.quantize_residual(x, residual)).tobytes() == expected
+        assert gs.same_bits(residual, oracle.residual)
         out = gs.placed(np.full(n, 9, np.float32), offset)
         frame = gcodec.encode(x, codec)
         gcodec.decode(frame, out=out)
@@ -236,7 +236,7 @@ def test_any_alignment(n: int, offset: int) -> None:
 def test_large_results_have_the_same_bits(
     spec: str, n: int, offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results that are too large for a cache are written around it."""
+    """Decoding streams past the cache if the result is too large for it."""
     x = np.random.default_rng(n).standard_normal(n, np.float32)
     frame = gcodec.encode(x, spec)
     expected = gcodec.decode(frame)
@@ -248,7 +248,7 @@ def test_large_results_have_the_same_bits(
 
 
 def test_captured_message() -> None:
-    """21 elements as an MXNet worker sent them to its parameter server."""
+    """Decode 21 elements as an MXNet worker sent them to its parameter server."""
     raw = bytes.fromhex("e2c0002aaa800000")
     decoded = gcodec.parse("mxnet-2bit").decode(raw, 21)
     codes = [3, 2, 0, 2, 3] + [0] * 6 + [0, 0, 2, 2, 2, 2, 2, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""The sparse form of mxnet-2bit: against an oracle, and on bytes that no writer makes."""
+"""The sparse form of mxnet-2bit: against an oracle, and on bytes that no encoder writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import gcodec
 from gcodec.payload import Payload
 
 MXNET_2BIT = 3
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 SPARSE = {index: gcodec.parse(f"mxnet-2bit:form=sparse,index={index}") for index in CODES}
 SHORTEST = gcodec.parse("mxnet-2bit:form=sparse,index=auto")
 AUTO = gcodec.parse("mxnet-2bit:form=auto,index=auto")
@@ -28,6 +28,7 @@ CONTEXT = gcodec.parse("mxnet-2bit:form=context")
 
 
 def sent_of(x: np.ndarray) -> reference.Sent:
+    """Return the positions of sent elements, and whether each is negative."""
     return [(int(i), bool(x[i] < 0)) for i in np.flatnonzero(np.abs(x) >= 0.5)]
 
 
@@ -36,8 +37,8 @@ def gradient(n: int, density: float, seed: int) -> np.ndarray:
     return np.where(rng.random(n) < density, rng.choice([-1.0, 1.0], n), 0.1).astype(np.float32)
 
 
-def decodes(text: str, count: int, n: int, index: str) -> Any:
-    """What gcodec reads, or the kind of error."""
+def gcodec_outcome(text: str, count: int, n: int, index: str) -> Any:
+    """Return the positions and signs that gcodec decodes, or the type of its error."""
     data = np.frombuffer(universal.to_bytes(text), np.uint8)
     scalars = {"threshold": 0.5, "count": count}
     try:
@@ -47,17 +48,17 @@ def decodes(text: str, count: int, n: int, index: str) -> Any:
     return sent_of(decoded)
 
 
-def judged(text: str, count: int, n: int, index: str) -> Any:
-    """What the oracle reads, or the kind of error."""
+def oracle_outcome(text: str, count: int, n: int, index: str) -> Any:
+    """Return the positions and signs that the oracle decodes, or the matching type of error."""
     try:
         return reference.read(text, count, n, index)
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
 
 
-def agree(mine: Any, wanted: Any) -> bool:
-    """The same result; or both refuse, and where more is wrong either kind will do."""
-    return bool(mine == wanted) or (isinstance(mine, type) and isinstance(wanted, type))
+def agree(actual: Any, wanted: Any) -> bool:
+    """Return whether both give the same result, or both refuse; the types of errors may differ."""
+    return bool(actual == wanted) or (isinstance(actual, type) and isinstance(wanted, type))
 
 
 SIZES = (0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 1000, 3000)
@@ -67,11 +68,11 @@ DENSITIES = (0.0, 0.0005, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0)
 @pytest.mark.parametrize("density", DENSITIES)
 @pytest.mark.parametrize("n", SIZES)
 def test_bytes_agree_with_the_oracle(n: int, density: float) -> None:
-    """But where a writer chooses: frequencies, Rice parameters of several blocks."""
+    """Bytes agree, except for free frequencies, and free Rice parameters of several blocks."""
     x = gradient(n, density, seed=n)
     sent = sent_of(x)
     places = [place for place, _ in sent]
-    right = DENSE.decode(DENSE.encode(x), n)
+    expected_values = DENSE.decode(DENSE.encode(x), n)
     for index, codec in SPARSE.items():
         if index == "rans" and n > 1000:
             continue
@@ -82,21 +83,21 @@ def test_bytes_agree_with_the_oracle(n: int, density: float) -> None:
         if index == "rice":
             assert payload.nbits <= len(expected)
             if len(sent) <= positions.RICE_BLOCK:
-                several = positions.shortest_rice(positions.gaps(places))
-                texts = [reference.write(sent, n, index, [r]) for r in several]
+                parameters = positions.shortest_rice(positions.gaps(places))
+                texts = [reference.write(sent, n, index, [r]) for r in parameters]
                 assert payload.tobytes() in map(universal.to_bytes, texts)
         elif index != "rans":
             assert payload.nbits == len(expected)
             assert payload.tobytes() == universal.to_bytes(expected)
         text = universal.to_text(payload.tobytes())[: payload.nbits]
-        assert judged(text, len(sent), n, index) == sent
-        assert np.array_equal(codec.decode(payload, n), right)
-        assert decodes(expected, len(sent), n, index) == sent
+        assert oracle_outcome(text, len(sent), n, index) == sent
+        assert np.array_equal(codec.decode(payload, n), expected_values)
+        assert gcodec_outcome(expected, len(sent), n, index) == sent
 
 
 @pytest.mark.parametrize("gap", [0, 1, 55, 56, 57, 111, 112, 113, 5000, 100_000])
 def test_long_gaps(gap: int) -> None:
-    """A gap much longer than the others is a long run of zeros."""
+    """A gap much longer than the others becomes a long run of zeros."""
     n = gap + 400
     x = np.zeros(n, np.float32)
     x[:200] = 1
@@ -106,7 +107,7 @@ def test_long_gaps(gap: int) -> None:
         payload = codec.encode(x)
         assert np.array_equal(codec.decode(payload, n), x * np.float32(0.5))
         text = universal.to_text(payload.tobytes())[: payload.nbits]
-        assert judged(text, 400, n, index) == sent
+        assert oracle_outcome(text, 400, n, index) == sent
 
 
 @pytest.mark.parametrize("density", DENSITIES)
@@ -114,10 +115,10 @@ def test_auto_takes_the_shortest(density: float) -> None:
     for n in SIZES:
         x = gradient(n, density, seed=n)
         dense, auto = DENSE.encode(x), AUTO.encode(x)
-        all_of_them = [codec.encode(x) for codec in SPARSE.values()]
-        sparse = min(all_of_them, key=lambda payload: payload.nbits)
-        all_values = [dense, sparse, CONTEXT.encode(x)]
-        shortest = min(all_values, key=lambda payload: payload.nbits)
+        sparse_payloads = [codec.encode(x) for codec in SPARSE.values()]
+        sparse = min(sparse_payloads, key=lambda payload: payload.nbits)
+        candidates = [dense, sparse, CONTEXT.encode(x)]
+        shortest = min(candidates, key=lambda payload: payload.nbits)
         for result, wanted in ((auto, shortest), (SHORTEST.encode(x), sparse)):
             assert result.codec == wanted.codec
             assert (result.nbits, result.tobytes(), result.scalars) == (
@@ -139,7 +140,7 @@ def test_frames_of_auto_contain_the_resolved_form() -> None:
 
 @pytest.mark.parametrize("index", CODES)
 def test_frames(index: str) -> None:
-    """Headers, and what is sent alone; the default index is left out."""
+    """The header omits the default index, and `decode_sparse` returns the sent elements alone."""
     x = gradient(900, 0.03, 4).reshape(30, 30)
     sent = sent_of(x.reshape(-1))
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, SPARSE[index]))
@@ -181,7 +182,7 @@ def test_bare_bytes_need_a_length(index: str) -> None:
         SHORTEST.decode(payload.tobytes(), 100, nbits=payload.nbits, **payload.scalars)
 
 
-SHORT = {  # count and n
+SHORT_COUNTS = {  # Pairs of count and n.
     "rice": ((0, 2), (1, 1), (1, 40), (2, 4)),
     "eliasfano": ((0, 2), (1, 9), (2, 4), (4, 9)),
     "bitmap": ((0, 2), (1, 4), (2, 6), (3, 2)),
@@ -192,12 +193,12 @@ SHORT = {  # count and n
 
 @pytest.mark.parametrize("index", CODES)
 def test_every_short_payload(index: str) -> None:
-    """All bit strings up to 9 bits: read as the oracle does, or refused as it refuses."""
-    for (count, n), nbits in itertools.product(SHORT[index], range(10)):
+    """Both agree on all bit strings of up to 9 bits."""
+    for (count, n), nbits in itertools.product(SHORT_COUNTS[index], range(10)):
         for number in range(1 << nbits):
             text = universal.fixed(number, nbits)
-            wanted = judged(text, count, n, index)
-            assert agree(decodes(text, count, n, index), wanted), (count, n, text)
+            wanted = oracle_outcome(text, count, n, index)
+            assert agree(gcodec_outcome(text, count, n, index), wanted), (count, n, text)
 
 
 @given(st.data(), st.sampled_from(CODES), st.integers(0, 10**6))
@@ -217,7 +218,11 @@ def test_damaged_payloads(data: st.DataObject, index: str, seed: int) -> None:
     text += data.draw(st.sampled_from(["", "", "0", "1", "0" * 70]))
     count += data.draw(st.sampled_from([0, 0, 1, 5, -1]))
     count = max(count, 0)
-    assert agree(decodes(text, count, n, index), judged(text, count, n, index)), (count, n, text)
+    assert agree(gcodec_outcome(text, count, n, index), oracle_outcome(text, count, n, index)), (
+        count,
+        n,
+        text,
+    )
 
 
 @pytest.mark.parametrize("index", CODES)
@@ -232,11 +237,12 @@ def test_absurd_scalars_cost_nothing(count: int, n: int, index: str) -> None:
 
 
 def test_auto_never_reaches_the_wire() -> None:
-    for words, name in ((b"\0\3", "form"), (b"\0\1\5", "index")):
+    for codes, name in ((b"\0\3", "form"), (b"\0\1\5", "index")):
         frame = bytearray(gcodec.encode(np.ones(40, np.float32), SPARSE["huffman"]))
-        at = frame.index(b"\3\0\1\4")  # parameters: three bytes, server, form, index
-        frame[at + 1 : at + 1 + len(words)] = words
-        end = at + 4 + 1 + 4 + 1 + 2  # scalars: length, threshold, count; payload bits
+        at = frame.index(b"\3\0\1\4")  # The parameters are three bytes: server, form, index.
+        frame[at + 1 : at + 1 + len(codes)] = codes
+        # After the scalars (length, threshold, count) and the number of payload bits.
+        end = at + 4 + 1 + 4 + 1 + 2
         frame[end : end + 4] = crc32c.crc32c(bytes(frame[:end])).to_bytes(4, "little")
         with pytest.raises(gcodec.Unsupported, match=name):
             gcodec.decode(bytes(frame))
@@ -244,7 +250,7 @@ def test_auto_never_reaches_the_wire() -> None:
 
 @pytest.mark.parametrize("index", ["eliasfano", "rans", "huffman"])
 def test_seek_tables(index: str) -> None:
-    """Those of the positions; a block moved by a bit, an element or a state is none."""
+    """The seek table is that of the positions; both refuse a changed length, advance or state."""
     n, rng = 900, random.Random(index)
     sent = [(i, rng.random() < 0.5) for i in sorted(rng.sample(range(n), 150))]
     places = [place for place, _ in sent]
@@ -265,14 +271,14 @@ def test_seek_tables(index: str) -> None:
     assert plain.with_seek(log2_block).to_bytes() == built(table)
     assert sent_of(gcodec.decode(built(table))) == sent
     assert gcodec.decode_sparse(built(table))[0].tolist() == places
-    a, b, *others = table.lengths
-    wrong = [table._replace(lengths=[a + 1, b, *others])]
-    wrong.append(table._replace(lengths=[a + 1, b - 1, *others]))
+    a, b, *remaining = table.lengths
+    wrong = [table._replace(lengths=[a + 1, b, *remaining])]
+    wrong.append(table._replace(lengths=[a + 1, b - 1, *remaining]))
     if table.advances is not None:
-        a, b, *others = table.advances
-        wrong.append(table._replace(advances=[a + 1, b - 1, *others]))
+        a, b, *remaining = table.advances
+        wrong.append(table._replace(advances=[a + 1, b - 1, *remaining]))
     for i, lane in itertools.product(range(len(table.states or [])), (0, 9, 31)):
-        states = [list(one) for one in table.states or []]
+        states = [list(lanes) for lanes in table.states or []]
         states[i][lane] ^= 2
         wrong.append(table._replace(states=states))
     for bad in wrong:

@@ -1,4 +1,4 @@
-"""Panthalia's message: against the algorithm as published, and hostile ones."""
+"""Panthalia's message: against the published algorithm, and on hostile messages."""
 
 from __future__ import annotations
 
@@ -21,38 +21,42 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(F)
 
 
-def in_order(message: Message) -> tuple[np.ndarray, np.ndarray]:
+def sorted_by_position(message: Message) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions and levels, sorted by position within each chunk."""
     order = np.argsort(message["freq_idxs"], axis=1)
-    both = message["freq_idxs"], message["freq_vals_int8"]
-    places, levels = (np.take_along_axis(sample, order, axis=1) for sample in both)
+    arrays = message["freq_idxs"], message["freq_vals_int8"]
+    places, levels = (np.take_along_axis(sample, order, axis=1) for sample in arrays)
     return places, levels
 
 
-def relative(actual: np.ndarray, expected: np.ndarray) -> float:
+def relative_difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference relative to the largest expected magnitude."""
     return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-3, 1e20])
+@pytest.mark.parametrize("magnitude", [1.0, 1e-3, 1e20])
 @pytest.mark.parametrize(
     ("chunk", "k", "shape"),
     [(64, 32, (100, 130)), (64, 1, (5000,)), (16, 2, (37,)), (128, 50, (20000,)), (4, 16, (3, 5))],
 )
-def test_chained_steps(chunk: int, k: int, shape: tuple[int, ...], size: float) -> None:
-    theirs = ours = None
+def test_chained_steps(chunk: int, k: int, shape: tuple[int, ...], magnitude: float) -> None:
+    their_residual = our_residual = None
     for step in range(8):
-        x = noise(*shape, seed=step) * F(size)
-        expected, theirs = panthalia.encode(x, theirs, chunk, k)
-        u = x if ours is None else x + ours
+        x = noise(*shape, seed=step) * F(magnitude)
+        expected, their_residual = panthalia.encode(x, their_residual, chunk, k)
+        u = x if our_residual is None else x + our_residual
         message = to_panthalia(u, chunk, k)
         decoded = from_panthalia(message)
-        ours = u - decoded
-        for one, other in zip(in_order(message), in_order(expected), strict=True):
-            np.testing.assert_array_equal(one, other)
+        our_residual = u - decoded
+        for replace_first, other in zip(
+            sorted_by_position(message), sorted_by_position(expected), strict=True
+        ):
+            np.testing.assert_array_equal(replace_first, other)
         for name in ("chunk_shape", "orig_shape", "pad_count"):
             np.testing.assert_array_equal(message[name], expected[name])
-        assert relative(decoded, panthalia.decode(expected)) < 3e-5
-        assert relative(from_panthalia(expected), panthalia.decode(expected)) < 3e-5
-        assert relative(decoded, panthalia.decode(message)) < 3e-5
+        assert relative_difference(decoded, panthalia.decode(expected)) < 3e-5
+        assert relative_difference(from_panthalia(expected), panthalia.decode(expected)) < 3e-5
+        assert relative_difference(decoded, panthalia.decode(message)) < 3e-5
 
 
 def test_message() -> None:
@@ -113,47 +117,52 @@ def test_impossible_messages_are_refused() -> None:
             to_panthalia(noise(64), chunk, k)
 
 
-def changed(name: str, value: Any) -> Callable[[Message], None]:
+def replace_field(name: str, value: Any) -> Callable[[Message], None]:
+    """Return a change that replaces a field."""
+
     def change(message: Message) -> None:
         message[name] = np.asarray(value, message[name].dtype)
 
     return change
 
 
-def one(name: str, value: Any) -> Callable[[Message], None]:
+def replace_first(name: str, value: Any) -> Callable[[Message], None]:
+    """Return a change that replaces the first element of a field."""
+
     def change(message: Message) -> None:
         message[name].reshape(-1)[0] = value
 
     return change
 
 
-def drop(name: str) -> Callable[[Message], None]:
+def delete_field(name: str) -> Callable[[Message], None]:
+    """Return a change that deletes a field."""
     return lambda message: message.__delitem__(name)
 
 
 HOSTILE = {
-    "no values": drop("freq_vals_int8"),
-    "index beyond": one("freq_idxs", 64),
-    "index below": one("freq_idxs", -1),
-    "index huge": one("freq_idxs", 2**40),
+    "no values": delete_field("freq_vals_int8"),
+    "index beyond": replace_first("freq_idxs", 64),
+    "index below": replace_first("freq_idxs", -1),
+    "index huge": replace_first("freq_idxs", 2**40),
     "index twice": lambda m: m["freq_idxs"].__setitem__((0, 0), m["freq_idxs"][0, 1]),
-    "scale nan": one("freq_scales", np.nan),
-    "scale negative": one("freq_scales", -1),
-    "scale infinite": one("freq_scales", np.inf),
-    "scale too large": one("freq_scales", 3e38),
-    "least nan": one("freq_zero_points", np.nan),
-    "least infinite": one("freq_zero_points", -np.inf),
-    "too few scales": changed("freq_scales", [1.0]),
-    "other chunk": changed("chunk_shape", [4, 4]),
-    "chunk of nothing": changed("chunk_shape", [0, 8]),
-    "chunk below": changed("chunk_shape", [-8, -8]),
-    "chunk of none": changed("chunk_shape", []),
-    "chunk huge": changed("chunk_shape", [2**62, 2**62]),
-    "other shape": changed("orig_shape", [300]),
-    "shape below": changed("orig_shape", [-2, -50]),
-    "shape of 40": changed("orig_shape", [1] * 40),
-    "pads": changed("pad_count", 3),
-    "pads of one dimension": changed("pad_count", [42]),
+    "scale nan": replace_first("freq_scales", np.nan),
+    "scale negative": replace_first("freq_scales", -1),
+    "scale infinite": replace_first("freq_scales", np.inf),
+    "scale too large": replace_first("freq_scales", 3e38),
+    "least nan": replace_first("freq_zero_points", np.nan),
+    "least infinite": replace_first("freq_zero_points", -np.inf),
+    "too few scales": replace_field("freq_scales", [1.0]),
+    "other chunk": replace_field("chunk_shape", [4, 4]),
+    "chunk of nothing": replace_field("chunk_shape", [0, 8]),
+    "chunk below": replace_field("chunk_shape", [-8, -8]),
+    "chunk of none": replace_field("chunk_shape", []),
+    "chunk huge": replace_field("chunk_shape", [2**62, 2**62]),
+    "other shape": replace_field("orig_shape", [300]),
+    "shape below": replace_field("orig_shape", [-2, -50]),
+    "shape of 40": replace_field("orig_shape", [1] * 40),
+    "pads": replace_field("pad_count", 3),
+    "pads of one dimension": replace_field("pad_count", [42]),
     "indices of one dimension": lambda m: m.update(freq_idxs=m["freq_idxs"][0]),
     "indices as floats": lambda m: m.update(freq_idxs=m["freq_idxs"].astype(np.float64)),
     "other k": lambda m: m.update(freq_idxs=m["freq_idxs"][:, 1:]),

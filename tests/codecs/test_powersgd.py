@@ -1,4 +1,4 @@
-"""powersgd: against the oracle, what it approximates, and what it refuses."""
+"""powersgd: against an oracle, the quality of its approximation, and refused inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def matrix(m: int, k: int, rank: int, noise: float = 0.0, seed: int = 0) -> np.n
     return (x + noise * random.standard_normal((m, k))).astype(np.float32)
 
 
-def error(x: np.ndarray, y: np.ndarray) -> float:
+def relative_error(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the error relative to the norm of x."""
     wide = x.astype(np.float64)
     return float(np.linalg.norm(wide - y) / np.linalg.norm(wide))
 
@@ -59,7 +60,7 @@ def test_warm_started_steps_agree_with_the_oracle() -> None:
 
 @pytest.mark.parametrize(("m", "k"), [(3, 20_000), (20_000, 3), (600, 700)])
 def test_blocks_do_not_change_sums(m: int, k: int) -> None:
-    """Sums of more products than are exact at a time, added up by exact integers."""
+    """Sums in blocks equal exact integers, beyond the number of products float64 adds exactly."""
     x = np.random.default_rng(1).standard_normal((m, k)).astype(np.float32)
     q = low_rank.fixed(low_rank.start(5, 1, k))
     actual = low_rank.times_transposed(x, q)
@@ -86,10 +87,10 @@ def test_rows_become_orthonormal(rank: int, seed: int) -> None:
 
 def test_matrices_of_the_rank_are_reconstructed() -> None:
     x = matrix(40, 60, 3)
-    for rank, most in ((3, 1e-4), (4, 1e-4), (8, 1e-4), (2, 1)):
+    for rank, limit in ((3, 1e-4), (4, 1e-4), (8, 1e-4), (2, 1)):
         frame = gcodec.encode(x, f"powersgd:rank={rank}")
         assert len(frame) < 4 * 100 * rank + 40
-        assert error(x, gcodec.decode(frame)) < most
+        assert relative_error(x, gcodec.decode(frame)) < limit
     assert not gcodec.decode(gcodec.encode(np.zeros((9, 9), np.float32), "powersgd")).any()
 
 
@@ -101,39 +102,39 @@ def test_steps_approach_the_best_approximation() -> None:
     prior, errors = None, []
     for _ in range(12):
         prior = codec.quantize(x, prior=prior)
-        errors.append(error(x, codec.dequantize(prior, x.shape)))
+        errors.append(relative_error(x, codec.dequantize(prior, x.shape)))
     assert best <= errors[-1] < 1.01 * best
     assert errors[0] > 1.05 * best and errors == sorted(errors, reverse=True)
-    fresh = error(x, gcodec.decode(gcodec.encode(x, codec)))
+    fresh = relative_error(x, gcodec.decode(gcodec.encode(x, codec)))
     assert fresh == errors[0]
 
 
 def test_error_never_grows() -> None:
-    """A projection, but for roundings: what is left out is no more than there was."""
+    """Encoding is a projection up to rounding: the error never exceeds the tensor."""
     random = np.random.default_rng(2)
     for rank in (1, 3):
         for shape in ((9, 30), (30, 9), (16, 4, 4)):
             x = random.standard_t(1.5, shape).astype(np.float32)
             y = gcodec.decode(gcodec.encode(x, f"powersgd:rank={rank}"))
-            rest = np.linalg.norm((x - y).astype(np.float64)) ** 2
+            error = np.linalg.norm((x - y).astype(np.float64)) ** 2
             wide = x.astype(np.float64)
-            kept = np.linalg.norm(wide) ** 2 - np.linalg.norm(y.astype(np.float64)) ** 2
-            assert rest == pytest.approx(kept, rel=1e-3)
-            assert rest < np.linalg.norm(wide) ** 2
+            energy_lost = np.linalg.norm(wide) ** 2 - np.linalg.norm(y.astype(np.float64)) ** 2
+            assert error == pytest.approx(energy_lost, rel=1e-3)
+            assert error < np.linalg.norm(wide) ** 2
 
 
 def test_feedback_warm_starts_from_the_prior() -> None:
     x = matrix(50, 70, 8, 0.1)
     warm, cold = gcodec.Feedback("powersgd"), gcodec.Feedback("powersgd")
-    left = []
+    residual_norms = []
     for _ in range(15):
         frame = warm.compress("w", x)
-        left.append(np.linalg.norm(warm.residual("w")))
+        residual_norms.append(np.linalg.norm(warm.residual("w")))
         cold.restore("w", cold.memory("w")._replace(prior=None))
         cold.compress("w", x)
     total = np.linalg.norm(x)
-    assert left[-1] < np.linalg.norm(cold.residual("w"))
-    assert left[-1] < 3 * total
+    assert residual_norms[-1] < np.linalg.norm(cold.residual("w"))
+    assert residual_norms[-1] < 3 * total
     assert gcodec.Frame.from_bytes(frame).codec.rank == 4
 
 
@@ -143,8 +144,8 @@ def test_lost_directions_are_recovered() -> None:
     assert not nothing.bits.any()
     x = matrix(9, 9, 2)
     again = codec.quantize(x, seed=3, prior=nothing)
-    assert error(x, codec.dequantize(again, x.shape)) < 1e-4
-    # Symbols of another tensor, or of another rank, are no use and no harm.
+    assert relative_error(x, codec.dequantize(again, x.shape)) < 1e-4
+    # The encoder ignores symbols of another tensor or of another rank.
     for prior in (codec.quantize(matrix(5, 5, 1)), gcodec.parse("powersgd:rank=3").quantize(x)):
         assert np.array_equal(codec.quantize(x, seed=3, prior=prior).bits, again.bits)
 
@@ -156,7 +157,7 @@ def test_lost_directions_are_recovered() -> None:
         ((7,), 1, 7),
         ((1, 9), 1, 9),
         ((9, 1), 1, 9),
-        ((4, 4), 2, 16),  # as many
+        ((4, 4), 2, 16),  # The factors would take as many numbers as the matrix.
         ((4, 5), 2, 18),
         ((64, 3, 7, 7), 4, 4 * (64 + 147)),
         ((64, 64, 3, 3), 4, 4 * (64 + 576)),
@@ -177,7 +178,9 @@ def test_payload_contains_the_factors(shape: tuple[int, ...], rank: int, count: 
 def test_any_magnitude_works(scale: float) -> None:
     x = (matrix(20, 20, 2, 0.01) * scale).astype(np.float32)
     y = gcodec.decode(gcodec.encode(x, "powersgd"))
-    assert error(x / np.float32(scale), y / np.float32(scale)) < (1 if scale < 1e-40 else 0.1)
+    assert relative_error(x / np.float32(scale), y / np.float32(scale)) < (
+        1 if scale < 1e-40 else 0.1
+    )
 
 
 def test_products_beyond_float32_are_refused() -> None:
@@ -202,7 +205,7 @@ def test_nonfinite_values_are_refused() -> None:
     large = np.full(8, 3e38, np.float32).view(np.uint8)
     with pytest.raises(gcodec.Corrupt, match="a value passes float32"):
         codec.decode(payload._replace(data=large), (4, 4))
-    # Sums may pass it where their end does not.
+    # Partial sums may exceed float32 if the total does not.
     two = gcodec.parse("powersgd:rank=2")
     numbers = np.zeros((18), np.float32)
     numbers[[0, 4, 8, 13]] = [1.5e19, 1.5e19, 1.5e19, -1.5e19]

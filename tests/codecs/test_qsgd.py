@@ -1,4 +1,4 @@
-"""qsgd: zeros and extremes, the shortest form, bounds, what is refused, and what is allocated."""
+"""qsgd: zeros and extremes, code selection, bounds, refused inputs, and allocations."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from gcodec.runtime import pool
 from gcodec.wire.seek import SeekTable
 
 LARGEST = float(np.finfo(np.float32).max)
-WRITTEN = [
+CODES_AND_FORMS = [
     *(("omega", "dense"), ("omega", "sparse"), ("rice", "dense"), ("rice", "sparse")),
     ("packed", "dense"),
 ]
-each_written = pytest.mark.parametrize(("code", "form"), WRITTEN)
+each_code_and_form = pytest.mark.parametrize(("code", "form"), CODES_AND_FORMS)
 
 
 def f32(*values: float) -> np.ndarray:
@@ -39,28 +39,29 @@ def qsgd(**values: Any) -> Any:
     return gcodec.parse({"name": "qsgd", **values})
 
 
-def through(codec: Any, x: np.ndarray, seed: int = 0) -> np.ndarray:
+def round_trip(codec: Any, x: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Encode and decode a tensor."""
     decoded: np.ndarray = codec.decode(codec.encode(x, seed=seed), x.size)
     return decoded
 
 
-def settings(n: int) -> list[Any]:
-    """Each way to write, with one norm and with several."""
+def all_codecs(n: int) -> list[Any]:
+    """Return codecs of all codes and forms, with one norm and with several."""
     return [
         qsgd(s=s, form=form, code=code, bucket=bucket, norm=norm)
         for (code, form), (s, norm) in itertools.product(
-            [*WRITTEN, ("auto", "auto")], [(15, "l2"), (1, "max"), (1000, "max")]
+            [*CODES_AND_FORMS, ("auto", "auto")], [(15, "l2"), (1, "max"), (1000, "max")]
         )
         for bucket in (0, max(n // 3, 1))
     ]
 
 
-# --- zeros, and few elements --------------------------------------------------------------------
+# --- zeros and few elements ----------------------------------------------------------------------
 
 
-@each_written
+@each_code_and_form
 def test_worked_example(code: str, form: str) -> None:
-    """Levels 2, 0, −3, 0 of N = 5: r is 2.4 and 3.2, with the fractions' coin."""
+    """Levels 2, 0, −3, 0 of norm 5: r is 2.4 and 3.2, each rounded at random."""
     x = f32(3, 0, -4, 0)
     codec = qsgd(s=4, form=form, code=code)
     for seed in range(200):
@@ -80,7 +81,7 @@ def test_worked_example(code: str, form: str) -> None:
 
 
 def test_empty_tensor() -> None:
-    for codec in settings(0):
+    for codec in all_codecs(0):
         payload = codec.encode(f32())
         assert (payload.nbits, payload.data.size, payload.seek) == (0, 0, None)
         assert not payload.codec.unresolved()
@@ -93,18 +94,18 @@ def test_empty_tensor() -> None:
 
 
 def test_single_element_is_exact() -> None:
-    """Its level is s, but for a rounding of r downwards."""
+    """The level is s, up to a downward rounding of r."""
     for value in (1.0, -1.0, 3.5, 1e-3, -7e20, 2.0**-90, 2.0**-110, -1e-38):
         for s in (1, 2, 15, 128, 2**24):
             codec = qsgd(s=s)
-            decoded = through(codec, f32(value))
-            # In the product of rounded numbers, r may be one less only where s has as many bits.
+            decoded = round_trip(codec, f32(value))
+            # Rounding may lower r by one level only if s has about as many bits as float32.
             error = abs(float(decoded[0]) / float(np.float32(value)) - 1)
             assert error <= (1 / s if s > 2**20 else 0) + 2.0**-22
             assert np.signbit(decoded[0]) == np.signbit(np.float32(value))
 
 
-@each_written
+@each_code_and_form
 @pytest.mark.parametrize("n", [1, 2, 7, 64, 65, 4097])
 def test_zeros_take_only_norms(code: str, form: str, n: int) -> None:
     for bucket in (0, 1, 5, 64, 2**62):
@@ -119,22 +120,22 @@ def test_zeros_take_only_norms(code: str, form: str, n: int) -> None:
             assert gs.same_bits(decoded, np.zeros(n, np.float32))
 
 
-@each_written
+@each_code_and_form
 def test_zero_norm_buckets_have_no_codewords(code: str, form: str) -> None:
     rng = np.random.default_rng(0)
     for bucket, n in ((3, 100), (64, 1000), (100, 4097), (1000, 10_001)):
         x = rng.standard_normal(n).astype(np.float32)
         buckets = -(-n // bucket)
-        for silent in ([0], [buckets - 1], [1, 2], range(0, buckets, 2), range(1, buckets)):
+        for zero_buckets in ([0], [buckets - 1], [1, 2], range(0, buckets, 2), range(1, buckets)):
             y = x.copy()
-            for b in silent:
+            for b in zero_buckets:
                 y[b * bucket : (b + 1) * bucket] = [0.0, -0.0][b % 2]
             codec = qsgd(s=300, form=form, code=code, bucket=bucket)
             payload = codec.encode(y)
             decoded = codec.decode(payload, n)
             norms = payload.data[: 4 * buckets].view(">f4")
-            assert [b for b in range(buckets) if norms[b] == 0] == list(silent)
-            for b in silent:
+            assert [b for b in range(buckets) if norms[b] == 0] == list(zero_buckets)
+            for b in zero_buckets:
                 part = decoded[b * bucket : (b + 1) * bucket]
                 assert not part.any() and not np.signbit(part).any()
             sent = np.repeat(norms, bucket)[:n] != 0
@@ -151,33 +152,33 @@ def test_negative_zeros_and_levels_of_zero_have_no_sign() -> None:
     x[::50] = 1
     x[1::50] = -0.0
     for s in (1, 3, 200):
-        for code, form in WRITTEN:
+        for code, form in CODES_AND_FORMS:
             codec = qsgd(s=s, norm="max", code=code, form=form)
             symbols = codec.quantize(x)
             assert 1 not in symbols.levels
-            decoded = through(codec, x)
+            decoded = round_trip(codec, x)
             assert not np.signbit(decoded[decoded == 0]).any()
             assert not decoded[1::50].any()
             assert (decoded[::50] == 1).all()
 
 
-# --- sizes of values ----------------------------------------------------------------------------
+# --- magnitudes of values ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("exponent", [-149, -140, -126, -125, -110, -101, -100, -99, -40, 0, 90])
 def test_any_size_round_trips(exponent: int) -> None:
-    """Subnormals and norms around 2^-100 among them: errors are in proportion."""
+    """Errors are in proportion for all magnitudes, also subnormal ones and norms around 2^-100."""
     rng = np.random.default_rng(1)
     for bucket, s, norm in ((0, 15, "l2"), (50, 127, "max"), (7, 40_000, "l2")):
-        small = np.ldexp(rng.standard_normal(400), max(exponent, -140))
-        x = small.astype(np.float32)
+        values = np.ldexp(rng.standard_normal(400), max(exponent, -140))
+        x = values.astype(np.float32)
         if exponent == -149:
             x = rng.integers(-2, 3, 400).astype(np.float32) * np.float32(1e-45)
         codec = qsgd(s=s, bucket=bucket, norm=norm)
         symbols = codec.quantize(x)
         norms = np.repeat(symbols.norms, bucket or 400)[:400].astype(np.float64)
         decoded = codec.dequantize(symbols, 400)
-        assert gs.same_bits(decoded, through(codec, x))
+        assert gs.same_bits(decoded, round_trip(codec, x))
         step = norms / s
         error = np.abs(decoded.astype(np.float64) - x)
         assert (error <= step * (1 + 2.0**-20) + norms * 2.0**-21 + 2.0**-149).all()
@@ -193,10 +194,10 @@ def test_neighbouring_buckets_of_all_magnitudes() -> None:
         x = (rng.standard_normal(2400) * sizes).astype(np.float32)
     x[rng.integers(0, 300, 40) * 8 + 3] = 0
     x[80:96] = 0
-    for (code, form), s, norm in itertools.product(WRITTEN, (3, 1000), ("l2", "max")):
+    for (code, form), s, norm in itertools.product(CODES_AND_FORMS, (3, 1000), ("l2", "max")):
         codec = qsgd(s=s, form=form, code=code, bucket=8, norm=norm)
         alone = qsgd(s=s, form="dense", bucket=0, norm=norm)
-        decoded = through(codec, x)
+        decoded = round_trip(codec, x)
         symbols = codec.quantize(x)
         for b in range(0, 300, 17):
             part = x[8 * b : 8 * b + 8]
@@ -215,9 +216,9 @@ def test_norms_near_the_largest_float(norm: str) -> None:
         for value in (1e38, 3e38, LARGEST, -LARGEST):
             x = f32(value, 0, 0)
             try:
-                decoded = through(codec, x)
+                decoded = round_trip(codec, x)
             except ParameterError:
-                # Only where the level s would decode to infinity.
+                # The encoder refuses only where the level s would decode to infinity.
                 with np.errstate(over="ignore"):
                     top = np.float32(s) * np.float32(abs(value) / s)
                 assert np.isinf(top)
@@ -226,7 +227,7 @@ def test_norms_near_the_largest_float(norm: str) -> None:
             assert abs(decoded[0] / np.float32(value) - 1) < 1e-6
 
 
-BEYOND = [
+NORMS_BEYOND_FLOAT32 = [
     ("qsgd", f32(3e38, 3e38)),
     ("qsgd:form=sparse,code=rice", f32(*[1e38] * 30)),
     ("qsgd:bucket=2", f32(1, 1, 3e38, -3e38, 1)),
@@ -235,42 +236,44 @@ BEYOND = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "x"), BEYOND, ids=[spec for spec, _ in BEYOND])
+@pytest.mark.parametrize(
+    ("spec", "x"), NORMS_BEYOND_FLOAT32, ids=[spec for spec, _ in NORMS_BEYOND_FLOAT32]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_norms_beyond_float32_are_refused(spec: str, x: np.ndarray, dtype: str) -> None:
     codec = gcodec.parse(spec)
     assert codec.takes_up_to < np.abs(x).max()
     inputs = x.astype(gs.DTYPES[dtype])
     if not np.isfinite(inputs.astype(np.float32)).all():
-        return  # the nearest of this dtype is infinite
+        return  # The nearest value of this dtype is infinite.
     for call in (codec.encode, codec.quantize, lambda one: gcodec.encode(one, codec)):
-        with pytest.raises(ParameterError, match="norm must not pass float32"):
+        with pytest.raises(ParameterError, match="norm must not exceed float32"):
             call(inputs)
     residual = np.full(x.size, 0.25, np.float32)
-    with pytest.raises(ParameterError, match="norm must not pass float32"):
+    with pytest.raises(ParameterError, match="norm must not exceed float32"):
         codec.quantize_residual(inputs, residual)
     assert (residual == 0.25).all()
-    # The sum is what is too large.
+    # Here the sum of the gradient and the residual is too large.
     large = x.astype(np.float32)
     before = large.copy()
     with pytest.raises(ParameterError, match="float32"):
         codec.quantize_residual(np.zeros_like(inputs), large)
     assert gs.same_bits(large, before)
     feedback, twin = gcodec.Feedback(codec), gcodec.Feedback(codec)
-    fine = np.linspace(-1, 1, x.size).astype(gs.DTYPES[dtype])
-    assert feedback.compress("w", fine) == twin.compress("w", fine)
-    kept = feedback.residual("w").copy()
-    with pytest.raises(ParameterError, match="norm must not pass float32"):
+    valid = np.linspace(-1, 1, x.size).astype(gs.DTYPES[dtype])
+    assert feedback.compress("w", valid) == twin.compress("w", valid)
+    residual_before = feedback.residual("w").copy()
+    with pytest.raises(ParameterError, match="norm must not exceed float32"):
         feedback.compress("w", inputs)
-    with pytest.raises(ParameterError, match="norm must not pass float32"):
+    with pytest.raises(ParameterError, match="norm must not exceed float32"):
         feedback.compress("new", inputs)
-    assert gs.same_bits(feedback.residual("w"), kept)
-    assert feedback.compress("w", fine) == twin.compress("w", fine)
+    assert gs.same_bits(feedback.residual("w"), residual_before)
+    assert feedback.compress("w", valid) == twin.compress("w", valid)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_nan_and_inf_are_refused(bad: float) -> None:
-    for codec in settings(900):
+    for codec in all_codecs(900):
         for n, at in ((1, 0), (33, 32), (900, 450), (5000, 4999)):
             x = np.ones(n, np.float32)
             x[at] = bad
@@ -287,7 +290,7 @@ def test_nan_and_inf_are_refused(bad: float) -> None:
 
 @pytest.mark.parametrize("s", [1, 2, 15, 127, 128, 255, 256, 32767, 32768, 2**24 - 1, 2**24])
 def test_no_level_exceeds_s(s: int) -> None:
-    """Even where the norm is rounded down, or s/N up."""
+    """No level exceeds s even if the norm is rounded down or s/N is rounded up."""
     rng = np.random.default_rng(s)
     wide = np.dtype(np.uint8 if s < 128 else np.uint16 if s < 32768 else np.uint32)
     for bucket in (1, 0):
@@ -300,7 +303,7 @@ def test_no_level_exceeds_s(s: int) -> None:
         levels = symbols.levels >> 1
         assert s - (s > 2**20) <= levels.max() <= s
         assert (levels[x != 0] >= s - 1).all()
-        for code, form in WRITTEN:
+        for code, form in CODES_AND_FORMS:
             one = qsgd(s=s, bucket=bucket, code=code, form=form)
             payload = one.pack(symbols)
             actual = payload.codec.unpack(payload, 500)
@@ -308,9 +311,9 @@ def test_no_level_exceeds_s(s: int) -> None:
             assert gs.same_bits(one.decode(payload, 500), codec.dequantize(symbols, 500))
 
 
-@each_written
+@each_code_and_form
 def test_neighbouring_levels_of_all_sizes(code: str, form: str) -> None:
-    """Where tables end, and a symbol no longer fits a byte."""
+    """Levels lie around the ends of tables, and where a symbol no longer fits a byte."""
     edges = [*range(9), 30, 31, 32, 33, *range(125, 131), 254, 255, 256, 511, 512, 32767]
     rng = np.random.default_rng(3)
     for s in (127, 128, 300, 32767, 32768, 2**24):
@@ -329,8 +332,8 @@ def test_neighbouring_levels_of_all_sizes(code: str, form: str) -> None:
 
 
 def test_invalid_symbols_are_refused() -> None:
-    """Else their words would be those of others, or of nothing."""
-    for code, form in WRITTEN:
+    """The codewords of invalid symbols would be those of other symbols."""
+    for code, form in CODES_AND_FORMS:
         codec = qsgd(s=15, code=code, form=form)
         good = codec.quantize(np.ones(100, np.float32))
         for wrong in (1, 32, 33, 255):
@@ -352,9 +355,9 @@ def test_invalid_symbols_are_refused() -> None:
 
 def test_bytes_depend_on_seed_and_not_on_prior() -> None:
     x = np.random.default_rng(4).standard_normal(2000, np.float32)
-    for codec in settings(2000):
-        payload = {codec.encode(x, seed=seed).tobytes() for seed in (0, 1, 2**32, 2**64 - 1)}
-        assert len(payload) == 4 or (codec.s == 1 and len(payload) > 1)
+    for codec in all_codecs(2000):
+        payloads = {codec.encode(x, seed=seed).tobytes() for seed in (0, 1, 2**32, 2**64 - 1)}
+        assert len(payloads) == 4 or (codec.s == 1 and len(payloads) > 1)
         prior = codec.quantize(-x, seed=3)
         first = codec.encode(x, seed=5)
         assert codec.encode(x, seed=5, prior=prior).tobytes() == first.tobytes()
@@ -365,7 +368,7 @@ def test_bytes_depend_on_seed_and_not_on_prior() -> None:
 
 @pytest.mark.parametrize("bucket", [1, 2, 31, 33, 100, 4097, 5000, 2**40, 2**62])
 def test_buckets_are_independent(bucket: int) -> None:
-    """But for its random words, which are those of its elements."""
+    """Buckets are independent, except for the random words of their elements."""
     rng = np.random.default_rng(5)
     n = 5000
     x = rng.standard_normal(n).astype(np.float32)
@@ -378,7 +381,7 @@ def test_buckets_are_independent(bucket: int) -> None:
             part = x[b * size : (b + 1) * size]
             alone = qsgd(s=200, norm=norm).quantize(part)
             assert gs.same_bits(symbols.norms[b : b + 1], alone.norms)
-        for code, form in WRITTEN:
+        for code, form in CODES_AND_FORMS:
             one = qsgd(s=200, bucket=bucket, norm=norm, code=code, form=form)
             payload = one.encode(x)
             assert np.array_equal(one.unpack(payload, n).levels, symbols.levels)
@@ -393,7 +396,7 @@ def test_buckets_are_independent(bucket: int) -> None:
 def test_frames_of_all_dtypes(dtype: str) -> None:
     rng = np.random.default_rng(6)
     x = rng.standard_normal((30, 41)).astype(gs.DTYPES[dtype])
-    for codec in settings(x.size):
+    for codec in all_codecs(x.size):
         frame = gcodec.encode(x, codec, seed=9)
         decoded = gcodec.decode(frame)
         assert (decoded.shape, decoded.dtype) == (x.shape, x.dtype)
@@ -416,7 +419,7 @@ def test_float16_rounds_decoded_values() -> None:
     x = np.full(1000, 6e4, np.float16)
     decoded = gcodec.decode(gcodec.encode(x, "qsgd:norm=max"))
     assert (decoded == x).all()
-    # The level above 60000 may be past 65504.
+    # The level above 60000 may exceed 65504, the largest float16.
     feedback = gcodec.Feedback("qsgd:s=2")
     grad = np.array([6.5e4, 6.5e4, 6.5e4], np.float16)
     residuals = []
@@ -432,7 +435,7 @@ def test_float16_rounds_decoded_values() -> None:
 @pytest.mark.parametrize("scale", [1.0, -1.0, -0.5, 0.0, 1e38, math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("size", [1.0, 1e-32, 1e-38, 1e-44])
 def test_decode_add_is_the_composition(size: float, scale: float) -> None:
-    """Where factors are taken in float64, too."""
+    """`decode_add` adds the decoded tensor also where the kernel multiplies in float64."""
     rng = np.random.default_rng(7)
     with np.errstate(all="ignore"):
         x = (rng.standard_normal(200) * size).astype(np.float32)
@@ -450,7 +453,7 @@ def test_decode_add_is_the_composition(size: float, scale: float) -> None:
 
 @pytest.mark.parametrize("spec", ["qsgd", "qsgd:s=5,bucket=64,code=auto", "qsgd:s=500,norm=max"])
 def test_feedback(spec: str) -> None:
-    """What is sent and what is kept is what was given, and in the end all of it arrives."""
+    """Sent and residual tensors add up to the gradients, so in the end all of it arrives."""
     rng = np.random.default_rng(8)
     grad = (rng.standard_normal(300) * 10.0 ** rng.integers(-3, 1, 300)).astype(np.float32)
     feedback = gcodec.Feedback(spec, seed=1)
@@ -461,10 +464,11 @@ def test_feedback(spec: str) -> None:
     assert np.allclose(total + residual, 200.0 * grad, atol=1e-3)
 
 
-# --- the shortest -------------------------------------------------------------------------------
+# --- code selection ------------------------------------------------------------------------------
 
 
-def shapes_of_data() -> list[np.ndarray]:
+def sample_tensors() -> list[np.ndarray]:
+    """Return tensors that favor different codes and forms."""
     rng = np.random.default_rng(9)
     actual = [rng.standard_normal(n).astype(np.float32) for n in (1, 2, 3, 10, 100, 4097)]
     shares = (0.5, 0.1, 0.01, 0.001)
@@ -481,12 +485,12 @@ def shapes_of_data() -> list[np.ndarray]:
     thinned(itertools.product([1, 2, 4, 15, 127, 128, 1000, 40_000, 2**24], [0, 64]), 3),
 )
 def test_auto_selects_the_shortest(s: int, bucket: int) -> None:
-    """By the length that the bytes have; the first of equals."""
-    for x, norm in itertools.product(shapes_of_data(), ("l2", "max")):
+    """`auto` selects the shortest payload, and the first of equally short ones."""
+    for x, norm in itertools.product(sample_tensors(), ("l2", "max")):
         results = {}
         tabled = [(code, "dense") for code in ("huffman", "rans", "context") if s <= 127]
-        written = [*WRITTEN, *tabled]
-        for code, form in written:
+        candidates = [*CODES_AND_FORMS, *tabled]
+        for code, form in candidates:
             codec = qsgd(s=s, bucket=bucket, norm=norm, code=code, form=form)
             results[code, form] = codec.encode(x)
         for code, form in itertools.product(("omega", "rice", "packed", "auto"), ("auto", "x")):
@@ -496,37 +500,38 @@ def test_auto_selects_the_shortest(s: int, bucket: int) -> None:
                 choices = [("auto", "dense"), ("auto", "sparse")]
             else:
                 choices = [(code, form)]
-            for chosen in choices:
+            for setting in choices:
                 allowed = [
                     one
-                    for one in written
-                    if all(c in (a, "auto") for a, c in zip(one, chosen, strict=True))
+                    for one in candidates
+                    if all(c in (a, "auto") for a, c in zip(one, setting, strict=True))
                 ]
-                codec = qsgd(s=s, bucket=bucket, norm=norm, code=chosen[0], form=chosen[1])
+                codec = qsgd(s=s, bucket=bucket, norm=norm, code=setting[0], form=setting[1])
                 payload = codec.encode(x)
                 best = min(allowed, key=lambda one: results[one].nbits)
-                least = results[best].nbits
-                took = payload.codec.code, payload.codec.form
-                if took != best and {"rans", "context"} & {took[0], best[0]}:  # are estimated
-                    assert payload.nbits <= 1.001 * least + 64
-                    best = took
-                assert took == best
+                best_nbits = results[best].nbits
+                selected = payload.codec.code, payload.codec.form
+                # The encoder estimates the length of these codes.
+                if selected != best and {"rans", "context"} & {selected[0], best[0]}:
+                    assert payload.nbits <= 1.001 * best_nbits + 64
+                    best = selected
+                assert selected == best
                 assert payload.tobytes() == results[best].tobytes()
                 assert payload.scalars == results[best].scalars
                 assert payload.nbits <= codec.max_payload_nbits(x.size)
 
 
 def test_rice_parameters_are_optimal() -> None:
-    """The least of those that make the shortest string, for levels and gaps alone."""
+    """The encoder takes the least parameter with the shortest string, for levels and gaps."""
     for x, (s, bucket) in itertools.product(
-        shapes_of_data(), ((1, 0), (15, 64), (127, 0), (500, 0), (2**24, 64))
+        sample_tensors(), ((1, 0), (15, 64), (127, 0), (500, 0), (2**24, 64))
     ):
         if x.size > 2000:
             x = x[:2000]
         symbols = qsgd(s=s, bucket=bucket).quantize(x)
         levels = symbols.levels.astype(np.int64) >> 1
-        words = np.repeat(symbols.norms, min(bucket, x.size) or x.size)[: x.size] != 0
-        z = np.where(symbols.levels & 1, 2 * levels - 1, 2 * levels)[words]
+        coded_mask = np.repeat(symbols.norms, min(bucket, x.size) or x.size)[: x.size] != 0
+        z = np.where(symbols.levels & 1, 2 * levels - 1, 2 * levels)[coded_mask]
         places = np.flatnonzero(levels)
         numbers = {
             "dense": [z],
@@ -557,7 +562,13 @@ ADVERSARIAL: dict[str, Callable[[int], np.ndarray]] = {
 
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_payload_bound_holds(kind: str) -> None:
-    forms = [*WRITTEN, ("auto", "auto"), ("auto", "dense"), ("auto", "sparse"), ("rice", "auto")]
+    forms = [
+        *CODES_AND_FORMS,
+        ("auto", "auto"),
+        ("auto", "dense"),
+        ("auto", "sparse"),
+        ("rice", "auto"),
+    ]
     levels = (1, 2, 3, 4, 7, 8, 15, 16, 63, 64, 127, 128, 1000, 65_535, 2**24)
     scales, sizes = ((0, "max"), (1, "l2"), (64, "max"), (0, "l2")), (1, 2, 3, 65, 500)
     for s, (code, form), n, (bucket, norm) in thinned(
@@ -571,13 +582,13 @@ def test_frame_bound_holds_with_seek_table() -> None:
     rng = np.random.default_rng(10)
     for n in (1 << 16, (1 << 16) + 1, 200_000):
         for x in (np.ones(n, np.float32), rng.standard_normal(n, np.float32)):
-            for code, form in [*WRITTEN, ("auto", "auto"), ("auto", "sparse")]:
+            for code, form in [*CODES_AND_FORMS, ("auto", "auto"), ("auto", "sparse")]:
                 codec = qsgd(form=form, code=code, norm="max")
                 frame = gcodec.encode(x, codec, name="w" * 100)
                 assert len(frame) <= codec.max_encoded_nbytes(n, "w" * 100)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused inputs ------------------------------------------------------------------------------
 
 
 def test_wrong_parameters_are_refused() -> None:
@@ -600,7 +611,7 @@ def test_wrong_parameters_are_refused() -> None:
 NORM = struct.pack(">f", 1.0)
 
 
-def norm_bits(*norms: float) -> bytes:
+def norm_bytes(*norms: float) -> bytes:
     return struct.pack(f">{len(norms)}f", *norms)
 
 
@@ -621,10 +632,10 @@ DENSE_RICE, SPARSE_RICE = {"rice": 1}, {"rice": 1, "rice_gap": 1}
 omega, rice = universal.omega, universal.rice
 
 HOSTILE: dict[str, tuple[type[FormatError], Payload, int]] = {
-    "norm NaN": (Corrupt, payload_of(OMEGA_DENSE, norm_bits(math.nan), "0" + omega(1)), 1),
-    "norm Inf": (Corrupt, payload_of(OMEGA_DENSE, norm_bits(math.inf), "0" + omega(1)), 1),
-    "norm negative": (Corrupt, payload_of(OMEGA_DENSE, norm_bits(-1), "0" + omega(1)), 1),
-    "norm -0": (Corrupt, payload_of(OMEGA_DENSE, norm_bits(-0.0), ""), 1),
+    "norm NaN": (Corrupt, payload_of(OMEGA_DENSE, norm_bytes(math.nan), "0" + omega(1)), 1),
+    "norm Inf": (Corrupt, payload_of(OMEGA_DENSE, norm_bytes(math.inf), "0" + omega(1)), 1),
+    "norm negative": (Corrupt, payload_of(OMEGA_DENSE, norm_bytes(-1), "0" + omega(1)), 1),
+    "norm -0": (Corrupt, payload_of(OMEGA_DENSE, norm_bytes(-0.0), ""), 1),
     "norm cut": (Truncated, payload_of(OMEGA_DENSE, NORM[:3], ""), 1),
     "no norm": (Truncated, payload_of(OMEGA_DENSE, b"", ""), 1),
     "norm for nothing": (Corrupt, payload_of(OMEGA_DENSE, NORM, ""), 0),
@@ -637,11 +648,11 @@ HOSTILE: dict[str, tuple[type[FormatError], Payload, int]] = {
         payload_of(OMEGA_DENSE, NORM, ("0" + omega(1)) * 300 + "1" + omega(1)),
         301,
     ),
-    "bits in a silent bucket": (Corrupt, payload_of(OMEGA_DENSE, bytes(4), "0" + omega(1)), 1),
-    "too few words": (Truncated, payload_of(OMEGA_DENSE, NORM, "0" + omega(1)), 2),
-    "half a word": (Truncated, payload_of(OMEGA_DENSE, NORM, "0" + omega(5)[:-1]), 1),
-    "words behind": (Corrupt, payload_of(OMEGA_DENSE, NORM, ("0" + omega(1)) * 3), 2),
-    "a bit behind": (Corrupt, payload_of(OMEGA_DENSE, NORM, "0" + omega(1) + "0"), 1),
+    "bits in a zero-norm bucket": (Corrupt, payload_of(OMEGA_DENSE, bytes(4), "0" + omega(1)), 1),
+    "too few codewords": (Truncated, payload_of(OMEGA_DENSE, NORM, "0" + omega(1)), 2),
+    "half a codeword": (Truncated, payload_of(OMEGA_DENSE, NORM, "0" + omega(5)[:-1]), 1),
+    "extra codewords": (Corrupt, payload_of(OMEGA_DENSE, NORM, ("0" + omega(1)) * 3), 2),
+    "an extra bit": (Corrupt, payload_of(OMEGA_DENSE, NORM, "0" + omega(1) + "0"), 1),
     "padding": (Corrupt, payload_of(OMEGA_DENSE, NORM, "00" + "000001", 34), 1),
     "65 bits": (Corrupt, payload_of(OMEGA_DENSE, NORM, "010111111" + "1" * 6 + "1" * 70), 1),
     "65 bits of a gap": (
@@ -662,20 +673,20 @@ HOSTILE: dict[str, tuple[type[FormatError], Payload, int]] = {
         9,
     ),
     "sparse level 5": (Corrupt, payload_of(OMEGA_SPARSE, NORM, omega(1) + "0" + omega(5)), 9),
-    "sparse half": (Truncated, payload_of(OMEGA_SPARSE, NORM, omega(4) + "0" + "1"), 9),
+    "sparse half a codeword": (Truncated, payload_of(OMEGA_SPARSE, NORM, omega(4) + "0" + "1"), 9),
     "sparse padding": (
         Corrupt,
         payload_of(OMEGA_SPARSE, NORM, omega(1) + "0" + omega(1) + "10000", 35),
         9,
     ),
-    "a value in a silent bucket": (
+    "a value in a zero-norm bucket": (
         Corrupt,
         payload_of(qsgd(s=4, form="sparse", bucket=4), bytes(4) + NORM, omega(2) + "0" + omega(1)),
         8,
     ),
     "rice level 5": (Corrupt, payload_of(RICE_DENSE, NORM, rice(10, 1), **DENSE_RICE), 1),
     "rice z of 2s": (Corrupt, payload_of(RICE_DENSE, NORM, rice(9, 1), **DENSE_RICE), 1),
-    "rice half": (Truncated, payload_of(RICE_DENSE, NORM, "001", **DENSE_RICE), 1),
+    "rice half a codeword": (Truncated, payload_of(RICE_DENSE, NORM, "001", **DENSE_RICE), 1),
     "rice sparse level 5": (
         Corrupt,
         payload_of(RICE_SPARSE, NORM, rice(0, 1) + "0" + rice(4, 1), **SPARSE_RICE),
@@ -694,13 +705,13 @@ HOSTILE: dict[str, tuple[type[FormatError], Payload, int]] = {
     "packed level 5": (Corrupt, payload_of(PACKED, NORM, "1010"), 1),
     "packed z of 2s + 1": (Corrupt, payload_of(PACKED, NORM, "1001"), 1),
     "packed cut": (Truncated, payload_of(PACKED, NORM, "0001"), 2),
-    "packed behind": (Corrupt, payload_of(PACKED, NORM, "00010000"), 1),
+    "packed extra bits": (Corrupt, payload_of(PACKED, NORM, "00010000"), 1),
 }
 
 
 @pytest.fixture(params=["1", "3"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Cut short inputs for so many threads."""
+    """Split short inputs among one or three threads."""
     monkeypatch.setattr(pool, "SEGMENT", 1 << 12)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     monkeypatch.setattr(sparse_string, "_READ", 1 << 12)
@@ -727,9 +738,9 @@ def test_hostile_payloads(name: str, threads: str) -> None:
             codec.decode(payload._replace(seek=table), n)
 
 
-@each_written
+@each_code_and_form
 def test_flipped_bits_change_values_or_are_refused(code: str, form: str, threads: str) -> None:
-    """With and without a table: the same values, or refused by both."""
+    """Decoding with and without a seek table gives the same values, or refuses."""
     rng = np.random.default_rng(11)
     x = np.where(rng.random(150) < 0.5, rng.standard_normal(150), 0).astype(np.float32)
     x[32:64] = 0
@@ -758,10 +769,10 @@ def test_flipped_bits_change_values_or_are_refused(code: str, form: str, threads
         assert plain is not None and gs.same_bits(actual, plain)
 
 
-@each_written
+@each_code_and_form
 @pytest.mark.parametrize("size", [7000, 30_000])
 def test_every_truncation_is_refused(code: str, form: str, size: int, threads: str) -> None:
-    """Errors far inside a string, in any of the parts that are read at once."""
+    """Errors may lie far inside a string, in any of the parts that threads read at once."""
     rng = np.random.default_rng(12)
     x = np.where(rng.random(size) < 0.3, rng.standard_normal(size), 0).astype(np.float32)
     codec = qsgd(code=code, form=form, s=200, bucket=size // 3)
@@ -782,12 +793,12 @@ def test_every_truncation_is_refused(code: str, form: str, size: int, threads: s
         except FormatError as error:
             assert type(error) is Truncated
             continue
-        assert form == "sparse"  # it may end behind any unit
+        assert form == "sparse"  # A sparse string may end after any run–level pair.
         last = int(np.flatnonzero(decoded)[-1]) if decoded.any() else -1
         assert gs.same_bits(decoded[: last + 1], good[: last + 1])
 
 
-@each_written
+@each_code_and_form
 def test_wrong_seek_tables_are_refused(code: str, form: str, threads: str) -> None:
     rng = np.random.default_rng(13)
     x = np.where(rng.random(6000) < 0.5, rng.standard_normal(6000), 0).astype(np.float32)
@@ -810,9 +821,9 @@ def test_wrong_seek_tables_are_refused(code: str, form: str, threads: str) -> No
             changed[column][j] += step
             if np.array_equal(changed[column], columns[column]):
                 continue
-            lie = SeekTable(log2_block, *changed)
+            wrong = SeekTable(log2_block, *changed)
             with pytest.raises(Corrupt):
-                codec.decode(frame.payload._replace(seek=lie), 6000)
+                codec.decode(frame.payload._replace(seek=wrong), 6000)
         for other in (5999, 6001, 12_000):
             with pytest.raises(FormatError):
                 codec.decode(frame.payload, other)
@@ -820,11 +831,11 @@ def test_wrong_seek_tables_are_refused(code: str, form: str, threads: str) -> No
 
 @pytest.mark.parametrize("with_table", [False, True])
 @pytest.mark.parametrize("fill", [0x00, 0xFF, 0x55, 0x80])
-@each_written
+@each_code_and_form
 def test_hostile_megabytes_are_refused_fast(
     code: str, form: str, fill: int, with_table: bool, threads: str
 ) -> None:
-    """Runs of zeros that no word ends, and words of one bit: what is quadratic takes hours."""
+    """A quadratic reader would take hours for unended runs of zeros, or one-bit codewords."""
     if code == "packed" and with_table:
         return
     size = 1 << 20
@@ -848,7 +859,7 @@ def test_hostile_megabytes_are_refused_fast(
 
 
 def test_limits_refuse_shapes() -> None:
-    """Before anything is allocated for them."""
+    """Decoding refuses large shapes before it allocates memory for them."""
     frame = gcodec.encode(f32(*[0] * 1000), "qsgd:form=sparse")
     with pytest.raises(LimitExceeded):
         gcodec.decode(frame, limits=gcodec.Limits(max_elements=999))
@@ -866,7 +877,7 @@ def test_limits_refuse_shapes() -> None:
             with pytest.raises(LimitExceeded):
                 gcodec.decode(data)
             limits = gcodec.Limits(1 << 62, 1 << 62)
-            # Read without decoding: nothing is made for the elements.
+            # Parsing a frame allocates nothing for its elements.
             assert gcodec.Frame.from_bytes(data, limits=limits).size == 2**40
             assert tracemalloc.get_traced_memory()[1] < 1 << 20
         finally:
@@ -874,7 +885,7 @@ def test_limits_refuse_shapes() -> None:
 
 
 def test_too_few_bits_are_refused_before_allocation() -> None:
-    """A dense word has a least length, and each bucket a norm."""
+    """A dense codeword has a least length, and each bucket has a norm."""
     n = 1 << 26
     for codec, scalars in (
         *((OMEGA_DENSE, {}), (PACKED, {}), (RICE_DENSE, {"rice": 5})),
@@ -893,7 +904,7 @@ def test_too_few_bits_are_refused_before_allocation() -> None:
 # --- bare bytes ---------------------------------------------------------------------------------
 
 
-@each_written
+@each_code_and_form
 def test_bare_bytes(code: str, form: str) -> None:
     rng = np.random.default_rng(14)
     for n, bucket in ((1, 0), (7, 0), (100, 30), (5000, 64)):
@@ -920,7 +931,7 @@ def test_bare_bytes(code: str, form: str) -> None:
 
 
 def test_levels_that_wrap_to_zero_are_refused() -> None:
-    """The codeword of a level is that of level - 1, so the value 2^64 - 1 would be level 0."""
+    """A codeword stands for level − 1, so the number 2^64 − 1 would wrap to level 0."""
     norm = "00111111100000000000000000000000"  # 1.0
     gap, sign = "1", "0"
     level = "0" * (2**17 - 1) + "1" + "1" * 47  # rice:k=47 of 2^64 - 1
@@ -930,15 +941,15 @@ def test_levels_that_wrap_to_zero_are_refused() -> None:
         codec.decode(universal.to_bytes(text), 1, nbits=len(text), rice=47, rice_gap=0)
 
 
-# --- segments of the pool -----------------------------------------------------------------------
+# --- segments of the thread pool -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bucket", thinned([0, 1, 100, 4096, 5000, 70_000], 2))
-@each_written
+@each_code_and_form
 def test_segments_change_nothing(
     code: str, form: str, bucket: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Segments of which nothing is sent, and buckets across segments, among them."""
+    """Some segments send nothing, and some buckets cross segments."""
     rng = np.random.default_rng(15)
     n = 40_001
     x = np.where(rng.random(n) < 0.2, rng.standard_normal(n), 0).astype(np.float32)

@@ -1,9 +1,9 @@
-"""qsgd on every string of up to 16 bits: the compiled readers and the oracle find the same.
+"""qsgd on every string of up to 16 bits: the compiled readers and the oracle agree.
 
-The codec takes too long for so many strings, so a loop of Numba calls its readers. The oracle is
-asked about every string that may yet become one element; what elements make a message is put
-together here, and held against the oracle on some of the strings. Refusals outside the readers,
-such as that of fill, are in `test_qsgd_reference`.
+The codec is too slow for so many strings, so a Numba loop calls its readers. The oracle decodes
+every string that may still become one element; this module assembles messages from these elements,
+and compares some of them with the oracle's. `test_qsgd_reference` covers refusals outside the
+readers, such as nonzero padding.
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, rea
 from gcodec.kernels.prefix.run_level import NEAR, read_pair_table
 from gcodec.kernels.quantize.levels import symbol_dtype
 
-# A string is the number with its bits behind a one, so that shorter ones come first.
-MOST = 16
-SIZE = 2 << MOST
+# A string is a number: a one bit, followed by the bits of the string. Shorter strings come first.
+MAX_NBITS = 16
+SIZE = 2 << MAX_NBITS
 EMPTY = 1
 OK = 0
 N = (1, 2, 3, 4)
-HEAD = np.array([1], ">f4").view(np.uint8)  # the norm
-BEGIN = 8 * HEAD.size
-FARTHEST = 255  # gap of two bytes: its omega word has 14 bits, sign and level have 2
-UNITS = 4096  # that the codec reads at a time
+NORM = np.array([1], ">f4").view(np.uint8)  # The norm.
+NORM_NBITS = 8 * NORM.size
+# The largest gap of two bytes: its omega codeword has 14 bits, its sign and level have 2.
+LARGEST_GAP = 255
+PAIRS_AT_ONCE = 4096  # Run–level pairs that the codec reads at a time.
 BROKEN = prefix_read.BROKEN
-ALL = np.arange(SIZE)
-NBITS = np.frexp(ALL.astype(np.float64))[1] - 1
+ALL_STRINGS = np.arange(SIZE)
+NBITS = np.frexp(ALL_STRINGS.astype(np.float64))[1] - 1
 
-# With s = 127 there is a symbol that readers keep elsewhere; with 300, results are no bytes.
+# With s = 127, readers store one symbol elsewhere; with s = 300, symbols exceed a byte.
 CASES = [
     *((Setting(s, form), ()) for form in reference.FORMS for s in (1, 3, 127)),
     *((Setting(s, "dense", code="rice"), (k,)) for s in (1, 3, 7) for k in (0, 1)),
@@ -65,15 +66,17 @@ def text_of(string: int) -> str:
     return f"{string:b}"[1:]
 
 
-# --- what the oracle reads ----------------------------------------------------------------------
+# --- messages of the oracle ----------------------------------------------------------------------
 
 
-def judged(setting: Setting, rices: tuple[int, ...], string: int, n: int) -> tuple[int, list[int]]:
-    """Ask the oracle: a status, and the symbols."""
+def oracle_outcome(
+    setting: Setting, rices: tuple[int, ...], string: int, n: int
+) -> tuple[int, list[int]]:
+    """Return the oracle's status and symbols for a string."""
     text = text_of(string)
-    data = HEAD.tobytes() + universal.to_bytes(text)
+    data = NORM.tobytes() + universal.to_bytes(text)
     try:
-        _, levels = reference.read(setting, data, BEGIN + len(text), n, rices)
+        _, levels = reference.read(setting, data, NORM_NBITS + len(text), n, rices)
     except universal.Truncated:
         return TRUNCATED, []
     except universal.Corrupt:
@@ -82,10 +85,11 @@ def judged(setting: Setting, rices: tuple[int, ...], string: int, n: int) -> tup
 
 
 class Elements(NamedTuple):
-    """The first element of each string: of a dense form a word, of a sparse one a unit.
+    """The first element of each string: a codeword of a dense form, a run–level pair of a sparse
+    form.
 
-    `status` says whether there is one, `rest` is the string behind it, `nbits` are those of the
-    shortest one.
+    `status` states whether the element is complete, `rest` is the remaining string, and `nbits` is
+    the length of the shortest element.
     """
 
     status: np.ndarray
@@ -96,24 +100,28 @@ class Elements(NamedTuple):
 
 
 def elements_of(setting: Setting, rices: tuple[int, ...]) -> Elements:
-    """Ask the oracle about strings, and about longer ones while they may become an element."""
-    sizes = (1,) if setting.form == "dense" else (max(N), FARTHEST)
+    """Ask the oracle about ever longer strings until their first elements are complete."""
+    sizes = (1,) if setting.form == "dense" else (max(N), LARGEST_GAP)
     status = np.full(SIZE, TRUNCATED, np.int8)
-    gap, symbol, rest = np.zeros(SIZE, np.int64), np.zeros(SIZE, np.uint32), np.zeros_like(ALL)
+    gap, symbol, rest = (
+        np.zeros(SIZE, np.int64),
+        np.zeros(SIZE, np.uint32),
+        np.zeros_like(ALL_STRINGS),
+    )
     lengths = []
-    open_ = [EMPTY]
-    for string in open_:
-        for n in sizes:  # of which the last is slow, but no gap passes it
-            actual, symbols = judged(setting, rices, string, n)
+    unfinished = [EMPTY]
+    for string in unfinished:
+        for n in sizes:  # The last size is slow, but no gap exceeds it.
+            actual, symbols = oracle_outcome(setting, rices, string, n)
             if actual != CORRUPT:
                 break
         if actual == TRUNCATED or string == EMPTY:
             if 2 * string < SIZE:
-                open_ += [2 * string, 2 * string + 1]
+                unfinished += [2 * string, 2 * string + 1]
             continue
         places = np.flatnonzero(symbols) if setting.form == "sparse" else [0]
         length = len(text_of(string))
-        for more in range(MOST - length + 1):  # all that begin so
+        for more in range(MAX_NBITS - length + 1):  # All strings with this prefix.
             part = slice(string << more, (string + 1) << more)
             status[part] = actual
             if actual == OK:
@@ -122,66 +130,70 @@ def elements_of(setting: Setting, rices: tuple[int, ...]) -> Elements:
                 rest[part] = (1 << more) + np.arange(1 << more)
         if actual == OK:
             lengths.append(length)
-    return Elements(status, gap, symbol, rest, min(lengths, default=MOST + 1))
+    return Elements(status, gap, symbol, rest, min(lengths, default=MAX_NBITS + 1))
 
 
-Results = Iterator[tuple[int, np.ndarray, np.ndarray]]  # n, a status and n symbols of each string
+# Yields n, and the status and the n symbols of each string.
+Results = Iterator[tuple[int, np.ndarray, np.ndarray]]
 
 
 def dense_messages(first: Elements) -> Results:
+    """Assemble dense messages from first elements: n codewords and nothing else."""
     for n in N:
         status, symbols = np.zeros(SIZE, np.int8), np.zeros((SIZE, n), np.uint32)
-        string = ALL
+        string = ALL_STRINGS
         for i in range(n):
             status = np.where(status == OK, first.status[string], status)
             symbols[:, i] = first.symbol[string]
             string = first.rest[string]
         status[(status == OK) & (string != EMPTY)] = CORRUPT
-        status[: 1 << min(n * first.nbits, MOST + 1)] = TRUNCATED
+        status[: 1 << min(n * first.nbits, MAX_NBITS + 1)] = TRUNCATED
         yield n, status, symbols
 
 
 def sparse_messages(first: Elements) -> Results:
+    """Assemble sparse messages from first elements: run–level pairs up to the end."""
     status, symbols = np.zeros(SIZE, np.int8), np.zeros((SIZE, max(N)), np.uint32)
-    string, place = ALL, np.zeros(SIZE, np.int64)
-    for _ in range(MOST // first.nbits + 1):
+    string, place = ALL_STRINGS, np.zeros(SIZE, np.int64)
+    for _ in range(MAX_NBITS // first.nbits + 1):
         status = np.where((status == OK) & (string != EMPTY), first.status[string], status)
-        more = (status == OK) & (string != EMPTY)
-        place += np.where(more, first.gap[string], 0)
-        here = np.flatnonzero(more & (place <= max(N)))
-        symbols[here, place[here] - 1] = first.symbol[string[here]]
-        string = np.where(more, first.rest[string], string)
+        continues = (status == OK) & (string != EMPTY)
+        place += np.where(continues, first.gap[string], 0)
+        in_range = np.flatnonzero(continues & (place <= max(N)))
+        symbols[in_range, place[in_range] - 1] = first.symbol[string[in_range]]
+        string = np.where(continues, first.rest[string], string)
     assert (string[status == OK] == EMPTY).all()
-    for n in N:  # the oracle reads all words before it looks at places
+    for n in N:  # The oracle reads all codewords before it checks positions.
         yield n, np.where((status == OK) & (place > n), CORRUPT, status), symbols[:, :n]
 
 
-# --- what gcodec reads --------------------------------------------------------------------------
+# --- messages of gcodec --------------------------------------------------------------------------
 
 
 @numba.njit(cache=False)
-def fill(data, nbits, value):
-    """Write a string behind the norm; return all bytes of the payload, ones behind them."""
-    data[:4] = HEAD
+def write_payload(data, nbits, value):
+    """Write a string after the norm, followed by ones; return the bytes of the payload."""
+    data[:4] = NORM
     data[4:] = 255
     nbytes = (nbits + 7) >> 3
     for i in range(nbytes):
-        data[4 + i] = (value << (MOST - nbits)) >> (8 - 8 * i) & 255
+        data[4 + i] = (value << (MAX_NBITS - nbits)) >> (8 - 8 * i) & 255
     return data[: 4 + nbytes]
 
 
 @functools.cache
 def dense_loop(kind: Any, look: Any) -> Any:
+    """Return a compiled loop that reads all strings with a reader of dense blocks."""
     read = prefix_read._reader(kind, look).built
 
     @numba.njit(cache=False)
     def loop(n, runs, singles, parameter, top, state, out, wide, statuses, ends, symbols):
         data, status = np.empty(16, np.uint8), np.empty(2, np.int64)
         starts, bounds = np.empty(2, np.int64), np.empty(1, np.int64)
-        for nbits in range(MOST + 1):
+        for nbits in range(MAX_NBITS + 1):
             for value in range(1 << nbits):
-                payload = fill(data, nbits, value)
-                starts[0], starts[1], bounds[0] = BEGIN, -1, n
+                payload = write_payload(data, nbits, value)
+                starts[0], starts[1], bounds[0] = NORM_NBITS, -1, n
                 status[:] = 0
                 out[:] = 77
                 wide[:] = 77777
@@ -190,7 +202,7 @@ def dense_loop(kind: Any, look: Any) -> Any:
                     starts,
                     bounds,
                     False,
-                    BEGIN + nbits,
+                    NORM_NBITS + nbits,
                     runs,
                     singles,
                     parameter,
@@ -201,7 +213,7 @@ def dense_loop(kind: Any, look: Any) -> Any:
                     status,
                 )
                 string = (1 << nbits) + value
-                statuses[string], ends[string] = status[0], starts[1] - BEGIN
+                statuses[string], ends[string] = status[0], starts[1] - NORM_NBITS
                 for i in range(n):
                     symbols[string, i] = wide[i] if out[i] == WIDE and wide.size else out[i]
 
@@ -210,6 +222,7 @@ def dense_loop(kind: Any, look: Any) -> Any:
 
 @functools.cache
 def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a compiled loop that reads all strings as run–level pairs, and places the levels."""
     read, place = run_level_read._reader(kind).built, run_level_place._placer(dtype).built
 
     @numba.njit(cache=False)
@@ -232,13 +245,13 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
         data, status = np.empty(16, np.uint8), np.empty(3, np.int64)
         starts, bounds = np.empty(1, np.int64), np.empty(1, np.int64)
         nowhere = np.empty(0, np.int64)
-        for nbits in range(MOST + 1):
+        for nbits in range(MAX_NBITS + 1):
             for value in range(1 << nbits):
                 string = (1 << nbits) + value
-                starts[0], bounds[0] = BEGIN, gaps.size
+                starts[0], bounds[0] = NORM_NBITS, gaps.size
                 status[:] = 0
-                if nbits:  # else the codec reads nothing
-                    payload = fill(data, nbits, value)
+                if nbits:  # The codec does not call its reader for empty strings.
+                    payload = write_payload(data, nbits, value)
                     gaps[:8] = 77
                     codes[:8] = 77
                     read(
@@ -246,7 +259,7 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
                         starts,
                         bounds,
                         False,
-                        BEGIN + nbits,
+                        NORM_NBITS + nbits,
                         runs,
                         gap_singles,
                         singles,
@@ -260,7 +273,7 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
                         wide,
                         status,
                     )
-                    if status[0] == OK and status[1] != BEGIN + nbits:
+                    if status[0] == OK and status[1] != NORM_NBITS + nbits:
                         status[0] = BROKEN
                 statuses[string] = status[0]
                 if status[0] != OK:
@@ -278,6 +291,7 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
+    """Read all strings as dense messages with gcodec's reader."""
     code = level_codes.word_code(setting.code, setting.s, {"rice": sum(rices)})
     tables = read_runs(code), read_singles(code)
     numbers = np.uint64(code.parameter), np.uint64(code.top)
@@ -287,13 +301,14 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
         state = look_ahead.state()
         room = np.empty(n, np.uint8), np.empty(n if code.top >= WIDE else 0, np.uint64)
         dense_loop(code.kind, code.look)(n, *tables, *numbers, state, *room, status, end, symbols)
-        # As the codec does around the reader.
+        # The codec makes these checks around the reader.
         status[(status == OK) & (end != NBITS)] = CORRUPT
         status[n * least_nbits(code) > NBITS] = TRUNCATED
         yield n, status, symbols
 
 
 def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
+    """Read all strings as sparse messages with gcodec's reader."""
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
     code = level_codes.run_level_code(setting.code, setting.s, scalars)
     tables = (
@@ -302,8 +317,12 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     )
     numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
     state = look_ahead.state()
-    room = np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint8), np.empty(UNITS, np.uint64)
-    wide = np.empty(UNITS if code.symbol.top >= WIDE else 0, np.uint64)
+    room = (
+        np.empty(PAIRS_AT_ONCE, np.uint8),
+        np.empty(PAIRS_AT_ONCE, np.uint8),
+        np.empty(PAIRS_AT_ONCE, np.uint64),
+    )
+    wide = np.empty(PAIRS_AT_ONCE if code.symbol.top >= WIDE else 0, np.uint64)
     out = np.empty(max(N), symbol_dtype(setting.s))
     status = np.empty((SIZE, max(N)), np.int64)
     symbols = np.zeros((SIZE, max(N), max(N)), np.uint32)
@@ -326,7 +345,7 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
 
 
 def first_difference(a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]) -> Any:
-    """Return the shortest string of which status or symbols differ, and these; or None."""
+    """Return the shortest string whose status or symbols differ, and both results; or None."""
     differs = (a[0] != b[0]) | ((a[0] == OK) & (a[1] != b[1]).any(axis=1))
     actual = np.flatnonzero(differs[EMPTY:]) + EMPTY
     if not actual.size:
@@ -341,50 +360,50 @@ def test_every_string(setting: Setting, rices: tuple[int, ...]) -> None:
     first = elements_of(setting, rices)
     messages = (dense_messages if dense else sparse_messages)(first)
     decoded = (read_dense if dense else read_sparse)(setting, rices)
-    for (n, *expected), (_, *got) in zip(messages, decoded, strict=True):
-        assert first_difference(tuple(got), tuple(expected)) is None, n
-        # The message that was put together is the one that the oracle reads.
+    for (n, *expected), (_, *actual) in zip(messages, decoded, strict=True):
+        assert first_difference(tuple(actual), tuple(expected)) is None, n
+        # The assembled messages are those that the oracle reads.
         status, symbols = expected
         sample = [*range(EMPTY, 1 << 7), *range(1 << 7, SIZE, 190 + n)]
         for string in thinned(sample, 5):
-            kind, values = judged(setting, rices, string, n)
+            kind, values = oracle_outcome(setting, rices, string, n)
             assert status[string] == kind, (n, text_of(string))
             assert kind != OK or symbols[string].tolist() == values, (n, text_of(string))
 
 
-# --- the rule of the specification --------------------------------------------------------------
+# --- refusals that the specification defines -----------------------------------------------------
 
 
 def omega_heads() -> set[str]:
-    """How words of numbers below 2**64 begin: 17 bits at most, of which 11 are of the number."""
+    """Return prefixes of omega codewords below 2**64, at most 17 bits, 11 of the number."""
     words = {"0"}
     for nbits in range(2, 65):
-        shown = min(nbits, 11)
-        for first in range(1 << (shown - 1), 1 << shown):
-            words.add(universal.omega(first << (nbits - shown)))
-    return {word[: MOST + 1] for word in words}
+        kept_nbits = min(nbits, 11)
+        for first in range(1 << (kept_nbits - 1), 1 << kept_nbits):
+            words.add(universal.omega(first << (nbits - kept_nbits)))
+    return {word[: MAX_NBITS + 1] for word in words}
 
 
 def rice_heads(k: int) -> set[str]:
-    """The same of Rice words, with no more zeros than a string has bits."""
+    """Return prefixes of Rice codewords with at most as many zeros as a string has bits."""
     words = set()
-    for zeros in range(MOST + 1):
-        shown = min(k, MOST - zeros)
-        for first in range(1 << shown):
-            words.add(universal.rice(zeros << k | first << (k - shown), k))
-    return {word[: MOST + 1] for word in words}
+    for zeros in range(MAX_NBITS + 1):
+        kept_nbits = min(k, MAX_NBITS - zeros)
+        for first in range(1 << kept_nbits):
+            words.add(universal.rice(zeros << k | first << (k - kept_nbits), k))
+    return {word[: MAX_NBITS + 1] for word in words}
 
 
-def by_the_rule(heads: set[str]) -> np.ndarray:
-    """Whether each string has a word, begins one, or neither."""
+def specified_status(heads: set[str]) -> np.ndarray:
+    """Return whether each string has a complete codeword, begins one, or is corrupt."""
     begun, whole = np.zeros(SIZE, bool), np.zeros(SIZE, bool)
     for head in heads:
         string = int("1" + head, 2)
-        if len(head) > MOST:
+        if len(head) > MAX_NBITS:
             begun[string >> 1] = True
             continue
         begun[string] = True
-        for more in range(MOST - len(head) + 1):
+        for more in range(MAX_NBITS - len(head) + 1):
             whole[string << more : (string + 1) << more] = True
     for string in range(SIZE // 2 - 1, 0, -1):
         begun[string] |= begun[2 * string] | begun[2 * string + 1]
@@ -400,15 +419,15 @@ def by_the_rule(heads: set[str]) -> np.ndarray:
     ],
 )
 def test_kinds_of_refusal(setting: Setting, rices: tuple[int, ...]) -> None:
-    """Bits that end in the first word are truncated, if one below 2**64 begins so."""
-    rule = by_the_rule(rice_heads(rices[-1]) if rices else omega_heads())
-    if not rices:  # a sign comes first
+    """A string within a first codeword is truncated if a number below 2**64 begins so."""
+    rule = specified_status(rice_heads(rices[-1]) if rices else omega_heads())
+    if not rices:  # A sign precedes the codeword.
         one = 1 << np.maximum(NBITS - 1, 0)
-        rule = np.where(ALL > EMPTY, rule[ALL & (one - 1) | one], TRUNCATED)
+        rule = np.where(ALL_STRINGS > EMPTY, rule[ALL_STRINGS & (one - 1) | one], TRUNCATED)
     status = elements_of(setting, rices).status[EMPTY:]
     rule = rule[EMPTY:]
     assert np.array_equal(status[rule != OK], rule[rule != OK])
     if setting.form == "dense":
         assert not (status[rule == OK] == TRUNCATED).any()
     assert not rices or not (rule == CORRUPT).any()
-    assert rices or (rule == CORRUPT).any()  # groups of more than 64 bits
+    assert rices or (rule == CORRUPT).any()  # Groups of more than 64 bits are corrupt.

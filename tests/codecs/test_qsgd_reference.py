@@ -1,4 +1,4 @@
-"""qsgd against the slow oracle: the same bytes, values and refusals, whatever the setting."""
+"""qsgd against the oracle: the same bytes, values and refusals for all settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ import gcodec
 from gcodec.payload import Payload
 
 DUMP = Path(__file__).parents[1] / "data" / "resnet8_digits_step0300.npz"
-PAIRS = [*reference.ALL, *itertools.product(("omega", "rice", "auto"), ("auto",))]
-PAIRS += [("auto", "dense"), ("auto", "sparse"), ("packed", "auto")]
+CODES_AND_FORMS = [*reference.ALL, *itertools.product(("omega", "rice", "auto"), ("auto",))]
+CODES_AND_FORMS += [("auto", "dense"), ("auto", "sparse"), ("packed", "auto")]
 LEVELS = (1, 2, 3, 4, 7, 15, 16, 127, 128, 255, 4096, 32767, 32768, 2**24 - 1, 2**24)
 BUCKETS = (0, 1, 2, 3, 7, 32, 33, 512, 2**32, 2**62)
-STEP = 149  # of strings of more than 9 bits one in so many; `test_qsgd_exhaustive` has all
-ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+# Of the strings of more than 9 bits, every 149th is tested; `test_qsgd_exhaustive` has all.
+STRIDE = 149
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 
 
 def codec_of(setting: Setting) -> gcodec.Codec:
@@ -39,7 +40,7 @@ def bits(x: Any) -> list[int]:
 
 
 def codes_of(levels: list[int]) -> list[int]:
-    """The symbols of levels: twice the level, plus 1 for minus."""
+    """Return the symbols of levels: twice the magnitude, plus 1 for negative levels."""
     return [2 * abs(k) + (k < 0) for k in levels]
 
 
@@ -55,7 +56,7 @@ def payload_of(message: reference.Message) -> Payload:
 
 
 def check(x: np.ndarray, setting: Setting, seed: int = 0) -> reference.Message | None:
-    """Compare all that both make of a float32 array; None where both refuse it."""
+    """Compare gcodec and the oracle on a float32 tensor; return None if both refuse it."""
     codec = codec_of(setting)
     try:
         expected = reference.encode(x, setting, seed)
@@ -70,16 +71,18 @@ def check(x: np.ndarray, setting: Setting, seed: int = 0) -> reference.Message |
     result = codec.pack(symbols)
     wanted = payload_of(expected)
     code = result.codec.code  # type: ignore[attr-defined]
-    if code == "context":  # which is told by an oracle of its own, and taken if it is shorter
+    # Another oracle defines this code; the encoder selects it if it is shorter.
+    if code == "context":
         assert result.nbits < wanted.nbits * 1.02 + 64
-    elif "rans" in (code, expected.setting.code):  # whose frequencies are the writer's to choose
+    # The encoder is free in its choice of frequencies.
+    elif "rans" in (code, expected.setting.code):
         assert abs(result.nbits - wanted.nbits) <= 0.02 * wanted.nbits + 64
     else:
         assert result.codec == wanted.codec and result.scalars == wanted.scalars
         assert result.nbits == wanted.nbits
         assert result.tobytes() == wanted.tobytes()
     assert result.nbits <= codec.max_payload_nbits(x.size)
-    # Back, from what the oracle wrote.
+    # gcodec reads the oracle's payload.
     read = codec.unpack(wanted, x.shape)
     assert bits(read.norms) == bits(expected.norms)
     assert read.levels.dtype == symbols.levels.dtype
@@ -91,11 +94,11 @@ def check(x: np.ndarray, setting: Setting, seed: int = 0) -> reference.Message |
     bare = wanted.codec.decode(wanted.tobytes(), x.size, nbits=nbits, **wanted.scalars)
     assert bits(bare) == bits(values)
     if code == "context":
-        again = codec.unpack(result, x.shape)
-        assert bits(again.norms) == bits(expected.norms)
-        assert np.array_equal(again.levels, symbols.levels)
+        reread = codec.unpack(result, x.shape)
+        assert bits(reread.norms) == bits(expected.norms)
+        assert np.array_equal(reread.levels, symbols.levels)
         return expected
-    # And the oracle reads what gcodec wrote.
+    # The oracle reads gcodec's payload.
     form = result.codec.form  # type: ignore[attr-defined]
     chosen = expected.setting._replace(code=code, form=form)
     norms, levels = reference.read(
@@ -106,7 +109,7 @@ def check(x: np.ndarray, setting: Setting, seed: int = 0) -> reference.Message |
 
 
 def tensors() -> list[np.ndarray]:
-    """A few short gradients: real ones, and odd ones."""
+    """Return short gradients, real and odd ones."""
     rng = np.random.default_rng(5)
     with np.load(DUMP) as dump:
         real = [dump[name].reshape(-1) for name in dump.files if dump[name].dtype == np.float32]
@@ -123,9 +126,9 @@ def tensors() -> list[np.ndarray]:
 TENSORS = tensors()
 
 
-@pytest.mark.parametrize(("code", "form"), PAIRS)
+@pytest.mark.parametrize(("code", "form"), CODES_AND_FORMS)
 def test_all_settings(code: str, form: str) -> None:
-    """Each s with each norm and three buckets, each on one of the tensors."""
+    """Each s, with each norm and three buckets, encodes one of the tensors."""
     for at, (s, turn) in enumerate(itertools.product(LEVELS, range(3))):
         bucket, norm = BUCKETS[(at + 3 * turn) % len(BUCKETS)], ("l2", "max")[at % 2]
         check(TENSORS[at % len(TENSORS)], Setting(s, form, bucket, norm, code), seed=at)
@@ -133,7 +136,7 @@ def test_all_settings(code: str, form: str) -> None:
 
 @given(
     st.data(),
-    st.sampled_from(PAIRS),
+    st.sampled_from(CODES_AND_FORMS),
     st.sampled_from(LEVELS),
     st.sampled_from([*BUCKETS, 4096]),
     st.sampled_from(["l2", "max"]),
@@ -149,22 +152,22 @@ def test_any_gradient(
 
 @pytest.mark.parametrize("n", [4095, 4097, 8200])
 def test_larger_gradients(n: int) -> None:
-    """Over the edge of a tile of the sums."""
+    """The sizes lie around the end of a tile of the sums."""
     x = np.random.default_rng(n).standard_normal(n).astype(np.float32)
-    for pair, bucket in zip(PAIRS, itertools.cycle([0, 4096, 100]), strict=False):
+    for pair, bucket in zip(CODES_AND_FORMS, itertools.cycle([0, 4096, 100]), strict=False):
         check(x, Setting(31, pair[1], bucket, "l2", pair[0]), seed=n)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_frames(dtype: str) -> None:
-    """Whole frames, with conversions."""
+    """Whole frames agree, with conversions between dtypes."""
     rng = np.random.default_rng(2)
     x = gs.as_dtype((rng.standard_normal(60) * 3).astype(np.float32), dtype).reshape(3, 4, 5)
     if dtype in halves.NARROW:
         wide = halves.widen(x.reshape(-1).view(np.uint16), dtype)
     else:
         wide = x.reshape(-1).astype(np.float32)
-    for at, (code, form) in enumerate(PAIRS):
+    for at, (code, form) in enumerate(CODES_AND_FORMS):
         setting = Setting((3, 15, 200)[at % 3], form, (0, 7)[at % 2], "l2", code)
         expected = reference.encode(wide, setting, at)
         values = reference.dequantize(expected.levels, expected.norms, setting.s, setting.bucket)
@@ -208,17 +211,21 @@ def test_both_refuse_the_same(bad: float) -> None:
 # --- hostile bytes ------------------------------------------------------------------------------
 
 
-def judged(setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, ...]) -> Any:
-    """What the oracle reads: the symbols, or the kind of error."""
+def oracle_outcome(
+    setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, ...]
+) -> Any:
+    """Return the symbols that the oracle reads, or the matching type of error."""
     try:
         _, levels = reference.read(setting, data, nbits, n, rices)
     except (universal.Truncated, universal.Corrupt) as error:
-        return ERRORS[type(error)]
+        return GCODEC_ERRORS[type(error)]
     return codes_of(levels)
 
 
-def outcome(codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: int, n: int) -> Any:
-    """What gcodec reads: the symbols, or the kind of error."""
+def gcodec_outcome(
+    codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: int, n: int
+) -> Any:
+    """Return the symbols that gcodec reads, or the type of its error."""
     payload = Payload(codec, scalars, np.frombuffer(data, np.uint8), nbits)
     try:
         return codec.unpack(payload, n).levels.tolist()
@@ -229,26 +236,26 @@ def outcome(codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: in
 def compare(
     setting: Setting,
     n: int,
-    most: int,
+    max_nbits: int,
     rices: tuple[int, ...] = (),
     norms: str = "1",
 ) -> None:
-    """All strings of up to 9 bits, and some of up to `most`, behind norms of 1 and 0."""
+    """Compare all strings of up to 9 bits and some of up to `max_nbits`, after the norms."""
     codec = codec_of(setting)
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
-    head = np.array([int(digit) for digit in norms], ">f4").tobytes()
-    for length in range(most + 1):
-        nbytes, step = (length + 7) // 8, 1 if length <= 9 else STEP
+    norm_bytes = np.array([int(digit) for digit in norms], ">f4").tobytes()
+    for length in range(max_nbits + 1):
+        nbytes, step = (length + 7) // 8, 1 if length <= 9 else STRIDE
         for number in range(length % step, 1 << length, step):
             tail = (number << (8 * nbytes - length)).to_bytes(nbytes, "big")
-            data, nbits = head + tail, 8 * len(head) + length
-            expected = judged(setting, data, nbits, n, rices)
-            got = outcome(codec, scalars, data, nbits, n)
-            assert got == expected, (setting, n, rices, norms, tail.hex(), length)
+            data, nbits = norm_bytes + tail, 8 * len(norm_bytes) + length
+            expected = oracle_outcome(setting, data, nbits, n, rices)
+            actual = gcodec_outcome(codec, scalars, data, nbits, n)
+            assert actual == expected, (setting, n, rices, norms, tail.hex(), length)
 
 
 SPARSE_RICE = ((1, 0, 0), (5, 2, 1), (3, 0, 2))  # s, K, G
-SMALL = [
+SMALL_SETTINGS = [
     *((Setting(s, form), ()) for s in (1, 2, 5) for form in reference.FORMS),
     *((Setting(s, "dense", code="rice"), (k,)) for s, k in ((1, 0), (2, 1), (5, 3), (5, 47))),
     *((Setting(s, "sparse", code="rice"), (k, g)) for s, k, g in SPARSE_RICE),
@@ -256,7 +263,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize(("setting", "rices"), SMALL)
+@pytest.mark.parametrize(("setting", "rices"), SMALL_SETTINGS)
 def test_every_short_string(setting: Setting, rices: tuple[int, ...]) -> None:
     for n in thinned((1, 2, 3, 4), 2):
         compare(setting, n, 7, rices)
@@ -282,22 +289,25 @@ def test_strings_of_two_bytes(setting: Setting, rices: tuple[int, ...]) -> None:
         compare(setting, n, 16, rices)
 
 
-@pytest.mark.parametrize(("setting", "rices"), SMALL[:1] + SMALL[1:2] + SMALL[6:7] + SMALL[10:11])
+@pytest.mark.parametrize(
+    ("setting", "rices"),
+    SMALL_SETTINGS[:1] + SMALL_SETTINGS[1:2] + SMALL_SETTINGS[6:7] + SMALL_SETTINGS[10:11],
+)
 def test_fill(setting: Setting, rices: tuple[int, ...]) -> None:
-    """Bytes of which only some bits count."""
+    """Only some bits of the last byte belong to the string."""
     codec = codec_of(setting)
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
-    head = np.array([1], ">f4").tobytes()
+    norm_bytes = np.array([1], ">f4").tobytes()
     for byte, length, n in itertools.product(range(0, 256, 3), range(1, 9), (1, 4)):
-        data, nbits = head + bytes([byte]), 32 + length
-        expected = judged(setting, data, nbits, n, rices)
-        assert outcome(codec, scalars, data, nbits, n) == expected
+        data, nbits = norm_bytes + bytes([byte]), 32 + length
+        expected = oracle_outcome(setting, data, nbits, n, rices)
+        assert gcodec_outcome(codec, scalars, data, nbits, n) == expected
 
 
 @given(st.data(), st.sampled_from(reference.ALL), st.sampled_from(LEVELS), st.integers(0, 99))
 @settings(max_examples=200)
 def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, number: int) -> None:
-    """A few bits turned over, cut off, or added."""
+    """Both agree on payloads with a few bits flipped, cut off, or appended."""
     n = data.draw(st.sampled_from([1, 5, 40, 130]))
     rng = np.random.default_rng(number)
     x = (rng.standard_t(2, n) * (rng.random(n) < rng.choice([0.05, 0.5, 1]))).astype(np.float32)
@@ -313,15 +323,15 @@ def test_damaged_payloads(data: st.DataObject, pair: tuple[str, str], s: int, nu
     rices = tuple(data.draw(st.sampled_from([k, k, 0, 47])) for k in message.rices)
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
     damaged, nbits = universal.to_bytes(text), len(text)
-    expected = judged(setting, damaged, nbits, n, rices)
-    assert outcome(codec_of(setting), scalars, damaged, nbits, n) == expected
+    expected = oracle_outcome(setting, damaged, nbits, n, rices)
+    assert gcodec_outcome(codec_of(setting), scalars, damaged, nbits, n) == expected
 
 
 # --- seek tables --------------------------------------------------------------------------------
 
 
 def framed(x: np.ndarray, setting: Setting) -> tuple[gcodec.Frame, reference.Message]:
-    """A frame without a table, and what the oracle makes of the same."""
+    """Return a frame without a seek table, and the oracle's message for the same tensor."""
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, codec_of(setting)))
     return frame.without_seek(), reference.encode(x, setting)
 
@@ -350,7 +360,7 @@ def test_seek_tables(code: str, form: str) -> None:
 
 @pytest.mark.parametrize("form", reference.FORMS)
 def test_long_seek_tables(form: str) -> None:
-    """Sums stand before blocks 4096 and 8192."""
+    """The table stores sums at blocks 4096 and 8192."""
     x = np.random.default_rng(1).standard_normal(8500).astype(np.float32)
     x[::50] = 0
     frame, message = framed(x, Setting(2**14, form))
@@ -364,7 +374,7 @@ def test_long_seek_tables(form: str) -> None:
 
 @pytest.mark.parametrize(("code", "form"), reference.ALL[:4])
 def test_wrong_seek_tables(code: str, form: str) -> None:
-    """One bit more in a block, one less in another; one element more, one less."""
+    """Decoding refuses tables that move bits or elements from one block to another."""
     x = np.random.default_rng(3).standard_normal(50).astype(np.float32)
     message = reference.encode(x, Setting(15, form, 16, "l2", code))
     table = reference.seek_table(message, 3)
@@ -399,7 +409,7 @@ def test_wrong_seek_tables(code: str, form: str) -> None:
 
 
 def test_the_encoder_adds_a_seek_table() -> None:
-    """From 2^16 elements on, of blocks of 2^12, if it takes 1 % at most."""
+    """Frames of 2^16 elements or more get a table of blocks of 2^12, if it takes at most 1 %."""
     x = np.random.default_rng(4).standard_normal(2**16).astype(np.float32)
     x[: 2**13] = 0
     for setting in (Setting(127, "dense", 2**12), Setting(127, "sparse", 512, code="rice")):
@@ -415,7 +425,7 @@ def test_the_encoder_adds_a_seek_table() -> None:
     few = np.zeros(2**16, np.float32)
     few[::100] = 1
     data = gcodec.encode(few, codec_of(Setting(15, "sparse")), seed=5)
-    assert reference_frame.parse(data)["seek"] is None  # one block
+    assert reference_frame.parse(data)["seek"] is None  # The string has one block only.
     packed = codec_of(Setting(127, "dense", code="packed"))
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, packed, seed=5))
     assert frame.seek is None and frame.with_seek().seek is None

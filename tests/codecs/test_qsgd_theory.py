@@ -1,8 +1,8 @@
 """qsgd: the paper's theorems, from the exact probabilities of the specified arithmetic.
 
-A level is `low` or `high`, and high with the chance p = T / 2^31, T = int32(f·2^31): if words are
-uniform, this is exact, and so are all expectations below, but for float64 sums. What is left to
-measure is whether the words are uniform and independent, and whether the codec follows the rule.
+A level is `low` or `high`, and high with probability p = T / 2^31, T = int32(f·2^31). For uniform
+random words p is exact, and so are all expectations below up to float64 sums. The remaining tests
+measure whether the words are uniform and independent, and whether the codec follows the rule.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ SIZES = (1, 7, 256, 5000, 1 << 16, 1 << 20)
 
 @functools.cache
 def vector(shape: str, n: int) -> np.ndarray:
+    """Return a vector of a named distribution, the same at each call."""
     rng = np.random.default_rng([n, SHAPES.index(shape)])
     sign = rng.choice([-1, 1], n)
     if shape == "equal":
@@ -50,41 +51,44 @@ def qsgd(**values: Any) -> Any:
 
 
 def levels_at(n: int) -> list[int]:
+    """Return numbers of levels s to test with n elements, up to √n."""
     return sorted({1, 2, 4, 15, max(1, math.isqrt(n))})
 
 
-class Chances(NamedTuple):
-    """What each element may become."""
+class LevelDistribution(NamedTuple):
+    """The two possible levels of each element, and their probabilities."""
 
     low: np.ndarray  # levels
     high: np.ndarray
-    p: np.ndarray  # of the higher one
-    values: tuple[np.ndarray, np.ndarray]  # what they decode to, signed, float64
+    p: np.ndarray  # The probability of the higher level.
+    values: tuple[np.ndarray, np.ndarray]  # The decoded values of both levels: signed, float64.
     steps: np.ndarray  # N/s
 
     @property
     def mean(self) -> np.ndarray:
-        """Of the level."""
+        """Expected level of each element."""
         return self.low + self.p * (self.high - self.low)
 
     @property
     def variance(self) -> np.ndarray:
-        """Of the level."""
+        """Variance of the level of each element."""
         return self.p * (1 - self.p) * (self.high - self.low)
 
     @property
     def sent(self) -> np.ndarray:
-        """Chance that the level is not 0."""
+        """Probability that the level is not 0."""
         return np.where(self.low > 0, 1.0, self.p)
 
     def error(self, x: np.ndarray) -> np.ndarray:
-        """Mean of (x̂ − x)² of each element."""
+        """Return the mean of (x̂ − x)² of each element."""
         below, above = ((value - x) ** 2 for value in self.values)
         return (1 - self.p) * below + self.p * above
 
 
-def chances(x: np.ndarray, codec: Any, norms: np.ndarray, factor: float = 1) -> Chances:
-    """Follow the specification; r is multiplied by a factor that ought to be 1."""
+def distribution(
+    x: np.ndarray, codec: Any, norms: np.ndarray, factor: float = 1
+) -> LevelDistribution:
+    """Follow the specification, with r multiplied by a factor, which is 1 in the codec."""
     bucket = min(codec.bucket, x.size) or x.size
     norm = np.repeat(norms.astype(np.float64), bucket)[: x.size]
     assert ((norm == 0) | (norm >= 2.0**-100)).all()
@@ -95,14 +99,15 @@ def chances(x: np.ndarray, codec: Any, norms: np.ndarray, factor: float = 1) -> 
     levels = [np.minimum(level, codec.s) for level in (whole, whole + 1)]
     unit = (norm / codec.s).astype(np.float32)
     low, high = (np.copysign(level * unit, x).astype(np.float64) for level in levels)
-    return Chances(*(k.astype(np.int64) for k in levels), p, (low, high), norm / codec.s)
+    return LevelDistribution(*(k.astype(np.int64) for k in levels), p, (low, high), norm / codec.s)
 
 
-def chances_of(x: np.ndarray, codec: Any) -> Chances:
-    return chances(x, codec, codec.quantize(x).norms)
+def distribution_of(x: np.ndarray, codec: Any) -> LevelDistribution:
+    return distribution(x, codec, codec.quantize(x).norms)
 
 
 def codecs_for(n: int, s: int) -> list[Any]:
+    """Return codecs with both norms, with and without buckets."""
     codecs = [qsgd(s=s), qsgd(s=s, norm="max")]
     if n > 512:
         codecs += [qsgd(s=s, bucket=512), qsgd(s=s, bucket=512, norm="max")]
@@ -117,7 +122,7 @@ each_size = pytest.mark.parametrize("n", SIZES if LONG else SIZES[:-1])
 
 @each_shape
 def test_norm_is_the_nearest_float32(shape: str) -> None:
-    """But for the last bit of a float64, before it is rounded."""
+    """Only the last bit of the float64 norm, before it is rounded, is uncertain."""
     for n in SIZES[:-1]:
         x = vector(shape, n).astype(np.float64)
         for bucket in (0, 512):
@@ -130,85 +135,86 @@ def test_norm_is_the_nearest_float32(shape: str) -> None:
 
 @each_shape
 def test_levels_follow_the_rule(shape: str) -> None:
-    """So that p is the chance of the higher level, if words are uniform."""
+    """The codec takes the higher level with probability p, if words are uniform."""
     n = (1 << 18) + 77
     x = vector(shape, n)
     up = words(11, 0, n) >> 1
     for s in (1, 4, 15, 512):
         for codec in codecs_for(n, s):
             symbols = codec.quantize(x, seed=11)
-            known = chances(x, codec, symbols.norms)
-            above = up < (known.p * 2.0**31).astype(np.int64)
-            level = np.where(above, known.high, known.low)
+            model = distribution(x, codec, symbols.norms)
+            above = up < (model.p * 2.0**31).astype(np.int64)
+            level = np.where(above, model.high, model.low)
             assert np.array_equal(symbols.levels, 2 * level + ((level > 0) & (x < 0)))
             decoded = codec.dequantize(symbols, n)
-            assert np.array_equal(decoded, np.where(above, known.values[1], known.values[0]))
+            assert np.array_equal(decoded, np.where(above, model.values[1], model.values[0]))
 
 
 @each_size
 @each_shape
 def test_unbiased_bounded_and_sparse(shape: str, n: int) -> None:
-    """All three parts of the lemma, and the codec's own law; an N of float32 is off by 2^-24."""
+    """All parts of the lemma and the codec's law hold; float32 norms are off by 2^-24."""
     x = vector(shape, n)
     wide = x.astype(np.float64)
     energy = float(wide @ wide)
     for s in levels_at(n):
         for codec in codecs_for(n, s):
-            known = chances_of(x, codec)
-            mean = (1 - known.p) * known.values[0] + known.p * known.values[1]
-            allowed = 2.0**-22 * np.abs(wide) + 2.0**-31 * known.steps
+            model = distribution_of(x, codec)
+            mean = (1 - model.p) * model.values[0] + model.p * model.values[1]
+            allowed = 2.0**-22 * np.abs(wide) + 2.0**-31 * model.steps
             assert (np.abs(mean - wide) <= allowed).all(), codec
             d = min(codec.bucket or n, n)
             lemma, law = min(d / s**2, math.sqrt(d) / s), codec.variance(n)
             assert law == min(d / (4 * s**2), math.sqrt(d) / s)
-            error = float(known.error(wide).sum()) / energy
+            error = float(model.error(wide).sum()) / energy
             assert error <= min(law, lemma) * (1 + 1e-6), codec
             if codec.norm == "l2":
-                sent = float(known.sent.sum())
+                sent = float(model.sent.sum())
                 assert sent <= -(-n // d) * s * (s + math.sqrt(d)) * (1 + 1e-6), codec
 
 
 def test_sums_of_float64_are_exact_enough() -> None:
-    """The same expectations from fractions, of which nothing is rounded."""
+    """Exact fractions give the same expectations."""
     for shape in SHAPES:
         x = vector(shape, 256)
         for codec in codecs_for(256, 2):
-            known = chances_of(x, codec)
+            model = distribution_of(x, codec)
             error, size = Fraction(0), Fraction(0)
             for i, value in enumerate(map(Fraction, x.tolist())):
-                p = Fraction(int(known.p[i] * 2**31), 2**31)
-                low, high = (Fraction(float(values[i])) for values in known.values)
+                p = Fraction(int(model.p[i] * 2**31), 2**31)
+                low, high = (Fraction(float(values[i])) for values in model.values)
                 bias = abs(low + p * (high - low) - value)
-                assert bias <= abs(value) / 2**22 + Fraction(float(known.steps[i])) / 2**31
+                assert bias <= abs(value) / 2**22 + Fraction(float(model.steps[i])) / 2**31
                 error += (1 - p) * (low - value) ** 2 + p * (high - value) ** 2
                 size += value**2
-            actual = float(known.error(x.astype(np.float64)).sum())
+            actual = float(model.error(x.astype(np.float64)).sum())
             assert actual == pytest.approx(float(error), rel=1e-12)
             assert error <= Fraction(codec.variance(256)) * size * (1 + Fraction(1, 10**6))
 
 
 def test_both_branches_of_the_variance_are_tight() -> None:
-    for n, s in ((4, 1), (16, 2), (1024, 16), (4, 5), (36, 9)):  # a level and a half
+    # Each element lies halfway between two levels.
+    for n, s in ((4, 1), (16, 2), (1024, 16), (4, 5), (36, 9)):
         x = np.full(n, 0.5, np.float32)
-        error = chances_of(x, qsgd(s=s)).error(x.astype(np.float64)).sum() / float(x @ x)
+        error = distribution_of(x, qsgd(s=s)).error(x.astype(np.float64)).sum() / float(x @ x)
         assert qsgd(s=s).variance(n) == n / (4 * s * s) == pytest.approx(error, rel=1e-6)
     n = 1 << 20
-    x = np.full(n, 0.5, np.float32)  # r = 1/1024: nearly all are 0
-    error = chances_of(x, qsgd(s=1)).error(x.astype(np.float64)).sum() / float(x @ x)
+    x = np.full(n, 0.5, np.float32)  # With r = 1/1024, nearly all levels are 0.
+    error = distribution_of(x, qsgd(s=1)).error(x.astype(np.float64)).sum() / float(x @ x)
     assert 0.999 * qsgd(s=1).variance(n) < error < qsgd(s=1).variance(n) == 1024
 
 
-# --- the sampler --------------------------------------------------------------------------------
+# --- the sampler ---------------------------------------------------------------------------------
 #
-# R draws of each of n elements. The sum of an element's levels differs from R·mean by
-# sqrt(R·variance), one standard error. Three statistics, in standard errors of their own where
-# nothing is wrong: the sum over all elements, which finds a common bias; the sum of squares, which
-# finds biases that differ; the largest. Five of them are allowed, six for the largest. With R·n =
-# 2^24, half a percent of r or of a step is 15 or more, of the first or, where signs change, of the
-# second. With R·n = 2^24, a bias of half a percent of a step is 30
-# standard errors or more of the first, and one that changes its sign is as much of the second.
+# The codec draws R levels of each of n elements. The sum of an element's levels differs from
+# R·mean by sqrt(R·variance), one standard error. Three statistics, each in its own standard
+# errors: the sum over all elements, which detects a common bias; the sum of squares, which detects
+# biases that differ; and the largest. The tests allow five standard errors, and six for the
+# largest. With R·n = 2^24, a bias of half a percent of r is at least 15 standard errors of the
+# first statistic, a bias of half a percent of a step is at least 30, and a bias whose sign changes
+# is as many of the second.
 
-DRAWS, PLACES = 4096, 4096
+DRAW_COUNT, ELEMENT_COUNT = 4096, 4096
 SAMPLED = [
     ("gaussian", {"s": 64}),
     ("Laplace", {"s": 127}),
@@ -226,95 +232,95 @@ class Deviation(NamedTuple):
     largest: float
 
 
-def deviation(sums: np.ndarray, draws: int, known: Chances) -> Deviation:
-    mean, variance = draws * known.mean, draws * known.variance
-    keep = (draws * np.minimum(known.p, 1 - known.p) >= 20) & (known.high > known.low)
+def deviation(sums: np.ndarray, draws: int, model: LevelDistribution) -> Deviation:
+    mean, variance = draws * model.mean, draws * model.variance
+    keep = (draws * np.minimum(model.p, 1 - model.p) >= 20) & (model.high > model.low)
     assert keep.sum() > 500
-    off = (sums - mean)[keep]
-    z = off / np.sqrt(variance[keep])
+    deviations = (sums - mean)[keep]
+    z = deviations / np.sqrt(variance[keep])
     spread = (z @ z - z.size) / math.sqrt(2 * z.size)
-    return Deviation(off.sum() / math.sqrt(variance[keep].sum()), spread, np.abs(z).max())
+    return Deviation(deviations.sum() / math.sqrt(variance[keep].sum()), spread, np.abs(z).max())
 
 
-def agrees(actual: Deviation) -> bool:
+def is_plausible(actual: Deviation) -> bool:
     return abs(actual.total) < 5 and abs(actual.spread) < 5 and actual.largest < 6
 
 
 @functools.cache
 def sample(shape: str, setting: tuple[tuple[str, Any], ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of the levels of each element over all draws: of one tensor, and of many seeds."""
-    x = vector(shape, PLACES)
-    codec = qsgd(**dict(setting), bucket=PLACES)
-    sums = [np.zeros(PLACES, np.int64) for _ in range(2)]
-    tiled = np.tile(x, DRAWS // 4)
+    """Return each element's sum of levels over all draws, of a long tensor and of many seeds."""
+    x = vector(shape, ELEMENT_COUNT)
+    codec = qsgd(**dict(setting), bucket=ELEMENT_COUNT)
+    sums = [np.zeros(ELEMENT_COUNT, np.int64) for _ in range(2)]
+    tiled = np.tile(x, DRAW_COUNT // 4)
     for k in range(4):
-        levels = codec.quantize(tiled, seed=k).levels.reshape(-1, PLACES) >> 1
+        levels = codec.quantize(tiled, seed=k).levels.reshape(-1, ELEMENT_COUNT) >> 1
         sums[0] += levels.sum(axis=0, dtype=np.int64)
-    for seed in range(DRAWS // 4):
+    for seed in range(DRAW_COUNT // 4):
         sums[1] += codec.quantize(x, seed=2**40 + seed).levels >> 1
     return sums[0], sums[1]
 
 
-def sampled_and_known(
+def sums_and_distribution(
     shape: str, setting: dict[str, Any], factor: float = 1
-) -> tuple[np.ndarray, np.ndarray, Chances]:
-    x, codec = vector(shape, PLACES), qsgd(**setting)
+) -> tuple[np.ndarray, np.ndarray, LevelDistribution]:
+    x, codec = vector(shape, ELEMENT_COUNT), qsgd(**setting)
     norms = codec.quantize(x).norms
-    return *sample(shape, tuple(setting.items())), chances(x, codec, norms, factor)
+    return *sample(shape, tuple(setting.items())), distribution(x, codec, norms, factor)
 
 
 @sampled
 def test_sampler_follows_the_probabilities(shape: str, setting: dict[str, Any]) -> None:
-    one, many, known = sampled_and_known(shape, setting)
-    assert agrees(deviation(one, DRAWS, known))
-    assert agrees(deviation(many, DRAWS // 4, known))
+    one, many, model = sums_and_distribution(shape, setting)
+    assert is_plausible(deviation(one, DRAW_COUNT, model))
+    assert is_plausible(deviation(many, DRAW_COUNT // 4, model))
 
 
 @sampled
 def test_statistics_detect_half_a_percent_bias(shape: str, setting: dict[str, Any]) -> None:
-    """Wrong chances against the right sample, which is as good as the other way round."""
-    one, _, known = sampled_and_known(shape, setting)
-    for factor in (0.995, 1.005):  # r is too small or too large
-        _, _, wrong = sampled_and_known(shape, setting, factor)
-        assert abs(deviation(one, DRAWS, wrong).total) > 15
-    inner = np.clip(known.p, 0.006, 0.994)
-    few_bits = np.floor(inner * 2**7) / 2**7  # words of 7 bits: half of 1/128 is lost
+    """Wrong probabilities against the right sample have the same effect as the reverse."""
+    one, _, model = sums_and_distribution(shape, setting)
+    for factor in (0.995, 1.005):  # With these factors r is too small or too large.
+        _, _, wrong = sums_and_distribution(shape, setting, factor)
+        assert abs(deviation(one, DRAW_COUNT, wrong).total) > 15
+    inner = np.clip(model.p, 0.006, 0.994)
+    few_bits = np.floor(inner * 2**7) / 2**7  # With random words of 7 bits, half of 1/128 is lost.
     for p in (inner + 0.005, inner - 0.005, np.maximum(few_bits, 0.001)):
-        assert abs(deviation(one, DRAWS, known._replace(p=p)).total) > 15
-    turns = np.where(np.arange(PLACES) % 2, 0.005, -0.005)
-    assert deviation(one, DRAWS, known._replace(p=inner + turns)).spread > 15
+        assert abs(deviation(one, DRAW_COUNT, model._replace(p=p)).total) > 15
+    turns = np.where(np.arange(ELEMENT_COUNT) % 2, 0.005, -0.005)
+    assert deviation(one, DRAW_COUNT, model._replace(p=inner + turns)).spread > 15
 
 
-def standardised(seed: int, draws: int) -> np.ndarray:
-    """Levels of many buckets that are the same, less the mean, over the deviation."""
-    x, codec = vector("gaussian", PLACES), qsgd(s=15, bucket=PLACES)
-    known = chances_of(x, codec)
-    levels = codec.quantize(np.tile(x, draws), seed=seed).levels.reshape(draws, PLACES) >> 1
-    keep = known.variance > 0.02
-    off = levels[:, keep] - known.mean[keep]
-    return off / np.sqrt(known.variance[keep])
+def standardized(seed: int, draws: int) -> np.ndarray:
+    """Return levels of many equal buckets, minus the mean, divided by the standard deviation."""
+    x, codec = vector("gaussian", ELEMENT_COUNT), qsgd(s=15, bucket=ELEMENT_COUNT)
+    model = distribution_of(x, codec)
+    levels = codec.quantize(np.tile(x, draws), seed=seed).levels.reshape(draws, ELEMENT_COUNT) >> 1
+    keep = model.variance > 0.02
+    deviations = levels[:, keep] - model.mean[keep]
+    return deviations / np.sqrt(model.variance[keep])
 
 
 def test_buckets_and_seeds_are_independent() -> None:
-    """Products of independent z have mean 0 and variance 1: five standard errors."""
+    """Products of independent z have mean 0 and variance 1; five standard errors are allowed."""
     draws = 256
-    one, other = standardised(5, draws), standardised(6, draws)
+    one, other = standardized(5, draws), standardized(6, draws)
     assert abs((one * other).sum()) < 5 * math.sqrt(one.size)
-    for lag in (1, 2, 3, 8, 64, 128):  # of buckets
+    for lag in (1, 2, 3, 8, 64, 128):  # Lags of buckets.
         products = one[lag:] * one[:-lag]
         assert abs(products.sum()) < 5 * math.sqrt(products.size), lag
-    for lag in (1, 2, 3, 4, 7, 32):  # of elements
+    for lag in (1, 2, 3, 4, 7, 32):  # Lags of elements.
         products = one[:, lag:] * one[:, :-lag]
         assert abs(products.sum()) < 5 * math.sqrt(products.size), lag
-    # All elements of a draw together: would be too large or too small if they went along.
+    # The sum of each draw would be too large or too small if its elements were correlated.
     together = one.sum(axis=1) / math.sqrt(one.shape[1])
     assert abs(together @ together - draws) < 5 * math.sqrt(2 * draws)
-    # What it would be if each bucket began with the same words.
+    # If each bucket began with the same random words, the test would detect it.
     assert (one[:1] * one[:1]).sum() > 5 * math.sqrt(one[:1].size)
 
 
 def test_levels_depend_on_index_norm_and_seed() -> None:
-    """What is around an element matters by its norm only."""
+    """The surroundings of an element affect its level only through the norm."""
     x = vector("Laplace", 5000)
     for codec in (qsgd(bucket=512), qsgd(bucket=100, norm="max"), qsgd(norm="max")):
         whole = codec.quantize(x, seed=3).levels
@@ -329,8 +335,8 @@ def test_levels_depend_on_index_norm_and_seed() -> None:
             place = int(np.abs(x).argmax())
             changed[:place:2] = 0
             again = codec.quantize(changed, seed=3).levels
-            kept = changed == x
-            assert np.array_equal(again[kept], whole[kept])
+            unchanged = changed == x
+            assert np.array_equal(again[unchanged], whole[unchanged])
         assert (codec.quantize(x, seed=4).levels != whole).any()
         moved = codec.quantize(np.roll(x, 1), seed=3).levels
         assert (np.roll(moved, -1) != whole).any()
@@ -339,46 +345,46 @@ def test_levels_depend_on_index_norm_and_seed() -> None:
 # --- Theorem 3.2 and the number of bits ---------------------------------------------------------
 
 OMEGA = gcodec.entropy.parse("omega")
-# A word's length follows from the number of bits of its value.
-BY_BITS = OMEGA.lengths([1 << j for j in range(40)]).astype(np.int64)
+# The number of bits of a value determines the length of its codeword.
+LENGTH_BY_NBITS = OMEGA.lengths([1 << j for j in range(40)]).astype(np.int64)
 
 
 def omega(values: np.ndarray) -> np.ndarray:
-    """Lengths of omega words; 0 for 0, which has none."""
+    """Return lengths of omega codewords; 0 has none."""
     values = np.asarray(values)
-    return np.where(values > 0, BY_BITS[np.frexp(np.maximum(values, 1))[1] - 1], 0)
+    return np.where(values > 0, LENGTH_BY_NBITS[np.frexp(np.maximum(values, 1))[1] - 1], 0)
 
 
-def dense_nbits(known: Chances, buckets: int = 1) -> float:
-    """Expected bits of the dense form."""
-    low, high = omega(known.low + 1), omega(known.high + 1)
-    words = 1 + (1 - known.p) * low + known.p * high
-    return 32 * buckets + float(words[known.steps > 0].sum())
+def dense_nbits(model: LevelDistribution, buckets: int = 1) -> float:
+    """Return the expected bits of the dense form."""
+    low, high = omega(model.low + 1), omega(model.high + 1)
+    words = 1 + (1 - model.p) * low + model.p * high
+    return 32 * buckets + float(words[model.steps > 0].sum())
 
 
-def sparse_nbits(known: Chances, buckets: int = 1) -> float:
-    """Expected bits of the sparse form.
+def sparse_nbits(model: LevelDistribution, buckets: int = 1) -> float:
+    """Return the expected bits of the sparse form.
 
-    A gap's word grows where the gap reaches 2^j, and the gap before element i does so where the
-    2^j − 1 elements before it are zeros and there are as many.
+    The codeword of a gap grows where the gap reaches 2^j, that is, where the 2^j − 1 elements
+    preceding element i exist and are zeros.
     """
-    sent = known.sent
-    levels = (1 - known.p) * omega(known.low) + known.p * omega(known.high)
+    sent = model.sent
+    levels = (1 - model.p) * omega(model.low) + model.p * omega(model.high)
     sure = np.concatenate([[0], np.cumsum(sent == 1)])
     with np.errstate(divide="ignore"):
         logs = np.where(sent == 1, 0, np.log1p(-sent))
     logs = np.concatenate([[0], np.cumsum(logs)])
     gaps = float(sent.sum())
-    for j in range(1, known.p.size.bit_length()):
+    for j in range(1, model.p.size.bit_length()):
         before = (1 << j) - 1
         subset = sure[before:-1] == sure[: -1 - before]
         zeros = np.where(subset, np.exp(logs[before:-1] - logs[: -1 - before]), 0)
-        gaps += float(sent[before:] @ zeros) * int(BY_BITS[j] - BY_BITS[j - 1])
+        gaps += float(sent[before:] @ zeros) * int(LENGTH_BY_NBITS[j] - LENGTH_BY_NBITS[j - 1])
     return 32 * buckets + gaps + float((sent + levels).sum())
 
 
 def theorem(n: int, s: int) -> float:
-    """The bound of Theorem 3.2, with o(1) = 0."""
+    """Return the bound of Theorem 3.2, with o(1) = 0."""
     product = s * (s + math.sqrt(n))
     return (3 + 1.5 * math.log2(2 * (s * s + n) / product)) * product + 32
 
@@ -392,42 +398,42 @@ def test_codeword_lengths_follow_from_bits() -> None:
 @pytest.mark.parametrize("n", thinned([256, 1 << 16, 5000], 2))
 @each_shape
 def test_payloads_have_the_expected_bits(shape: str, n: int) -> None:
-    """The mean of some seeds, within six of its standard errors."""
+    """The mean over some seeds lies within six of its standard errors."""
     x, draws = vector(shape, n), 32
     root = math.isqrt(n)
     settings = [{"s": 1}, {"s": 4}, {"s": root}, {"s": 15, "bucket": 100, "norm": "max"}]
     for setting in settings:
         codec = qsgd(**setting)
         norms = codec.quantize(x).norms
-        known = chances(x, codec, norms)
+        model = distribution(x, codec, norms)
         for form, expected in (("dense", dense_nbits), ("sparse", sparse_nbits)):
             one = codec.replaced(form=form)
             nbits = np.array([one.encode(x, seed=seed).nbits for seed in range(draws)])
             error = nbits.std(ddof=1) / math.sqrt(draws)
-            mean = expected(known, norms.size)
+            mean = expected(model, norms.size)
             assert abs(nbits.mean() - mean) <= 6 * error + 1e-9 * mean, (codec, form)
 
 
 @each_shape
 def test_sparse_strings_keep_the_bound_of_the_theorem(shape: str) -> None:
-    """Theorem 3.2, even with o(1) = 0, of which all are 4 % away at least."""
+    """Theorem 3.2 holds even with o(1) = 0, with at least 4 % to spare."""
     for n in SIZES if shape in ("gaussian", "equal") else SIZES[:-1]:
         x = vector(shape, n)
         for s in levels_at(n)[1:] if n < 1 << 20 else [2]:
             codec = qsgd(s=s, form="sparse")
-            assert sparse_nbits(chances_of(x, codec)) <= 0.96 * theorem(n, s), (n, s)
+            assert sparse_nbits(distribution_of(x, codec)) <= 0.96 * theorem(n, s), (n, s)
             assert codec.encode(x, seed=1).nbits <= theorem(n, s), (n, s)
 
 
 def test_codeword_lengths_have_a_linear_bound() -> None:
-    """Sign and omega(k + 1) take 2 + 2k bits at most, and what is between levels as well.
+    """Sign and omega(k + 1) take at most 2 + 2k bits, and so do their interpolations.
 
-    The sum of r is s·‖x‖₁/‖x‖₂, so s·√n at most: 2n + 2s√n + 32 expected bits suffice, which is
-    4n + 32 at s = √n.
+    The sum of r is s·‖x‖₁/‖x‖₂, at most s·√n: 2n + 2s√n + 32 expected bits suffice, which is 4n +
+    32 for s = √n.
     """
     assert all(1 + omega(np.array([k + 1]))[0] <= 2 + 2 * k for k in range(300))
-    for j in range(8, 40):  # the least value of a length
-        assert 1 + BY_BITS[j] <= 2 + 2 * ((1 << j) - 1)
+    for j in range(8, 40):  # The least value with a codeword of this length.
+        assert 1 + LENGTH_BY_NBITS[j] <= 2 + 2 * ((1 << j) - 1)
 
 
 @each_shape
@@ -437,22 +443,22 @@ def test_dense_strings_keep_their_bound(shape: str) -> None:
         for s in levels_at(n):
             codec = qsgd(s=s, form="dense")
             bound = 2 * n + 2 * s * math.sqrt(n) + 32
-            assert dense_nbits(chances_of(x, codec)) <= bound * (1 + 1e-6), (n, s)
+            assert dense_nbits(distribution_of(x, codec)) <= bound * (1 + 1e-6), (n, s)
             symbols = codec.quantize(x, seed=2)
-            most = 2 * n + 2 * int((symbols.levels >> 1).sum(dtype=np.int64)) + 32
-            assert codec.pack(symbols).nbits <= most
+            limit = 2 * n + 2 * int((symbols.levels >> 1).sum(dtype=np.int64)) + 32
+            assert codec.pack(symbols).nbits <= limit
     if shape == "equal":
         for root in (1, 16, 256, 1024):
             x = vector(shape, root * root)
-            known = chances_of(x, qsgd(s=root))
-            assert dense_nbits(known) == pytest.approx(4 * root * root + 32, rel=1e-6)
+            model = distribution_of(x, qsgd(s=root))
+            assert dense_nbits(model) == pytest.approx(4 * root * root + 32, rel=1e-6)
 
 
 # --- docs/qsgd.md -------------------------------------------------------------------------------
 
 
 def table() -> dict[tuple[str, str], list[str]]:
-    """Cells of the table by data and setting."""
+    """Return the cells of the table by data and setting."""
     lines = PAGE.read_text("utf-8").splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("|"))
     rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[first:]))
@@ -462,9 +468,9 @@ def table() -> dict[tuple[str, str], list[str]]:
 
 
 def test_table_is_the_script_output() -> None:
-    """All rows are there; those that need not many seconds are made again.
+    """The table has all rows; the test recomputes those that take few seconds.
 
-    Drawn data may change with a release of NumPy, in the last digit that is shown.
+    A new release of NumPy may change the random data, and with it the last printed digit.
     """
     shown = table()
     assert list(shown) == [(data, setting) for data in bits.DATA for setting in bits.SETTINGS]
@@ -486,7 +492,7 @@ def test_statements_about_the_table_hold() -> None:
         )
         assert auto <= entropy + 0.2
         assert entropy <= auto or (row[0] == "example" and auto < rans)
-        # The bits of rANS are estimated before it is taken.
+        # The encoder estimates the bits of rANS before it selects it.
         assert auto <= min(omega_dense, omega_sparse, dense, sparse, packed, huffman, rans) + 0.01
         assert auto <= context <= rans + 0.011
         assert 0.1 < 1 - auto / min(omega_dense, omega_sparse) <= 0.5
@@ -496,8 +502,12 @@ def test_statements_about_the_table_hold() -> None:
         if sparse < dense:
             sparse_rice[row] = sparse / dense
         assert (sparse < 1 and sparse < dense) or min(sparse, dense) > 1
-    many = "s=127,bucket=512"
-    assert dense_wins == {("gaussian", many), ("Laplace", many), ("example", many)}
+    many_levels = "s=127,bucket=512"
+    assert dense_wins == {
+        ("gaussian", many_levels),
+        ("Laplace", many_levels),
+        ("example", many_levels),
+    }
     near = {row: ratio for row, ratio in sparse_rice.items() if float(table()[row][-1]) > 1}
     assert set(near) == {
         ("Laplace", "s=7,bucket=512,norm=max"),
@@ -506,4 +516,4 @@ def test_statements_about_the_table_hold() -> None:
     assert min(near.values()) > 0.97
     text = PAGE.read_text("utf-8")
     whole, split = (table()["gaussian", f"s=15{end}"][0] for end in ("", ",bucket=512"))
-    assert f"is then {whole} times" in text and f"and {split} times" in text
+    assert f"causes {whole} times" in text and f"and {split} times with" in text

@@ -1,4 +1,4 @@
-"""randomk: which elements are drawn, the laws of its error, residuals, and what is refused."""
+"""randomk: the drawn elements, the laws of its error, residuals, and refused inputs."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def randomk(**parameters: Any) -> Any:
     return gcodec.codecs()["randomk"].from_mapping(parameters)
 
 
-def drawn(n: int, k: int, seed: int) -> list[int]:
-    """Draw as the specification says, one by one."""
-    others = 2 * k > n
+def drawn_positions(n: int, k: int, seed: int) -> list[int]:
+    """Draw positions one by one, as the specification defines."""
+    draws_unsent = 2 * k > n
     actual: set[int] = set()
     w = 0
-    while len(actual) < (n - k if others else k):
+    while len(actual) < (n - k if draws_unsent else k):
         low, high = (philox.word(seed, 2 * w + half, 1) for half in (0, 1))
         actual.add((high << 32 | low) * n >> 64)
         w += 1
-    return [i for i in range(n) if i not in actual] if others else sorted(actual)
+    return [i for i in range(n) if i not in actual] if draws_unsent else sorted(actual)
 
 
-# --- which elements -----------------------------------------------------------------------------
+# --- the drawn elements --------------------------------------------------------------------------
 
 
 @given(st.integers(0, 700), st.data())
@@ -50,18 +50,18 @@ def test_draws(n: int, data: st.DataObject) -> None:
     k, seed = data.draw(st.integers(0, n)), data.draw(gs.seeds())
     actual = draw(n, k, seed)
     assert actual.dtype == np.int64
-    assert actual.tolist() == drawn(n, k, seed)
+    assert actual.tolist() == drawn_positions(n, k, seed)
 
 
 @pytest.mark.parametrize("n", [512 * 40, 512 * 40 + 1, 10**6, 2**32 + 1, 2**40, 2**62])
 def test_draws_of_few(n: int) -> None:
-    """By a bitmap, or by sorting: the same positions."""
+    """A bitmap and a sort give the same positions."""
     for seed in (0, 2**64 - 1):
-        assert draw(n, 40, seed).tolist() == drawn(n, 40, seed)
+        assert draw(n, 40, seed).tolist() == drawn_positions(n, 40, seed)
 
 
 def test_repeated_draws_count_once() -> None:
-    """Of 3000 draws about three are doubles here; all are found by sorting."""
+    """About three of 3000 draws repeat another one here; the kernel detects them by sorting."""
     n, k = 512 * 3000 + 1, 3000
     words = np.array(philox.words(5, 2 * k + 100, 1), np.uint64)
     draws = [int(u) * n >> 64 for u in words[1::2] << np.uint64(32) | words[0::2]]
@@ -71,11 +71,11 @@ def test_repeated_draws_count_once() -> None:
 
 
 def test_all_elements_are_equally_likely() -> None:
-    n, k, rounds = 50, 12, 4000
+    n, rounds = 50, 4000
     for k in (12, 41):
         counts = sum(np.bincount(draw(n, k, seed), minlength=n) for seed in range(rounds))
         expected = rounds * k / n
-        # Of n cells that are drawn without replacement.
+        # The statistic is that of n cells, drawn without replacement.
         chi2 = float(((counts - expected) ** 2).sum() / (expected * (1 - k / n)) * (n - 1) / n)
         assert abs(chi2 - (n - 1)) < 5 * math.sqrt(2 * (n - 1))
 
@@ -100,7 +100,7 @@ def test_memory_of_drawing_is_proportional_to_k() -> None:
         (99, {}, 1),
         (150, {}, 2),  # 1.5
         (250, {}, 2),  # 2.5
-        (350, {}, 4),  # 3.5 is 3.5000000000000004 there
+        (350, {}, 4),  # The product for 3.5 is 3.5000000000000004 in float64.
         (100, {"ratio": 0.29}, 29),
         (1000, {"ratio": 0.1}, 100),
         (7, {"ratio": 1.0}, 7),
@@ -125,13 +125,13 @@ def test_k_and_ratio_exclude_each_other() -> None:
     for ratio in (0.0, -0.1, 1.0001, math.inf, math.nan, "auto", True):
         with pytest.raises(gcodec.ParameterError, match="ratio"):
             randomk(ratio=ratio)
-    ratio = 0.1 + 2.0**-50  # which no binary32 is
+    ratio = 0.1 + 2.0**-50  # No binary32 equals this ratio.
     frame = gcodec.encode(np.ones(9, np.float32), randomk(ratio=ratio))
     assert gcodec.Frame.from_bytes(frame).codec == randomk(ratio=ratio) != randomk(ratio=0.1)
     assert gcodec.parse(str(randomk(ratio=ratio))).ratio == ratio
 
 
-# --- messages -----------------------------------------------------------------------------------
+# --- payloads ------------------------------------------------------------------------------------
 
 
 @given(gs.gradients(large=True), gs.seeds(), st.data())
@@ -141,7 +141,7 @@ def test_message(x: np.ndarray, seed: int, data: st.DataObject) -> None:
     x = np.clip(x, -65000, 65000)
     codec = randomk(value=value, k=k)
     payload = codec.encode(x, seed=seed)
-    positions = drawn(x.size, min(k, x.size), seed)
+    positions = drawn_positions(x.size, min(k, x.size), seed)
     sent = value_coding.quantize(x[positions], value)
     assert payload.scalars == {"seed": seed}
     assert payload.tobytes() == value_coding.packed(sent, value, len(positions))[0].tobytes()
@@ -179,7 +179,7 @@ def test_sparse_decoding_needs_little_memory() -> None:
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
-    assert positions.tolist() == drawn(n, 100, 3)
+    assert positions.tolist() == drawn_positions(n, 100, 3)
     assert values == pytest.approx(1, abs=1e-6)
 
 
@@ -188,7 +188,7 @@ def test_sparse_decoding_needs_little_memory() -> None:
 
 @pytest.mark.parametrize("unbiased", ["no", "yes"])
 def test_error_follows_the_law(unbiased: str) -> None:
-    """Not only at most: over all seeds it is just that."""
+    """The mean error over all seeds equals the law, not only its bound."""
     x = np.random.default_rng(1).standard_normal(64).astype(np.float32)
     codec = randomk(k=16, unbiased=unbiased)
     wide = x.astype(np.float64)
@@ -214,7 +214,7 @@ def test_laws() -> None:
     assert not nothing.unbiased and nothing.variance(5) == 1
     assert not nothing.decode(nothing.encode(np.ones(5, np.float32)), 5).any()
     for codec in (nothing, randomk(), randomk(unbiased="yes"), randomk(k=3)):
-        assert codec.variance(0) == 1  # of nothing
+        assert codec.variance(0) == 1  # Of an empty tensor.
 
 
 # --- residuals ----------------------------------------------------------------------------------
@@ -232,12 +232,12 @@ def test_residual_keeps_unsent_elements(value: str, dtype: str) -> None:
     decoded = codec.decode(codec.pack(symbols), 5000).astype(gs.DTYPES[dtype])
     assert gs.same_bits(residual, u - decoded.astype(np.float32))
     assert codec.pack(symbols).tobytes() == codec.encode(u, seed=9).tobytes()
-    silent = np.setdiff1d(np.arange(5000), drawn(5000, 500, 9))
-    assert gs.same_bits(residual[silent], u[silent])
+    unsent = np.setdiff1d(np.arange(5000), drawn_positions(5000, 500, 9))
+    assert gs.same_bits(residual[unsent], u[unsent])
 
 
 @pytest.mark.parametrize(
-    ("parameters", "dtype", "wrong", "match"),
+    ("parameters", "dtype", "refused", "match"),
     [
         ({}, "float32", np.nan, "NaN or Inf"),
         ({}, "float32", np.inf, "NaN or Inf"),
@@ -247,14 +247,14 @@ def test_residual_keeps_unsent_elements(value: str, dtype: str) -> None:
     ],
 )
 def test_refused_steps_leave_the_residual_unchanged(
-    parameters: dict[str, Any], dtype: str, wrong: float, match: str
+    parameters: dict[str, Any], dtype: str, refused: float, match: str
 ) -> None:
     codec = randomk(ratio=0.1, **parameters)
-    sent, silent = drawn(100, 10, 4)[3], 0 if drawn(100, 10, 4)[0] else 99
-    for at in (sent, silent):
+    sent, unsent = drawn_positions(100, 10, 4)[3], 0 if drawn_positions(100, 10, 4)[0] else 99
+    for at in (sent, unsent):
         x, residual = np.ones(100, gs.DTYPES[dtype]), np.full(100, 0.25, np.float32)
-        x[at] = wrong
-        if at == sent or not math.isfinite(wrong):
+        x[at] = refused
+        if at == sent or not math.isfinite(refused):
             for quantize in (codec.quantize_residual, lambda *a, **k: composed(codec, *a, **k)):
                 with pytest.raises(gcodec.ParameterError, match=match):
                     quantize(x, residual, seed=4)
@@ -262,17 +262,18 @@ def test_refused_steps_leave_the_residual_unchanged(
             if dtype == "float32":
                 with pytest.raises(gcodec.ParameterError, match=match):
                     codec.encode(x, seed=4)
-        else:  # what is not sent may be as large as it likes
+        else:  # An unsent element may be arbitrarily large.
             codec.quantize_residual(x, residual, seed=4)
-            assert residual[at] == np.float32(wrong) + np.float32(0.25)
+            assert residual[at] == np.float32(refused) + np.float32(0.25)
 
 
 def composed(codec: Any, x: Any, residual: np.ndarray, seed: int) -> Any:
+    """Quantize with a residual by the composition of separate steps."""
     tensor = inspect(x, "x").read()
     return Codec._quantize_residual(codec, tensor, residual, np.float32(1), seed, None, residual)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused inputs ------------------------------------------------------------------------------
 
 
 def test_refusals() -> None:
@@ -287,7 +288,7 @@ def test_refusals() -> None:
     huge = np.frombuffer(f32(1, 2, LARGEST).astype(">f4").tobytes(), np.uint8)
     with pytest.raises(gcodec.Corrupt, match="n/k"):
         codec.unpack(good._replace(data=huge), 9)
-    codec.unpack(good._replace(data=huge), 3)  # n/k is 1
+    codec.unpack(good._replace(data=huge), 3)  # Here n/k is 1.
     signs = randomk(k=3, value="sign").encode(np.ones(9, np.float32))
     assert signs.nbits == 35
     for byte in (0x01, 0x10):

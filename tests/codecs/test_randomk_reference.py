@@ -1,4 +1,4 @@
-"""randomk against the oracle written from the specification: draws, bytes, values, errors."""
+"""randomk against an oracle written from the specification: draws, bytes, values, errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import gcodec
 from gcodec.payload import Payload
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 RANDOMK = 10
 SEEDS = (0, 1, 7, 2**32 - 1, 2**32, 2**64 - 1)
 
@@ -36,17 +36,20 @@ def bits(x: Any) -> list[int]:
     return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
 
 
-def judged(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
-    """What the oracle reads: positions and values as bits, or the kind of error."""
+def oracle_outcome(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
+    """Return the oracle's positions and the bits of its values, or the matching type of error."""
     try:
         places, values = reference.read(data, nbits, n, setting, seed)
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
     return places, bits(values)
 
 
-def outcome(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
-    """What gcodec reads: the same, whether it is asked for all elements or for those sent."""
+def gcodec_outcome(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
+    """Return gcodec's positions and the bits of its values, or the type of its error.
+
+    Dense and sparse decoding must agree.
+    """
     codec = codec_of(setting)
     payload = Payload(codec, {"seed": seed}, np.frombuffer(data, np.uint8), nbits)
     try:
@@ -63,7 +66,7 @@ def outcome(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any
 
 
 def positions(n: int, k: int, seed: int) -> list[int]:
-    """The positions that gcodec draws, without an array of all elements."""
+    """Return the positions that gcodec draws, without an array of all elements."""
     setting = Setting("bfloat16", k=k)
     payload = Payload(codec_of(setting), {"seed": seed}, np.zeros(2 * k, np.uint8), 16 * k)
     places, _ = payload.codec._decode_sparse(payload, n)
@@ -72,7 +75,7 @@ def positions(n: int, k: int, seed: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_draws(seed: int) -> None:
-    """Few of many, half, one more than half, all but one; of few elements and of very many."""
+    """Draws of few, of half, of most, and of all but one; from few elements and from very many."""
     for n in (1, 2, 3, 5, 64, 100, 1023):
         for k in {0, 1, 2, n // 3, n // 2, n // 2 + 1, n - 1, n} - {n + 1}:
             if k <= n:
@@ -103,7 +106,9 @@ def test_messages(value: str) -> None:
         payload = codec_of(setting).encode(x, seed=seed)
         assert payload.scalars == {"seed": seed}
         assert (payload.nbits, payload.tobytes()) == (nbits, data)
-        assert outcome(setting, data, nbits, n, seed) == judged(setting, data, nbits, n, seed)
+        assert gcodec_outcome(setting, data, nbits, n, seed) == oracle_outcome(
+            setting, data, nbits, n, seed
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -136,7 +141,7 @@ def test_frames(dtype: str) -> None:
 
 
 def test_refusals_of_the_encoder() -> None:
-    """Values that are infinite when they are decoded, of those that are drawn."""
+    """The encoder refuses drawn values that would decode to infinity."""
     for value, unbiased in itertools.product(VALUES, (False, True)):
         setting = Setting(value, unbiased, k=3)
         for large in (np.float32(3.4e38), np.float32(7e4), np.float32(1.1e38)):
@@ -157,7 +162,7 @@ def test_refusals_of_the_encoder() -> None:
 
 @pytest.mark.parametrize("value", VALUES)
 def test_damaged_payloads(value: str) -> None:
-    """Bits turned over, of all those of scales too; other lengths; fill."""
+    """Both agree on flipped bits, other lengths and nonzero padding."""
     rng = random.Random(value)
     refused = 0
     for _ in range(120):
@@ -175,17 +180,17 @@ def test_damaged_payloads(value: str) -> None:
         count = nbits + rng.choice([0, 0, 0, -1, 1, 8, -8, 300])
         count = max(count, 0)
         whole = bytes(changed[: (count + 7) // 8]).ljust((count + 7) // 8, b"\0")
-        wanted = judged(setting, whole, count, n, seed)
-        mine = outcome(setting, whole, count, n, seed)
-        both = isinstance(mine, type) and isinstance(wanted, type)
-        assert mine == wanted or both, (setting, n, seed, whole.hex(), count)
+        wanted = oracle_outcome(setting, whole, count, n, seed)
+        actual = gcodec_outcome(setting, whole, count, n, seed)
+        both_refuse = isinstance(actual, type) and isinstance(wanted, type)
+        assert actual == wanted or both_refuse, (setting, n, seed, whole.hex(), count)
         refused += isinstance(wanted, type)
     assert 10 < refused < 110
 
 
 @pytest.mark.parametrize("value", VALUES)
 def test_other_lengths(value: str) -> None:
-    """Fewer bytes than the values take are `Truncated`, any other length `Corrupt`."""
+    """A payload that is too short in bytes is `Truncated`, any other wrong length `Corrupt`."""
     x = np.arange(1, 30, dtype=np.float32)
     for k in (0, 1, 5, 20):
         setting = Setting(value, k=k)
@@ -195,27 +200,27 @@ def test_other_lengths(value: str) -> None:
             if count % 8:
                 whole[-1] &= 0xFF << 8 - count % 8 & 0xFF
             error = gcodec.Truncated if len(whole) < len(data) else gcodec.Corrupt
-            assert judged(setting, bytes(whole), count, 29, 3) is error
-            assert outcome(setting, bytes(whole), count, 29, 3) is error, (k, count)
+            assert oracle_outcome(setting, bytes(whole), count, 29, 3) is error
+            assert gcodec_outcome(setting, bytes(whole), count, 29, 3) is error, (k, count)
         for more in (1, 8, 1000):
             count = nbits + more
             whole = bytearray(data.ljust((count + 7) // 8, b"\0"))
-            assert outcome(setting, bytes(whole), count, 29, 3) is gcodec.Corrupt
+            assert gcodec_outcome(setting, bytes(whole), count, 29, 3) is gcodec.Corrupt
 
 
 def test_values_beyond_the_largest() -> None:
-    """Twice what is read, where one of two is sent: not above the largest binary32."""
+    """Of one of two sent elements, the decoder returns twice the value, within binary32."""
     setting = Setting(unbiased=True, k=1)
-    for pattern, right in (
+    for pattern, valid in (
         (0x7EFFFFFF, True),
         (0x7F000000, False),
         (0xFF7FFFFF, False),
         (1, True),
     ):
         data = pattern.to_bytes(4, "big")
-        wanted = judged(setting, data, 32, 2, 5)
-        assert outcome(setting, data, 32, 2, 5) == wanted
-        assert (wanted is not gcodec.Corrupt) == right
+        wanted = oracle_outcome(setting, data, 32, 2, 5)
+        assert gcodec_outcome(setting, data, 32, 2, 5) == wanted
+        assert (wanted is not gcodec.Corrupt) == valid
 
 
 def framed(params: bytes, scalars: bytes, data: bytes, nbits: int, n: int) -> bytes:
@@ -262,7 +267,7 @@ def test_seek_tables_are_refused() -> None:
 
 
 def test_absurd_numbers_cost_nothing() -> None:
-    """2^62 sent of 2^40, or most of them, in a hundred bytes; a few of 2^58 are read."""
+    """Absurd numbers of sent elements allocate nothing; a few of 2^58 elements decode."""
     frames = [
         framed(reference.parameters(Setting(value, False, k)), b"\7", bytes(100), 800, 2**40)
         for value, k in itertools.product(VALUES, (2**62, 2**39 + 1, 2**39, 2**20))

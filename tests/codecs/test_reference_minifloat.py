@@ -1,4 +1,4 @@
-"""The slow oracles of minifloats, of Huffman words and of rANS against worked examples."""
+"""The oracles of minifloats, of Huffman codes and of rANS against worked examples."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from reference import ans, canonical, minifloat, qsgd, seek, tabled, ternary, un
 from reference.minifloat import Setting
 from reference.universal import Bits, Corrupt, Truncated
 
-FIRST = bytes.fromhex("00000100") * 32  # the states of a string that says nothing
+# The 32 initial states, which are the whole string of symbols that take no bits.
+INITIAL_STATES = bytes.fromhex("00000100") * 32
 
 
-def text(*parts: str) -> tuple[bytes, int]:
-    """Return a payload of these bits, and their number."""
+def payload_of_text(*parts: str) -> tuple[bytes, int]:
+    """Return the bytes of these bits, and their number."""
     bits = "".join(parts).replace(" ", "").replace("|", "")
     return universal.to_bytes(bits), len(bits)
 
 
-# --- Huffman words ------------------------------------------------------------------------------
+# --- Huffman codewords ---------------------------------------------------------------------------
 
 
 def test_words_are_canonical() -> None:
@@ -37,11 +38,11 @@ def test_words_are_canonical() -> None:
         ([0, 0], [0, 0]),
         ([0, 7, 0], [0, 1, 0]),
         ([5, 9], [1, 1]),
-        ([1, 1, 1], [2, 2, 1]),  # of equal counts the last has the shortest
+        ([1, 1, 1], [2, 2, 1]),  # Of equal counts, the last has the shortest codeword.
         ([2, 1, 1], [1, 2, 2]),
         ([3, 3, 2, 2], [2, 2, 2, 2]),
         ([1, 1, 2, 4, 0, 8], [4, 4, 3, 2, 0, 1]),
-        ([1, 1, 2, 2], [2, 2, 2, 2]),  # a coin of 2 before the package of 2
+        ([1, 1, 2, 2], [2, 2, 2, 2]),  # The algorithm takes a coin of 2 before a package of 2.
     ],
 )
 def test_lengths(counts: list[int], lengths: list[int]) -> None:
@@ -106,21 +107,22 @@ def test_table_of_frequencies() -> None:
 
 
 def test_strings_by_hand() -> None:
-    assert ans.encode([0] * 9999, [4096]) == FIRST  # a certain symbol takes nothing
-    # Of a half each: x = 2·(x div f·f) and so on; 17 bits until a word comes.
+    assert ans.encode([0] * 9999, [4096]) == INITIAL_STATES  # A certain symbol takes no bits.
+    # Symbols of probability one half: x = 2·(x div f·f) and so on; 17 bits until a word is
+    # written.
     half = [2048, 2048]
     one = ans.encode([1], half)
-    assert one == (65536 // 2048 * 4096 + 2048).to_bytes(4, "little") + FIRST[4:]
+    assert one == (65536 // 2048 * 4096 + 2048).to_bytes(4, "little") + INITIAL_STATES[4:]
     assert ans.encode([0, 1], half)[4:8] == one[:4]
     assert ans.encode([0] * 32 + [1], half)[:4] == (4096 * ((131072 + 2048) // 2048)).to_bytes(
         4, "little"
     )
-    # The largest state that f = 1 takes without a word is below 2^20.
+    # The largest state that codes f = 1 without a word is below 2^20.
     rare = [1, 4095]
-    twice = ans.encode([0, *[1] * 31, 0], rare)
-    x = 65536 * 4096  # behind the symbol that a reader finds last
-    assert twice[:4] == ((x >> 16) * 4096).to_bytes(4, "little")
-    assert twice[128:] == (x % 65536).to_bytes(2, "little")
+    two_rare = ans.encode([0, *[1] * 31, 0], rare)
+    x = 65536 * 4096  # After the symbol that the decoder reads last.
+    assert two_rare[:4] == ((x >> 16) * 4096).to_bytes(4, "little")
+    assert two_rare[128:] == (x % 65536).to_bytes(2, "little")
 
 
 def test_strings_refuse() -> None:
@@ -143,7 +145,7 @@ def test_strings_refuse() -> None:
 
 
 def test_states_continue() -> None:
-    """What a seek table says is enough to go on from there."""
+    """The states of a seek table suffice to decode from there."""
     symbols = [(i * i) % 7 for i in range(333)]
     frequencies = ans.frequencies_of([symbols.count(s) for s in range(7)])
     data = ans.encode(symbols, frequencies)
@@ -151,10 +153,10 @@ def test_states_continue() -> None:
     assert len(lengths) == 6 and len(states) == 5 and sum(lengths) == 8 * len(data)
     at = 0
     for i, length in enumerate(lengths):
-        head = b"".join(x.to_bytes(4, "little") for x in states[i - 1]) if i else b""
-        rest = head + data[at // 8 :]
+        state_bytes = b"".join(x.to_bytes(4, "little") for x in states[i - 1]) if i else b""
+        remaining = state_bytes + data[at // 8 :]
         part = symbols[64 * i :]
-        assert ans.read(Bits(universal.to_text(rest)), len(part), frequencies) == part
+        assert ans.read(Bits(universal.to_text(remaining)), len(part), frequencies) == part
         at += length
     table = seek.Table(6, lengths, None, states)
     assert seek.section(table)[2:].endswith(states[-1][-1].to_bytes(4, "little"))
@@ -165,16 +167,16 @@ def test_states_continue() -> None:
 
 
 def test_magnitudes() -> None:
-    def outcome(fmt: str, style: str) -> list[float]:
+    def magnitudes(fmt: str, style: str) -> list[float]:
         return [float(c) for c in minifloat.magnitudes(Setting(fmt, style))]
 
-    assert outcome("e2m1", "ieee") == [0, 1, 2, 3, 4, 6]
-    assert outcome("e2m1", "full") == [0, 1, 2, 3, 4, 6, 8, 12]
-    assert outcome("e1m1", "fn") == [0, 1, 2]
-    assert outcome("e1m2", "full") == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
-    assert outcome("e3m0", "full") == [0, 2, 4, 8, 16, 32, 64, 128]
-    assert outcome("e4m3", "fn")[-1] == 448 * 2**7
-    assert outcome("e5m2", "ieee")[-1] == 57344 * 2**15
+    assert magnitudes("e2m1", "ieee") == [0, 1, 2, 3, 4, 6]
+    assert magnitudes("e2m1", "full") == [0, 1, 2, 3, 4, 6, 8, 12]
+    assert magnitudes("e1m1", "fn") == [0, 1, 2]
+    assert magnitudes("e1m2", "full") == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+    assert magnitudes("e3m0", "full") == [0, 2, 4, 8, 16, 32, 64, 128]
+    assert magnitudes("e4m3", "fn")[-1] == 448 * 2**7
+    assert magnitudes("e5m2", "ieee")[-1] == 57344 * 2**15
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_quantize() -> None:
             minifloat.check_scale(setting, np.float32(scale))
 
 
-SMALL = Setting("e1m1", "ieee")  # magnitudes 0 and 1, codes 000, 001 and 101
+SMALL_SETTING = Setting("e1m1", "ieee")  # magnitudes 0 and 1, codes 000, 001 and 101
 
 
 @pytest.mark.parametrize(
@@ -239,51 +241,56 @@ SMALL = Setting("e1m1", "ieee")  # magnitudes 0 and 1, codes 000, 001 and 101
     ],
 )
 def test_payloads(code: str, codes: list[int], bits: str) -> None:
-    setting = SMALL._replace(code=code)
+    setting = SMALL_SETTING._replace(code=code)
     message = minifloat.write(setting, 1, codes)
-    data, nbits = text(bits)
+    data, nbits = payload_of_text(bits)
     assert (message.data, message.nbits) == (data, nbits)
     assert minifloat.read(setting, data, nbits, len(codes), 1).codes == codes
 
 
 def test_payload_of_rans() -> None:
-    setting = SMALL._replace(code="rans")
+    setting = SMALL_SETTING._replace(code="rans")
     message = minifloat.write(setting, 1, [5] * 40)
-    # P = 12; of the nine pairs the last has 4096, 13 bits; 52 bits of table, 4 of zeros.
-    assert message.data == universal.to_bytes("1100" + "0000" * 8 + "1101" + "0" * 16) + FIRST
+    # P = 12. The last of the nine symbols has frequency 4096, 13 bits; the table takes 52 bits,
+    # the padding 4.
+    assert (
+        message.data
+        == universal.to_bytes("1100" + "0000" * 8 + "1101" + "0" * 16) + INITIAL_STATES
+    )
     wide = Setting("e2m2", "full", "rans")
-    assert len(minifloat.write(wide, 1, [9] * 40).data) == len(FIRST) + 18  # 31 codes, 140 bits
+    # 31 codes and 140 bits.
+    assert len(minifloat.write(wide, 1, [9] * 40).data) == len(INITIAL_STATES) + 18
     assert minifloat.read(setting, message.data, message.nbits, 40, 1).codes == [5] * 40
 
 
-BOOK = [6, 3, 0, 0, 0, 3, 0, 0]
+COUNTS = [6, 3, 0, 0, 0, 3, 0, 0]
 
 
 def test_codebooks() -> None:
-    assert minifloat.counts_of_book(SMALL, BOOK) == [6, 3, 3]
-    pair = SMALL._replace(code="pair")
-    assert minifloat.counts_of_book(pair, BOOK) == [36, 18, 18, 18, 9, 9, 18, 9, 9]
+    assert minifloat.counts_of_book(SMALL_SETTING, COUNTS) == [6, 3, 3]
+    pair = SMALL_SETTING._replace(code="pair")
+    assert minifloat.counts_of_book(pair, COUNTS) == [36, 18, 18, 18, 9, 9, 18, 9, 9]
     assert minifloat.symbol_alphabet(pair) == [0, 1, 5, 16, 17, 21, 80, 81, 85]
     full = [6, 3, 2, 1, 0, 3, 2, 1]
     large = [2**14 - 200, 100, 0, 0, 0, 100, 0, 0]
-    assert minifloat.model_of_book(SMALL._replace(code="rans"), large) == [
+    assert minifloat.model_of_book(SMALL_SETTING._replace(code="rans"), large) == [
         *(15988, 98, 98, 98, 1, 1, 98, 1, 1),
     ]
     planes = Setting("e1m1", "full", "planes")
     assert minifloat.counts_of_book(planes, full) == [12, 6]
-    message = minifloat.write(SMALL, 1, [5, 0, 1], 1, BOOK)
-    assert (message.data, message.nbits) == text("11 0 10")
+    message = minifloat.write(SMALL_SETTING, 1, [5, 0, 1], 1, COUNTS)
+    assert (message.data, message.nbits) == payload_of_text("11 0 10")
     assert minifloat.scalars(message) == bytes.fromhex("0000803f01")
-    assert minifloat.parameters(SMALL) == bytes.fromhex("010101")
+    assert minifloat.parameters(SMALL_SETTING) == bytes.fromhex("010101")
 
 
 @pytest.mark.parametrize(
     ("code", "n", "bits", "error"),
     [
         ("none", 1, "100", Corrupt),  # −0
-        ("none", 1, "010", Corrupt),  # above the last
+        ("none", 1, "010", Corrupt),  # Above the last code.
         ("none", 3, "000 000 00", Truncated),
-        ("none", 2, "000 00", Corrupt),  # as many bytes
+        ("none", 2, "000 00", Corrupt),  # The same number of bytes.
         ("none", 1, "000 0", Corrupt),
         ("huffman", 2, "0001 0010 0010 | 0", Truncated),
         ("huffman", 2, "0001 0010 0010 | 01", Truncated),
@@ -291,34 +298,35 @@ def test_codebooks() -> None:
         ("huffman", 2, "0000 0000 0001 | 01", Corrupt),
         ("huffman", 2, "0001 0010 00", Truncated),
         ("huffman", 0, "0000", Corrupt),
-        ("pair", 1, "0000 0001 0001" + "0000" * 6 + "| 0", Corrupt),  # 1 behind the last
+        # An extra bit after the last codeword.
+        ("pair", 1, "0000 0001 0001" + "0000" * 6 + "| 0", Corrupt),
         ("planes", 1, "10 0001 0", Corrupt),  # −0
         ("planes", 2, "010", Truncated),
         ("rans", 1, "1100 0000 0000", Truncated),
-        ("rans", 1, "1100 1101" + "0" * 44 + "0001", Corrupt),  # zeros that are not
+        ("rans", 1, "1100 1101" + "0" * 44 + "0001", Corrupt),  # The padding is not zero.
     ],
 )
 def test_refusals(code: str, n: int, bits: str, error: type[ValueError]) -> None:
-    data, nbits = text(bits)
+    data, nbits = payload_of_text(bits)
     with pytest.raises(ValueError) as caught:
-        minifloat.read(SMALL._replace(code=code), data, nbits, n, 1)
+        minifloat.read(SMALL_SETTING._replace(code=code), data, nbits, n, 1)
     assert type(caught.value) is error
 
 
 def test_refusals_of_tables() -> None:
     for setting, table, book in (
-        (SMALL._replace(code="none"), 1, BOOK),
-        (SMALL, 2, None),
+        (SMALL_SETTING._replace(code="none"), 1, COUNTS),
+        (SMALL_SETTING, 2, None),
         (Setting("e2m2", "full", "pair"), 0, None),
     ):
         with pytest.raises(Corrupt):
             minifloat.read(setting, b"", 0, 0, 1, table, book)
-    exponents = Setting("e1m1", "fn", "planes")  # without e = 1, m = 1
-    data, nbits = text("01 | 0000 0001 | 0")
+    exponents = Setting("e1m1", "fn", "planes")  # The format lacks e = 1, m = 1.
+    data, nbits = payload_of_text("01 | 0000 0001 | 0")
     with pytest.raises(Corrupt):
         minifloat.read(exponents, data, nbits, 1, 1)
     with pytest.raises(Corrupt):
-        minifloat.read(SMALL, b"\1", 7, 0, 1)
+        minifloat.read(SMALL_SETTING, b"\1", 7, 0, 1)
 
 
 # --- qsgd and terngrad --------------------------------------------------------------------------
@@ -337,17 +345,18 @@ def test_qsgd_with_tables() -> None:
     assert qsgd.parameters(setting) == bytes.fromhex("01 00 04 01 03")
     rans = setting._replace(code="rans")
     message = qsgd.write(rans, norms, [0] * 6)
-    assert message.data[8:] == bytes.fromhex("cd000000") + FIRST  # 4096 times 0
+    # Six levels 0: frequency 4096 for 0.
+    assert message.data[8:] == bytes.fromhex("cd000000") + INITIAL_STATES
     assert qsgd.read(rans, message.data, message.nbits, 6)[1] == [0] * 6
     assert qsgd.seek_table(message, 5) == (5, [1024], None, [])
-    silent = qsgd.write(rans, norms[1:], [0] * 4)
-    assert silent.nbits == 32
+    zero_norm = qsgd.write(rans, norms[1:], [0] * 4)
+    assert zero_norm.nbits == 32
 
 
 def test_ternary_rans() -> None:
     data = ternary.pack([0] * 7, "rans")
-    # P, then 4096 for 0 and nothing for 242 others: 4 + 16 + 968 bits and 4 zeros.
-    assert data == bytes.fromhex("cd") + bytes(123) + FIRST
+    # P, then 4096 for 0 and none for the 242 other symbols: 4 + 16 + 968 bits and 4 zeros.
+    assert data == bytes.fromhex("cd") + bytes(123) + INITIAL_STATES
     assert ternary.unpack(data, 7, "rans") == [0] * 7
     codes = [(i * i) % 3 - 1 for i in range(503)]
     assert ternary.unpack(ternary.pack(codes, "rans"), 503, "rans") == codes
@@ -355,4 +364,4 @@ def test_ternary_rans() -> None:
         with pytest.raises(ValueError):
             ternary.unpack(changed, n, "rans")
     assert ternary.pack([], "rans") == b"" and ternary.unpack(b"", 0, "rans") == []
-    assert tabled.write("rans", [0], [4096], sent=False) == universal.to_text(FIRST)
+    assert tabled.write("rans", [0], [4096], sent=False) == universal.to_text(INITIAL_STATES)

@@ -1,4 +1,4 @@
-"""sign: bits, scales, the law of its error, and what is refused."""
+"""sign: its bits, its scales, the law of its error, and refused inputs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_contraction(x: np.ndarray) -> None:
 
 
 def test_contraction_is_tight() -> None:
-    """All in one element: nothing is worse."""
+    """The bound on the error is reached when one element carries all the energy."""
     for n in (1, 2, 100, 5000):
         x = np.zeros(n, np.float32)
         x[n // 2] = -3

@@ -1,4 +1,4 @@
-"""terngrad: the scale and where it comes from, the three packs, and what is refused."""
+"""terngrad: its scale, the three packs, and refused inputs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def terngrad(**values: Any) -> Any:
 
 
 @pytest.mark.parametrize("clip", [0.5, 1.0, 2.5, 1e30])
-@pytest.mark.parametrize("size", [1e-44, 1e-38, 1e-30, 1.0, 1e30, 1e38])
-def test_constant_tensors_and_single_elements_are_sent(clip: float, size: float) -> None:
+@pytest.mark.parametrize("magnitude", [1e-44, 1e-38, 1e-30, 1.0, 1e30, 1e38])
+def test_constant_tensors_and_single_elements_are_sent(clip: float, magnitude: float) -> None:
     codec = terngrad(clip=clip)
     for n in (1, 2, 31, 1000, 4097):
-        x = np.full(n, -size, np.float32)
-        assert np.float32(codec.scale_of(x)) == np.float32(size)
+        x = np.full(n, -magnitude, np.float32)
+        assert np.float32(codec.scale_of(x)) == np.float32(magnitude)
         assert gs.same_bits(codec.decode(codec.encode(x, seed=n), n), x)
-    if size < 1e-40:
-        return  # neighbours differ by a tenth there
-    almost = np.full(999, size, np.float32)
+    if magnitude < 1e-40:
+        return  # Neighboring subnormals differ by a tenth.
+    almost = np.full(999, magnitude, np.float32)
     almost[::2] = np.nextafter(almost[0], np.float32(0))
-    assert np.float32(codec.scale_of(almost)) == np.float32(size)
+    assert np.float32(codec.scale_of(almost)) == np.float32(magnitude)
 
 
 @given(gs.gradients(large=True, modest=True), st.sampled_from([0.5, 1.0, 2.5, 100.0]))
@@ -69,7 +69,7 @@ def test_scale_of_empty_and_zero_tensors() -> None:
 
 
 def test_scale_is_equivariant() -> None:
-    """By powers of two nothing is rounded, so the scale goes along and the codes stay."""
+    """A power of two rounds nothing, so the scale follows it and the codes stay the same."""
     x = np.random.default_rng(5).standard_normal(1000, np.float32)
     for spec in ("terngrad", "terngrad:clip=0.5", "terngrad:clip=0"):
         codec: Any = gcodec.parse(spec)
@@ -91,15 +91,15 @@ def test_clips_beyond_float32() -> None:
 
 def test_explicit_scale_is_stored_and_clips() -> None:
     codec, x = terngrad(), f32(1, -2, 0.5, 0, 3, -0.25)
-    for given_scale in (1.0, 0.75, 8, np.float32(0.1), 0.1, 1e30, 1e-45, 3.4028235e38):
-        symbols = codec.quantize(x, seed=3, scale=given_scale)
-        assert np.float32(symbols.scale) == np.float32(given_scale)
-        payload = codec.encode(x, seed=3, scale=given_scale)
+    for scale in (1.0, 0.75, 8, np.float32(0.1), 0.1, 1e30, 1e-45, 3.4028235e38):
+        symbols = codec.quantize(x, seed=3, scale=scale)
+        assert np.float32(symbols.scale) == np.float32(scale)
+        payload = codec.encode(x, seed=3, scale=scale)
         assert payload.scalars == {"scale": symbols.scale}
         decoded = codec.decode(payload, 6)
-        assert set(np.abs(decoded).tolist()) <= {0.0, float(np.float32(given_scale))}
-        reached = np.abs(x) >= np.float32(given_scale)
-        assert gs.same_bits(decoded[reached], np.copysign(np.float32(given_scale), x[reached]))
+        assert set(np.abs(decoded).tolist()) <= {0.0, float(np.float32(scale))}
+        reached = np.abs(x) >= np.float32(scale)
+        assert gs.same_bits(decoded[reached], np.copysign(np.float32(scale), x[reached]))
     zeros = np.zeros(7, np.float32)
     assert codec.encode(zeros, scale=0).scalars == {"scale": 0.0}
     assert codec.encode(zeros[:0], scale=3).scalars == {"scale": 3.0}
@@ -171,7 +171,7 @@ def test_symbols_of_another_packing_are_refused() -> None:
                     terngrad(pack=pack).dequantize(symbols[other], 64)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused inputs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,11 @@ def test_bytes_above_242_are_refused(byte: int) -> None:
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_pad_codes(pack: str) -> None:
-    """Behind the last element each value but one of each field is refused."""
+    """In the padding of the last byte, the decoder accepts one value only."""
     codec = terngrad(clip=0, pack=pack)
     for n in (1, 2, 3, 4, 5, 8, 9, 23):
         raw = codec.encode(np.resize(f32(1, -1, 0), n), seed=1).tobytes()
-        taken = 0
+        accepted = 0
         for value in range(256):
             for at in range(max(len(raw) - 4, 0), len(raw)):
                 other = bytearray(raw)
@@ -232,9 +232,9 @@ def test_pad_codes(pack: str) -> None:
                     decoded = codec.decode(other, n, scale=1.0)
                 except FormatError:
                     continue
-                taken += 1
+                accepted += 1
                 assert codec.encode(decoded, scale=1.0).tobytes() == bytes(other)
-        assert taken
+        assert accepted
 
 
 @pytest.mark.parametrize("pack", PACKS)

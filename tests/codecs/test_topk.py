@@ -1,4 +1,4 @@
-"""topk: what is chosen, what is sent of it, and that no memory goes with n in a sparse decode."""
+"""topk: selected elements, their values, the residual, and the memory of sparse decoding."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def f32(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def chosen(x: np.ndarray, k: int) -> list[int]:
-    """Return the k largest magnitudes, the first of equals, by a stable sort."""
+def largest_positions(x: np.ndarray, k: int) -> list[int]:
+    """Return positions of the k largest magnitudes, the first of equal ones, by a stable sort."""
     return sorted(np.argsort(-np.abs(x.astype(np.float64)), kind="stable")[:k].tolist())
 
 
@@ -36,7 +36,7 @@ def test_largest_elements_are_sent(data: st.DataObject) -> None:
     x = (rng.integers(-levels, levels + 1, n) / 7).astype(np.float32)
     k = data.draw(st.integers(1, n + 2))
     indices, values = gcodec.decode_sparse(gcodec.encode(x, f"topk:k={k}"))
-    assert indices.tolist() == chosen(x, min(k, n))
+    assert indices.tolist() == largest_positions(x, min(k, n))
     assert gs.same_bits(values, x[indices])
 
 
@@ -83,10 +83,10 @@ def test_specs_that_send_nothing_are_refused(name: str) -> None:
     for ratio in ("0", "-0.0", "-1", "nan", "-inf"):
         with pytest.raises(gcodec.ParameterError, match=r"^ratio=.*: must be a number above 0"):
             gcodec.parse(f"{name}:ratio={ratio}")
-    # However small the share is, one element is sent.
+    # However small the ratio is, the encoder sends one element.
     frame = gcodec.encode(f32(1, -2, 3), f"{name}:ratio=5e-324")
     assert np.count_nonzero(gcodec.decode(frame)) == 1
-    # A message can state 0, and its codec is as any other.
+    # A payload may state k = 0, and its codec works like any other.
     codec = gcodec.codecs()[name](k=0)
     frame = gcodec.encode(f32(1, -2, 3), codec)
     read = gcodec.Frame.from_bytes(frame)
@@ -110,7 +110,7 @@ def test_nonfinite_values_are_refused(spec: str, bad: float) -> None:
 
 @pytest.mark.parametrize("value", ["float32", "float16", "bfloat16", "int8", "sign"])
 def test_unsent_elements_stay_in_the_residual(value: str) -> None:
-    """So that the sum of what was sent and of the residual is that of the gradients."""
+    """The sum of the sent elements and of the residual equals the sum of the gradients."""
     rng = np.random.default_rng(1)
     feedback = gcodec.Feedback(f"topk:ratio=0.05,value={value}")
     total, sent = np.zeros(2000), np.zeros(2000)
@@ -118,9 +118,9 @@ def test_unsent_elements_stay_in_the_residual(value: str) -> None:
         x = rng.standard_normal(2000).astype(np.float32)
         total += x
         sent += gcodec.decode(feedback.compress("w", x))
-    left = feedback.residual("w")
-    assert np.abs(total - sent - left).max() < 1e-3
-    assert np.linalg.norm(left) < 20 * np.sqrt(2000)
+    residual = feedback.residual("w")
+    assert np.abs(total - sent - residual).max() < 1e-3
+    assert np.linalg.norm(residual) < 20 * np.sqrt(2000)
 
 
 @given(st.data())
@@ -130,8 +130,8 @@ def test_contraction(data: st.DataObject) -> None:
     x = data.draw(gs.gradients(codec)).astype(np.float64)
     bound = codec.contraction(x.size)
     assert bound is not None
-    left = x - gcodec.decode(gcodec.encode(x.astype(np.float32), codec)).reshape(x.shape)
-    assert (left**2).sum() <= (1 - bound) * (x**2).sum() * (1 + 1e-12)
+    unsent = x - gcodec.decode(gcodec.encode(x.astype(np.float32), codec)).reshape(x.shape)
+    assert (unsent**2).sum() <= (1 - bound) * (x**2).sum() * (1 + 1e-12)
 
 
 def test_real_gradient() -> None:
@@ -141,7 +141,9 @@ def test_real_gradient() -> None:
             frame = gcodec.encode(x, "topk:ratio=0.1,value=bfloat16")
             indices, values = gcodec.decode_sparse(frame)
             flat = x.astype(np.float32).ravel()
-            assert indices.tolist() == chosen(flat, min(flat.size, max(1, round(0.1 * x.size))))
+            assert indices.tolist() == largest_positions(
+                flat, min(flat.size, max(1, round(0.1 * x.size)))
+            )
             assert np.abs(values - flat[indices]).max() <= 2**-8 * np.abs(values).max()
 
 
@@ -149,7 +151,7 @@ def test_real_gradient() -> None:
     "spec", ["topk:k=3,index=rice", "topk:k=3,index=eliasfano", "topk:k=3,index=huffman"]
 )
 def test_sparse_decoding_needs_little_memory(spec: str) -> None:
-    """The very bytes, read as those of 2^60 elements."""
+    """The same bytes are decoded as those of 2^60 elements."""
     n = 2**60
     codec = gcodec.parse(spec)
     payload = codec.encode(np.resize(f32(1, 0, -2, 0, 0, 3), 6))

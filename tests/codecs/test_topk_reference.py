@@ -22,7 +22,7 @@ import gcodec
 from gcodec.payload import Payload
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-KINDS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
+GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 TOPK = 9
 WITH_SEEK = [code for code in CODES if code != "bitmap"]
 
@@ -37,17 +37,20 @@ def bits(x: Any) -> list[int]:
     return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
 
 
-def judged(setting: Setting, text: str, n: int) -> Any:
-    """What the oracle reads: positions and values as bits, or the kind of error."""
+def oracle_outcome(setting: Setting, text: str, n: int) -> Any:
+    """Return the oracle's positions and the bits of its values, or the matching type of error."""
     try:
         places, values = reference.read(universal.to_bytes(text), len(text), n, setting)
     except (universal.Truncated, universal.Corrupt) as error:
-        return KINDS[type(error)]
+        return GCODEC_ERRORS[type(error)]
     return places, bits(values)
 
 
-def outcome(codec: gcodec.Codec, text: str, n: int) -> Any:
-    """What gcodec reads: the same, whether it is asked for all elements or for those sent."""
+def gcodec_outcome(codec: gcodec.Codec, text: str, n: int) -> Any:
+    """Return gcodec's positions and the bits of its values, or the type of its error.
+
+    Dense and sparse decoding must agree.
+    """
     data = np.frombuffer(universal.to_bytes(text), np.uint8)
     payload = Payload(codec, {}, data, len(text))
     try:
@@ -61,13 +64,13 @@ def outcome(codec: gcodec.Codec, text: str, n: int) -> Any:
     return places.tolist(), bits(values)
 
 
-def agree(mine: Any, wanted: Any) -> bool:
-    """The same result; or both refuse, and where more is wrong either kind will do."""
-    return bool(mine == wanted) or (isinstance(mine, type) and isinstance(wanted, type))
+def agree(actual: Any, wanted: Any) -> bool:
+    """Return whether both give the same result, or both refuse; the types of errors may differ."""
+    return bool(actual == wanted) or (isinstance(actual, type) and isinstance(wanted, type))
 
 
 def clustered(rng: np.random.Generator, n: int) -> np.ndarray:
-    """A gradient whose large values lie together, in a few places."""
+    """Return a gradient whose large values are clustered."""
     x = rng.standard_normal(n) * 0.01
     for start in rng.integers(0, max(n, 1), 4):
         x[start : start + n // 20 + 1] *= 1000
@@ -75,7 +78,7 @@ def clustered(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 def gradients() -> Iterator[tuple[np.ndarray, int]]:
-    """Gradients, and how many of their elements are sent."""
+    """Yield gradients, and the number of their sent elements."""
     rng = np.random.default_rng(8)
     for n, k in ((0, 0), (1, 1), (2, 1), (40, 3), (200, 32), (257, 257), (900, 65), (9000, 40)):
         yield rng.standard_normal(n).astype(np.float32), k
@@ -88,29 +91,32 @@ def gradients() -> Iterator[tuple[np.ndarray, int]]:
 
 @pytest.mark.parametrize("index", CODES)
 def test_messages(index: str) -> None:
-    """Bytes where a writer chooses nothing; both read what the other one wrote."""
+    """Bytes agree where the encoder has no choice, and both decode the other's payloads."""
     for at, (x, k) in enumerate([*gradients()] * 2):
         setting, n = Setting(VALUES[at % len(VALUES)], index, k), len(x)
         codec = codec_of(setting)
         expected = reference.encode(x, setting)
         payload = codec.encode(x)
         assert payload.codec == codec and payload.scalars == {}
-        if index == "rans":  # the writer's frequencies, which should be good
+        if index == "rans":  # The encoder chooses its frequencies, which should be good.
             assert payload.nbits <= expected.nbits + 64
         elif index == "rice" and k > positions.RICE_BLOCK:
             assert payload.nbits <= expected.nbits
         else:
             assert (payload.nbits, payload.tobytes()) == (expected.nbits, expected.data)
         text = universal.to_text(expected.data)[: expected.nbits]
-        wanted = judged(setting, text, n)
+        wanted = oracle_outcome(setting, text, n)
         assert wanted[0] == reference.largest(x, k)
-        assert outcome(codec, text, n) == wanted
-        assert judged(setting, universal.to_text(payload.tobytes())[: payload.nbits], n) == wanted
+        assert gcodec_outcome(codec, text, n) == wanted
+        assert (
+            oracle_outcome(setting, universal.to_text(payload.tobytes())[: payload.nbits], n)
+            == wanted
+        )
 
 
 @pytest.mark.parametrize("n", [40, 300])
 def test_one_block_of_rice(n: int) -> None:
-    """gcodec's parameter is one that makes the words shortest, whatever the gaps."""
+    """gcodec's Rice parameter is one with the shortest codewords, for any gaps."""
     rng = random.Random(n)
     for k in range(1, positions.RICE_BLOCK + 1):
         places = sorted(rng.sample(range(n), k))
@@ -121,34 +127,36 @@ def test_one_block_of_rice(n: int) -> None:
             reference.write(x, places, Setting("sign", "rice", k), [r])
             for r in positions.shortest_rice(positions.gaps(places))
         ]
-        assert payload.tobytes() in [message.data for message in expected]
+        assert payload.tobytes() in [random_payload.data for random_payload in expected]
 
 
 def test_any_rice_parameters() -> None:
-    """A reader takes any of them, from 0 to 61, near to the one before or far from it."""
+    """The decoder accepts any parameters from 0 to 61, whatever the preceding parameter was."""
     rng = random.Random(1)
     n = 2**40
     for _ in range(20):
         places = sorted(rng.sample(range(n), 200))
-        # Not so small that words of gaps of 2^32 become long.
+        # Smaller parameters would make the codewords of gaps of 2^32 long.
         chosen = [rng.choice([28, 30, 33, 40, 60, 61]) for _ in range(7)]
         text = positions.write("rice", places, n, chosen)
         setting = Setting("float32", "rice", 200)
-        mine = found_sparse(setting, "0" * 32 * 200 + text, n)
-        assert mine == places
+        actual = positions_read(setting, "0" * 32 * 200 + text, n)
+        assert actual == places
     for chosen in ([0, 61, 0], [61, 0, 61], [3, 0, 1]):
         places = [*range(40), *range(50, 100)]
         text = "0" * 16 * 90 + positions.write("rice", places, 100, chosen)
         setting = Setting("float16", "rice", 90)
-        assert outcome(codec_of(setting), text, 100) == judged(setting, text, 100)
+        assert gcodec_outcome(codec_of(setting), text, 100) == oracle_outcome(setting, text, 100)
     for first, step in ((62, ""), (63, ""), (0, "001"), (61, "01")):
-        head = universal.fixed(first, 6) + "1" * 32 + step
-        text = "0" * 16 * 33 + head + "0" * 300 + "1" + "0" * 70
-        assert outcome(codec_of(Setting("float16", "rice", 33)), text, 100) is gcodec.Corrupt
+        first_parameters = universal.fixed(first, 6) + "1" * 32 + step
+        text = "0" * 16 * 33 + first_parameters + "0" * 300 + "1" + "0" * 70
+        assert (
+            gcodec_outcome(codec_of(Setting("float16", "rice", 33)), text, 100) is gcodec.Corrupt
+        )
 
 
-def found_sparse(setting: Setting, text: str, n: int) -> list[int]:
-    """The positions that gcodec reads, without an array of all elements."""
+def positions_read(setting: Setting, text: str, n: int) -> list[int]:
+    """Return the positions that gcodec reads, without an array of all elements."""
     payload = Payload(
         codec_of(setting), {}, np.frombuffer(universal.to_bytes(text), np.uint8), len(text)
     )
@@ -158,7 +166,7 @@ def found_sparse(setting: Setting, text: str, n: int) -> list[int]:
 
 @pytest.mark.parametrize("index", [code for code in CODES if code != "bitmap"])
 def test_far_positions(index: str) -> None:
-    """Up to n = 2^62: all widths of gaps, of low bits and of classes."""
+    """Up to n = 2^62, with all widths of gaps, low bits and classes."""
     rng = random.Random(5)
     for log2_n, k in itertools.product((20, 33, 47, 61, 62), (1, 2, 31, 100)):
         n = 2**log2_n - rng.choice([0, 1, 12345])
@@ -169,7 +177,7 @@ def test_far_positions(index: str) -> None:
         chosen = [57] * 4 if index == "rice" else None
         head = "0" * 32 * k
         text = head + positions.write(index, ordered, n, chosen, len(head))
-        assert found_sparse(Setting("float32", index, k), text, n) == ordered
+        assert positions_read(Setting("float32", index, k), text, n) == ordered
 
 
 def test_every_distance_has_its_class() -> None:
@@ -181,7 +189,7 @@ def test_every_distance_has_its_class() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_frames(dtype: str) -> None:
-    """Whole frames: parameters, thresholds, conversions."""
+    """Whole frames agree: parameters, thresholds, conversions between dtypes."""
     rng = np.random.default_rng(4)
     x = gs.as_dtype((rng.standard_normal(60) * 3).astype(np.float32), dtype).reshape(3, 4, 5)
     if dtype in halves.NARROW:
@@ -235,25 +243,25 @@ def test_half_counts_round_to_even(n: int, ratio: float) -> None:
 
 
 def test_auto_takes_the_shortest() -> None:
-    """By exact sizes of gcodec's own strings."""
+    """The encoder compares the exact sizes of its own strings."""
     chosen = set()
     for x, k in gradients():
         auto = codec_of(Setting("sign", "auto", k)).encode(x)
-        all_of_them = [codec_of(Setting("sign", index, k)).encode(x) for index in CODES]
-        first = min(all_of_them, key=lambda payload: payload.nbits)
-        assert auto.codec == first.codec and auto.tobytes() == first.tobytes()
-        chosen.add(first.codec.index)  # type: ignore[attr-defined]
+        candidates = [codec_of(Setting("sign", index, k)).encode(x) for index in CODES]
+        shortest = min(candidates, key=lambda payload: payload.nbits)
+        assert auto.codec == shortest.codec and auto.tobytes() == shortest.tobytes()
+        chosen.add(shortest.codec.index)  # type: ignore[attr-defined]
     assert len(chosen) > 2
 
 
 @pytest.mark.parametrize("value", ["float16", "bfloat16"])
 def test_values_beyond_the_range(value: str) -> None:
-    """They become the largest finite number."""
+    """Values beyond the range become the largest finite number."""
     pattern = 0x7BFF if value == "float16" else 0x7F7F
     largest = halves.widen(np.array([pattern], np.uint16), value)[0]
     top = np.finfo(np.float32).max
-    beyond = [np.float32(65519), np.float32(65520), np.float32(1e6)]
-    x = np.array([0, largest, 1, -top, np.nextafter(top, np.float32(0)), *beyond], np.float32)
+    too_large = [np.float32(65519), np.float32(65520), np.float32(1e6)]
+    x = np.array([0, largest, 1, -top, np.nextafter(top, np.float32(0)), *too_large], np.float32)
     setting = Setting(value, "bitmap", len(x))
     expected = reference.encode(x, setting)
     assert codec_of(setting).encode(x).tobytes() == expected.data
@@ -262,7 +270,7 @@ def test_values_beyond_the_range(value: str) -> None:
 
 
 def test_largest_values() -> None:
-    """Steps of int8 and means that would be infinite, and the smallest ones."""
+    """Infinite steps of int8, infinite means, and the smallest values."""
     for top in (np.finfo(np.float32).max, np.float32(1.4e-45), np.float32(1e-38)):
         for x in (np.full(300, top), np.array([0, -top, top / 2, 0])):
             x = x.astype(np.float32)
@@ -271,71 +279,73 @@ def test_largest_values() -> None:
                 expected = reference.encode(x, setting)
                 assert codec_of(setting).encode(x).tobytes() == expected.data
                 text = universal.to_text(expected.data)[: expected.nbits]
-                assert outcome(codec_of(setting), text, len(x)) == judged(setting, text, len(x))
+                assert gcodec_outcome(codec_of(setting), text, len(x)) == oracle_outcome(
+                    setting, text, len(x)
+                )
 
 
 # --- hostile bytes ------------------------------------------------------------------------------
 
 
-SHORT = {  # n and k
+SHORT_SIZES = {  # Pairs of n and k.
     "rice": ((9, 3), (40, 2)),
     "eliasfano": ((9, 2), (5, 4)),
     "bitmap": ((9, 2), (10, 3)),
-    "rans": ((2, 1),),  # no string is so short
+    "rans": ((2, 1),),  # No rANS string is so short.
     "huffman": ((2, 1), (2, 2)),
 }
 
 
 @pytest.mark.parametrize("index", CODES)
 def test_every_short_payload(index: str) -> None:
-    """All strings of up to 10 bits as positions, behind a size of 1 and k signs."""
-    right = 0
-    for n, k in SHORT[index]:
+    """Both agree on all strings of up to 10 bits as positions, after a scale of 1 and k signs."""
+    valid_count = 0
+    for n, k in SHORT_SIZES[index]:
         setting = Setting("sign", index, k)
         codec = codec_of(setting)
-        head = universal.fixed(0x3F800000, 32) + "0" * k
+        values_text = universal.fixed(0x3F800000, 32) + "0" * k
         for length in range(6 if index == "rans" else 11):
             for number in range(1 << length):
-                text = head + universal.fixed(number, length)
+                text = values_text + universal.fixed(number, length)
                 data, nbits = universal.to_bytes(text), len(text)
                 try:
                     wanted = bits(reference.decode(data, nbits, n, setting))
                 except (universal.Truncated, universal.Corrupt):
                     wanted = []
                 try:
-                    mine = bits(codec.decode(data, n, nbits=nbits))
+                    actual = bits(codec.decode(data, n, nbits=nbits))
                 except gcodec.FormatError:
-                    mine = []
-                assert mine == wanted, (n, k, text[len(head) :])
-                right += bool(wanted)
-    assert right or index == "rans"
+                    actual = []
+                assert actual == wanted, (n, k, text[len(values_text) :])
+                valid_count += bool(wanted)
+    assert valid_count or index == "rans"
 
 
 @pytest.mark.parametrize("index", CODES)
 def test_messages_without_positions_take_no_bits(index: str) -> None:
     for n, k in ((0, 3), (4, 0)):
         codec = codec_of(Setting("sign", index, k))
-        assert outcome(codec, "", n) == ([], [])
-        assert outcome(codec, "0", n) is outcome(codec, "1", n) is gcodec.Corrupt
+        assert gcodec_outcome(codec, "", n) == ([], [])
+        assert gcodec_outcome(codec, "0", n) is gcodec_outcome(codec, "1", n) is gcodec.Corrupt
 
 
 def test_every_table_of_three_classes() -> None:
-    """Lengths of the words of distances of 1 to 3, with a few words behind them."""
+    """Both agree on all lengths of codewords for distances of 1 to 3, with a few codewords."""
     setting = Setting("sign", "huffman", 2)
-    codec, right = codec_of(setting), 0
+    codec, valid_count = codec_of(setting), 0
     sample = (0, 1, 2, 3, 12, 13)
     for lengths in itertools.product(sample, repeat=3):
         table = "".join(universal.fixed(length, 4) for length in lengths)
         for tail in ("00", "010", "1011"):
             text = universal.fixed(0x3F800000, 32) + "01" + table + tail
-            wanted = judged(setting, text, 3)
-            assert agree(outcome(codec, text, 3), wanted), text[34:]
-            right += not isinstance(wanted, type)
-    assert right > 2
+            wanted = oracle_outcome(setting, text, 3)
+            assert agree(gcodec_outcome(codec, text, 3), wanted), text[34:]
+            valid_count += not isinstance(wanted, type)
+    assert valid_count > 2
 
 
-def message(rng: random.Random, value: str, index: str) -> tuple[Setting, str, int]:
-    """A payload of the oracle's, as text."""
+def random_payload(rng: random.Random, value: str, index: str) -> tuple[Setting, str, int]:
+    """Return a payload of the oracle as text."""
     n = rng.choice([1, 7, 40, 300, 1000])
     k = min(n, rng.choice([1, 2, 10, 33, 70]))
     places = sorted(rng.sample(range(n), k))
@@ -347,7 +357,7 @@ def message(rng: random.Random, value: str, index: str) -> tuple[Setting, str, i
 
 
 def damaged(rng: random.Random, text: str) -> str:
-    """A few bits turned over, cut off, or added; more often behind the values."""
+    """Return the text with a few bits flipped, mostly after the values, cut off, or appended."""
     for _ in range(rng.randrange(4)):
         at = len(text) - 1 - int(len(text) * rng.random() ** 2)
         text = text[:at] + str(1 - int(text[at])) + text[at + 1 :]
@@ -361,25 +371,29 @@ def test_damaged_payloads(value: str, index: str) -> None:
     rng = random.Random(f"{value} {index}")
     refused = 0
     for _ in range(20 if index == "rans" else 70):
-        setting, text, n = message(rng, value, index)
+        setting, text, n = random_payload(rng, value, index)
         text = damaged(rng, text)
-        wanted = judged(setting, text, n)
-        assert agree(outcome(codec_of(setting), text, n), wanted), (setting, n, text)
+        wanted = oracle_outcome(setting, text, n)
+        assert agree(gcodec_outcome(codec_of(setting), text, n), wanted), (setting, n, text)
         refused += isinstance(wanted, type)
     assert refused
 
 
 @pytest.mark.parametrize("index", CODES)
 def test_truncation_and_extension(index: str) -> None:
-    """Bits that are missing are `Truncated`, bits too many `Corrupt`: no more is wrong."""
+    """Missing bits raise `Truncated`, and extra bits `Corrupt`."""
     rng = random.Random(index)
     for _ in range(10):
-        setting, text, n = message(rng, "float16", index)
+        setting, text, n = random_payload(rng, "float16", index)
         codec = codec_of(setting)
         for length in {0, 1, len(text) - 1, *(rng.randrange(len(text)) for _ in range(9))}:
-            assert outcome(codec, text[:length], n) is gcodec.Truncated, (setting, n, length)
+            assert gcodec_outcome(codec, text[:length], n) is gcodec.Truncated, (
+                setting,
+                n,
+                length,
+            )
         for more in ("0", "1", "0" * 8, "1" * 100):
-            assert outcome(codec, text + more, n) is gcodec.Corrupt, (setting, n, more)
+            assert gcodec_outcome(codec, text + more, n) is gcodec.Corrupt, (setting, n, more)
         if len(text) % 8:
             data = bytearray(universal.to_bytes(text))
             data[-1] |= 1
@@ -411,22 +425,22 @@ def test_truncation_and_extension(index: str) -> None:
 def test_invalid_values_are_refused(value: str, head: str) -> None:
     setting, codec = Setting(value, "bitmap", 1), codec_of(Setting(value, "bitmap", 1))
     text = universal.to_text(bytes.fromhex(head))[: sparse_values.nbits(1, value)] + "010"
-    assert judged(setting, text, 3) is gcodec.Corrupt
-    assert outcome(codec, text, 3) is gcodec.Corrupt
+    assert oracle_outcome(setting, text, 3) is gcodec.Corrupt
+    assert gcodec_outcome(codec, text, 3) is gcodec.Corrupt
 
 
 @pytest.mark.parametrize(
-    ("scale", "right"), [(0x7C010203, True), (0x7C010204, False), (0x7F7FFFFF, False), (1, True)]
+    ("scale", "valid"), [(0x7C010203, True), (0x7C010204, False), (0x7F7FFFFF, False), (1, True)]
 )
-def test_largest_step(scale: int, right: bool) -> None:
+def test_largest_step(scale: int, valid: bool) -> None:
     text = universal.fixed(scale, 32) + "01111111" + "10"
     setting = Setting("int8", "bitmap", 1)
-    wanted = judged(setting, text, 2)
-    assert outcome(codec_of(setting), text, 2) == wanted
-    assert (wanted is not gcodec.Corrupt) == right
+    wanted = oracle_outcome(setting, text, 2)
+    assert gcodec_outcome(codec_of(setting), text, 2) == wanted
+    assert (wanted is not gcodec.Corrupt) == valid
 
 
-def built(
+def frame_of(
     params: bytes, data: bytes, nbits: int, n: int, seek: bytes | None = None, codec: int = TOPK
 ) -> bytes:
     return reference_frame.build(codec, 1, (n,), params, b"", data, nbits, seek=seek)
@@ -435,7 +449,7 @@ def built(
 @pytest.mark.parametrize(
     ("params", "error"),
     [
-        ("", gcodec.Corrupt),  # index has no default
+        ("", gcodec.Corrupt),  # The parameter index has no default.
         ("00", gcodec.Corrupt),
         ("0005", gcodec.Unsupported),
         ("0500", gcodec.Unsupported),
@@ -449,17 +463,21 @@ def built(
         ("000200000000000000f87f", gcodec.Corrupt),
         ("000200010000000000f03f", gcodec.Corrupt),
         ("000200000000000000", gcodec.Corrupt),
-        ("000200000000000000f03f0000803f", gcodec.Corrupt),  # a threshold
+        ("000200000000000000f03f0000803f", gcodec.Corrupt),  # The header has a threshold.
         ("000200000000000000f03f01000000", gcodec.Corrupt),
         ("000200000000000000f03f0000000000", gcodec.Unsupported),
     ],
 )
 def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
     values = universal.to_bytes(universal.fixed(0x3F800000, 32) * 2 + "11")
-    right = (b"\0\2\3", b"\0\2\0\0\0\0\0\0\0\xf0\x3f", b"\0\2\0\0\0\0\0\0\0\xf0\x3f\0\0\0\0")
-    for ok in (*right, b"\0\2" + leb128.encode(2**62 + 1)):
-        assert gcodec.decode(built(ok, values, 66, 2)).tolist() == [1, 1]
-    wrong = built(bytes.fromhex(params), values, 66, 2)
+    valid_parameters = (
+        b"\0\2\3",
+        b"\0\2\0\0\0\0\0\0\0\xf0\x3f",
+        b"\0\2\0\0\0\0\0\0\0\xf0\x3f\0\0\0\0",
+    )
+    for parameters in (*valid_parameters, b"\0\2" + leb128.encode(2**62 + 1)):
+        assert gcodec.decode(frame_of(parameters, values, 66, 2)).tolist() == [1, 1]
+    wrong = frame_of(bytes.fromhex(params), values, 66, 2)
     with pytest.raises(error):
         gcodec.decode(wrong)
     with pytest.raises(error):
@@ -469,12 +487,12 @@ def test_wrong_parameters(params: str, error: type[gcodec.FormatError]) -> None:
 @pytest.mark.parametrize("k", ["00", "02"])
 def test_thresholds_in_messages_are_refused(k: str) -> None:
     data = universal.to_bytes(universal.fixed(0x3F800000, 32) + "10")
-    head = f"0002{k}7b14ae47e17a843f"  # one element, by the default ratio, or k
+    head = f"0002{k}7b14ae47e17a843f"  # One element, by the default ratio or by k.
     for threshold in ("", "00000000", "00000080"):
-        frame = built(bytes.fromhex(head + threshold), data, 34, 2)
+        frame = frame_of(bytes.fromhex(head + threshold), data, 34, 2)
         assert gcodec.decode(frame).tolist() == [1, 0]
     for threshold in ("0000803f", "01000000", "000080bf", "0000807f", "0000c07f"):
-        frame = built(bytes.fromhex(head + threshold), data, 34, 2)
+        frame = frame_of(bytes.fromhex(head + threshold), data, 34, 2)
         with pytest.raises(gcodec.Corrupt):
             gcodec.decode(frame)
         with pytest.raises(gcodec.Corrupt):
@@ -489,10 +507,10 @@ ABSURD = [
 
 @pytest.mark.parametrize("fill", [0, 255, 0x3D])
 def test_absurd_numbers_cost_nothing(fill: int) -> None:
-    """2^62 sent of 2^40, or one of 2^40, in a hundred bytes."""
+    """2^62 sent elements of 2^40, or one of 2^40, in a hundred bytes allocate nothing."""
     n = 2**40
     frames = [
-        built(
+        frame_of(
             reference.parameters(Setting(value, index, k)), bytes([0x3D] * 5 + [fill] * 95), 800, n
         )
         for value, index, k in ABSURD
@@ -514,11 +532,13 @@ def test_absurd_numbers_cost_nothing(fill: int) -> None:
 
 
 def with_table(encoded: reference.Message, n: int, table: seek.Table) -> bytes:
+    """Return a frame of the payload with a seek table."""
     params = reference.parameters(encoded.setting)
-    return built(params, encoded.data, encoded.nbits, n, seek.section(table))
+    return frame_of(params, encoded.data, encoded.nbits, n, seek.section(table))
 
 
 def seekable(index: str, n: int, k: int, seed: int) -> reference.Message:
+    """Return the oracle's payload of k random elements of n."""
     rng = random.Random(seed)
     places = sorted(rng.sample(range(n), k))
     x = np.zeros(n, np.float32)
@@ -527,7 +547,7 @@ def seekable(index: str, n: int, k: int, seed: int) -> reference.Message:
 
 
 def sizes_of(index: str) -> tuple[int, int, tuple[int, ...]]:
-    """Elements, positions, and log2 of blocks: Rice has none of fewer than 2^12 values."""
+    """Return n, k, and log2 of blocks; Rice has no blocks of fewer than 2^12 values."""
     if index == "rice":
         return 30_000, 12_500, (12, 13, 40)
     return 1500, 170, (5, 6, 18) if index == "rans" else (0, 1, 3, 6, 62)
@@ -537,7 +557,7 @@ def sizes_of(index: str) -> tuple[int, int, tuple[int, ...]]:
 def test_seek_tables(index: str) -> None:
     n, k, blocks = sizes_of(index)
     result = seekable(index, n, k, 3)
-    plain = built(reference.parameters(result.setting), result.data, result.nbits, n)
+    plain = frame_of(reference.parameters(result.setting), result.data, result.nbits, n)
     values = bits(gcodec.decode(plain))
     assert values == bits(reference.decode(result.data, result.nbits, n, result.setting))
     frame = gcodec.Frame.from_bytes(plain)
@@ -552,7 +572,7 @@ def test_seek_tables(index: str) -> None:
 
 
 def test_short_blocks_of_rice_are_refused() -> None:
-    """Even one block of all positions, which begins where a parameter is sent whole."""
+    """The decoder refuses even one short block that holds all positions."""
     result = seekable("rice", 900, 100, 3)
     table = reference.seek_table(result, 900, 12)
     for log2_block in (7, 11, 12, 13, 62, 63):
@@ -570,18 +590,18 @@ def test_bits_after_the_last_block(index: str) -> None:
     result = seekable(index, n, k, 9)
     text = universal.to_text(result.data)[: result.nbits]
     for more in ("0", "1", "1" * 40):
-        longer = result._replace(
+        extended = result._replace(
             data=universal.to_bytes(text + more), nbits=result.nbits + len(more)
         )
         table = reference.seek_table(result, n, blocks[0])
         last = [*table.lengths[:-1], table.lengths[-1] + len(more)]
         for wrong in (table, table._replace(lengths=last)):
             with pytest.raises(gcodec.Corrupt):
-                gcodec.decode(with_table(longer, n, wrong))
+                gcodec.decode(with_table(extended, n, wrong))
 
 
 def wrong_tables(table: seek.Table, rng: random.Random) -> Iterator[seek.Table]:
-    """Each number one too large and one too small, alone or at the cost of another one."""
+    """Yield tables with one number off by one, alone or at the cost of another number."""
     count = len(table.lengths)
     columns = [table.lengths] if table.advances is None else [table.lengths, table.advances]
     for column, i in itertools.product(range(len(columns)), range(count)):
@@ -596,11 +616,11 @@ def wrong_tables(table: seek.Table, rng: random.Random) -> Iterator[seek.Table]:
     yield table._replace(log2_block=table.log2_block + 1)
     last = None if table.advances is None else [*table.advances, 0]
     yield table._replace(lengths=[*table.lengths, 0], advances=last)
-    fewer = None if table.advances is None else table.advances[:-1]
-    yield table._replace(lengths=table.lengths[:-1], advances=fewer)
+    fewer_advances = None if table.advances is None else table.advances[:-1]
+    yield table._replace(lengths=table.lengths[:-1], advances=fewer_advances)
     for i in range(len(table.states or [])):
         for lane, mask in itertools.product((0, rng.randrange(32), 31), (1, 1 << 16, 1 << 31)):
-            states = [list(one) for one in table.states or []]
+            states = [list(lanes) for lanes in table.states or []]
             states[i][lane] ^= mask
             yield table._replace(states=states)
 
@@ -628,7 +648,7 @@ def test_tables_without_blocks_are_refused() -> None:
     for table in (seek.Table(12, [50], None), seek.Table(12, [50], [50]), seek.Table(0, [], None)):
         with pytest.raises(gcodec.Corrupt):
             gcodec.decode(with_table(result, 50, table))
-    for index in WITH_SEEK:  # nothing is sent
+    for index in WITH_SEEK:  # No element is sent.
         empty = reference.write(np.zeros(9, np.float32), [], Setting("sign", index, 0))
         advances = None if index == "rans" else [0]
         for numbers in ([0], []):
@@ -639,7 +659,7 @@ def test_tables_without_blocks_are_refused() -> None:
 
 @pytest.mark.parametrize("index", WITH_SEEK)
 def test_damage_with_a_seek_table(index: str) -> None:
-    """A table that fits, and a payload that does not: what is refused without it is with it."""
+    """A seek table accepts no payload that would be refused without it."""
     n, k, blocks = sizes_of(index)
     log2_block = 3 if 3 in blocks else blocks[0]
     result = seekable(index, n, k, 6)
@@ -651,16 +671,16 @@ def test_damage_with_a_seek_table(index: str) -> None:
         data = bytearray(result.data)
         at = rng.randrange(32 + k, result.nbits)
         data[at // 8] ^= 0x80 >> at % 8
-        plain = built(params, bytes(data), result.nbits, n)
+        plain = frame_of(params, bytes(data), result.nbits, n)
         try:
             wanted = bits(gcodec.decode(plain))
         except gcodec.FormatError:
             wanted = []
         try:
-            mine = bits(gcodec.decode(built(params, bytes(data), result.nbits, n, section)))
+            actual = bits(gcodec.decode(frame_of(params, bytes(data), result.nbits, n, section)))
         except gcodec.FormatError:
-            mine = []
-        # With other positions the advances are wrong, unless these lie within a block.
-        assert mine in (wanted, []), at
-        outcomes.add(bool(mine))
+            actual = []
+        # Other positions contradict the advances, unless they stay within their block.
+        assert actual in (wanted, []), at
+        outcomes.add(bool(actual))
     assert False in outcomes

@@ -1,4 +1,4 @@
-"""What tests of whole codecs share: a device gives the frames, values and errors of the host."""
+"""Checks shared by tests of whole codecs: device and host must agree on all results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcodec.runtime.device import Device, host
 
 
 def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> bytes:
-    """Encode and decode `x` on the device and on the host: frames and values must be the same."""
+    """Check that the device and the host encode and decode `x` to the same frames and values."""
     on_device = gpu.to_device(x)
     frame = gcodec.encode(x, spec, **arguments)
     assert gcodec.encode(on_device, spec, **arguments) == frame
@@ -33,7 +33,7 @@ def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> byt
 
 
 def feedback_agrees(gpu: Device, spec: str, steps: list[np.ndarray], **arguments: Any) -> None:
-    """Compress some steps on the device and on the host: to the same frames and residuals."""
+    """Check that the device and the host compress the steps to the same frames and residuals."""
     on_device, here = (gcodec.Feedback(spec, seed=3, **arguments) for _ in range(2))
     for x in steps:
         assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)
@@ -44,8 +44,8 @@ def feedback_agrees(gpu: Device, spec: str, steps: list[np.ndarray], **arguments
     assert all(same(states[0][key], states[1][key]) for key in states[1])
 
 
-def refused_alike(gpu: Device, frame: bytes, flips: list[int]) -> None:
-    """Turn bits of the payload over: the device must say of it what the host says."""
+def same_verdict(gpu: Device, frame: bytes, flips: list[int]) -> None:
+    """Check that the device and the host give the same outcome for a payload with flipped bits."""
     known = gcodec.Frame.from_bytes(frame)
     for flip in flips:
         data = known.payload.data.copy()

@@ -1,4 +1,4 @@
-"""Devices for the tests of CUDA kernels: the shim in three orders, and a real one."""
+"""Devices for the tests of CUDA kernels: the shim with three thread orders, and a real device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcodec.runtime import device
     params=[*shim.ORDERS, pytest.param("gpu", marks=pytest.mark.gpu)],
 )
 def gpu(request: pytest.FixtureRequest) -> Iterator[device.Device]:
-    """Yield a device in use: the shim, whose threads run in some order, or a real one."""
+    """Yield an active device: the shim with a certain thread order, or a real device."""
     if request.param == "gpu":
         yield _real()
         return
@@ -35,7 +35,7 @@ def _real() -> device.Device:
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """Yield what stands in for CuPy."""
+    """Yield the stand-in for CuPy."""
     expected = StandIn()
     monkeypatch.setitem(sys.modules, "cupy", expected)
     device.cuda_device.cache_clear()

@@ -1,8 +1,8 @@
-"""Counts how often the host waits while it looks for steps of real gradients; see docs/gpu.md.
+"""Count how often the host waits during the step search on real gradients; see docs/gpu.md.
 
     python tests/cuda/count_waits.py gradients.safetensors ...
 
-Of each file, the first matrices of 2^14 to 2^18 elements are coded on the host shim.
+The first matrices of 2^14 to 2^18 elements of each file are coded on the host shim.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcodec.runtime import device as devices
 from gcodec.tensorfiles.dumps import open_dump
 
 SPECS = ("ecsq", "ecsq:bits=2", "ecsq:rounding=stochastic", "ecsq:step=0.0001")
-MOST = 4  # tensors of a file
+MOST = 4  # most tensors of a file
 
 
 def matrices(path: str) -> Iterator[np.ndarray]:
@@ -42,7 +42,7 @@ def main(paths: list[str]) -> None:
 
         sample = [device.to_device(x) for path in paths for x in matrices(path)]
         for spec in SPECS:
-            gcodec.encode(sample[0], spec)  # which brings tables there
+            gcodec.encode(sample[0], spec)  # copies the tables to the device
             first, again = [], []
             for x in sample:
                 feedback = gcodec.Feedback(spec)

@@ -1,11 +1,11 @@
-"""Compiles every kernel for every architecture, and checks what each needs; see docs/gpu.md.
+"""Compile every kernel for every architecture, and check the resources of each; see docs/gpu.md.
 
     python tests/cuda/gate.py
     python tests/cuda/gate.py --nvrtc FOLDER --architectures 90 120
 
-Prints a table for docs/gpu.md, and fails if a kernel spills, needs too many registers or keeps an
-array in local memory, unless the lists in this file name it. NVRTC is the installed package's, or
-the one in FOLDER, or the one that the variable GCODEC_NVRTC names.
+The program prints a table for docs/gpu.md. It fails if a kernel spills, needs too many registers
+or keeps an array in local memory, unless the lists in this file name the kernel. It uses NVRTC
+from FOLDER, from the place in the variable GCODEC_NVRTC, or from the installed package.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ import shim
 from gcodec.runtime.device import sources
 
 REGISTERS = 64
-# Kernels that may use more registers, on any architecture. Readers keep their place in a string,
-# and where symbols go, in registers: few threads suffice. Of the others, one warp runs
-# `make_frequencies` and one thread `start_search`; `find_scales` divides in float64, and
-# `add_row_costs` adds up five sums in 64 bits, which sm_107 and sm_120 unroll further.
+# Kernels that may use more registers, on any architecture. Readers keep their position in a
+# string, and the output positions of symbols, in registers: few threads suffice. Of the other
+# kernels, `make_frequencies` runs as one warp and `start_search` as one thread; `find_scales`
+# divides in float64, and `add_row_costs` accumulates five sums in 64 bits, which sm_107 and sm_120
+# unroll further.
 MORE_REGISTERS = {
     "read_words": 80,
     "read_units": 80,
@@ -41,9 +42,9 @@ MORE_REGISTERS = {
     "find_scales": 80,
     "add_row_costs": 80,
 }
-# Bytes of the stack frames of kernels that have one: each thread of these keeps 16 symbols in an
-# array with a variable index (`Share` in symbols.cuh, 80 bytes), and the parameters of a code that
-# functions take by reference.
+# Bytes of the stack frames of kernels that have one: each thread of these kernels keeps 16 symbols
+# in an array with a variable index (`Share` in symbols.cuh, 80 bytes), and the parameters of a
+# code that functions take by reference.
 STACK = {
     "count_numbers": 80,
     "count_units": 80,
@@ -58,7 +59,7 @@ SPILLS = {("dct_largest", 120, (12, 8)): 12}
 
 
 class Result(NamedTuple):
-    """What compiling a file for an architecture showed."""
+    """Result of compiling a file for an architecture."""
 
     source: str
     architecture: int
@@ -68,7 +69,7 @@ class Result(NamedTuple):
 
 
 def check(compiler: nvrtc.Compiler, path: Path, architecture: int) -> Result:
-    """Compile a file for an architecture; say in sentences what is wrong, if anything is."""
+    """Compile a file for an architecture; return the problems as sentences."""
     begin = time.process_time()
     where = f"{path.name} for sm_{architecture}"
     try:
@@ -83,7 +84,7 @@ def check(compiler: nvrtc.Compiler, path: Path, architecture: int) -> Result:
         allowed = (
             ("bytes of spills", x.spilled, spills),
             ("registers", x.registers, MORE_REGISTERS.get(x.kernel, REGISTERS)),
-            ("bytes of stack", x.stack, STACK.get(x.kernel, 0) + spills),  # where they lie
+            ("bytes of stack", x.stack, STACK.get(x.kernel, 0) + spills),  # includes the spills
         )
         problems += [
             f"{x.kernel} in {where} needs {amount} {what}; allowed: {limit}."
@@ -101,7 +102,7 @@ def _check(job: tuple[Path, Path, int]) -> Result:
 def results(
     compiler: nvrtc.Compiler, architectures: Sequence[int], processes: int
 ) -> Iterator[Result]:
-    """Check all files for some architectures."""
+    """Check all files for the given architectures."""
     paths = sources().values()
     jobs = [(compiler.path, *job) for job in itertools.product(paths, architectures)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -109,7 +110,7 @@ def results(
 
 
 def table(compiler: nvrtc.Compiler, actual: Sequence[Result]) -> Iterator[str]:
-    """Lay out what kernels need on each architecture as Markdown."""
+    """Return the resources of kernels on each architecture as a Markdown table."""
     yield f"| {compiler} | kernels | most registers | above 64 | spills | stack frames |"
     yield "|---|---:|---|---:|---|---:|"
     for architecture in sorted({result.architecture for result in actual}):

@@ -1,4 +1,4 @@
-"""NVRTC through ctypes: compiles a .cu file for an architecture on a machine without a device."""
+"""NVRTC through ctypes: compile a .cu file for an architecture on a machine without a device."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Compiler:
 
     @functools.cached_property
     def architectures(self) -> tuple[int, ...]:
-        """The architectures that this release and gcodec both support, as 75 for sm_75."""
+        """Architectures that this release and gcodec both support, such as 75 for sm_75."""
         count = ctypes.c_int()
         self._library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
         supported = (ctypes.c_int * count.value)()
@@ -141,9 +141,9 @@ def find(place: Path) -> Path | None:
 
 @functools.cache
 def installed() -> Compiler | None:
-    """Return NVRTC from the place that ``GCODEC_NVRTC`` names, else from the installed package.
+    """Return NVRTC from the place that ``GCODEC_NVRTC`` names, or from the installed package.
 
-    None is returned if there is none.
+    The result is None if there is no library.
     """
     spec = importlib.util.find_spec("nvidia")
     homes = (spec.submodule_search_locations or []) if spec else []

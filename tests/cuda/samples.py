@@ -1,4 +1,4 @@
-"""Values that kernels might get wrong, and sizes at which they might."""
+"""Sample values and sizes near the edge cases of kernels."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gcodec.runtime.device import Device
 
 _T = TypeVar("_T")
 
-# None, few, around a warp, a word and a tile, and several tiles.
+# Zero, few, around a warp, a word and a tile, and several tiles.
 SIZES = (0, 1, 3, 31, 33, 255, 4095, 4096, 4097, 9001)
-LARGE = 1 << 18  # for one call of each kernel
+LARGE = 1 << 18  # used in one call of each kernel
 
 
 def sizes_for(gpu: Device, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return sizes, and the large one for a real device and for one order of the shim."""
+    """Return sizes, with the large one for a real device and for one thread order of the shim."""
     return (*sizes, *[LARGE] * (getattr(gpu, "order", "shuffled") == "shuffled"))
 
 
-def share_of(gpu: Device, all_values: Sequence[_T]) -> list[_T]:
-    """Return a third of what is to be tested for each order of the shim, and all for a device."""
+def third_of(gpu: Device, all_values: Sequence[_T]) -> list[_T]:
+    """Return a third of the samples for each thread order of the shim, and all for a device."""
     order = getattr(gpu, "order", None)
     return list(all_values if order is None else all_values[ORDERS.index(order) :: len(ORDERS)])
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:
-    """Finite float32 values of all magnitudes; subnormal, equal ones and both zeros among them."""
+    """Return float32 gradients of all magnitudes, with subnormals, equal values and both zeros."""
     random = np.random.default_rng([n, seed])
     values = random.standard_normal(n).astype(np.float32)
     wide = values * np.float32(2.0) ** random.integers(-149, 30, n).astype(np.float32)
@@ -42,8 +42,8 @@ def gradient(n: int, seed: int = 0) -> np.ndarray:
     return np.ascontiguousarray(x, np.float32)
 
 
-def anything(n: int, seed: int = 0) -> np.ndarray:
-    """Float32 values of any bits: NaN and infinities too."""
+def arbitrary_floats(n: int, seed: int = 0) -> np.ndarray:
+    """Return float32 values with arbitrary bits, including NaN and infinities."""
     x = gradient(n, seed)
     random = np.random.default_rng([n, seed, 1])
     bits = random.integers(0, 1 << 32, n, dtype=np.uint32)
@@ -55,7 +55,7 @@ def anything(n: int, seed: int = 0) -> np.ndarray:
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether arrays have the same dtype, shape and bits, but that one NaN is as another."""
+    """Return whether arrays have the same dtype, shape and bits, where all NaN count as equal."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if a.dtype.kind == "f":

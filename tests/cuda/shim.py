@@ -1,8 +1,8 @@
-"""A device without a GPU: the .cu files compiled by g++, each CUDA thread a fiber; see shim.h.
+"""A device without a GPU: g++ compiles the .cu files, and each CUDA thread is a fiber; see shim.h.
 
-Its arrays are no NumPy arrays, and whatever would take them for such fails: so a test that passes
-used kernels alone. Memory is filled with a pattern when it is made, and lies between guards that
-are looked at after each launch.
+The arrays of the shim are no NumPy arrays, and host code that uses them as such fails. A test that
+passes therefore used only kernels. New memory is filled with a pattern and lies between guards,
+which the shim checks after each launch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Order = Literal["index", "reversed", "shuffled"]
 ORDERS: tuple[Order, ...] = ("index", "reversed", "shuffled")
 HERE = Path(__file__).parent
 COMPILER = os.environ.get("CXX") or shutil.which("g++")
-# No instruction is contracted, as with --fmad=false.
+# Do not contract floating-point instructions, as with --fmad=false.
 FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fno-exceptions"]
 FLAGS += ["-U_FORTIFY_SOURCE", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", "-lm"]
 FLAGS += [
@@ -41,15 +41,16 @@ FLAGS += [
 ]
 KERNEL = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\(.*?\)\s*)?(\w+)\s*\(')
 PATTERN, GUARD = 0xA5, 64
-FLUSHES = platform.machine() in ("x86_64", "AMD64")  # subnormal numbers, as CuPy's code does
+# These processors can flush subnormal numbers, as code compiled by CuPy does.
+FLUSHES = platform.machine() in ("x86_64", "AMD64")
 _LETTERS = {np.dtype(code).char: code for code in "bBhHiIqQfd?"}
 
 
 class ShimArray:
-    """An array on the device that is none; see `Device`."""
+    """An array in the memory of a `ShimDevice`, which host code cannot access."""
 
     def __init__(self, memory: np.ndarray, array: np.ndarray) -> None:
-        self.memory = memory  # guards and all
+        self.memory = memory  # including the guards
         self.array = array
 
     size = property(lambda self: self.array.size)
@@ -94,15 +95,16 @@ class ShimArray:
 
 
 class ShimDevice(Device):
-    """Runs kernels on the host, in an order of threads and blocks.
+    """A device that runs kernels on the host, in a certain order of threads and blocks.
 
     Attributes
     ----------
     order : {"index", "reversed", "shuffled"}
+        Order of threads and blocks.
     fetched : int
-        How often the host waited for arrays.
+        Number of times that the host waited for arrays.
     launched : list of str
-        Kernels, in order.
+        Names of the launched kernels, in order.
     """
 
     def __init__(self, order: Order = "index") -> None:
@@ -188,7 +190,7 @@ class ShimDevice(Device):
 
 
 def _room(n: int, dtype: np.dtype[Any]) -> ShimArray:
-    """Make an array of 0xA5, aligned to 256 bytes as on a device, with guards on both sides."""
+    """Return an array of 0xA5 with guards on both sides, aligned to 256 bytes as on a device."""
     nbytes = n * dtype.itemsize
     memory = np.full(nbytes + 2 * GUARD + 256, PATTERN, np.uint8)
     start = GUARD + -(memory.ctypes.data + GUARD) % 256
@@ -206,7 +208,7 @@ def _check_guards(name: str, k: int, array: ShimArray) -> None:
 
 
 def _argument(name: str, k: int, wanted: str, inputs: Any) -> Any:
-    """Return what holds the bytes of an argument, checked against its declaration."""
+    """Return the bytes of an argument after checking it against the kernel's declaration."""
     letter = wanted[-1]
     if wanted[0] == "*":
         assert isinstance(inputs, ShimArray), (
@@ -216,7 +218,7 @@ def _argument(name: str, k: int, wanted: str, inputs: Any) -> Any:
         assert contiguous, f"{name}, argument {k}: not contiguous"
         alignment = 16 if letter in "VW" else np.dtype(_LETTERS[letter]).itemsize
         assert inputs.array.ctypes.data % alignment == 0, f"{name}, argument {k}: not aligned"
-        if letter not in "VW":  # vectors of four are seen in any array
+        if letter not in "VW":  # vectors of four elements may view any array
             _same(name, k, inputs.dtype, letter)
         return np.array([inputs.array.ctypes.data], np.uintp)
     assert isinstance(inputs, np.generic), f"{name}, argument {k}: {inputs!r} is no NumPy scalar"
@@ -231,7 +233,7 @@ def _same(name: str, k: int, dtype: np.dtype[Any], letter: str) -> None:
 
 @functools.cache
 def _library(source: str) -> ctypes.CDLL:
-    """Compile a .cu file, if that was not done before."""
+    """Compile a .cu file unless its library exists already."""
     path = sources().get(source, HERE / f"{source}.cu")
     text = path.read_text()
     digest = hashlib.blake2b(repr((text, FLAGS, COMPILER)).encode(), digest_size=12)
@@ -248,7 +250,7 @@ def _library(source: str) -> ctypes.CDLL:
             [*command, *FLAGS], input="\n".join(lines) + "\n", text=True, capture_output=True
         )
         assert done.returncode == 0, done.stderr
-        part.replace(target)  # whole, also where workers of pytest-xdist compile at once
+        part.replace(target)  # atomic, because workers of pytest-xdist may compile at once
         for old in set(target.parent.glob(f"{source}-*.so")) - {target}:
             old.unlink(missing_ok=True)
     return ctypes.CDLL(str(target))
@@ -256,7 +258,7 @@ def _library(source: str) -> ctypes.CDLL:
 
 @functools.cache
 def _directory() -> Path:
-    """Make the directory of compiled files, to which nobody else can write."""
+    """Make the directory of compiled files with write permission only for this user."""
     home = HERE.parent.parent / "build" / "shim"
     with contextlib.suppress(OSError):
         home.mkdir(parents=True, exist_ok=True)
@@ -267,6 +269,6 @@ def _directory() -> Path:
 
 @functools.cache
 def kernels() -> list[tuple[str, str]]:
-    """All kernels: their files and names."""
+    """Return files and names of all kernels."""
     paths = sources().values()
     return [(path.stem, name) for path in paths for name in KERNEL.findall(path.read_text())]

@@ -1,8 +1,8 @@
-"""As much of CuPy as gcodec uses, on the host shim.
+"""The part of CuPy that gcodec uses, on the host shim.
 
-Copies to the host are asynchronous here too: they happen when the host waits for their stream or
-for an event behind them, and until then the host reads a pattern. Their targets must be pinned
-memory that is still allocated.
+Copies to the host are asynchronous here too: they take place when the host waits for their stream
+or for a later event, and until then the host reads a pattern. Their targets must be pinned memory
+that is still allocated.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PATTERN = 0xEE
 
 
 class Pinned(bytearray):
-    """Pinned memory, which holds a pattern when it is new."""
+    """Pinned memory, initially filled with a pattern."""
 
 
 class PinnedPool:
-    """Counts pinned memory.
+    """A pool that counts pinned memory.
 
     Attributes
     ----------
     live, peak, requested : int
-        Bytes that are allocated, the most there were, and the sum of all requests.
+        Bytes allocated now, their maximum so far, and the sum of all requests.
     """
 
     def __init__(self) -> None:
@@ -63,19 +63,19 @@ class PinnedPool:
 
 
 class Stream:
-    """The work of a stream that the host has not waited for.
+    """Queued work of a stream.
 
     Attributes
     ----------
     overlapped : int
-        How often the host waited for an event while later work was under way.
+        Number of times that the host waited for an event while later work was queued.
     """
 
     ptr = 0
 
     def __init__(self) -> None:
         self.queued: list[Callable[[], None]] = []
-        self.done = 0  # of all that was ever queued
+        self.done = 0  # finished operations of all that were queued
         self.overlapped = 0
 
     def synchronize(self) -> None:
@@ -106,7 +106,7 @@ class Event:
 
 
 class _Current:
-    """A device or stream in a ``with`` statement."""
+    """A device or stream as the target of a ``with`` statement."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -119,7 +119,7 @@ class _Current:
 
 
 class StandIn(types.ModuleType):
-    """The module ``cupy``."""
+    """Stand-in for the module ``cupy``."""
 
     def __init__(self, capability: str = "90") -> None:
         super().__init__("cupy")
@@ -202,7 +202,7 @@ class StandIn(types.ModuleType):
 
     @property
     def stream(self) -> Stream:
-        """The current stream: each thread has one of its own."""
+        """Return the current stream; each thread has its own."""
         if not hasattr(self.local, "stream"):
             self.local.stream = Stream()
         actual: Stream = self.local.stream
@@ -210,14 +210,14 @@ class StandIn(types.ModuleType):
 
     @property
     def entered(self) -> list[Any]:
-        """Devices that the thread has made the current one."""
+        """Return the devices that the thread has made the current one."""
         if not hasattr(self.local, "entered"):
             self.local.entered = []
         actual: list[Any] = self.local.entered
         return actual
 
     def write_later(self, to: int, data: bytes) -> None:
-        """Have bytes written to pinned memory when the host waits."""
+        """Queue a write to pinned memory, which takes place when the host waits."""
 
         def write() -> None:
             assert self.pinned.holds(to, len(data)), "a copy to memory that is not pinned"
@@ -228,7 +228,7 @@ class StandIn(types.ModuleType):
     def run(
         self, source: str, name: str, grid: tuple[int, ...], block: int, args: tuple[Any, ...]
     ) -> None:
-        """Run a kernel. What it writes to an address on the host arrives when the host waits."""
+        """Run a kernel, but delay its writes to host addresses until the host waits."""
         if name != "copy_leading":
             self.device.run(source, name, grid, block, *args)
             return

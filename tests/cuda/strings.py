@@ -1,4 +1,4 @@
-"""Symbols to code, and what becomes of wrong strings on both sides."""
+"""Symbols to code, and comparison of the outcomes for damaged strings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcodec.runtime.deferred import Deferred
 
 
 def symbols(n: int, s: int, share: float = 1.0, spread: float = 2.0) -> np.ndarray:
-    """Symbols of levels up to s, mostly small; a share of them is not 0 by force."""
+    """Draw symbols of levels up to s, mostly small; the given share is nonzero by construction."""
     random = np.random.default_rng([n, s])
     levels = np.minimum(np.abs(random.standard_cauchy(n)) * spread, s).astype(np.int64)
     levels[random.random(n) >= share] = 0
@@ -22,7 +22,7 @@ def symbols(n: int, s: int, share: float = 1.0, spread: float = 2.0) -> np.ndarr
 
 
 def outcome(action: Callable[[], Any]) -> Any:
-    """What an action returns, or the type of the `FormatError` that it raises."""
+    """Return the result of an action, or the type of the `FormatError` that it raises."""
     try:
         return action()
     except gcodec.FormatError as error:
@@ -30,14 +30,14 @@ def outcome(action: Callable[[], Any]) -> Any:
 
 
 def agree(one: Any, two: Any) -> bool:
-    """Whether two outcomes are alike; of errors, that both are such."""
+    """Return whether two outcomes are equal, or both errors."""
     if isinstance(one, type) or isinstance(two, type):
         return one is two
     return np.array_equal(one, two)
 
 
 def broken(data: np.ndarray, first: int, seed: int) -> np.ndarray:
-    """Some bytes with a few bits changed, from bit `first` on."""
+    """Return a copy of some bytes with a few flipped bits, at bit `first` or later."""
     random = np.random.default_rng(seed)
     wrong = data.copy()
     for at in random.integers(first // 8, data.size, 1 + seed % 3):

@@ -1,4 +1,4 @@
-"""The benchmark of devices, on the one that is none."""
+"""Test the benchmark of devices on the shim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences of docs/gpu.md that no other test holds."""
+"""Test statements of docs/gpu.md that no other test checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import gcodec
 
 __all__ = ["counting"]
 PACKAGE = Path(gcodec.__file__).parent
-# Codecs that may code by class: the host makes what comes before the symbols.
+# Codecs with context codes: the host makes the bits before the symbols.
 BY_CLASS = {"minifloat", "minifloat:block=32", "qsgd:code=auto", "mxnet-2bit:form=auto"}
 needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")
 
@@ -57,7 +57,7 @@ def test_only_deferred_waits() -> None:
             if node.func.attr == "synchronize":
                 waiting.add(name)
             owner = node.func.value
-            # `e.fetch` of the kernels reads ahead, and is nothing of a device.
+            # `e.fetch` in the kernels is a prefetch and does not concern the device.
             if node.func.attr == "fetch" and isinstance(owner, ast.Name):
                 fetching.add(name if owner.id not in ("e", "self", "deferred") else None)
     assert fetching - {None} == {"runtime/deferred.py"}
@@ -105,7 +105,7 @@ def test_out_of_memory_leaves_the_residual_unchanged(
         return real(*args)
 
     monkeypatch.setattr(cupy, "empty", empty)
-    for allowed in range(20):  # of the arrays of a call, each in turn
+    for allowed in range(20):  # for each array allocation of a call in turn
         left[0] = allowed
         try:
             frame = on_device.compress("w", cupy.asarray(x))
@@ -132,7 +132,7 @@ def test_few_bytes_of_a_payload_reach_the_host(
     counting: shim.ShimDevice, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, codec = counting.to_device(sample()), gcodec.parse(spec)
-    codec.encode(x)  # which may bring tables there
+    codec.encode(x)  # may copy tables to the device
     fetched = [0]
     real = shim.ShimDevice.fetch
 

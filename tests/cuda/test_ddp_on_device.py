@@ -1,4 +1,4 @@
-"""The hook for DDP with gradients on a device: the messages and means of those on the host."""
+"""Test the DDP hook with gradients on a device: messages and means must equal the host's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHAPES = ((40, 30), (7,), (2, 3, 4, 5), (30, 20))
 
 @pytest.fixture(scope="module", autouse=True)
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """One rank."""
+    """Initialize a process group with a single rank."""
     store = Path(tmp_path_factory.mktemp("store")) / "file"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield
@@ -35,7 +35,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def bucket(step: int, dtype: Any, room: np.ndarray) -> tuple[Any, list[Any]]:
-    """Return a flat tensor in some memory, and the gradients in it, one of another layout."""
+    """Return a flat tensor in `room`, and the gradients in it, one with another layout."""
     sizes = [int(np.prod(shape)) for shape in SHAPES]
     values = torch.from_numpy(gradient(sum(sizes), step).clip(-9, 9)).to(dtype)
     flat = torch.from_numpy(room).view(dtype)[: values.numel()].copy_(values)
@@ -54,15 +54,15 @@ def hooked(codec: str) -> Any:
 def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if not isinstance(gpu, ShimDevice):
         pytest.skip("only the shim shares memory with tensors of the host")
-    if codec == "minmax":  # as if it were somebody's own, whose kernels have no twins
+    if codec == "minmax":  # behaves like a user's codec, whose kernels have no CUDA twins
         monkeypatch.setattr(type(gcodec.parse(codec)), "has_cuda_kernels", False)
     on_host, on_device, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
     taken: list[Any] = []
 
     def inspected(x: Any, name: str) -> Source:
-        """Inspect a tensor of the host as if it were on the device, whose memory is a copy."""
+        """Inspect a host tensor as one on the device, which has a copy of the values."""
         source = inspect(x, name)
-        if name == "bucket":  # which is only asked for its stream
+        if name == "bucket":  # only its stream matters
             return source
         result = gpu.to_device(x.numpy())
         taken.append((result, x))
@@ -72,7 +72,7 @@ def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monkey
 
     def averaged(*args: Any) -> None:
         average(*args)
-        for result, x in taken:  # as if the memory were the same
+        for result, x in taken:  # treat both as the same memory
             x.copy_(torch.from_numpy(gpu.to_host(result)))
         taken.clear()
 

@@ -1,4 +1,4 @@
-"""How devices are found and used: CuPy through a stand-in, twins, streams, and clear errors."""
+"""Test detection and use of devices: CuPy through a stand-in, twins, streams, and clear errors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ def test_cupy(cupy: StandIn) -> None:
     assert isinstance(decoded, cupy.ndarray)
     assert same(cupy.asnumpy(decoded), gcodec.decode(frame))
     for code, options, backend in cupy.compiled:
-        assert code.startswith("// ")  # what the headers say, as CuPy does not look into them
+        # The headers are inlined, because CuPy does not track changes of headers.
+        assert code.startswith("// ")
         assert "--fmad=false" in options
         assert backend == "nvrtc"
     count = len(cupy.compiled)
     gcodec.encode(on_device, "sign")
-    assert len(cupy.compiled) == count  # each file is compiled once
+    assert len(cupy.compiled) == count  # each file is compiled only once
     assert not cupy.entered
 
 
@@ -134,10 +135,11 @@ def test_sources_lie_beside_their_twins() -> None:
     alone = {
         name for name, path in devices.sources().items() if not path.with_suffix(".py").exists()
     }
-    # Which NumPy does on the host, or which has nothing to do there.
+    # Functions without a CUDA twin: NumPy runs them on the host, or they do nothing there.
     assert alone <= {
         *("scan", "dct_forward", "leading"),
         *("frequencies", "table_choice", "table_front", "scale_search", "context_plan"),
+        "level_forms",
     }
     assert len({name for _, name in shim.kernels()}) == len(shim.kernels())
 
@@ -160,7 +162,7 @@ def test_dispatch_without_twin_is_refused() -> None:
 
 
 def test_codecs_without_twins_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one of somebody's own, whose kernels have no twins."""
+    """A user's codec without CUDA twins refuses arrays on a device."""
     x, spec = gradient(64).reshape(8, 8).clip(-9, 9), "sign"
     codec = gcodec.parse(spec)
     monkeypatch.setattr(type(codec), "has_cuda_kernels", False)
@@ -215,7 +217,7 @@ def test_arguments() -> None:
 
 @needs_compiler
 def test_residuals_move() -> None:
-    """A state that was saved on the host goes on on the device, and the other way."""
+    """A state that was saved on the host continues on the device, and vice versa."""
     with devices.use(ShimDevice()) as device:
         known, other = gcodec.Feedback("sign"), gcodec.Feedback("sign")
         steps = [gradient(100, k) for k in range(4)]
@@ -257,7 +259,7 @@ def test_torch(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> No
         return actual
 
     monkeypatch.setattr(cupy.cuda.Stream, "from_external", from_external)
-    # As a tensor of CUDA would be: its memory is that of the host's tensor.
+    # Mimic a CUDA tensor: its memory is that of the host tensor.
     monkeypatch.setattr(cupy, "from_dlpack", lambda x: cupy.asarray(torch.Tensor.numpy(x)))
     x = torch.from_numpy(gradient(60).clip(-9, 9)).reshape(6, 10).to(getattr(torch, dtype))
     device_result = x.as_subclass(OnCuda)
@@ -281,7 +283,7 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
         ShimArray, "__dlpack__", lambda array, **_: array.array.__dlpack__(), raising=False
     )
     monkeypatch.setattr(ShimArray, "__dlpack_device__", lambda _: (1, 0), raising=False)
-    # As an array on CUDA would be: its memory is that of the host's.
+    # Mimic a CUDA array: its memory is that of the host array.
     monkeypatch.setattr(cupy, "from_dlpack", lambda x: cupy.asarray(np.asarray(x)))
     monkeypatch.setattr(type(x), "__dlpack_device__", lambda _: (2, 0))
     assert gcodec.encode(x, "sign") == wanted
@@ -294,7 +296,7 @@ def test_jax(dtype: str, cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64", "bool"])
 def test_integers_round_trip_on_a_device(gpu: Any, dtype: str) -> None:
-    """They are coded on the host: the frame is the same, and the result lies beside `like`."""
+    """The host codes them: the frame is the same, and the result is on the device of `like`."""
     x = (np.arange(-6, 6) % 5).astype(dtype).reshape(3, 4)
     device_result = gpu.to_device(x)
     frame = gcodec.encode(device_result, "raw")

@@ -1,11 +1,11 @@
-"""Golden vectors on a device: the bytes that every release writes and reads."""
+"""Test golden vectors on a device: every release writes and reads the same bytes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from golden import vector
-from samples import share_of
+from samples import third_of
 
 import gcodec
 from gcodec.runtime.device import Device
@@ -23,7 +23,7 @@ THERE = {name: fields for name, fields in VECTORS.items() if codec_of(fields).on
 
 
 def test_golden(gpu: Device) -> None:
-    for name in share_of(gpu, sorted(THERE)):
+    for name in third_of(gpu, sorted(THERE)):
         fields = THERE[name]
         dtype, shape = fields["dtype"], vector.shape_of(fields)
         x = vector.floats(fields["grad"], dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""Every kernel compiles, spills nothing, and uses few registers; see gate.py for the limits."""
+"""Test that every kernel compiles, does not spill, and uses few registers; see gate.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from test_page import PAGE
 
 from gcodec.runtime.device import LEAST_ARCHITECTURE, sources
 
-# One of each generation; the others are in gate.py's full table. sm_120 needs NVRTC 12.8 or newer.
+# One of each generation; the table of gate.py has the others. sm_120 needs NVRTC 12.8 or newer.
 ARCHITECTURES = (LEAST_ARCHITECTURE, 80, 90, 100, 120)
 FILES = list(sources().values())
 
@@ -39,10 +39,10 @@ def test_kernel_names_are_unique() -> None:
     names = [name for _, name in shim.kernels()]
     assert len(names) == len(set(names))
     lists = {*gate.MORE_REGISTERS, *gate.STACK, *(name for name, _, _ in gate.SPILLS)}
-    assert lists <= set(names)  # a list names no kernel that is gone
+    assert lists <= set(names)  # the lists contain only existing kernels
 
 
-# Sixty sums that are live at once, and too few registers for them.
+# Sixty sums are live at once, and there are too few registers for them.
 BODY = """
     unsigned long long sums[60];
 #pragma unroll
@@ -68,7 +68,7 @@ def test_spilling_kernels_are_reported(compiler: nvrtc.Compiler, tmp_path: Path)
 
 
 def test_spilling_functions_are_reported(compiler: nvrtc.Compiler, tmp_path: Path) -> None:
-    """ptxas reports functions that are not inlined by themselves, behind their kernel."""
+    """ptxas reports functions that are not inlined separately, after their kernel."""
     text = f"__device__ __noinline__ void inner({PARAMETERS}) {{{BODY}}}\n"
     text += 'extern "C" __global__ void __launch_bounds__(1024, 2) '
     text += f"outer({PARAMETERS}) {{ inner(in, out); }}"

@@ -1,4 +1,4 @@
-"""What docs/gpu.md says is coded on a device."""
+"""Test that docs/gpu.md states correctly which codecs run on a device."""
 
 from __future__ import annotations
 

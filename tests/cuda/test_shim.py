@@ -1,4 +1,4 @@
-"""The shim itself: it runs what is right, and finds what is wrong."""
+"""Test the shim itself: it runs correct kernels, and detects defects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_missing_barriers_are_detected() -> None:
 def test_undefined_behavior_is_reported(name: str, message: str, order: Order) -> None:
     device = ShimDevice(order)
     out = device.zeros(32, np.uint32)
-    for _ in range(2):  # the fibers that were given up can be used again
+    for _ in range(2):  # the abandoned fibers can be reused
         with pytest.raises(AssertionError, match=message):
             device.run("faults", name, (1,), 32, out)
     test_tree_reduction(order)
@@ -109,7 +109,7 @@ def test_subnormal_numbers_are_flushed() -> None:
     out = device.empty(4, np.float32)
     device.run("faults", "subnormal", (1,), 4, device.to_device(x), out)
     assert device.to_host(out).tolist() == [0, 2.0**-125, 0, 2]
-    assert np.float32(1e-40) * np.float32(2) > 0  # and not behind it
+    assert np.float32(1e-40) * np.float32(2) > 0  # but not after the launch
 
 
 def test_device_arrays_are_not_host_arrays() -> None:

@@ -1,4 +1,4 @@
-"""Classes of elements, escapes and parts of codes on a device: as on the CPU."""
+"""Test classes of elements, escapes and parts of codes on a device against the CPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gcodec.kernels.quantize import ternary
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.runtime.device import Device
 
-# Elements, and the width of a row: one row, rows that end and that do not, narrow and wide ones.
+# Number of elements and width of a row: one row, complete and incomplete rows, narrow and wide.
 MATRICES = ((1, 1), (33, 33), (513, 8), (9001, 9001), (9000, 300), (9001, 97), (9001, 256))
 
 
 def symbols(n: int) -> np.ndarray:
-    """Return symbols, mostly small, some of them escapes."""
+    """Return symbols, mostly small, with a few escapes."""
     random = np.random.default_rng(n)
     actual = np.minimum(np.abs(random.standard_cauchy(n)) * 2, 254).astype(np.uint8)
     actual[actual == 1] = 0
@@ -28,7 +28,7 @@ def symbols(n: int) -> np.ndarray:
 
 
 def scales(n: int, width: int, *, columns: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return scales of rows, and of columns or none."""
+    """Return scales of rows, and scales of columns or None."""
     random = np.random.default_rng([n, width])
     rows = random.integers(0, 128, -(-n // width)).astype(np.uint8)
     return rows, random.integers(0, 128, width if columns else 0).astype(np.uint8)
@@ -58,7 +58,7 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
         wanted_best = best_layout(sample, matrices, step)
         assert best_layout(on_device, matrices, step) == wanted_best
     assert sums_agree(gpu, sample, [(width, columns), (n, False), (n, columns)])
-    for most in (1, 20, 126):  # of which many, some and few symbols are unknown
+    for most in (1, 20, 126):  # many, some and few symbols exceed the bound
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
         wanted = class_map.unknown_symbols(sample, *of, tops)
         out = class_map.unknown_symbols(on_device, *of, tops)
@@ -66,7 +66,7 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
 
 
 def sums_agree(gpu: Device, values: np.ndarray, matrices: list[tuple[int, bool]]) -> bool:
-    """Whether sums are those of the CPU."""
+    """Check that the sums equal those of the CPU."""
     wanted = class_map.magnitude_sums(values, matrices)
     actual = class_map.magnitude_sums(gpu.to_device(values), matrices)
     both = zip(actual, wanted, strict=True)

@@ -1,4 +1,4 @@
-"""Codes of other codecs behind tables, on a device: frames of the CPU's bytes."""
+"""Test table codes of other codecs on a device: frames must equal those of the CPU."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_feedback(gpu: Device, spec: str) -> None:
 
 
 def test_one_wait(gpu: Device) -> None:
-    """The device chooses the table."""
+    """The device chooses the table, so the host waits only once."""
     if not hasattr(gpu, "fetched"):
         pytest.skip("a real device does not count")
     x = gpu.to_device(sample(1000))
     for spec in ("code=huffman", "code=planes,format=e4m3", "code=rans", "code=pair,table=5"):
-        gcodec.encode(x, f"minifloat:scale=0.1,{spec}")  # which brings tables there
+        gcodec.encode(x, f"minifloat:scale=0.1,{spec}")  # copies tables to the device
         before = gpu.fetched
         gcodec.encode(x, f"minifloat:scale=0.1,{spec}")
         assert gpu.fetched - before == 1
@@ -71,7 +71,7 @@ def test_seek_tables(gpu: Device) -> None:
 
 
 def test_last_odd_element_of_pairs(gpu: Device) -> None:
-    """An odd number of codes, of which the last byte has one more."""
+    """With an odd number of codes, the last byte contains one code too many."""
     codec = gcodec.parse("minifloat:code=pair,scale=1.0,table=0")
     payload = codec.encode(np.ones(8, np.float32))
     for data in (payload.data, gpu.to_device(payload.data)):

@@ -1,4 +1,4 @@
-"""Strings of symbols by class that a device plans: the host's bytes, and one wait."""
+"""Test context strings planned by a device: the bytes of the host, and a single wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import share_of
+from samples import third_of
 from shim import ShimDevice
 
 from gcodec.entropy.context import symbol_coder
@@ -30,7 +30,7 @@ SHAPES = (
 
 
 def levels(shape: tuple[int, ...], size: float, spread: float, seed: int = 0) -> np.ndarray:
-    """Return symbols of Laplace levels, whose rows and columns have scales of their own."""
+    """Return symbols of Laplace levels with a scale for each row and column."""
     random = np.random.default_rng([*shape, seed])
     rows = np.exp(spread * random.standard_normal((shape[0], *(1,) * (len(shape) - 1))))
     columns = np.exp(spread * random.standard_normal((1, *shape[1:])))
@@ -40,12 +40,12 @@ def levels(shape: tuple[int, ...], size: float, spread: float, seed: int = 0) ->
 
 
 def agree(gpu: Device, symbols: np.ndarray, shape: tuple[int, ...], lead: bytes = b"") -> bytes:
-    """Write a string on the host, and on the device, which tells all at once."""
+    """Write a string on the host and on the device, which fetches all results at once."""
 
     def written(inputs: np.ndarray) -> Payload:
         front = BitString()
         front.extend(np.frombuffer(lead, np.uint8), 8 * len(lead))
-        codec: Any = None  # which has no part in it
+        codec: Any = None  # the codec is not used
         with one_wait():
             written: Any = symbol_coder.write(inputs, shape, front)
             return Payload(codec, {}, *written).resolved(with_data=True)
@@ -60,14 +60,14 @@ def agree(gpu: Device, symbols: np.ndarray, shape: tuple[int, ...], lead: bytes 
 
 @pytest.mark.parametrize("size", [0.02, 0.5, 3.0, 60.0])
 def test_shapes(gpu: Device, size: float) -> None:
-    for shape in share_of(gpu, SHAPES):
+    for shape in third_of(gpu, SHAPES):
         for spread in (0.0, 1.0):
             agree(gpu, levels(shape, size, spread), shape, b"lead"[: len(shape)])
         agree(gpu, np.zeros(int(np.prod(shape)), np.uint8), shape)
 
 
 def test_own_tables_and_states(gpu: Device) -> None:
-    """Levels that no static table suits, and strings of any number of states."""
+    """Levels that suit no static table, and strings with any number of states."""
     random = np.random.default_rng(2)
     lanes, numbers = set(), set()
     for n in (40, 4000, 40_000):
@@ -91,7 +91,7 @@ def test_more_outliers_than_room(gpu: Device) -> None:
 
 
 def test_samples(gpu: Device) -> None:
-    """Of many symbols rows tell the matrix, and every so-manieth tile the table."""
+    """With many symbols, rows determine the layout, and every few tiles the table."""
     if isinstance(gpu, ShimDevice) and gpu.order != "shuffled":
         pytest.skip("once is enough, as it takes a while")
     for shape in ((4000, 300), (1100, 40, 5, 3), (600_000,)):

@@ -1,4 +1,4 @@
-"""Codecs whose levels are coded by the scales of row and column: frames of the CPU's bytes."""
+"""Test codecs with context codes by scales of rows and columns: frames must equal the CPU's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import LARGE, gradient, same, share_of, sizes_for
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import LARGE, gradient, same, sizes_for, third_of
 
 import gcodec
 from gcodec.runtime.device import Device
@@ -25,7 +25,7 @@ SPECS = (
 
 
 def matrix(rows: int, columns: int, seed: int = 0) -> np.ndarray:
-    """Return a gradient whose rows and columns differ in scale."""
+    """Return a gradient with a scale for each row and column."""
     random = np.random.default_rng([rows, columns, seed])
     x = random.standard_normal((rows, columns))
     x *= np.exp2(random.normal(0, 1.5, (rows, 1)) + random.normal(0, 1, columns))
@@ -36,45 +36,45 @@ SHAPES = ((40, 57), (2, 3, 5, 16), (1, 9), (1, 1))
 
 
 def test_frames(gpu: Device) -> None:
-    for shape, spec in share_of(gpu, list(itertools.product(SHAPES, SPECS))):
+    for shape, spec in third_of(gpu, list(itertools.product(SHAPES, SPECS))):
         x = matrix(shape[0], int(np.prod(shape[1:]))).reshape(shape)
         frames_agree(gpu, spec, x, seed=5)
 
 
 def test_zero_and_empty_tensors(gpu: Device) -> None:
-    for spec in share_of(gpu, SPECS):
+    for spec in third_of(gpu, SPECS):
         frames_agree(gpu, spec, np.zeros((9, 30), np.float32))
         frames_agree(gpu, spec, np.empty(0, np.float32))
         frames_agree(gpu, spec, matrix(30, 31).astype(np.float16))
 
 
 def test_feedback(gpu: Device) -> None:
-    for spec in share_of(gpu, SPECS):
+    for spec in third_of(gpu, SPECS):
         feedback_agrees(gpu, spec, [matrix(20, 30, k) for k in range(3)])
 
 
 def test_nonfinite_values(gpu: Device) -> None:
     x = matrix(9, 30)
     x[3, 4] = np.inf
-    for spec in share_of(gpu, SPECS):
+    for spec in third_of(gpu, SPECS):
         with pytest.raises(gcodec.ParameterError, match="the first at flat index 94"):
             gcodec.encode(gpu.to_device(x), spec)
 
 
 def test_escapes(gpu: Device) -> None:
-    """Levels that no class expects, more than there is room for at first, and without a symbol."""
+    """Escaped levels, more of them than initially reserved, and levels without a symbol."""
     x = matrix(60, 64)
     x[:, 5], x[11], x[7, 9] = 130, np.arange(64) * 300, -40000
     for spec in ("ecsq:step=1", "ecsq:step=1,rounding=stochastic", "ecsq:step=0.01"):
         frames_agree(gpu, spec, x)
     frames_agree(gpu, "qsgd:code=context,s=127,norm=max", x)
-    x[::2, ::2] = 1e6  # most of all
+    x[::2, ::2] = 1e6  # the majority
     frames_agree(gpu, "ecsq:step=1", x)
 
 
 def test_limits_of_float32(gpu: Device) -> None:
     x = matrix(16, 32)
-    for scale in share_of(gpu, (2.0**-100, 2.0**-140, 2.0**100)):
+    for scale in third_of(gpu, (2.0**-100, 2.0**-140, 2.0**100)):
         frames_agree(gpu, "ecsq", (x * np.float32(scale)).astype(np.float32))
     for spec in ("ecsq:step=1e38", "ecsq:step=2e38,rounding=stochastic"):
         for wide in (np.float32(3e38), np.float32(3.4e38)):
@@ -91,10 +91,10 @@ def test_limits_of_float32(gpu: Device) -> None:
 
 def test_targets(gpu: Device) -> None:
     dense = matrix(64, 60)
-    # Of which the errors are too small to be counted in parts of a step.
+    # The errors of these are too small for the fixed-point sums in parts of a step.
     sparse = np.where(np.random.default_rng(0).random(dense.shape) < 0.02, dense, np.float32(0))
     cases = ("nmse=0.3", dense), ("bits=1.5", dense), ("nmse=0.01", sparse)
-    for target, x in share_of(gpu, cases):
+    for target, x in third_of(gpu, cases):
         frames_agree(gpu, f"ecsq:{target}", x)
 
 
@@ -118,15 +118,15 @@ def test_planes(gpu: Device) -> None:
 def test_damaged(gpu: Device) -> None:
     x = matrix(40, 57)
     x[:, 5] *= 200
-    for spec in (SPECS[0], *share_of(gpu, (SPECS[3], SPECS[4], SPECS[-1]))):
+    for spec in (SPECS[0], *third_of(gpu, (SPECS[3], SPECS[4], SPECS[-1]))):
         frame = gcodec.encode(x, spec)
         bits = 8 * gcodec.Frame.from_bytes(frame).payload.data.size
         flips = np.random.default_rng(3).integers(0, bits, 12).tolist()
-        refused_alike(gpu, frame, [0, 3, 11, 25, 90, *flips, bits - 1])
+        same_verdict(gpu, frame, [0, 3, 11, 25, 90, *flips, bits - 1])
 
 
 def test_large(gpu: Device) -> None:
-    """More than a block of rANS, a sample, and the bytes that are looked at first."""
+    """More than a block of rANS, a sample, and the bytes of the first fetch."""
     for _ in sizes_for(gpu, ()):
         x = matrix(LARGE // 8 + 1, 9)
         frame = gcodec.encode(x, "ecsq:step=0.05")

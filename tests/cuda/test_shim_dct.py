@@ -1,17 +1,17 @@
-"""Chunks of the DCT on a device: selection and the way back bit by bit, the way there closely."""
+"""Test the DCT of chunks on a device: exact selection and inverse, close forward transform."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import anything, gradient, same
+from samples import arbitrary_floats, gradient, same
 
 from gcodec.codecs.dct8 import chunks, transform, transform_cuda
 from gcodec.kernels.transform import dct_select
 from gcodec.runtime import cuda_grid
 from gcodec.runtime.device import Device
 
-# Sizes of a tensor, its columns (None: a vector), and a chunk.
+# Size of a tensor, its columns (None: a vector), and a chunk.
 FLAT = [(n, chunk) for n in (1, 100, 4097) for chunk in ((8, 8), (4, 5, 6))]
 FLAT += [(700, (300,)), (9000, (65, 70)), (9000, (7, 30, 40))]
 CUTS = [chunks.flat(n, chunk) for n, chunk in FLAT]
@@ -33,14 +33,14 @@ def test_select(gpu: Device, m: int, size: int, k: int) -> None:
         assert dct_select.largest(gpu.to_device(y), k, *actual)
         assert same(gpu.to_host(actual[0]), wanted[0])
         assert same(gpu.to_host(actual[1]), wanted[1])
-    y = anything(m * size).reshape(m, size)
+    y = arbitrary_floats(m * size).reshape(m, size)
     assert not dct_select.largest(gpu.to_device(y), k, *actual)
 
 
 def coefficients(
     cut: chunks.Chunks, k: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return where those of each chunk begin, their places, and values of any magnitude."""
+    """Return chunk starts, coefficient positions, and values of any magnitude."""
     random = np.random.default_rng(seed)
     live = random.random(cut.count) < 0.8
     each = [np.sort(random.choice(cut.size, k, replace=False)) for _ in range(int(live.sum()))]
@@ -62,7 +62,7 @@ def test_restore(gpu: Device, cut: chunks.Chunks) -> None:
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_BLOCKS", "_ROOM"):
-        monkeypatch.setattr(transform_cuda, name, 2)  # so that each goes on to other chunks
+        monkeypatch.setattr(transform_cuda, name, 2)  # so that each block processes several chunks
     monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)
     for cut in (chunks.flat(2000, (4, 6, 10)), chunks.flat(10_000, (4200, 1))):
         inputs = coefficients(cut, 9, 3)
@@ -70,7 +70,7 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         transform.restore(*inputs, cut, wanted)
         transform.restore(*inputs, cut, out)
         assert same(gpu.to_host(out), wanted)
-    # The last warp has fewer rows of a chunk than the others, and so is ahead of them.
+    # The last warp has fewer rows of a chunk than the others, and therefore runs ahead of them.
     x, cut = gradient(6000), chunks.flat(6000, (65, 33))
     monkeypatch.setattr(transform_cuda, "_BLOCKS", 1)
     places, values = transform.select(gpu.to_device(x), cut, 50)
@@ -81,7 +81,7 @@ def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_restore_of_all(gpu: Device) -> None:
-    # Of the second, there are more rows than are listed in shared memory.
+    # The second tensor has more rows than fit the list in shared memory.
     for cut in (chunks.flat(1200, (30, 40)), chunks.flat(1500, (1500, 1))):
         inputs = coefficients(cut, cut.size, 1)
         wanted, out = np.empty(cut.n, np.float32), gpu.empty(cut.n, np.float32)
@@ -97,7 +97,7 @@ def test_transform(gpu: Device, cut: chunks.Chunks) -> None:
     k = min(8, cut.size)
     places, values = transform.select(gpu.to_device(x), cut, k)
     wanted = transform.select(x, cut, k)
-    # Rounding may swap two that are almost equal: so what is found is looked for among all.
+    # Rounding may swap two almost equal coefficients, so search for each among all coefficients.
     everywhere = transform.select(x, cut, cut.size)[1]
     close = 1e-6 * np.abs(everywhere).sum(axis=1, keepdims=True)
     assert (np.abs(np.take_along_axis(everywhere, places, axis=1) - values) <= close).all()

@@ -1,4 +1,4 @@
-"""Decoders of a device accept and refuse what those of the host do; see fuzz.decoders."""
+"""Test that device decoders accept and reject the same frames as the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fuzz import decoders
 from gcodec.runtime.device import Device, host
 from gcodec.wire.seek import SeekTable
 
-# Every kind of string that a seek table may belong to, with a shape and the log2 of its blocks.
+# Every kind of string that can have a seek table, with a shape and the log2 of its block size.
 TABLED = {
     "qsgd:form=dense,bucket=50": ((40, 30), 6),
     "qsgd:form=dense,code=rice": ((40, 30), 6),
@@ -37,7 +37,7 @@ NONE = ("raw", "sign", "minmax", "mxnet-2bit", "terngrad", "randomk", "powersgd"
 
 @functools.cache
 def frame_of(spec: str) -> gcodec.Frame:
-    """A frame, with a seek table where there is one."""
+    """Return a frame, with a seek table where the codec permits one."""
     shape, log2_block = TABLED.get(spec, ((40, 30), None))
     x = np.random.default_rng(4).standard_normal(shape, np.float32)
     x.reshape(-1)[7:90] = 0
@@ -46,7 +46,7 @@ def frame_of(spec: str) -> gcodec.Frame:
 
 
 def ways(gpu: Device, data: bytes, frame: gcodec.Frame) -> decoders.Ways:
-    """All ways to decode a frame on a device."""
+    """Return all ways to decode a frame on a device."""
 
     def empty() -> np.ndarray:
         return gpu.to_device(np.full(frame.shape, 7, np.float32))

@@ -1,4 +1,4 @@
-"""Strings of prefix words on a device: the bytes of the CPU, and its verdict on wrong ones."""
+"""Test strings of prefix codewords on a device: bytes of the CPU, and its verdicts on damage."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gcodec.runtime.device import Device, host
 
 EVERY = 4096
 HEAD = np.array([0xA0], np.uint8), 3
-FIRST = 8 * 4 + 3  # with four bytes before it
+FIRST = 8 * 4 + 3  # after four bytes and three bits
 
 
 def written(device, code, inputs, coded):
-    """Write on both sides; return the string and where its blocks begin."""
+    """Write a string on both sides, compare, and return the string and its block starts."""
     options = inputs.dtype, coded, EVERY, 4, HEAD
     data, nbits, offsets = dense_string.write(code, inputs, *options)
     on_device = dense_string.write(code, device.to_device(inputs), *options)
-    data[:4] = 0  # which are the caller's
-    actual = device.to_host(on_device[0])[: data.size]  # there may be room for more
+    data[:4] = 0  # the caller clears these bytes
+    actual = device.to_host(on_device[0])[: data.size]  # the device may reserve more
     actual[:4] = 0
     assert resolved(on_device[1]) == nbits
     assert np.array_equal(actual, data)
@@ -38,7 +38,7 @@ def written(device, code, inputs, coded):
 
 
 def read(device, code, data, nbits, coded, offsets, all_values=EVERY):
-    """Read on the device, or on the host where that is None."""
+    """Read on the device, or on the host if `device` is None."""
     parts = []
     on_device = data if device is None else device.to_device(data)
 
@@ -117,7 +117,7 @@ RULES = [
 
 @pytest.mark.parametrize("code", RULES, ids=lambda code: f"{code.rule.name}-{code.parameter}")
 def test_rules(gpu: Device, code: PrefixCode) -> None:
-    """Words that no table holds, some of them too long to be joined in shared memory."""
+    """Codewords without a table entry, some of them too long for staging in shared memory."""
     random = np.random.default_rng(code.parameter)
     powers = (1 << random.integers(0, 24, 5000)) - random.integers(0, 2, 5000)
     inputs = np.where(random.random(5000) < 0.5, random.integers(0, 300, 5000), powers)
@@ -189,6 +189,6 @@ def test_scans(gpu: Device, n: int) -> None:
 
 
 def test_dtypes_of_levels() -> None:
-    """A reader takes the type of symbols from the largest one, as levels do."""
+    """A reader takes the dtype of symbols from the largest symbol, like that of levels."""
     for s in (1, 127, 128, 32767, 32768, 2**24):
         assert np.min_scalar_type(word_code("omega", s, {}).top) == symbol_dtype(s)

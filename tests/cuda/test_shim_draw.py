@@ -1,4 +1,4 @@
-"""Positions drawn at random on a device: those of the CPU."""
+"""Test randomly drawn positions on a device against those of the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Levels of ``ecsq`` with a step on a device: those of the host, which does not wait for them."""
+"""Test levels of ``ecsq`` with a given step on a device, for which the host does not wait."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from checks import feedback_agrees
-from samples import anything, gradient, same, share_of
-from test_shim_level_choice import more_tensors
+from samples import arbitrary_floats, gradient, same, third_of
+from test_shim_level_choice import sparse_tensors
 from test_shim_minifloat_choice import tensors
 from test_waits import sample
 
@@ -16,7 +16,7 @@ import gcodec
 from gcodec.runtime.device import Device, host
 
 STEPS = ("0.01", "0.5", "1e-05", "3e-20", "1e30")
-ODD_STEPS = ("1e-30", "3e38", "0")  # with which the host looks first
+ODD_STEPS = ("1e-30", "3e38", "0")  # steps that the host checks first
 WAYS = ("", ",rounding=stochastic")
 SPECS = [f"ecsq:step={step}{way}" for step in STEPS for way in WAYS]
 ODD = [f"ecsq:step={step}{way}" for step in ODD_STEPS for way in WAYS]
@@ -31,26 +31,32 @@ def outcome(x: Any, spec: str) -> bytes | str:
 
 
 def test_frames(gpu: Device) -> None:
-    gcodec.encode(gpu.to_device(np.ones(9, np.float32)), "ecsq:step=1")  # which brings tables
+    # The first call copies tables to the device.
+    gcodec.encode(gpu.to_device(np.ones(9, np.float32)), "ecsq:step=1")
     one, seen = sample()[:20, :30] / 20, set()
     subset = [np.float32(top) * one.clip(-1, 1) for top in (1e-16, 4e6, 5e36, 3e38)]
     tiny = [np.float32(top) * one for top in (1e-38, 1e-44)]
     for spec in SPECS:
-        all_values = [*tensors(), *more_tensors(), *subset, *(tiny if "1e30" not in spec else [])]
-        for x in share_of(gpu, all_values):
+        all_values = [
+            *tensors(),
+            *sparse_tensors(),
+            *subset,
+            *(tiny if "1e30" not in spec else []),
+        ]
+        for x in third_of(gpu, all_values):
             on_device, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
             actual, waited = outcome(on_device, spec), getattr(gpu, "fetched", 0) - before
             assert actual == outcome(x, spec), spec
             assert waited <= 1 or x.ndim > 2, spec
             seen.add(type(actual))
     assert len(seen) == 2
-    for spec in share_of(gpu, ODD):
+    for spec in third_of(gpu, ODD):
         assert outcome(gpu.to_device(sample()), spec) == outcome(sample(), spec)
 
 
 @pytest.mark.parametrize("spec", ["ecsq:step=0.01", "ecsq:step=0.3,rounding=stochastic"])
 def test_symbols(gpu: Device, spec: str) -> None:
-    """They are told when they are asked for, and are those of the host."""
+    """Symbols are resolved on access, and equal those of the host."""
     codec = gcodec.parse(spec)
     for x in (sample(), np.zeros(40, np.float32), gradient(5000).clip(-9, 9)):
         on_device, here = codec.quantize(gpu.to_device(x), seed=1), codec.quantize(x, seed=1)
@@ -65,7 +71,7 @@ def test_symbols(gpu: Device, spec: str) -> None:
 
 
 def test_feedback(gpu: Device) -> None:
-    for spec in share_of(gpu, SPECS[:6]):
+    for spec in third_of(gpu, SPECS[:6]):
         feedback_agrees(gpu, spec, [sample()[:40, :50] * np.float32(k) for k in (1, 0, 2)])
         half = [gradient(700, k).clip(-9, 9).astype(np.float16) for k in range(3)]
         feedback_agrees(gpu, spec, half, decay=0.9)
@@ -79,6 +85,6 @@ def test_more_outliers_than_room(gpu: Device) -> None:
 def test_nonfinite_values(gpu: Device) -> None:
     for spec in SPECS[:4]:
         for n in (1, 300, 5000):
-            x = anything(n)
+            x = arbitrary_floats(n)
             x[0] = np.inf
             assert outcome(gpu.to_device(x), spec) == outcome(x, spec)

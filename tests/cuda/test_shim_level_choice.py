@@ -1,11 +1,11 @@
-"""The shortest form and code of levels, chosen on a device: the frames of the host, one wait."""
+"""Test selection of the shortest form and code of levels on a device, with one wait."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import share_of
+from samples import third_of
 from shim import ShimDevice
 from test_shim_minifloat_choice import tensors
 from test_waits import sample
@@ -24,8 +24,8 @@ SPECS = (
 )
 
 
-def more_tensors() -> list[np.ndarray]:
-    """Return some of which few levels are sent, and buckets with norms of 0."""
+def sparse_tensors() -> list[np.ndarray]:
+    """Return tensors with few nonzero levels, and tensors with zero-norm buckets."""
     random = np.random.default_rng(1)
     x = random.standard_normal(9000).astype(np.float32)
     silent = np.where(np.arange(9000) % 1000 < 512, 0, x)
@@ -36,18 +36,18 @@ def more_tensors() -> list[np.ndarray]:
 
 def test_frames(gpu: Device) -> None:
     seen = set()
-    for spec in share_of(gpu, SPECS):
-        for x in (*tensors(), *more_tensors()):
+    for spec in third_of(gpu, SPECS):
+        for x in (*tensors(), *sparse_tensors()):
             codec = gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec
             seen.add((codec.form, codec.code))
     assert len(seen) > 3
-    for spec in share_of(gpu, SPECS[:3]):
+    for spec in third_of(gpu, SPECS[:3]):
         feedback_agrees(gpu, spec, [sample()[:9], sample()[9:18]])
 
 
 def test_payloads(gpu: Device) -> None:
-    """They stay on the device, whichever string is the shortest."""
-    for x in (*tensors()[:3], *more_tensors()):
+    """Payloads stay on the device, whichever string is the shortest."""
+    for x in (*tensors()[:3], *sparse_tensors()):
         payload = gcodec.parse("qsgd:code=auto").encode(gpu.to_device(x))
         wanted = gcodec.parse("qsgd:code=auto").encode(x)
         assert payload.codec == wanted.codec
@@ -59,10 +59,11 @@ def test_payloads(gpu: Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_selection_when_the_estimate_is_wrong(dtype: str) -> None:
-    """That by class seemed to be the shortest: the one that is was written beside it."""
+    """If the context string only seemed shorter, the truly shortest string is written as well."""
     random, spec = np.random.default_rng(0), "qsgd:code=auto,bucket=7"
     with gcodec.runtime.device.use(ShimDevice()) as gpu:
-        gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), spec)  # which brings tables there
+        # The first call copies tables to the device.
+        gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), spec)
         seen = set()
         for n in (384, 700, 5001):
             x = random.uniform(-6, 6, n).astype(dtype)

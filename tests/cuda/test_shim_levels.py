@@ -1,10 +1,10 @@
-"""Norms of buckets, levels of them and random words on a device: the bits of the CPU."""
+"""Test bucket norms, bucket levels and random words on a device: the bits of the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import LARGE, anything, gradient, same
+from samples import LARGE, arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.kernels.numeric.norms import Norm, norms, read_norms, write_norms
@@ -15,14 +15,14 @@ from gcodec.runtime.device import Device
 @pytest.mark.parametrize("kind", ["l2", "max"])
 @pytest.mark.parametrize("bucket", [1, 3, 32, 257, 4096, 4097, 9000, 1 << 40])
 def test_norms(gpu: Device, kind: Norm, bucket: int) -> None:
-    for x in (gradient(0), gradient(1), gradient(9001), anything(5000)):
+    for x in (gradient(0), gradient(1), gradient(9001), arbitrary_floats(5000)):
         if bucket == 1:
             x = x[:600]
         actual, wanted = norms(gpu.to_device(x), bucket, kind), norms(x, bucket, kind)
         assert same(gpu.to_host(actual), wanted)
         if not np.isfinite(wanted).all():
-            continue  # one NaN is as another
-        # Behind a byte, so not aligned.
+            continue  # all NaN count as equal
+        # Begin after one byte, so the values are not aligned.
         data, here = gpu.zeros(wanted.nbytes + 3, np.uint8), np.zeros(wanted.nbytes + 3, np.uint8)
         write_norms(actual, data[1:])
         write_norms(wanted, here[1:])
@@ -49,7 +49,7 @@ def test_no_norms(gpu: Device, wrong: float) -> None:
 @pytest.mark.parametrize("bucket", [1, 5, 64, 1000])
 def test_levels(gpu: Device, s: int, bucket: int) -> None:
     x = gradient(1001)
-    x[200:300] *= np.float32(1e-38)  # buckets of tiny norms
+    x[200:300] *= np.float32(1e-38)  # buckets with tiny norms
     x[300:420] = 0
     actual = norms(x, bucket, "max")
     here = levels.Scale(actual, bucket, s)

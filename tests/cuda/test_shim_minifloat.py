@@ -1,4 +1,4 @@
-"""Minifloats on a device: the codes, residuals and values of the CPU."""
+"""Test minifloats on a device: the codes, residuals and values of the CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from samples import LARGE, anything, gradient, same, share_of, sizes_for
+from samples import LARGE, arbitrary_floats, gradient, same, sizes_for, third_of
 
 from gcodec.arrays.sampling import sample
 from gcodec.errors import Corrupt
@@ -20,13 +20,13 @@ SCALES = (0.0, 2.0**-149, 3e-41, 1.1e-38, 1e-30, 0.3, 1e30)
 
 
 def scale_for(scale: float, fmt: MiniFloat) -> np.float32:
-    """Return a scale by which no magnitude passes float32."""
+    """Return a scale with which no magnitude exceeds float32."""
     most = np.finfo(np.float32).max / fmt.magnitudes()[-1] / 2
     return np.float32(min(scale, float(most)))
 
 
 def ties(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
-    """Return values around those where codes change, and any others."""
+    """Return values near the boundaries between codes, and other values."""
     least = minifloat.least_bits(scale, fmt) if scale > 0 else np.zeros(1, np.int32)
     around = np.add.outer(least, [-1, 0, 1]).ravel().clip(0, 0x7F7FFFFF).astype(np.uint32)
     near = np.concatenate([around, around | np.uint32(1 << 31)]).view(np.float32)
@@ -58,7 +58,7 @@ def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> No
 
 
 def test_all_settings(gpu: Device) -> None:
-    for fmt, scale in itertools.product(share_of(gpu, EVERY), SCALES):
+    for fmt, scale in itertools.product(third_of(gpu, EVERY), SCALES):
         codes_and_values_agree(gpu, fmt, scale_for(scale, fmt))
 
 
@@ -76,7 +76,7 @@ def test_sizes(gpu: Device, fmt: MiniFloat) -> None:
         wanted = np.empty(n, np.float32)
         minifloat.dequantize_tensor(codes, scale, fmt, wanted)
         assert same(gpu.to_host(out), wanted)
-        for at in range(1, 4) if 8 < n < LARGE else ():  # wherever the bytes begin
+        for at in range(1, 4) if 8 < n < LARGE else ():  # with each alignment of the bytes
             bytes_, rest = codes[at:], n - at * minifloat.per_byte(fmt)
             subset, on_device = np.empty(rest, np.float32), gpu.empty(rest, np.float32)
             minifloat.dequantize_tensor(bytes_, scale, fmt, subset)
@@ -90,11 +90,13 @@ def test_nonfinite_values(gpu: Device, fmt: MiniFloat) -> None:
         x = gradient(777)
         x[500] = wrong
         assert not minifloat.quantize_tensor(gpu.to_device(x), scale_for(0.3, fmt), fmt)[1]
-    assert not minifloat.quantize_tensor(gpu.to_device(anything(9000)), scale_for(1, fmt), fmt)[1]
+    assert not minifloat.quantize_tensor(
+        gpu.to_device(arbitrary_floats(9000)), scale_for(1, fmt), fmt
+    )[1]
 
 
-def said_of(codes: np.ndarray, n: int, fmt: MiniFloat) -> str:
-    """Return what an error says of codes; nothing where there is none."""
+def error_text(codes: np.ndarray, n: int, fmt: MiniFloat) -> str:
+    """Return the error message for the codes, empty if they are valid."""
     try:
         minifloat.check(codes, n, fmt)
     except Corrupt as error:
@@ -115,7 +117,7 @@ def test_reserved_codes(gpu: Device, both: tuple[str, str]) -> None:
                 codes = each[::2] << np.uint8(4) | each[1::2] & np.uint8(15)
             else:
                 codes = each[:n]
-            assert said_of(gpu.to_device(codes), n, fmt) == said_of(codes, n, fmt) != ""
+            assert error_text(gpu.to_device(codes), n, fmt) == error_text(codes, n, fmt) != ""
     odd = np.array([0x11, 0x11], np.uint8)
     with pytest.raises(Corrupt, match="after the last"):
         minifloat.check(gpu.to_device(odd), 3, MiniFloat("e2m1"))

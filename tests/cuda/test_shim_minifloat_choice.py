@@ -1,11 +1,11 @@
-"""The shortest code of minifloats, chosen on a device: the frames of the host, with one wait."""
+"""Test selection of the shortest minifloat code on a device: host frames, with a single wait."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import share_of
+from samples import third_of
 from shim import ShimDevice
 from test_waits import sample
 
@@ -26,7 +26,7 @@ SPECS = (
 
 
 def tensors() -> list[np.ndarray]:
-    """Return tensors that are written in one code or another."""
+    """Return tensors with various shortest codes."""
     random = np.random.default_rng(0)
     return [
         sample(),
@@ -43,16 +43,16 @@ def tensors() -> list[np.ndarray]:
 
 def test_frames(gpu: Device) -> None:
     codes = set()
-    for spec in share_of(gpu, SPECS):
+    for spec in third_of(gpu, SPECS):
         for x in tensors():
             codes.add(gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec.code)
     assert len(codes) > 2
-    for spec in share_of(gpu, SPECS[:6]):
+    for spec in third_of(gpu, SPECS[:6]):
         feedback_agrees(gpu, spec, [sample()[:9], sample()[9:18]])
 
 
 def test_payloads(gpu: Device) -> None:
-    """They stay on the device, whichever code is the shortest."""
+    """Payloads stay on the device, whichever code is the shortest."""
     for x in tensors()[:3]:
         payload = gcodec.parse("minifloat").encode(gpu.to_device(x))
         wanted = gcodec.parse("minifloat").encode(x)
@@ -64,7 +64,7 @@ def test_payloads(gpu: Device) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_selection_when_the_estimate_is_wrong(dtype: str) -> None:
-    """That by class seemed to be the shortest: the one that is was written beside it."""
+    """If the context string only seemed shorter, the truly shortest string is written as well."""
     random = np.random.default_rng(0)
     with gcodec.runtime.device.use(ShimDevice()) as gpu:
         gcodec.encode(gpu.to_device(random.uniform(-6, 6, 10)), "minifloat:block=32")  # tables

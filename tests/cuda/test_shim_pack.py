@@ -1,4 +1,4 @@
-"""The packer on a device: the bytes of the CPU in every layout."""
+"""Test packing on a device: the bytes of the CPU in every layout."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRIDED = [
     for width, order, pad, align in itertools.product(
         (1, 2, 4, 8), ("msb", "lsb"), ("zero", "count"), (1, 4)
     )
-    if pad == "zero" or width > 1  # a field of one bit holds no pad code above 1
+    if pad == "zero" or width > 1  # the pad code of a one-bit field cannot exceed 1
 ]
 
 

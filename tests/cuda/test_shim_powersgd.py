@@ -1,11 +1,11 @@
-"""Products of matrices with thin ones on a device, and powersgd: the bits of the CPU."""
+"""Test products with thin matrices on a device, and powersgd: the bits of the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import gradient, same, share_of
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import gradient, same, third_of
 
 import gcodec
 from gcodec.codecs.powersgd import low_rank
@@ -13,13 +13,13 @@ from gcodec.kernels.numeric import products
 from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.runtime.device import Device
 
-# More columns than are added at a time, and more rows; and few of either.
+# More columns and rows than one pass adds up, and few columns or rows.
 SHAPES = ((3, 9000), (9000, 3), (70, 300), (40, 33))
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-120, 2.0**100])
 def test_factors(gpu: Device, scale: float) -> None:
-    for m, k in share_of(gpu, SHAPES):
+    for m, k in third_of(gpu, SHAPES):
         matrix = (gradient(m * k).clip(-99, 99) * np.float32(scale)).reshape(m, k)
         on_device = gpu.to_device(matrix)
         for rank in (1, 2, 5):
@@ -30,7 +30,7 @@ def test_factors(gpu: Device, scale: float) -> None:
                 wanted = low_rank.step(matrix, *options, before, kept)
                 assert same(gpu.to_host(low_rank.step(on_device, *options, inputs, top)), wanted)
                 before = wanted[rank * m :].reshape(rank, k).copy()
-                before[0] = -0.0  # a row that is not taken
+                before[0] = -0.0  # a row that the kernel skips
             left, right = (gradient(rank * n, n).reshape(rank, n) for n in (m, k))
             out, actual = np.empty(m * k, np.float32), gpu.empty(m * k, np.float32)
             products.put_product(left, right, out)
@@ -39,7 +39,7 @@ def test_factors(gpu: Device, scale: float) -> None:
 
 
 def test_dependent_rows(gpu: Device) -> None:
-    """Matrices of fewer dimensions than factors have rows, and one that is 0."""
+    """Matrices with a dimension below the rank, and a zero matrix."""
     row, column = gradient(60).clip(-9, 9), gradient(5000, 1).clip(-9, 9)
     for matrix in (np.outer(row, column), np.zeros((60, 5000), np.float32)):
         flat = matrix.astype(np.float32)
@@ -53,7 +53,7 @@ def test_dependent_rows(gpu: Device) -> None:
 
 
 def test_prior_may_be_on_the_host(gpu: Device) -> None:
-    """A residual that comes from the host, or goes there, brings its factors with it."""
+    """A residual that moves between host and device brings its factors along."""
     steps = [gradient(600, s).clip(-9, 9).reshape(20, 30) for s in range(4)]
     mixed, here = (gcodec.Feedback("powersgd:rank=2", seed=3) for _ in range(2))
     for k, x in enumerate(steps):
@@ -65,11 +65,11 @@ def test_prior_may_be_on_the_host(gpu: Device) -> None:
 
 
 def test_frames(gpu: Device) -> None:
-    for spec in share_of(gpu, ("powersgd", "powersgd:rank=1", "powersgd:rank=6")):
+    for spec in third_of(gpu, ("powersgd", "powersgd:rank=1", "powersgd:rank=6")):
         for shape in ((40, 57), (6, 5, 7), (30,), (0, 4), (3, 3)):
             x = gradient(int(np.prod(shape))).clip(-99, 99).reshape(shape)
             frame = frames_agree(gpu, spec, x, seed=3)
-            refused_alike(gpu, frame, [30, 31, 700])
+            same_verdict(gpu, frame, [30, 31, 700])
         frames_agree(gpu, spec, x.astype(np.float16))
         feedback_agrees(
             gpu, spec, [gradient(600, s).clip(-9, 9).reshape(20, 30) for s in range(3)]
@@ -87,7 +87,7 @@ def test_refusals(gpu: Device) -> None:
 
 @pytest.mark.parametrize("size", [1.0, 2.0**124, 2.0**126])
 def test_residuals_near_float32_limits(gpu: Device, size: float) -> None:
-    """Whether what is left is finite is told by a bound, or looked for."""
+    """A bound proves the residual finite, or the device checks the values."""
     random = np.random.default_rng(1)
     x = (np.float32(size) * np.clip(random.standard_normal((24, 30)), -1, 1)).astype(np.float32)
     feedback_agrees(gpu, "powersgd:rank=2", [x, np.zeros_like(x)], decay=1.0)

@@ -1,10 +1,10 @@
-"""The codec ``qsgd`` on a device: frames of the CPU's bytes, and what they decode to."""
+"""Test the codec ``qsgd`` on a device: frames and decoded values of the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import anything, gradient, same
+from samples import arbitrary_floats, gradient, same
 from strings import agree, outcome
 
 import gcodec
@@ -30,7 +30,7 @@ SPECS = (
 
 
 def sample(n: int) -> np.ndarray:
-    """Buckets of norm 0 and of tiny norms among others; finite norms."""
+    """Return values with zero-norm and tiny-norm buckets, all norms finite."""
     x = np.clip(gradient(n), -1e9, 1e9)
     x[600:1700] = 0
     x[3000:3600] *= np.float32(1e-38)
@@ -98,7 +98,7 @@ def test_symbols(gpu: Device) -> None:
 
 
 def test_symbols_in_zero_norm_buckets(gpu: Device) -> None:
-    """A value in a bucket of norm 0, in a form that could hold it."""
+    """A nonzero level in a zero-norm bucket, in a form that could represent it."""
     codec = gcodec.parse("qsgd:form=sparse,bucket=100")
     x = np.ones(1000, np.float32)
     payload = codec.encode(x)
@@ -112,14 +112,14 @@ def test_symbols_in_zero_norm_buckets(gpu: Device) -> None:
 
 def test_refused(gpu: Device) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
-        gcodec.encode(gpu.to_device(anything(100)), "qsgd")
+        gcodec.encode(gpu.to_device(arbitrary_floats(100)), "qsgd")
     large = np.full(100, 3e38, np.float32)
     with pytest.raises(gcodec.ParameterError, match="float32"):
         gcodec.encode(gpu.to_device(large), "qsgd")
 
 
 def test_fetches(gpu: Device) -> None:
-    """The host waits once, though it does not know which form is shorter."""
+    """The host waits only once, although it does not know which form is shorter."""
     fetched = getattr(gpu, "fetched", None)
     if fetched is None:
         pytest.skip("only the shim counts")
@@ -149,7 +149,7 @@ def test_shorter_form_is_selected(gpu: Device, share: float) -> None:
 @pytest.mark.parametrize("code", ["omega", "rice", "packed", "huffman", "rans"])
 @pytest.mark.parametrize("form", ["dense", "sparse"])
 def test_damage(gpu: Device, code: str, form: str) -> None:
-    """Bits turned over anywhere, or missing: values or an error, whichever the host has."""
+    """Flipped or missing bits give the values or the error of the host."""
     if form == "sparse" and code not in ("omega", "rice"):
         pytest.skip("there is no such form")
     codec = gcodec.parse(f"qsgd:form={form},code={code},bucket=64")

@@ -1,4 +1,4 @@
-"""rANS strings on a device: the bytes of the CPU, its runs, and its verdict on wrong ones."""
+"""Test rANS strings on a device: bytes and runs of the CPU, and its verdicts on damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcodec.runtime.device import Device
 
 
 def symbols_and_model(n: int, spread: float) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return symbols, and the model for them."""
+    """Return symbols and a frequency table for them."""
     random = np.random.default_rng([n, int(spread)])
     inputs = np.minimum(np.abs(random.standard_cauchy(n)) * spread, 255).astype(np.uint8)
     counts = np.bincount(inputs, minlength=256)
@@ -24,7 +24,7 @@ def symbols_and_model(n: int, spread: float) -> tuple[np.ndarray, np.ndarray, in
 
 
 def written(device, inputs, model, lead, log2_run) -> tuple[np.ndarray, int, Runs]:
-    """Write on both sides; return the string and its runs."""
+    """Write on both sides, compare, and return the string and its runs."""
     tables, front = write_tables(*model), np.arange(lead, dtype=np.uint8)
     data, nbits, runs = rans_string.write(tables, inputs, inputs.size, front, log2_run)
     layout = inputs.size, front, log2_run
@@ -37,7 +37,7 @@ def written(device, inputs, model, lead, log2_run) -> tuple[np.ndarray, int, Run
 
 
 def read(device, tables: ReadTables, data, first, nbits, n, runs) -> np.ndarray:
-    """Read on the device, or on the host where that is None."""
+    """Read on the device, or on the host if `device` is None."""
     out = np.zeros(n, np.uint8)
 
     def take(at, part):
@@ -80,7 +80,7 @@ def test_empty_string(gpu: Device) -> None:
 
 
 def test_large(gpu: Device) -> None:
-    """More than a block."""
+    """More than one block."""
     n = LARGE + 1000
     inputs, *model = symbols_and_model(n, 4)
     data, nbits, runs = written(gpu, inputs, model, 2, 16)
@@ -111,7 +111,7 @@ def test_broken(gpu: Device) -> None:
 
 
 def classed(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return symbols, their classes, and a model for each class."""
+    """Return symbols, their classes, and a frequency table for each class."""
     random = np.random.default_rng(n)
     classes = random.integers(0, 64, n).astype(np.uint8)
     inputs = np.minimum(np.abs(random.standard_cauchy(n)) * (classes + 1) / 16, 40).astype(

@@ -1,4 +1,4 @@
-"""Uniform scalar quantisers and tables of points on a device: the levels and sums of the CPU."""
+"""Test uniform quantizers and reconstruction tables on a device: levels and sums of the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZES = (0, 1, 33, 513, 9001)
 
 
 def steps_of(x: np.ndarray) -> list[np.float32]:
-    """Return steps of which a tensor has a few and many levels, and none."""
+    """Return steps that give few, many and only zero levels."""
     top = np.abs(x).max(initial=1)
     return [np.float32(top / 3), np.float32(max(top / 2**20, 2.0**-125)), np.float32(1e38)]
 

@@ -1,4 +1,4 @@
-"""The search for the scale of minifloats on a device: the host's to the last bit, with no wait."""
+"""Test the scale search of minifloats on a device: bit-exact results, with no wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from samples import anything, gradient, share_of
+from samples import arbitrary_floats, gradient, third_of
 from shim import ShimDevice
 
 from gcodec.arrays.sampling import MANY
@@ -16,11 +16,11 @@ from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.runtime.device import Device
 
 EVERY = [MiniFloat(*both) for both in itertools.product(FORMATS, STYLES)]
-FEW = 1 << 18  # elements that are all measured
+FEW = 1 << 18  # the most elements measured without sampling
 
 
 def heavy(n: int, seed: int = 0) -> np.ndarray:
-    """Return values a few of which are far larger than the others."""
+    """Return values with a heavy tail."""
     random = np.random.default_rng([n, seed])
     x = random.standard_normal(n) * np.exp(0.3 * random.standard_normal(n))
     x[:: 1 << 10] *= 300.0
@@ -28,7 +28,7 @@ def heavy(n: int, seed: int = 0) -> np.ndarray:
 
 
 def tensors(n: int) -> list[np.ndarray]:
-    """Return tensors of n values, of all kinds of distributions."""
+    """Return tensors of n values from various distributions."""
     random = np.random.default_rng(n)
     normal = random.standard_normal(n).astype(np.float32)
     tiny = normal * np.float32(2.0**-130)
@@ -47,7 +47,7 @@ def tensors(n: int) -> list[np.ndarray]:
 
 
 def agree(gpu: Device, x: np.ndarray, fmt: MiniFloat, rule: str, *residual: np.ndarray) -> None:
-    """Find a scale on the host, and on the device without a wait."""
+    """Check that host and device find the same scale, the device without a wait."""
     decay = [np.float32(0.75)] * len(residual)
     on_device = [gpu.to_device(part) for part in (x, *residual)]
     before = getattr(gpu, "fetched", 0)
@@ -61,7 +61,7 @@ def test_small(gpu: Device, n: int) -> None:
     cases = [(fmt, rule) for fmt in EVERY for rule in RULES[:2]] + [
         (MiniFloat("e2m1", "ieee"), "co3")
     ]
-    each = itertools.cycle(share_of(gpu, cases))
+    each = itertools.cycle(third_of(gpu, cases))
     for x in tensors(n):
         for _ in range(3):
             agree(gpu, x, *next(each))
@@ -73,9 +73,9 @@ def test_with_a_residual(gpu: Device) -> None:
 
 
 def test_tensors_that_are_sampled(gpu: Device) -> None:
-    """Elements in bins alone, or but for the largest ones, in order."""
+    """Bins of the elements, or bins and a sorted list of the largest elements."""
     n = FEW + 999
-    for x, fmt in share_of(gpu, list(zip(tensors(n)[:4], EVERY[::6], strict=True))):
+    for x, fmt in third_of(gpu, list(zip(tensors(n)[:4], EVERY[::6], strict=True))):
         agree(gpu, x, fmt, "histogram")
     spread = heavy(n)
     spread[::50_000] *= np.float32(1e4)
@@ -84,7 +84,7 @@ def test_tensors_that_are_sampled(gpu: Device) -> None:
 
 
 def test_samples(gpu: Device) -> None:
-    """Of more elements a sample tells, if enough of it are not 0."""
+    """A sample of many elements suffices if enough of its elements are nonzero."""
     if isinstance(gpu, ShimDevice) and gpu.order != "shuffled":
         pytest.skip("once is enough, as it takes a while")
     n = MANY + 5000
@@ -96,7 +96,7 @@ def test_samples(gpu: Device) -> None:
 
 def test_nonfinite_values_are_harmless(gpu: Device) -> None:
     for n in (3, 5000):
-        for fmt in share_of(gpu, EVERY):
-            search_scale(gpu.to_device(anything(n)), fmt, "histogram").value  # noqa: B018
+        for fmt in third_of(gpu, EVERY):
+            search_scale(gpu.to_device(arbitrary_floats(n)), fmt, "histogram").value  # noqa: B018
     for x in (np.full(70, np.nan, np.float32), np.full(70, -np.inf, np.float32)):
         search_scale(gpu.to_device(x), MiniFloat("e2m1"), "histogram").value  # noqa: B018

@@ -1,10 +1,10 @@
-"""Selection, scattering, histograms and bytes with steps on a device: what the CPU finds."""
+"""Test selection, scattering, histograms and bytes with steps on a device against the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import SIZES, anything, gradient, same, sizes_for
+from samples import SIZES, arbitrary_floats, gradient, same, sizes_for
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_blocks
@@ -18,7 +18,7 @@ FEW = (0, 1, 31, 33, 4097)  # sizes
 
 
 def equal_ones(n: int) -> np.ndarray:
-    """Return values of which most are equal in magnitude."""
+    """Return values most of which have equal magnitudes."""
     random = np.random.default_rng(n)
     return random.choice(
         np.array([1, -1, 0.5, -0.0, 2], np.float32), n, p=[0.45, 0.4, 0.05, 0.05, 0.05]
@@ -27,7 +27,7 @@ def equal_ones(n: int) -> np.ndarray:
 
 def test_log_histogram(gpu: Device) -> None:
     for n in (*FEW, 40_000):
-        for x in (anything(n), np.zeros(n, np.float32)):
+        for x in (arbitrary_floats(n), np.zeros(n, np.float32)):
             assert same(log_histogram(gpu.to_device(x)), log_histogram(x))
 
 
@@ -37,7 +37,7 @@ def test_byte_counts(gpu: Device) -> None:
         codes = np.minimum(random.geometric(0.2, n), 255).astype(np.uint8)
         on_device = gpu.to_device(codes)
         assert same(gpu.to_host(byte_counts(on_device)), byte_counts(codes))
-        for at in range(1, min(n, 4)):  # wherever the bytes begin
+        for at in range(1, min(n, 4)):  # with each alignment of the bytes
             assert same(gpu.to_host(byte_counts(on_device[at:])), byte_counts(codes[at:]))
 
 
@@ -51,9 +51,10 @@ def test_largest(gpu: Device, values) -> None:
 
 
 def test_few_blocks(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)  # so that threads stride
+    # With so few blocks, each thread handles several elements.
+    monkeypatch.setattr(cuda_grid, "_MAX_STRIDING_BLOCKS", 2)
     x = equal_ones(40_000)
-    on_device, positions = gpu.to_device(x), some_of(x.size)
+    on_device, positions = gpu.to_device(x), random_positions(x.size)
     assert same(log_histogram(on_device), log_histogram(x))
     assert same(gpu.to_host(byte_counts(on_device.view(np.uint8))), byte_counts(x.view(np.uint8)))
     assert same(gpu.to_host(select.largest(on_device, 4000)), select.largest(x, 4000))
@@ -91,12 +92,12 @@ def test_take_to_host(gpu: Device) -> None:
             positions, elements = take(on_device, setting)
             assert same(positions, take(x, setting)[0])
             assert same(elements, take(x, setting)[1])
-        positions = some_of(n)
+        positions = random_positions(n)
         assert same(scatter.take_to_host(on_device, positions), x[positions])
 
 
 def test_nonfinite_values(gpu: Device) -> None:
-    x = anything(5000)
+    x = arbitrary_floats(5000)
     for k in (0, 50, 5000):
         assert select.largest(gpu.to_device(x), k) is None
     assert select.at_least(gpu.to_device(x), np.float32(1)) is None
@@ -106,15 +107,15 @@ def test_nonfinite_values(gpu: Device) -> None:
     assert select.at_least(gpu.to_device(x), np.float32(1)) is None
 
 
-def some_of(n: int) -> np.ndarray:
-    """Return positions, rising."""
+def random_positions(n: int) -> np.ndarray:
+    """Return increasing positions."""
     random = np.random.default_rng(n)
     return np.flatnonzero(random.random(n) < 0.1).astype(np.int64)
 
 
 def test_take(gpu: Device) -> None:
     for n in SIZES:
-        x, positions = anything(n), some_of(n)
+        x, positions = arbitrary_floats(n), random_positions(n)
         for places in (positions, gpu.to_device(positions)):
             actual = scatter.take(gpu.to_device(x), places)
             assert same(gpu.to_host(actual).view(np.uint32), x[positions].view(np.uint32))
@@ -122,8 +123,8 @@ def test_take(gpu: Device) -> None:
 
 def test_put(gpu: Device) -> None:
     for n in SIZES:
-        x, positions = anything(n), some_of(n)
-        wanted, out = anything(n, 1), gpu.to_device(anything(n, 1))
+        x, positions = arbitrary_floats(n), random_positions(n)
+        wanted, out = arbitrary_floats(n, 1), gpu.to_device(arbitrary_floats(n, 1))
         scatter.put(wanted, positions, x[positions])
         scatter.put(out, gpu.to_device(positions), gpu.to_device(x[positions]))
         assert same(gpu.to_host(out), wanted)
@@ -132,7 +133,7 @@ def test_put(gpu: Device) -> None:
 @pytest.mark.parametrize("scale", [-1.0, 1.0, 2.0**-80, 0.0, -0.0, np.inf, np.nan])
 def test_add(gpu: Device, scale: float) -> None:
     for n in FEW:
-        x, positions, times = gradient(n), some_of(n), np.float32(scale)
+        x, positions, times = gradient(n), random_positions(n), np.float32(scale)
         wanted, out = gradient(n, 1), gpu.to_device(gradient(n, 1))
         with np.errstate(all="ignore"):
             scatter.add(wanted, positions, x[positions], times)

@@ -1,4 +1,4 @@
-"""Signs, their sums, and the codec ``sign`` on a device: the bytes of the CPU."""
+"""Test signs, their sums, and the codec ``sign`` on a device: the bytes of the CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from samples import LARGE, SIZES, anything, gradient, same
+from samples import LARGE, SIZES, arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.kernels.bits import signs
@@ -26,7 +26,7 @@ def test_quantize(gpu: Device, squares: bool) -> None:
 
 
 def test_quantize_anything(gpu: Device) -> None:
-    x = anything(9001)
+    x = arbitrary_floats(9001)
     bits, total = signs.quantize(gpu.to_device(x), squares=False)
     assert not math.isfinite(total)
     assert same(gpu.to_host(bits), signs.quantize(x, squares=False)[0])
@@ -83,8 +83,8 @@ def test_padding(gpu: Device) -> None:
 
 
 def test_nonfinite(gpu: Device) -> None:
-    x = gpu.to_device(anything(100))
+    x = gpu.to_device(arbitrary_floats(100))
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
         gcodec.encode(x, "sign")
     zeroed = gcodec.encode(x, "sign", nonfinite="zero")
-    assert zeroed == gcodec.encode(anything(100), "sign", nonfinite="zero")
+    assert zeroed == gcodec.encode(arbitrary_floats(100), "sign", nonfinite="zero")

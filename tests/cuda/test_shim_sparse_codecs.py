@@ -1,11 +1,11 @@
-"""Whole frames of codecs that send few elements, or codes as they are, of arrays on a device."""
+"""Test whole frames of sparse codecs and of plain codes on a device."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import anything, gradient, same
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.runtime.device import Device
@@ -35,7 +35,7 @@ def test_feedback(gpu: Device, spec: str) -> None:
 @pytest.mark.parametrize("spec", [*CODES, "minifloat:code=huffman"])
 def test_damage(gpu: Device, spec: str) -> None:
     frame = gcodec.encode(gradient(301).clip(-9, 9), spec)
-    refused_alike(gpu, frame, [0, 3, 700, 1207, 2407])
+    same_verdict(gpu, frame, [0, 3, 700, 1207, 2407])
 
 
 @pytest.mark.parametrize("spec", DCT)
@@ -63,7 +63,7 @@ def test_chunks(gpu: Device, spec: str) -> None:
     on_device = gpu.to_device(x)
     decoded = gcodec.decode(gcodec.encode(on_device, spec), like=on_device)
     wanted = gcodec.decode(gcodec.encode(x, spec))
-    # Of almost equal coefficients another may be sent, and a level may be the next one.
+    # Of almost equal coefficients, the device may select another, and a level may differ by one.
     assert np.linalg.norm(gpu.to_host(decoded) - x) < 1.01 * np.linalg.norm(wanted - x)
 
 
@@ -77,7 +77,7 @@ def test_chunks_with_feedback(gpu: Device) -> None:
 @pytest.mark.parametrize("spec", (*SPARSE, *CODES, *DCT))
 def test_nonfinite_values(gpu: Device, spec: str) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
-        gcodec.encode(gpu.to_device(anything(300)), spec)
+        gcodec.encode(gpu.to_device(arbitrary_floats(300)), spec)
 
 
 def test_one_wait(gpu: Device) -> None:
@@ -86,7 +86,7 @@ def test_one_wait(gpu: Device) -> None:
         pytest.skip("a real device does not count")
     gcodec.encode(x, "topk")
     assert gpu.fetched == 1
-    gcodec.encode(x, "dct8:chunk=8x8")  # its bases are brought there
+    gcodec.encode(x, "dct8:chunk=8x8")  # copies the transform's bases to the device
     before = gpu.fetched
     gcodec.encode(x, "dct8:chunk=8x8")
     assert gpu.fetched == before + 1

@@ -1,4 +1,4 @@
-"""Strings of units on a device, and the counts that tell which code is shortest."""
+"""Test strings of run–level pairs on a device, and the counts that select the shortest code."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gcodec.kernels.quantize.levels import Scale
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import Device
 
-FIRST = 8 * 4  # behind four bytes
+FIRST = 8 * 4  # after four bytes
 
 
 def written(device, code, inputs, all_values=4096):
-    """Write on both sides; return the string and where its blocks begin."""
+    """Write on both sides, compare, and return the string and its block starts."""
     data, nbits, *table = sparse_string.write(code, inputs, all_values, 4)
     on_device = sparse_string.write(code, device.to_device(inputs), all_values, 4)
-    data[:4] = 0  # which are the caller's
-    actual = device.to_host(on_device[0])[: data.size]  # there may be room for more
+    data[:4] = 0  # the caller clears these bytes
+    actual = device.to_host(on_device[0])[: data.size]  # the device may reserve more
     actual[:4] = 0
     assert resolved(on_device[1]) == nbits
     assert np.array_equal(actual, data)
@@ -36,7 +36,7 @@ def written(device, code, inputs, all_values=4096):
 
 
 def read(device, code, data, nbits, table, n, dtype, all_values=4096):
-    """Read on the device, or on the host where that is None."""
+    """Read on the device, or on the host if `device` is None."""
     on_device = data if device is None else device.to_device(data)
     out = np.zeros(n, dtype) if device is None else device.zeros(n, dtype)
     layout = FIRST, nbits, all_values, table

@@ -1,11 +1,11 @@
-"""Conversions, sums with residuals, reductions, and the codec ``raw`` on a device."""
+"""Test conversions, sums with residuals, reductions, and the codec ``raw`` on a device."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import LARGE, SIZES, anything, gradient, same
+from samples import LARGE, SIZES, arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.kernels.numeric import arithmetic, convert, reduce
@@ -19,16 +19,16 @@ HALVES = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
 def test_16_bits(gpu: Device, dtype: str) -> None:
     widened = convert.from_16_bits(gpu.to_device(HALVES), dtype)
     wanted = convert.from_16_bits(HALVES, dtype)
-    assert gpu.to_host(widened).tobytes() == wanted.tobytes()  # NaN and all
-    # Around each of them: the numbers that round up, down, and to even.
+    assert gpu.to_host(widened).tobytes() == wanted.tobytes()  # including NaN
+    # Numbers around each value that round up, down, and to even.
     bits = wanted.view(np.uint32)[:, None] + np.array([0, 1, 0x1000, 0x8000, 2**32 - 1], np.uint32)
-    for x in (bits.reshape(-1).view(np.float32), anything(LARGE)):
+    for x in (bits.reshape(-1).view(np.float32), arbitrary_floats(LARGE)):
         actual = convert.to_16_bits(gpu.to_device(x), dtype)
         assert same(gpu.to_host(actual), convert.to_16_bits(x, dtype))
 
 
 def test_float64(gpu: Device) -> None:
-    x = anything(LARGE)
+    x = arbitrary_floats(LARGE)
     wide = np.random.default_rng(0).integers(0, 1 << 64, 9001, dtype=np.uint64).view(np.float64)
     near = np.ldexp(1 + np.random.default_rng(1).random(9001), np.arange(9001) % 60 - 160)
     for values in (wide, near, -near, np.array([0.0, -0.0, np.nan, np.inf, 1e39, -1e39])):
@@ -38,14 +38,14 @@ def test_float64(gpu: Device) -> None:
 
 
 def test_finite_or_zero(gpu: Device) -> None:
-    x = anything(1000)
+    x = arbitrary_floats(1000)
     actual = convert.finite_or_zero(gpu.to_device(x))
     assert same(gpu.to_host(actual), convert.finite_or_zero(x))
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.9, -0.5, 0.0, 1e-40])
 def test_arithmetic(gpu: Device, decay: float) -> None:
-    x, residual, factor = anything(9001), anything(9001, 1), np.float32(decay)
+    x, residual, factor = arbitrary_floats(9001), arbitrary_floats(9001, 1), np.float32(decay)
     on_device = gpu.to_device(x), gpu.to_device(residual)
     with np.errstate(all="ignore"):
         wanted = arithmetic.corrected(x, residual, factor)
@@ -63,7 +63,7 @@ def test_arithmetic(gpu: Device, decay: float) -> None:
 
 def test_reductions(gpu: Device) -> None:
     for n in (*SIZES, LARGE):
-        for x in (gradient(n), anything(n)):
+        for x in (gradient(n), arbitrary_floats(n)):
             on_device = gpu.to_device(x)
             actual, wanted = resolved(reduce.moments(on_device)), reduce.moments(x)
             assert actual.largest == wanted.largest
@@ -86,7 +86,7 @@ def test_many_tiles(gpu: Device) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
 def test_raw(gpu: Device, spec: str, dtype: str) -> None:
     with np.errstate(all="ignore"):
-        x = anything(1001).astype(dtype)
+        x = arbitrary_floats(1001).astype(dtype)
     frames_agree(gpu, spec, x, nonfinite="propagate")
     frames_agree(gpu, spec, x[:0])
     frames_agree(gpu, spec, x[:1].reshape(()), nonfinite="zero")

@@ -1,4 +1,4 @@
-"""Tables that a device makes of counts: those of the host, and the strings behind them."""
+"""Test tables that a device makes from counts: those of the host, and strings that use them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import same, share_of
+from samples import same, third_of
 
 from gcodec.codecs.minifloat import codebooks
 from gcodec.codecs.minifloat.coding_choice import KINDS, alphabet, static, static_tables
@@ -27,7 +27,7 @@ EVERY = np.arange(SYMBOLS, dtype=np.uint8)
 
 
 def many_counts() -> Iterator[np.ndarray]:
-    """Counts of 256 symbols: one, few or all occur, equally often or not, up to 2^42 times."""
+    """Return counts of 256 symbols: one, few or all occur, equally often or not."""
     random = np.random.default_rng(0)
     for used in (1, 2, 3, 31, 200, SYMBOLS):
         for skew in (0.0, 0.5, 3.0, 12.0, 28.0):
@@ -45,7 +45,7 @@ def many_counts() -> Iterator[np.ndarray]:
 
 
 def test_frequencies(gpu: Device) -> None:
-    for counts in share_of(gpu, list(many_counts())):
+    for counts in third_of(gpu, list(many_counts())):
         frequencies, log2_total = rans.best_frequencies(gpu.to_device(counts))
         wanted, log2 = rans.best_frequencies(counts)
         assert int(log2_total) == log2
@@ -56,7 +56,7 @@ def test_frequencies(gpu: Device) -> None:
 
 
 def test_lengths(gpu: Device) -> None:
-    for counts in share_of(gpu, list(many_counts())):
+    for counts in third_of(gpu, list(many_counts())):
         lengths, wanted = code_lengths(gpu.to_device(counts)), code_lengths(counts)
         assert same(gpu.to_host(lengths), wanted)
         words, nbits = TableCode.of(wanted).words(SYMBOLS)
@@ -67,7 +67,7 @@ def test_lengths(gpu: Device) -> None:
 @pytest.mark.parametrize("kind", ["huffman", "rans"])
 def test_front(gpu: Device, kind: str) -> None:
     random = np.random.default_rng(1)
-    for counts in share_of(gpu, list(many_counts())):
+    for counts in third_of(gpu, list(many_counts())):
         before = int(random.integers(0, 40)) * (8 if kind == "rans" else 1)
         bits = random.integers(0, 256, -(-before // 8), dtype=np.uint8)
         if before % 8:
@@ -91,13 +91,13 @@ def test_front(gpu: Device, kind: str) -> None:
 
 @pytest.mark.parametrize("code", ["huffman", "rans", "pair"])
 def test_chosen(gpu: Device, code: str) -> None:
-    """Counts of codebooks and others, with a table of their own to choose, and without."""
+    """Counts of codebooks and other counts, with and without an own table to select."""
     fmt, kind = MiniFloat("e4m3", "full"), KINDS[code]
     if code != "huffman":
         fmt = MiniFloat("e2m1", "full")
     own, known = alphabet(fmt, code), static_tables(fmt, code, "auto")
     random = np.random.default_rng(4)
-    for number in share_of(gpu, range(0, codebooks.number_of(fmt), 2)):
+    for number in third_of(gpu, range(0, codebooks.number_of(fmt), 2)):
         counts = static(fmt, code, number).numbers.astype(np.int64)
         if kind == "huffman":
             counts = np.where(counts, 1 << 12 - counts, 0)

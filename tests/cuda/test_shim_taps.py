@@ -1,4 +1,4 @@
-"""The transform of taps on a device: the coefficients, frames and values of the CPU."""
+"""Test the filter transform on a device: the coefficients, frames and values of the CPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import gradient, same, share_of
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import gradient, same, third_of
 
 import gcodec
 from gcodec.codecs.ecsq.filter_transform import FilterTransform
@@ -25,14 +25,14 @@ SHAPES = ((16, 3, 3, 3), (40, 8, 5), (12, 3, 7, 7), (2, 40, 2, 1, 3))
 
 
 def filters(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Filters of which the taps are alike."""
+    """Return filters with correlated taps."""
     rng = np.random.default_rng([seed, *shape])
     shared = rng.laplace(0, 1e-3, shape[:2]).reshape(*shape[:2], *[1] * (len(shape) - 2))
     return (rng.laplace(0, 1e-3, shape) + shared).astype(np.float32)
 
 
 def test_transforms(gpu: Device) -> None:
-    for sizes, scale in share_of(gpu, [*itertools.product(SIZES, (1.0, 2.0**-130, 2.0**100))]):
+    for sizes, scale in third_of(gpu, [*itertools.product(SIZES, (1.0, 2.0**-130, 2.0**100))]):
         matrices = basis(sizes[0]).tobytes(), basis(sizes[1]).tobytes(), basis(sizes[2]).tobytes()
         size = math.prod(sizes)
         for count in (1, (1 << 11) // size + 3):
@@ -48,16 +48,16 @@ def test_transforms(gpu: Device) -> None:
 
 
 def test_frames(gpu: Device) -> None:
-    for shape, spec in share_of(gpu, [*itertools.product(SHAPES, SPECS)]):
+    for shape, spec in third_of(gpu, [*itertools.product(SHAPES, SPECS)]):
         frame = frames_agree(gpu, spec, filters(shape), seed=5)
         assert "transform=dct" in str(gcodec.Frame.from_bytes(frame).codec)
-    for shape in share_of(gpu, SHAPES):
+    for shape in third_of(gpu, SHAPES):
         frames_agree(gpu, "ecsq:transform=dct", np.zeros(shape, np.float32))
         frames_agree(gpu, "ecsq:transform=dct", filters(shape).astype(np.float16))
 
 
 def test_limits_of_float32(gpu: Device) -> None:
-    for scale in share_of(gpu, (2.0**-70, 2.0**-100, 2.0**-139, 2.0**125)):
+    for scale in third_of(gpu, (2.0**-70, 2.0**-100, 2.0**-139, 2.0**125)):
         for spec in ("ecsq", "ecsq:transform=dct"):
             x = filters((16, 3, 3, 3))
             frames_agree(gpu, spec, (x / np.abs(x).max() * np.float32(scale)).astype(np.float32))
@@ -77,13 +77,13 @@ def test_damaged(gpu: Device) -> None:
     assert FilterTransform.of(x.shape) is not None
     frame = gcodec.encode(x, "ecsq:transform=dct,step=0.001")
     bits = 8 * gcodec.Frame.from_bytes(frame).payload.data.size
-    refused_alike(gpu, frame, [0, 3, 11, 25, 90, bits // 2, bits - 1])
+    same_verdict(gpu, frame, [0, 3, 11, 25, 90, bits // 2, bits - 1])
     huge = gcodec.Frame.from_bytes(frame)
     scalars = {**huge.payload.scalars, "step": 1e38}
     codec = gcodec.parse("ecsq:transform=dct,step=1e38")
     wrong = gcodec.Frame(
         codec, "float32", x.shape, huge.payload._replace(codec=codec, scalars=scalars)
     ).to_bytes()
-    refused_alike(gpu, wrong, [bits - 1])
+    same_verdict(gpu, wrong, [bits - 1])
     with pytest.raises(gcodec.Corrupt, match="float32"):
         gcodec.decode(wrong, like=gpu.to_device(x))

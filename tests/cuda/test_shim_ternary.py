@@ -1,11 +1,11 @@
-"""TernGrad's quantiser and its packs on a device: the bytes of the CPU."""
+"""Test TernGrad's quantizer and its packings on a device: the bytes of the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import LARGE, anything, gradient, same
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import LARGE, arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.kernels.quantize import ternary
@@ -43,7 +43,7 @@ def test_codec(gpu: Device, pack: ternary.Pack) -> None:
     for clip in ("", ",clip=0"):
         for n in (0, 1, 6, 1001):
             frame = frames_agree(gpu, f"terngrad:pack={pack}{clip}", gradient(n), seed=n)
-            refused_alike(gpu, frame, [0, 1, 2, 3, 6, 7, 100, 101, -1, -2, -7, -8, -15, -22])
+            same_verdict(gpu, frame, [0, 1, 2, 3, 6, 7, 100, 101, -1, -2, -7, -8, -15, -22])
     spec = f"terngrad:pack={pack}"
     frames_agree(gpu, spec, gradient(100).clip(-9, 9).astype(np.float16).reshape(4, 25))
     feedback_agrees(gpu, spec, [gradient(501, k) for k in range(3)], decay=0.9)
@@ -60,4 +60,4 @@ def test_shared_scale(gpu: Device) -> None:
 
 def test_refusals(gpu: Device) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
-        gcodec.encode(gpu.to_device(anything(100)), "terngrad")
+        gcodec.encode(gpu.to_device(arbitrary_floats(100)), "terngrad")

@@ -1,12 +1,12 @@
-"""MXNet's quantisers on a device: the bytes and residuals of the CPU."""
+"""Test MXNet's quantizers on a device: the bytes and residuals of the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import LARGE, SIZES, anything, gradient, same, share_of
-from test_shim_level_choice import more_tensors
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import LARGE, SIZES, arbitrary_floats, gradient, same, third_of
+from test_shim_level_choice import sparse_tensors
 from test_shim_minifloat_choice import tensors
 
 import gcodec
@@ -20,7 +20,7 @@ THRESHOLDS = tuple(map(np.float32, (0.5, 1.0, 2.0**-126, np.inf)))
 @pytest.mark.parametrize("cut", THRESHOLDS, ids=str)
 def test_2bit(gpu: Device, cut: np.float32) -> None:
     for n in (*SIZES, LARGE):
-        x, residual = anything(n), anything(n, 1)
+        x, residual = arbitrary_floats(n), arbitrary_floats(n, 1)
         on_device, kept = gpu.to_device(x), gpu.to_device(residual)
         assert same(
             gpu.to_host(threshold.quantize_2bit(on_device, cut)), threshold.quantize_2bit(x, cut)
@@ -39,7 +39,7 @@ def test_2bit(gpu: Device, cut: np.float32) -> None:
 )
 def test_1bit(gpu: Device, cut: np.float32) -> None:
     for n in SIZES:
-        x, residual = anything(n), anything(n, 1)
+        x, residual = arbitrary_floats(n), arbitrary_floats(n, 1)
         on_device, kept = gpu.to_device(x), gpu.to_device(residual)
         assert same(
             gpu.to_host(threshold.quantize_1bit(on_device, cut)), threshold.quantize_1bit(x, cut)
@@ -54,7 +54,7 @@ def test_1bit(gpu: Device, cut: np.float32) -> None:
 
 def test_sent_codes(gpu: Device) -> None:
     for n in (0, 1, 33, 9001):
-        for cut in (np.float32(2), np.float32(2.0**-126)):  # few, and most
+        for cut in (np.float32(2), np.float32(2.0**-126)):  # sends few elements, and most elements
             codes = threshold.quantize_2bit(gradient(n), cut)
             on_device, before = gpu.to_device(codes), getattr(gpu, "fetched", 0)
             wanted, actual = sent_codes.sent(codes), sent_codes.sent(on_device)
@@ -72,10 +72,10 @@ FORMS += ("mxnet-2bit:form=context", "mxnet-2bit:form=auto,index=auto,threshold=
 
 
 def test_forms(gpu: Device) -> None:
-    for spec in share_of(gpu, [*FORMS, FORMS[2], FORMS[0]]):
+    for spec in third_of(gpu, [*FORMS, FORMS[2], FORMS[0]]):
         for n in (0, 1, 1000):
             frame = frames_agree(gpu, spec, np.clip(gradient(n), -100, 100))
-            refused_alike(gpu, frame, [1, 2, 100, 200, -1, -2, -9, -30])
+            same_verdict(gpu, frame, [1, 2, 100, 200, -1, -2, -9, -30])
         frames_agree(gpu, spec, np.clip(gradient(100), -9, 9).astype(np.float16))
         feedback_agrees(gpu, spec, [np.clip(gradient(500, k), -9, 9) for k in range(3)])
 
@@ -87,7 +87,7 @@ def test_shortest_form_is_selected(gpu: Device) -> None:
     seen = set()
     gcodec.encode(gpu.to_device(gradient(40).clip(-9, 9)), "mxnet-2bit:form=auto")  # tables
     for cut in CUTS:
-        for x in share_of(gpu, [*tensors(), *more_tensors()]):
+        for x in third_of(gpu, [*tensors(), *sparse_tensors()]):
             on_device, before = gpu.to_device(x), getattr(gpu, "fetched", 0)
             frame = gcodec.encode(on_device, f"mxnet-2bit:form=auto{cut}")
             assert getattr(gpu, "fetched", 1) == before + 1
@@ -101,7 +101,7 @@ def test_codecs(gpu: Device, spec: str) -> None:
     for n in (0, 1, 5, 1000):
         x = np.clip(gradient(n), -100, 100)
         frame = frames_agree(gpu, spec, x)
-        refused_alike(gpu, frame, [1, 2, 100, -1, -2, -9, -30])
+        same_verdict(gpu, frame, [1, 2, 100, -1, -2, -9, -30])
     frames_agree(gpu, spec, x.astype(np.float16).reshape(10, 100))
     feedback_agrees(gpu, spec, [gradient(777, k).clip(-9, 9) for k in range(3)])
     steps = [gradient(777, k).clip(-9, 9).astype(np.float16) for k in range(3)]
@@ -117,5 +117,5 @@ def test_many(gpu: Device, spec: str) -> None:
 
 
 def test_nan_stays(gpu: Device) -> None:
-    steps = [anything(500, k) for k in range(2)]
+    steps = [arbitrary_floats(500, k) for k in range(2)]
     feedback_agrees(gpu, "mxnet-2bit", steps, nonfinite="propagate")

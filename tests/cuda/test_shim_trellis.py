@@ -1,10 +1,10 @@
-"""The trellis on a device: paths, their models, strings, and frames with the bytes of the CPU."""
+"""Test the trellis on a device: paths, models, strings, and frames with the bytes of the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
+from checks import feedback_agrees, frames_agree, same_verdict
 from samples import LARGE, same
 
 import gcodec
@@ -19,7 +19,7 @@ SIZES = (1, 7, 31, 4097, 65_536, 65_537, 150_001)
 LANES = (2, 8, 32)
 
 
-def some_symbols(n: int) -> np.ndarray:
+def random_symbols(n: int) -> np.ndarray:
     random = np.random.default_rng(n)
     h = np.minimum(np.abs(random.standard_cauchy(n)) * 2, 127).astype(np.int64)
     sign = (random.random(n) < 0.5) & (h > 0) & (h < 126)
@@ -27,7 +27,7 @@ def some_symbols(n: int) -> np.ndarray:
 
 
 def values(n: int) -> np.ndarray:
-    """Values of many scales, subnormal ones and zeros among them; of some, steps are few."""
+    """Return values of many scales, with subnormals and zeros, and values within a few steps."""
     random = np.random.default_rng([n, 1])
     x = random.standard_normal(n) * np.exp(2 * random.standard_normal(n))
     x[random.random(n) < 0.1] = 0
@@ -39,7 +39,7 @@ def values(n: int) -> np.ndarray:
 @pytest.mark.parametrize("lanes", LANES)
 def test_order_and_models(gpu: Device, lanes: int) -> None:
     for n in SIZES:
-        flat = some_symbols(n)
+        flat = random_symbols(n)
         turns, back = np.empty(n, np.uint8), np.empty(n, np.uint8)
         lane_order.to_turns(flat, lanes, turns)
         inputs, on_device, again = (
@@ -97,7 +97,7 @@ def test_paths(gpu: Device, lanes: int) -> None:
 @pytest.mark.parametrize("width", [7, 300, 5000])
 def test_costs_of_scales(gpu: Device, width: int) -> None:
     n = 9001
-    symbols = some_symbols(n)
+    symbols = random_symbols(n)
     scales = Scales.of(symbols, RowLayout(width, 1))
     costs = np.random.default_rng(0).integers(0, 1 << 19, (CLASSES, 128)).astype(np.int32)
     for quantum in (1, 8):
@@ -140,14 +140,14 @@ def test_frames(gpu: Device, spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["ecsq:trellis=yes", "ecsq:rounding=stochastic"])
 def test_convolutions(gpu: Device, spec: str) -> None:
-    """Filters whose taps agree, which are transformed."""
+    """Filters with correlated taps, which the encoder transforms."""
     random = np.random.default_rng(4)
     x = random.standard_normal((40, 30, 1, 1)) + 0.3 * random.standard_normal((40, 30, 3, 3))
     frames_agree(gpu, spec, x.astype(np.float32), seed=3)
 
 
 def test_values_without_symbol(gpu: Device) -> None:
-    """Values that escape, and others that no model has."""
+    """Values that escape, and values that no model can code."""
     x = matrix(40, 300)
     x[::7, ::31] = 1e3
     frames_agree(gpu, "ecsq:trellis=yes,step=0.25", x)
@@ -155,11 +155,11 @@ def test_values_without_symbol(gpu: Device) -> None:
 
 def test_damage(gpu: Device) -> None:
     frame = gcodec.encode(matrix(40, 300), "ecsq:trellis=yes,step=0.3")
-    refused_alike(gpu, frame, [3, 500, 9000, 20_000, 30_001, 40_007])
+    same_verdict(gpu, frame, [3, 500, 9000, 20_000, 30_001, 40_007])
 
 
 def test_seek_tables(gpu: Device) -> None:
-    """Runs shorter than those of the trellis, and longer."""
+    """Runs shorter and longer than those of the trellis."""
     x = matrix(200, 1100)
     known = gcodec.Frame.from_bytes(gcodec.encode(x, "ecsq:trellis=yes,step=0.1")).without_seek()
     wanted, device_result = known.decode(), gpu.to_device(x)

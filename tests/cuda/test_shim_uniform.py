@@ -1,11 +1,11 @@
-"""Ranges, uniform levels and the codec ``minmax`` on a device: the bytes of the CPU."""
+"""Test ranges, uniform levels and the codec ``minmax`` on a device: the bytes of the CPU."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from checks import feedback_agrees, frames_agree, refused_alike
-from samples import LARGE, anything, gradient, same
+from checks import feedback_agrees, frames_agree, same_verdict
+from samples import LARGE, arbitrary_floats, gradient, same
 
 import gcodec
 from gcodec.kernels.numeric.ranges import ranges, read_ranges, write_ranges
@@ -28,7 +28,7 @@ def test_ranges(gpu: Device, bucket: int) -> None:
         assert same(gpu.to_host(data), here)
         assert same(gpu.to_host(read_ranges(data)), wanted)
         if n:
-            wrong = anything(n + 50)
+            wrong = arbitrary_floats(n + 50)
             assert not ranges(gpu.to_device(wrong), bucket)[1]
             assert not ranges(wrong, bucket)[1]
 
@@ -63,7 +63,7 @@ SPECS = ("minmax", "minmax:bits=4,bucket=100", "minmax:bits=3,bucket=64,rounding
 def test_codec(gpu: Device, spec: str) -> None:
     for n in (0, 1, 63, 1000):
         frame = frames_agree(gpu, spec, gradient(n), seed=5)
-        refused_alike(gpu, frame, [0, 1, 7, 31, 63, -1, -2, 70, 100])
+        same_verdict(gpu, frame, [0, 1, 7, 31, 63, -1, -2, 70, 100])
     frames_agree(gpu, spec, gradient(1000).clip(-9, 9).astype(np.float16).reshape(8, 125))
     feedback_agrees(gpu, spec, [gradient(500, k) for k in range(3)], decay=0.9)
     feedback_agrees(gpu, spec, [gradient(500, k).clip(-9, 9).astype(np.float16) for k in range(2)])
@@ -81,4 +81,4 @@ def test_narrow(gpu: Device) -> None:
 
 def test_nonfinite(gpu: Device) -> None:
     with pytest.raises(gcodec.ParameterError, match="NaN or Inf"):
-        gcodec.encode(gpu.to_device(anything(100)), "minmax")
+        gcodec.encode(gpu.to_device(arbitrary_floats(100)), "minmax")

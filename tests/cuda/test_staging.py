@@ -1,4 +1,4 @@
-"""Copies to the host pass through a bounded amount of pinned memory."""
+"""Test that copies to the host pass through a bounded amount of pinned memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def noise(nbytes: int, seed: int = 0) -> np.ndarray:
 
 
 def leading(cupy: StandIn, data: np.ndarray, nbytes: int) -> LeadingBytes:
-    """The first `nbytes` of an array, counted in units of 8 bits by the device."""
+    """Return the first `nbytes` of an array, with their count in bits on the device."""
     return LeadingBytes(cupy.asarray(data), cupy.asarray(np.array([nbytes - 1], np.int64)), 8, 8)
 
 
@@ -72,7 +72,7 @@ def test_many_arrays_share_the_buffers(cupy: StandIn) -> None:
 
 def test_the_device_copies_while_the_host_empties_a_buffer(cupy: StandIn) -> None:
     cuda_device(0).fetch([cupy.asarray(noise(6 * BUFFER_SIZE))])
-    assert cupy.stream.overlapped == 4  # each time but for the first two
+    assert cupy.stream.overlapped == 4  # at each wait except the first two
 
 
 @needs_compiler
@@ -137,7 +137,7 @@ def test_threads_have_separate_buffers(cupy: StandIn) -> None:
 
 
 def test_errors_wait_for_copies_in_flight(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else they would write to buffers that somebody else has by then."""
+    """Otherwise they would write to buffers that have another owner by then."""
     device = cuda_device(0)
 
     large = cupy.asarray(noise(3 * BUFFER_SIZE))

@@ -1,4 +1,4 @@
-"""How often the host waits for a device in a call: what docs/gpu.md says of it."""
+"""Test how often the host waits for a device in a call, as stated by docs/gpu.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shim
-from samples import anything, gradient
+from samples import arbitrary_floats, gradient
 from test_page import PAGE
 
 import gcodec
@@ -33,7 +33,7 @@ def counting() -> Iterator[shim.ShimDevice]:
 
 
 def sample() -> np.ndarray:
-    """Return a matrix whose rows have scales of their own."""
+    """Return a matrix with a scale for each row."""
     random = np.random.default_rng(5)
     rows = np.exp(random.standard_normal((96, 1)))
     return (0.1 * rows * random.standard_normal((96, 128))).astype(np.float32)
@@ -62,7 +62,7 @@ def test_waits_agree_with_the_page(counting: shim.ShimDevice, spec: str) -> None
 @pytest.mark.parametrize(
     ("spec", "kernel", "others"),
     [
-        ("ecsq", "rated_levels", 3),  # the last one writes what is packed
+        ("ecsq", "rated_levels", 3),  # the last pass writes the levels to pack
         ("ecsq:nmse=0.1", "rated_levels", 3),
         ("ecsq:bits=2", "choose_class_table", 4),
         ("ecsq:rounding=stochastic", "random_squares", 4),
@@ -72,28 +72,28 @@ def test_waits_agree_with_the_page(counting: shim.ShimDevice, spec: str) -> None
 def test_each_pass_of_a_search_waits_once(
     counting: shim.ShimDevice, spec: str, kernel: str, others: int
 ) -> None:
-    """Besides, it waits for the largest value and the mean square, a matrix, and the payload.
+    """The host also waits for the peak and the mean square, the layout, and the payload.
 
-    And for how large levels were before, where an error is to be met again.
+    If an error target is met again, it also waits for the previous size of the levels.
     """
     x, feedback = counting.to_device(sample()), gcodec.Feedback(spec)
-    feedback.compress("w", x)  # which may bring tables there
+    feedback.compress("w", x)  # may copy tables to the device
     calls = (lambda: gcodec.encode(x, spec), lambda: feedback.compress("w", x))
     for call in calls:
         before = len(counting.launched)
         actual, launched = waits(counting, call), counting.launched[before:]
-        again = "choose_matrix" not in launched  # where the matrix is that of the step before
+        again = "choose_matrix" not in launched  # the layout of the preceding step is reused
         assert actual == launched.count(kernel) + others - again + launched.count("count_values")
 
 
 def test_exact_errors_do_not_add_a_wait(
     counting: shim.ShimDevice,
 ) -> None:
-    """Most values are 0: from the second pass on they are added up before the host asks."""
+    """Most values are 0: from the second pass on, the device sums errors before the host asks."""
     few = sample()
     few[np.arange(96) % 24 > 0] = 0
     x = counting.to_device(few)
-    gcodec.encode(x, "ecsq:nmse=0.01")  # which may bring tables there
+    gcodec.encode(x, "ecsq:nmse=0.01")  # may copy tables to the device
     before = len(counting.launched)
     frame = waits(counting, lambda: gcodec.encode(x, "ecsq:nmse=0.01"))
     passes = counting.launched[before:].count("add_scaled")
@@ -105,7 +105,7 @@ def test_exact_errors_do_not_add_a_wait(
 @pytest.mark.parametrize("spec", [spec for spec in WAITS if WAITS[spec][0] == 1])
 def test_payloads_stay_on_the_device(counting: shim.ShimDevice, spec: str) -> None:
     x, codec = counting.to_device(sample()), gcodec.parse(spec)
-    codec.encode(x)  # which may bring tables there
+    codec.encode(x)  # may copy tables to the device
     results: list[gcodec.Payload] = []
     assert waits(counting, lambda: results.append(codec.encode(x))) <= 1
     (payload,) = results
@@ -118,14 +118,14 @@ def test_payloads_stay_on_the_device(counting: shim.ShimDevice, spec: str) -> No
 
 
 @pytest.mark.parametrize(
-    "spec",  # of the encoder of dct8, a device has another than the host
+    "spec",  # the encoder of dct8 differs between device and host
     [spec for spec, counts in WAITS.items() if counts[1] == 1 and "dct8" not in spec],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_late_errors_change_nothing(gpu: Device, spec: str, dtype: str) -> None:
-    """All kernels of a step have run when the host learns that it held NaN."""
+    """All kernels of a step have run when the host learns that the input contained NaN."""
     fine = np.clip(gradient(300), -9, 9).astype(dtype)
-    wrong = np.clip(anything(300), -1e4, 1e4).astype(dtype)
+    wrong = np.clip(arbitrary_floats(300), -1e4, 1e4).astype(dtype)
     on_device, here = gcodec.Feedback(spec), gcodec.Feedback(spec)
     for feedback, place in ((on_device, gpu.to_device), (here, np.array)):
         feedback.compress("w", place(fine))
@@ -146,7 +146,7 @@ def test_late_errors_change_nothing(gpu: Device, spec: str, dtype: str) -> None:
 
 
 def test_nonfinite_values_become_zeros(gpu: Device) -> None:
-    x = np.clip(anything(300), -9, 9)
+    x = np.clip(arbitrary_floats(300), -9, 9)
     on_device, here = (gcodec.Feedback("mxnet-2bit", nonfinite="zero") for _ in range(2))
     for _ in range(2):
         assert on_device.compress("w", gpu.to_device(x)) == here.compress("w", x)

@@ -1,4 +1,4 @@
-"""The protocol of coded strings: every coder reads what it wrote, and checks its seek table."""
+"""The protocol of coded strings: each coder reads its own strings and checks its seek table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from gcodec.wire.seek import SeekTable
 
 N, LARGEST = 70_000, 9
 ALPHABET = np.arange(LARGEST + 1, dtype=np.uint8)
-ALL = CodedMask.all(N)
-LEVELS = level_codes.word_code("omega", LARGEST // 2, {})
+ALL_CODED = CodedMask.all(N)
+OMEGA_CODE = level_codes.word_code("omega", LARGEST // 2, {})
 Open = Callable[[BitSpan], CodedString]
 
 
@@ -39,46 +39,46 @@ def symbols() -> np.ndarray:
     return (2 * np.abs(levels) + (levels < 0)).astype(np.uint8)
 
 
-def coded(kind: str) -> tuple[Written, Open]:
-    """Return a string of the symbols, and the function that opens it."""
+def written_and_opener(kind: str) -> tuple[Written, Open]:
+    """Return a coded string of the symbols, and the function that opens it."""
     x = symbols()
     if kind == "words":
-        data, nbits, offsets = dense_string.write(LEVELS, x, x.dtype, ALL, 4096, 0)
+        data, nbits, offsets = dense_string.write(OMEGA_CODE, x, x.dtype, ALL_CODED, 4096, 0)
         written = Written(data, nbits, seek_of_blocks(N, nbits, offsets))
-        return written, lambda span: WordString(span, LEVELS, ALL)
+        return written, lambda span: WordString(span, OMEGA_CODE, ALL_CODED)
     if kind == "context":
         written = symbol_coder.write(x, (70, 1000), BitString())
         return written, lambda span: symbol_coder.open(span, N, LARGEST)
     table = Table.own(kind, byte_counts(x), ALPHABET)  # type: ignore[arg-type]
-    written = tabled.write(table, x, ALL, BitString(), N)
-    return written, lambda span: tabled.open(table.kind, span, ALPHABET, ALL)
+    written = tabled.write(table, x, ALL_CODED, BitString(), N)
+    return written, lambda span: tabled.open(table.kind, span, ALPHABET, ALL_CODED)
 
 
-def span_of(written: Written, seek: SeekTable | None, more: int = 0) -> BitSpan:
-    data = np.append(written.data, np.zeros(more, np.uint8))
-    return BitSpan(data, 0, written.nbits + 8 * more, seek)
+def span_of(written: Written, seek: SeekTable | None, extra_bytes: int = 0) -> BitSpan:
+    data = np.append(written.data, np.zeros(extra_bytes, np.uint8))
+    return BitSpan(data, 0, written.nbits + 8 * extra_bytes, seek)
 
 
 @pytest.mark.parametrize("kind", ["words", "huffman", "rans", "context"])
 def test_every_coder_reads_what_it_wrote(kind: str) -> None:
-    written, open_string = coded(kind)
-    found = open_string(span_of(written, None)).blocks(13)
-    for seek in (None, written.seek, found):
+    written, open_string = written_and_opener(kind)
+    scanned_seek = open_string(span_of(written, None)).blocks(13)
+    for seek in (None, written.seek, scanned_seek):
         out = np.empty(N, np.uint8)
         assert open_string(span_of(written, seek)).read(into(out)) == written.nbits
         np.testing.assert_array_equal(out, symbols())
-    longer = open_string(span_of(written, None, more=40))
-    assert longer.read(ignore, bits_follow=True) == written.nbits
+    extended = open_string(span_of(written, None, extra_bytes=40))
+    assert extended.read(ignore, bits_follow=True) == written.nbits
     with pytest.raises(Corrupt, match="behind its last word"):
-        longer.read(ignore)
+        extended.read(ignore)
 
 
 @pytest.mark.parametrize("kind", ["words", "huffman", "rans", "context"])
 def test_every_coder_checks_its_seek_table(kind: str) -> None:
-    written, open_string = coded(kind)
+    written, open_string = written_and_opener(kind)
     table = open_string(span_of(written, None)).blocks(13)
     with pytest.raises(Corrupt, match="the seek table has"):
-        open_string(span_of(written, table, more=1)).read(ignore)
+        open_string(span_of(written, table, extra_bytes=1)).read(ignore)
     offsets = table.offsets.copy()
     offsets[1] += 16
     wrong = SeekTable.of(13, offsets, None, table.states)
@@ -88,7 +88,7 @@ def test_every_coder_checks_its_seek_table(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["words", "huffman", "rans", "context"])
 def test_short_strings_are_refused_when_opened_or_read(kind: str) -> None:
-    written, open_string = coded(kind)
+    written, open_string = written_and_opener(kind)
     for nbits in (0, 96, written.nbits // 2, written.nbits - 8):
         with pytest.raises((Corrupt, Truncated)):
             open_string(BitSpan(written.data[: nbits // 8], 0, nbits)).read(ignore)
@@ -96,11 +96,11 @@ def test_short_strings_are_refused_when_opened_or_read(kind: str) -> None:
 
 def test_strings_of_no_symbols_have_no_bits_and_no_blocks() -> None:
     nothing = BitSpan(np.empty(0, np.uint8), 0, 0)
-    none = CodedMask.all(0)
+    no_elements = CodedMask.all(0)
     for string in (
         symbol_coder.open(nothing, 0, LARGEST),
-        tabled.open("rans", nothing, ALPHABET, none),
-        tabled.open("huffman", nothing, ALPHABET, none),
+        tabled.open("rans", nothing, ALPHABET, no_elements),
+        tabled.open("huffman", nothing, ALPHABET, no_elements),
     ):
         assert isinstance(string, EmptyString)
         assert string.read(ignore) == 0 and not string.blocks(12).offsets.any()

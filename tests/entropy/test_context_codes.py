@@ -1,4 +1,4 @@
-"""Codes by the scales of rows and columns, of every codec that has them beside others."""
+"""Context codes, in every codec that offers them besides other codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPECS = (
     *("minifloat:format=e5m2,scale=1e-3,code=context", "mxnet-2bit:form=context"),
     "mxnet-2bit:threshold=auto,form=context",
 )
-AUTO = (
+AUTO_SPECS = (
     *("qsgd:code=auto", "qsgd:s=127,bucket=512,code=auto"),
     *(
         "qsgd:s=1,norm=max,form=dense,code=auto",
@@ -49,7 +49,7 @@ each_spec = pytest.mark.parametrize("spec", SPECS)
 
 @functools.cache
 def gradient(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
-    """Values of which rows, and columns, differ in scale; the first row is zeros."""
+    """Return values whose rows and columns differ in scale; the first row is zeros."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal(shape)
     for axis in range(len(shape)):
@@ -69,12 +69,13 @@ def examples() -> list[np.ndarray]:
         return [dump.load(entry).astype(np.float32) for entry in dump.entries]
 
 
-def context_of(codec: Codec) -> bool:
+def uses_context(codec: Codec) -> bool:
+    """Return whether the codec uses the context code."""
     return "context" in gs.parameters_of(codec).values()
 
 
-def others_of(codec: Codec) -> list[Codec]:
-    """The same symbols in every other way."""
+def alternatives_to(codec: Codec) -> list[Codec]:
+    """Return codecs that write the same symbols with every other code."""
     if codec.name == "qsgd":
         pairs = [("dense", code) for code in ("omega", "rice", "packed", "huffman", "rans")]
         if codec.form == "auto":
@@ -89,7 +90,8 @@ def others_of(codec: Codec) -> list[Codec]:
     return [codec.replaced(form=form, index="auto") for form in ("dense", "sparse")]
 
 
-def equal(a: Any, b: Any) -> bool:
+def same_symbols(a: Any, b: Any) -> bool:
+    """Return whether two tuples of symbols are the same."""
     pairs = zip(a, b, strict=True)
     return all(np.array_equal(x, y) and type(x) is type(y) for x, y in pairs)
 
@@ -98,28 +100,28 @@ def equal(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("spec", "shape"), thinned(itertools.product([*SPECS, *AUTO], SHAPES), 2), ids=str
+    ("spec", "shape"), thinned(itertools.product([*SPECS, *AUTO_SPECS], SHAPES), 2), ids=str
 )
 def test_round_trip(spec: str, shape: tuple[int, ...]) -> None:
     codec, x = gcodec.parse(spec), gradient(shape)
     symbols = codec.quantize(x, seed=3)
     payload = codec.pack(symbols)
     assert payload.tobytes() == codec.encode(x, seed=3).tobytes()
-    assert equal(payload.codec.unpack(payload, shape), symbols)
+    assert same_symbols(payload.codec.unpack(payload, shape), symbols)
     assert payload.codec.pack(symbols).tobytes() == payload.tobytes()
     assert payload.nbits <= codec.max_payload_nbits(x.size)
-    right = codec.dequantize(symbols, shape)
-    assert gs.same_bits(codec.decode(payload, shape), right)
-    # A flat decoder needs no shape: the string has the width of its rows.
-    assert gs.same_bits(codec.decode(payload, x.size), right.reshape(-1))
+    expected = codec.dequantize(symbols, shape)
+    assert gs.same_bits(codec.decode(payload, shape), expected)
+    # Flat decoding needs no shape: the string stores the row layout.
+    assert gs.same_bits(codec.decode(payload, x.size), expected.reshape(-1))
     frame = gcodec.encode(x, codec, seed=3)
-    assert gs.same_bits(gcodec.decode(frame), right)
+    assert gs.same_bits(gcodec.decode(frame), expected)
     acc = np.ones(shape, np.float32)
     gcodec.decode_add(frame, acc, 2.0)
-    assert np.array_equal(acc, 1 + 2 * right)
+    assert np.array_equal(acc, 1 + 2 * expected)
     if getattr(payload.codec, "form", "dense") != "sparse":
         bare = payload.codec.decode(payload.tobytes(), shape, **payload.scalars)
-        assert gs.same_bits(bare, right)
+        assert gs.same_bits(bare, expected)
 
 
 @each_spec
@@ -128,7 +130,7 @@ def test_real_gradients(spec: str) -> None:
     for x in examples():
         symbols = codec.quantize(x)
         payload = codec.pack(symbols)
-        assert equal(codec.unpack(payload, x.shape), symbols)
+        assert same_symbols(codec.unpack(payload, x.shape), symbols)
         assert gs.same_bits(codec.decode(payload, x.shape), codec.dequantize(symbols, x.shape))
 
 
@@ -136,13 +138,13 @@ def test_real_gradients(spec: str) -> None:
 def test_seek_tables(spec: str) -> None:
     x = np.resize(gradient((300, 1000)), (700, 1000))
     frame = gcodec.Frame.from_bytes(gcodec.encode(x, spec))
-    right = frame.without_seek().decode()
+    expected = frame.without_seek().decode()
     assert frame.codec.seek_blocks == "states"
-    assert np.array_equal(frame.decode(), right)
+    assert np.array_equal(frame.decode(), expected)
     for log2_block in (5, 11, 18):
         read = gcodec.Frame.from_bytes(frame.with_seek(log2_block).to_bytes())
         assert read.seek is not None and read.seek.log2_block == log2_block
-        assert np.array_equal(read.decode(), right)
+        assert np.array_equal(read.decode(), expected)
         assert read.without_seek().to_bytes() == frame.without_seek().to_bytes()
     wrong = read.payload.seek.offsets.copy()
     wrong[1] += 8
@@ -158,41 +160,41 @@ def test_short_strings_have_no_seek_table(spec: str) -> None:
     assert frame.with_seek() is frame
 
 
-# --- how long they are --------------------------------------------------------------------------
+# --- lengths -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if s not in (SPECS[2], SPECS[-2])])
 def test_scales_of_rows_and_columns_save_bits(spec: str) -> None:
     codec, x = gcodec.parse(spec), gradient((300, 1000))
     symbols = codec.quantize(x)
-    least = min(one.pack(symbols).nbits for one in others_of(codec))
-    assert codec.pack(symbols).nbits < 0.97 * least
-    # Less, where no one tells the shape.
+    shortest = min(one.pack(symbols).nbits for one in alternatives_to(codec))
+    assert codec.pack(symbols).nbits < 0.97 * shortest
+    # A flat shape lacks the row layout and takes at least as many bits.
     flat = symbols._replace(shape=(x.size,))
     assert codec.pack(flat).nbits >= codec.pack(symbols).nbits
 
 
-@pytest.mark.parametrize("spec", AUTO)
+@pytest.mark.parametrize("spec", AUTO_SPECS)
 def test_auto_is_never_longer_than_the_others(spec: str) -> None:
     codec = gcodec.parse(spec)
-    taken = set()
+    selected = set()
     shaped = [gradient(shape) for shape in (*SHAPES, (300, 1000), (40, 30))]
     plain = [np.random.default_rng(1).standard_normal(n, np.float32) for n in (50, 5000, 70_000)]
     for x in (*shaped, *plain, *examples(), np.zeros((30, 40), np.float32)):
         symbols = codec.quantize(x)
         payload = codec.pack(symbols)
-        taken.add(context_of(payload.codec))
-        for one in others_of(codec):
+        selected.add(uses_context(payload.codec))
+        for one in alternatives_to(codec):
             other = one.pack(symbols)
             rans = "rans" in gs.parameters_of(payload.codec).values()
-            # rANS is estimated before it is written.
+            # The encoder estimates the length of rANS strings before it writes one.
             assert payload.nbits <= other.nbits * (1.002 if rans else 1) + 64 * rans
-    assert taken == {False, True}
+    assert selected == {False, True}
 
 
 def test_requested_codebooks_are_used() -> None:
     x = gradient((300, 1000))
-    assert context_of(gcodec.parse("minifloat").encode(x).codec)
+    assert uses_context(gcodec.parse("minifloat").encode(x).codec)
     for table in ("gennorm", "3"):
         payload = gcodec.parse(f"minifloat:table={table}").encode(x)
         assert isinstance(payload.codec.table, int)
@@ -214,10 +216,11 @@ def test_zero_tensors_have_no_levels() -> None:
         payload.codec.decode(Payload(payload.codec, {}, np.zeros(60, np.uint8), 480), x.shape)
 
 
-# --- what is refused ----------------------------------------------------------------------------
+# --- refused inputs ------------------------------------------------------------------------------
 
 
 def string_of(symbols: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return a context string of the symbols, and its number of bits."""
     data, nbits, _ = symbol_coder.write(symbols, symbols.shape, BitString())
     return data, nbits
 
@@ -236,7 +239,7 @@ def test_reserved_symbols_are_refused(spec: str, largest: int, scalars: dict[str
     codec = gcodec.parse(spec)
     codec = codec.of_message(scalars)
     symbols = np.zeros(1000, np.uint8)
-    for count in (1, 400):  # as an exception, and as what a table has
+    for count in (1, 400):  # Once as an outlier, once as a symbol of the table.
         symbols[:count] = largest
         payload = Payload(codec, scalars, *string_of(symbols))
         assert np.count_nonzero(codec.decode(payload, 1000)) == count
@@ -272,12 +275,13 @@ def test_a_codebook_is_refused() -> None:
 
 @each_spec
 def test_damaged_payloads(spec: str) -> None:
-    """Flipped bits are refused, or say something else of as many elements; prefixes never do."""
+    """Flipped bits are refused or decode to other elements; prefixes are always refused."""
     codec, x = gcodec.parse(spec), gradient((9, 12))
     payload = codec.encode(x)
     codec = payload.codec
-    front = 8 * (payload.data.size - 20)  # norms, factors, scales; behind it, states and words
-    for bit in (*range(min(front, 200)), *range(max(front, 0), payload.nbits, 5)):
+    # The strings follow the norms, factors and scales, and end in states and words.
+    header_nbits = 8 * (payload.data.size - 20)
+    for bit in (*range(min(header_nbits, 200)), *range(max(header_nbits, 0), payload.nbits, 5)):
         data = payload.data.copy()
         data[bit // 8] ^= 128 >> bit % 8
         try:
@@ -319,7 +323,9 @@ def test_wide_levels_are_refused() -> None:
     for spec in ("qsgd:s=128,code=context", "qsgd:form=sparse,code=context"):
         with pytest.raises(ParameterError, match="code=context"):
             gcodec.parse(spec)
-    assert not context_of(gcodec.parse("qsgd:s=128,code=auto").encode(gradient((300, 1000))).codec)
+    assert not uses_context(
+        gcodec.parse("qsgd:s=128,code=auto").encode(gradient((300, 1000))).codec
+    )
 
 
 def test_sparse_decoding_is_refused() -> None:

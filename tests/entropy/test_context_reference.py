@@ -1,4 +1,4 @@
-"""The context strings of codecs that have other codes too, against the oracles of both."""
+"""Context strings of codecs that offer other codes too, against the oracles of both."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 def gradient(shape: tuple[int, ...]) -> np.ndarray:
-    """Values of which rows, and columns, differ in scale."""
+    """Return values whose rows and columns differ in scale."""
     rng = np.random.default_rng(len(shape))
     x = rng.laplace(size=shape)
     x *= np.exp(rng.standard_normal((shape[0], *[1] * (len(shape) - 1))))
     return (x * np.exp(rng.standard_normal(shape[-1]))).astype(np.float32)
 
 
-def read(payload: Any, n: int, first: int = 0) -> list[int]:
-    """The symbols that the oracle reads from a byte on, and writes again."""
+def oracle_symbols(payload: Any, n: int, first: int = 0) -> list[int]:
+    """Return the oracle's symbols from byte `first` on, and check that it writes the same."""
     text = to_text(payload.tobytes())[: payload.nbits]
     bits = Bits(text[8 * first :])
     string = contexts.read(bits, n)
@@ -33,7 +33,7 @@ def read(payload: Any, n: int, first: int = 0) -> list[int]:
     return string.symbols
 
 
-def signed(symbols: list[int]) -> list[int]:
+def signed_levels(symbols: list[int]) -> list[int]:
     return [-(y // 2) if y % 2 else y // 2 for y in symbols]
 
 
@@ -49,7 +49,7 @@ def test_qsgd(s: int, bucket: int, shape: tuple[int, ...]) -> None:
     payload = gcodec.parse(f"qsgd:s={s},bucket={bucket},norm=max,code=context").encode(x)
     count = -(-x.size // (bucket or x.size))
     norms = [np.float32(v) for v in np.frombuffer(payload.tobytes()[: 4 * count], ">f4")]
-    levels = signed(read(payload, x.size, 4 * count))
+    levels = signed_levels(oracle_symbols(payload, x.size, 4 * count))
     check(payload, shape, qsgd.dequantize(levels, norms, s, bucket))
 
 
@@ -58,8 +58,12 @@ def test_qsgd(s: int, bucket: int, shape: tuple[int, ...]) -> None:
 def test_ternary(spec: str, shape: tuple[int, ...]) -> None:
     x = gradient(shape)
     payload = gcodec.parse(spec).encode(x)
-    size = np.float32(payload.scalars.get("scale", getattr(payload.codec, "threshold", 0)))
-    check(payload, shape, [np.float32(t) * size for t in signed(read(payload, x.size))])
+    scale = np.float32(payload.scalars.get("scale", getattr(payload.codec, "threshold", 0)))
+    check(
+        payload,
+        shape,
+        [np.float32(t) * scale for t in signed_levels(oracle_symbols(payload, x.size))],
+    )
 
 
 @each_shape
@@ -72,7 +76,7 @@ def test_minifloat(block: int, name: str, style: str, shape: tuple[int, ...]) ->
     setting = minifloat.Setting(name, style, "none", block)
     first = minifloat.blocks_of(setting, x.size)
     factors = list(payload.tobytes()[:first])
-    symbols = read(payload, x.size, first)
+    symbols = oracle_symbols(payload, x.size, first)
     codes = [minifloat.code_of(setting, bool(y % 2), y // 2) for y in symbols]
     scale = float(np.float32(payload.scalars["scale"]))
     check(payload, shape, minifloat.dequantize(codes, setting, scale, factors))

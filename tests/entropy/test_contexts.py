@@ -1,4 +1,4 @@
-"""Context strings: classes, scales, tables, exceptions, states, seek tables, broken bytes."""
+"""Context strings: classes, scales, tables, outliers, states, damaged bytes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 SHAPES = [(1,), (3,), (300,), (64, 64), (9, 1000), (400, 8), (13, 17), (16, 8, 3, 3), (70, 1100)]
 
 
-def nearest(quarters: np.ndarray, one: int, quantum: int) -> np.ndarray:
-    """The scales of quarter octaves."""
+def nearest_scales(quarters: np.ndarray, one: int, quantum: int) -> np.ndarray:
+    """Return the nearest scales to logarithms in quarter octaves."""
     actual = (np.rint(quarters).astype(np.int64) + one + quantum // 2) // quantum * quantum
     return np.clip(actual, quantum, 127 // quantum * quantum)
 
 
 def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.ndarray:
-    """Symbols of a tensor whose rows and columns differ in scale; some are escapes."""
+    """Return symbols, a few of them escape codes, of rows and columns that differ in scale."""
     rng = np.random.default_rng(seed)
     rows = shape[0] if len(shape) > 1 else 1
     x = rng.laplace(0, 0.7, shape).reshape(rows, -1)
@@ -41,7 +41,7 @@ def levels_of(shape: tuple[int, ...], seed: int = 0, spread: float = 1.0) -> np.
 
 
 def classes_of(scales: Scales, n: int) -> np.ndarray:
-    """What classes must be, element by element."""
+    """Return the class of each element by its definition."""
     at = np.arange(n)
     width = scales.matrix.width
     columns = scales.columns[at % width] if scales.columns.size else np.full(n, CENTER)
@@ -60,7 +60,7 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
         sums = np.bincount(row, sizes)
         means = sums / np.bincount(row)
         coded = sums > 0
-        expected = nearest(4 * np.log2(means[coded]), ONE, quantum)
+        expected = nearest_scales(4 * np.log2(means[coded]), ONE, quantum)
         np.testing.assert_array_equal(scales.rows[coded], expected)
         assert not scales.rows[~coded].any()
         if group:
@@ -70,7 +70,7 @@ def test_scales_and_classes(shape: tuple[int, ...]) -> None:
             coded = sums > 0
             each = scales.columns[::group]
             np.testing.assert_array_equal(np.repeat(each, group)[:width], scales.columns)
-            expected = nearest(4 * np.log2(means[coded]), CENTER, quantum)
+            expected = nearest_scales(4 * np.log2(means[coded]), CENTER, quantum)
             np.testing.assert_array_equal(each[coded], expected)
             assert not each[~coded].any()
         for start, stop in ((0, n), (n // 3, n), (n // 2, n // 2 + 1)):
@@ -105,8 +105,10 @@ def test_refined_scales_reduce_the_cost(shape: tuple[int, ...]) -> None:
             assert ((after.columns == 0) == (before.columns == 0)).all()
             each = np.repeat(after.columns[:: matrix.group], matrix.group)[: matrix.width]
             np.testing.assert_array_equal(after.columns, each)
-        paid = [int(short[classes_of(of, n), sizes].sum()) >> 12 for of in (before, after)]
-        assert paid[1] + after.nbits() <= 1.01 * (paid[0] + before.nbits())
+        symbol_costs = [
+            int(short[classes_of(scales, n), sizes].sum()) >> 12 for scales in (before, after)
+        ]
+        assert symbol_costs[1] + after.nbits() <= 1.01 * (symbol_costs[0] + before.nbits())
 
 
 def test_few_symbols_keep_their_scales() -> None:
@@ -143,7 +145,7 @@ def test_lists_of_scales(count: int) -> None:
         decoded, end = scale_lists.read(data, 3, nbits, count)
         np.testing.assert_array_equal(decoded, scales)
         assert end == nbits
-        if count < 256:  # else it is estimated
+        if count < 256:  # Longer lists are estimated.
             assert scale_lists.nbits(scales.astype(np.uint8)) == nbits - 3
         codes.add(int(data[0]) >> 3 & 3)
         shifts.add(int(data[0]) >> 1 & 3)
@@ -155,16 +157,16 @@ def test_lists_of_scales(count: int) -> None:
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 5, 9, 10, 11, 12, 13, 14, 15, 16])
-@pytest.mark.parametrize("more", [0, 1])
-def test_longest_scale_lists(kinds: int, more: int) -> None:
+@pytest.mark.parametrize("increment", [0, 1])
+def test_longest_scale_lists(kinds: int, increment: int) -> None:
     counts = [1, 1]
     while len(counts) < kinds:
-        counts.append(counts[-2] + counts[-1] + more)
+        counts.append(counts[-2] + counts[-1] + increment)
     scales = np.repeat(np.arange(1, kinds + 1), counts).astype(np.uint8)
     actual = list_kernels.list_parameters(scales)
     coins = sorted(counts)
     lists: list[int] = []
-    for _ in range(12):  # bits of the longest word
+    for _ in range(12):  # Bits of the longest codeword.
         lists = sorted([*coins, *map(sum, zip(lists[::2], lists[1::2], strict=False))])
         lists = lists[: 2 * kinds - 2]
     assert actual.words_nbits == 8 + 4 * (kinds + 1) + sum(lists)
@@ -182,9 +184,9 @@ def test_static_tables() -> None:
         assert actual[:, ESCAPE].min() > 0
         assert actual.max() < TOTAL
         np.testing.assert_array_equal(actual[:, 2:ESCAPE:2], actual[:, 3:ESCAPE:2])
-        known = actual[:, 2:ESCAPE:2] > 0
-        np.testing.assert_array_equal(known.sum(axis=1), table.tops)
-        assert (np.sort(known, axis=1)[:, ::-1] == known).all()
+        has_frequency = actual[:, 2:ESCAPE:2] > 0
+        np.testing.assert_array_equal(has_frequency.sum(axis=1), table.tops)
+        assert (np.sort(has_frequency, axis=1)[:, ::-1] == has_frequency).all()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -212,20 +214,20 @@ def test_own_tables(seed: int) -> None:
             ClassTable.read(SENT, data, 0, cut)
 
 
-def written(
+def write_string(
     symbols: np.ndarray, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int, np.ndarray, table_choice.Plan]:
-    """The string, its bits, what escapes stand for, and its plan."""
+    """Return the string, its number of bits, the symbols of its outliers, and its plan."""
     scales = Scales.of(symbols, best_layout(symbols, matrices(shape)))
     plan = table_choice.plan(symbols, scales)
     escapes = int((symbols == ESCAPE).sum())
-    beyond = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
-    data, nbits, _ = coder.write(plan, symbols, beyond, BitString())
-    return data, nbits, beyond, plan
+    outlier_symbols = ESCAPE + np.arange(escapes, dtype=np.int64) ** 2
+    data, nbits, _ = coder.write(plan, symbols, outlier_symbols, BitString())
+    return data, nbits, outlier_symbols, plan
 
 
-def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
-    """All symbols, exceptions in their places."""
+def read_symbols(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
+    """Return all symbols, with outliers in their positions."""
     string, out = coder.open(BitSpan(data, 0, nbits), n), np.empty(n, np.int64)
 
     def take(at: int, part: np.ndarray) -> None:
@@ -240,10 +242,10 @@ def read(data: np.ndarray, nbits: int, n: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_round_trip(shape: tuple[int, ...], seed: int) -> None:
     symbols = levels_of(shape, seed, spread=float(seed))
-    data, nbits, beyond, plan = written(symbols, shape)
-    decoded = read(data, nbits, symbols.size)
+    data, nbits, outlier_symbols, plan = write_string(symbols, shape)
+    decoded = read_symbols(data, nbits, symbols.size)
     np.testing.assert_array_equal(np.minimum(decoded, ESCAPE), symbols)
-    np.testing.assert_array_equal(decoded[symbols == ESCAPE], beyond)
+    np.testing.assert_array_equal(decoded[symbols == ESCAPE], outlier_symbols)
     if symbols.size > 10_000:
         assert plan.nbits == pytest.approx(nbits, rel=0.05)
 
@@ -253,9 +255,9 @@ def test_states(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_choice, "STATES", (lanes,))
     symbols = levels_of((70, 1100))
     for n in (1, lanes - 1, lanes, lanes + 1, symbols.size):
-        data, nbits, _, _ = written(symbols[:n], (n,))
+        data, nbits, _, _ = write_string(symbols[:n], (n,))
         assert int(data[1]) & 127 == lanes
-        decoded = read(data, nbits, n)
+        decoded = read_symbols(data, nbits, n)
         np.testing.assert_array_equal(np.minimum(decoded, ESCAPE), symbols[:n])
 
 
@@ -277,7 +279,7 @@ def test_outliers_take_few_bits() -> None:
 
 def test_damaged_bytes_decode_or_are_refused() -> None:
     rng = np.random.default_rng(5)
-    sample = [written(levels_of(shape, 1), shape) for shape in SHAPES[:-1]]
+    sample = [write_string(levels_of(shape, 1), shape) for shape in SHAPES[:-1]]
     sizes = [int(np.prod(shape)) for shape in SHAPES[:-1]]
     kinds = set()
     for i in range(3000):
@@ -289,7 +291,7 @@ def test_damaged_bytes_decode_or_are_refused() -> None:
             )
         cut = int(rng.integers(0, data.size + 1)) if i % 5 == 0 else data.size
         try:
-            read(data[:cut], min(nbits, 8 * cut), sizes[at])
+            read_symbols(data[:cut], min(nbits, 8 * cut), sizes[at])
         except FormatError as error:
             kinds.add(type(error))
     assert kinds == {Corrupt, Truncated}
@@ -307,7 +309,7 @@ def test_damaged_bytes_decode_or_are_refused() -> None:
     ],
 )
 def test_refusals(at: int, value: int, message: str) -> None:
-    data, nbits, _, plan = written(levels_of((64, 64)), (64, 64))
+    data, nbits, _, plan = write_string(levels_of((64, 64)), (64, 64))
     assert plan.scales.columns.size
     data = data.copy()
     data[at] = value
@@ -317,17 +319,17 @@ def test_refusals(at: int, value: int, message: str) -> None:
 
 def test_escapes_must_be_outliers() -> None:
     symbols = levels_of((64, 64))
-    all_values = Scales.of(symbols, RowLayout(64, 1))
+    scales = Scales.of(symbols, RowLayout(64, 1))
     table = class_tables.static(0)
-    plan = table_choice.Plan(all_values, table, 5000)
-    few = np.array(np.minimum(symbols, 2), np.uint8)
-    data, nbits, _ = coder.write(plan, few, np.empty(0, np.int64), BitString())
-    known = read(data, nbits, few.size)
-    np.testing.assert_array_equal(known, few)
-    few[77] = ESCAPE
-    front = coder.write(plan, few, np.array([300]), BitString())
-    assert read(front[0], front[1], few.size)[77] == 300
-    string = coder.open(BitSpan(front[0], 0, front[1]), few.size)
+    plan = table_choice.Plan(scales, table, 5000)
+    small = np.array(np.minimum(symbols, 2), np.uint8)
+    data, nbits, _ = coder.write(plan, small, np.empty(0, np.int64), BitString())
+    decoded = read_symbols(data, nbits, small.size)
+    np.testing.assert_array_equal(decoded, small)
+    small[77] = ESCAPE
+    with_outlier = coder.write(plan, small, np.array([300]), BitString())
+    assert read_symbols(with_outlier[0], with_outlier[1], small.size)[77] == 300
+    string = coder.open(BitSpan(with_outlier[0], 0, with_outlier[1]), small.size)
     for places in (np.empty(0, np.int64), np.array([78]), np.array([77, 78])):
         wrong = string._replace(outliers=Outliers(places, places))
         with pytest.raises(Corrupt, match="escape"):

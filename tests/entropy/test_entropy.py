@@ -1,4 +1,4 @@
-"""Codes as users meet them: specs, bits, what is taken, what is refused."""
+"""The public interface of codes: specs, bits, accepted values, refused inputs."""
 
 from __future__ import annotations
 
@@ -255,8 +255,8 @@ def test_values_of_torch() -> None:
     torch = pytest.importorskip("torch")
     code = entropy.parse("omega")
     for dtype in (torch.uint8, torch.int64, torch.int32):
-        given_values = torch.tensor([[3, 1], [4, 9]], dtype=dtype)
-        assert code.encode(given_values) == code.encode([3, 1, 4, 9])
+        values = torch.tensor([[3, 1], [4, 9]], dtype=dtype)
+        assert code.encode(values) == code.encode([3, 1, 4, 9])
     with pytest.raises(TypeError, match="float32"):
         code.encode(torch.ones(3))
     with pytest.raises(TypeError, match="meta"):
@@ -383,7 +383,7 @@ def test_wrong_starts_are_refused(start: Any) -> None:
         entropy.parse("gamma").decode(b"\xff", 1, start=start)
 
 
-# --- where bits come from -----------------------------------------------------------------------
+# --- sources of bits -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -401,8 +401,8 @@ def test_bits_of_any_kind(spec: str) -> None:
         frozenbitarray(text, endian="little"),
         bits.to_bitarray(),
     ]
-    for given_bits in same:
-        values, end = code.decode(given_bits, 4)
+    for source in same:
+        values, end = code.decode(source, 4)
         assert values.dtype == np.uint64
         assert (values.tolist(), end, type(end)) == (expected, bits.nbits, int)
 
@@ -423,7 +423,7 @@ def test_wrong_bits_are_refused(bits: Any) -> None:
 
 
 def test_codes_can_alternate() -> None:
-    """What one code's words end with, another's begin with."""
+    """The codewords of one code may follow those of another."""
     parts = [(spec, [n + 1, 3, n * n + 2]) for n, spec in enumerate(SPECS)]
     text = "".join(entropy.parse(spec).encode(values).to01() for spec, values in parts)
     at = 0

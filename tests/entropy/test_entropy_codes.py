@@ -22,7 +22,7 @@ from gcodec.entropy import Bits, Code
 from gcodec.runtime import pool
 
 LARGEST = 2**64 - 1
-MODEST = 3000  # zeros of a unary part that a test writes
+MAX_UNARY_ZEROS = 3000  # The largest unary part, in zeros, that a test writes.
 
 SPECS = [
     *("omega", "gamma", "delta", "unary"),
@@ -36,29 +36,29 @@ TABLE = "0,10 0,11 0,10 100 0,10 101 0,10 110 0,10 111 0,11 1000 0,11 1001 0,11 
 TABLE += "11 1011 0,11 1100 0,11 1101 0,11 1110 0,11 1111 0,10 100 10000 0"
 
 
-def zeros(code: Code, value: int) -> int:
-    """How many zeros the unary part of a word has."""
+def unary_zeros(code: Code, value: int) -> int:
+    """Return the number of zeros in the unary part of a codeword."""
     divisor = {"unary": 1, "rice": 1 << getattr(code, "k", 0), "golomb": getattr(code, "b", 1)}
     return value // divisor[code.name] if code.name in divisor else 0
 
 
 @functools.cache
 def values_of(spec: str) -> list[int]:
-    """The edges that have words short enough to write, and small values besides."""
+    """Return small values, and the edges whose codewords are short enough to write."""
     code = entropy.parse(spec)
-    values = {*EDGES, *range(40), *(MODEST << e for e in (0, 2, 5))}
+    values = {*EDGES, *range(40), *(MAX_UNARY_ZEROS << e for e in (0, 2, 5))}
     values |= {LARGEST - n for n in range(3)}
     if hasattr(code, "b"):
         products = (code.b * n + d for n in (1, 2, 7) for d in (-1, 0, 1))
         values |= {n for n in products if 0 <= n <= LARGEST}
-    return sorted(n for n in values if n >= code.first and zeros(code, n) <= MODEST)
+    return sorted(n for n in values if n >= code.first and unary_zeros(code, n) <= MAX_UNARY_ZEROS)
 
 
-# --- words --------------------------------------------------------------------------------------
+# --- codewords -----------------------------------------------------------------------------------
 
 
 def test_omega_of_1_to_16() -> None:
-    """The table that texts on QSGD print."""
+    """The codewords equal the table in papers on QSGD."""
     words = TABLE.split(",")
     omega = entropy.parse("omega")
     for n, word in enumerate(words, start=1):
@@ -89,14 +89,14 @@ def test_codewords(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_lengths_over_64_bits(spec: str) -> None:
-    """Also of words too long to write."""
+    """Lengths are right also for codewords too long to write."""
     code = entropy.parse(spec)
     write, _, first = universal.parse(spec)
     values = [n for n in EDGES if n >= first]
     for value, length in zip(values, code.lengths(values).tolist(), strict=True):
-        skipped = zeros(code, value)
+        skipped = unary_zeros(code, value)
         divisor = value // skipped if skipped else 0
-        if skipped > MODEST:
+        if skipped > MAX_UNARY_ZEROS:
             divisor = getattr(code, "b", 1 << getattr(code, "k", 0))
             expected = skipped + len(write(value % divisor))
         else:
@@ -127,7 +127,7 @@ def test_published_lengths() -> None:
 
 
 def test_shortest_elias_code_by_range() -> None:
-    """What the page of delta says."""
+    """The lengths are those that the documentation of delta states."""
     starts = [2**e for e in range(64)]
     omega, gamma, delta = (entropy.parse(spec).lengths(starts) for spec in SPECS[:3])
     shorter = [e for e in range(64) if omega[e] < delta[e]]
@@ -138,15 +138,15 @@ def test_shortest_elias_code_by_range() -> None:
 
 def test_codes_that_equal_others_with_a_parameter() -> None:
     values = [*range(300), 1000]
-    same = [
+    pairs = [
         ("unary", "rice:k=0"),
         ("unary", "golomb:b=1"),
         *((f"rice:k={k}", f"golomb:b={2**k}") for k in (1, 5, 12)),
     ]
-    for one, other in same:
+    for one, other in pairs:
         assert entropy.parse(one).encode(values) == entropy.parse(other).encode(values)
-    later = [n + 1 for n in values]
-    assert entropy.parse("expgolomb").encode(values) == entropy.parse("gamma").encode(later)
+    successors = [n + 1 for n in values]
+    assert entropy.parse("expgolomb").encode(values) == entropy.parse("gamma").encode(successors)
 
 
 # --- streams ------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_codes_that_equal_others_with_a_parameter() -> None:
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[Code, list[int]]:
-    """A code and values: mostly small ones, with long words among them."""
+    """Return a code and values: mostly small ones, with long codewords among them."""
     spec = draw(st.sampled_from(SPECS))
     code = entropy.parse(spec)
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
@@ -187,15 +187,15 @@ def test_codewords_concatenate(
     stream: tuple[Code, list[int]], other: tuple[Code, list[int]], data: st.DataObject
 ) -> None:
     code, values = stream
-    added = [n for n in other[1] if n >= code.first and zeros(code, n) <= MODEST]
-    whole = code.encode(values + added)
-    assert whole.to01() == code.encode(values).to01() + code.encode(added).to01()
-    at, rest = 0, values + added
-    while rest:
-        count = data.draw(st.integers(1, len(rest)))
+    appended = [n for n in other[1] if n >= code.first and unary_zeros(code, n) <= MAX_UNARY_ZEROS]
+    whole = code.encode(values + appended)
+    assert whole.to01() == code.encode(values).to01() + code.encode(appended).to01()
+    at, remaining = 0, values + appended
+    while remaining:
+        count = data.draw(st.integers(1, len(remaining)))
         decoded, at = code.decode(whole, count, start=at)
-        assert decoded.tolist() == rest[:count]
-        rest = rest[count:]
+        assert decoded.tolist() == remaining[:count]
+        remaining = remaining[count:]
     assert at == whole.nbits
 
 
@@ -203,8 +203,8 @@ def test_codewords_concatenate(
 def test_following_bits_are_ignored(stream: tuple[Code, list[int]], data: st.DataObject) -> None:
     code, values = stream
     bits = code.encode(values).to01()
-    before, behind = data.draw(st.text("01", max_size=80)), data.draw(st.text("01", max_size=80))
-    decoded, end = code.decode(before + bits + behind, len(values), start=len(before))
+    before, after = data.draw(st.text("01", max_size=80)), data.draw(st.text("01", max_size=80))
+    decoded, end = code.decode(before + bits + after, len(values), start=len(before))
     assert (decoded.tolist(), end) == (values, len(before + bits))
 
 
@@ -236,12 +236,12 @@ def test_every_prefix_of_long_codewords(spec: str) -> None:
             code.decode(text[:cut], 4)
 
 
-PLENTY = ["omega", "gamma", "delta", "unary", "rice:k=2", "golomb:b=7", "expgolomb:k=1"]
+FAST_SPECS = ["omega", "gamma", "delta", "unary", "rice:k=2", "golomb:b=7", "expgolomb:k=1"]
 
 
 @functools.cache
-def tile(spec: str) -> tuple[np.ndarray, str]:
-    """Some thousand values, with long words among them, and their words."""
+def values_and_text(spec: str) -> tuple[np.ndarray, str]:
+    """Return some thousand values, with long codewords among them, and their codewords."""
     rng = np.random.default_rng(5)
     first = entropy.parse(spec).first
     values = (rng.geometric(0.3, 10_007) - 1 + first).astype(np.uint64)
@@ -249,11 +249,11 @@ def tile(spec: str) -> tuple[np.ndarray, str]:
     return values, universal.encode(spec, values.tolist())
 
 
-@pytest.mark.parametrize("spec", PLENTY)
+@pytest.mark.parametrize("spec", FAST_SPECS)
 def test_many_values(spec: str) -> None:
-    """Enough of them for whatever works in blocks."""
+    """The string is long enough for kernels that work in blocks."""
     code = entropy.parse(spec)
-    values, text = tile(spec)
+    values, text = values_and_text(spec)
     values = np.tile(values, 60)
     bits = code.encode(values)
     assert bits.nbits == int(code.lengths(values).sum())
@@ -265,10 +265,10 @@ def test_many_values(spec: str) -> None:
         code.decode(bits, values.size + 1)
 
 
-@pytest.mark.parametrize("spec", PLENTY)
+@pytest.mark.parametrize("spec", FAST_SPECS)
 def test_threads_write_the_same_bits(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     code = entropy.parse(spec)
-    values, text = tile(spec)
+    values, text = values_and_text(spec)
     monkeypatch.setattr(pool, "SEGMENT", 64)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     for threads in ("1", "2", "5"):
@@ -295,16 +295,18 @@ def test_long_runs_of_zeros() -> None:
             )
 
 
-# --- strings that no one wrote ------------------------------------------------------------------
+# --- arbitrary strings ---------------------------------------------------------------------------
 
-TRIED = [
+HOSTILE_SPECS = [
     *("omega", "gamma", "delta", "unary", "rice:k=2", "rice:k=61", "golomb:b=3", "golomb:b=10"),
     *(f"golomb:b={3 * 2**61}", "expgolomb:k=0", "expgolomb:k=2", "expgolomb:k=61"),
 ]
 
 
-def outcome(spec: str, text: str, count: int) -> tuple[list[int], int] | type[FormatError]:
-    """What decoding `count` words must answer."""
+def expected_outcome(
+    spec: str, text: str, count: int
+) -> tuple[list[int], int] | type[FormatError]:
+    """Return the specified result of decoding `count` codewords."""
     read = universal.parse(spec)[1]
     values, at = [], 0
     for _ in range(count):
@@ -317,8 +319,9 @@ def outcome(spec: str, text: str, count: int) -> tuple[list[int], int] | type[Fo
 
 
 def check(spec: str, text: str, count: int) -> None:
+    """Check that `count` codewords decode to the specified result."""
     code = entropy.parse(spec)
-    expected = outcome(spec, text, count)
+    expected = expected_outcome(spec, text, count)
     if isinstance(expected, tuple):
         values, end = code.decode(text, count)
         assert (values.tolist(), end) == expected
@@ -330,7 +333,7 @@ def check(spec: str, text: str, count: int) -> None:
             code.decode(text, count)
 
 
-@pytest.mark.parametrize("spec", TRIED)
+@pytest.mark.parametrize("spec", HOSTILE_SPECS)
 def test_every_string_of_up_to_9_bits(spec: str) -> None:
     for length in range(10):
         for number in range(1 << length):
@@ -339,9 +342,9 @@ def test_every_string_of_up_to_9_bits(spec: str) -> None:
                 check(spec, text, count)
 
 
-@pytest.mark.parametrize("spec", TRIED)
+@pytest.mark.parametrize("spec", HOSTILE_SPECS)
 def test_random_strings(spec: str) -> None:
-    """As many words as there are, and one more; ones are rare in some of the strings."""
+    """Decode all codewords of random strings with few or many ones, and one codeword more."""
     rng = random.Random(spec)
     read = universal.parse(spec)[1]
     for length in (64, 65, 200, 1000):
@@ -385,7 +388,7 @@ def test_values_beyond_64_bits_are_corrupt(spec: str, text: str) -> None:
 
 @pytest.mark.parametrize("spec", ["omega", "gamma", "delta", "unary", "rice:k=2", "golomb:b=5"])
 def test_bitarray_agrees_on_codewords(spec: str) -> None:
-    """Its coder of any prefix-free words, given these."""
+    """bitarray's coder for any prefix code gives the same bits, with these codewords."""
     code = entropy.parse(spec)
     symbols = range(code.first, 60)
     words = {n: code.encode([n]).to_bitarray() for n in symbols}
@@ -413,14 +416,14 @@ def test_bitarray_agrees_on_numbers(n: int) -> None:
 
 
 def kraft(spec: str, stop: int) -> Fraction:
-    """Sum 2^-length over all values below `stop`."""
+    """Return the sum of 2^-length over all values below `stop`."""
     code = entropy.parse(spec)
     lengths = code.lengths(np.arange(code.first, stop, dtype=np.uint64)).tolist()
     return sum((Fraction(1, 2**length) for length in lengths), Fraction(0))
 
 
 def test_kraft_sums() -> None:
-    """What the first words leave of 1, which the others fill: the codes are complete."""
+    """The first codewords leave of 1 just the share of all others: the codes are complete."""
     assert kraft("unary", 20) == 1 - Fraction(1, 2**20)
     assert kraft("gamma", 2**12) == 1 - Fraction(1, 2**12)
     assert kraft("delta", 2**3) == 1 - Fraction(1, 4)
@@ -437,6 +440,7 @@ def test_kraft_sums() -> None:
 
 
 def probabilities(spec: str, values: list[int]) -> list[Fraction]:
+    """Return 2^-length of the codeword of each value."""
     return [Fraction(1, 2**n) for n in entropy.parse(spec).lengths(values).tolist()]
 
 

@@ -1,4 +1,4 @@
-"""Huffman words: lengths, tables, the engine of table codes, and what readers refuse."""
+"""Huffman codes: lengths, tables, the reader and writer of table codes, and refused strings."""
 
 from __future__ import annotations
 
@@ -53,36 +53,36 @@ def text_of(data: np.ndarray, nbits: int) -> str:
     return text[:nbits]
 
 
-def bytes_of(text: str, behind: bytes = b"") -> np.ndarray:
-    return np.frombuffer(universal.to_bytes(text) + behind, np.uint8)
+def bytes_of(text: str, following: bytes = b"") -> np.ndarray:
+    return np.frombuffer(universal.to_bytes(text) + following, np.uint8)
 
 
-def mean_of(counts: list[int], lengths: list[int]) -> int:
+def total_nbits(counts: list[int], lengths: list[int]) -> int:
     return sum(count * length for count, length in zip(counts, lengths, strict=True))
 
 
 # --- lengths ------------------------------------------------------------------------------------
 
 
-def some_counts() -> Iterator[list[int]]:
-    """Counts of many kinds: random, with ties, with few symbols, and such as want long words."""
+def sample_counts() -> Iterator[list[int]]:
+    """Yield counts of many kinds: random, with ties, with few symbols, and with long codewords."""
     rng = np.random.default_rng(1)
     yield from ([], [0], [7], [0, 0, 3], [1, 1], [0, 5, 0, 9], [2**62], [2**62, 2**62, 1])
     yield from ([1] * n for n in (2, 3, 5, 64, 255, 256))
     yield from ([2**62] * n for n in (3, 256))
     for counts in (FIBONACCI, [2**k for k in range(62)], [4**k for k in range(31)]):
         yield from (counts, counts[::-1], [*counts, *counts], [*counts, 0, *[1] * 100])
-    for n in range(1, 40):  # packages of many of the last one pass 2^64
+    for n in range(1, 40):  # Packages with many copies of the last count exceed 2^64.
         yield [*rng.integers(1, 5, n).tolist(), 2**62]
         yield [*rng.integers(1, 2**60, n).tolist(), 2**62]
     for n in (2, 3, 10, 16, 100, 256):
-        for most in (1, 2, 5, 1000, 2**62):
+        for largest in (1, 2, 5, 1000, 2**62):
             for _ in range(3):
-                yield rng.integers(0, most, n, endpoint=True).tolist()
+                yield rng.integers(0, largest, n, endpoint=True).tolist()
         yield (rng.pareto(0.3, n).clip(0, 1e15).astype(np.int64) + 1).tolist()
 
 
-COUNTS = list(some_counts())
+COUNTS = list(sample_counts())
 
 
 def test_lengths_follow_the_rule() -> None:
@@ -103,8 +103,8 @@ def test_lengths_satisfy_kraft_with_equality() -> None:
         assert sum(2.0**-length for length in used) == (0.5 if len(used) == 1 else 1.0)
 
 
-def unlimited(counts: list[int]) -> int:
-    """Return the bits that words of any length take: the sum of all inner nodes' counts."""
+def unlimited_nbits(counts: list[int]) -> int:
+    """Return the bits of an unlimited Huffman code: the sum of the counts of all inner nodes."""
     heap = [count for count in counts if count]
     heapq.heapify(heap)
     total = 0
@@ -120,12 +120,12 @@ def test_lengths_are_optimal_without_a_limit() -> None:
         counts = rng.integers(1, 12, n).tolist()
         lengths = code_lengths(np.array(counts)).tolist()
         assert max(lengths) < LONGEST
-        assert mean_of(counts, lengths) == unlimited(counts)
+        assert total_nbits(counts, lengths) == unlimited_nbits(counts)
 
 
 @functools.cache
-def complete(n: int, limit: int) -> list[tuple[int, ...]]:
-    """Return all lengths of n words, up to a limit and not falling, that are a whole code."""
+def complete_codes(n: int, limit: int) -> list[tuple[int, ...]]:
+    """Return all complete codes of n codewords up to a limit, as nondecreasing lengths."""
     all_values = itertools.combinations_with_replacement(range(1, limit + 1), n)
     return [
         sample for sample in all_values if sum(2**limit >> length for length in sample) == 2**limit
@@ -140,8 +140,8 @@ def test_lengths_are_optimal_below_any_limit(limit: int) -> None:
             lengths = code_lengths(np.array(counts), limit).tolist()
             assert max(lengths) <= limit
             falling = sorted(counts, reverse=True)
-            best = min(mean_of(falling, list(sample)) for sample in complete(n, limit))
-            assert mean_of(counts, lengths) == best
+            best = min(total_nbits(falling, list(sample)) for sample in complete_codes(n, limit))
+            assert total_nbits(counts, lengths) == best
 
 
 def test_invalid_counts_are_refused() -> None:
@@ -223,13 +223,13 @@ def test_invalid_lengths_are_refused(lengths: list[int]) -> None:
     data, nbits = write_lengths(table, np.arange(len(lengths)))
     with pytest.raises(Corrupt):
         read_lengths(data, 0, nbits, np.arange(len(lengths)))
-    # Kernels have no trouble with them all the same.
+    # The kernels must still handle such lengths safely.
     if max(lengths, default=0) <= LONGEST:
         code = code_of(lengths)
-        for fill, known in itertools.product((0, 255), (False, True)):
+        for fill, starts_known in itertools.product((0, 255), (False, True)):
             source = np.full(40, fill, np.uint8)
             with contextlib.suppress(FormatError):
-                read(code, source, np.array([0, 0]), np.array([99]), 320, known)
+                read_blocks(code, source, np.array([0, 0]), np.array([99]), 320, starts_known)
 
 
 def test_tables_are_read_at_any_bit() -> None:
@@ -253,11 +253,11 @@ def test_tables_are_read_at_any_bit() -> None:
                     read_lengths(source, before, end, alphabet)
 
 
-# --- the engine ---------------------------------------------------------------------------------
+# --- reading and writing codewords ---------------------------------------------------------------
 
 
-def some_symbols(code: TableCode, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Symbols as often as their words are short, all as often, and one only."""
+def sample_symbols(code: TableCode, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yield symbols as frequent as their codewords are short, equally frequent, and all alike."""
     used = np.flatnonzero(code.lengths).astype(np.uint8)
     shares = 2.0 ** -code.lengths[used].astype(float)
     for n in (0, 1, 2, 15, 16, 17, 33, 1000):
@@ -267,16 +267,16 @@ def some_symbols(code: TableCode, rng: np.random.Generator) -> Iterator[np.ndarr
     yield np.full(5000, used[np.argmax(code.lengths[used])])
 
 
-def read(
+def read_blocks(
     code: TableCode,
     data: np.ndarray,
     starts: np.ndarray,
     bounds: np.ndarray,
     end: int,
-    known: bool,
+    starts_known: bool,
 ) -> np.ndarray:
     symbols, wide = np.empty(int(bounds[-1]), np.uint8), np.empty(0, np.uint64)
-    prefix_read.read_blocks(code, data, starts, bounds, symbols, wide, end, known)
+    prefix_read.read_blocks(code, data, starts, bounds, symbols, wide, end, starts_known)
     return symbols
 
 
@@ -284,7 +284,7 @@ def read(
 def test_codewords_in_blocks(lengths: list[int]) -> None:
     code, rng = code_of(lengths), np.random.default_rng(5)
     words = words_of(code)
-    for symbols in some_symbols(code, rng):
+    for symbols in sample_symbols(code, rng):
         text = "".join(words[symbol] for symbol in symbols.tolist())
         places = np.cumsum([0, *(len(words[symbol]) for symbol in symbols.tolist())])
         bounds = np.sort(rng.integers(0, symbols.size, 9, endpoint=True))
@@ -295,15 +295,19 @@ def test_codewords_in_blocks(lengths: list[int]) -> None:
             assert ends.tolist() == places[bounds].tolist()
             assert text_of(string.trimmed(), len(text)) == text
         starts = places[np.concatenate([[0], bounds])]
-        for behind in (b"", b"\xff" * 40, bytes(40)):
-            source = bytes_of(text, behind)
+        for following in (b"", b"\xff" * 40, bytes(40)):
+            source = bytes_of(text, following)
             out = np.zeros(bounds.size + 1, np.int64)
-            assert np.array_equal(read(code, source, out, bounds, len(text), False), symbols)
+            assert np.array_equal(
+                read_blocks(code, source, out, bounds, len(text), False), symbols
+            )
             assert out.tolist() == starts.tolist()
-            assert np.array_equal(read(code, source, starts, bounds, len(text), True), symbols)
+            assert np.array_equal(
+                read_blocks(code, source, starts, bounds, len(text), True), symbols
+            )
         for end in {0, len(text) // 2, len(text) - 1} & set(range(len(text))):
             with pytest.raises(Truncated):
-                read(code, bytes_of(text), np.array([0, 0]), bounds[-1:], end, False)
+                read_blocks(code, bytes_of(text), np.array([0, 0]), bounds[-1:], end, False)
 
 
 def test_wrong_block_starts_are_refused() -> None:
@@ -313,11 +317,11 @@ def test_wrong_block_starts_are_refused() -> None:
     string = BitString()
     ends = write_symbols(code, symbols, bounds, string)
     nbits, data, starts = string.nbits, string.trimmed(), np.concatenate([[0], ends])
-    assert np.array_equal(read(code, data, starts.copy(), bounds, nbits, True), symbols)
+    assert np.array_equal(read_blocks(code, data, starts.copy(), bounds, nbits, True), symbols)
     for at, step in itertools.product(range(starts.size), (-1, 1, 64, -nbits)):
         starts[at] += step
         with pytest.raises(Corrupt):
-            read(code, data, starts.copy(), bounds, nbits, True)
+            read_blocks(code, data, starts.copy(), bounds, nbits, True)
         starts[at] -= step
 
 
@@ -378,7 +382,7 @@ def test_bits_append() -> None:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let the pool cut short inputs for so many threads."""
+    """Let the pool split short inputs among a number of threads."""
     monkeypatch.setattr(pool, "SEGMENT", 512)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     for module in (coded_mask, prefix):
@@ -388,7 +392,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("bucket", [0, 100])
 def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None]) -> None:
-    """Lead, head and string follow each other for any number of threads, and blocks are found."""
+    """A string follows lead and header bits with any number of threads, and blocks are located."""
     rng = np.random.default_rng(8)
     counts = np.array([2000, 500, 300, *[1] * 60, *[0] * 190, 90, 90, 60])
     code = TableCode.of(code_lengths(counts))
@@ -397,11 +401,14 @@ def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None])
     for n, head_nbits in itertools.product((0, 1, 511, 512, 513, 3000), (0, 3, 8, 29)):
         symbols = np.where(rng.random(n) < 0.7, 0, rng.choice(used, n)).astype(np.uint8)
         size = bucket or max(n, 1)
-        silent = rng.random(-(-n // size)) < (0.3 if bucket else 0)
-        coded = CodedMask.of(n, size, silent)
-        mask = np.repeat(~silent, size)[:n]
+        zero_norm = rng.random(-(-n // size)) < (0.3 if bucket else 0)
+        coded = CodedMask.of(n, size, zero_norm)
+        mask = np.repeat(~zero_norm, size)[:n]
         symbols[~mask] = 0
-        each = [words[s] if lives else "" for s, lives in zip(symbols.tolist(), mask, strict=True)]
+        each = [
+            words[s] if is_coded else ""
+            for s, is_coded in zip(symbols.tolist(), mask, strict=True)
+        ]
         places = np.cumsum([0, *map(len, each)])
         head = "".join(map(str, rng.integers(0, 2, head_nbits)))
         for threads, all_values, lead in ((1, 128, 0), (2, 16, 3), (7, 128, 2)):
@@ -411,15 +418,15 @@ def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None])
                 actual: np.ndarray = all[start:stop]
                 return actual
 
-            behind = (bytes_of(head), head_nbits)
+            header = (bytes_of(head), head_nbits)
             data, nbits, offsets = dense_string.write(
-                code, part, symbols.dtype, coded, all_values, lead, behind
+                code, part, symbols.dtype, coded, all_values, lead, header
             )
             text = head + "".join(each)
             assert nbits == 8 * lead + len(text)
             assert text_of(data[lead:], len(text)) == text
             assert offsets.tolist() == places[[*range(0, n, all_values), n]].tolist()
-            for known in (None, offsets):
+            for known_offsets in (None, offsets):
                 out = np.full(n, 9, np.uint8)
 
                 def take(at: int, small: np.ndarray, wide: np.ndarray, out: Any = out) -> None:
@@ -428,7 +435,7 @@ def test_strings_after_a_header(bucket: int, small_parts: Callable[[int], None])
 
                 first = 8 * lead + head_nbits
                 decoded = dense_string.read(
-                    code, data, first, nbits, coded, all_values, known, take
+                    code, data, first, nbits, coded, all_values, known_offsets, take
                 )
                 assert np.array_equal(decoded, offsets)
                 assert np.array_equal(out, symbols)
@@ -473,8 +480,8 @@ def test_wide_values_are_refused() -> None:
             CODE.lengths(values)
 
 
-def verdict(call: Callable[[], Any]) -> Any:
-    """What is read, or the kind of error."""
+def outcome_of(call: Callable[[], Any]) -> Any:
+    """Return the decoded values, or the type of error."""
     try:
         return call()
     except (Truncated, universal.Truncated):
@@ -490,15 +497,14 @@ def test_wrong_headers_are_refused() -> None:
     for text in good * 60:
         at = int(rng.integers(0, len(text)))
         texts.append(text[:at] + "10"[int(text[at])] + text[at + 1 :])
-    texts.append("00000001" + "0001" + "0000" + "0" * 9)  # the largest value has no word
+    texts.append("00000001" + "0001" + "0000" + "0" * 9)  # The largest value has no codeword.
     kinds = set()
     for text, count in itertools.product(texts, (0, 1, 3, 4, 9)):
         bits = universal.Bits(text)
-        expected = verdict(lambda bits=bits, count=count: huffman.decode(bits, count))
-        decoded = verdict(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
-        if (
-            expected is Corrupt and decoded is Truncated
-        ):  # too few bits for all words, whatever these
+        expected = outcome_of(lambda bits=bits, count=count: huffman.decode(bits, count))
+        decoded = outcome_of(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
+        if expected is Corrupt and decoded is Truncated:
+            # There are too few bits for this number of codewords of any length.
             assert len(text) < 8 + 4 * (int(text[:8], 2) + 1) + count
             continue
         assert decoded == expected
@@ -527,30 +533,31 @@ def test_invalid_lengths_build_no_table(monkeypatch: pytest.MonkeyPatch) -> None
             CODE.decode(head[:-1], 3)
 
 
-# --- all short strings --------------------------------------------------------------------------
+# --- all short strings ---------------------------------------------------------------------------
 
-# A string is the number with its bits behind a one, so that shorter ones come first.
-MOST = 16
-SIZE = 2 << MOST
+# A string is a number: a one bit, followed by the bits of the string. Shorter strings come first.
+MAX_NBITS = 16
+SIZE = 2 << MAX_NBITS
 EMPTY = 1
-N = (1, 2, 3, 4)
+COUNTS_READ = (1, 2, 3, 4)
 OK = 0
 EXHAUSTED = [[0, 0, 1], [1, 1], [2, 1, 0, 2], [3, 3, 1, 3, 3], TABLES[8], TABLES[-1]]
 
 
 def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tell of each string whether a word is its first, of which symbol, and what is behind it."""
+    """Return status and symbol of each string's first codeword, and the remaining string."""
     words = words_of(code)
     status = np.full(SIZE, codewords.TRUNCATED)
     symbol, rest = np.zeros(SIZE, np.int64), np.arange(SIZE)
-    for nbits in range(1, MOST + 1):
+    for nbits in range(1, MAX_NBITS + 1):
         for string in range(1 << nbits, 2 << nbits):
-            if nbits > 1 and status[string >> 1] != codewords.TRUNCATED:  # as the shorter one
+            # The shorter string decides.
+            if nbits > 1 and status[string >> 1] != codewords.TRUNCATED:
                 status[string], symbol[string] = status[string >> 1], symbol[string >> 1]
                 rest[string] = rest[string >> 1] << 1 | string & 1
                 continue
             bits = universal.Bits(f"{string:b}"[1:])
-            decoded = verdict(functools.partial(canonical.read_word, bits, words))
+            decoded = outcome_of(functools.partial(canonical.read_word, bits, words))
             if decoded is Corrupt:
                 status[string] = codewords.CORRUPT
             elif decoded is not Truncated:
@@ -559,19 +566,19 @@ def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @numba.njit(cache=False)
-def read_all(read, n, runs, singles, incomplete, state, statuses, ends, symbols):
+def read_all(read_blocks, n, runs, singles, incomplete, state, statuses, ends, symbols):
     data, status = np.empty(2, np.uint8), np.empty(2, np.int64)
     starts, bounds = np.empty(2, np.int64), np.full(1, n, np.int64)
     out, wide = np.empty(n, np.uint8), np.empty(0, np.uint64)
-    for nbits in range(MOST + 1):
+    for nbits in range(MAX_NBITS + 1):
         for value in range(1 << nbits):
             data[:] = 255
             for i in range((nbits + 7) >> 3):
-                data[i] = (value << (MOST - nbits)) >> (8 - 8 * i) & 255
+                data[i] = (value << (MAX_NBITS - nbits)) >> (8 - 8 * i) & 255
             starts[0], starts[1], status[:], out[:] = 0, -1, 0, 77
             payload = data[: (nbits + 7) >> 3]
             top = np.uint64(255)
-            read(
+            read_blocks(
                 payload,
                 starts,
                 bounds,
@@ -598,25 +605,25 @@ def test_all_short_strings(lengths: list[int]) -> None:
     loop = prefix_read._reader(code.kind, code.look).built
     tables = read_runs(code), read_singles(code), np.uint64(code.parameter), look_ahead.state()
     nbits_of = np.frexp(np.arange(SIZE).astype(float))[1] - 1
-    expected, behind = np.zeros(SIZE, np.int64), np.arange(SIZE)
+    expected, remaining = np.zeros(SIZE, np.int64), np.arange(SIZE)
     values = np.zeros((SIZE, 0), np.int64)
-    for n in N:
-        expected = np.where(expected == OK, status[behind], expected)
-        values = np.column_stack([values, symbol[behind]])
-        behind = rest[behind]
+    for n in COUNTS_READ:
+        expected = np.where(expected == OK, status[remaining], expected)
+        values = np.column_stack([values, symbol[remaining]])
+        remaining = rest[remaining]
         out, ends = np.full(SIZE, 9), np.full(SIZE, -9)
         symbols = np.zeros((SIZE, n), np.uint8)
         read_all(loop, n, *tables, out, ends, symbols)
         assert np.array_equal(out[EMPTY:], expected[EMPTY:])
-        fine = np.flatnonzero(expected == OK)[1:]
-        assert np.array_equal(symbols[fine], values[fine])
-        assert np.array_equal(ends[fine], nbits_of[fine] - nbits_of[behind[fine]])
+        valid = np.flatnonzero(expected == OK)[1:]
+        assert np.array_equal(symbols[valid], values[valid])
+        assert np.array_equal(ends[valid], nbits_of[valid] - nbits_of[remaining[valid]])
     assert {OK, codewords.TRUNCATED} <= set(expected[EMPTY:])
     assert (codewords.CORRUPT in expected) == (sum(map(bool, lengths)) == 1)
 
 
 def test_largest_byte_is_not_special() -> None:
-    """What other codes mark symbols with that are kept elsewhere is a symbol here."""
+    """The byte that marks wide symbols in other codes is an ordinary symbol here."""
     assert WIDE == 255
     code = code_of([*[0] * 254, 1, 1])
     values = np.random.default_rng(10).integers(254, 256, 3000)

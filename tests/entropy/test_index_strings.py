@@ -1,4 +1,4 @@
-"""Strings of positions: their length, what a seek table changes, and what is refused."""
+"""Strings of positions: their lengths, their seek tables, and refused strings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gcodec.tensorfiles.dumps import open_dump
 from gcodec.wire.seek import SeekTable
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
-NOTHING = np.empty(0, np.uint8), 0
-SOME = np.array([0xFF, 0b1010_0000], np.uint8), 11  # bits before the string
+NO_BITS = np.empty(0, np.uint8), 0
+ELEVEN_BITS = np.array([0xFF, 0b1010_0000], np.uint8), 11  # Bits that precede the string.
 SEEKABLE = [code for code in position_coding.CODES if position_coding.seek_blocks(code)]
 
 
@@ -27,13 +27,14 @@ def uniform(n: int, k: int, seed: int = 0) -> np.ndarray:
 
 
 def clustered(n: int, k: int, seed: int = 0) -> np.ndarray:
-    """Rows of 256 that differ in scale, as those of a gradient do."""
+    """Return positions of the largest elements of rows that differ in scale, as in gradients."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n // 256, 256)) * np.exp(rng.standard_normal((n // 256, 1)))
     return np.sort(np.argsort(-np.abs(x).ravel(), kind="stable")[:k])
 
 
-def least_nbits(n: int, k: int) -> float:
+def entropy_nbits(n: int, k: int) -> float:
+    """Return the entropy of k of n positions, in bits."""
     p = k / n
     return -n * (p * math.log2(p) + (1 - p) * math.log2(1 - p))
 
@@ -43,8 +44,8 @@ def string_of(coded: tuple[str, Written], k: int, n: int, first: int = 0) -> Ind
     return IndexString(BitSpan(data, first, nbits), code, k, n)
 
 
-def nbits_of(positions: np.ndarray, n: int, code: str, front: tuple[np.ndarray, int]) -> int:
-    return position_coding.write(positions, n, code, front)[1].nbits
+def nbits_of(positions: np.ndarray, n: int, code: str, preceding: tuple[np.ndarray, int]) -> int:
+    return position_coding.write(positions, n, code, preceding)[1].nbits
 
 
 def positions_in(string: IndexString, seek: SeekTable | None) -> np.ndarray:
@@ -52,17 +53,20 @@ def positions_in(string: IndexString, seek: SeekTable | None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("code", [*position_coding.CODES, "auto"])
-@pytest.mark.parametrize("front", [NOTHING, SOME], ids=["first", "behind"])
-def test_round_trip(code: str, front: tuple[np.ndarray, int]) -> None:
+@pytest.mark.parametrize("preceding", [NO_BITS, ELEVEN_BITS], ids=["first", "behind"])
+def test_round_trip(code: str, preceding: tuple[np.ndarray, int]) -> None:
     cases = [(1, 1), (9, 0), (64, 64), (100, 7), (33, 32), (5000, 4097), (200_000, 20_000)]
     for n, k in cases:
         positions = uniform(n, k)
-        chosen, written = position_coding.write(positions, n, code, front)
-        string = string_of((chosen, written), k, n, front[1])
+        chosen, written = position_coding.write(positions, n, code, preceding)
+        string = string_of((chosen, written), k, n, preceding[1])
         assert np.array_equal(string.read(), positions)
         assert written.data.size == -(-written.nbits // 8)
-        assert written.nbits - front[1] <= position_coding.longest_nbits(n, k, code)
-        assert written.data[: front[1] // 8].tobytes() == front[0][: front[1] // 8].tobytes()
+        assert written.nbits - preceding[1] <= position_coding.longest_nbits(n, k, code)
+        assert (
+            written.data[: preceding[1] // 8].tobytes()
+            == preceding[0][: preceding[1] // 8].tobytes()
+        )
         if written.seek is not None:
             assert np.array_equal(positions_in(string, written.seek), positions)
 
@@ -72,7 +76,7 @@ def test_largest_positions(code: str) -> None:
     n = position_coding.MOST
     for positions in ([n - 1], [0, n - 1], [0, 1, 2, n // 3, n // 2, n - 2, n - 1]):
         actual = np.array(positions, np.int64)
-        written = position_coding.write(actual, n, code, NOTHING)
+        written = position_coding.write(actual, n, code, NO_BITS)
         assert string_of(written, actual.size, n).read().tolist() == positions
 
 
@@ -81,23 +85,23 @@ def test_largest_positions(code: str) -> None:
 def test_uniform_positions_are_near_the_limit(n: int, share: float) -> None:
     k = round(share * n)
     for seed in range(3):
-        nbits = nbits_of(uniform(n, k, seed), n, "auto", NOTHING)
-        assert nbits < 1.015 * least_nbits(n, k)
+        nbits = nbits_of(uniform(n, k, seed), n, "auto", NO_BITS)
+        assert nbits < 1.015 * entropy_nbits(n, k)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])
 def test_clustered_positions_take_fewer_bits(share: float) -> None:
     n = 1 << 20
     k = round(share * n)
-    assert nbits_of(clustered(n, k), n, "auto", NOTHING) < 0.9 * least_nbits(n, k)
-    # The Rice words follow the density; one parameter for all could not.
+    assert nbits_of(clustered(n, k), n, "auto", NO_BITS) < 0.9 * entropy_nbits(n, k)
+    # Rice parameters that follow the density beat one parameter for all.
     gaps = np.diff(clustered(n, k), prepend=-1) - 1
     best = min(int((gaps >> r).sum()) + k * (r + 1) for r in range(20))
-    assert nbits_of(clustered(n, k), n, "rice", NOTHING) < 0.93 * best
+    assert nbits_of(clustered(n, k), n, "rice", NO_BITS) < 0.93 * best
 
 
 def test_real_positions_take_fewer_bits() -> None:
-    total, least = 0, 0.0
+    total, entropy = 0, 0.0
     with open_dump(EXAMPLE) as dump:
         for entry in dump.entries:
             x = dump.load(entry).astype(np.float32).ravel()
@@ -105,25 +109,25 @@ def test_real_positions_take_fewer_bits() -> None:
             if k >= 100:
                 positions = select.largest(x, k)
                 assert positions is not None
-                total += nbits_of(positions, x.size, "auto", NOTHING)
-                least += least_nbits(x.size, k)
-    assert 0 < total < least
+                total += nbits_of(positions, x.size, "auto", NO_BITS)
+                entropy += entropy_nbits(x.size, k)
+    assert 0 < total < entropy
 
 
 @pytest.mark.parametrize("make", [uniform, clustered], ids=["uniform", "clustered"])
 def test_auto_is_the_shortest(make: object) -> None:
     for n, k in ((256, 3), (1024, 100), (4096, 4000), (65536, 700), (1 << 18, 30_000)):
         positions = make(n, k)  # type: ignore[operator]
-        each = [nbits_of(positions, n, code, SOME) for code in position_coding.CODES]
-        assert nbits_of(positions, n, "auto", SOME) == min(each)
+        each = [nbits_of(positions, n, code, ELEVEN_BITS) for code in position_coding.CODES]
+        assert nbits_of(positions, n, "auto", ELEVEN_BITS) == min(each)
 
 
 @pytest.mark.parametrize("code", SEEKABLE)
 def test_computed_blocks_equal_written_blocks(code: str) -> None:
     n, k = 1 << 20, 300_000 if code == "rans" else 30_000
     positions = clustered(n, k)
-    _, written = coded = position_coding.write(positions, n, code, SOME)
-    string = string_of(coded, k, n, SOME[1])
+    _, written = coded = position_coding.write(positions, n, code, ELEVEN_BITS)
+    string = string_of(coded, k, n, ELEVEN_BITS[1])
     assert written.seek is not None
     blocks = string.blocks(written.seek.log2_block)
     assert np.array_equal(blocks.offsets, written.seek.offsets)
@@ -134,14 +138,14 @@ def test_computed_blocks_equal_written_blocks(code: str) -> None:
 @pytest.mark.parametrize("threads", ["1", "3"])
 @pytest.mark.parametrize("code", position_coding.CODES)
 def test_threads_change_nothing(code: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    n, k = 3 << 20, (1 << 20) + 5000  # more than one segment of positions
+    n, k = 3 << 20, (1 << 20) + 5000  # More than one segment of positions.
     positions = np.flatnonzero(np.random.default_rng(5).random(n) < k / n)[: 1 << 20]
     monkeypatch.setenv("GCODEC_NUM_THREADS", "1")
-    _, expected = position_coding.write(positions, n, code, SOME)
+    _, expected = position_coding.write(positions, n, code, ELEVEN_BITS)
     monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
-    _, written = coded = position_coding.write(positions, n, code, SOME)
+    _, written = coded = position_coding.write(positions, n, code, ELEVEN_BITS)
     assert written.data.tobytes() == expected.data.tobytes()
-    string = string_of(coded, positions.size, n, SOME[1])
+    string = string_of(coded, positions.size, n, ELEVEN_BITS[1])
     assert np.array_equal(positions_in(string, written.seek), positions)
     assert np.array_equal(string.read(), positions)
 
@@ -150,7 +154,7 @@ def test_threads_change_nothing(code: str, threads: str, monkeypatch: pytest.Mon
 def test_a_wrong_seek_table_is_corrupt(code: str) -> None:
     n, k = 1 << 20, 20_000
     positions = uniform(n, k)
-    written = position_coding.write(positions, n, code, NOTHING)
+    written = position_coding.write(positions, n, code, NO_BITS)
     string = string_of(written, k, n)
     table = string.blocks(12)
     assert table.positions is not None
@@ -172,11 +176,11 @@ def test_a_wrong_seek_table_is_corrupt(code: str) -> None:
 
 def test_blocks_of_rice_begin_at_groups() -> None:
     positions = uniform(10_000, 5000)
-    string = string_of(position_coding.write(positions, 10_000, "rice", NOTHING), 5000, 10_000)
+    string = string_of(position_coding.write(positions, 10_000, "rice", NO_BITS), 5000, 10_000)
     with pytest.raises(gcodec.ParameterError, match="log2_block"):
         string.blocks(11)
     table = string_of(
-        position_coding.write(positions, 10_000, "eliasfano", NOTHING), 5000, 10_000
+        position_coding.write(positions, 10_000, "eliasfano", NO_BITS), 5000, 10_000
     ).blocks(11)
     with pytest.raises(gcodec.Corrupt):
         positions_in(string, table)
@@ -184,9 +188,9 @@ def test_blocks_of_rice_begin_at_groups() -> None:
 
 @pytest.mark.parametrize("code", position_coding.CODES)
 def test_damage_is_refused_or_changes_positions(code: str) -> None:
-    """Never as more or other than k rising positions below n."""
+    """A damaged string is refused, or decodes to k increasing positions below n."""
     n, k = 500, 60
-    _, written = position_coding.write(uniform(n, k), n, code, NOTHING)
+    _, written = position_coding.write(uniform(n, k), n, code, NO_BITS)
     for bit in range(written.nbits):
         data = written.data.copy()
         data[bit // 8] ^= 0x80 >> bit % 8
@@ -200,10 +204,10 @@ def test_damage_is_refused_or_changes_positions(code: str) -> None:
         data = written.data[: -(-nbits // 8)]
         with pytest.raises(gcodec.FormatError):
             IndexString(BitSpan(data, 0, nbits), code, k, n).read()
-    for more in (1, 7, 64):
+    for extra_nbits in (1, 7, 64):
         data = np.append(written.data, np.zeros(9, np.uint8))
         with pytest.raises(gcodec.FormatError):
-            IndexString(BitSpan(data, 0, written.nbits + more), code, k, n).read()
+            IndexString(BitSpan(data, 0, written.nbits + extra_nbits), code, k, n).read()
     whole = BitSpan(written.data, 0, written.nbits)
     with pytest.raises(gcodec.FormatError):
         IndexString(whole, code, n + 1, n).read()

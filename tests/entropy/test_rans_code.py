@@ -1,4 +1,4 @@
-"""Frequencies, their tables, estimated sizes, and the code "rans"."""
+"""rANS: frequencies, their tables, estimated sizes, and the code "rans"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcodec.entropy import Bits, rans
 from gcodec.kernels.rans import rans_runs, rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 
-PLANES = range(12, 16)
+LOG2_TOTALS = range(12, 16)
 COUNTS = {
     "two": [3, 1],
     "skew": [10**9, 1],
@@ -35,6 +35,7 @@ def counts_of(name: str) -> np.ndarray:
 
 
 def cost(counts: np.ndarray, actual: np.ndarray) -> float:
+    """Return the ideal bits of symbols with these counts under the actual frequencies."""
     used = counts > 0
     return float(counts[used] @ np.log2(actual.sum() / actual[used]))
 
@@ -42,7 +43,7 @@ def cost(counts: np.ndarray, actual: np.ndarray) -> float:
 # --- frequencies --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("log2_total", PLANES)
+@pytest.mark.parametrize("log2_total", LOG2_TOTALS)
 @each_counts
 def test_frequencies(name: str, log2_total: int) -> None:
     counts = counts_of(name)
@@ -50,17 +51,17 @@ def test_frequencies(name: str, log2_total: int) -> None:
     assert frequencies.sum() == 2**log2_total
     np.testing.assert_array_equal(frequencies > 0, counts > 0)
     assert frequencies.max() < 2**15
-    # The cost is a sum of convex functions: where no step between two is one down, none are.
+    # The cost is a sum of convex functions: if no step between two symbols lowers it, none does.
     used = np.flatnonzero(counts)
     c, f = counts[used].astype(float), frequencies[used].astype(float)
     gain = c * np.log2((f + 1) / f)
     loss = np.where(f > 1, c * np.log2(f / np.maximum(f - 1, 1)), np.inf)
-    slack = c.sum() * 2**-26  # logarithms are rounded, and large counts
+    slack = c.sum() * 2**-26  # The logarithms are rounded, and large counts too.
     assert gain.max() <= loss.min() + slack
 
 
 def test_frequencies_of_exact_shares() -> None:
-    for log2_total in PLANES:
+    for log2_total in LOG2_TOTALS:
         share = 2 ** (log2_total - 4)
         frequencies = rans.frequencies(np.array([7, 0, 5, 4]), log2_total)
         assert frequencies.tolist() == [7 * share, 0, 5 * share, 4 * share]
@@ -82,11 +83,11 @@ def test_best_frequencies(name: str) -> None:
     np.testing.assert_array_equal(frequencies, rans.frequencies(counts, log2_total))
     sizes = {
         p: rans.estimated_nbits(counts, other, p) + rans.table_nbits(other)
-        for p in PLANES
+        for p in LOG2_TOTALS
         for other in [rans.frequencies(counts, p)]
     }
-    worth = min(sizes.values()) * (1 + 1 / 1024)
-    assert log2_total == min(p for p in PLANES if sizes[p] <= worth)
+    tolerated = min(sizes.values()) * (1 + 1 / 1024)
+    assert log2_total == min(p for p in LOG2_TOTALS if sizes[p] <= tolerated)
 
 
 def test_best_frequencies_of_one_symbol() -> None:
@@ -94,7 +95,7 @@ def test_best_frequencies_of_one_symbol() -> None:
     assert (frequencies.tolist(), log2_total) == ([0, 2**12], 12)
 
 
-@pytest.mark.parametrize("log2_total", PLANES)
+@pytest.mark.parametrize("log2_total", LOG2_TOTALS)
 @pytest.mark.parametrize("n", [1 << 16, 600_000])
 @pytest.mark.parametrize("name", ["two", "three", "even", "bell", "laplace"])
 def test_estimated_sizes(name: str, n: int, log2_total: int) -> None:
@@ -110,7 +111,7 @@ def test_estimated_sizes(name: str, n: int, log2_total: int) -> None:
         np.empty(0, np.uint8),
     )
     estimated = rans.estimated_nbits(counts, frequencies, log2_total)
-    # Of each block, the last states are as they happen to be.
+    # The last states of each block vary with the symbols.
     assert abs(estimated - nbits) <= 0.0005 * nbits + 100
     blocks = -(-n // rans_runs.BLOCK)
     assert estimated == pytest.approx(cost(counts, frequencies) + 768 * blocks, rel=0.002)
@@ -159,8 +160,8 @@ def test_tables(name: str, log2_total: int) -> None:
         data, nbits = rans.write_frequencies(actual, log2_total, alphabet)
         assert Bits(data, nbits).to01() == expected
         assert rans.table_nbits(actual[alphabet]) == nbits
-        before, behind = "1" * (seed + 1), "0" * seed
-        bits = Bits.from01(before + expected + behind)
+        before, after = "1" * (seed + 1), "0" * seed
+        bits = Bits.from01(before + expected + after)
         bit_range = len(before), bits.nbits, alphabet
         again, total, at = rans.read_frequencies(bits.data, *bit_range)
         np.testing.assert_array_equal(again, actual)
@@ -181,23 +182,23 @@ def test_impossible_tables_are_refused() -> None:
         return rans.read_frequencies(bits.data, 0, bits.nbits, alphabet)
 
     assert read(whole)[0][[1, 2, 4]].tolist() == [2**14, 2**13, 2**13]
-    for first in range(15):  # another sum, or one that may not be
+    for first in range(15):  # A wrong sum, or an invalid total.
         with pytest.raises(Corrupt):
             read(f"{first:04b}" + whole[4:])
     for at in range(4, len(whole)):
         text = flipped(whole, at)
-        expected = verdict(text)
+        expected = oracle_outcome(text)
         if isinstance(expected, list):
             assert read(text)[0][alphabet].tolist() == expected
         else:
             with pytest.raises(expected):
                 read(text)
-    with pytest.raises(Corrupt):  # no symbol has a frequency
+    with pytest.raises(Corrupt):  # No symbol has a frequency.
         read("1100" + "0000" * 3)
 
 
-def verdict(text: str) -> list[int] | type[FormatError]:
-    """What the oracle says of a table of three frequencies."""
+def oracle_outcome(text: str) -> list[int] | type[FormatError]:
+    """Return the oracle's frequencies of a table of three, or the type of error."""
     try:
         return ans.read_table(universal.Bits(text), 3)
     except universal.Truncated:
@@ -214,7 +215,7 @@ def flipped(text: str, at: int) -> str:
 
 
 def expected_bits(values: list[int]) -> str:
-    """The bits of values with the frequencies that gcodec takes."""
+    """Return the expected bits of values, with gcodec's choice of frequencies."""
     counts = np.bincount(values, minlength=max(values) + 1)
     frequencies = rans.best_frequencies(counts)[0].tolist()
     head = universal.fixed(max(values), 8) + ans.table(frequencies)
@@ -281,10 +282,10 @@ def test_wrong_bits_are_refused() -> None:
 
 
 def test_random_bits() -> None:
-    """Nothing but values or a FormatError, from valid bits with some changed."""
+    """Changed bits decode to values or raise a FormatError."""
     code, rng = entropy.parse("rans"), np.random.default_rng(3)
-    valid = [code.encode(rng.integers(0, most, 200)).tobytes() for most in (1, 2, 9, 256)]
-    seen = set()
+    valid = [code.encode(rng.integers(0, bound, 200)).tobytes() for bound in (1, 2, 9, 256)]
+    outcomes = set()
     for i in range(3000):
         data = np.frombuffer(valid[i % 4], np.uint8).copy()
         if i % 7 == 0:
@@ -297,14 +298,14 @@ def test_random_bits() -> None:
             values, end = code.decode(data, count, start=min(start, 8 * data.size))
             assert values.size == count
             assert end <= 8 * data.size
-            seen.add("values")
+            outcomes.add("values")
         except FormatError as error:
-            seen.add(type(error))
-    assert seen == {"values", Truncated, Corrupt}
+            outcomes.add(type(error))
+    assert outcomes == {"values", Truncated, Corrupt}
 
 
 def test_rounded_logarithms_terminate() -> None:
-    """Of a symbol that is nearly all, one more and one less may both seem to gain."""
+    """For a symbol of nearly all probability, one more and one less may both seem to gain."""
     counts = np.array([999_796, 55, 27, 7, 72, 30, 13])
     for log2_total in range(12, 16):
         frequencies = rans.frequencies(counts, log2_total)

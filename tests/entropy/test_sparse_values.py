@@ -1,4 +1,4 @@
-"""Values of sparse messages: their bits, what they stand for, and what is refused."""
+"""Values of sparse payloads: their bits, the decoded values, and refused bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcodec.entropy.values import SparseValues
 from gcodec.kernels.bits.bit_string import BitString
 
 LARGEST = float(np.finfo(np.float32).max)
-values = st.sampled_from(value_coding.VALUES)
+value_types = st.sampled_from(value_coding.VALUES)
 each_value = pytest.mark.parametrize("value", value_coding.VALUES)
 
 
@@ -25,27 +25,27 @@ def f32(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def field(number: int, width: int) -> str:
+def binary(number: int, width: int) -> str:
     return format(number, f"0{width}b")
 
 
-def pattern(number: np.float32) -> str:
-    return field(int(np.float32(number).view(np.uint32)), 32)
+def float_bits(number: np.float32) -> str:
+    return binary(int(np.float32(number).view(np.uint32)), 32)
 
 
-def written(x: np.ndarray, value: str) -> tuple[str, list[float]]:
-    """Write values one by one: their bits, and what they stand for."""
+def bits_and_values(x: np.ndarray, value: str) -> tuple[str, list[float]]:
+    """Return the bits of values, written one by one, and the decoded values."""
     if value == "float32":
-        return "".join(map(pattern, x)), x.tolist()
+        return "".join(map(float_bits, x)), x.tolist()
     if value in ("float16", "bfloat16"):
         codes = halves.narrow(x, value)
-        return "".join(field(int(c), 16) for c in codes), halves.widen(codes, value).tolist()
+        return "".join(binary(int(c), 16) for c in codes), halves.widen(codes, value).tolist()
     if value == "sign":
         if not x.size:
             return "", []
         mean = np.float32(math.fsum(map(abs, x.tolist())) / x.size)
         signs = [v < 0 for v in x.tolist()]
-        return pattern(mean) + "".join(str(int(s)) for s in signs), [
+        return float_bits(mean) + "".join(str(int(s)) for s in signs), [
             float(-mean if s else mean) for s in signs
         ]
     scales, codes, decoded = "", "", []
@@ -55,34 +55,34 @@ def written(x: np.ndarray, value: str) -> tuple[str, list[float]]:
         with np.errstate(over="ignore"):
             if np.isinf(step * np.float32(127)):
                 step = np.nextafter(step, np.float32(0))
-        scales += pattern(step)
+        scales += float_bits(step)
         for v in block:
-            q = max(-127, min(127, round(float(v / step)))) if step else 0  # halves to even
-            codes += field(q & 255, 8)
+            q = max(-127, min(127, round(float(v / step)))) if step else 0  # Halves round to even.
+            codes += binary(q & 255, 8)
             decoded.append(float(np.float32(q) * step))
     return scales + codes, decoded
 
 
 def bits_of(data: np.ndarray, nbits: int) -> str:
-    return "".join(field(int(byte), 8) for byte in data)[:nbits]
+    return "".join(binary(int(byte), 8) for byte in data)[:nbits]
 
 
-def modest(x: np.ndarray, value: str) -> np.ndarray:
-    """Leave out what a float of 16 bits cannot hold, and sums that would be rounded twice."""
-    most = 65503 if value == "float16" else 1e30
-    return np.where(np.abs(x) <= most, x, np.float32(1)).astype(np.float32)
+def limited(x: np.ndarray, value: str) -> np.ndarray:
+    """Replace values beyond float16, and values whose sums would be rounded twice, by 1."""
+    limit = 65503 if value == "float16" else 1e30
+    return np.where(np.abs(x) <= limit, x, np.float32(1)).astype(np.float32)
 
 
-@given(gs.gradients(), values, st.integers(0, 8))
-def test_round_trip(x: np.ndarray, value: str, behind: int) -> None:
+@given(gs.gradients(), value_types, st.integers(0, 8))
+def test_round_trip(x: np.ndarray, value: str, following_nbits: int) -> None:
     x = np.concatenate([x, x[::-1], x])[:600]
-    x, k = modest(x, value), x.size
+    x, k = limited(x, value), x.size
     quantized = value_coding.quantize(x, value)
     decoded = value_coding.dequantize(quantized, value, k)
-    bits, expected = written(x, value)
-    if value == "sign" and k:  # sums in another order
+    bits, expected = bits_and_values(x, value)
+    if value == "sign" and k:  # The kernel adds in another order.
         assert abs(float(decoded[0])) == pytest.approx(abs(expected[0]), rel=1e-6, abs=1e-44)
-        bits = pattern(quantized.scales[0]) + bits[32:]
+        bits = float_bits(quantized.scales[0]) + bits[32:]
         expected = [math.copysign(float(quantized.scales[0]), v) for v in expected]
     assert decoded.dtype == np.float32 and gs.same_bits(decoded, f32(*expected))
     assert value_coding.nbits(k, value) == len(bits)
@@ -90,10 +90,10 @@ def test_round_trip(x: np.ndarray, value: str, behind: int) -> None:
     string = BitString()
     string.extend(*value_coding.packed(quantized, value, k))
     assert string.nbits == len(bits)
-    string.extend(np.full(1, 0xFF << 8 - behind & 0xFF, np.uint8), behind)
+    string.extend(np.full(1, 0xFF << 8 - following_nbits & 0xFF, np.uint8), following_nbits)
     data = string.trimmed()
     assert bits_of(data, len(bits)) == bits
-    assert bits_of(data, string.nbits)[len(bits) :] == "1" * behind
+    assert bits_of(data, string.nbits)[len(bits) :] == "1" * following_nbits
     again = value_coding.read(data, k, value)
     for one, other in zip(again, quantized, strict=True):
         assert one.dtype == other.dtype and np.array_equal(one, other)
@@ -127,20 +127,22 @@ def test_bytes_by_hand_computation() -> None:
     assert set(blocks.codes.tolist()) == {127}
 
 
-@pytest.mark.parametrize("size", [2.0**-149, 1e-44, 2.0**-140, 2.0**-126, 1e-30, 1, 1e30, LARGEST])
-def test_steps_of_all_sizes(size: float) -> None:
-    """Each is within half a step, or within a step where that is no normal number."""
-    x = (np.linspace(-1, 1, 300) * size).astype(np.float32)
+@pytest.mark.parametrize(
+    "magnitude", [2.0**-149, 1e-44, 2.0**-140, 2.0**-126, 1e-30, 1, 1e30, LARGEST]
+)
+def test_steps_of_all_sizes(magnitude: float) -> None:
+    """Each value is within half a step, or within a step if the step is subnormal."""
+    x = (np.linspace(-1, 1, 300) * magnitude).astype(np.float32)
     quantized = value_coding.quantize(x, "int8")
     decoded = value_coding.dequantize(quantized, "int8", 300)
-    step = size / 127
+    step = magnitude / 127
     bound = 0.5001 * step if step > 2.0**-126 else max(64 * 2.0**-149, step)
     assert np.isfinite(decoded).all()
     assert np.abs(x.astype(np.float64) - decoded).max() <= bound
 
 
 def test_largest_step_is_finite() -> None:
-    """Rounding the step up would make 127 of it infinite."""
+    """A step rounded up would make 127 steps infinite."""
     with np.errstate(over="ignore"):
         assert np.isinf(f32(LARGEST) / np.float32(127) * np.float32(127))
     quantized = value_coding.quantize(f32(LARGEST, -LARGEST), "int8")
@@ -149,14 +151,14 @@ def test_largest_step_is_finite() -> None:
     ]
     data = value_coding.packed(quantized, "int8", 2)[0]
     value_coding.read(data, 2, "int8")
-    data[3] += 1  # the float32 above
+    data[3] += 1  # The next float32.
     with pytest.raises(gcodec.Corrupt, match="infinite"):
         value_coding.read(data, 2, "int8")
 
 
 def test_sign_of_any_size() -> None:
-    for size in (2.0**-149, 1e-40, 1.0, LARGEST):
-        x = f32(size, -size, size)
+    for magnitude in (2.0**-149, 1e-40, 1.0, LARGEST):
+        x = f32(magnitude, -magnitude, magnitude)
         assert gs.same_bits(
             value_coding.dequantize(value_coding.quantize(x, "sign"), "sign", 3), x
         )
@@ -169,15 +171,15 @@ def test_floats_keep_signed_zeros_and_subnormals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "most", "largest"),
+    ("value", "limit", "largest"),
     [
         ("float16", 65519.99, 65504.0),
         ("bfloat16", float.fromhex("0x1.feffp+127"), float.fromhex("0x1.fep+127")),
     ],
 )
-def test_overflow_becomes_the_largest_float(value: str, most: float, largest: float) -> None:
-    """Rounding begins to become infinite between `most` and what follows."""
-    x = f32(1, most, -most, LARGEST, -LARGEST, 65520)
+def test_overflow_becomes_the_largest_float(value: str, limit: float, largest: float) -> None:
+    """Values beyond `limit` would round to infinity."""
+    x = f32(1, limit, -limit, LARGEST, -LARGEST, 65520)
     decoded = value_coding.dequantize(value_coding.quantize(x, value), value, x.size)
     assert decoded[:5].tolist() == [1, largest, -largest, largest, -largest]
     assert decoded[5] == (largest if value == "float16" else 65536)

@@ -1,1 +1,1 @@
-"""Golden vectors, and the checks that they and the examples of the wire format go through."""
+"""Golden vectors, and the checks shared by them and the examples of the wire format."""

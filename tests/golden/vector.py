@@ -1,9 +1,9 @@
-"""One vector: lines ``key   value`` about one tensor, checked in both directions.
+"""A golden vector: lines ``key   value`` about one tensor, checked in both directions.
 
-``#`` begins a remark; ``|`` and blanks between hexadecimal digits only show fields. Values of
+``#`` begins a comment; ``|`` and blanks between hexadecimal digits only separate fields. Values of
 arrays are decimal numbers, hexadecimal floats (``0x1.8p-3``), ``nan``, ``inf``, or ``bits:`` and
-the bit pattern in the array's own dtype (``bits:7fc00001``). A key that comes again continues.
-``seek`` asks for a seek table, with blocks of 2 to this power.
+the bit pattern in the array's own dtype (``bits:7fc00001``). A repeated key continues the value.
+``seek`` requests a seek table with blocks of 2 to this power.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def data(text: str) -> bytes:
-    """Return the bytes that hexadecimal digits spell."""
+    """Return the bytes of hexadecimal digits."""
     return bytes.fromhex(text.replace("|", " "))
 
 
@@ -78,7 +78,7 @@ def bits(array: np.ndarray) -> list[str]:
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Round flat float32 values to `dtype` by the reference."""
+    """Round flat float32 values to `dtype` with the reference."""
     if dtype in halves.NARROW:
         return halves.narrow(values, dtype).view(DTYPES[dtype])
     return values.astype(DTYPES[dtype])
@@ -95,7 +95,7 @@ def scalar_of(text: str) -> float | str:
 
 
 def shape_of(fields: dict[str, str]) -> tuple[int, ...]:
-    """Return the shape: ``()`` for 0-d; flat where it is not given."""
+    """Return the shape: ``()`` for 0-d; flat by default."""
     text = fields.get("shape")
     if text is None:
         return (len(fields["grad"].split()),)
@@ -107,7 +107,7 @@ NO_LONGER_ASKED = {"topk:k=0,index=eliasfano", "randomk:k=0,value=sign"}
 
 
 def codec_of(spec: str, frame: bytes, key: bytes | None) -> gcodec.Codec:
-    """Return the codec of a vector; of a spec that is no longer taken, the codec of its frame."""
+    """Return the codec of a vector; for a spec that is no longer valid, the codec of its frame."""
     if spec not in NO_LONGER_ASKED:
         return gcodec.parse(spec)
     with pytest.raises(gcodec.ParameterError, match=r"^k=0: must be ratio or an integer from 1"):
@@ -132,7 +132,7 @@ def check(spec: str, fields: dict[str, str]) -> None:
     key = fields["key"].encode() if "key" in fields else None
     codec = codec_of(spec, frame, key)
 
-    # Encoding gives exactly these bytes.
+    # The encoder writes exactly these bytes.
     if "residual" in fields:
         residual = floats(fields["residual"], "float32").reshape(shape)
         result = codec.pack(codec.quantize_residual(x, residual, seed=seed))
@@ -155,14 +155,15 @@ def check(spec: str, fields: dict[str, str]) -> None:
             actual = result.scalars[scalar]
             assert actual == value or np.float32(actual) == np.float32(value)
 
-    # The bytes decode to exactly these values, also without the frame.
+    # The bytes decode to exactly these values, without the frame too.
     got = gcodec.decode(frame, key=key)
     assert got.shape == shape and got.dtype == DTYPES[dtype]
     assert bits(got) == bits(decoded)
     bare = result.codec.decode(payload, shape, nbits=nbits, **(scalars or result.scalars))
     assert bits(rounded(bare.reshape(-1), dtype)) == bits(decoded)
 
-    # The reference parser finds the same in the frame, and builds the same frame from it.
+    # The reference parser reads the same fields from the frame, and builds the same frame from
+    # them.
     parsed = reference_frame.parse(frame, key)
     assert parsed["end"] == len(frame)
     assert parsed["payload"] == payload and parsed["nbits"] == nbits

@@ -1,4 +1,4 @@
-"""Dissected frames: every bit once, values as the decoder's, damage where it is."""
+"""Dissected frames: each bit is described once, values equal the decoder's, errors are placed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from gcodec.wire import primitives
 
 PATHS = sorted((Path(__file__).parents[1] / "golden" / "v1").glob("*.txt"))
 LIMITS = gcodec.Limits(1 << 20, 1 << 23)
-COEFFICIENTS = {"dct8", "powersgd"}  # codecs of which no element has a value of its own
+TRANSFORM_CODECS = {"dct8", "powersgd"}  # Codecs whose elements have no value of their own.
 
 
-def golden(path: Path) -> tuple[bytes, bytes | None]:
+def read_vector(path: Path) -> tuple[bytes, bytes | None]:
     fields = vector.read(path)
     return vector.data(fields["frame"]), fields["key"].encode() if "key" in fields else None
 
 
 def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
-    """Dissect a frame; what comes of it covers it from its first bit on, each bit once."""
+    """Dissect a frame, and check that its fields cover each bit once, from the first bit on."""
     actual = Dissection(frame, limits=LIMITS, **options)
     at, fields = 0, []
     for field in actual:
@@ -51,47 +51,47 @@ def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
 
 
 def decoded(fields: list[Field], n: int, dtype: str) -> np.ndarray:
-    """Return the tensor that fields tell: values of elements, or of numbered positions."""
+    """Return the tensor that the fields describe, by elements or by numbered positions."""
     places = {f.number: f.element for f in fields if f.kind == "index" and f.element is not None}
     kind = dtype if dtype in primitives.INTEGERS else "float32"
-    values, seen = np.zeros(n, kind), np.zeros(n, np.bool_)
+    values, described = np.zeros(n, kind), np.zeros(n, np.bool_)
     for field in fields:
         if field.decoded:
             first = places[field.number] if field.element is None else field.element
-            here = slice(first, first + len(field.decoded))
-            assert not seen[here].any()
-            values[here], seen[here] = field.decoded, True
+            span = slice(first, first + len(field.decoded))
+            assert not described[span].any()
+            values[span], described[span] = field.decoded, True
     return outlet(values, dtype)
 
 
-def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether arrays have the same bits, but for those of NaN, which the raw bits show."""
+def same_except_nan(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether arrays have the same bits, except in NaN, whose bits the raw codec keeps."""
     with np.errstate(invalid="ignore"):
         numbers = ~(np.isnan(a) & np.isnan(b))
     return a.dtype == b.dtype and a[numbers].tobytes() == b[numbers].tobytes()
 
 
-def check(frame: bytes, key: bytes | None = None) -> None:
-    """Dissect a whole frame in full."""
+def check_dissection(frame: bytes, key: bytes | None = None) -> None:
+    """Dissect a valid frame in full, and compare it with the decoded frame."""
     actual, fields = dissected(frame, key=key)
     read = gcodec.Frame.from_bytes(frame, key=key)
     assert actual.error is None and actual.end == len(frame)
     assert (actual.name, actual.dtype, actual.shape) == (read.name, read.dtype, read.shape)
     assert str(actual.codec) == str(read.codec)
-    assert "undecoded" not in actual.totals, f"{read.codec} does not tell all of its payload"
+    assert "undecoded" not in actual.totals, f"{read.codec} does not describe all of its payload"
     payload = [f for f in fields if f.part == "payload" and f.name != "fill"]
     assert sum(f.nbits for f in payload) == read.payload.nbits
-    if read.codec.name not in COEFFICIENTS and "transform=dct" not in str(read.codec):
-        assert same(decoded(fields, read.size, read.dtype), read.decode().reshape(-1))
+    if read.codec.name not in TRANSFORM_CODECS and "transform=dct" not in str(read.codec):
+        assert same_except_nan(decoded(fields, read.size, read.dtype), read.decode().reshape(-1))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_golden_vectors(path: Path) -> None:
-    frame, key = golden(path)
-    check(frame, key)
+    frame, key = read_vector(path)
+    check_dissection(frame, key)
     actual, _ = dissected(frame, key=key)
     rng = random.Random(path.stem)
-    # What is left out has the same bits.
+    # A dissection that omits fields counts the same bits.
     first = rng.randrange(8 * len(frame))
     sample, fields = dissected(frame, key=key, most=rng.randrange(3), first=first)
     assert sample.error is None and len(fields) < 120
@@ -102,7 +102,7 @@ def test_golden_vectors(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_damaged_vectors(path: Path) -> None:
-    frame, key = golden(path)
+    frame, key = read_vector(path)
     read = gcodec.Frame.from_bytes(frame, key=key)
     rng = random.Random(path.stem)
     cut = rng.randrange(len(frame))
@@ -110,14 +110,15 @@ def test_damaged_vectors(path: Path) -> None:
     assert isinstance(actual.error, gcodec.FormatError) and actual.bad <= 8 * cut
     for broken in (flipped(frame, rng, 0, len(frame)), *resealed(frame, read, rng)):
         actual, _ = dissected(broken, key=key)
-        wrong = refused(broken, key)
-        assert (actual.error is None) == (wrong is None), (actual.error, wrong)
+        decode_error = decoding_error(broken, key)
+        assert (actual.error is None) == (decode_error is None), (actual.error, decode_error)
         if actual.error is not None:
             assert 0 <= actual.bad <= 8 * len(frame)
             assert dissected(broken, key=key, most=1)[0].bad >= 0
 
 
 def flipped(frame: bytes, rng: random.Random, start: int, size: int) -> bytes:
+    """Return a frame with one bit flipped among `size` bytes from `start` on."""
     broken = bytearray(frame)
     bit = 8 * start + rng.randrange(8 * size)
     broken[bit // 8] ^= 0x80 >> bit % 8
@@ -125,7 +126,7 @@ def flipped(frame: bytes, rng: random.Random, start: int, size: int) -> bytes:
 
 
 def resealed(frame: bytes, read: gcodec.Frame, rng: random.Random) -> Iterator[bytes]:
-    """Return frames with a bit of the payload, or of the header, flipped under right checksums."""
+    """Yield frames with one flipped bit in payload or header, and right checksums."""
     if read.key is not None:
         return
     head, size = len(read.header()), read.payload.data.size
@@ -138,7 +139,7 @@ def resealed(frame: bytes, read: gcodec.Frame, rng: random.Random) -> Iterator[b
     yield bytes(broken)
 
 
-def refused(frame: bytes, key: bytes | None) -> gcodec.FormatError | None:
+def decoding_error(frame: bytes, key: bytes | None) -> gcodec.FormatError | None:
     try:
         gcodec.decode(frame, key=key, limits=LIMITS)
     except gcodec.FormatError as error:
@@ -152,8 +153,8 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     for n in (0, 1, 200):
         x = rng.normal(size=n).astype(np.float32)
         frame = gcodec.encode(x, codec, seed=3, name="w", key=b"k")
-        check(frame, b"k")
-        check(gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes(), b"k")
+        check_dissection(frame, b"k")
+        check_dissection(gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes(), b"k")
     actual, fields = dissected(frame, key=b"k")
     assert not any(UNDECODED in field.meaning for field in fields)
     kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}
@@ -176,10 +177,10 @@ def test_coefficients(values: str, k: int, index: str) -> None:
     actual = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
     if k > 1 or values == "sign7":
         assert reported == [f"coefficient {v!r}" for v in actual.reshape(-1).tolist()]
-    places = [f for f in fields if f.name in ("place", "gap")]
+    positions = [f for f in fields if f.name in ("position", "gap")]
     if k < 16:
-        text = [str(f.value) if f.name == "place" else f.meaning.split()[1] for f in places]
-        assert text == [str(place) for place in symbols.places.reshape(-1).tolist()]
+        text = [str(f.value) if f.name == "position" else f.meaning.split()[1] for f in positions]
+        assert text == [str(position) for position in symbols.positions.reshape(-1).tolist()]
 
 
 def test_coefficients_of_filters() -> None:
@@ -196,7 +197,7 @@ def test_coefficients_of_filters() -> None:
     symbols = read.codec.unpack(read.payload, read.shape)._replace(transform="none")
     wanted = read.codec.dequantize(symbols, read.shape).reshape(-1)
     np.testing.assert_allclose(points, wanted, rtol=1e-5)
-    # Nor is there anything to tell of a tensor without taps, whatever its header says.
+    # A tensor without taps has no coefficients, whatever its header states.
     vector = frame[:8] + bytes([2, 36, 1, 1]) + frame[12:]
     head = len(read.header())
     vector = vector[: head - 4] + crc32c(vector[: head - 4]) + vector[head:]
@@ -205,7 +206,7 @@ def test_coefficients_of_filters() -> None:
 
 
 def test_description_ends_at_the_first_bad_field() -> None:
-    # 0 110 · 1 0, a level 0 with the sign minus, of four elements with the norm 5.
+    # The bits 0 110 · 1 0 contain a level 0 with a minus sign, of four elements with norm 5.
     frame = gcodec.encode(np.float32([3, 0, -4, 0]), "qsgd:s=4,form=dense", seed=1)
     read = gcodec.Frame.from_bytes(frame)
     head = len(read.header())
@@ -216,7 +217,7 @@ def test_description_ends_at_the_first_bad_field() -> None:
     assert actual.bad == 8 * (head + 4) + 4
     assert [f.name for f in fields[-3:]] == ["norm", "sign", "level"]
     assert "no valid word" in str(actual.error)
-    # The same in the header: a dtype that there is not.
+    # The same holds for the header, here with an unknown dtype.
     actual, fields = dissected(frame[:6] + b"\x09" + frame[7:])
     assert actual.bad == 8 * 6 and fields[-1].name == "codec"
     assert isinstance(actual.error, gcodec.Unsupported)
@@ -238,9 +239,9 @@ def test_undescribed_bits_are_undecoded() -> None:
     class Symbols(NamedTuple):
         data: np.ndarray
 
-    @register(id=251, name="half-told")
-    class HalfTold(Codec):
-        """Bytes, of which only the second half byte of the first is told."""
+    @register(id=251, name="half-described")
+    class HalfDescribed(Codec):
+        """Bytes of which `_describe` covers only the second half of the first."""
 
         def max_payload_nbits(self, n: int) -> int:
             return 8 * n
@@ -262,9 +263,9 @@ def test_undescribed_bits_are_undecoded() -> None:
             yield walk.field("level", "half", 4)
 
     try:
-        frame, fields = dissected(gcodec.encode(np.arange(3, dtype=np.float32), "half-told"))
+        frame, fields = dissected(gcodec.encode(np.arange(3, dtype=np.float32), "half-described"))
     finally:
-        codec_module._registry.pop("half-told")
+        codec_module._registry.pop("half-described")
     assert frame.error is None
     inside = [(f.kind, f.nbits) for f in fields if f.part == "payload"]
     assert inside == [("undecoded", 4), ("level", 4), ("undecoded", 16)]
@@ -289,7 +290,7 @@ def test_seek_tables_are_described() -> None:
 
 def test_huge_shapes_cost_nothing() -> None:
     x = np.zeros(8, np.float32)
-    frame = bytearray(gcodec.encode(x, "qsgd:form=dense"))  # a norm of 0, and no words
+    frame = bytearray(gcodec.encode(x, "qsgd:form=dense"))  # A norm of 0, and no codewords.
     huge = bytes(frame[:8]) + b"\x80\x80\x80\x80\x80\x80\x80\x80\x01" + bytes(frame[9:])
     head = len(huge) - 4 - 4
     sealed = huge[: head - 4] + crc32c(huge[: head - 4]) + huge[head:]

@@ -63,5 +63,5 @@ def test_errors_describe_the_whole_tensor() -> None:
     ):
         gcodec.encode(x, "qsgd:bucket=512,form=dense")
     x[-5:] = 3e38
-    with pytest.raises(ParameterError, match="its norm must not pass float32"):
+    with pytest.raises(ParameterError, match="its norm must not exceed float32"):
         gcodec.encode(x, "qsgd:bucket=512,form=dense")

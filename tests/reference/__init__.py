@@ -1,1 +1,1 @@
-"""Slow, obvious oracles written from the specification alone; they import nothing of gcodec."""
+"""Slow, simple oracles written only from the specification; they import nothing from gcodec."""

@@ -1,8 +1,8 @@
-"""rANS: tables of frequencies, strings, and the states within them.
+"""rANS: frequency tables, strings, and the states within strings.
 
-Source: ``docs/wire-format.md``, rANS, seek tables and context strings. Symbols are places in an
-alphabet. A *model* is a list of frequencies; strings of one model have 32 lanes, those with a
-model for each symbol as many as they say.
+Source: ``docs/wire-format.md``, rANS, seek tables and context strings. Symbols are indices into an
+alphabet. A *model* is a list of frequencies. Strings with a single model have 32 lanes; strings
+with a model for each symbol have the given number of lanes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Model = Sequence[int]
 
 
 def number(f: int) -> str:
-    """Return a frequency as it is sent: its number of bits, and the bits behind the first."""
+    """Return the code of a frequency: its number of bits, then its bits after the leading one."""
     b = f.bit_length()
     return fixed(b, 4) + (fixed(f - (1 << (b - 1)), b - 1) if b else "")
 
 
 def read_number(bits: Bits) -> int:
-    """Read what `number` wrote."""
+    """Read a frequency written by `number`."""
     b = bits.number(4)
     return (1 << (b - 1)) + bits.number(b - 1) if b else 0
 
 
 def table(frequencies: Model) -> str:
-    """Return a table of frequencies as it is sent."""
+    """Return the bits of a frequency table."""
     log2 = sum(frequencies).bit_length() - 1
     assert sum(frequencies) == 1 << log2 and LEAST_LOG2 <= log2 <= LARGEST_LOG2
     return fixed(log2, 4) + "".join(number(f) for f in frequencies)
 
 
 def read_table(bits: Bits, size: int) -> list[int]:
-    """Read a table of frequencies."""
+    """Read a frequency table."""
     log2 = bits.number(4)
     if not LEAST_LOG2 <= log2 <= LARGEST_LOG2:
         raise Corrupt(f"frequencies of 2^{log2}")
@@ -60,12 +60,12 @@ class _Sums:
         self.log2 = self.starts[-1].bit_length() - 1
 
     def symbol(self, r: int) -> int:
-        """Return the last symbol with a sum of at most r: no other has a frequency above 0."""
+        """Return the last symbol whose sum is at most r, the only one with a frequency above 0."""
         return bisect.bisect_right(self.starts, r) - 1
 
 
 def _sums(models: Sequence[Model]) -> list[_Sums]:
-    """Return the sums of the model of each symbol, those of each model made once."""
+    """Return the sums of the model of each symbol, computed once per model."""
     results: dict[int, _Sums] = {}
     for model in models:
         if id(model) not in results:
@@ -98,7 +98,7 @@ def encode_each(symbols: Sequence[int], models: Sequence[Model], lanes: int) -> 
 
 
 def encode(symbols: Sequence[int], frequencies: Model) -> bytes:
-    """Return a string."""
+    """Return a string with a single model."""
     return encode_each(symbols, [frequencies] * len(symbols), LANES)
 
 
@@ -107,7 +107,7 @@ def _integer(bits: Bits, nbytes: int) -> int:
 
 
 def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int, int, list[int]]]:
-    """Read symbol by symbol; with each, the bit behind what it took and the states."""
+    """Read symbol by symbol; yield each with the following bit position and the states."""
     sums = _sums(models)
     return _walk_by(bits, len(sums), sums.__getitem__, lanes)
 
@@ -115,7 +115,7 @@ def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int
 def _walk_by(
     bits: Bits, count: int, model_at: Callable[[int], _Sums], lanes: int
 ) -> Iterator[tuple[int, int, list[int]]]:
-    """Walk where the model of a symbol is asked for when all before it are known."""
+    """Read symbol by symbol, with models that depend on the preceding symbols."""
     states = [FIRST] * lanes
     for i in range(count):
         model = model_at(i)
@@ -136,14 +136,14 @@ def _walk_by(
 
 
 def read_each(bits: Bits, models: Sequence[Model], lanes: int) -> list[int]:
-    """Read the symbols of a string with a model for each."""
+    """Read the symbols of a string with a model for each symbol."""
     return [symbol for symbol, _, _ in _walk(bits, models, lanes)]
 
 
 def read_path(
     bits: Bits, count: int, model_at: Callable[[int], Model], lanes: int
 ) -> Iterator[int]:
-    """Read symbols, each of a model that those before it tell."""
+    """Read symbols whose models depend on the preceding symbols."""
     results: dict[int, _Sums] = {}
 
     def sums_at(i: int) -> _Sums:
@@ -155,14 +155,14 @@ def read_path(
 
 
 def read(bits: Bits, count: int, frequencies: Model) -> list[int]:
-    """Read the symbols of a string."""
+    """Read the symbols of a string with a single model."""
     return read_each(bits, [frequencies] * count, LANES)
 
 
 def blocks_each(
     symbols: Sequence[int], models: Sequence[Model], log2_block: int
 ) -> tuple[list[int], list[list[int]]]:
-    """Return bits of each block of a seek table, and states of those within a block of rANS."""
+    """Return bits of each block of a seek table, and states of the blocks within a rANS block."""
     bits = Bits(to_text(encode_each(symbols, models, LANES)))
     lengths: list[int] = []
     states = []
@@ -180,12 +180,12 @@ def blocks_each(
 def blocks(
     symbols: Sequence[int], frequencies: Model, log2_block: int
 ) -> tuple[list[int], list[list[int]]]:
-    """Return the same of a string of one model."""
+    """Return the results of `blocks_each` for a string with a single model."""
     return blocks_each(symbols, [frequencies] * len(symbols), log2_block)
 
 
 def frequencies_of(counts: Sequence[int], log2: int = LEAST_LOG2) -> list[int]:
-    """Return frequencies of about these shares. (The text leaves them to the writer.)"""
+    """Return frequencies proportional to counts. (The specification leaves them to the writer.)"""
     total = sum(counts)
     actual = [max(1, count * 2**log2 // total) if count else 0 for count in counts]
     actual[actual.index(max(actual))] += 2**log2 - sum(actual)

@@ -36,7 +36,7 @@ class Generator:
 
 
 def words(bits: str) -> bytes:
-    """Fill the last word of a string of 0 and 1 with zeros; return the words."""
+    """Pad a string of 0 and 1 with zeros to whole words; return the words."""
     bits += "0" * (-len(bits) % 32)
     return b"".join(
         struct.pack("<I", int(bits[at : at + 32], 2)) for at in range(0, len(bits), 32)
@@ -76,7 +76,7 @@ def rise(heap: list[tuple[float, int]], hole: int, entry: tuple[float, int]) -> 
 
 
 def pop(heap: list[tuple[float, int]]) -> None:
-    """libstdc++'s pop_heap: the hole sinks to a leaf, then the last entry rises from it."""
+    """Pop like libstdc++: the hole sinks to a leaf, then the last entry rises from it."""
     size, last = len(heap) - 1, heap[-1]
     if size == 0:
         return

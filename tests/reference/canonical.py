@@ -1,6 +1,6 @@
-"""Canonical Huffman words: lengths by package-merge, tables, and words as strings of 0 and 1.
+"""Canonical Huffman codes: lengths by package-merge, tables, and codewords as strings of 0 and 1.
 
-Source: ``docs/wire-format.md``, Huffman words. Symbols are places in an alphabet.
+Source: ``docs/wire-format.md``, Huffman words. Symbols are indices into an alphabet.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Item = tuple[int, list[int]]  # a weight, and the symbols in it
 
 
 def _merged(coins: Sequence[Item], packages: Sequence[Item]) -> list[Item]:
-    """Return both by weight; the sort keeps coins before packages of the same weight."""
+    """Merge both by weight; the sort keeps coins before packages of the same weight."""
     return sorted([*coins, *packages], key=lambda item: item[0])
 
 
 def lengths_of(counts: Sequence[int]) -> list[int]:
-    """Return the length of each symbol's word, 0 where a symbol does not occur."""
+    """Return the length of each symbol's codeword, 0 for a symbol that does not occur."""
     coins = _merged([(count, [i]) for i, count in enumerate(counts) if count], [])
     lengths = [0] * len(counts)
     if len(coins) == 1:
@@ -38,12 +38,12 @@ def lengths_of(counts: Sequence[int]) -> list[int]:
 
 
 def words(lengths: Sequence[int]) -> list[str]:
-    """Return the word of each symbol, empty where it has none.
+    """Return the codeword of each symbol, empty for a symbol without one.
 
     Raises
     ------
     Corrupt
-        Where these are no lengths of a code.
+        If the lengths do not form a code.
     """
     used = sorted((length, i) for i, length in enumerate(lengths) if length)
     if any(length > LONGEST for length, _ in used):
@@ -62,7 +62,7 @@ def words(lengths: Sequence[int]) -> list[str]:
 
 
 def table(lengths: Sequence[int]) -> str:
-    """Return a table of lengths as it is sent."""
+    """Return the bits of a table of lengths."""
     return "".join(fixed(length, 4) for length in lengths)
 
 
@@ -74,7 +74,7 @@ def read_table(bits: Bits, size: int) -> list[int]:
 
 
 def read_word(bits: Bits, of: Sequence[str]) -> int:
-    """Read the word of a symbol."""
+    """Read the codeword of a symbol."""
     word = ""
     while word not in of or not word:
         if not any(other.startswith(word) for other in of if other):

@@ -1,4 +1,4 @@
-"""Collectives, carried out: members pass on what they have, and clocks tell when they are done."""
+"""Simulated collectives: members exchange data, and clocks record when each member is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Network:
         self.messages = [0] * members
 
     def step(self, sends: list[tuple[int, int, float]]) -> None:
-        """Let all of (from, to, bytes) go at once."""
+        """Start all (from, to, bytes) transfers at the same time."""
         assert len({source for source, _, _ in sends}) == len(sends)
         assert len({target for _, target, _ in sends}) == len(sends)
         before = list(self.clocks)
@@ -32,7 +32,7 @@ class Network:
 
 
 def reduce_scatter(net: Network, data: np.ndarray, nbytes: float) -> None:
-    """Sum (member, share, …) data in a ring: member i ends with the whole sum of share i + 1."""
+    """Sum (member, share, …) data in a ring; member i ends with the whole sum of share i + 1."""
     members = len(data)
     for t in range(members - 1):
         shares = [(i - t) % members for i in range(members)]
@@ -43,7 +43,7 @@ def reduce_scatter(net: Network, data: np.ndarray, nbytes: float) -> None:
 
 
 def gather_shares(net: Network, data: np.ndarray, nbytes: float) -> None:
-    """Pass on the sums that `reduce_scatter` left, until all have all."""
+    """Forward the sums of `reduce_scatter` until every member has all of them."""
     members = len(data)
     for t in range(members - 1):
         shares = [(i + 1 - t) % members for i in range(members)]
@@ -59,7 +59,7 @@ def all_reduce(net: Network, data: np.ndarray, nbytes: float) -> None:
 
 
 def all_gather(net: Network, data: np.ndarray, nbytes: float) -> None:
-    """Pass on whole messages in a ring, and sum them where they are."""
+    """Forward whole messages in a ring, and let each member sum them."""
     members = len(data)
     messages = data.copy()
     for t in range(members - 1):
@@ -69,7 +69,7 @@ def all_gather(net: Network, data: np.ndarray, nbytes: float) -> None:
 
 
 def two_phase(net: Network, data: np.ndarray, nbytes: float) -> None:
-    """Send each member its share of every message; sum; send the sums to all."""
+    """Send each member its share of every message; let it sum; send the sums to all members."""
     members = len(data)
     messages = data.copy()
     for t in range(1, members):
@@ -96,12 +96,12 @@ def hierarchical(
     setting: str,
     message: float,
 ) -> tuple[float, np.ndarray]:
-    """Sum one number per share of every GPU, and tell the time that it took.
+    """Sum one number per share over all GPUs, and return the time of the collective.
 
-    Inside each node in rings; between nodes the GPUs of one place exchange their shares, `message`
-    bytes for all shares together, at once and over one link of the node.
+    Rings sum inside each node; between nodes, the GPUs of equal index exchange their shares,
+    `message` bytes for all shares together, at the same time and over one link per node.
     """
-    # Of (node, GPU, share inside the node, share between nodes).
+    # Axes: node, GPU, share inside the node, share between nodes.
     random = np.random.default_rng(nodes * 100 + gpus)
     data = random.integers(0, 1000, (nodes, gpus, gpus, nodes))
     expected = data.sum((0, 1))
@@ -110,7 +110,7 @@ def hierarchical(
         net = Network(gpus, *inside)
         reduce_scatter(net, data[node], nbytes)
     time += net.time
-    # A share of the link's bandwidth for each GPU, as all of them send all the time.
+    # Each GPU has a part of the link's bandwidth, because all GPUs send all the time.
     for gpu in range(gpus):
         net = Network(nodes, between[0] / gpus, between[1])
         share = (gpu + 1) % gpus

@@ -1,8 +1,8 @@
-"""Context strings: scales of rows and columns, tables of classes, exceptions, the whole string.
+"""Context strings: scales of rows and columns, class tables, exceptions, the whole string.
 
-Source: ``docs/wire-format.md``, context strings. The static tables are the file that it names. A
-`String` holds all that an encoder is free to choose, and what it codes: `write` makes its bits,
-`read` finds it in them. A *line* has the frequency of the escape, then those of 2, 4, …
+Source: ``docs/wire-format.md``, context strings. The static tables are in the file that it names.
+A `String` contains the coded symbols and all choices of an encoder: `write` returns its bits, and
+`read` recovers it from them. A *line* contains the frequency of the escape, then those of 2, 4, …
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Line = Sequence[int]
 
 
 class ScaleList(NamedTuple):
-    """How a list of scales is written: its code, and what goes with it."""
+    """The setting of a list of scales: its code, and the parameters of that code."""
 
     code: int
     shift: int
@@ -47,14 +47,14 @@ class ScaleList(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table that is sent: the lines of some classes that follow each other."""
+    """A transmitted table: the lines of consecutive classes."""
 
     first: int
     lines: Sequence[Line]
 
 
 class String(NamedTuple):
-    """A string: what it codes, and all choices."""
+    """A string: its symbols, and all choices of the encoder."""
 
     symbols: list[int]
     width: int
@@ -74,7 +74,7 @@ class String(NamedTuple):
 
 @functools.cache
 def static_tables() -> list[list[Line]]:
-    """Return the tables of the file: 64 lines each."""
+    """Return the tables of the file, with 64 lines each."""
     texts = [line for line in FILE.read_text("ascii").splitlines() if not line.startswith("#")]
     lines = [tuple(int(word) for word in text.split()) for text in texts]
     assert len(lines) % CLASSES == 0
@@ -103,7 +103,7 @@ def model_of(line: Line) -> list[int]:
 
 @functools.cache
 def static_models(number: int) -> list[list[int]]:
-    """Return the model of each class of a table of the file."""
+    """Return the model of each class for a table of the file."""
     return [model_of(line) for line in static_tables()[number]]
 
 
@@ -117,13 +117,13 @@ def models_of(table: int | Table) -> list[list[int]]:
 
 
 def place(symbol: int, model: Sequence[int]) -> int:
-    """Return the place of a symbol in the alphabet of a model; without one, the escape's."""
+    """Return the index of a symbol in the alphabet of a model, or the index of the escape."""
     assert symbol >= 0 and symbol != 1
     return max(0, min(symbol - 1, len(model) - 1))
 
 
 def symbol_at(at: int, model: Sequence[int]) -> int:
-    """Return the symbol at a place of an alphabet."""
+    """Return the symbol at an index of an alphabet."""
     if at == len(model) - 1:
         return ESCAPE
     return at + 1 if at else 0
@@ -154,7 +154,7 @@ def read_table(bits: Bits) -> Table:
 
 
 def octaves4(v: Fraction) -> int:
-    """Return 4·log2(v) rounded to the nearest integer; a half is no logarithm of a fraction."""
+    """Return 4·log2(v) rounded to the nearest integer; no fraction v gives a tie."""
     m = round(4 * (math.log2(v.numerator) - math.log2(v.denominator)))
     while v**8 > Fraction(2) ** (2 * m + 1):
         m += 1
@@ -175,7 +175,7 @@ def _scale(middle: int, v: Fraction, coarse: bool) -> int:
 def scales_of(
     magnitudes: Sequence[int], width: int, group: int, coarse: bool = False
 ) -> tuple[list[int], list[int]]:
-    """Return the scales of rows and of columns that gcodec takes, perhaps multiples of 2."""
+    """Return the scales of rows and columns that gcodec selects, or multiples of 2 if `coarse`."""
     cut = [min(m, LARGEST_TABLED + 1) for m in magnitudes]
     n, total = len(cut), sum(cut)
     parts = [cut[at : at + width] for at in range(0, n, width)]
@@ -189,7 +189,7 @@ def scales_of(
 
 
 def best_k(values: Sequence[int], most: int) -> int:
-    """Return the least parameter with which words are shortest."""
+    """Return the least parameter that minimizes the length of the words."""
     return min(range(most + 1), key=lambda k: (sum((v >> k) + 1 + k for v in values), k))
 
 
@@ -202,13 +202,13 @@ def _unzigzag(z: int) -> int:
 
 
 def _numbers(scales: Sequence[int], setting: ScaleList) -> list[int]:
-    """Return u of each scale."""
+    """Return the coded number u of each scale."""
     assert all((scale - setting.least) % 2**setting.shift == 0 for scale in scales if scale)
     return [(scale - setting.least) // 2**setting.shift + 1 if scale else 0 for scale in scales]
 
 
 def list_of(scales: Sequence[int], code: int, model: Sequence[int] = ()) -> ScaleList:
-    """Return how gcodec writes a list in a code; frequencies are left to the writer."""
+    """Return a list as gcodec writes it in a code; the writer may choose the frequencies."""
     sample = [scale for scale in scales if scale]
     least = min(sample, default=LARGEST_SCALE)
     shifts = range(LARGEST_SHIFT + 1)
@@ -272,7 +272,7 @@ def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
 
 
 def exceptions_of(symbols: Sequence[int], models: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Return the symbols that their model does not have, by their position."""
+    """Return the symbols that their model lacks, by position."""
     return {
         at: symbol
         for at, (symbol, model) in enumerate(zip(symbols, models, strict=True))
@@ -322,7 +322,7 @@ def _read_exceptions(bits: Bits, count: int, n: int) -> tuple[dict[int, int], in
 
 
 def models_each(string: String) -> list[list[int]]:
-    """Return the model of each element, one and the same for those of a class."""
+    """Return the model of each element; elements of a class share one object."""
     matrix = string.width, string.group, string.rows, string.columns
     each = classes_of(len(string.symbols), *matrix)
     models = models_of(string.table)
@@ -330,7 +330,7 @@ def models_each(string: String) -> list[list[int]]:
 
 
 def places_each(string: String) -> list[int]:
-    """Return what the rANS string codes."""
+    """Return the symbols of the rANS string."""
     return [place(s, model) for s, model in zip(string.symbols, models_each(string), strict=True)]
 
 
@@ -343,7 +343,7 @@ def write_string(
     lanes: int = 32,
     lists: tuple[int, int] = (RICE, RICE),
 ) -> String:
-    """Return a string of these, with what is left chosen as gcodec does."""
+    """Return a string with these parts; the other choices are those of gcodec."""
     rows, columns = scales
     row_list, column_list = list_of(rows, lists[0]), None
     if group:
@@ -358,7 +358,7 @@ def write_string(
 
 
 def write(string: String) -> str:
-    """Return the bits of a string; they are whole bytes."""
+    """Return the bits of a string, a whole number of bytes."""
     models = models_each(string)
     actual = exceptions_of(string.symbols, models)
     sent = "" if isinstance(string.table, int) else table_text(string.table)
@@ -368,7 +368,7 @@ def write(string: String) -> str:
 
 
 def lead(string: String, sent: str, actual: dict[int, int]) -> str:
-    """Return what comes before the symbols, with a table that is sent and exceptions."""
+    """Return the bits before the symbols, with a transmitted table and exceptions."""
     number = string.table if isinstance(string.table, int) else SENT
     head = bytes([number, string.lanes])
     for field in (string.width, string.group, len(actual)):
@@ -396,12 +396,12 @@ def _read_leb128(bits: Bits) -> int:
 
 
 def read(bits: Bits, n: int) -> String:
-    """Read a string of n > 0 symbols; what follows is left to the caller.
+    """Read a string of n > 0 symbols; the caller handles the bits after the string.
 
     Raises
     ------
     Truncated, Corrupt
-        Where more than one thing is wrong, the first that is met.
+        The first error in reading order.
     """
     string, decoded = read_lead(bits, n, len(static_tables()), read_table)
     assert isinstance(string.table, (int, Table))
@@ -418,7 +418,7 @@ def read(bits: Bits, n: int) -> String:
 
 
 def read_symbols(bits: Bits, n: int, largest: int) -> list[int]:
-    """Return the symbols of codecs that have other codes too; without any there is no string."""
+    """Return the symbols, for codecs with other codes too; without symbols there is no string."""
     symbols = read(bits, n).symbols if n else []
     if max(symbols, default=0) > largest:
         raise Corrupt(f"a symbol above {largest}")
@@ -433,7 +433,7 @@ def level_of(symbol: int) -> int:
 def read_lead(
     bits: Bits, n: int, tables: int, table_of: Callable[[Bits], Any]
 ) -> tuple[String, dict[int, int]]:
-    """Read what comes before the symbols; return the exceptions too."""
+    """Read the bits before the symbols; return the exceptions too."""
     assert n > 0 and bits.at % 8 == 0
     number, lanes = bits.number(8), bits.number(8)
     width, group, count = _read_leb128(bits), _read_leb128(bits), _read_leb128(bits)

@@ -1,7 +1,8 @@
 """The basis of dct8's transform, from series in decimal numbers.
 
-Source: ``docs/wire-format.md``, dct8, decoding. Nothing here depends on a library of functions: π
-is Machin's, a cosine its power series, and each is rounded to binary32 as a fraction of integers.
+Source: ``docs/wire-format.md``, dct8, decoding. This module needs no mathematical library: π is
+Machin's formula, a cosine is its power series, and each result is rounded to binary32 as a
+fraction of integers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def nearest(x: Fraction) -> np.float32:
 
 
 def of_decimal(x: Decimal) -> np.float32:
-    """Return the binary32 nearest to a number of which 0 may be off by the last of 60 digits."""
+    """Return the nearest binary32; a value within the error of 60 digits counts as 0."""
     return nearest(Fraction(0) if abs(x) < Decimal("1e-50") else Fraction(x))
 
 
@@ -52,7 +53,7 @@ def _arctan(divisor: int) -> Decimal:
 
 @functools.cache
 def pi() -> Decimal:
-    """16·arctan(1/5) − 4·arctan(1/239)."""
+    """Return 16·arctan(1/5) − 4·arctan(1/239)."""
     a, b = _arctan(5), _arctan(239)
     return CONTEXT.subtract(CONTEXT.multiply(Decimal(16), a), CONTEXT.multiply(Decimal(4), b))
 
@@ -92,7 +93,7 @@ def exact(u: int, i: int, n: int) -> Decimal:
 
 @functools.cache
 def _rounded(n: int, scaled: bool) -> Floats:
-    """Return cos(π·j / 2n) for j from 0 to 4n − 1 in binary32, perhaps times √(2/n) before."""
+    """Return cos(π·j / 2n), scaled by √(2/n) if asked, for j from 0 to 4n − 1 in binary32."""
     with decimal.localcontext(CONTEXT):
         factor = (Decimal(2) / n).sqrt() if scaled else ONE
         quarter = [of_decimal(factor * value) for value in _quarter(n)]
@@ -111,7 +112,7 @@ def row(u: int, n: int) -> Floats:
         return scaled[(2 * i + 1) * u % (4 * n)]
     plain = _rounded(n, scaled=False)
     alpha, beta = 2 * STEP * (i // STEP) * u, (2 * (i % STEP) + 1) * u
-    # A sine is the cosine of a right angle less.
+    # A sine is the cosine of the difference to a right angle.
     a, b = scaled[alpha % (4 * n)], scaled[(alpha - n) % (4 * n)]
     c, s = plain[beta % (4 * n)], plain[(beta - n) % (4 * n)]
     return a * c - b * s

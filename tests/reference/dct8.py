@@ -1,7 +1,7 @@
 """dct8: chunks, levels, its payload, the transform in its fixed order, its fields of a frame.
 
-Source: ``docs/wire-format.md``, dct8. The transform of an encoder is free; the one here has 50
-digits, and `encode` refuses a gradient of which another encoder might write other bytes.
+Source: ``docs/wire-format.md``, dct8. An encoder may use any transform; the transform here has 50
+digits, and `encode` rejects a gradient for which another encoder might write other bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """How a tensor is cut into chunks."""
+    """Partition of a tensor into chunks."""
 
     chunk: tuple[int, int, int]
     count: int
@@ -50,12 +50,12 @@ class Grid(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements of a chunk."""
+        """Return the number of elements of a chunk."""
         return math.prod(self.chunk)
 
 
 class Chunk(NamedTuple):
-    """What is sent of a chunk; a silent one has no places.
+    """The transmitted part of a chunk; a zero chunk has no positions.
 
     ``scales`` are the bits of M, or of s and o; ``levels`` are (sign, m) or (0, q).
     """
@@ -66,7 +66,7 @@ class Chunk(NamedTuple):
 
 
 def float_of(pattern: int) -> np.float32:
-    """Return the binary32 that has these bits."""
+    """Return the binary32 with these bits."""
     return np.array([pattern], np.uint32).view(np.float32)[0]
 
 
@@ -76,7 +76,7 @@ def bits_of(x: np.float32) -> int:
 
 
 def grid_of(setting: Setting, shape: Sequence[int]) -> Grid:
-    """Return the chunks of a tensor."""
+    """Return the partition of a tensor into chunks."""
     n = math.prod(shape)
     if setting.layout == "tiles":
         if len(setting.chunk) == 3:
@@ -92,7 +92,7 @@ def grid_of(setting: Setting, shape: Sequence[int]) -> Grid:
 
 
 def elements(grid: Grid, layout: str, j: int) -> list[int | None]:
-    """Return which elements of the tensor chunk j is made of; None is a zero."""
+    """Return the indices of the tensor elements in chunk j; None represents a padding zero."""
     if grid.rows:
         _, b, c = grid.chunk
         down, across = divmod(j, -(-grid.columns // c))
@@ -119,7 +119,7 @@ def scale_text(setting: Setting, scales: Sequence[int]) -> str:
 
 
 def words(magnitudes: Sequence[int], head: tuple[int, int] | None = None) -> str:
-    """Return the bits of the magnitudes of a chunk; ``head`` are an l and an e that are wrong."""
+    """Return the bits of the magnitudes of a chunk; ``head`` replaces l and e by invalid ones."""
     if len(magnitudes) == 1:
         return ""
     if len(magnitudes) <= PLAIN:
@@ -133,7 +133,7 @@ def words(magnitudes: Sequence[int], head: tuple[int, int] | None = None) -> str
 
 
 def level_text(setting: Setting, chunk: Chunk) -> str:
-    """Return the bits that come before the magnitudes."""
+    """Return the bits before the magnitudes."""
     if setting.values == "sign7":
         return "".join(str(sign) for sign, _ in chunk.levels)
     if len(chunk.levels) == 1:
@@ -146,7 +146,7 @@ def level_text(setting: Setting, chunk: Chunk) -> str:
 def place_text(
     setting: Setting, loud: Sequence[Chunk], size: int, choice: Sequence[int] | None = None
 ) -> str:
-    """Return the bits of all places; ``choice`` are Rice parameters."""
+    """Return the bits of all positions; ``choice`` contains Rice parameters."""
     if not loud or len(loud[0].places) == size:
         return ""
     if setting.index == "rice":
@@ -263,7 +263,7 @@ def read(text: str, setting: Setting, grid: Grid) -> list[Chunk]:
 
 
 def coefficient(setting: Setting, scales: Sequence[int], level: tuple[int, int]) -> np.float32:
-    """Return what a level stands for."""
+    """Return the coefficient for a level."""
     sign, m = level
     if setting.values == "sign7":
         x = np.float32(m * float(float_of(scales[0])) / TOP)  # Python's floats are binary64
@@ -317,7 +317,7 @@ def decode(text: str, setting: Setting, shape: Sequence[int]) -> Floats:
 
 
 class Uncertain(ValueError):
-    """An encoder with another last bit in its transform might write something else."""
+    """An encoder whose transform differs in the last bit might write other bytes."""
 
 
 def transform(x: Sequence[Fraction], chunk: tuple[int, int, int]) -> list[Decimal]:
@@ -401,7 +401,7 @@ def encode(
 
 
 def parameters(setting: Setting) -> bytes:
-    """Return the parameters of a frame: the last one has no default."""
+    """Return the parameters of a frame; the last parameter has no default."""
     out = bytes([len(setting.chunk)])
     out += b"".join(leb128.encode(size) for size in setting.chunk)
     out += leb128.encode(setting.k)

@@ -1,8 +1,8 @@
-"""ecsq: levels of a step, their payload, their fields of a frame.
+"""ecsq: levels of a given step, their payload, their fields of a frame.
 
 Source: ``docs/wire-format.md``, ecsq; the string is that of ``contexts``. Arithmetic is float32,
-one operation at a time, but for products that are said to be float64. A level is a Python integer
-with the sign of its element.
+one operation at a time, except products that the specification computes in float64. A level is a
+Python integer with the sign of its element.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ONE, HALF = np.float32(1), np.float32(0.5)
 
 
 class Message(NamedTuple):
-    """What is sent; the string is None where nothing is coded."""
+    """An encoded message; the string is None if it has no symbols."""
 
     rounding: str
     step: np.float32
@@ -42,12 +42,12 @@ class Message(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """The payload."""
+        """Return the payload."""
         return b"" if self.string is None else to_bytes(contexts.write(self.string))
 
 
 class Choice(NamedTuple):
-    """What an encoder chooses freely."""
+    """Free choices of an encoder."""
 
     width: int
     group: int = 0
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
 
 
 def taps(shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the axes of a filter of a tensor; None where it has no taps to be transformed."""
+    """Return the filter axes of a tensor; None for a tensor without taps to transform."""
     sizes = tuple(shape[2:])
     if len(sizes) > MOST_AXES or any(not 1 <= size <= LONGEST_AXIS for size in sizes):
         return None
@@ -70,7 +70,7 @@ def taps(shape: Sequence[int]) -> tuple[int, ...] | None:
 
 
 def transformed(x: Floats, sizes: Sequence[int], forward: bool) -> Floats:
-    """Return the coefficients of filters, or the values of coefficients."""
+    """Return the coefficients of filters, or the inverse."""
     x = np.asarray(x, np.float32).reshape(-1, *sizes)
     for axis in reversed(range(1, x.ndim)):
         n = x.shape[axis]
@@ -89,28 +89,28 @@ def transformed(x: Floats, sizes: Sequence[int], forward: bool) -> Floats:
 # --- levels -------------------------------------------------------------------------------------
 
 
-def lifted(x: Floats, step: np.float32) -> tuple[Floats, np.float32]:
-    """Return values and step, where inverses of steps do not pass float32."""
+def rescaled(x: Floats, step: np.float32) -> tuple[Floats, np.float32]:
+    """Rescale values and step, so that the inverse of the step does not exceed float32."""
     if max(abs(v) for v in x) < TINY:
         return x * LIFT, step * LIFT
     return x, step
 
 
 def scaled(x: Floats, step: np.float32) -> Floats:
-    """Return magnitudes in steps."""
+    """Return magnitudes in units of the step."""
     with np.errstate(under="ignore"):
         return np.array([abs(v) * (ONE / step) for v in x], np.float32)
 
 
 def plain_level(y: np.float32) -> int:
-    """Return the level of which scales are made."""
+    """Return the level from which scales are computed."""
     if y < np.float32(0.6):
         return 0
     return min(math.floor(y + np.float32(0.4)), LARGEST_PLAIN)
 
 
 def rated_level(y: np.float32, c: int) -> int:
-    """Return the level that is best for bits and error together, for an element of the class c."""
+    """Return the level with the least rate–distortion cost for an element of class c."""
     d = np.float32(max(0, DEAD_FROM - c))
     dead = min(HALF + d * d * np.float32(29) / np.float32(8192), np.float32(1.65))
     if y < dead:
@@ -120,7 +120,7 @@ def rated_level(y: np.float32, c: int) -> int:
 
 
 def centroid(ys: Sequence[np.float32], magnitudes: Sequence[int]) -> int:
-    """Return where values of these magnitudes lie, in 256ths of a step."""
+    """Return the mean of the values of these magnitudes, in 256ths of a step."""
     if not magnitudes:
         return NEUTRAL
     rests = [math.trunc((float(y) - m) * 1024) for y, m in zip(ys, magnitudes, strict=True)]
@@ -131,7 +131,7 @@ def centroid(ys: Sequence[np.float32], magnitudes: Sequence[int]) -> int:
 def centroids_of(
     ys: Sequence[np.float32] | Floats, magnitudes: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Return the centroids of the magnitudes 1, 2, and of others."""
+    """Return the centroids of magnitude 1, of magnitude 2, and of larger magnitudes."""
     pairs = [*zip(ys, magnitudes, strict=True)]
     groups = [[(y, m) for y, m in pairs if m and min(m, 3) == g] for g in (1, 2, 3)]
     one, two, more = (centroid([y for y, _ in g], [m for _, m in g]) for g in groups)
@@ -139,7 +139,7 @@ def centroids_of(
 
 
 def stochastic_level(y: np.float32, word: int) -> int:
-    """Return the magnitude of a level that is rounded at random."""
+    """Return the magnitude of a stochastically rounded level."""
     low = math.floor(y)
     return low + ((word >> 1) < int((float(y) - low) * 2.0**31))
 
@@ -160,14 +160,14 @@ def encode(
     seed: int = 0,
     sizes: Sequence[int] | None = None,
 ) -> Message:
-    """Return the message of a gradient, with a step above 0, transformed if it is of filters."""
+    """Return the message of a gradient for a step above 0, with filter transform if `sizes`."""
     x, step = np.asarray(x, np.float32), np.float32(step)
     n = len(x)
     neutral = (NEUTRAL, NEUTRAL, NEUTRAL)
     transform = TRANSFORMS[sizes is not None]
     if not n:
         return Message(rounding, step, neutral, None, transform)
-    x, size = lifted(x, step)
+    x, size = rescaled(x, step)
     if sizes is not None:
         x = transformed(x, sizes, forward=True)
     matrix, ys = (choice.width, choice.group, choice.coarse), scaled(x, size)
@@ -190,7 +190,7 @@ def encode(
 def decode_symbols(
     symbols: Sequence[int], step: np.float32, centroids: Sequence[int], parts: int = 1
 ) -> Floats:
-    """Return the values that symbols stand for, in parts of a step."""
+    """Return the values of symbols, in parts of a step."""
     out = np.zeros(len(symbols), np.float32)
     for i, symbol in enumerate(symbols):
         m = symbol // 2
@@ -216,7 +216,7 @@ def read(
 ) -> tuple[contexts.String | None, Floats]:
     """Return the string of a payload and its values, or raise `Truncated` or `Corrupt`.
 
-    `sizes` are the axes of a filter where levels are of coefficients.
+    `sizes` are the filter axes of transformed levels.
     """
     if len(data) < (nbits + 7) // 8:
         raise Truncated("fewer bytes than bits")

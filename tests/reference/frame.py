@@ -67,7 +67,7 @@ def _short(data: bytes) -> bytes:
 
 
 def _check_payload(payload: bytes, nbits: int) -> None:
-    """Check that ``payload`` is ``nbits`` bits, filled up to whole bytes with zeros."""
+    """Check that ``payload`` contains ``nbits`` bits and zeros up to a whole byte."""
     if len(payload) != (nbits + 7) // 8:
         raise ValueError(f"{len(payload)} payload bytes for {nbits} bits")
     spare = 8 * len(payload) - nbits
@@ -118,7 +118,7 @@ def build(
 
 
 class _Reader:
-    """A position in bytes that refuses to pass their end."""
+    """A position in bytes that refuses to pass the end."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -179,7 +179,7 @@ def _read_seek(read: _Reader, kind: str) -> dict[str, Any]:
 
 
 def _check_seek(table: dict[str, Any], kind: str, n: int, nbits: int) -> None:
-    """Check a seek table against the payload bits of its frame, and what its blocks are of."""
+    """Check a seek table against the payload bits of its frame, and the unit of its blocks."""
     lengths, advances, block = table["lengths"], table["advances"], 2 ** table["log2_block"]
     if not lengths or sum(lengths) > nbits:
         raise ValueError("the seek table is not one of so many bits")
@@ -194,7 +194,7 @@ def _check_seek(table: dict[str, Any], kind: str, n: int, nbits: int) -> None:
 
 
 def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
-    """Tell what the blocks of a public codec are of, and how many of these there are at most."""
+    """Return the unit of the blocks of a public codec, and the largest number of units."""
     kind = None
     if codec_id == QSGD:
         s_end = leb128.decode(params, 0)[1]  # the number of levels is in front

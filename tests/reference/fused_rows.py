@@ -1,7 +1,7 @@
 """Fused rows of Caffe2 and FBGEMM, one element at a time.
 
-Written from ``docs/interop.md``. Arithmetic is float32, each operation rounded once. On decoding,
-scale·code + bias is taken exactly and rounded once.
+Written from ``docs/interop.md``. Arithmetic is float32, each operation rounded once. The decoder
+computes scale·code + bias exactly and rounds once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ F = np.float32
 
 
 def least(row: Floats) -> np.float32:
-    """Return the minimum, whose sign matters where it is zero.
+    """Return the minimum, including its sign if it is zero.
 
-    Eight lanes go through the columns in turn, each keeping the last of its least values; of the
-    lanes the first of these counts, and then the columns that fill no lane.
+    Eight lanes take turns over the columns, and each keeps the last of its minima; the first
+    minimum of the lanes counts, then the columns of the incomplete group.
     """
     whole = len(row) // 8 * 8
     ends = []

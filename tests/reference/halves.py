@@ -1,8 +1,8 @@
 """Float32 to float16 and bfloat16 and back, by integer arithmetic on bit patterns.
 
 Source: ``docs/wire-format.md``, dtypes of frames. Round to nearest, ties to even; overflow gives
-infinity, -0 and subnormals are kept. A NaN keeps its sign and the top bits of its mantissa, and
-where these are all zero the quiet bit is set. Widening is exact.
+infinity, and -0 and subnormals are preserved. A NaN keeps its sign and the top bits of its
+mantissa; if these are all zero, the quiet bit is set. Widening is exact.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _narrow(bits: int, mantissa_bits: int, bias: int) -> int:
         wanted = exponent - 127 + bias
         field = max(wanted, 1)  # below 1 the exponent stays and the mantissa loses more bits
         rounded = _round_shift(mantissa, drop + field - wanted)
-        # The leading one of ``rounded`` adds 1 to the exponent field; so does a carry.
+        # The leading one of ``rounded`` adds 1 to the exponent field, and so does a carry.
         magnitude = min(((field - 1) << mantissa_bits) + rounded, infinity)
     return sign << 15 | magnitude
 

@@ -1,7 +1,7 @@
 """The code ``huffman``, as strings of 0 and 1.
 
-Source: the page of ``gcodec.entropy.huffman``. Bits of values: the largest value in 8 bits, the
-table of lengths of all values from 0 to it, then the words. There are none without a value.
+Source: the page of ``gcodec.entropy.huffman``. The string contains the largest value in 8 bits,
+the table of lengths of all values from 0 to it, then the codewords. It is empty without values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def encode(values: Sequence[int]) -> str:
 
 
 def decode(bits: Bits, count: int) -> list[int]:
-    """Read values from the place of ``bits`` on."""
+    """Read values from the position of ``bits``."""
     if not count:
         return []
     lengths = canonical.read_table(bits, bits.number(8) + 1)

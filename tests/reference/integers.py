@@ -1,7 +1,7 @@
 """Tensors of integers and booleans in `raw` frames (``docs/wire-format.md``).
 
-Element after element, in whole bytes, the lowest first; negative numbers in two's complement;
-booleans as a byte of 0 or 1.
+Elements are in order, in whole bytes with the lowest byte first; negative numbers are in two's
+complement, and booleans are bytes of 0 or 1.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ CODES |= {"int64": 11, "uint64": 12, "bool": 13}
 
 
 def nbytes(dtype: str) -> int:
-    """Return the bytes of an element."""
+    """Return the size of an element in bytes."""
     return 1 if dtype == "bool" else int(dtype.lstrip("uint")) // 8
 
 
 def bounds(dtype: str) -> tuple[int, int]:
-    """Return the least and the largest value of a dtype."""
+    """Return the smallest and the largest value of a dtype."""
     if dtype == "bool":
         return 0, 1
     bits = 8 * nbytes(dtype)
@@ -34,7 +34,7 @@ def write(values: Sequence[int], dtype: str) -> bytes:
 
 
 def read(data: bytes, nbits: int, n: int, dtype: str) -> list[int]:
-    """Return the n values of a payload; raise ValueError unless it is one of as many."""
+    """Return the n values of a payload; raise ValueError for an invalid payload."""
     size = nbytes(dtype)
     if nbits != 8 * size * n or len(data) != size * n:
         raise ValueError(f"{nbits} bits are not those of {n} elements of {dtype}")

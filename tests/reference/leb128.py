@@ -1,7 +1,7 @@
 """Unsigned LEB128, the integers of frame headers (frame v1 in ``docs/wire-format.md``).
 
-Seven bits per byte, lowest first; the top bit of a byte says that another byte follows. Only the
-shortest form of a number is legal, and no number takes more than ten bytes.
+Seven bits per byte, lowest first; the top bit of a byte indicates that another byte follows. Only
+the shortest form of a number is legal, and no number takes more than ten bytes.
 """
 
 from __future__ import annotations

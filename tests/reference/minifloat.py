@@ -1,8 +1,8 @@
 """Minifloats: magnitudes, codes, and all forms of their payload, one element at a time.
 
 Source: ``docs/wire-format.md``, minifloat, Huffman words, rANS and seek tables. Magnitudes are
-fractions, strings are of 0 and 1. A codebook is a list of how often each code occurs, the code
-being the place in the list; it comes from outside.
+fractions, strings are of 0 and 1. A codebook is a list of the frequency of each code, indexed by
+the code; the caller provides it.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ class Setting(NamedTuple):
 
     @property
     def bits(self) -> tuple[int, int]:
-        """Bits of e and of m."""
+        """Return the numbers of bits of e and of m."""
         return int(self.format[1]), int(self.format[3])
 
     @property
     def width(self) -> int:
-        """Bits of a code."""
+        """Return the number of bits of a code."""
         return 1 + sum(self.bits)
 
     @property
     def paired(self) -> bool:
-        """Whether a symbol of the string is two codes."""
+        """Return whether a symbol of the string is a pair of codes."""
         return self.code == "pair" or (self.code == "rans" and self.width <= 4)
 
     @property
     def kind(self) -> str:
-        """What codes the string."""
+        """Return the entropy code of the string."""
         return "rans" if self.code == "rans" else "huffman"
 
 
 class Message(NamedTuple):
-    """What an encoder makes, and a decoder reads."""
+    """The result of an encoder, and the input of a decoder."""
 
     setting: Setting
     scale: np.float32
@@ -77,7 +77,7 @@ class Message(NamedTuple):
 
 @functools.cache  # read only, as are the other lists of a setting
 def magnitudes(setting: Setting) -> list[Fraction]:
-    """Return the magnitudes that valid codes have, from 0 on."""
+    """Return the magnitudes of valid codes in increasing order from 0."""
     e_bits, m_bits = setting.bits
     results = []
     for e in range(1 << e_bits):
@@ -94,7 +94,7 @@ def code_of(setting: Setting, minus: bool, j: int) -> int:
 
 
 def split(setting: Setting, code: int) -> tuple[bool, int]:
-    """Return the sign of a code, and the j of its magnitude."""
+    """Return the sign of a code, and the index j of its magnitude."""
     return code >= 1 << (setting.width - 1), code % (1 << (setting.width - 1))
 
 
@@ -107,7 +107,7 @@ def alphabet(setting: Setting) -> list[int]:
 
 
 def check_scale(setting: Setting, scale: np.float32) -> None:
-    """Refuse a scale that is no number from 0 on, or too large."""
+    """Reject a scale that is not a nonnegative number, or is too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         largest = np.float32(scale) * np.float32(magnitudes(setting)[-1])
     if not (scale >= 0 and np.isfinite(scale) and np.isfinite(largest)):
@@ -115,7 +115,7 @@ def check_scale(setting: Setting, scale: np.float32) -> None:
 
 
 def blocks_of(setting: Setting, n: int) -> int:
-    """Return how many blocks n elements have."""
+    """Return the number of blocks of n elements."""
     return -(-n // setting.block) if setting.block else 0
 
 
@@ -127,14 +127,15 @@ def scales_of(setting: Setting, scale: float, n: int, factors: Sequence[int]) ->
     results = []
     for byte in factors:
         exact = Fraction(float(scale)) * (8 + byte % 8) * Fraction(2) ** (byte // 8 - 31)
-        # Not above 4 significant bits more than binary32 has, and so exact in binary64.
+        # The product has at most 4 significant bits more than binary32, and so is exact in
+        # binary64.
         with np.errstate(over="ignore", under="ignore"):
             results += [np.float32(float(exact))] * setting.block
     return results[:n]
 
 
 def check_factors(setting: Setting, scale: float, n: int, factors: Sequence[int]) -> None:
-    """Refuse factors by which a code stands for what is not finite."""
+    """Reject factors for which a code has a nonfinite value."""
     top = np.float32(magnitudes(setting)[-1])
     for block_scale in set(scales_of(setting, scale, n, factors)):
         with np.errstate(over="ignore"):
@@ -146,7 +147,7 @@ def check_factors(setting: Setting, scale: float, n: int, factors: Sequence[int]
 
 
 def nearest(r: np.float32, levels: Sequence[Fraction]) -> int:
-    """Return the j of the level nearest to r: the even one of two, the last above all."""
+    """Return the index of the level nearest to r, the even one for a tie."""
     if np.isinf(r):
         return len(levels) - 1
     exact = Fraction(float(r))
@@ -171,9 +172,9 @@ def quantize(x: Floats, setting: Setting, scale: float, factors: Sequence[int] =
 
 
 def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
-    """Return the bytes that gcodec chooses for blocks: those of the least squared error of six.
+    """Return gcodec's factors of blocks: those of the least squared error of six candidates.
 
-    (The text leaves them to the writer; ``docs/minifloat.md`` tells the rule.)
+    (The specification leaves them to the writer; ``docs/minifloat.md`` defines the rule.)
     """
     values = np.asarray(x, np.float32).reshape(-1)
     top = np.float32(magnitudes(setting)[-1])
@@ -206,7 +207,7 @@ def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
 def dequantize(
     codes: Sequence[int], setting: Setting, scale: float, factors: Sequence[int] = ()
 ) -> Floats:
-    """Return the values that codes stand for."""
+    """Return the values of codes."""
     levels = magnitudes(setting)
     out = np.zeros(len(codes), np.float32)
     scales = scales_of(setting, scale, len(codes), factors)
@@ -219,7 +220,7 @@ def dequantize(
     return out
 
 
-# --- what is coded ------------------------------------------------------------------------------
+# --- symbols ------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -234,7 +235,7 @@ def symbol_alphabet(setting: Setting) -> list[int]:
 
 
 def exponent(setting: Setting, code: int) -> int:
-    """Return e of a code."""
+    """Return the exponent e of a code."""
     return split(setting, code)[1] >> setting.bits[1]
 
 
@@ -249,7 +250,7 @@ def symbols_of(setting: Setting, codes: Sequence[int]) -> list[int]:
 
 
 def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
-    """Return the counts of the symbols of the string by those of a codebook."""
+    """Return counts of the symbols of the string, according to a codebook."""
     codes = alphabet(setting)
     if setting.paired:
         return [book[a] * book[b] for a in codes for b in codes]
@@ -262,7 +263,7 @@ def counts_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
 
 
 def model_of_book(setting: Setting, book: Sequence[int]) -> list[int]:
-    """Return the lengths, or the frequencies, that a codebook stands for."""
+    """Return the code lengths or frequencies of a codebook."""
     return list(_model_of_book(setting, tuple(book)))
 
 
@@ -279,7 +280,7 @@ def _model_of_book(setting: Setting, book: tuple[int, ...]) -> list[int]:
 
 
 def places_of(setting: Setting, codes: Sequence[int]) -> list[int]:
-    """Return the places that the symbols of the string have in their alphabet."""
+    """Return the alphabet indices of the symbols of the string."""
     place = {symbol: at for at, symbol in enumerate(symbol_alphabet(setting))}
     return [place[symbol] for symbol in symbols_of(setting, codes)]
 
@@ -308,11 +309,11 @@ def write(
     Parameters
     ----------
     table, book
-        The scalar, and if it is not `OWN` the counts of that codebook.
+        The scalar and, unless it is `OWN`, the counts of that codebook.
     model
-        Lengths or frequencies for a table of its own; by default those that gcodec makes.
+        Lengths or frequencies of a transmitted table; by default those that gcodec makes.
     factors
-        A byte for each block.
+        One byte for each block.
     """
     check_scale(setting, np.float32(scale))
     check_factors(setting, scale, len(codes), factors)
@@ -391,10 +392,10 @@ def read(
     table: int = OWN,
     book: Book = None,
 ) -> Message:
-    """Return what a payload says, or raise `Truncated` or `Corrupt`.
+    """Return the contents of a payload, or raise `Truncated` or `Corrupt`.
 
-    ``book`` is the codebook that the scalar ``table`` names; None where there is none of that
-    number. Where more than one thing is wrong, this names one of them.
+    ``book`` is the codebook that the scalar ``table`` selects, or None if no codebook has that
+    number. If a payload has several defects, the error refers to one of them.
     """
     assert len(data) == (nbits + 7) // 8
     check_scale(setting, np.float32(scale))
@@ -409,7 +410,7 @@ def read(
     if nbits < 8 * lead:
         raise Truncated("fewer bits than a byte for each block")
     check_factors(setting, scale, n, data[:lead])
-    # A rANS string begins with a whole byte, with and without those before it.
+    # A rANS string begins at a whole byte, with and without preceding bytes.
     bits = Bits(text[8 * lead : nbits])
     agreed = None if book is None or table == OWN else model_of_book(setting, book)
     symbols, model = symbol_alphabet(setting), []
@@ -451,7 +452,7 @@ def decode(
 
 
 def parameters(setting: Setting) -> bytes:
-    """Return the parameters of a frame: ``code`` has no default, so only ``block`` is left out."""
+    """Return the parameters of a frame; only ``block`` has a default and may be omitted."""
     choices = zip((FORMATS, STYLES, CODES), setting[:3], strict=True)
     block = leb128.encode(setting.block) if setting.block else b""
     return bytes(words.index(word) for words, word in choices) + block

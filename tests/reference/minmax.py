@@ -1,4 +1,4 @@
-"""Min-max quantisation, one float64 operation at a time.
+"""Min-max quantization, one float64 operation at a time.
 
 Source: ``docs/wire-format.md``, minmax.
 """
@@ -17,7 +17,7 @@ Floats = NDArray[np.float32]
 
 
 def bucket_of(n: int, bucket: int) -> int:
-    """Return how many elements share a range."""
+    """Return the number of elements that share a range."""
     return bucket if 0 < bucket < n else max(n, 1)
 
 
@@ -34,7 +34,7 @@ def ranges(x: Floats, bucket: int) -> list[tuple[float, float]]:
 
 
 def codes(x: Floats, bits: int, bucket: int, seed: int | None) -> list[int]:
-    """Return the level of each element; a seed rounds at random."""
+    """Return the level of each element; a seed enables stochastic rounding."""
     size = bucket_of(len(x), bucket)
     top = 2**bits - 1
     pairs = ranges(x, bucket)
@@ -83,6 +83,6 @@ def decode(data: bytes, n: int, bits: int, bucket: int = 0) -> Floats:
         low, high = pairs[i // size]
         top = 2**bits - 1
         step = (high - low) / top
-        # From the end that is smaller in size.
+        # Start from the end with the smaller magnitude.
         out[i] = low + q * step if abs(low) <= abs(high) else high + (q - top) * step
     return out

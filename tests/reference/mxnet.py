@@ -1,8 +1,8 @@
 """MXNet's 2-bit and 1-bit gradient compression, one float32 operation at a time.
 
 Source: ``docs/wire-format.md``, mxnet-2bit and mxnet-1bit. All arithmetic is float32 and every
-operation rounds once: v = r + g, then r = v - t (or another, below). NaN, infinities, signed
-zeros and subnormals go through the same comparisons and sums as all other values.
+operation rounds once: v = r + g, then r = v - t (or another level, below). NaN, infinities, signed
+zeros and subnormals take the same comparisons and sums as all other values.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ Floats = NDArray[np.float32]
 
 
 class TwoBit:
-    """The 2-bit quantiser of one tensor, with its residual.
+    """The 2-bit quantizer of one tensor, with its residual.
 
     Parameters
     ----------
     threshold
-        Values from this on are sent as +t, values down to its negative as -t. Not validated:
-        the kernels work with any float32.
+        Values from this threshold on are sent as +t, values down to its negative as -t. It is not
+        validated, because the kernels accept any float32.
     n
         Number of elements.
     level
-        What a sent value takes out of the residual; the threshold if not given.
+        Amount that a sent value subtracts from the residual; by default the threshold.
     """
 
     def __init__(self, threshold: float, n: int, level: float | None = None) -> None:
@@ -59,12 +59,12 @@ class TwoBit:
 
 
 class OneBit:
-    """The 1-bit quantiser of one tensor, with its residual; it sends +1 or -1.
+    """The 1-bit quantizer of one tensor, with its residual; it sends +1 or -1.
 
     Parameters
     ----------
     threshold
-        Values above it (not equal) are sent as +1, all others, NaN too, as -1.
+        Values strictly above it are sent as +1; all other values, including NaN, as -1.
     n
         Number of elements.
     """
@@ -116,8 +116,8 @@ def decode_one_bit(data: bytes, n: int) -> Floats:
 def server_threshold(t: float) -> np.float32:
     """Return the threshold of a server, which reads it from a text with six decimals.
 
-    Reading the text as a float64 first does not round twice: a number with six decimals that is
-    not half-way between two float32 is too far from all half-way points for that.
+    Reading the text as float64 first does not round twice: a number with six decimals that is not
+    half-way between two float32 numbers is too far from all half-way points.
     """
     with np.errstate(all="ignore"):
         return np.float32(float("%f" % float(np.float32(t))))  # noqa: UP031

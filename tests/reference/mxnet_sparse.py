@@ -1,6 +1,6 @@
 """The sparse form of mxnet-2bit (``docs/wire-format.md``): signs, then positions.
 
-A sent element is a pair (index, whether it is negative); lists of them are in order.
+A sent element is a pair (index, whether it is negative); lists of pairs are in order of the index.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def write(sent: Sent, n: int, index: str, choice: Sequence[int] | None = None) -
 
 
 def read(text: str, count: int, n: int, index: str) -> Sent:
-    """Return what was sent, or raise `Truncated` or `Corrupt`; where both are right, either."""
+    """Return the sent elements, or raise `Truncated` or `Corrupt`; with both defects, either."""
     if count > len(text):
         raise Truncated("fewer bits than signs")
     bits = Bits(text)

@@ -1,7 +1,8 @@
-"""Panthalia's compression as published, in NumPy: what its ``demo.py`` does, step by step.
+"""Panthalia's compression as published, in NumPy: the steps of its ``demo.py``.
 
-Written from the description of the algorithm; of gcodec nothing is used. All is float32, the table
-of cosines included. Among equal magnitudes the original takes any; here it is the first.
+Written from the description of the algorithm, without gcodec. All arithmetic is float32, including
+the table of cosines. Among equal magnitudes the original selects any; this module selects the
+first.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def encode(
 
 
 def decode(message: Message) -> np.ndarray:
-    """Return what a message stands for."""
+    """Return the decoded values of a message."""
     c = int(message["chunk_shape"][0])
     v = int8_to_float(
         *(message[f"freq_{name}"] for name in ("vals_int8", "scales", "zero_points"))

@@ -1,7 +1,7 @@
 """Positions of sent elements, in all five codes, as strings of 0 and 1.
 
-Source: ``docs/wire-format.md``, positions and seek tables. Positions are rising lists from 0 on.
-What a writer may choose, the Rice parameters or the table of a string, is its *choice*.
+Source: ``docs/wire-format.md``, positions and seek tables. Positions are increasing lists from 0.
+The free *choice* of a writer is the Rice parameters or the table of a string.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Positions = list[int]
 
 
 def gaps(positions: Sequence[int]) -> list[int]:
-    """Return how many elements lie between each position and the one before it, or the start."""
+    """Return the number of elements between each position and its predecessor, or the start."""
     return [b - a - 1 for a, b in itertools.pairwise([-1, *positions])]
 
 
 def of_gaps(actual: Iterable[int]) -> Positions:
-    """Return the positions that have these gaps."""
+    """Return the positions with these gaps."""
     return [end - 1 for end in itertools.accumulate(g + 1 for g in actual)]
 
 
@@ -36,13 +36,13 @@ def of_gaps(actual: Iterable[int]) -> Positions:
 
 
 def shortest_rice(part: Sequence[int]) -> list[int]:
-    """Return the parameters with which the words of some gaps are shortest."""
+    """Return the parameters that minimize the words of some gaps."""
     sizes = [sum((g >> r) + 1 + r for g in part) for r in range(LARGEST_RICE + 1)]
     return [r for r, size in enumerate(sizes) if size == min(sizes)]
 
 
 def rice_parameters(positions: Sequence[int]) -> list[int]:
-    """Return for each block the least parameter with which its words are shortest."""
+    """Return for each block the least parameter that minimizes its words."""
     actual = gaps(positions)
     starts = range(0, len(actual), RICE_BLOCK)
     return [shortest_rice(actual[at : at + RICE_BLOCK])[0] for at in starts]
@@ -54,7 +54,7 @@ def _step(d: int) -> str:
 
 
 def rice_words(positions: Sequence[int], parameters: Sequence[int]) -> list[str]:
-    """Return the bits of each position; those of a parameter belong to the one behind it."""
+    """Return the bits of each position, including those of a preceding parameter."""
     words = []
     for i, g in enumerate(gaps(positions)):
         block = i // RICE_BLOCK
@@ -91,7 +91,7 @@ def _read_rice(bits: Bits, k: int, n: int) -> Positions:
 
 
 def low_width(k: int, n: int) -> int:
-    """Return how many bits of each of k positions are written as they are."""
+    """Return the number of low bits that are stored verbatim for each of k positions."""
     w = 0
     while k * 2 ** (w + 1) <= n:
         w += 1
@@ -136,7 +136,7 @@ def _read_bitmap(bits: Bits, k: int, n: int) -> Positions:
 
 
 def class_of(v: int) -> tuple[int, int]:
-    """Return the class of a distance, and how many bits of it are written behind the string."""
+    """Return the class of a distance, and the number of its bits after the string."""
     if v < 4:
         return v - 1, 0
     b = v.bit_length() - 3
@@ -144,7 +144,7 @@ def class_of(v: int) -> tuple[int, int]:
 
 
 def distance_of(c: int, low: str) -> int:
-    """Return the distance of a class and these bits of it."""
+    """Return the distance with a class and these low bits."""
     if c < 3:
         return c + 1
     b, m = divmod(c - 3, 4)
@@ -153,7 +153,7 @@ def distance_of(c: int, low: str) -> int:
 
 
 def nbits_of(c: int) -> int:
-    """Return how many bits of the distances of a class are written behind the string."""
+    """Return the number of bits after the string for each distance of a class."""
     return 0 if c < 3 else (c - 3) // 4
 
 
@@ -190,7 +190,7 @@ def _read_classes(code: str, bits: Bits, k: int, n: int) -> Positions:
 
 
 def choice_of(code: str, positions: Sequence[int], n: int) -> list[int]:
-    """Return a choice: Rice parameters, the lengths that gcodec makes, or some frequencies."""
+    """Return a choice: Rice parameters, the lengths that gcodec makes, or valid frequencies."""
     if code == "rice":
         return rice_parameters(positions)
     if code in tabled.KINDS and positions:
@@ -208,7 +208,7 @@ def write(
     choice
         Rice parameters, lengths or frequencies; by default those of `choice_of`.
     at
-        How many bits of the payload come before it.
+        Number of payload bits before the string.
     """
     k = len(positions)
     if k == 0:
@@ -233,12 +233,12 @@ def write(
 
 
 def read(code: str, bits: Bits, k: int, n: int) -> Positions:
-    """Read k positions from the place of ``bits`` to their end.
+    """Read k positions from the position of ``bits`` to the end of the bits.
 
     Raises
     ------
     Truncated, Corrupt
-        Where both kinds are right, either.
+        If both kinds of defects occur, either error.
     """
     if k > n:
         raise Corrupt(f"{k} positions of {n}")
@@ -261,7 +261,7 @@ def read(code: str, bits: Bits, k: int, n: int) -> Positions:
 def seek_table(
     code: str, positions: Sequence[int], n: int, choice: Sequence[int], log2_block: int
 ) -> Table:
-    """Return the seek table of a string of one position at least, written with this choice."""
+    """Return the seek table of a string with at least one position, written with this choice."""
     if code == "rans":
         return tabled.seek_table(code, classes(positions), choice, log2_block)
     if code == "rice":

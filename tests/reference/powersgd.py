@@ -18,7 +18,7 @@ Factors = tuple[list[Row], list[Row]]
 
 
 def sizes(shape: tuple[int, ...], rank: int) -> tuple[int, int] | None:
-    """Return m and k; None where the values are sent."""
+    """Return m and k; None for tensors that are sent as values."""
     if len(shape) < 2:
         return None
     m, k = shape[0], math.prod(shape[1:])
@@ -26,7 +26,7 @@ def sizes(shape: tuple[int, ...], rank: int) -> tuple[int, int] | None:
 
 
 def start(seed: int, rank: int, k: int, prior: list[Row] | None) -> list[Row]:
-    """Return the numbers that the power method begins with."""
+    """Return the start matrix of the power method."""
     rows = []
     for j in range(rank):
         row = []
@@ -49,7 +49,7 @@ def exponent(numbers: Row) -> int:
 
 
 def integers(numbers: Row, nbits: int) -> tuple[list[int], int]:
-    """Return integers of about so many bits, and the exponent of 2 that they count."""
+    """Return integers of approximately `nbits` bits, and their common exponent of 2."""
     e = exponent(numbers) - nbits
     return [round(math.ldexp(number, -e)) for number in numbers], e
 
@@ -61,7 +61,7 @@ def block_sizes(k: int) -> tuple[int, int]:
 
 
 def sum_of(products: list[int], block: int) -> float:
-    """Add up exactly, in blocks, and these rounded to binary64."""
+    """Sum exactly within blocks, and round the sum over blocks to binary64."""
     total = 0.0
     for at in range(0, len(products), block):
         inside = sum(products[at : at + block])

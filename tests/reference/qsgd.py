@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What an encoder makes, and a decoder reads."""
+    """The result of an encoder, and the input of a decoder."""
 
     setting: Setting  # form and code as sent
     norms: list[np.float32]
@@ -56,11 +56,11 @@ class Message(NamedTuple):
     model: Sequence[int] = ()  # lengths or frequencies of symbols, where there is a table
 
 
-# --- quantise -----------------------------------------------------------------------------------
+# --- quantize -----------------------------------------------------------------------------------
 
 
 def bucket_of(n: int, bucket: int) -> int:
-    """Return how many elements share a norm."""
+    """Return the number of elements that share a norm."""
     return bucket if 0 < bucket < n else max(n, 1)
 
 
@@ -70,7 +70,7 @@ def norms_of(x: Floats, bucket: int, norm: str, s: int = 1) -> list[np.float32]:
     Raises
     ------
     ValueError
-        Where one is no finite float32, or the level s of it is none.
+        If a norm is no finite float32, or its level s has no finite value.
     """
     size = bucket_of(len(x), bucket)
     results = []
@@ -116,7 +116,7 @@ def levels_of(
 
 
 def dequantize(levels: Sequence[int], norms: Sequence[np.float32], s: int, bucket: int) -> Floats:
-    """Return the values that levels stand for."""
+    """Return the values of levels."""
     size = bucket_of(len(levels), bucket)
     out = np.zeros(len(levels), np.float32)
     for i, k in enumerate(levels):
@@ -145,8 +145,8 @@ def unzigzag(z: int) -> int:
     return z // 2 if z % 2 == 0 else -(z // 2) - 1
 
 
-def silent(norms: Sequence[np.float32], n: int, bucket: int) -> list[bool]:
-    """Return for each element whether its bucket has no norm, and so sends nothing."""
+def in_zero_norm_bucket(norms: Sequence[np.float32], n: int, bucket: int) -> list[bool]:
+    """Return for each element whether its bucket has norm zero and so sends nothing."""
     size = bucket_of(n, bucket)
     return [norms[i // size] == 0 for i in range(n)]
 
@@ -157,18 +157,18 @@ def sign(k: int) -> str:
 
 
 def gaps_of(levels: Sequence[int]) -> list[int]:
-    """Return the distance of each level other than 0 to the one before it; from 1."""
+    """Return the distance of each nonzero level to its predecessor, counted from 1."""
     places = [0, *(i + 1 for i, k in enumerate(levels) if k)]
     return [after - before for before, after in itertools.pairwise(places)]
 
 
 def best_rice(values: Sequence[int]) -> int:
-    """Return the least parameter that makes the words of ``values`` shortest together."""
+    """Return the least parameter that minimizes the total length of the words of ``values``."""
     return min(range(LARGEST_RICE + 1), key=lambda k: (sum((v >> k) + 1 + k for v in values), k))
 
 
 def rices_of(levels: Sequence[int], quiet: Sequence[bool], s: Setting) -> tuple[int, ...]:
-    """Return the Rice parameters that an encoder takes."""
+    """Return the Rice parameters that an encoder selects."""
     if s.code != "rice":
         return ()
     if s.form == "dense":
@@ -178,18 +178,18 @@ def rices_of(levels: Sequence[int], quiet: Sequence[bool], s: Setting) -> tuple[
 
 
 def place(k: int) -> int:
-    """Return which of 0, 2, 3, 4, ... is 2k for k, and 2k + 1 for −k."""
+    """Return the index of 2k for k, and of 2k + 1 for −k, in the list 0, 2, 3, 4, ..."""
     return max(0, 2 * abs(k) + (k < 0) - 1)
 
 
 def level_at(at: int) -> int:
-    """Return the level of `place`."""
+    """Return the level at an index from `place`."""
     y = at + 1 if at else 0
     return -(y // 2) if y % 2 else y // 2
 
 
-def sounding(levels: Sequence[int], quiet: Sequence[bool]) -> list[int]:
-    """Return the symbol of each element that is not silent, in codes with a table."""
+def coded_symbols(levels: Sequence[int], quiet: Sequence[bool]) -> list[int]:
+    """Return the symbol of each element outside zero-norm buckets, for codes with a table."""
     return [place(k) for k, q in zip(levels, quiet, strict=True) if not q]
 
 
@@ -200,7 +200,7 @@ def units(
     rices: tuple[int, ...],
     model: Sequence[int] = (),
 ) -> list[str]:
-    """Return the bits of each element, or in the sparse form of each level other than 0."""
+    """Return the bits of each element or, in the sparse form, of each nonzero level."""
     s, form, _, _, code = setting
     if form == "sparse":
         sent = zip(gaps_of(levels), (k for k in levels if k), strict=True)
@@ -227,11 +227,11 @@ def write(
     rices: tuple[int, ...] | None = None,
     model: Sequence[int] | None = None,
 ) -> Message:
-    """Return the message of levels, in the form and code of the setting."""
-    quiet = silent(norms, len(levels), setting.bucket)
+    """Return the message of levels in the form and code of the setting."""
+    quiet = in_zero_norm_bucket(norms, len(levels), setting.bucket)
     if rices is None:
         rices = rices_of(levels, quiet, setting)
-    sent = sounding(levels, quiet)
+    sent = coded_symbols(levels, quiet)
     if setting.code in tabled.KINDS:
         assert setting.form == "dense" and setting.s <= LARGEST_TABLED
         model = model or tabled.model_of(setting.code, sent, 2 * setting.s + 1)
@@ -245,9 +245,9 @@ def write(
 
 
 def pack(setting: Setting, norms: Sequence[np.float32], levels: Sequence[int]) -> Message:
-    """Return the message, ``auto`` resolved."""
+    """Return the message with ``auto`` resolved."""
     if setting.code == "auto":
-        # Those with a table come last. Of rANS a writer may only estimate the bits.
+        # Codes with a table come last. A writer may estimate the bits of rANS.
         tabled_too = ALL + TABLED if setting.s <= LARGEST_TABLED else ALL
         pairs = [pair for pair in tabled_too if setting.form in ("auto", pair[1])]
     elif setting.form == "auto":
@@ -275,7 +275,7 @@ def _read_sign(bits: Bits) -> int:
 
 
 def _number(bits: Bits, read: Callable[[Bits], int], most: int) -> int:
-    """Read a word, and refuse numbers above ``most``."""
+    """Read a word, and reject numbers above ``most``."""
     value = universal.whole(read, bits)
     if value > most:
         raise Corrupt(f"{value} is above {most}")
@@ -360,8 +360,9 @@ def read(
 ) -> tuple[list[np.float32], list[int]]:
     """Return norms and levels of a payload, or raise `Truncated` or `Corrupt`.
 
-    Where more than one thing is wrong, this names one of them, and other readers may another: the
-    specification does not say which. Here all words of the sparse form come before all places.
+    If a payload has several defects, the error refers to one of them, and other readers may report
+    another, because the specification does not define which. Here the reader reads all words of
+    the sparse form before all positions.
     """
     text = to_text(data)
     assert len(data) == (nbits + 7) // 8
@@ -374,7 +375,7 @@ def read(
             raise Corrupt(f"the norm {norm}")
     if "1" in text[nbits:]:
         raise Corrupt("fill that is not zero")
-    quiet = silent(norms, n, setting.bucket)
+    quiet = in_zero_norm_bucket(norms, n, setting.bucket)
     bits = Bits(text[:nbits], 32 * count)
     parse = _read_dense if setting.form == "dense" else _read_sparse
     return [np.float32(norm) for norm in norms], parse(bits, setting, rices, quiet)
@@ -392,7 +393,7 @@ def decode(
 
 
 def parameters(setting: Setting) -> bytes:
-    """Return the parameters of a frame, the defaults at the end left out."""
+    """Return the parameters of a frame without trailing defaults."""
     norm, code = NORMS.index(setting.norm), CODES.index(setting.code)
     fields = [
         (leb128.encode(setting.s), False),  # the form behind it has no default
@@ -415,9 +416,9 @@ def seek_table(message: Message, log2_block: int) -> Table:
     """Return the seek table of a message whose words have no fixed width."""
     setting = message.setting
     assert setting.code != "packed"
-    quiet = silent(message.norms, len(message.levels), setting.bucket)
+    quiet = in_zero_norm_bucket(message.norms, len(message.levels), setting.bucket)
     if setting.code == "rans":
-        sent = sounding(message.levels, quiet)
+        sent = coded_symbols(message.levels, quiet)
         return tabled.seek_table("rans", sent, message.model, log2_block)
     words = units(message.levels, quiet, setting, message.rices, message.model)
     lengths = lengths_of(words, log2_block)

@@ -1,4 +1,4 @@
-"""randomk: which elements a seed draws, its payload, its fields of a frame.
+"""randomk: the elements that a seed selects, its payload, its fields of a frame.
 
 Source: ``docs/wire-format.md``, randomk. Values are those of ``sparse_values``.
 """
@@ -20,7 +20,7 @@ DEFAULT_RATIO = 0.01
 
 
 class Setting(NamedTuple):
-    """The parameters of a message; ``k`` is None where the ratio tells it."""
+    """The parameters of a message; ``k`` is None if the ratio determines it."""
 
     value: str = "float32"
     unbiased: bool = False
@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
 
 def different(n: int, count: int, seed: int) -> set[int]:
-    """Return the first so many different draws from n elements."""
+    """Return the first `count` distinct draws from n elements."""
     actual: set[int] = set()
     w = 0
     while len(actual) < count:
@@ -40,14 +40,14 @@ def different(n: int, count: int, seed: int) -> set[int]:
 
 
 def drawn(n: int, k: int, seed: int) -> list[int]:
-    """Return the positions of the elements that are sent."""
+    """Return the positions of the sent elements."""
     if 2 * k <= n:
         return sorted(different(n, k, seed))
     return sorted(set(range(n)) - different(n, n - k, seed))
 
 
 def factor(n: int, k: int) -> np.float32:
-    """Return by what unbiased values are multiplied."""
+    """Return the factor of unbiased values."""
     return np.float32(np.float64(n) / np.float64(k))
 
 
@@ -60,7 +60,7 @@ def _scaled(values: Floats, n: int, setting: Setting) -> Floats:
 
 
 def encode(x: Floats, setting: Setting, seed: int) -> tuple[bytes, int]:
-    """Return payload and bits, or raise `ValueError` for what an encoder refuses."""
+    """Return payload and bits, or raise `ValueError` for a gradient that an encoder rejects."""
     if not np.isfinite(x).all():
         raise ValueError("NaN or Inf")
     n = len(x)

@@ -1,4 +1,4 @@
-"""Seek tables of all three kinds, as they stand in a frame.
+"""Seek tables of all three kinds, as serialized in a frame.
 
 Source: ``docs/wire-format.md``, seek tables.
 """
@@ -14,9 +14,9 @@ STRIDE = 4096  # blocks from one pair of sums to the next
 
 
 class Table(NamedTuple):
-    """Bits of each block; advances for blocks of values; states for blocks that have them.
+    """Bits of each block, advances for blocks of values, and states for rANS.
 
-    ``states`` are those of the blocks that do not begin where a rANS block does.
+    ``states`` contains those of the blocks that do not begin with a rANS block.
     """
 
     log2_block: int
@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
 
 def section(table: Table) -> bytes:
-    """Return a seek table as it stands in a frame."""
+    """Return the bytes of a seek table in a frame."""
     numbers = [*table.lengths, *(table.advances or [])]
     width = next(w for w in (1, 2, 4, 8) if all(v < 1 << 8 * w for v in numbers))
     out = bytes([table.log2_block, width]) + leb128.encode(len(table.lengths))
@@ -47,7 +47,7 @@ def section(table: Table) -> bytes:
 
 
 def lengths_of(words: Sequence[str], log2_block: int) -> list[int]:
-    """Return the bits of each block of so many words."""
+    """Return the bits of each block of 2^log2_block words."""
     size = 1 << log2_block
     starts = range(0, len(words), size)
     return [sum(len(word) for word in words[at : at + size]) for at in starts]

@@ -1,7 +1,7 @@
 """Values of sparse messages, in their five kinds, as strings of 0 and 1.
 
 Source: ``docs/wire-format.md``, values of sparse messages. All arithmetic is float32, one
-operation at a time; only sums are those of ``sums``.
+operation at a time, except the sums, which are those of ``sums``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INFINITIES = {"float16": 0x7C00, "bfloat16": 0x7F80}
 
 
 def nbits(k: int, kind: str) -> int:
-    """Return how many bits k values have."""
+    """Return the number of bits of k values."""
     if kind == "int8":
         return 32 * -(-k // BLOCK) + 8 * k
     if kind == "sign":
@@ -40,7 +40,7 @@ def _pattern(value: np.float32) -> str:
 
 
 def _scale_fits(scale: np.float32, top: int) -> bool:
-    """Tell whether a number is finite, not below 0, and finite that many times."""
+    """Return whether a number is finite and nonnegative, and its product with `top` is finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         largest = np.float32(scale) * np.float32(top)
     return bool(np.isfinite(largest) and not np.signbit(scale))
@@ -50,7 +50,7 @@ def _scale_fits(scale: np.float32, top: int) -> bool:
 
 
 def _finite(pattern: int, kind: str) -> int:
-    """Return a pattern, or the largest finite number of its sign in place of an infinity."""
+    """Return a pattern; for an infinity, the largest finite number of the same sign."""
     infinity = INFINITIES[kind]
     return pattern - 1 if pattern & 0x7FFF == infinity else pattern
 

@@ -1,9 +1,9 @@
 """Sums of float32 data in a fixed order (``docs/wire-format.md``, rule E2).
 
-Float64 throughout. A tile is 4096 elements. Lane t of 256 starts from 0 and adds elements t,
-t + 256, ... of the tile in this order; then lane t takes in lane t + 128, then t + 64, ... t + 1.
-The sums of the tiles are summed by the same rule until one is left. Elements that a short tile
-lacks add nothing.
+All arithmetic is float64. A tile is 4096 elements. Lane t of 256 starts from 0 and adds elements
+t, t + 256, ... of the tile in this order; then lane t adds lane t + 128, then t + 64, ... t + 1.
+The sums of the tiles are summed by the same rule until a single sum remains. Missing elements of a
+short tile add nothing.
 """
 
 from __future__ import annotations

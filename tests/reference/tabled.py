@@ -17,7 +17,7 @@ KINDS = ("huffman", "rans")
 
 
 def model_of(kind: str, places: Sequence[int], size: int) -> list[int]:
-    """Return the model that gcodec makes for a string; of nothing where there is none."""
+    """Return the model that gcodec makes for a string; None without symbols."""
     counts = [0] * size
     for place in places:
         counts[place] += 1
@@ -27,7 +27,7 @@ def model_of(kind: str, places: Sequence[int], size: int) -> list[int]:
 
 
 def write(kind: str, places: Sequence[int], model: Sequence[int], sent: bool = True) -> str:
-    """Return a string, behind its table if that is sent; it begins with a whole byte."""
+    """Return a string, after its table if the table is sent; the string begins at a whole byte."""
     if not places:
         return ""
     if kind == "rans":
@@ -40,9 +40,9 @@ def write(kind: str, places: Sequence[int], model: Sequence[int], sent: bool = T
 def read(
     kind: str, bits: Bits, count: int, size: int, agreed: Sequence[int] | None = None
 ) -> tuple[list[int], list[int]]:
-    """Return the symbols of a string, and its model: one that is agreed on, else that sent.
+    """Return the symbols of a string, and its model: the agreed model, or the transmitted one.
 
-    What follows the last symbol is left to the caller.
+    The caller handles the bits after the last symbol.
     """
     if not count:
         return [], []
@@ -59,7 +59,7 @@ def read(
 
 
 def seek_table(kind: str, places: Sequence[int], model: Sequence[int], log2_block: int) -> Table:
-    """Return the seek table of a string whose symbols are what its blocks are of."""
+    """Return the seek table of a string whose blocks count symbols."""
     if kind == "rans":
         lengths, states = rans.blocks(places, model, log2_block)
         return Table(log2_block, lengths, None, states)

@@ -1,4 +1,4 @@
-"""TernGrad: the scale, the codes −1, 0, +1, and their four packs, one element at a time.
+"""TernGrad: the scale, the codes −1, 0, +1, and their packings, one element at a time.
 
 Source: ``docs/wire-format.md``, terngrad.
 """
@@ -22,7 +22,7 @@ BYTES = 243  # that five digits make
 
 
 def scale_of(x: Floats, clip: float) -> np.float32:
-    """Return s = min(max|x|, clip·σ), or max|x| where that clips at nothing."""
+    """Return s = min(max|x|, clip·σ), or max|x| if the bound clips nothing."""
     x = np.asarray(x, np.float32)
     largest = np.float32(0)
     for value in x:
@@ -62,7 +62,7 @@ def codes(x: Floats, scale: np.float32, seed: int) -> list[int]:
 
 
 def pack(actual: Sequence[int], setting: str) -> bytes:
-    """Return the payload of codes −1, 0, 1; that of ``rans`` with the table that gcodec makes."""
+    """Return the payload of codes −1, 0, 1; for ``rans``, with the table that gcodec makes."""
     if setting == "rans":
         sent = list(pack(actual, "base3"))
         return to_bytes(tabled.write("rans", sent, tabled.model_of("rans", sent, BYTES)))
@@ -83,7 +83,7 @@ def pack(actual: Sequence[int], setting: str) -> bytes:
 def unpack(data: bytes, n: int, setting: str, nbits: int | None = None) -> list[int]:
     """Return the n codes of a payload, or raise ValueError.
 
-    ``nbits`` is asked for ``rans`` and ``context``.
+    ``nbits`` is required for ``rans`` and ``context``.
     """
     if setting == "context":
         bits = Bits(to_text(data)[:nbits])

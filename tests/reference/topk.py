@@ -1,4 +1,4 @@
-"""topk: which elements are sent, its payload, its fields of a frame.
+"""topk: the selected elements, its payload, its fields of a frame.
 
 Source: ``docs/wire-format.md``, topk. Values and positions are those of ``sparse_values`` and
 ``positions``.
@@ -24,7 +24,7 @@ DEFAULT_RATIO = 0.01
 
 
 class Setting(NamedTuple):
-    """The parameters of a message; ``k`` is None where the ratio tells it."""
+    """The parameters of a message; ``k`` is None if the ratio determines it."""
 
     value: str = "float32"
     index: str = "rice"
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What an encoder makes."""
+    """The result of an encoder."""
 
     setting: Setting
     places: list[int]
@@ -43,12 +43,12 @@ class Message(NamedTuple):
 
 
 def count(n: int, k: int | None, ratio: float) -> int:
-    """Return how many of n elements are sent."""
+    """Return the number of sent elements of n."""
     return min(n, max(1, round(ratio * n)) if k is None else k)
 
 
 def largest(x: Floats, k: int) -> list[int]:
-    """Return the positions of the k largest magnitudes, of equal ones the lowest."""
+    """Return the positions of the k largest magnitudes; of equal ones, the lowest positions."""
     order = sorted(range(len(x)), key=lambda i: (-abs(float(x[i])), i))
     return sorted(order[:k])
 
@@ -61,7 +61,7 @@ def at_least(x: Floats, threshold: float) -> list[int]:
 def write(
     x: Floats, places: Sequence[int], setting: Setting, choice: Sequence[int] | None = None
 ) -> Message:
-    """Return the message of the elements at these places."""
+    """Return the message of the elements at these positions."""
     values = sparse_values.write([x[i] for i in places], setting.value)
     chosen = choice
     if chosen is None:
@@ -71,7 +71,7 @@ def write(
 
 
 def encode(x: Floats, setting: Setting, threshold: float = 0) -> Message:
-    """Return the message of a gradient; with a threshold, the setting's k is of no account."""
+    """Return the message of a gradient; a threshold overrides the setting's k."""
     if not np.isfinite(x).all():
         raise ValueError("NaN or Inf")
     if threshold:
@@ -96,7 +96,7 @@ def read(data: bytes, nbits: int, n: int, setting: Setting) -> tuple[list[int], 
 
 
 def scattered(places: Sequence[int], values: Floats, n: int) -> Floats:
-    """Return the tensor: +0 where nothing was sent."""
+    """Return the tensor with +0 for elements that were not sent."""
     out = np.zeros(n, np.float32)
     for i, value in zip(places, values, strict=True):
         out[i] = value
@@ -121,6 +121,6 @@ def parameters(setting: Setting) -> bytes:
 
 
 def seek_table(message: Message, n: int, log2_block: int) -> Table:
-    """Return the seek table of a message that sends something."""
+    """Return the seek table of a message with at least one sent element."""
     index, places = message.setting.index, message.places
     return positions.seek_table(index, places, n, message.choice, log2_block)

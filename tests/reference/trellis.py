@@ -1,7 +1,7 @@
-"""Context strings with a trellis: two quantisers that take turns, each with tables of its own.
+"""Context strings with a trellis: two alternating quantizers, each with tables of its own.
 
-Source: ``docs/wire-format.md``, context strings, *with a trellis*. The static tables are the file
-that it names. A symbol is twice a level h, plus its sign.
+Source: ``docs/wire-format.md``, context strings, *with a trellis*. The static tables are in the
+file that it names. A symbol is twice a level h, plus its sign.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pair = tuple[Table, Table]
 
 
 class Model(NamedTuple):
-    """The symbols of an alphabet, rising, and the frequency of each."""
+    """The symbols of an alphabet in increasing order, and the frequency of each."""
 
     symbols: list[int]
     frequencies: list[int]
@@ -31,7 +31,7 @@ class Model(NamedTuple):
 
 @functools.cache
 def static_tables() -> list[tuple[list[Line], list[Line]]]:
-    """Return the tables of the file: of both quantisers 64 lines each."""
+    """Return the tables of the file, with 64 lines for each of the two quantizers."""
     texts = [line for line in FILE.read_text("ascii").splitlines() if not line.startswith("#")]
     lines: list[Line] = [tuple(int(word) for word in text.split()) for text in texts]
     assert len(lines) % (2 * CLASSES) == 0
@@ -40,7 +40,7 @@ def static_tables() -> list[tuple[list[Line], list[Line]]]:
 
 
 def model_of(line: Line, quantiser: int) -> Model:
-    """Return the model of a class where a quantiser is next."""
+    """Return the model of a class for the given next quantizer."""
     escape, *each = line
     zero = contexts.model_of(line)[0]
     if len(each) > LARGEST_K or escape < 2:
@@ -72,7 +72,7 @@ def _static_models(number: int) -> list[list[Model]]:
 
 
 def order(n: int, lanes: int) -> list[int]:
-    """Return the element of each coded symbol."""
+    """Return the element index of each coded symbol."""
     results: list[int] = []
     for start in range(0, n, RUN):
         m = min(RUN, n - start)
@@ -83,12 +83,12 @@ def order(n: int, lanes: int) -> list[int]:
 
 
 def level(symbol: int) -> int:
-    """Return k of a symbol."""
+    """Return the level k of a symbol."""
     return -(-(symbol // 2) // 2)
 
 
 def after(state: int, k: int) -> int:
-    """Return the state behind a level of a quantiser."""
+    """Return the state after a level of a quantizer."""
     return NEXT // 2 ** (4 * state + 2 * (k % 2)) % 4
 
 
@@ -100,13 +100,13 @@ class Paths:
         self.states = [0] * lanes
 
     def quantiser(self, at: int) -> int:
-        """Return which is next for the coded symbol at a place."""
+        """Return the next quantizer for the coded symbol at an index."""
         if at % RUN == 0:
             self.states = [0] * self.lanes
         return self.states[at % RUN % self.lanes] // 2
 
     def step(self, at: int, symbol: int) -> None:
-        """Go on behind a symbol."""
+        """Advance the state after a symbol."""
         lane = at % RUN % self.lanes
         self.states[lane] = after(self.states[lane], level(symbol))
 
@@ -117,7 +117,7 @@ def _classes(string: String, n: int) -> list[int]:
 
 
 def _coded(string: String) -> Iterator[tuple[int, int, Model]]:
-    """Tell of each coded symbol its element, what it is, and its model."""
+    """Return for each coded symbol its element index, the symbol, and its model."""
     models, classes = models_of(string.table), _classes(string, len(string.symbols))
     paths = Paths(string.lanes)
     for at, element in enumerate(order(len(classes), string.lanes)):
@@ -143,7 +143,7 @@ def write(string: String) -> str:
 
 
 def read_pair(bits: Bits) -> Pair:
-    """Read both tables that are sent."""
+    """Read the two transmitted tables."""
     first, second = contexts.read_table(bits), contexts.read_table(bits)
     models_of((first, second))
     return first, second

@@ -1,7 +1,7 @@
 """The seven universal codes, as strings of 0 and 1.
 
-Source: ``docs/wire-format.md``, universal codes. A reader takes bits from the front. Where these
-end within a word, they are `Truncated` if any number below 2**64 has a word that begins so, else
+Source: ``docs/wire-format.md``, universal codes. A reader takes bits from the front. Bits that end
+within a word are `Truncated` if the word of any number below 2**64 begins with them, otherwise
 `Corrupt`.
 """
 
@@ -21,7 +21,7 @@ class Corrupt(ValueError):
 
 
 class Bits:
-    """A place in a string of 0 and 1 that does not pass its end."""
+    """A position in a string of 0 and 1 that cannot pass the end."""
 
     def __init__(self, text: str, at: int = 0) -> None:
         self.text = text
@@ -40,7 +40,7 @@ class Bits:
         return int(self.take(count) or "0", 2)
 
     def zeros(self) -> int:
-        """Return how many zeros come before the next one, and pass that one too."""
+        """Return the number of zeros before the next one, and pass that one too."""
         one = self.text.find("1", self.at)
         if one < 0:
             raise Truncated(f"no one from bit {self.at} of {len(self.text)} on")
@@ -64,22 +64,22 @@ def binary(n: int) -> str:
 
 
 def unary(n: int) -> str:
-    """n zeros, then a one."""
+    """Return n zeros, then a one."""
     return "0" * n + "1"
 
 
 def gamma(n: int) -> str:
-    """As many zeros as n has bits, less one; then n."""
+    """Return zeros, one fewer than n has bits; then n."""
     return "0" * (len(binary(n)) - 1) + binary(n)
 
 
 def delta(n: int) -> str:
-    """The number of bits of n in gamma; then n without its first bit."""
+    """Return the number of bits of n in gamma; then n without its first bit."""
     return gamma(len(binary(n))) + binary(n)[1:]
 
 
 def omega(n: int) -> str:
-    """A zero, before it n, before it the number of bits of n less one, and so on down to 1."""
+    """Return n, preceded by its number of bits less one, and so on, and followed by a zero."""
     word = "0"
     while n > 1:
         word = binary(n) + word
@@ -88,12 +88,12 @@ def omega(n: int) -> str:
 
 
 def rice(n: int, k: int) -> str:
-    """n div 2**k in unary; then the k low bits of n."""
+    """Return n div 2**k in unary; then the k low bits of n."""
     return unary(n >> k) + fixed(n & (1 << k) - 1, k)
 
 
 def golomb(n: int, b: int) -> str:
-    """n div b in unary; then n mod b in truncated binary."""
+    """Return n div b in unary; then n mod b in truncated binary."""
     width = (b - 1).bit_length()  # of b remainders: the least with 2**width >= b
     spare = (1 << width) - b  # so many of them take one bit less
     rest = n % b
@@ -102,7 +102,7 @@ def golomb(n: int, b: int) -> str:
 
 
 def expgolomb(n: int, k: int) -> str:
-    """(n div 2**k) + 1 in gamma; then the k low bits of n."""
+    """Return (n div 2**k) + 1 in gamma; then the k low bits of n."""
     return gamma((n >> k) + 1) + fixed(n & (1 << k) - 1, k)
 
 
@@ -116,12 +116,12 @@ def _within(n: int) -> int:
 
 
 def read_unary(bits: Bits) -> int:
-    """Read what `unary` wrote."""
+    """Read a word of `unary`."""
     return bits.zeros()
 
 
 def read_gamma(bits: Bits, most: int = 64) -> int:
-    """Read what `gamma` wrote, of a number of at most ``most`` bits."""
+    """Read a word of `gamma` for a number of at most ``most`` bits."""
     more = bits.zeros()
     if more >= most:
         raise Corrupt(f"a number of {more + 1} bits")
@@ -129,7 +129,7 @@ def read_gamma(bits: Bits, most: int = 64) -> int:
 
 
 def read_delta(bits: Bits) -> int:
-    """Read what `delta` wrote."""
+    """Read a word of `delta`."""
     width = read_gamma(bits, 7)
     if width > 64:
         raise Corrupt(f"a number of {width} bits")
@@ -137,7 +137,7 @@ def read_delta(bits: Bits) -> int:
 
 
 def read_omega(bits: Bits) -> int:
-    """Read what `omega` wrote."""
+    """Read a word of `omega`."""
     n = 1
     while bits.take(1) == "1":
         if n >= 64:
@@ -147,13 +147,13 @@ def read_omega(bits: Bits) -> int:
 
 
 def read_rice(bits: Bits, k: int) -> int:
-    """Read what `rice` wrote."""
+    """Read a word of `rice`."""
     quotient = bits.zeros()
     return _within(quotient << k | bits.number(k))
 
 
 def read_golomb(bits: Bits, b: int) -> int:
-    """Read what `golomb` wrote."""
+    """Read a word of `golomb`."""
     quotient = bits.zeros()
     width = (b - 1).bit_length()
     spare = (1 << width) - b
@@ -164,16 +164,16 @@ def read_golomb(bits: Bits, b: int) -> int:
 
 
 def read_expgolomb(bits: Bits, k: int) -> int:
-    """Read what `expgolomb` wrote."""
+    """Read a word of `expgolomb`."""
     quotient = read_gamma(bits, 65) - 1
     return _within(quotient << k | bits.number(k))
 
 
 def whole(read: Callable[[Bits], int], bits: Bits) -> int:
-    """Read one word; tell an unfinished one from one that nothing can finish.
+    """Read one word; distinguish a truncated word from bits that begin no word.
 
-    Of all that can follow unfinished bits, zeros give the least number; where there was no one
-    yet, a one has to come first.
+    Of all continuations of truncated bits, zeros give the smallest number; if the bits contain no
+    one yet, a one must come first.
     """
     start = bits.at
     try:
@@ -203,7 +203,7 @@ PLAIN: dict[str, tuple[Writer, Reader, int]] = {
 
 
 def parse(spec: str) -> tuple[Writer, Reader, int]:
-    """Return writer, reader and the least number of a code such as ``omega`` or ``rice:k=3``."""
+    """Return writer, reader and smallest number of a code such as ``omega`` or ``rice:k=3``."""
     name, _, setting = spec.partition(":")
     if name in PLAIN:
         assert not setting
@@ -221,20 +221,20 @@ def parse(spec: str) -> tuple[Writer, Reader, int]:
 
 
 def encode(spec: str, values: Iterable[int]) -> str:
-    """Return the words of ``values``, one after the other."""
+    """Return the concatenated words of ``values``."""
     write, _, _ = parse(spec)
     return "".join(write(value) for value in values)
 
 
 def decode(spec: str, text: str, count: int) -> tuple[list[int], int]:
-    """Return ``count`` values, and the bit behind them."""
+    """Return ``count`` values, and the following bit position."""
     _, read, _ = parse(spec)
     bits = Bits(text)
     return [whole(read, bits) for _ in range(count)], bits.at
 
 
 def to_bytes(text: str) -> bytes:
-    """Return a string of 0 and 1 as bytes, filled up with zeros."""
+    """Return a string of 0 and 1 as bytes, padded with zeros."""
     text += "0" * (-len(text) % 8)
     return bytes(int(text[at : at + 8], 2) for at in range(0, len(text), 8))
 

@@ -60,7 +60,7 @@ def test_command_reuses_stored_outcomes(tmp_path: Path) -> None:
     for _ in range(2):
         done = CliRunner().invoke(command.main, words, catch_exceptions=False)
         assert not done.exit_code
-        outcomes = command.known(results)
+        outcomes = command.read_outcomes(results)
         assert outcomes[:2] == stored
         assert [outcome.method for outcome in outcomes[2:]] == ["1-bit"]
     assert "| dense | `all-reduce` | – | 2.000 ± 0.000 | +0.0 % |" in page.read_text()
@@ -71,7 +71,7 @@ def test_command_reuses_stored_outcomes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def kept() -> list[Outcome]:
-    return command.known(ROOT / "examples" / "convergence" / "outcomes.jsonl")
+    return command.read_outcomes(ROOT / "examples" / "convergence" / "outcomes.jsonl")
 
 
 def test_page_contains_the_measurements(kept: list[Outcome]) -> None:
@@ -91,7 +91,7 @@ def test_page_contains_the_measurements(kept: list[Outcome]) -> None:
 
 def test_feedback_approaches_dense_training(kept: list[Outcome]) -> None:
     """The page names two exceptions: top-1 %, by a narrow margin, and DGC on the LSTM."""
-    assert report.far(TASKS, kept) == [("digits", "top-1 %"), ("lstm", "DGC")]
+    assert report.outside_tolerance(TASKS, kept) == [("digits", "top-1 %"), ("lstm", "DGC")]
     for key, task in TASKS.items():
         by_method = report.by_method(kept, key)
         dense = report.mean(by_method["dense"])

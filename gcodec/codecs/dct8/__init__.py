@@ -1,4 +1,4 @@
-"""Chunks of a tensor under the discrete cosine transform: the codec and its payload."""
+"""The codec `dct8`: the largest coefficients of the discrete cosine transform of chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcodec.codecs.dct8.codec import DCT8, DCT8Symbols
 
 __all__ = ["DCT8", "DCT8Symbols"]
 
-# Functions for Panthalia's message, which lie in a layer above this one.
+# Functions for Panthalia's messages, which lie in a layer above this one.
 _PANTHALIA = {
     "to_panthalia": "encode",
     "from_panthalia": "decode",

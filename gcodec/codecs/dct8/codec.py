@@ -1,24 +1,25 @@
 """dct8: the k largest coefficients of the DCT of each chunk, as levels of 8 bits.
 
-A tensor is cut into chunks, each is put through an orthonormal DCT-II of one, two or three
-dimensions, and of each chunk the k coefficients of largest magnitude are sent; of equal ones those
-of the lowest index. What the others held is in the residual of `gcodec.Feedback`.
+The encoder cuts a tensor into chunks and applies an orthonormal DCT-II of one, two or three
+dimensions to each chunk. Of each chunk it sends the k coefficients of largest magnitude; among
+equal magnitudes, those of the lowest index. The residual of `gcodec.Feedback` contains the others.
 
-- ``layout=flat``: the flattened tensor, with zeros behind it; a chunk is a run of it.
-- ``layout=tiles``: tiles of the matrix (first dimension × all others), whose last row and column
-  fill up the tiles at its ends; no tile is larger than the matrix. Vectors, and all tensors where
-  ``chunk`` is one size, are cut into runs of as many elements as a tile has, up to 4096; the last
-  element fills up.
+- ``layout=flat``: a chunk is a run of the flattened tensor, which zeros extend to whole chunks.
+- ``layout=tiles``: a chunk is a tile of the matrix (first dimension × all others). The last row
+  and column are repeated to fill the tiles at its ends, and no tile is larger than the matrix.
+  Vectors, and all tensors if ``chunk`` is one size, are cut into runs of as many elements as a
+  tile has, up to 4096; the last element is repeated.
 
-The payload is one bit string, most significant bit first: scales of all chunks; then, of those
-whose scales are not 0, signs, magnitudes or levels, and positions. See
-`gcodec.codecs.dct8.levels` for what a level is, `gcodec.kernels.prefix.dct_words` for how
-magnitudes are written, and `gcodec.kernels.transform.dct_inverse` for the arithmetic of decoding:
-one fixed order, equal everywhere. The encoder's transform is BLAS or SciPy's, whose last bits
-differ between machines: another machine may write other bytes, and reads these to the same values.
+The payload is one bit string, most significant bit first. It contains the scales of all chunks;
+then, for the chunks with a nonzero scale, signs, magnitudes or levels, and positions in the chunk.
+`gcodec.codecs.dct8.levels` defines the levels, `gcodec.kernels.prefix.dct_words` the codewords of
+magnitudes, and `gcodec.kernels.transform.dct_inverse` the arithmetic of decoding, in one fixed
+order with the same result everywhere. The encoder's transform is that of BLAS or SciPy, whose last
+bits differ between machines. Another machine may therefore write other bytes, but it decodes these
+bytes to the same values.
 
 Sources: Panthalia (``affine8`` with ``layout=flat``); Peng et al., "DeMo: Decoupled momentum
-optimization", arXiv 2411.19870 (tiles, k of them).
+optimization", arXiv 2411.19870 (k coefficients of each tile).
 """
 
 from __future__ import annotations
@@ -50,27 +51,27 @@ _MOST = 2**16  # elements of a chunk
 
 
 class DCT8Symbols(NamedTuple):
-    """Coefficients that are sent.
+    """The sent coefficients of a tensor.
 
     Attributes
     ----------
     n : int
-        Elements of the tensor.
+        Number of elements of the tensor.
     size : int
-        Elements of a chunk.
+        Number of elements of a chunk.
     scales : (count, 1) or (count, 2) float32 array
-        Of each chunk; see `gcodec.codecs.dct8.levels.Levels`.
-    codes : (live, k) uint8 array
-        Of the chunks whose scales are not 0.
-    places : (live, k) int32 array
-        In their chunk, rising.
+        Scales of each chunk; see `gcodec.codecs.dct8.levels.Levels`.
+    codes : (coded, k) uint8 array
+        Levels of the chunks with a nonzero scale.
+    positions : (coded, k) int32 array
+        Positions of these levels in their chunk, in ascending order.
     """
 
     n: int
     size: int
     scales: np.ndarray
     codes: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
 
 
 @register(id=11, name="dct8")
@@ -80,21 +81,21 @@ class DCT8(Codec):
     Parameters
     ----------
     chunk : tuple of one to three int
-        Its sizes, each up to 4096, of at most 65536 elements; ``64x64`` in specs.
+        Sizes of a chunk, each up to 4096, with a product of at most 65536; ``64x64`` in specs.
     k : int
-        Coefficients that are sent of each chunk; all, where it has fewer.
+        Number of coefficients that are sent for each chunk; all if a chunk has fewer.
     layout : {"flat", "tiles"}
-        What a chunk is: a run of the flattened tensor, or a tile of it as a matrix.
+        Whether a chunk is a run of the flattened tensor, or a tile of the tensor as a matrix.
     values : {"sign7", "affine8"}
-        What a coefficient is sent as: a sign and 7 bits of the largest magnitude; or 8 bits of
-        the range, as Panthalia does.
+        Format of a coefficient: a sign and 7 bits relative to the largest magnitude; or 8 bits
+        within the range of the coefficients, like Panthalia.
     index : {"auto", "fixed", "rice"}
-        How positions are written: in a fixed width, or their gaps in Rice words; ``auto``:
-        whichever is shorter.
+        Code for the positions: fixed width, or Rice codewords of their gaps. ``"auto"`` is the
+        shorter code.
     """
 
     refuses_nonfinite = True
-    takes_up_to = 0.0  # coefficients may pass float32
+    takes_up_to = 0.0  # coefficients may exceed float32
     uses_shape = True
     has_cuda_kernels = True
     symbols_on_host = True
@@ -103,21 +104,23 @@ class DCT8(Codec):
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"
     )
-    k: int = param(Integer(1, _MOST), 32, "coefficients that are sent of each chunk")
+    k: int = param(Integer(1, _MOST), 32, "sent coefficients of each chunk")
     layout: str = param(
         Choice("flat", "tiles"), "flat", "chunks of the flattened tensor, or tiles of a matrix"
     )
     values: str = param(
-        Choice(*levels.VALUES), "sign7", "sign and 7 bits of the largest, or 8 bits of the range"
+        Choice(*levels.VALUES),
+        "sign7",
+        "sign and 7 bits of the largest magnitude, or 8 bits of the range",
     )
     index: str = param(
         Choice(*payload_coding.INDEX, unsent=("auto",)),
         "auto",
-        "fixed width, or Rice words of gaps",
+        "code for positions: fixed width, or Rice codes of gaps",
     )
 
     def check(self) -> None:
-        """Refuse tiles of three sizes."""
+        """Raise `ParameterError` for tiles of three sizes."""
         if self.layout == "tiles" and len(self.chunk) == 3:
             raise ParameterError.of("chunk", self.chunk, "one or two sizes with layout=tiles")
 
@@ -129,21 +132,21 @@ class DCT8(Codec):
         return chunks.tiles(n, columns, self.chunk, MOST_POINTS)
 
     def contraction(self, n: int) -> float | None:
-        """Return what the k largest of a chunk surely hold, less what levels and sums lose.
+        """Return the least share of the k largest coefficients, less the error of their levels.
 
-        None for tiles, whose fill counts with them, and where that is too little.
+        None for tiles, whose repeated elements also count, and if the result is not above 0.
         """
         size = math.prod(self.chunk)
         k = min(self.k, size)
-        # A level is off by at most 1/250 of the largest magnitude, whose square is part of what
-        # the k hold; the transforms by less than 2^-17 of the norm.
+        # The error of a level is at most 1/250 of the largest magnitude, which is among the k
+        # coefficients. The error of the transforms is below 2^-17 of the norm.
         delta = k / size * (1 - k / 250**2) - 2.0**-15
         return delta if self.layout == "flat" and delta > 0 else None
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of all chunks, in any matrix of n elements if no shape is known."""
+        """Return the bits of all chunks; without a shape, for any matrix of n elements."""
         if self.layout == "tiles" and self._shape is None and n:
-            # Tiles cover less than four times the matrix, and are runs of it where it is a line.
+            # Tiles cover less than four times the matrix; those of a vector are runs.
             count = 4 * -(-n // min(*self.chunk, n))
             size = min(math.prod(self.chunk), 4 * n)
         else:
@@ -154,17 +157,17 @@ class DCT8(Codec):
 
     def _quantize(self, values: np.ndarray, seed: int, prior: DCT8Symbols | None) -> DCT8Symbols:
         cut = self._chunks(values.size)
-        found = transform.select(values, cut, min(self.k, cut.size))
-        if found is None:
+        selected = transform.select(values, cut, min(self.k, cut.size))
+        if selected is None:
             if not all_finite(values):
                 raise nonfinite_error(values)
-            raise ParameterError("x: must not pass float32 when it is transformed")
-        places, coefficients = found
+            raise ParameterError("x: must not exceed float32 when it is transformed")
+        positions, coefficients = selected
         scales, codes = levels.quantize(coefficients, self.values)
-        live = levels.live(scales)
-        symbols = DCT8Symbols(values.size, cut.size, scales, codes, places[live])
+        coded = levels.coded_chunks(scales)
+        symbols = DCT8Symbols(values.size, cut.size, scales, codes, positions[coded])
         if not self._decodes_finite(symbols):
-            raise ParameterError("x: must not pass float32 when it is decoded")
+            raise ParameterError("x: must not exceed float32 when it is decoded")
         return symbols
 
     def _decodes_finite(self, symbols: DCT8Symbols) -> bool:
@@ -177,23 +180,24 @@ class DCT8(Codec):
 
     def _dequantize(self, symbols: DCT8Symbols, out: np.ndarray) -> None:
         cut = self._chunks(out.size)
-        n, size, scales, codes, places = symbols
-        live = levels.live(scales)
-        shape = np.count_nonzero(live), min(self.k, size)
+        n, size, scales, codes, positions = symbols
+        coded = levels.coded_chunks(scales)
+        shape = np.count_nonzero(coded), min(self.k, size)
         fits = (n, size, len(scales)) == (out.size, cut.size, cut.count)
-        self._require(fits and codes.shape == places.shape == shape, out.size)
+        self._require(fits and codes.shape == positions.shape == shape, out.size)
         starts = np.zeros(cut.count + 1, np.int64)
-        np.cumsum(shape[1] * live, out=starts[1:])
-        found = levels.dequantize(Levels(scales, codes), self.values)
-        transform.restore(starts, places.reshape(-1), found.reshape(-1), cut, out)
+        np.cumsum(shape[1] * coded, out=starts[1:])
+        coefficients = levels.dequantize(Levels(scales, codes), self.values).reshape(-1)
+        transform.restore(starts, positions.reshape(-1), coefficients, cut, out)
 
     def _decoded_bound(self, symbols: DCT8Symbols) -> float:
         return levels.most(symbols.scales, min(self.k, symbols.size), self.values)
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:
-        _, size, scales, codes, places = symbols
-        found = Levels(scales, codes)
-        index, written = payload_coding.write(found, places, size, self.values, self.index)
+        _, size, scales, codes, positions = symbols
+        index, written = payload_coding.write(
+            Levels(scales, codes), positions, size, self.values, self.index
+        )
         return Payload(self.replaced(index=index), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> DCT8Symbols:
@@ -201,18 +205,18 @@ class DCT8(Codec):
         k = min(self.k, cut.size)
         reader = payload_coding.Reader(payload.data, payload.nbits)
         scales = reader.scales(cut.count, self.values)
-        live = int(levels.live(scales).sum())
-        codes = reader.codes(live, k, self.values)
-        places = reader.places(live, k, cut.size, self.index)
-        symbols = DCT8Symbols(n, cut.size, scales, codes, places)
+        count = int(levels.coded_chunks(scales).sum())
+        codes = reader.codes(count, k, self.values)
+        positions = reader.positions(count, k, cut.size, self.index)
+        symbols = DCT8Symbols(n, cut.size, scales, codes, positions)
         if not self._decodes_finite(symbols):
-            raise Corrupt("a value passes float32")
+            raise Corrupt("a value exceeds float32")
         return symbols
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         cut = self._chunks(n)
-        sizes = cut.count, cut.size, min(self.k, cut.size)
-        return describe.pieces(walk, *sizes, self.values, self.index)
+        k = min(self.k, cut.size)
+        return describe.payload_fields(walk, cut.count, cut.size, k, self.values, self.index)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        raise ParameterError("nbits: the bytes of dct8 do not tell it; give it as nbits=…")
+        raise ParameterError("nbits: the bytes of dct8 do not contain it; pass nbits=…")

@@ -1,4 +1,4 @@
-"""Descriptions of the payload of `codecs.dct8`."""
+"""Descriptions of payloads of `dct8`."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from gcodec.kernels.prefix import dct_words
 from gcodec.kernels.prefix.codewords import FIXED, RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 
-_HALF = 15  # bits that a scale of sign7 lacks of a binary32
-_EQUAL = 7  # the code of words of equal width
+_HALF = 15  # low bits of a binary32 that a scale of sign7 lacks
+_EQUAL = 7  # the code number of codewords of equal width
 
 
-def pieces(
+def payload_fields(
     walk: FieldWalker, count: int, size: int, k: int, values: str, index: str
 ) -> Iterator[FieldSpan]:
-    """Describe the payload of `count` chunks of a size, each of which has k coefficients."""
+    """Describe the payload of `count` chunks of `size` elements, with k coefficients each."""
     scales = yield from _scales(walk, count, values)
-    live = scales[levels.live(scales)]
-    total = len(live) * k
+    scales = scales[levels.coded_chunks(scales)]
+    total = len(scales) * k
     if values == "affine8":
 
         def level(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
             for number, code in enumerate((codes * 255 if k <= 2 else codes).tolist(), at):
-                yield FieldValue(code, _coefficient(live[number // k], code, values))
+                yield FieldValue(code, _coefficient(scales[number // k], code, values))
 
         yield from walk.fields("level", "level", payload.level_nbits(k), total, level)
     else:
-        yield from _sign7(walk, live, k)
+        yield from _sign7(walk, scales, k)
     if k == size or not total:
         walk.finish()
     elif index == "rice":
         span = BitSpan(walk.data, walk.at, walk.end)
-        string = IndexString(span, "rice", total, len(live) * size)
+        string = IndexString(span, "rice", total, len(scales) * size)
         for piece in positions(walk, string):
             yield _in_chunk(piece, k, size)
     else:
-        yield from _places(walk, total, k, size)
+        yield from _positions(walk, total, k, size)
         walk.finish()
 
 
@@ -57,10 +57,10 @@ def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, 
             yield FieldValue(size, f"largest magnitude of chunk {chunk}")
 
     def ranges(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for place, number in enumerate(numbers(bits).tolist(), at):
-            chunk, is_least = divmod(place, 2)
+        for i, value in enumerate(numbers(bits).tolist(), at):
+            chunk, is_least = divmod(i, 2)
             name = "least" if is_least else "step"
-            yield FieldValue(number, f"of chunk {chunk}", name=name, number=chunk)
+            yield FieldValue(value, f"of chunk {chunk}", name=name, number=chunk)
 
     def read() -> np.ndarray:
         return levels.read_scales(walk.data, count, values)
@@ -70,34 +70,33 @@ def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, 
     return (yield from walk.checked("scale", "scale", 16, count, sizes, read))
 
 
-def _sign7(walk: FieldWalker, live: np.ndarray, k: int) -> Iterator[FieldSpan]:
-    first, total = walk.at, len(live) * k
+def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]:
+    first, total = walk.at, len(scales) * k
 
     def sign(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
         for number, bit in enumerate(bits.tolist(), at):
             code = dct_words.MOST | SIGN * bit
-            alone = _coefficient(live[number // k], code, "sign7") if k == 1 else ""
-            yield FieldValue("-" if bit else "+", alone)
+            meaning = _coefficient(scales[number // k], code, "sign7") if k == 1 else ""
+            yield FieldValue("-" if bit else "+", meaning)
 
     def magnitude(at: int, sizes: np.ndarray) -> Iterator[FieldValue]:
-        minus = read_fields(walk.data, first + at, 1, sizes.size)
-        for number, (size, negative) in enumerate(
-            zip(sizes.tolist(), minus.tolist(), strict=True), at
-        ):
+        bits = read_fields(walk.data, first + at, 1, sizes.size)
+        pairs = zip(sizes.tolist(), bits.tolist(), strict=True)
+        for number, (size, negative) in enumerate(pairs, at):
             if negative and not size:
                 raise Corrupt("a value of 0 is negative")
             code = size | SIGN * negative
-            yield FieldValue(size, _coefficient(live[number // k], code, "sign7"))
+            yield FieldValue(size, _coefficient(scales[number // k], code, "sign7"))
 
     yield from walk.fields("sign", "sign", 1, total, sign)
     if 1 < k < payload.FEW:
         yield from walk.fields("level", "magnitude", dct_words.NBITS, total, magnitude)
     elif k > 1:
-        yield from _words(walk, len(live), k, magnitude)
+        yield from _words(walk, len(scales), k, magnitude)
 
 
-def _words(walk: FieldWalker, m: int, k: int, tell: Tell) -> Iterator[FieldSpan]:
-    """Describe the magnitudes of m chunks in their words."""
+def _words(walk: FieldWalker, m: int, k: int, magnitude: Tell) -> Iterator[FieldSpan]:
+    """Describe the codewords of the magnitudes of m chunks."""
     window = Window(walk)
     for chunk in range(m):
         first = walk.at
@@ -118,13 +117,13 @@ def _words(walk: FieldWalker, m: int, k: int, tell: Tell) -> Iterator[FieldSpan]
             walk.at = first
             yield from walk.several("magnitude", k, {"level": head.nbits + int(nbits.sum())})
             continue
-        name = "as they are" if code == _EQUAL else f"in Rice words of {code}"
+        name = "in equal widths" if code == _EQUAL else f"in Rice codewords of {code}"
         text = f"chunk {chunk}: least {least}, the others {name}"
         yield head._replace(told=head.told._replace(meaning=text))
         yield from walk.several("magnitude", low, {"level": int(nbits[:low].sum())})
         sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
         first = chunk * k
-        for i, size in zip(range(low, high), tell(first + low, sizes), strict=True):
+        for i, size in zip(range(low, high), magnitude(first + low, sizes), strict=True):
             yield from word(walk, "level", "magnitude", words, int(above[i]), size, first + i)
         if error is not None:
             raise error
@@ -135,7 +134,7 @@ def _words(walk: FieldWalker, m: int, k: int, tell: Tell) -> Iterator[FieldSpan]
 def _above(
     walk: FieldWalker, least: int, code: int, k: int
 ) -> tuple[PrefixCode, np.ndarray, FormatError | None]:
-    """Return the code of magnitudes above the least one, these, and the error after them."""
+    """Return the code of magnitudes above the least one, the numbers, and the error after them."""
     if code < _EQUAL:
         rice = PrefixCode(RICE, code, 0)
         return rice, *readable(walk, rice, k)
@@ -146,35 +145,34 @@ def _above(
     return PrefixCode(FIXED, width, 0), above, error
 
 
-def _places(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[FieldSpan]:
-    width, first = payload.place_nbits(size), walk.at
+def _positions(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[FieldSpan]:
+    width, first = payload.position_nbits(size), walk.at
 
-    def tell(at: int, places: np.ndarray) -> Iterator[FieldValue]:
+    def in_chunk(at: int, positions: np.ndarray) -> Iterator[FieldValue]:
         last = -1
         if at % k:
             last = int(read_fields(walk.data, first + (at - 1) * width, width, 1)[0])
-        for number, place in enumerate(places.tolist(), at):
+        for number, position in enumerate(positions.tolist(), at):
             last = last if number % k else -1
-            if not last < place < size:
-                raise Corrupt(f"a position is none of {size}, or not behind the last")
-            last = place
-            yield FieldValue(place)
+            if not last < position < size:
+                raise payload.position_error(size)
+            last = position
+            yield FieldValue(position)
 
-    yield from walk.fields("index", "place", width, total, tell)
+    yield from walk.fields("index", "position", width, total, in_chunk)
 
 
 def _in_chunk(piece: FieldSpan, k: int, size: int) -> FieldSpan:
-    """Turn the description of a position among all chunks into that of a place in its chunk."""
+    """Convert a description from a position among all chunks to the position in one chunk."""
     if piece.told.element is None or piece.number is None:
         return piece
-    chunk, place = divmod(piece.told.element, size)
+    chunk, position = divmod(piece.told.element, size)
     if chunk != piece.number // k:
-        raise Corrupt(f"a chunk has not {k} positions")
-    told = piece.told._replace(element=None, meaning=f"place {place}")
-    return piece._replace(told=told)
+        raise payload.count_error(k)
+    return piece._replace(told=piece.told._replace(element=None, meaning=f"position {position}"))
 
 
 def _coefficient(scale: np.ndarray, code: int, values: str) -> str:
-    """Return the meaning of a level of a chunk: its coefficient."""
+    """Return the text of the coefficient of a level."""
     decoded = levels.dequantize(Levels(scale[None], np.array([[code]], np.uint8)), values)
     return f"coefficient {float(decoded[0, 0])!r}"

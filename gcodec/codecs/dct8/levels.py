@@ -47,8 +47,8 @@ class Levels(NamedTuple):
     codes: np.ndarray
 
 
-def live(scales: np.ndarray) -> np.ndarray:
-    """Return which chunks have levels, as a (count,) bool array."""
+def coded_chunks(scales: np.ndarray) -> np.ndarray:
+    """Return the (count,) bool mask of the chunks that have levels."""
     return np.asarray(scales.any(axis=1))
 
 
@@ -63,13 +63,13 @@ def quantize(coefficients: np.ndarray, values: str) -> Levels:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         levels = _QUANTIZE[values](coefficients)
     if not np.isfinite(levels.scales).all():
-        raise ParameterError("x: must not pass float32 when it is transformed")
+        raise ParameterError("x: must not exceed float32 when it is transformed")
     return levels
 
 
 def dequantize(levels: Levels, values: str) -> np.ndarray:
     """Return the (coded, k) float32 coefficients that levels decode to."""
-    scales = levels.scales[live(levels.scales)]
+    scales = levels.scales[coded_chunks(levels.scales)]
     with np.errstate(over="ignore", under="ignore"):
         if values == "affine8":
             coefficients = levels.codes * scales[:, :1] + scales[:, 1:]
@@ -80,7 +80,7 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
 
 
 def surely_finite(scales: np.ndarray, k: int, values: str) -> bool:
-    """Tell whether the inverse transform of k coefficients surely stays within float32."""
+    """Return whether the inverse transform of k coefficients is certain to fit in float32."""
     return most(scales, k, values) < _SAFE
 
 
@@ -141,7 +141,7 @@ def _sign7(coefficients: np.ndarray) -> Levels:
     scales = rounded.view(np.float32)
     # If even the largest level is 0, the chunk is not coded.
     scales[upwards & (bits * np.uint64(254) <= rounded)] = 0
-    coded = live(scales)
+    coded = coded_chunks(scales)
     wide = magnitudes[coded].astype(np.float64) * 127 / scales[coded]
     codes = np.minimum(np.rint(wide), 127).astype(np.uint8)
     if codes.shape[1] == 1:  # the coefficient is M, also if M is subnormal and inaccurate
@@ -158,7 +158,7 @@ def _affine8(coefficients: np.ndarray) -> Levels:
         short = (scale.view(np.uint32) < _NORMAL_BITS) & (np.float32(255) * scale < spread)
         scale = np.where(short, np.nextafter(scale, np.float32(1)), scale)
     scales = np.hstack([scale, least])
-    coded = live(scales)
+    coded = coded_chunks(scales)
     above, scale = coefficients[coded] - least[coded], scale[coded]
     ratio = np.divide(above, scale, out=np.zeros_like(above), where=scale > 0)
     codes = np.clip(np.rint(ratio), 0, 255).astype(np.uint8)

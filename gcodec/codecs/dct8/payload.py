@@ -1,4 +1,4 @@
-"""The payload of `codecs.dct8`: scales, signs, magnitudes or levels, and positions."""
+"""The payload of `dct8`: scales, signs, magnitudes or levels, and positions."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from gcodec.kernels.prefix import dct_words
 
 INDEX = ("fixed", "rice")
 
-FEW = 8  # magnitudes of a chunk from which on they are coded in words
+FEW = 8  # least number of magnitudes of a chunk that have codewords
 
 
 def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
-    """Return an upper bound of the bits of `count` chunks of a size."""
+    """Return an upper bound of the bits of `count` chunks of `size` elements."""
     head = dct_words.HEAD_NBITS if values == "sign7" and k >= FEW else 0
     each = 1 + dct_words.NBITS if values == "sign7" else level_nbits(k)
     nbits = count * (levels.scale_nbits(values) + head + k * each)
     if k == size:
         return nbits
-    fixed = count * k * place_nbits(size)
+    fixed = count * k * position_nbits(size)
     rice = position_coding.longest_nbits(count * size, count * k, "rice")
     return nbits + {"fixed": fixed, "rice": rice, "auto": min(fixed, rice)}[index]
 
 
 def write(
-    chunks: Levels, places: np.ndarray, size: int, values: str, index: str
+    chunks: Levels, positions: np.ndarray, size: int, values: str, index: str
 ) -> tuple[str, Written]:
     """Write the payload of chunks.
 
     Parameters
     ----------
     chunks : Levels
-    places : (live, k) int32 array
-        The place of each level in its chunk.
+    positions : (coded, k) int32 array
+        Position of each level in its chunk.
     size : int
-        Elements of a chunk.
+        Number of elements of a chunk.
     values, index : str
         See `DCT8`.
 
     Returns
     -------
     index : "fixed" or "rice"
-        The code of the positions.
+        Code of the positions.
     written : Written
     """
     scales = levels.write_scales(chunks.scales, values)
@@ -65,27 +65,28 @@ def write(
         _write_magnitudes(chunks.codes & dct_words.MOST, string)
     if k == size or not m:
         return INDEX[0] if index == "auto" else index, Written(string.trimmed(), string.nbits)
-    fixed = m * k * place_nbits(size)
+    fixed = m * k * position_nbits(size)
     if index != "fixed":
-        positions = places + size * np.arange(m, dtype=np.int64)[:, None]
+        among_all = positions + size * np.arange(m, dtype=np.int64)[:, None]
         front = string.trimmed(), string.nbits
-        _, rice = position_coding.write(positions.reshape(-1), m * size, "rice", front)
+        _, rice = position_coding.write(among_all.reshape(-1), m * size, "rice", front)
         if index == "rice" or rice.nbits < front[1] + fixed:
             return "rice", rice._replace(seek=None)
         string = BitString(0, front[0].size + fixed // 8)
         string.extend(*front)
-    write_fields(places.reshape(-1).astype(np.int64), place_nbits(size), string)
+    write_fields(positions.reshape(-1).astype(np.int64), position_nbits(size), string)
     return "fixed", Written(string.trimmed(), string.nbits)
 
 
 class Reader:
-    """Reads the parts of a payload in their order; raises `Truncated` and `Corrupt`.
+    """Reader of the parts of a payload, in their order; raises `Truncated` and `Corrupt`.
 
     Parameters
     ----------
     data : uint8 array
+        Bytes of the payload.
     end : int
-        Bits of the payload.
+        Number of bits of the payload.
     """
 
     def __init__(self, data: np.ndarray, end: int) -> None:
@@ -98,7 +99,7 @@ class Reader:
         return levels.read_scales(self.data, count, values)
 
     def codes(self, m: int, k: int, values: str) -> np.ndarray:
-        """Read the (m, k) codes of the m chunks whose scales are not 0."""
+        """Read the (m, k) levels of the m chunks with a nonzero scale."""
         if values == "affine8":
             nbits = level_nbits(k)
             codes = self._fields(m * k, nbits).astype(np.uint8).reshape(m, k)
@@ -112,24 +113,23 @@ class Reader:
             raise Corrupt("a value of 0 is negative")
         return np.where(negative, magnitudes | SIGN, magnitudes).astype(np.uint8)
 
-    def places(self, m: int, k: int, size: int, index: str) -> np.ndarray:
-        """Read the (m, k) int32 places, up to the end of the payload."""
+    def positions(self, m: int, k: int, size: int, index: str) -> np.ndarray:
+        """Read the (m, k) int32 positions in chunks, up to the end of the payload."""
         if k == size or not m:
             self._finish()
             return np.tile(np.arange(k, dtype=np.int32), (m, 1))
         if index == "rice":
             span = BitSpan(self.data, self.at, self.end)
             string = IndexString(span, "rice", m * k, m * size)
-            positions = string.read().reshape(m, k)
-            places = positions - size * np.arange(m)[:, None]
-            if (places[:, 0] < 0).any() or (places[:, -1] >= size).any():
-                raise Corrupt(f"a chunk has not {k} positions")
+            positions = string.read().reshape(m, k) - size * np.arange(m)[:, None]
+            if (positions[:, 0] < 0).any() or (positions[:, -1] >= size).any():
+                raise count_error(k)
         else:
-            places = self._fields(m * k, place_nbits(size)).reshape(m, k)
+            positions = self._fields(m * k, position_nbits(size)).reshape(m, k)
             self._finish()
-            if (places[:, -1] >= size).any() or (np.diff(places, axis=1) <= 0).any():
-                raise Corrupt(f"a position is none of {size}, or not behind the last")
-        return places.astype(np.int32)
+            if (positions[:, -1] >= size).any() or (np.diff(positions, axis=1) <= 0).any():
+                raise position_error(size)
+        return positions.astype(np.int32)
 
     def _magnitudes(self, m: int, k: int) -> np.ndarray:
         if k == 1:
@@ -146,16 +146,18 @@ class Reader:
 
     def _pass(self, nbits: int) -> None:
         if nbits > self.end - self.at:
-            raise Truncated(f"the payload has {self.end - self.at} bits where {nbits} must be")
+            raise Truncated(
+                f"the payload has {self.end - self.at} more bits, but {nbits} are needed"
+            )
         self.at += nbits
 
     def _finish(self) -> None:
         if self.at < self.end:
-            raise Corrupt(f"the payload has {self.end - self.at} bits behind its last value")
+            raise Corrupt(f"the payload has {self.end - self.at} bits after its last value")
 
 
 def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
-    """Append (m, k) magnitudes; the payload omits a lone one, which always is the largest."""
+    """Append (m, k) magnitudes; a single one is the largest and not in the payload."""
     k = magnitudes.shape[1]
     if k >= FEW:
         dct_words.write(magnitudes, string)
@@ -164,10 +166,20 @@ def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
 
 
 def level_nbits(k: int) -> int:
-    """Return the bits of a level of affine8; of two levels, both are ends of the range."""
+    """Return the bits of a level of affine8; if k is up to 2, levels are ends of the range."""
     return min(k - 1, 1) if k <= 2 else 8
 
 
-def place_nbits(size: int) -> int:
-    """Return the bits of a place in a chunk of `size` elements."""
+def position_nbits(size: int) -> int:
+    """Return the bits of a position in a chunk of `size` elements."""
     return (size - 1).bit_length()
+
+
+def position_error(size: int) -> Corrupt:
+    """Make the error for positions that are not below `size`, or not in ascending order."""
+    return Corrupt(f"positions are not in ascending order, or not below {size}")
+
+
+def count_error(k: int) -> Corrupt:
+    """Make the error for a chunk with another number of positions than k."""
+    return Corrupt(f"a chunk does not have {k} positions")

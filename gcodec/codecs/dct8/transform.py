@@ -35,11 +35,11 @@ def select(
 
     Returns
     -------
-    places : (count, k) int32 array
+    positions : (count, k) int32 array
         Positions in the chunk, in ascending order.
     coefficients : (count, k) float32 array
     """
-    places = np.empty((chunks.count, k), np.int32)
+    positions = np.empty((chunks.count, k), np.int32)
     coefficients = np.empty((chunks.count, k), np.float32)
     parts = chunks.parts()
 
@@ -47,19 +47,19 @@ def select(
         forward = Forward(chunks.sizes, other)
         for first, end in parts[start // PART : -(-stop // PART)]:
             y = forward(chunks.take(values, first, end))
-            if not largest(y, k, places[first:end], coefficients[first:end]):
+            if not largest(y, k, positions[first:end], coefficients[first:end]):
                 return False
         return True
 
     with np.errstate(all="ignore"):
         finite = all(pool.run(task, PART * len(parts), PART))
-    return (places, coefficients) if finite else None
+    return (positions, coefficients) if finite else None
 
 
 @dispatched("gcodec.codecs.dct8.transform_cuda", by="out")
 def restore(
     starts: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
     coefficients: np.ndarray,
     chunks: Chunks,
     out: np.ndarray,
@@ -74,7 +74,7 @@ def restore(
         for first, end in parts[start // PART : -(-stop // PART)]:
             room = chunks.room(out, first, end)
             part = np.empty((end - first) * chunks.size, np.float32) if room is None else room
-            inverse(starts[first : end + 1], places, coefficients, chunks.sizes, bases, part)
+            inverse(starts[first : end + 1], positions, coefficients, chunks.sizes, bases, part)
             if room is None:
                 chunks.put(part, out, first, end)
 

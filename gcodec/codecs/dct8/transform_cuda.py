@@ -31,14 +31,14 @@ def select(
     device, count = device_with(values), chunks.count
     blocks = _blocks(count, chunks.size)
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.float32)
-    words = device.zeros(2 * count * k + 1, np.uint32)  # places, coefficients, the largest
-    places, coefficients = words[: count * k].view(np.int32), words[count * k : 2 * count * k]
+    words = device.zeros(2 * count * k + 1, np.uint32)  # positions, coefficients, the largest
+    positions, coefficients = words[: count * k].view(np.int32), words[count * k : 2 * count * k]
     edge = np.bool_(isinstance(chunks, Tiles) or chunks.edge)
     layout = *_layout(values.size, chunks), edge, np.int64(count)
     bases = [_table(device, n, other, transposed=True) for n in chunks.sizes]
     sizes = [np.int32(n) for n in chunks.sizes]
     inputs = values.view(np.uint32), *layout, *sizes, *bases, np.int32(k), scratch
-    outputs = places, coefficients, words[2 * count * k :]
+    outputs = positions, coefficients, words[2 * count * k :]
     device.launch("dct_forward", "dct_largest", blocks, THREADS, *inputs, *outputs)
     fetched = device.to_host(words)
     if fetched[-1] >= INFINITY_BITS:
@@ -49,7 +49,7 @@ def select(
 
 def restore(
     starts: np.ndarray,
-    places: np.ndarray,
+    positions: np.ndarray,
     coefficients: np.ndarray,
     chunks: Chunks,
     out: Any,
@@ -61,8 +61,8 @@ def restore(
     blocks = _blocks(chunks.count, chunks.size)
     scratch = device.empty(2 * chunks.size * blocks if chunks.size > _HELD else 0, np.uint32)
     lists = device.empty((4 * most + 2) * blocks if most > _LISTED else 0, np.int32)
-    inputs = [device.to_device(part) for part in (starts, places, coefficients.view(np.uint32))]
-    sizes = np.int64(places.size), np.int64(chunks.count)
+    inputs = [device.to_device(part) for part in (starts, positions, coefficients.view(np.uint32))]
+    sizes = np.int64(positions.size), np.int64(chunks.count)
     layout = *_layout(out.size, chunks), np.int32(a), np.int32(b), np.int32(c)
     bases = [_table(device, n, other, transposed=False) for n in chunks.sizes]
     arguments = *inputs, *sizes, *layout, *bases, np.int32(most), scratch, lists

@@ -1,4 +1,4 @@
-"""Minifloats: formats, scales, codebooks and payload."""
+"""The codec `minifloat`: scales, codebooks, entropy codes and payload."""
 
 from gcodec.codecs.minifloat.codec import MiniFloatCodec
 

@@ -1,24 +1,32 @@
-"""minifloat: each element as a float of a few bits, times a scale Δ that a message carries.
+"""minifloat: each element as a float of a few bits, times a scale Δ that the message stores.
 
-A format names its bits: ``e2m1`` has a sign, two bits of exponent, one of mantissa. The magnitude
-of code j is (1 + m/2^M)·2^e with e = j >> M and m = j mod 2^M, but 2·m/2^M where e is 0. With
-``style=full`` all codes are in use; ``ieee`` leaves out those of the largest e, ``fn`` the last
-one: other formats have infinity and NaN there. CO3's fp4 is ``e2m1`` with ``ieee``. OCP's E4M3 is
-``e4m3`` with ``fn`` and E5M2 is ``e5m2`` with ``ieee``, whose own scales are Δ = 2^-7 and 2^-15.
+The name of a format states its bits: ``e2m1`` has a sign, two bits of exponent and one bit of
+mantissa. With e = j >> M and m = j mod 2^M, the magnitude of code j is (1 + m/2^M)·2^e, or
+2·m/2^M if e is 0. With ``style=full`` all codes are valid; ``ieee`` omits the codes of the largest
+e, and ``fn`` the last code, where other formats have infinity and NaN. The fp4 of CO3 is ``e2m1``
+with ``ieee``. OCP's E4M3 is ``e4m3`` with ``fn``, and its E5M2 is ``e5m2`` with ``ieee``; their
+own scales are Δ = 2^-7 and 2^-15.
 
-r = |x|/Δ is a float32 division, rounded once. The code is that of the magnitude nearest to r; a
-tie goes to the even code, what passes the largest magnitude to that one. Where Δ is 0, all codes
-are 0. x̂ = ±f32(Δ·c), and +0 for code 0: there is no −0. NaN and Inf are refused.
+The ratio r = |x|/Δ is a float32 division, rounded once. The code is that of the magnitude nearest
+to r. A tie goes to the even code, and a ratio above the largest magnitude to the code of that
+magnitude. If Δ is 0, all codes are 0. x̂ = ±f32(Δ·c) for a magnitude c, and +0 for code 0; there
+is no −0. NaN and Inf are refused.
 
-Payload of ``code=none``, one MSB-first string: for each element its sign (1 = negative) and j, so
-the bytes of OCP where a code has 8 bits. Else a table, unless it is that of a codebook, and a
-string: ``huffman``, a word for each code; ``pair``, for each two; ``planes``, signs and mantissas
-before the table, and a word for each exponent; ``rans``, rANS of the codes, of each two where
-``pair`` exists; or ``context``, the string of `gcodec.entropy.context.coder` of 2j + 1 for a
-negative code j, and 2j for others. Δ is finite and not negative, and so is its product with the
-largest magnitude. A byte B for each block comes first: its Δ is f32(Δ·(8 + B%8)·2^(B//8 − 31)).
+With blocks, the payload starts with a byte B for each block, whose scale is
+f32(Δ·(8 + B%8)·2^(B//8 − 31)). One bit string follows, most significant bit first:
 
-Example: Δ = 0.5 in ``e2m1``: (1, −0.6, 0.1, 6) is 2, −1, 0, 7, or ``29 07``: (1, −0.5, 0, 6).
+- ``code=none``: for each element its sign (1 = negative) and j. Codes of 8 bits are OCP's bytes.
+- ``huffman``, ``pair``: a table, then a codeword for each code, or for each pair of codes.
+- ``planes``: signs and mantissas, a table, and a codeword for each exponent.
+- ``rans``: a table, then rANS of the codes, or of pairs of codes if ``pair`` exists.
+- ``context``: the string of `gcodec.entropy.context.coder` of 2j + 1 for a negative code j, and of
+  2j for others.
+
+If the table is a codebook, the payload contains only its codewords. Δ and its product with the
+largest magnitude are finite and not negative.
+
+Example: Δ = 0.5 in ``e2m1``: (1, −0.6, 0.1, 6) has the codes 2, −1, 0, 7, or ``29 07``, and
+decodes to (1, −0.5, 0, 6).
 
 Sources: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0; Chen et al.,
 "Convert, compress, correct", arXiv 2203.09044, for ``e2m1`` with ``ieee`` and ``scale=co3``.
@@ -67,20 +75,21 @@ _CO3 = MiniFloat("e2m1", "ieee")
 
 
 class MiniFloatSymbols(NamedTuple):
-    """Codes and the scale.
+    """The codes and scales of a tensor.
 
     Attributes
     ----------
     codes : uint8 array
-        Of up to four bits: two in a byte, the first in the high half, which leaves a last half
-        zero where n is odd. Of more bits: a byte each.
+        Codes of up to four bits are stored two in a byte, the first in the high half; if n is odd,
+        the last half is zero. Larger codes take a byte each.
     scale : float
+        Scale of the tensor.
     n : int
-        Elements.
+        Number of elements.
     factors : uint8 array
-        What the scale is multiplied by in each block, as a byte tells it; empty without blocks.
+        Byte B of each block, which determines the factor of its scale; empty without blocks.
     shape : tuple of int, optional
-        Of the tensor; None for a vector.
+        Shape of the tensor; None for a vector.
     """
 
     codes: np.ndarray
@@ -97,22 +106,24 @@ class MiniFloatCodec(Codec):
     Parameters
     ----------
     format : {"e2m1", "e1m1", "e1m2", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2"}
-        Bits of exponent and mantissa; there is a sign besides.
+        Bits of exponent and mantissa, besides the sign.
     style : {"full", "ieee", "fn"}
-        All codes in use; without those of the largest exponent; without the last one.
+        Valid codes: all; all except those of the largest exponent; or all except the last.
     scale : float or {"histogram", "gennorm", "co3"}
-        What magnitudes are multiplied by, from 0 on, such that none passes float32. Or what it is
-        found by, for each tensor: the least squared error; a table for generalised normal
-        distributions; the rule of CO3's program, for ``e2m1`` with ``ieee``. With blocks, of
-        these only ``histogram``, by the squared error of each block.
+        Factor of the magnitudes, at least 0, such that no product exceeds float32. Or the rule
+        that computes the factor for each tensor: the least squared error; a table for generalized
+        normal distributions; or the rule of CO3's program, for ``e2m1`` with ``ieee``. With
+        blocks, the only rule is ``histogram``, which minimizes the squared error of each block.
     code : {"auto", "none", "huffman", "pair", "planes", "rans", "context"}
-        How the codes are written: as they are, or entropy-coded, one by one, two at a time, the
-        exponents only, by rANS, or by rANS and the scales of rows and columns; or the shortest.
+        Code of the minifloats: fixed width; Huffman codewords for single codes, for pairs, or for
+        exponents only; rANS; or rANS with a context, the scales of row and column. ``"auto"`` is
+        the shortest.
     table : int or {"auto", "gennorm", "empirical"}
-        Of the entropy code: a codebook for GenNorm values, by its number; the best of them; one
-        of the tensor's own, in the payload; ``auto`` takes what is shortest.
+        Table of the entropy code: the number of a codebook for generalized normal distributions;
+        the best of these codebooks; or a table of the tensor in the payload. ``"auto"`` is the
+        shortest.
     block : int
-        Elements that share a factor of the scale, a byte; 0: none does.
+        Number of elements that share a factor of the scale, which takes a byte; 0 for no blocks.
     """
 
     refuses_nonfinite = True
@@ -123,47 +134,49 @@ class MiniFloatCodec(Codec):
     style: str = param(
         Choice(*STYLES),
         "full",
-        "codes left out: none, those of the largest exponent, the last",
+        "omitted codes: none, those of the largest exponent, or the last",
     )
     scale: float | str = param(
         Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf, words=RULES),
         "histogram",
-        "what magnitudes are multiplied by, or the rule that finds it",
+        "factor of the magnitudes, or the rule that computes it",
         in_message=True,
     )
     code: str = param(
         Choice(*coding_choice.CODES, unsent=("auto",)),
         "auto",
-        "how codes are written; auto: the shortest",
+        "code of the minifloats; auto: the shortest",
     )
     table: int | str = param(
         Integer(0, 2**32, sent=("empirical",), unsent=("auto", "gennorm")),
         "auto",
-        "of the entropy code: its own, a static one, or the shortest",
+        "table of the entropy code: in the payload, or a codebook",
         in_message=True,
     )
-    block: int = param(Integer(0, 2**32 - 1), 0, "elements that share a factor; 0: none")
+    block: int = param(
+        Integer(0, 2**32 - 1), 0, "elements that share a scale factor; 0: no blocks"
+    )
 
     def check(self) -> None:
-        """Refuse what does not fit together; without an entropy code there is one table only."""
+        """Raise `ParameterError` for incompatible parameters; set the table if it is ignored."""
         fmt = self._format
         if self.code in ("none", "context"):
             object.__setattr__(self, "table", "empirical")
         if self.code == "pair" and fmt.width > 4:
-            allowed = f"another one: {self.format} has codes of more than four bits"
+            allowed = f"another code: codes of {self.format} have more than four bits"
             raise ParameterError.of("code", self.code, allowed)
         if isinstance(self.table, int) and self.table >= codebooks.number_of(fmt):
             allowed = f"a codebook from 0 to {codebooks.number_of(fmt) - 1}"
             raise ParameterError.of("table", self.table, allowed)
         if self.scale == "co3" and fmt != _CO3:
-            raise ParameterError.of("scale", self.scale, "another one, but for e2m1 with ieee")
+            raise ParameterError.of("scale", self.scale, "another, except for e2m1 with ieee")
         if self.block and self.scale in ("gennorm", "co3"):
-            raise ParameterError.of("scale", self.scale, "histogram or a number, with blocks")
+            raise ParameterError.of("scale", self.scale, "histogram or a number with blocks")
         if isinstance(self.scale, float):
             with np.errstate(over="ignore"):
                 largest = np.float32(self.scale) * fmt.magnitudes()[-1]
             if not np.isfinite(largest):
-                allowed = f"such that float32 holds its product with {fmt.magnitudes()[-1]:g}"
+                allowed = f"so small that float32 holds {fmt.magnitudes()[-1]:g} times it"
                 raise ParameterError.of("scale", self.scale, allowed)
 
     @property
@@ -171,25 +184,25 @@ class MiniFloatCodec(Codec):
         return MiniFloat(self.format, self.style)
 
     def variance(self, n: int) -> float | None:
-        """Return 1: x̂ is never farther from x than 0 is."""
+        """Return 1: no element of x̂ is farther from x than 0 is."""
         return 1.0
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of the codes as they are, or of the longest words and a table."""
+        """Return the bits of codes of fixed width, or an upper bound for an entropy code."""
         longest = coding_choice.longest_nbits(n, self._format, self.code)
         return 8 * blocks(n, self.block) + longest
 
     @property
     def seek_blocks(self) -> Blocks | None:
-        """What is coded where words differ in length: elements, pairs, or states of rANS."""
+        """The unit of blocks: elements or pairs, or states of rANS; None for fixed width."""
         blocks: Blocks = "states" if self.code in ("rans", "context") else "elements"
         return None if self.code == "none" else blocks
 
     def seek_count(self, n: int) -> int:
-        """Return how many bytes are coded: one for each element, or each pair."""
+        """Return the number of coded bytes: one for each element, or for each pair."""
         return coding_choice.coded_nbytes(n, self._format, self.code)
 
-    # --- quantise
+    # --- quantize
 
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
@@ -215,23 +228,24 @@ class MiniFloatCodec(Codec):
         out: np.ndarray,
     ) -> MiniFloatSymbols:
         values = tensor.values
-        if tensor.dtype not in ("float32", "float64") or self.block:  # x̂ is rounded to it first
+        if tensor.dtype not in ("float32", "float64") or self.block:
+            # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
             symbols: MiniFloatSymbols
             symbols = super()._quantize_residual(tensor, residual, decay, seed, prior, out)
             return symbols
         check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
-        how = Scales.of(scale, 0, NO_FACTORS).one, self._format
-        codes = minifloat.quantize_tensor_residual(values, residual, decay, *how, out)
+        one = Scales.of(scale, 0, NO_FACTORS).one
+        codes = minifloat.quantize_tensor_residual(values, residual, decay, one, self._format, out)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
-        """Return the scale, which is given or found by a rule: a number or a `Deferred`."""
+        """Return the scale, a number or a `Deferred`: the parameter, or the result of its rule."""
         if not isinstance(self.scale, str):
             return self.scale
         return search_scale(values, self._format, cast(Rule, self.scale), *residual)
 
-    # --- dequantise
+    # --- dequantize
 
     def _dequantize(self, symbols: MiniFloatSymbols, out: np.ndarray) -> None:
         self._dequantize_into(symbols, out, None)
@@ -239,7 +253,7 @@ class MiniFloatCodec(Codec):
     def _dequantize_add(
         self, symbols: MiniFloatSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        if dtype in ("float16", "bfloat16"):  # x̂ is rounded to it first
+        if dtype in ("float16", "bfloat16"):  # x̂ is rounded to the dtype before the sum
             super()._dequantize_add(symbols, dtype, scale, out)
         else:
             self._dequantize_into(symbols, out, scale)
@@ -268,7 +282,8 @@ class MiniFloatCodec(Codec):
             scales = Scales.of(symbols.scale, self.block, symbols.factors)
             scales.quantize_first(values[:stop], self._format, symbols.codes)
 
-        return self._packed(symbols, drainable(symbols.codes, refill))  # which nobody else reads
+        # Only the coder reads the codes, so it may release their memory.
+        return self._packed(symbols, drainable(symbols.codes, refill))
 
     def _pack(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
         return self._packed(symbols, symbols.codes)
@@ -276,32 +291,35 @@ class MiniFloatCodec(Codec):
     def _packed(
         self, symbols: MiniFloatSymbols, codes: np.ndarray | Drainable
     ) -> Payload | Selection[Payload]:
-        """Return the message of symbols, given the array of their codes, maybe a `Drainable`."""
+        """Return the payload of symbols; their codes are released if they are a `Drainable`."""
         _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
-        # What a device has is put into a payload when there is one.
+        # `_message` copies factors that lie on a device into the payload.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
         strings = payload_coding.write(
             codes, n, self._format, self.code, self.table, shape or (n,), lead
         )
         return strings.map(partial(self._message, symbols))
 
-    def _message(self, symbols: MiniFloatSymbols, coded_as: payload_coding.CodedAs) -> Payload:
-        scale, factors = symbols.scale, symbols.factors
-        code, book, written = coded_as
+    def _message(
+        self, symbols: MiniFloatSymbols, written_codes: payload_coding.WrittenCodes
+    ) -> Payload:
+        code, book, written = written_codes
+        factors = symbols.factors
         if device_of(factors) is not None:
             array_of(written.data)[: factors.size] = factors
-        # The codec gets with the message what a device has yet to tell.
-        told: dict[str, Any] = {"scale": scale, "table": map_deferred(_table_name, book)}
-        known = {key: value for key, value in told.items() if type(value) is not Deferred}
-        codec = self.replaced(code=code, **known)
-        scalars = told | {key: getattr(codec, key) for key in known}
+        scalars: dict[str, Any]
+        scalars = {"scale": symbols.scale, "table": map_deferred(_table_name, book)}
+        # Parameters that are still on the device are set together with the payload.
+        on_host = {key: value for key, value in scalars.items() if type(value) is not Deferred}
+        codec = self.replaced(code=code, **on_host)
+        scalars |= {key: getattr(codec, key) for key in on_host}
         return Payload(codec, scalars, *written)
 
     def _unpack(self, payload: Payload, n: int) -> MiniFloatSymbols:
         fmt = self._format
         if self.code == "none":
-            self._check_table(payload)
+            self._book(payload)
             check_padding(payload.data, payload.nbits)
             check_length(payload.nbits, 8 * blocks(n, self.block) + n * fmt.width)
             codes = minifloat.unpacked(payload.data[blocks(n, self.block) :], n, fmt)
@@ -324,7 +342,7 @@ class MiniFloatCodec(Codec):
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.code == "none" or device_of(payload.data) is not None:
             return super()._decode(payload, n, out)
-        # No code need be kept: each range is dequantised where it is read.
+        # Each range is dequantized where it is read, so no array of codes is needed.
         fmt, string = self._format, self._string(payload, n)
         scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
         values = empty_beside(n, np.float32, None) if out is None else out
@@ -339,23 +357,24 @@ class MiniFloatCodec(Codec):
 
     def _string(self, payload: Payload, n: int) -> CodeString:
         """Open the string of an entropy code."""
-        self._check_table(payload)
-        span = BitSpan.of(payload)
-        book = self.table if isinstance(self.table, int) else None
-        span = span.after(8 * self._factors(payload, n).size)
+        book = self._book(payload)
+        span = BitSpan.of(payload).after(8 * self._factors(payload, n).size)
         return CodeString.open(span, n, self._format, self.code, book)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         scale, count = cast(float, self.scale), blocks(n, self.block)
-        found = yield from describe.factors(walk, count, scale, lambda: self._factors(payload, n))
-        self._check_table(payload)
-        book = self.table if isinstance(self.table, int) else None
-        how = self._format, self.code, book, Scales.of(scale, self.block, found)
-        yield from describe.codes(walk, n, *how)
+        factors = yield from describe.factors(
+            walk, count, scale, lambda: self._factors(payload, n)
+        )
+        scales = Scales.of(scale, self.block, factors)
+        yield from describe.codes(walk, n, self._format, self.code, self._book(payload), scales)
 
-    def _check_table(self, payload: Payload) -> None:
-        if payload.scalars["table"] != self.table:
-            raise Corrupt(f"table {payload.scalars['table']}, but code={self.code} has none")
+    def _book(self, payload: Payload) -> int | None:
+        """Return the number of the codebook; None if the payload has a table or needs none."""
+        table = payload.scalars["table"]
+        if table != self.table:
+            raise Corrupt(f"table={table}: code={self.code} has no table")
+        return self.table if isinstance(self.table, int) else None
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._string(payload, n).blocks(log2_block)

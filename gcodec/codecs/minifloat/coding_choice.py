@@ -1,14 +1,14 @@
 """Entropy codes of minifloat codes, and the plans among which the encoder selects.
 
 none      the codes in their fixed width
-huffman   a Huffman word for each code
-pair      a Huffman word for each two codes of up to four bits
-planes    sign and mantissa in fixed width, and a Huffman word for each exponent
+huffman   a Huffman codeword for each code
+pair      a Huffman codeword for each pair of codes of up to four bits
+planes    sign and mantissa in fixed width, and a Huffman codeword for each exponent
 rans      rANS of the codes; of pairs of codes if these have up to four bits
 context   rANS of each code with a context: the scales of its row and column
 
-The coded symbols are bytes: a code, two codes as they lie in memory, or an exponent. A codebook
-stores counts of codes, from which follow the counts of such bytes.
+The coded symbols are bytes: a code, the byte of two codes in memory, or an exponent. A codebook
+stores counts of codes, which determine the counts of these bytes.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Plan(NamedTuple):
     Attributes
     ----------
     code : str
-        One of `CODES`, but "context".
+        One of `CODES`, except "context".
     book : int or None
-        Number of the codebook, maybe a `Deferred`; None if the string has a table of its own, or
+        Number of the codebook, possibly a `Deferred`; None if the payload contains a table or
         needs none.
     table : Table or None
-        None for the code "none", and where there are no codes.
+        Table of the code; None for the code "none", and if there are no codes.
     nbits : int or Deferred
         Bits of table and string, without the plane of "planes"; for rANS an estimate. 0 if there
         is no other plan.
     symbols : uint8 array or None
-        The coded bytes, if a device made them to count them.
+        The coded bytes, if a device has computed them to count them.
     """
 
     code: str
@@ -92,7 +92,7 @@ def longest_nbits(n: int, fmt: MiniFloat, code: str) -> int:
 
 
 def plans(codes: Array, n: int, fmt: MiniFloat, code: str, book: int | str) -> list[Plan]:
-    """Return the plans among which the shortest is selected, but for that of "context".
+    """Return the plans among which the shortest is selected, except that of "context".
 
     Parameters
     ----------
@@ -104,7 +104,8 @@ def plans(codes: Array, n: int, fmt: MiniFloat, code: str, book: int | str) -> l
     code : str
         One of `CODES`, or "auto".
     book : int or str
-        A codebook, "empirical" for none, "gennorm" for the best one, "auto" for any of these.
+        Number of a codebook, "empirical" for a table in the payload, "gennorm" for the best
+        codebook, or "auto" for any of these.
     """
     plain = Plan("none" if code == "auto" else code, None, None, n * fmt.width)
     if code == "none" or not n:
@@ -128,12 +129,12 @@ def _tabled_plan(
 ) -> Plan:
     """Return the plan of a code with its best table.
 
-    The host derives the counts of coded bytes from the histogram of `codes`; a device, where that
-    is None, makes the coded bytes and counts them.
+    The host derives the counts of coded bytes from the histogram of `codes`. A device has no
+    histogram (None); it computes the coded bytes and counts them.
     """
     symbols, kind, bytes_of = None, KINDS[code], alphabet(fmt, code)
     if histogram is None:
-        symbols = _coded_bytes(codes, n, fmt, code)
+        symbols = coded_bytes(codes, n, fmt, code)
         counts = byte_counts(symbols)
     elif is_paired(fmt, code):
         counts = histogram
@@ -143,11 +144,11 @@ def _tabled_plan(
     books = static_tables(fmt, code, book) if book != "empirical" else None
     table, nbits = tabled.best_table(counts, own, kind, bytes_of, books)
     first = book if isinstance(book, int) else 0
-    number = map_deferred(lambda which: first + which - 1 if which else None, table.which)
+    number = map_deferred(lambda index: first + index - 1 if index else None, table.which)
     return Plan(code, number, table, nbits, symbols)
 
 
-def _coded_bytes(codes: Array, n: int, fmt: MiniFloat, code: str) -> Array:
+def coded_bytes(codes: Array, n: int, fmt: MiniFloat, code: str) -> Array:
     """Return the bytes that are coded, on the device of the codes."""
     if code == "planes":
         return parts_of(codes, n, fmt, "exponents")

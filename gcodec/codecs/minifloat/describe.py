@@ -1,4 +1,4 @@
-"""Codes of minifloats: in fixed width, in planes, and behind tables."""
+"""Descriptions of payloads of minifloats: factors of blocks, and codes in any entropy code."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Tel
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.minifloat import per_byte
+from gcodec.kernels.quantize.minifloat import code_error, per_byte
 
 
 def factors(
     walk: FieldWalker, count: int, scale: float, read: Callable[[], np.ndarray]
 ) -> Generator[FieldSpan, None, np.ndarray]:
-    """Tell what the scale is multiplied by in each block, as `read` returns it; return it."""
+    """Describe and return the factors of blocks, which `read` returns."""
 
-    def tell(at: int, found: np.ndarray) -> Iterator[FieldValue]:
-        each = Scales.of(scale, 1, found.astype(np.uint8)).each.tolist()
-        for number, (factor, own) in enumerate(zip(found.tolist(), each, strict=True), at):
-            yield FieldValue(factor, f"of block {number}: scale {own:.9g}")
+    def block_factors(at: int, factors: np.ndarray) -> Iterator[FieldValue]:
+        scales = Scales.of(scale, 1, factors.astype(np.uint8)).each
+        pairs = zip(factors.tolist(), scales.tolist(), strict=True)
+        for number, (factor, block_scale) in enumerate(pairs, at):
+            yield FieldValue(factor, f"of block {number}: scale {block_scale:.9g}")
 
-    return walk.checked("scale", "factor", 8, count, tell, read)
+    return walk.checked("scale", "factor", 8, count, block_factors, read)
 
 
 def codes(
     walk: FieldWalker, n: int, fmt: MiniFloat, code: str, book: int | None, scales: Scales
 ) -> Iterator[FieldSpan]:
-    """Tell the codes of n elements, up to the payload's end.
+    """Describe the codes of n elements, up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
     n : int
+        Number of elements.
     fmt : MiniFloat
     code : str
         One of `coding_choice.CODES`.
     book : int or None
-        The codebook, where the payload has no table.
+        Number of the codebook; None if the payload contains a table or needs none.
     scales : Scales
     """
     values = _Values(fmt, scales)
-    tell = cast(Tell, values.codes)
+    describer = cast(Tell, values.codes)
     if code == "none":
-        yield from walk.fields("level", "code", fmt.width, n, tell)
+        yield from walk.fields("level", "code", fmt.width, n, describer)
     elif code == "context":
         largest = 2 * fmt.top + 1
         yield from context_string(walk, "level", "code", n, values.folded, largest=largest)
@@ -59,30 +61,30 @@ def codes(
         name, planes = "code", walk.at
         if code == "planes":
             yield from _planes(walk, n, fmt)
-            name, tell = "exponent", values.exponents(walk.data, planes)
+            name, describer = "exponent", values.exponents(walk.data, planes)
         pairs = coding_choice.is_paired(fmt, code)
         if pairs:
-            name, tell = "pair", values.pairs(n)
+            name, describer = "pair", values.pairs(n)
         coder, coded = coding_choice.KINDS[code], payload.coded(n, fmt, code)
         if book is None:
             alphabet, meaning = coding_choice.alphabet(fmt, code), values.meaning(code, pairs)
             table = yield from tabled.table(walk, coder, alphabet, coded, meaning)
         else:
             table = coding_choice.static(fmt, code, book) if coded.words else None
-        yield from tabled.string(walk, table, "level", name, coded.words, tell)
+        yield from tabled.string(walk, table, "level", name, coded.words, describer)
     walk.finish()
 
 
 def _planes(walk: FieldWalker, n: int, fmt: MiniFloat) -> Iterator[FieldSpan]:
-    """Tell signs and mantissas."""
+    """Describe the plane of signs and mantissas."""
     first, width = walk.at, 1 + fmt.mantissa
     fit = min(n, (walk.end - first) // width)
     low, high = Window(walk).cut_even(first, width, fit)
     yield from walk.several("sign and mantissa", low, {"sign": low, "level": low * fmt.mantissa})
     for at in range(low, high, CHUNK):
         plane = read_fields(walk.data, first + at * width, width, min(CHUNK, high - at))
-        for number, both in enumerate(plane.tolist(), at):
-            sign, mantissa = divmod(both, 1 << fmt.mantissa)
+        for number, field in enumerate(plane.tolist(), at):
+            sign, mantissa = divmod(field, 1 << fmt.mantissa)
             yield walk.piece("sign", "sign", 1, FieldValue("-" if sign else "+"), number)
             if fmt.mantissa:
                 yield walk.piece("level", "mantissa", fmt.mantissa, FieldValue(mantissa), number)
@@ -94,7 +96,7 @@ def _planes(walk: FieldWalker, n: int, fmt: MiniFloat) -> Iterator[FieldSpan]:
 
 
 class _Values:
-    """Describes codes, and the values that they decode to."""
+    """Describes codes and the values that they decode to."""
 
     def __init__(self, fmt: MiniFloat, scales: Scales) -> None:
         self._fmt, self._scales = fmt, scales
@@ -104,47 +106,47 @@ class _Values:
     def codes(
         self, at: int, codes: np.ndarray, symbols: np.ndarray | None = None
     ) -> Iterator[FieldValue]:
-        """Describe codes from element `at` on, and the symbols that stand for them."""
+        """Describe codes from element `at` on, which are coded as `symbols` or as they are."""
         shown, values = codes if symbols is None else symbols, self._decoded(at, codes)
         parts = zip(codes.tolist(), shown.tolist(), values.tolist(), strict=True)
         for element, (code, symbol, value) in enumerate(parts, at):
             magnitude = code & self._sign - 1
             if magnitude > self._fmt.top or code == self._sign:
-                raise Corrupt(f"the code {code:0{self._fmt.width}b} stands for nothing")
+                raise code_error(element, code)
             meaning = f"code {self._text(code)}, {self._magnitudes[magnitude]:g}"
             yield FieldValue(symbol, meaning, element=element, decoded=(value,))
 
     def folded(self, at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        """Describe symbols of which the lowest bit is the sign, from element `at` on."""
+        """Describe symbols whose lowest bit is the sign, from element `at` on."""
         return self.codes(at, symbols >> 1 | (symbols & 1) * self._sign, symbols)
 
     def exponents(self, data: np.ndarray, planes: int) -> Tell:
-        """Return a describer of exponents, given the bit where signs and mantissas begin."""
+        """Return a describer of exponents; signs and mantissas begin at the bit `planes`."""
         mantissa = self._fmt.mantissa
 
-        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+        def exponent_values(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
             width = 1 + mantissa
             plane = read_fields(data, planes + at * width, width, symbols.size)
             codes = symbols.astype(np.int64) << mantissa
             codes |= plane & (1 << mantissa) - 1 | plane >> mantissa << self._fmt.width - 1
             return self.codes(at, codes, symbols)
 
-        return tell
+        return exponent_values
 
     def pairs(self, n: int) -> Tell:
         """Return a describer of pairs of the codes of n elements."""
 
-        def tell(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-            both = np.stack([symbols >> 4, symbols & 15], axis=1).reshape(-1)
-            codes = self.codes(2 * at, both)
+        def pair_values(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+            halves = np.stack([symbols >> 4, symbols & 15], axis=1).reshape(-1)
+            codes = self.codes(2 * at, halves)
             for number, symbol in enumerate(symbols.tolist(), at):
                 first, second = next(codes), next(codes)
                 if 2 * number + 1 == n and symbol & 15:
-                    raise Corrupt("the code behind the last element is not zero")
+                    raise Corrupt("the code after the last element is not zero")
                 decoded = (first.decoded + second.decoded)[: n - 2 * number]
                 yield FieldValue(symbol, self._pair(symbol), element=2 * number, decoded=decoded)
 
-        return tell
+        return pair_values
 
     def meaning(self, code: str, pairs: bool) -> tabled.Meaning:
         """Return a describer of the symbols of a table."""
@@ -166,7 +168,7 @@ class _Values:
             packed = pack_fields(packed, FieldLayout(4))
         scale, block, each = self._scales
         if block:
-            last = each.size * block - 1  # a code that only fills up a pair belongs to no block
+            last = each.size * block - 1  # the padding code of a pair belongs to no block
             each = each[np.minimum(np.arange(at, at + codes.size), last) // block]
         out = np.empty(codes.size, np.float32)
         Scales(scale, int(block > 0), each).dequantize(packed, 0, self._fmt, out)

@@ -334,7 +334,7 @@ def row(name: str) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _tables() -> dict[str, str]:
-    """Return the numbers of each line of the file by the words in front of them."""
+    """Return the numbers of each line of the file by the words that precede them."""
     text = Path(__file__).with_name("gennorm_tables.txt").read_text("ascii")
     parts = (re.match(r"([a-z][a-z0-9 ]*?) (-?[0-9].*)", line) for line in text.splitlines())
     return {part[1]: part[2] for part in parts if part}

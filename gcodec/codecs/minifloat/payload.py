@@ -1,6 +1,6 @@
-"""Strings of codes of minifloats, written and read by a plan of `coding_choice`.
+"""Strings of codes of minifloats: writing the shortest one, and reading any of them.
 
-With ``code=context`` a code is told as twice that of its magnitude, plus 1 where it is negative.
+With ``code=context`` the symbol of a code is twice the code of its magnitude, plus 1 if negative.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gcodec.codecs.minifloat.coding_choice import (
     KINDS,
     Plan,
     alphabet,
+    coded_bytes,
     coded_nbytes,
     is_paired,
     plane_nbits,
@@ -27,7 +28,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpack_fields, unpacker
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -41,8 +42,8 @@ from gcodec.wire.seek import SeekTable
 if TYPE_CHECKING:
     from gcodec.kernels.prefix.table_choice_cuda import Gate
 
-CodedAs = tuple[str, int | None, Written]
-"""The code of a payload, its codebook if it has one, and its bits."""
+WrittenCodes = tuple[str, int | None, Written]
+"""The code of a payload, the number of its codebook or None, and its bits."""
 
 
 def write(
@@ -53,56 +54,56 @@ def write(
     book: int | str,
     shape: tuple[int, ...],
     lead: np.ndarray,
-) -> Selection[CodedAs]:
+) -> Selection[WrittenCodes]:
     """Write the shortest payload of n codes.
 
     Parameters
     ----------
     codes : uint8 array
-        Codes as `gcodec.kernels.quantize.minifloat` stores them. A `Drainable` is released.
+        Codes as `gcodec.kernels.quantize.minifloat` stores them; released if a `Drainable`.
     n : int
         Number of codes.
     fmt : MiniFloat
     code : str
         One of `CODES`, or "auto".
     book : int or str
-        See `coding_choice.plans`. The code "context" has tables of its own, and "auto" includes it
-        only if `book` allows a table of its own.
+        See `coding_choice.plans`. The code "context" writes its own tables, so "auto" includes it
+        only if `book` allows a table in the payload.
     shape : tuple of int
         Shape of the tensor.
     lead : uint8 array
         Bytes that precede the codes.
     """
-    # The codes that are released for a context string are quantized again if it is not the
-    # shortest: half of them, and as many bytes as float32 scales of blocks take.
+    # Codes that are released for a context string are quantized again if the string is not the
+    # shortest. The limit is half of the codes, plus the bytes of float32 scales of blocks.
     part = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
 
     def symbols() -> Any:
         return drainable(parts_of(part, n, fmt, "signs last"))
 
-    def write_context_below(nbits: int) -> CodedAs | None:
-        string = symbol_coder.write_shorter(symbols(), shape, _front(lead), nbits)
+    def write_context_below(nbits: int) -> WrittenCodes | None:
+        string = symbol_coder.write_shorter(symbols(), shape, _lead_string(lead), nbits)
         if string is None:
             restored(part)
             return None
         return "context", None, string
 
-    def plan_context() -> Candidate[CodedAs]:
+    def plan_context() -> Candidate[WrittenCodes]:
         return symbol_coder.estimated_candidate(
-            symbols(), shape, _front(lead), lambda string: ("context", None, string)
+            symbols(), shape, _lead_string(lead), lambda string: ("context", None, string)
         )
 
-    def write_plan(plan: Plan, gate: Gate | None) -> CodedAs:
+    def write_plan(plan: Plan, gate: Gate | None) -> WrittenCodes:
         if plan.table is None:
             return _plain(contents(codes), n, fmt, plan.code, lead, gate)
         elements = coded(n, fmt, plan.code)
         if gate is not None:
             is_rans = plan.table.kind == "rans"
             elements = gate.counted() if is_rans else gate.mask(elements)
-        return plan.code, plan.book, write_tabled(codes, n, fmt, plan, lead, elements)
+        return plan.code, plan.book, _write_tabled(codes, n, fmt, plan, lead, elements)
 
     if code == "context":
-        string = symbol_coder.write(symbols(), shape, _front(lead))
+        string = symbol_coder.write(symbols(), shape, _lead_string(lead))
         return Selection([("context", None, string)])
     candidates = []
     for plan in plans(contents(codes), n, fmt, code, book):
@@ -120,18 +121,18 @@ def write(
 
 def _plain(
     codes: np.ndarray, n: int, fmt: MiniFloat, code: str, lead: np.ndarray, gate: Gate | None
-) -> CodedAs:
-    """Return the payload of codes in fixed width; the host fetches it if its gate is open."""
+) -> WrittenCodes:
+    """Return the payload of codes in fixed width; the host fetches it if the gate is open."""
     data, nbits = minifloat.packed(codes, n, fmt), 8 * lead.size + n * fmt.width
     if gate is None:
-        data = _behind(lead, data, lead.size + data.size) if lead.size else data
+        data = _with_lead(lead, data, lead.size + data.size) if lead.size else data
         return code, None, Written(data, nbits)
     words = gate.count.words
     fetched: Any = Deferred(gate.device, words, lambda _: nbits, (words, 1, 8 * lead.size))
-    return code, None, Written(_behind(lead, data, -(-nbits // 32) * 4), fetched)
+    return code, None, Written(_with_lead(lead, data, -(-nbits // 32) * 4), fetched)
 
 
-def write_tabled(
+def _write_tabled(
     held: np.ndarray | Drainable,
     n: int,
     fmt: MiniFloat,
@@ -139,31 +140,12 @@ def write_tabled(
     lead: np.ndarray,
     mask: CodedMask,
 ) -> Written:
-    """Write the payload of a plan that has a table, given the array of the codes."""
-    codes = contents(held)
-    if plan.code == "planes":
-        return _write_planes(codes, n, fmt, plan, lead, mask)
-
-    def symbols_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
-        return room
-
-    symbols: SymbolsOf | np.ndarray | Drainable = symbols_of
-    if plan.symbols is not None:
-        symbols = plan.symbols
-    elif is_paired(fmt, plan.code) or per_byte(fmt) == 1:
-        symbols = held
-    elif device_of(codes) is not None:  # which has room for all
-        symbols = unpack_fields(codes, n, FieldLayout(4))
-    return tabled.write(plan.table, symbols, mask, _front(lead), n)
-
-
-def _write_planes(
-    codes: np.ndarray, n: int, fmt: MiniFloat, plan: Plan, lead: np.ndarray, mask: CodedMask
-) -> Written:
-    """Write a payload of signs and mantissas, and of words for exponents."""
-    plane, layout = parts_of(codes, n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
-    # Of as many as end on a byte; the others are joined to what follows.
+    """Write the payload of a plan that has a table. `held` contains the codes; see `write`."""
+    if plan.code != "planes":
+        symbols = _symbols(held, n, fmt, plan)
+        return tabled.write(plan.table, symbols, mask, _lead_string(lead), n)
+    plane, layout = parts_of(contents(held), n, fmt, "planes"), FieldLayout(1 + fmt.mantissa)
+    # The plane of the first `whole` elements ends on a byte; the remainder precedes the table.
     whole = n - n % 8
     packed, remainder = (pack_fields(part, layout) for part in (plane[:whole], plane[whole:]))
     del plane
@@ -171,25 +153,41 @@ def _write_planes(
     if plan.symbols is None:
         head = BitString()
         head.extend(host(remainder), plane_nbits(n - whole, fmt))
-
-    def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        take_parts(codes[start // per_byte(fmt) :], fmt, "exponents", room)
-        return room
-
-    symbols: SymbolsOf | np.ndarray = exponents_of
-    if plan.symbols is not None:
-        symbols = plan.symbols
-    elif device_of(codes) is not None:  # which has room for all
-        symbols = parts_of(codes, n, fmt, "exponents")
     before = lead.size + packed.size
-    written = tabled.write(plan.table, symbols, mask, head, n, before)
+    written = tabled.write(plan.table, _symbols(held, n, fmt, plan), mask, head, n, before)
     data = written.data
     data[: lead.size], data[lead.size : before] = placed(lead, data), packed
     return written
 
 
-def _behind(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
-    """Return `size` bytes that start with a lead and the data after it, where the data lie."""
+def _symbols(
+    held: np.ndarray | Drainable, n: int, fmt: MiniFloat, plan: Plan
+) -> SymbolsOf | np.ndarray | Drainable:
+    """Return the coded bytes, or on the host a function that returns those of a range."""
+    codes = contents(held)
+
+    def exponents_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        take_parts(codes[start // per_byte(fmt) :], fmt, "exponents", room)
+        return room
+
+    def halves_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        unpacker(4, True)(codes[start // 2 : -(-stop // 2)], room)
+        return room
+
+    symbols: SymbolsOf | np.ndarray | Drainable = held
+    if plan.symbols is not None:
+        symbols = plan.symbols
+    elif device_of(codes) is not None:  # a device has memory for all symbols at once
+        symbols = coded_bytes(codes, n, fmt, plan.code)
+    elif plan.code == "planes":
+        symbols = exponents_of
+    elif per_byte(fmt) == 2 and not is_paired(fmt, plan.code):
+        symbols = halves_of
+    return symbols
+
+
+def _with_lead(lead: np.ndarray, data: np.ndarray, size: int) -> np.ndarray:
+    """Return `size` bytes that start with the lead and the data, on the device of the data."""
     whole, end = empty_beside(size, np.uint8, data), lead.size + data.size
     whole[: lead.size], whole[lead.size : end] = placed(lead, data), data
     return whole
@@ -200,20 +198,20 @@ def _last(symbols: np.ndarray) -> Any:
     return symbols[-1] if device is None else Deferred(device, symbols[-1:])
 
 
-def _front(lead: np.ndarray) -> BitString:
+def _lead_string(lead: np.ndarray) -> BitString:
     front = BitString()
     front.extend(lead, 8 * lead.size)
     return front
 
 
 class CodeString(NamedTuple):
-    """A string of codes that was opened; see `CodedString` for its methods.
+    """An open string of codes; see `CodedString` for its methods.
 
     Attributes
     ----------
     string : CodedString
     span : BitSpan
-        The payload after the factors of blocks.
+        Bits of the payload after the factors of blocks.
     n : int
         Number of codes.
     fmt : MiniFloat
@@ -248,7 +246,7 @@ class CodeString(NamedTuple):
         """
         first = plane_nbits(n, fmt) if code == "planes" else 0
         if first > span.nbits:
-            raise Truncated(f"the payload has {span.nbits} bits, signs and mantissas {first}")
+            raise Truncated(f"the payload has {span.nbits} bits, its signs and mantissas {first}")
         after = span.after(span.first + first)
         if code == "context":
             string = symbol_coder.open(after, n, 2 * fmt.top + 1)
@@ -271,7 +269,7 @@ class CodeString(NamedTuple):
         return self.string.blocks(log2_block)
 
     def _pairs(self, take: Take) -> Take:
-        """Return a `Take` of bytes that hold two codes each."""
+        """Return a `Take` of bytes that contain two codes each."""
 
         def take_pairs(at: int, symbols: np.ndarray) -> None:
             if 2 * (at + symbols.size) > self.n:
@@ -280,18 +278,18 @@ class CodeString(NamedTuple):
 
         def check_last(byte: int) -> None:
             if byte & 15:
-                raise Corrupt("the code behind the last element is not zero")
+                raise Corrupt("the code after the last element is not zero")
 
         return take_pairs
 
     def _singles(self, take: Take) -> Take:
-        """Return a `Take` of symbols that hold one code each, or its exponent."""
+        """Return a `Take` of symbols that contain one code each, or its exponent."""
         data, first, _, _ = self.span
 
         def take_singles(at: int, symbols: np.ndarray) -> None:
             count = symbols.size
             if self.code == "planes":
-                # A range begins with a multiple of 8 elements.
+                # The first element of a range is a multiple of 8.
                 plane = data[first // 8 + plane_nbits(at, self.fmt) // 8 :]
                 symbols = joined(symbols, plane, self.fmt)
             elif self.code == "context":
@@ -310,5 +308,5 @@ class CodeString(NamedTuple):
 
 
 def coded(n: int, fmt: MiniFloat, code: str) -> CodedMask:
-    """Return that all of the bytes have words that stand for n codes."""
+    """Return the mask of the bytes that are coded for n codes: all have codewords."""
     return CodedMask.all(coded_nbytes(n, fmt, code))

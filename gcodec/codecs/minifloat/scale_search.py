@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,7 @@ from gcodec.codecs.minifloat.gennorm import ENOUGH, RULES, SMALL_SAMPLE, Rule, s
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.reduce import max_abs_bits
-from gcodec.kernels.quantize import (
-    block_scales,
-    minifloat,
-    scale_search_cuda,
-)
+from gcodec.kernels.quantize import block_scales, minifloat
 from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.payload import Payload
@@ -29,6 +25,9 @@ from gcodec.runtime.device import device_of, host
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import aligned_empty, empty_beside
 from gcodec.wire.kinds import binary32
+
+if TYPE_CHECKING:
+    from gcodec.kernels.quantize.scale_search_cuda import Rule as RuleTables
 
 NO_FACTORS, NO_SCALES = np.empty(0, np.uint8), np.empty(0, np.float32)
 
@@ -186,6 +185,8 @@ def search_scale(
 def _searched_on_device(
     values: Array, fmt: MiniFloat, rule: Rule, residual: Array | None, decay: np.float32 | None
 ) -> Deferred:
+    from gcodec.kernels.quantize import scale_search_cuda
+
     part, whole = sample(values), values
     nonzero = scale_search_cuda.nonzero_of(part)
     if residual is not None and decay is not None:
@@ -202,8 +203,10 @@ def _searched_on_device(
 
 
 @functools.cache
-def _rule_tables(fmt: MiniFloat, rule: Rule) -> scale_search_cuda.Rule:
+def _rule_tables(fmt: MiniFloat, rule: Rule) -> RuleTables:
     """Return a rule with the tables that its kernels read."""
+    from gcodec.kernels.quantize import scale_search_cuda
+
     ladder, roots = gennorm.ladder_of(fmt), [math.sqrt(2.0)]
     while len(roots) < _ROOTS:
         roots.append(math.sqrt(roots[-1]))
@@ -266,11 +269,11 @@ def read_factors(payload: Payload, n: int, scale: float, block: int, fmt: MiniFl
     if not count:
         return NO_FACTORS
     if payload.nbits < 8 * count:
-        raise Truncated(f"the payload has {payload.nbits} bits, but {count} blocks a byte each")
+        raise Truncated(f"the payload has {payload.nbits} bits, but its factors {count} bytes")
     factors = host(payload.data[:count])
     with np.errstate(over="ignore"):
         largest = Scales.of(scale, block, factors).each * fmt.magnitudes()[-1]
     if not np.isfinite(largest).all():
         at = int(np.argmin(np.isfinite(largest)))
-        raise Corrupt(f"block {at} has a scale by which codes pass float32", at)
+        raise Corrupt(f"the scale of block {at} takes codes beyond float32", at)
     return factors

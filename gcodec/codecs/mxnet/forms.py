@@ -1,7 +1,7 @@
-"""Forms of a message of two-bit codes besides MXNet's own, and the selection of the shortest.
+"""Forms of a payload of two-bit codes besides MXNet's own, and the selection of the shortest.
 
-Each form is made of the message in MXNet's own form, whose data are the codes: it has the same
-scalars, and the same codec but for the parameters that name the form.
+Functions build each form from the payload in MXNet's form (`dense`), whose data are the codes. All
+forms have the same scalars, and the same codec except for the parameters that name the form.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import drainable
 
 
-def sparse(dense: Payload, sent: tuple[np.ndarray, np.ndarray], n: int, index: str) -> Payload:
-    """Return the message of the signs and positions that `sent_codes.sent` returns."""
+def sparse_payload(
+    dense: Payload, sent: tuple[np.ndarray, np.ndarray], n: int, index: str
+) -> Payload:
+    """Return the payload of the positions and signs that `sent_codes.sent` returns."""
     positions, signs = sent
     index, written = position_coding.write(positions, n, index, (signs, positions.size))
     codec = dense.codec.replaced(form="sparse", index=index)
     return Payload(codec, {**dense.scalars, "count": positions.size}, *written)
 
 
-def classed(dense: Payload, string: Written) -> Payload:
-    """Return the message of a context string."""
+def context_payload(dense: Payload, string: Written) -> Payload:
+    """Return the payload of a context string."""
     return Payload(dense.codec.replaced(form="context"), dense.scalars, *string)
 
 
@@ -45,27 +47,27 @@ def symbols_of(codes: Array, n: int) -> Any:
 def shortest(
     codes: Array, dense: Payload, n: int, shape: tuple[int, ...], index: str
 ) -> Payload | Selection[Payload]:
-    """Return the message of the shortest form, the first of equals in the order dense, sparse.
+    """Return the payload of the shortest form; among equals, dense precedes sparse.
 
     A context string must be shorter than both. A device writes it in any case, since the host
     writes the sparse form, and can compare the three only when the device is done.
     """
     if device_of(codes) is None:
-        exact = _shorter(dense, sparse(dense, sent_codes.sent(codes), n, index))
+        exact = _shorter(dense, sparse_payload(dense, sent_codes.sent(codes), n, index))
         string = symbol_coder.write_shorter(symbols_of(codes, n), shape, BitString(), exact.nbits)
-        return exact if string is None else classed(dense, string)
+        return exact if string is None else context_payload(dense, string)
     if not n:
         return dense
     from gcodec.kernels.bits.sent_codes_cuda import listed
 
     symbols = symbols_of(codes, n)
     planned = symbol_coder.plan(symbols, shape)
-    context = classed(dense, symbol_coder.write_planned(planned, symbols, BitString(), n))
+    context = context_payload(dense, symbol_coder.write_planned(planned, symbols, BitString(), n))
     estimate: Any = planned.nbits
     sent = listed(codes)
 
     def select(payload: Callable[[int], Payload]) -> Payload:
-        exact = _shorter(payload(0), sparse(payload(0), sent(), n, index))
+        exact = _shorter(payload(0), sparse_payload(payload(0), sent(), n, index))
         if exact.nbits <= symbol_coder.SHORTEST or int(estimate) >= exact.nbits:
             return exact
         return min(exact, payload(1), key=lambda payload: payload.nbits)

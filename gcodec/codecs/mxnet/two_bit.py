@@ -169,7 +169,7 @@ class MXNet2Bit(Codec):
 
     @property
     def symbols_on_host(self) -> bool:  # type: ignore[override]
-        """Whether symbols are packed on the host: for the sparse form, which has few."""
+        """Whether symbols are packed on the host: for the sparse form, which has few symbols."""
         return self.form == "sparse"
 
     @property
@@ -213,7 +213,7 @@ class MXNet2Bit(Codec):
             values = arithmetic.corrected(values, residual, decay)
         threshold = level = self._threshold_of(values)
         rounded = self.server == "yes" or tensor.dtype not in ("float32", "float64")
-        if rounded or type(level) is not Deferred:  # a deferred threshold is a level as it is
+        if rounded or type(level) is not Deferred:  # a deferred threshold is the level
             codec = self.replaced(threshold=float(threshold))
             level = codec._level_in(tensor.dtype)
             if not np.isfinite(level) and math.isfinite(codec._level):
@@ -231,14 +231,14 @@ class MXNet2Bit(Codec):
 
     def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
         self._check_size(symbols, out.size)
-        level = self._of(symbols)._level
+        level = self._with_threshold(symbols)._level
         dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out)
 
     def _dequantize_add(
         self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
         self._check_size(symbols, out.size)
-        level = self._of(symbols)._level_in(dtype)
+        level = self._with_threshold(symbols)._level_in(dtype)
         dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add=scale)
 
     def _slice_unit(self, n: int) -> int:
@@ -256,15 +256,15 @@ class MXNet2Bit(Codec):
         codes, n, shape = symbols.codes, symbols.n, symbols.shape or (symbols.n,)
         codec = self.replaced(form="dense", index="rice")
         if isinstance(symbols.threshold, float):  # a deferred threshold is set with the payload
-            codec = codec._of(symbols)
+            codec = codec._with_threshold(symbols)
         dense = Payload(codec, {"threshold": symbols.threshold}, codes, 8 * codes.size)
         if self.form == "sparse":
-            return forms.sparse(dense, sent_codes.sent(codes), n, self.index)
+            return forms.sparse_payload(dense, sent_codes.sent(codes), n, self.index)
         if self.form != "dense":
             self._check_size(symbols, n)
         if self.form == "context":
             string = symbol_coder.write(forms.symbols_of(codes, n), shape, BitString())
-            return forms.classed(dense, string)
+            return forms.context_payload(dense, string)
         if self.form == "auto":
             return forms.shortest(codes, dense, n, shape, self.index)
         return dense
@@ -273,7 +273,7 @@ class MXNet2Bit(Codec):
         if self.form == "dense":
             return super()._bare_nbits(n, data, scalars)
         if self.form == "context":
-            string = self._classed_string(Payload(self, scalars, data, 8 * data.size), n)
+            string = self._context_string(Payload(self, scalars, data, 8 * data.size), n)
             return string.read(ignore, bits_follow=True)
         raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
 
@@ -288,15 +288,15 @@ class MXNet2Bit(Codec):
         if self.form == "sparse":
             codes = sent_codes.codes_of(*self._sent(payload, n), n)
         elif self.form == "context":
-            codes = self._read_classed(payload, n)
+            codes = self._read_context(payload, n)
         else:
             check_length(payload.nbits, 8 * TWO_BIT.nbytes(n))
             check_codes_2bit(codes, n)
         return self._symbols(codes, float(self.threshold), n)
 
-    def _read_classed(self, payload: Payload, n: int) -> np.ndarray:
+    def _read_context(self, payload: Payload, n: int) -> np.ndarray:
         """Return the packed codes of a context string."""
-        string = self._classed_string(payload, n)  # checked before memory is allocated
+        string = self._context_string(payload, n)  # checked before memory is allocated
         codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
         codes[:] = 0
 
@@ -321,7 +321,7 @@ class MXNet2Bit(Codec):
             raise Truncated(f"the payload has {payload.nbits} bits for {k} sent elements")
         return IndexString(BitSpan.of(payload, k), self.index, k, n)
 
-    def _classed_string(self, payload: Payload, n: int) -> CodedString:
+    def _context_string(self, payload: Payload, n: int) -> CodedString:
         return symbol_coder.open(BitSpan.of(payload), n, 3)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -343,10 +343,10 @@ class MXNet2Bit(Codec):
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         if self.form == "context":
-            return self._classed_string(payload, n).blocks(log2_block)
+            return self._context_string(payload, n).blocks(log2_block)
         return self._string(payload, n).blocks(log2_block)
 
-    def _of(self, symbols: TwoBitSymbols) -> MXNet2Bit:
+    def _with_threshold(self, symbols: TwoBitSymbols) -> MXNet2Bit:
         is_same = symbols.threshold == self.threshold
         return self if is_same else self.replaced(threshold=float(symbols.threshold))
 

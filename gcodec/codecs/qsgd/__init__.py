@@ -1,4 +1,4 @@
-"""QSGD: levels with stochastic rounding, and the forms of their payload."""
+"""The codec `qsgd`: levels with stochastic rounding, and the forms of their payload."""
 
 from gcodec.codecs.qsgd.codec import QSGD
 

@@ -36,7 +36,7 @@ class BucketQuantizer:
     seed : int
         Seed of the stochastic rounding.
     fuses_norms : bool
-        Whether norms are computed while quantizing.
+        Whether the quantizer computes the norms in the same pass.
     """
 
     values: np.ndarray
@@ -104,7 +104,7 @@ def _check_norms(bucket_norms: np.ndarray, s: int, values: np.ndarray) -> None:
         if np.isfinite(decoded):
             return
         if all_finite(values):
-            raise ParameterError("x: its norm must not pass float32")
+            raise ParameterError("x: its norm must not exceed float32")
         raise nonfinite_error(values)
 
     if device_of(bucket_norms) is None:
@@ -122,6 +122,6 @@ def read_scale(data: np.ndarray, nbits: int, count: int, bucket: int, s: int) ->
     """
     taken = NORM_NBITS * count
     if nbits < taken:
-        raise Truncated(f"the payload has {nbits} bits, the norms {taken}")
+        raise Truncated(f"the payload has {nbits} bits, but the norms take {taken}")
     check_padding(data, nbits)
     return Scale(read_norms(host(data[: taken // 8])), bucket, s)

@@ -1,21 +1,27 @@
-"""qsgd: levels of the norm, at random and unbiased, in Elias omega words.
+"""qsgd: levels of the norm, rounded stochastically and unbiased, in one of several codes.
 
-A bucket's norm N is sent, and for each element the level k of |v|·s/N, rounded at random to one of
-the integers beside it, and the sign: for all elements (``form=dense``), or for those that are not
-0, each with how far it lies behind the last (``sparse``). Buckets of norm 0 have no words.
+The payload contains the norm N of each bucket. For each element it contains the level k, which is
+|v|·s/N rounded stochastically to one of the two neighbouring integers, and the sign.
+``form=dense`` has a codeword for each element. ``form=sparse`` has one for each element whose
+level is not 0, with the gap, which is the distance to the preceding such element. Elements of
+buckets with norm 0 have no codewords.
 
-Payload: norms as binary32, big-endian; then one bit string, most significant bit first. omega,
-dense: sign, omega(k + 1). omega, sparse: omega(gap), sign, omega(k). rice, dense: rice(z) with z =
-0, 2k − 1 for −k and 2k for k. rice, sparse: rice(gap − 1), sign, rice(k − 1). packed: z in as many
-bits as 2s has. A sign of 1 is −; that of a level 0 is 0. Gaps count from 1, across buckets; the
-sparse form ends where the payload's bits end. huffman and rans: a table, then the symbols 2k for k
-and 2k + 1 for −k. context: the string of `gcodec.entropy.context.coder`, of these symbols of all
-elements, 0 in buckets of norm 0; nothing where all norms are 0.
+The payload contains the norms as binary32, big-endian, then one bit string, most significant bit
+first. A sign of 1 is negative, and the sign of level 0 is 0. Gaps count from 1 and cross buckets.
+The sparse form ends with the bits of the payload. The codes:
 
-Arithmetic: see `kernels.levels`; the norm is rounded to float32 first, and both sides use that.
-NaN and Inf are refused, as is a norm beyond float32.
+- ``omega``: dense: sign, omega(k + 1). Sparse: omega(gap), sign, omega(k).
+- ``rice``: dense: rice(z), with z = 2k − 1 for −k and 2k for k. Sparse: rice(gap − 1), sign,
+  rice(k − 1).
+- ``packed``: dense only: z in as many bits as 2s has.
+- ``huffman``, ``rans``: dense only: a table, then the symbols 2k for k and 2k + 1 for −k.
+- ``context``: dense only: the string of `gcodec.entropy.context.coder` of the symbols of all
+  elements, 0 in buckets of norm 0. If all norms are 0, there is no string.
 
-Example: v = (3, 0, −4, 0), s = 4, N = 5, levels 2, 0, −3, 0 are ``40a00000 6340`` dense and
+`gcodec.kernels.quantize.levels` defines the arithmetic: the norm is first rounded to float32, and
+both sides use that number. NaN, Inf and norms beyond float32 are refused.
+
+Example: v = (3, 0, −4, 0), s = 4, N = 5, with levels 2, 0, −3, 0, is ``40a00000 6340`` dense and
 ``40a00000 24e0`` sparse.
 
 Source: Alistarh et al., "QSGD: Communication-efficient SGD via gradient quantization and
@@ -35,8 +41,8 @@ from gcodec.codec import Codec, register
 from gcodec.codecs.qsgd import coding_choice
 from gcodec.codecs.qsgd import payload as payload_coding
 from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, coded_mask_of, read_scale
-from gcodec.codecs.qsgd.coding_choice import MOST_OF_BYTES, Plan
-from gcodec.codecs.qsgd.describe import dense, sparse
+from gcodec.codecs.qsgd.coding_choice import BYTE_CODES, LARGEST_BYTE_LEVEL, Plan
+from gcodec.codecs.qsgd.describe import level_fields
 from gcodec.codecs.qsgd.payload import DenseString, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
@@ -60,16 +66,16 @@ _RICE_GAP = Field("rice_gap", Integer(0, level_codes.MOST_RICE), "Rice parameter
 
 
 class QSGDSymbols(NamedTuple):
-    """Norms and levels.
+    """The norms and levels of a tensor.
 
     Attributes
     ----------
     norms : (buckets,) float32 array
     levels : (n,) uint8, uint16 or uint32 array
-        Twice the level, plus 1 where the value is negative and the level not 0. Of uint8 for s up
-        to 127, of uint16 up to 32767.
+        Twice the level, plus 1 if the value is negative and the level is not 0. The dtype is
+        uint8 for s up to 127, and uint16 for s up to 32767.
     shape : tuple of int, optional
-        Of the tensor; None for a vector.
+        Shape of the tensor; None for a vector.
     """
 
     norms: np.ndarray
@@ -79,76 +85,81 @@ class QSGDSymbols(NamedTuple):
 
 @register(id=2, name="qsgd")
 class QSGD(Codec):
-    """Levels of the norm at random, unbiased, in universal codes.
+    """Levels of the norm with stochastic rounding, unbiased.
 
     Parameters
     ----------
     s : int
-        Level of the norm.
+        Level of a value as large as the norm, and so the largest level.
     form : {"auto", "dense", "sparse"}
-        A word for each element, or for those that are not 0; ``"auto"``: whichever is shorter.
+        Whether all elements have a codeword, or only those that are not 0. ``"auto"`` is the
+        shorter form.
     bucket : int
-        Elements that share a norm; 0: all.
+        Number of elements that share a norm; 0 for one norm for the tensor.
     norm : {"l2", "max"}
         Euclidean norm, or the largest magnitude.
     code : {"omega", "rice", "packed", "huffman", "rans", "context", "auto"}
-        Elias omega as in the paper, Rice codes of the best parameter, fixed width; for s up to 127
-        Huffman words or rANS of the levels' own frequencies, or rANS by what the scales of row and
-        column lead to expect; ``"auto"``: whichever is shortest.
+        Code of the levels: Elias omega as in the paper; Rice codes with the best parameter; fixed
+        width; and, for s up to 127, Huffman codewords or rANS with the frequencies of the levels,
+        or rANS with a context, the scales of row and column. ``"auto"`` is the shortest code.
     """
 
     refuses_nonfinite = True
     has_cuda_kernels = True
     uses_shape = True
-    takes_up_to = 2.0**64  # beyond, a norm may pass float32
+    takes_up_to = 2.0**64  # norms of larger values may exceed float32
 
-    s: int = param(Integer(1, 2**24), 15, "level of the norm")
+    s: int = param(Integer(1, 2**24), 15, "level of a value as large as the norm")
     form: str = param(
-        Choice("dense", "sparse", unsent=("auto",)), "auto", "what has a word: all, or all but 0"
+        Choice("dense", "sparse", unsent=("auto",)),
+        "auto",
+        "codewords for all elements, or for nonzero ones",
     )
-    bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all")
-    norm: str = param(Choice("l2", "max"), "l2", "Euclidean, or the largest magnitude")
+    bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all elements")
+    norm: str = param(Choice("l2", "max"), "l2", "Euclidean norm, or the largest magnitude")
     code: str = param(
-        Choice(*coding_choice.CODES, unsent=("auto",)), "omega", "what levels are coded in"
+        Choice(*coding_choice.CODES, unsent=("auto",)),
+        "omega",
+        "code of levels; auto: the shortest",
     )
 
     def check(self) -> None:
-        """Refuse a form or levels that a code does not have."""
-        if self.form == "sparse" and self.code in ("packed", *coding_choice.OF_BYTES):
+        """Raise `ParameterError` if the code has no such form or cannot code levels up to s."""
+        if self.form == "sparse" and self.code in ("packed", *BYTE_CODES):
             raise ParameterError.of("form", self.form, f"dense with code={self.code}")
-        if self.code in coding_choice.OF_BYTES and self.s > MOST_OF_BYTES:
-            allowed = f"at most {MOST_OF_BYTES} with code={self.code}"
+        if self.code in BYTE_CODES and self.s > LARGEST_BYTE_LEVEL:
+            allowed = f"at most {LARGEST_BYTE_LEVEL} with code={self.code}"
             raise ParameterError.of("s", self.s, allowed)
 
     def scalar_fields(self) -> tuple[Field, ...]:
-        """Return the parameters of the Rice codes."""
+        """Return the fields of the parameters of Rice codes."""
         rice = (_RICE,) if self.form == "dense" else (_RICE, _RICE_GAP)
         return rice if self.code in ("rice", "auto") else ()
 
     @property
     def unbiased(self) -> bool:
-        """True."""
+        """True: rounding is stochastic."""
         return True
 
     def variance(self, n: int) -> float:
-        """Return min(d/4s², √d/s) for d elements in a bucket (Lemma 3.1, with p(1 − p) ≤ 1/4)."""
+        """Return min(d/4s², √d/s) for buckets of d elements (Lemma 3.1, with p(1 − p) ≤ 1/4)."""
         d = min(self._bucket(n), max(n, 1))
         return min(d / (4 * self.s * self.s), math.sqrt(d) / self.s)
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of the norms and of as many of the longest words."""
+        """Return the bits of the norms and an upper bound of the bits of the levels."""
         longest = coding_choice.longest_nbits(n, self.form, self.code, self.s)
         return NORM_NBITS * self._buckets(n) + longest
 
     @property
     def seek_blocks(self) -> Blocks | None:
-        """Elements where the form is dense, sent values where it is sparse."""
+        """The unit of blocks: elements, sent values or states of rANS; None for fixed width."""
         blocks: Blocks = "values" if self.form == "sparse" else "elements"
-        special: dict[str, Blocks | None]
-        special = {"packed": None, "rans": "states", "context": "states"}
-        return special.get(self.code, blocks)
+        by_code: dict[str, Blocks | None]
+        by_code = {"packed": None, "rans": "states", "context": "states"}
+        return by_code.get(self.code, blocks)
 
-    # --- quantise
+    # --- quantize
 
     def _bucket(self, n: int) -> int:
         return min(self.bucket, n) or max(n, 1)
@@ -173,14 +184,15 @@ class QSGD(Codec):
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
             quantize.first(values.size, out)
-            given = drainable(out, lambda n: quantize.first(n, out))  # nobody else reads them
-            return self._packed(quantize.scale.norms, given, self._bound_shape(values.size))
-        # No symbol need be kept: each range is quantised where it is written.
+            # Only the coder reads the symbols, so it may release their memory.
+            symbols = drainable(out, lambda n: quantize.first(n, out))
+            return self._packed(quantize.scale.norms, symbols, self._bound_shape(values.size))
+        # Each range is quantized where it is written, so no array of symbols is needed.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
         string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
         return self._message(quantize.scale, Selection([string]))
 
-    # --- dequantise
+    # --- dequantize
 
     def _dequantize(self, symbols: QSGDSymbols, out: np.ndarray) -> None:
         self._dequantize_into(symbols, out, None)
@@ -196,10 +208,8 @@ class QSGD(Codec):
     def _dequantize_into(
         self, symbols: QSGDSymbols, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        scale, stream = (
-            self._checked_scale(symbols, out.size),
-            add is None and levels.streams(out),
-        )
+        scale = self._checked_scale(symbols, out.size)
+        stream = add is None and levels.streams(out)
 
         def task(start: int, stop: int) -> None:
             part = symbols.levels[start:stop]
@@ -214,7 +224,7 @@ class QSGD(Codec):
         return Scale(symbols.norms, self._bucket(n), self.s)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        # No symbol need be kept: each range is dequantised where it is read.
+        # Each range is dequantized where it is read, so no array of symbols is needed.
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
             values = empty_beside(n, np.float32, payload.data) if out is None else out
@@ -249,31 +259,26 @@ class QSGD(Codec):
         return self._packed(*symbols)
 
     def _packed(
-        self, norms: np.ndarray, parts: np.ndarray | Drainable, shape: tuple[int, ...] | None
+        self, norms: np.ndarray, symbols: np.ndarray | Drainable, shape: tuple[int, ...] | None
     ) -> Payload | Selection[Payload]:
-        """Return the message of norms and levels; these are released if they are a `Drainable`."""
-        n = contents(parts).size
-        scale = self._checked_scale(QSGDSymbols(norms, contents(parts), shape), n)
+        """Return the payload of norms and symbols; a `Drainable` of symbols is released."""
+        n = contents(symbols).size
+        scale = self._checked_scale(QSGDSymbols(norms, contents(symbols), shape), n)
+        coded, lead = coded_mask_of(scale, n), 4 * norms.size
         strings = payload_coding.write(
-            parts,
-            self.s,
-            coded_mask_of(scale, n),
-            self.form,
-            self.code,
-            shape or (n,),
-            4 * norms.size,
+            symbols, self.s, coded, self.form, self.code, shape or (n,), lead
         )
         return self._message(scale, strings)
 
     def _message(self, scale: Scale, strings: Selection[PlannedString]) -> Selection[Payload]:
-        """Return the message of the selected string, with the norms before it."""
-        written: list[Any] = []  # strings may share their data
+        """Return the payload of the selected string, which the norms precede."""
+        with_norms: list[Any] = []  # strings may share their data
 
         def message(planned: PlannedString) -> Payload:
             plan, string = planned
-            if not any(string.data is data for data in written):
+            if not any(string.data is data for data in with_norms):
                 write_norms(scale.norms, array_of(string.data))
-                written.append(string.data)
+                with_norms.append(string.data)
             codec = self.replaced(form=plan.form, code=plan.code)
             return Payload(codec, dict(plan.scalars), *string)
 
@@ -298,13 +303,16 @@ class QSGD(Codec):
         """Read the norms of all buckets."""
         return read_scale(payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s)
 
+    def _plan(self, payload: Payload) -> Plan:
+        return Plan(self.form, self.code, payload.scalars)
+
     def _span(self, payload: Payload, scale: Scale) -> BitSpan:
         first = NORM_NBITS * scale.norms.size
         return BitSpan(payload.data, first, payload.nbits, payload.seek)
 
     def _dense_string(self, payload: Payload, scale: Scale, n: int) -> DenseString:
-        plan = Plan(self.form, self.code, payload.scalars)
-        return DenseString.open(plan, self.s, self._span(payload, scale), coded_mask_of(scale, n))
+        span, coded = self._span(payload, scale), coded_mask_of(scale, n)
+        return DenseString.open(self._plan(payload), self.s, span, coded)
 
     def _sparse_string(self, payload: Payload, scale: Scale) -> RunLevelString:
         code = level_codes.run_level_code(self.code, self.s, payload.scalars)
@@ -312,7 +320,7 @@ class QSGD(Codec):
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.form == "sparse":
-            raise ParameterError("nbits: the bytes of form=sparse do not tell it; give nbits=…")
+            raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
         payload = Payload(self, scalars, data, 8 * data.size)
         string = self._dense_string(payload, self._read_scale(payload, n), n)
         return string.read(ignore, bits_follow=True)
@@ -326,20 +334,14 @@ class QSGD(Codec):
         return string.read(partial(place, out=out), log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+        def norm_fields(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             for bucket, norm in enumerate(numbers(bits).tolist(), at):
-                yield FieldValue(
-                    norm, f"of bucket {bucket}" + ("" if norm else ", which is silent")
-                )
+                yield FieldValue(norm, f"of bucket {bucket}" + ("" if norm else ", not coded"))
+
+        def read() -> np.ndarray:
+            return read_norms(payload.data[: NORM_NBITS // 8 * count])
 
         count = self._buckets(n)
-        found = yield from walk.checked(
-            *("norm", "norm", NORM_NBITS, count, tell),
-            lambda: read_norms(payload.data[: NORM_NBITS // 8 * count]),
-        )
-        scale, describe = Scale(found, self._bucket(n), self.s), dense
-        if self.form == "sparse":
-            describe = sparse
-        yield from describe(
-            walk, self.code, self.s, payload.scalars, scale, coded_mask_of(scale, n)
-        )
+        norms = yield from walk.checked("norm", "norm", NORM_NBITS, count, norm_fields, read)
+        scale = Scale(norms, self._bucket(n), self.s)
+        yield from level_fields(walk, self._plan(payload), scale, coded_mask_of(scale, n))

@@ -1,8 +1,8 @@
 """Codes of levels and their signs, and the plans among which the encoder selects.
 
-Universal codes (`gcodec.kernels.prefix.level_codes`) give each symbol a fixed word. The others
-adapt to the tensor: `huffman` and `rans` to the counts of symbols, `context` to the scales of rows
-and columns. They are dense, have tables, and exist only if symbols fit in a byte.
+Universal codes (`gcodec.kernels.prefix.level_codes`) assign a fixed codeword to each symbol. The
+other codes adapt to the tensor: `huffman` and `rans` to the counts of symbols, `context` to the
+scales of rows and columns. They are dense, have tables, and require symbols that fit in a byte.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of
 
 TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
-OF_BYTES = (*TABLED, "context")
-CODES = ("omega", "rice", "packed", *OF_BYTES)
-MOST_OF_BYTES = 127  # largest s for which symbols fit in a byte
+BYTE_CODES = (*TABLED, "context")  # codes of symbols that fit in a byte
+CODES = ("omega", "rice", "packed", *BYTE_CODES)
+LARGEST_BYTE_LEVEL = 127  # largest s for which symbols fit in a byte
 
 
 class Plan(NamedTuple):
@@ -53,7 +53,7 @@ class Plan(NamedTuple):
 
 
 def alphabet(s: int) -> np.ndarray:
-    """Return all symbols of levels up to s, in ascending order; −0 is no symbol."""
+    """Return all symbols of levels up to s, in ascending order; −0 has no symbol."""
     return np.delete(np.arange(2 * s + 2), 1).astype(np.uint8)
 
 
@@ -75,9 +75,9 @@ def tabled_plans(symbols: Array, s: int, coded: CodedMask, code: str) -> list[Pl
     s : int
         The largest level.
     coded : CodedMask
-        The elements that have a word; all others are 0.
+        The elements that have a codeword; all others are 0.
     code : str
-        One of `TABLED`, or "auto" for all; these have no plan if no symbol is coded.
+        One of `TABLED`, or "auto" for both. With "auto" there is no plan if no symbol is coded.
     """
     counts = byte_counts(symbols)
     subtract_uncoded(counts, coded)

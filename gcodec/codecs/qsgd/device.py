@@ -1,4 +1,4 @@
-"""Strings of levels in universal codes, measured on a device, one of which is written."""
+"""Candidate strings of levels in universal codes, priced and written on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strings of levels and their signs: the shortest is written, and any of them is read."""
+"""Strings of levels and their signs: writing the shortest one, and reading any of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gcodec.codecs.qsgd.coding_choice import (
-    MOST_OF_BYTES,
+    LARGEST_BYTE_LEVEL,
     TABLED,
     Plan,
     alphabet,
@@ -40,7 +40,8 @@ from gcodec.kernels.bits.coded_mask import (
 from gcodec.kernels.prefix import dense_string, level_codes, scaled_read, sparse_string
 from gcodec.kernels.prefix.run_level import RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode
-from gcodec.kernels.quantize.levels import TINY, Scale, symbol_dtype
+from gcodec.kernels.quantize import levels
+from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, dispatched
@@ -52,18 +53,17 @@ if TYPE_CHECKING:
 
 CONTEXT_PLAN = Plan("dense", "context", {})
 
-
 PlannedString = tuple[Plan, Written]
-"""A string that was written, and its plan."""
+"""A plan, and the string that was written by it."""
 
 
 @dispatched("gcodec.codecs.qsgd.device")
 def universal_candidates(
     symbols: np.ndarray | Drainable, s: int, coded: CodedMask, form: str, code: str, lead: int
 ) -> list[Candidate[PlannedString]]:
-    """Return the strings in universal codes among which the shortest is selected.
+    """Return the candidate strings in universal codes.
 
-    On the host that is the shortest of them. See `write` for the parameters.
+    The host returns only the shortest of them. See `write` for the parameters.
     """
     best = level_codes.plan(contents(symbols), s, coded, form, code)
     plan = Plan(best.form, best.code, best.scalars)
@@ -88,21 +88,21 @@ def write(
     s : int
         The largest level.
     coded : CodedMask
-        The elements that have a word in a dense form; all others are 0.
+        The elements that have a codeword in a dense form; all others are 0.
     form : "dense", "sparse" or "auto"
     code : str
         One of `coding_choice.CODES`, or "auto".
     shape : tuple of int
         Shape of the tensor.
     lead : int
-        Number of bytes that are left free before the string and its table.
+        Number of free bytes before the string and its table.
     """
     array = contents(symbols)
 
     def write_context_below(nbits: int) -> PlannedString | None:
-        # The symbols that are released here are quantized again if the string is not the shortest.
-        # They make room for the parts of the string, which take up to half as much memory again
-        # as they have bytes.
+        # Symbols that are released here are quantized again if the string is not the shortest.
+        # Their memory makes room for the parts of the string, which take up to 1.5 times its
+        # bytes.
         part = limited(symbols, 3 * nbits // 16)
         string = symbol_coder.write_shorter(part, shape, BitString(lead), nbits)
         if string is None:
@@ -121,7 +121,7 @@ def write(
     candidates: list[Candidate[PlannedString]] = []
     if code not in TABLED:
         candidates += universal_candidates(symbols, s, coded, form, code, lead)
-    adapts = code == "auto" and form != "sparse" and s <= MOST_OF_BYTES and coded.n > 0
+    adapts = code == "auto" and form != "sparse" and s <= LARGEST_BYTE_LEVEL and coded.n > 0
     if adapts or code in TABLED:
         device = device_of(array) if adapts else None
         count: Any = coded.n
@@ -154,12 +154,13 @@ def write_plan(
     ----------
     plan : Plan
     s : int
+        The largest level.
     symbols : array, Drainable or callable
         See `dense_string.write`; no callable for "rans" and sparse forms.
     coded, lead
         See `write`.
     gate : Gate, optional
-        For a device that selects among strings; see `Candidate`.
+        Gate of a device that selects among strings; see `Candidate`.
     """
     n, blocks = coded.n, (1 << LOG2_BLOCK, lead)
     if plan.code in TABLED:
@@ -175,20 +176,22 @@ def write_plan(
         data, nbits, *sums = sparse_string.write(pairs, symbols, *blocks)
     else:
         words = level_codes.word_code(plan.code, s, plan.scalars)
-        data, nbits, *sums = dense_string.write(words, symbols, symbol_dtype(s), coded, *blocks)
+        data, nbits, *sums = dense_string.write(
+            words, symbols, levels.symbol_dtype(s), coded, *blocks
+        )
     seek = None if plan.code == "packed" else seek_of_blocks(n, nbits, *sums)
     return plan, Written(data, nbits, seek)
 
 
 class DenseString(NamedTuple):
-    """The string of a dense form that was opened; see `CodedString` for its methods.
+    """An open string of a dense form; see `CodedString` for its methods.
 
     Attributes
     ----------
     string : CodedString
-        Its symbols are those of all elements, or with rANS of the elements in `coded`.
+        String of the symbols of all elements; with rANS, of the elements in `coded`.
     coded : CodedMask
-        The elements whose bucket has a norm above 0. All other symbols are 0.
+        The elements whose bucket has a nonzero norm. All other symbols are 0.
     """
 
     string: CodedString
@@ -210,7 +213,7 @@ class DenseString(NamedTuple):
             kind: Any = plan.code
             return cls(tabled.open(kind, span, alphabet(s), coded_words), coded)
         code = level_codes.word_code(plan.code, s, plan.scalars)
-        string = WordString(span, code, coded, symbol_dtype(s))
+        string = WordString(span, code, coded, levels.symbol_dtype(s))
         string.refuse_short()
         return cls(string, coded)
 
@@ -219,8 +222,8 @@ class DenseString(NamedTuple):
     ) -> int:
         """Decode the symbols of all elements; see `CodedString.read`.
 
-        `room` is an optional (n,) uint8 array for symbols. `take` may write there, from the last
-        element on, what it makes of the symbols that it receives.
+        `room` is an optional (n,) uint8 array for symbols. `take` may overwrite `room` from the
+        last element on, as far as it has received the symbols.
         """
         string, coded = self.string, self.coded
         if isinstance(string, WordString):
@@ -240,7 +243,7 @@ class DenseString(NamedTuple):
         """Return a `Take` that refuses symbols other than 0 in buckets whose norm is 0."""
 
         def checked(at: int, symbols: np.ndarray) -> None:
-            if device_of(symbols) is not None:  # which has room for all
+            if device_of(symbols) is not None:  # a device decodes all symbols at once
                 refuse_nonzero(symbols, self.coded)
             else:
                 _, mask = self.coded.part(at, at + symbols.size, symbols.size)
@@ -256,7 +259,7 @@ class DenseString(NamedTuple):
         Returns
         -------
         bool
-            False if no loop does; `out` is then unchanged.
+            False if no loop does both; `out` is then unchanged.
 
         Raises
         ------
@@ -270,8 +273,8 @@ class DenseString(NamedTuple):
         if seek is None or not scaled_read.reads(string.code, scale, self.coded, out):
             return False
         string.span.must_cover()
-        every = 1 << seek.log2_block
-        scaled_read.read(string.code, data, first, end, every, seek.offsets, scale, out)
+        block = 1 << seek.log2_block
+        scaled_read.read(string.code, data, first, end, block, seek.offsets, scale, out)
         return True
 
     def blocks(self, log2_block: int) -> SeekTable:
@@ -280,24 +283,26 @@ class DenseString(NamedTuple):
 
 
 def sparse_elements(string: RunLevelString, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
-    """Decode the elements that a sparse form sends of n; memory does not depend on n.
+    """Decode the sent elements of n in a sparse form; the memory does not depend on n.
 
     Returns
     -------
     positions : (k,) int64 array
-        Rising.
+        Positions of the sent elements, in ascending order.
     values : (k,) float32 array
 
     Raises
     ------
     FormatError
     """
-    parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the position before them
+    parts: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by the preceding position
 
     def place(pairs: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int) -> int:
         ends, symbols = _ends(pairs, bounds, positions, before, n)
-        places = ends[1:] - 1
-        parts[before] = places, _values(symbols, scale.norms[places // scale.bucket], scale.s)
+        sent = ends[1:] - 1
+        if not scale.norms[sent // scale.bucket].all():
+            raise nonzero_error()
+        parts[before] = sent, dequantized(symbols, sent, scale)
         return int(ends[-1])
 
     string.read(place)
@@ -310,30 +315,24 @@ def sparse_elements(string: RunLevelString, n: int, scale: Scale) -> tuple[np.nd
 def _ends(
     pairs: RunLevelPairs, bounds: np.ndarray, positions: np.ndarray, before: int, n: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `before` and the position, from 1 on, of each pair, and the symbols of the pairs.
+    """Return the positions of `before` and of each pair, counted from 1, and the pairs' symbols.
 
     See `run_level_place.place_values` for the parameters.
     """
     gaps, symbols = unpacked(pairs, int(bounds[-1]))
-    # No gap passes n < 2^63, so that the first sum that does has not wrapped.
+    # As no gap exceeds n < 2^63, the first sum that exceeds n has not wrapped.
     ends = np.concatenate([[np.uint64(before)], gaps]).cumsum(dtype=np.uint64)
     if (gaps > np.uint64(n)).any() or (ends > np.uint64(n)).any():
-        raise Corrupt(f"a gap passes the {n} elements of the tensor")
+        raise Corrupt(f"a gap exceeds the {n} elements of the tensor")
     ends = ends.astype(np.int64)
     if positions.size and not np.array_equal(ends[bounds], positions):
-        raise Corrupt("the seek table or the payload is wrong: a block ends at another element")
+        raise Corrupt("the seek table contradicts the payload: a block ends at another element")
     return ends, symbols
 
 
-def _values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
-    """Dequantize symbols, given the norm of the bucket of each; rounds as the kernel does."""
-    if not norms.all():
-        raise nonzero_error()
-    norms = norms.astype(np.float64)
-    step, levels = norms / np.float64(s), (symbols >> np.uint64(1)).astype(np.int64)
-    with np.errstate(over="ignore", under="ignore"):
-        values = levels.astype(np.float32) * step.astype(np.float32)
-        tiny = norms < TINY
-        values[tiny] = (levels[tiny] * step[tiny]).astype(np.float32)
-    values[(symbols & np.uint64(1)).astype(np.bool_)] *= np.float32(-1)
-    return values
+def dequantized(symbols: np.ndarray, positions: np.ndarray, scale: Scale) -> np.ndarray:
+    """Return the float32 values of the symbols of elements at some positions."""
+    norms = Scale(scale.norms[positions // scale.bucket], 1, scale.s)
+    out = np.empty(positions.size, np.float32)
+    levels.dequantize(symbols.astype(levels.symbol_dtype(scale.s)), norms, 0, out)
+    return out
