@@ -530,7 +530,7 @@ class Codec(Parameters):
 
         def check(is_infinite: bool) -> None:
             if is_infinite:
-                raise ParameterError(f"x: must not pass the range of {self} or {tensor.dtype}")
+                raise ParameterError(f"x: must not exceed the range of {self} or {tensor.dtype}")
 
         largest = _float_of(top_bits)
         if not largest < _SAFE or not largest + self._decoded_bound(symbols) < _SAFE:

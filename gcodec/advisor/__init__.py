@@ -20,7 +20,6 @@ methods themselves live elsewhere.
 '0.321 s, 0.100 s'
 """
 
-from gcodec.advisor.cluster import Cluster, Level, Scheme, Work
 from gcodec.advisor.convergence import (
     Law,
     Problem,
@@ -44,8 +43,12 @@ from gcodec.advisor.links import (
 from gcodec.advisor.plans import (
     Advice,
     Balance,
+    Cluster,
+    Level,
     Plan,
+    Scheme,
     Way,
+    Work,
     advise,
     balance,
     dense_plan,

@@ -147,8 +147,7 @@ def start_rows(matrix: np.ndarray, rank: int, seed: int) -> np.ndarray:
     """
     rows = low_rank.start(seed, rank, matrix.shape[1])
     _, exponent = np.frexp(np.sqrt((rows**2).sum(axis=1).max(initial=1.0)))
-    scaled: np.ndarray = np.ldexp(rows, -exponent).astype(np.float32)
-    return scaled
+    return np.asarray(np.ldexp(rows, -exponent), np.float32)
 
 
 def errors_of_ranks(matrix: np.ndarray, rows: np.ndarray, norm: float) -> np.ndarray:
@@ -174,8 +173,7 @@ def errors_of_ranks(matrix: np.ndarray, rows: np.ndarray, norm: float) -> np.nda
     q = _product(p.astype(np.float32), matrix).astype(np.float64) / norm
     shared = _product(p, p.T) * _product(q, q.T)
     energies = shared.cumsum(axis=0).cumsum(axis=1).diagonal()
-    errors: np.ndarray = 1 - (2 * (q * q).sum(axis=1).cumsum() - energies)
-    return errors
+    return np.asarray(1 - (2 * (q * q).sum(axis=1).cumsum() - energies))
 
 
 def _orthonormal(rows: np.ndarray) -> np.ndarray:

@@ -12,10 +12,9 @@ import numpy as np
 from gcodec import advisor
 from gcodec.advisor import Law, law_of
 from gcodec.analysis import stats
-from gcodec.analysis.doubts import doubt
 from gcodec.analysis.groups import selects
-from gcodec.analysis.progress import Progress
-from gcodec.analysis.samples import Sample, draw_sample, load_sample
+from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
+from gcodec.analysis.settings import Progress
 from gcodec.analysis.synthetic import parse_synthetic
 from gcodec.analysis.trials import Trial, attempt, total_cost
 from gcodec.codec import Codec
@@ -173,8 +172,8 @@ def _combined(codec: Codec, results: list[tuple[Sample, Trial | str]]) -> Measur
     if problem is not None or cost is None:
         return MeasuredCodec(codec, math.nan, math.nan, Law(None, None), problem)
     law = law_of(codec, [size for size, _ in trials])
-    doubts = (doubt(codec, sample.origin) for sample, _ in results)
-    return MeasuredCodec(codec, cost.bits, cost.error, law, None, next(filter(None, doubts), None))
+    reason = doubt(codec, [sample for sample, _ in results])
+    return MeasuredCodec(codec, cost.bits, cost.error, law, None, reason)
 
 
 class Training(NamedTuple):

@@ -1,15 +1,15 @@
-"""The codecs to try on a tensor, and the best of them within a budget.
+"""Choose the codecs to try on a tensor, within a budget.
 
-This module is the only source of candidates: settings of every registered codec, derived from its
-declared parameters. `gcodec.analysis` tries all settings on small samples of a few tensors, and
-only the best of them on all tensors, which bounds the cost.
+The candidates are settings of every registered codec, which follow from its declared parameters.
+All of them are tried on small samples of a few tensors, and the best of these on all tensors, so
+that the cost is known in advance.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gcodec.analysis.trials import Trial
 from gcodec.codec import Codec, registered
@@ -17,39 +17,39 @@ from gcodec.errors import ParameterError
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Param
 
-_LADDER = tuple(2.0**k for k in range(-4, 7))  # multiples of the default of a number
-_FEW = 16  # a parameter with fewer values is tried with all of them
-_TOGETHER = 256  # elements per scale, for codecs in which all elements share one by default
-_BEST, _NEAR = 3, 1  # number of settings that are kept within the budget, and just outside
-_OUTSIDE = 4.0  # largest excess of the error just outside, as a factor; its square root for bits
+_LADDER = tuple(2.0**k for k in range(-4, 7))  # times the default of a number
+_FEW = 16  # values of a parameter of which all are tried
+_TOGETHER = 256  # elements that share a scale, where by default all of them do
+_BEST, _NEAR = 3, 1  # settings that are kept of those within the budget, and of those just outside
+_OUTSIDE = 4.0  # how far outside, as a factor of the error; of the bits, its square root
 
 
 class Budget(NamedTuple):
-    """Bounds for the error and the size of a message.
+    """Bounds on the error and the size of a message.
 
     Attributes
     ----------
     max_err : float or None
         Largest relative error ‖x − x̂‖² / ‖x‖².
     max_bits : float or None
-        Largest number of bits per value, including the frame.
+        Largest number of bits per value, for the whole frame.
     """
 
     max_err: float | None = None
     max_bits: float | None = None
 
     def allows(self, bits: float, error: float, slack: float = 1.0) -> bool:
-        """Return whether a message is within the budget, or exceeds it by at most a factor."""
+        """Tell whether a message is within the budget, or outside by less than a factor."""
         return (self.max_err is None or error <= slack * self.max_err) and (
             self.max_bits is None or bits <= slack**0.5 * self.max_bits
         )
 
     def cost(self, bits: float, error: float) -> tuple[float, float]:
-        """Return a sort key: the bits first if the error is bounded, otherwise the error first."""
+        """Return a sort key: bits first if the error is bounded, otherwise the error first."""
         return (error, bits) if self.max_err is None else (bits, error)
 
     def __str__(self) -> str:
-        """Name the bounds."""
+        """Return the bounds as text."""
         parts = [] if self.max_err is None else [f"error ≤ {self.max_err:g}"]
         parts += [] if self.max_bits is None else [f"bits/v ≤ {self.max_bits:g}"]
         return ", ".join(parts)
@@ -58,26 +58,25 @@ class Budget(NamedTuple):
 def settings(cls: type[Codec], budget: Budget | None = None) -> tuple[Codec, ...]:
     """Return settings of a codec.
 
-    The settings vary one parameter at a time. A numeric parameter takes its default and multiples
-    of it, or all values if they are few; a choice takes every value, or only ``auto`` if there is
-    one. A codec with a parameter for the number of elements that share a scale is tried with all
-    elements together and with groups of 256. The parameters ``nmse`` and ``bits`` also take the
-    bounds of the budget.
+    A number takes its default and multiples of it, or all its values if they are few. A word takes
+    each of its values, or only ``auto`` if that exists. One parameter varies at a time, with one
+    scale for all elements and, if the codec has that parameter, with one for each 256 elements.
+    The parameters ``nmse`` and ``bits`` also take the bounds of the budget.
     """
     usual = {d.name: "auto" if "auto" in d.kind.unsent else d.default for d in cls.declared()}
     shared = [d.name for d in cls.declared() if _is_share(d)]
-    bounds = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
-    targets = [{name: b} for name, b in bounds.items() if name in usual and b is not None]
+    targets = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
+    aimed = [{k: bound} for k, bound in targets.items() if k in usual and bound is not None]
     codecs: dict[str, Codec] = {}
     for base in (usual, *(usual | {name: _TOGETHER} for name in shared)):
         varied = (
             base | {d.name: value}
             for d in cls.declared()
             if usual[d.name] == d.default != "auto"
-            for value in _alternatives(d)
+            for value in _others(d)
         )
-        for mapping in (base, *varied, *(base | target for target in targets)):
-            # Parameters may contradict each other, and a number may be out of range.
+        for mapping in (base, *varied, *(base | target for target in aimed)):
+            # Parameters may not fit together, and a number may be out of range.
             with contextlib.suppress(ParameterError):
                 codec = cls.from_mapping(mapping)
                 codecs.setdefault(str(codec), codec)
@@ -90,20 +89,20 @@ def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
 
 
 def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
-    """Return the settings to try on all tensors.
+    """Choose the settings to try on all tensors.
 
     Parameters
     ----------
     probes : iterable of sequences of Trial
-        For each of a few tensors, the trials of all settings.
+        Trials of all settings on each of a few tensors.
     budget : Budget
-        Bounds for the message.
+        Bounds that the settings should meet.
 
     Returns
     -------
     list of Codec
-        For each tensor, the best settings within the budget, the best one just outside, and the
-        one with the smallest error.
+        For each tensor, the best settings within the budget, one just outside, and the one with
+        the smallest error.
     """
     chosen: dict[str, Codec] = {}
     for trials in probes:
@@ -120,24 +119,18 @@ def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
     return list(chosen.values())
 
 
-def best(trials: Iterable[Trial], budget: Budget) -> Trial | None:
-    """Return the best trial within the budget; None if there is none."""
-    within = [t for t in trials if budget.allows(t.bits, t.error)]
-    return min(within, key=lambda t: budget.cost(t.bits, t.error), default=None)
-
-
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the Pareto front: the points that no other point beats in both bits and error.
+    """Return the points that no other point dominates in bits and error.
 
     Parameters
     ----------
     points : sequence of (bits, error)
-        Rate and error of each point.
+        Rate and distortion of each point.
 
     Returns
     -------
     list of int
-        Indices of the points on the front, by increasing bits.
+        Indices of the points, in ascending order of bits.
     """
     front: list[int] = []
     for place in sorted(range(len(points)), key=lambda i: points[i]):
@@ -152,8 +145,7 @@ def _is_share(declared: Param) -> bool:
     return is_large and declared.default == 0
 
 
-def _alternatives(declared: Param) -> Iterator[object]:
-    """Yield the values to try in place of the default of a parameter."""
+def _others(declared: Param) -> Iterator[Any]:
     kind, default = declared.kind, declared.default
     if isinstance(kind, Choice):
         yield from (word for word in kind.sent if word != default)

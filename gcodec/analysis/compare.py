@@ -149,7 +149,10 @@ def difference(a: Values, b: Values) -> Difference:
     error_unit = 1.0 if not max_error or _TAME[0] < max_error < _TAME[1] else max_error
     squares_a, squares_b, products, squares = [], [], [], []
     signed = agreeing = 0
-    for x, y in _finite_pairs(a, b):
+    for x, y in _pairs(a, b):
+        both = np.isfinite(x) & np.isfinite(y)
+        if not both.all():
+            x, y = x[both], y[both]
         squares.append(_sum(np.square((y - x) / error_unit)))
         signs = np.sign(x)
         signed += int(np.count_nonzero(signs))
@@ -159,12 +162,15 @@ def difference(a: Values, b: Values) -> Difference:
         squares_b.append(_sum(np.square(y)))
         products.append(_sum(x * y))
     norms = math.sqrt(math.fsum(squares_a)), math.sqrt(math.fsum(squares_b))
+    cosine = math.nan
+    if all(norms):
+        cosine = min(max(math.fsum(products) / norms[0] / norms[1], -1.0), 1.0)
     return Difference(
         values=a.size,
         norm_a=unit * norms[0],
         norm_b=unit * norms[1],
         norm_error=math.inf if wild else error_unit * math.sqrt(math.fsum(squares)),
-        cosine=_cosine(math.fsum(products), *norms),
+        cosine=cosine,
         max_error=math.inf if wild else max_error,
         signed=signed,
         agreeing=agreeing,
@@ -222,12 +228,6 @@ def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values]]:
             yield flat_a[part].astype(np.float64), flat_b[part].astype(np.float64)
 
 
-def _finite_pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values]]:
-    for x, y in _pairs(a, b):
-        both = np.isfinite(x) & np.isfinite(y)
-        yield (x, y) if both.all() else (x[both], y[both])
-
-
 def _sum(values: Values) -> float:
     """Add up in lanes, and these by a binary tree: NumPy's own order is the machine's."""
     lanes = np.zeros(_LANES)
@@ -239,9 +239,3 @@ def _sum(values: Values) -> float:
         half = lanes.size // 2
         lanes = lanes[:half] + lanes[half:]
     return float(lanes[0])
-
-
-def _cosine(product: float, norm_a: float, norm_b: float) -> float:
-    if not norm_a or not norm_b:
-        return math.nan
-    return min(max(product / norm_a / norm_b, -1.0), 1.0)

@@ -1,27 +1,19 @@
-"""The fields of a frame, bit by bit and in order, up to the first invalid one.
+"""Dissect a frame: every field in the order of the bits, up to the first invalid field.
 
 The fields of the header come from the table that reads and writes headers, those of the payload
-from the codec. The dissection decodes only the fields that it reports one by one, so its memory
-does not depend on the size of the tensor.
+from the codec. Only described symbols are decoded, and the memory does not depend on the others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.analysis.frame_fields import (
-    Field,
-    field_of,
-    joined,
-    payload_field,
-    skipped,
-    undecoded,
-)
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
@@ -39,7 +31,6 @@ from gcodec.inspect.walker import FieldWalker
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
-from gcodec.wire.params import ReadField
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import SeekTable
 
@@ -48,43 +39,90 @@ _FLAGS = {
     primitives.HAS_SEEK: "seek table",
     primitives.HAS_TAG: "tag",
 }
+UNDECODED = "?? undecoded"
+
+
+class Field(NamedTuple):
+    """Bits of a frame, and their meaning.
+
+    Attributes
+    ----------
+    part : {"header", "payload", "behind"}
+        Part of the frame that contains the field.
+    kind : str
+        One of `gcodec.inspect.walker.KINDS`, or "several".
+    name : str
+        Name of the field.
+    first, nbits : int
+        First bit of the field in the file, and number of bits.
+    value : int, float, str or None
+        Value of the field.
+    meaning : str
+        Description of the value.
+    number : int or None
+        Number of a symbol in its string, or of an entry in its table.
+    element : int or None
+        First element that the symbol describes.
+    decoded : tuple of float
+        Float32 values of that element and the following ones.
+    symbols : int
+        Number of symbols; more than one if the field summarizes several symbols.
+    split : dict of str to int
+        Number of bits by kind.
+    groups : tuple of int
+        Widths of the parts of a word, in bits.
+    """
+
+    part: str
+    kind: str
+    name: str
+    first: int
+    nbits: int
+    value: Any = None
+    meaning: str = ""
+    number: int | None = None
+    element: int | None = None
+    decoded: tuple[float, ...] = ()
+    symbols: int = 1
+    split: Mapping[str, int] = {}
+    groups: tuple[int, ...] = ()
 
 
 class Dissection:
-    """The fields of one frame; a caller iterates over them once.
+    """The fields of one frame. A dissection can be iterated only once.
 
     Parameters
     ----------
     data : bytes-like
-        The bytes of a file, which may contain several frames.
+        All frames of a file.
     start : int
-        First byte of the frame.
+        Offset of the frame in bytes.
     most : int, optional
-        Number of symbols of a string, or of entries of a table, that are reported one by one.
-        Default: all.
+        Number of symbols of a string, and of entries of a table, that have a field of their own;
+        default: all.
     first : int
-        First bit of `data` after which symbols and entries are reported one by one.
+        Bit of `data` from which on symbols have fields of their own.
     limits : Limits, optional
-        Largest tensor whose payload is dissected. Default: ``Limits()``.
+        Bounds on the tensor, beyond which the payload is not read; default ``Limits()``.
     key : bytes, optional
-        Key of the authentication tag. Without it the tag is not checked.
+        Key that checks the tag.
 
     Attributes
     ----------
     end : int or None
-        Byte after the frame; None before the header is read.
+        Offset of the byte after the frame, once the header has been read.
     name, dtype : str or None
-        Name and dtype of the tensor; None before they are read.
+        Name and dtype of the tensor, once they have been read.
     shape : tuple of int or None
-        Shape of the tensor; None before the header is read.
+        Shape of the tensor, once it has been read.
     codec : Codec or None
-        Codec of the frame; None before the header is read, and for unknown codecs.
+        Codec of the frame, once it has been read.
     totals : dict of str to int
-        Number of bits of each kind so far.
+        Number of bits so far, by kind.
     error : FormatError or None
-        Error that ended the iteration.
+        Error that ended the dissection, if any.
     bad : int
-        First bit of `data` that is invalid, if there is an error.
+        Bit of `data` at which the error occurred.
     """
 
     def __init__(
@@ -106,7 +144,7 @@ class Dissection:
         self.dtype: str | None = None
         self.shape: tuple[int, ...] | None = None
         self.codec: Codec | None = None
-        self.totals: dict[str, int] = {}
+        self.totals: dict[str, int] = Counter()
         self.error: FormatError | None = None
         self.bad = 8 * start
         self._cls: type[Codec] | None = None
@@ -115,21 +153,20 @@ class Dissection:
         self._table: SeekTable | None = None
 
     def __iter__(self) -> Iterator[Field]:
-        """Yield the valid fields in order; join consecutive summaries of the same name."""
-        pending: Field | None = None
+        """Yield the fields in order up to the first error; merge fields of several symbols."""
+        last: Field | None = None
         for field in self._fields():
             self.bad = field.first + field.nbits
             for kind, nbits in field.split.items():
-                self.totals[kind] = self.totals.get(kind, 0) + nbits
-            if pending is None:
-                pending = field
-            elif pending.symbols > 1 and field.symbols > 1 and pending.name == field.name:
-                pending = joined(pending, field)
-            else:
-                yield pending
-                pending = field
-        if pending is not None:
-            yield pending
+                self.totals[kind] += nbits
+            if last and last.symbols > 1 and field.symbols > 1 and last.name == field.name:
+                last = _joined(last, field)
+                continue
+            if last:
+                yield last
+            last = field
+        if last:
+            yield last
 
     def _fields(self) -> Iterator[Field]:
         values: Values = {}
@@ -137,8 +174,8 @@ class Dissection:
             yield from self._header(values)
             yield from self._payload(values)
             yield from self._trailer(values)
-        except _LocatedError as located:
-            self.error, self.bad = located.error, located.bit
+        except _Bad as bad:
+            self.error, self.bad = bad.error, bad.at
         except FormatError as error:
             self.error = error
         if self.error is None and self.codec is None:
@@ -150,50 +187,53 @@ class Dissection:
         starts: dict[str, int] = {}
         for placed in header.fields_of(self._reader, values):
             starts.setdefault(placed.name, 8 * placed.start)
-            yield from self._header_field(placed, values)
+            yield from self._header_fields(placed, values)
         self.shape = tuple(values["size"])
         if self._cls is not None:
-            with _locate(starts["parameters"]):
+            with _at(starts["parameters"]):
                 assert self.dtype is not None
                 codec, self._scalars = header.codec_of(values, self.dtype)
             self.codec = codec._with_shape(self.shape)
-        with _locate(starts.get("size", 8 * self._reader.at)):
+        with _at(starts.get("size", 8 * self._reader.at)):
             check_shape(self.shape, self.start + 8)
         nbits = values["payload bits"][0]
         for section in values["seek table"]:
-            with _locate(starts["seek table"]):
+            with _at(starts["seek table"]):
                 assert self.codec is not None
                 count = self.codec.seek_count(math.prod(self.shape))
                 self._table = section.table(count)
                 self._table.check(self.codec.seek_blocks, count, nbits)
-        tag_nbytes = primitives.TAG_NBYTES * bool(values["flags"][0] & primitives.HAS_TAG)
-        header_bytes = self._reader.data[self.start : self._reader.at]
-        yield self._checksum("header checksum", "header", crc32c(header_bytes), "of all before")
-        self.end = self._reader.at + -(-nbits // 8) + CHECKSUM_NBYTES + tag_nbytes
+        tag = primitives.TAG_NBYTES * bool(values["flags"][0] & primitives.HAS_TAG)
+        whole = self._reader.data[self.start : self._reader.at]
+        yield self._checksum("header checksum", "header", crc32c(whole), "of all before")
+        self.end = self._reader.at + -(-nbits // 8) + CHECKSUM_NBYTES + tag
 
-    def _header_field(self, placed: Placed, values: Values) -> Iterator[Field]:
-        name, first, end, value = placed.name, 8 * placed.start, 8 * placed.end, placed.value
-        if name in ("parameters", "scalars") and self._cls is None:
-            yield from undecoded("header", name, first, end)
-        elif name == "parameters":
-            assert self._cls is not None
-            yield from self._declared(first, self._cls.parameters_in(value))
-        elif name == "scalars":
-            assert self._cls is not None
-            with _locate(8 * self.start):
-                try:
-                    codec = self._cls.from_header(bytes(values["parameters"][0]))
-                except ParameterError as error:
-                    raise Corrupt(f"the parameters do not fit together: {error}") from None
-            yield from self._declared(first, codec.scalars_in(value))
-        elif name == "seek table":
+    def _header_fields(self, placed: Placed, values: Values) -> Iterator[Field]:
+        first, end, value = 8 * placed.start, 8 * placed.end, placed.value
+        if placed.name == "seek table":
             yield from self._seek_table(placed)
-        else:
+        elif placed.name not in ("parameters", "scalars"):
             value, meaning, number = self._described(placed, values)
-            yield field_of("header", name, first, end - first, value, meaning, number)
+            yield _field("header", placed.name, first, end - first, value, meaning, number)
+        elif self._cls is not None:
+            if placed.name == "parameters":
+                declared = self._cls.parameters_in(value)
+            else:
+                with _at(8 * self.start):
+                    try:
+                        codec = self._cls.from_header(bytes(values["parameters"][0]))
+                    except ParameterError as error:
+                        raise Corrupt(f"the parameters do not fit together: {error}") from None
+                declared = codec.scalars_in(value)
+            for field, start, stop, number in declared:
+                text = field.kind.text(number) if isinstance(number, tuple) else number
+                bits = first + 8 * start, 8 * (stop - start)
+                yield _field("header", field.name, *bits, text, field.doc)
+        else:
+            yield from _gap(first, end, "header", placed.name)
 
     def _described(self, placed: Placed, values: Values) -> tuple[Any, str, int | None]:
-        """Return the value, the meaning and the index of a field of the header."""
+        """Return value, meaning and number of a field of the header."""
         value = placed.value
         match placed.name:
             case "magic":
@@ -222,14 +262,6 @@ class Dissection:
                 return value, f"{-(-value // 8):,} bytes", None
         return value, "bytes" if placed.name.endswith("length") else "", None
 
-    def _declared(self, first: int, read_fields: Iterator[ReadField]) -> Iterator[Field]:
-        """Report parameters or scalars that begin with bit `first`."""
-        for field, start, end, value in read_fields:
-            text = field.kind.text(value) if isinstance(value, tuple) else value
-            yield field_of(
-                "header", field.name, first + 8 * start, 8 * (end - start), text, field.doc
-            )
-
     def _seek_table(self, placed: Placed) -> Iterator[Field]:
         first, section = 8 * placed.start, placed.value
         head = Reader(self._reader.data, placed.start)
@@ -240,18 +272,18 @@ class Dissection:
         ):
             start = 8 * head.at
             value = head.leb128() if name == "blocks" else head.uint(1)
-            yield field_of("header", name, start, 8 * head.at - start, value, meaning)
+            yield _field("header", name, start, 8 * head.at - start, value, meaning)
         at, left = 8 * head.at, self._most
         for part in section.parts():
-            entry = first + 8 * part.at
-            if entry + 8 * part.nbytes <= self._first:
+            here = first + 8 * part.at
+            if here + 8 * part.nbytes <= self._first:
                 continue
             if left == 0:
                 break
-            yield from skipped(at, entry)
-            at, left = entry + 8 * part.nbytes, None if left is None else left - 1
-            yield field_of("header", part.name, entry, at - entry, part.value, "", part.block)
-        yield from skipped(at, 8 * placed.end)
+            yield from _skipped(at, here)
+            at, left = here + 8 * part.nbytes, None if left is None else left - 1
+            yield _field("header", part.name, here, at - here, part.value, "", part.block)
+        yield from _skipped(at, 8 * placed.end)
 
     # --- payload
 
@@ -260,80 +292,127 @@ class Dissection:
         start, nbytes = 8 * reader.at, -(-nbits // 8)
         available = min(nbytes, len(reader.data) - reader.at)
         data = np.frombuffer(reader.data, np.uint8, available, reader.at)
-        end = min(nbits, 8 * available)
-        walk = FieldWalker(data, end, self._most, max(self._first - start, 0))
-        described = 0  # bits of the payload
-        has_gaps = False
-        if self.codec is not None:
+        walk = FieldWalker(
+            data, min(nbits, 8 * available), self._most, max(self._first - start, 0)
+        )
+        undecoded = self.codec is None
+        if self.codec is None:
+            yield from _gap(start, start + walk.end)
+        else:
             assert self.dtype is not None and self.shape is not None
-            n = math.prod(self.shape)
-            self._limits.check("the frame", n, n * primitives.ITEMSIZE[self.dtype])
-            payload = Payload(self.codec, self._scalars, data, end, self._table)
+            n, nbytes_each = math.prod(self.shape), primitives.ITEMSIZE[self.dtype]
+            self._limits.check("the frame", n, n * nbytes_each)
+            payload = Payload(self.codec, self._scalars, data, walk.end, self._table)
+            end = 0
             try:
                 for span in self.codec._describe(payload, n, walk):
-                    assert span.first >= described, f"{self.codec} tells bit {span.first} twice"
-                    has_gaps |= span.first > described
-                    yield from undecoded(
-                        "payload", "payload", start + described, start + span.first
+                    assert span.first >= end, f"{self.codec} describes bit {span.first} twice"
+                    undecoded |= span.first > end
+                    yield from _gap(start + end, start + span.first)
+                    yield Field(
+                        part="payload",
+                        kind=span.kind,
+                        name=span.name,
+                        first=start + span.first,
+                        nbits=span.nbits,
+                        value=span.field_value.value,
+                        meaning=span.field_value.meaning,
+                        number=span.number,
+                        element=span.field_value.element,
+                        decoded=span.field_value.decoded,
+                        symbols=span.symbols,
+                        split=span.split,
+                        groups=span.field_value.groups,
                     )
-                    yield payload_field(span, start)
-                    described = span.first + span.nbits
+                    end = span.first + span.nbits
             except FormatError as error:
-                raise _LocatedError(error, start + walk.at) from None
-        has_gaps |= described < end
-        yield from undecoded("payload", "payload", start + described, start + end)
+                raise _Bad(error, start + walk.at) from None
+            undecoded |= end < walk.end
+            yield from _gap(start + end, start + walk.end)
         reader.take(nbytes)
         if fill := -nbits % 8:
-            if int(data[-1]) & (1 << fill) - 1:
-                raise _LocatedError(Corrupt("a padding bit is not zero"), start + nbits)
-            yield field_of(
+            value = int(data[-1]) & (1 << fill) - 1
+            if value:
+                raise _Bad(Corrupt("a padding bit is not zero"), start + nbits)
+            yield _field(
                 "payload", "fill", start + nbits, fill, 0, "zeros to a whole byte", kind="pad"
             )
-        if self.codec is not None and not has_gaps and not walk.skipped:
-            try:  # valid fields may still contradict each other
+        if self.codec is not None and not undecoded and not walk.skipped:
+            try:  # an error that only all fields together reveal
                 self.codec._unpack(payload, n)
             except FormatError as error:
-                raise _LocatedError(error, start + 8 * (error.offset or 0)) from None
-
-    # --- checksum and tag
+                raise _Bad(error, start + 8 * (error.offset or 0)) from None
 
     def _trailer(self, values: Values) -> Iterator[Field]:
         reader, nbytes = self._reader, -(-values["payload bits"][0] // 8)
         payload = reader.data[reader.at - nbytes : reader.at]
         yield self._checksum("payload checksum", "behind", crc32c(payload), "of the payload")
         if values["flags"][0] & primitives.HAS_TAG:
-            signed, first = reader.data[self.start : reader.at], 8 * reader.at
+            signed, at = reader.data[self.start : reader.at], reader.at
             tag = bytes(reader.take(primitives.TAG_NBYTES))
             meaning = "BLAKE2b of all before; not checked without its key"
             if self._key is not None:
                 if tag != tag_of(self._key, [signed]):
-                    error = Corrupt("the frame does not bear the tag of this key")
-                    raise _LocatedError(error, first)
+                    raise _Bad(Corrupt("the frame does not bear the tag of this key"), 8 * at)
                 meaning = "BLAKE2b of all before: right"
-            yield field_of("behind", "tag", first, 8 * len(tag), tag.hex(), meaning)
+            yield _field("behind", "tag", 8 * at, 8 * len(tag), tag.hex(), meaning)
 
-    def _checksum(self, name: str, part: str, expected: bytes, scope: str) -> Field:
-        """Read a checksum; return its field, or raise an error unless it is as expected."""
-        first = 8 * self._reader.at
-        actual = bytes(self._reader.take(CHECKSUM_NBYTES))
-        text = f"{int.from_bytes(expected, 'little'):08x}"
-        if actual != expected:
-            raise _LocatedError(Corrupt(f"the {name} is wrong: it should be {text}"), first)
-        return field_of(part, name, first, 8 * CHECKSUM_NBYTES, text, f"CRC-32C {scope}: right")
+    def _checksum(self, name: str, part: str, expected: bytes, covered: str) -> Field:
+        at = self._reader.at
+        checksum = bytes(self._reader.take(CHECKSUM_NBYTES))
+        value = f"{int.from_bytes(expected, 'little'):08x}"
+        if checksum != expected:
+            raise _Bad(Corrupt(f"the {name} is wrong: it should be {value}"), 8 * at)
+        return _field(part, name, 8 * at, 8 * CHECKSUM_NBYTES, value, f"CRC-32C {covered}: right")
 
 
-class _LocatedError(Exception):
-    """An error, and the first invalid bit of the file."""
+def _field(
+    part: str,
+    name: str,
+    first: int,
+    nbits: int,
+    value: Any,
+    meaning: str = "",
+    number: int | None = None,
+    kind: str = "header",
+) -> Field:
+    """Return a field whose bits are of one kind."""
+    return Field(part, kind, name, first, nbits, value, meaning, number, split={kind: nbits})
 
-    def __init__(self, error: FormatError, bit: int) -> None:
+
+def _gap(first: int, end: int, part: str = "payload", name: str = "payload") -> Iterator[Field]:
+    """Yield the field of bits that no codec describes, if there are any."""
+    if first < end:
+        yield _field(part, name, first, end - first, None, UNDECODED, kind="undecoded")
+
+
+def _skipped(first: int, end: int) -> Iterator[Field]:
+    """Yield one field for all entries of a seek table between two bits, if there are any."""
+    if first < end:
+        yield _field("header", "seek table", first, end - first, None)._replace(symbols=2)
+
+
+def _joined(one: Field, other: Field) -> Field:
+    """Return one field for the symbols of two."""
+    split = Counter(one.split)
+    split.update(other.split)
+    return one._replace(
+        nbits=one.nbits + other.nbits, symbols=one.symbols + other.symbols, split=split
+    )
+
+
+class _Bad(Exception):
+    """An error, and the bit of the data at which it occurred."""
+
+    def __init__(self, error: FormatError, at: int) -> None:
         super().__init__(error)
-        self.error, self.bit = error, bit
+        self.error, self.at = error, at
 
 
 @contextlib.contextmanager
-def _locate(bit: int) -> Iterator[None]:
-    """Attach the bit to a `FormatError` of the block."""
+def _at(bit: int) -> Iterator[None]:
+    """Make a `FormatError` point to a bit."""
     try:
         yield
     except FormatError as error:
-        raise _LocatedError(error, bit) from None
+        raise _Bad(error, bit) from None

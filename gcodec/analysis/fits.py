@@ -1,10 +1,10 @@
-"""Fits of a normal, a Laplace and a generalized normal distribution to a tensor.
+"""How well a normal, a Laplace and a generalised normal distribution describe a tensor.
 
-All three have the density β / (2αΓ(1/β)) exp(−|x/α|^β) around 0, with β = 2, β = 1 and any β. The
-generalized normal distribution is fitted twice: by maximum likelihood, which follows the many
-small values, and by moments, which follow the few large ones. Two distances measure a fit: the
-2-Wasserstein distance, which is the root mean square difference of values and quantiles, and the
-Kolmogorov–Smirnov distance, which is the largest difference of the distribution functions.
+All three have the density β / (2αΓ(1/β)) exp(−|x/α|^β) around 0, with β = 2, β = 1 and any β. That
+is fitted twice: by maximum likelihood, which asks for the shape of the many small values, and by
+the moments, which ask for that of the few large ones. How far the values are from them is told by
+the 2-Wasserstein distance, the root mean square by which values and quantiles differ, and by the
+largest difference of the distribution functions (Kolmogorov and Smirnov).
 
 Sources: Chen et al., "Convert, compress, correct", arXiv 2203.09044, Figure 2 (the distance);
 Varanasi and Aazhang, "Parametric generalized Gaussian density estimation", 1989 (the likelihood).
@@ -23,15 +23,15 @@ from scipy import special
 from gcodec.analysis.stats import Values
 
 LEAST = 16
-"""Smallest number of values that a distribution is fitted to."""
+"""Values without which a fit says nothing."""
 
 _BETAS = (0.15, 4.0)
-_NEAR_ZERO = 2.0**-12  # smaller magnitudes, as multiples of the rms, do not count for the shape
-_STEPS = 64  # bins per octave of magnitudes
-_PRECISION, _FLAT = 1e-6, 1e-9  # tolerances of β and of the slope
-_SINGLE, _GROUPS = 32, 120  # number of single ranks at each end, and of groups up to the middle
-_RANKS = 1024  # number of ranks at which distribution functions are compared
-_BINS, _QUANTILES = 48, 60  # numbers of bins and of quantiles of a picture
+_NEAR_ZERO = 2.0**-12  # times the rms: what is below is no part of the shape
+_STEPS = 64  # bins of an octave of magnitudes
+_PRECISION, _FLAT = 1e-6, 1e-9  # of β, and of the slope
+_SINGLE, _GROUPS = 32, 120  # ranks taken one by one at each end; groups up to the middle
+_RANKS = 1024  # at which distribution functions are compared
+_BINS, _QUANTILES = 48, 60  # of a picture
 _SPANS = (4.0, 16.0)  # least and largest reach of the histogram of a picture, in units of the rms
 _INSIDE = 0.9995  # share of the values within the histogram, unless its reach is larger
 
@@ -42,9 +42,8 @@ class Shape(NamedTuple):
     Attributes
     ----------
     beta : float
-        Shape parameter β.
     alpha : float
-        Scale parameter α, in the unit of the values.
+        In the unit of the values.
     """
 
     beta: float
@@ -59,17 +58,13 @@ class Shape(NamedTuple):
     def density(self, x: np.ndarray) -> np.ndarray:
         """Return the density at (n,) values."""
         log = math.log(self.beta / (2 * self.alpha)) - float(special.gammaln(1 / self.beta))
-        density: np.ndarray = np.exp(log - (np.abs(x) / self.alpha) ** self.beta)
-        return density
+        return np.asarray(np.exp(log - (np.abs(x) / self.alpha) ** self.beta))
 
     def quantiles(self, probabilities: np.ndarray) -> np.ndarray:
         """Return the quantiles at (n,) probabilities."""
         tail = np.minimum(probabilities, 1 - probabilities)
         power = special.gammainccinv(1 / self.beta, 2 * tail)
-        quantiles: np.ndarray = (
-            np.sign(probabilities - 0.5) * self.alpha * power ** (1 / self.beta)
-        )
-        return quantiles
+        return np.asarray(np.sign(probabilities - 0.5) * self.alpha * power ** (1 / self.beta))
 
 
 class Fit(NamedTuple):
@@ -85,7 +80,7 @@ class Fit(NamedTuple):
     w2 : float
         2-Wasserstein distance, as a multiple of the rms of the values.
     ks : float
-        Largest difference of the distribution functions, accurate to 1/1024.
+        Largest difference of the distribution functions, found up to 1/1024.
     """
 
     name: str
@@ -130,14 +125,10 @@ class Picture(NamedTuple):
     @classmethod
     def of(cls, values: Values) -> Picture | None:
         """Return the picture of a tensor; None if it has too few values for a fit."""
-        flat = values.reshape(-1).astype(np.float64)
-        x = np.sort(flat[np.isfinite(flat) & (flat != 0)])
-        if x.size < LEAST:
+        normalized = _normalized(values)
+        if normalized is None:
             return None
-        largest = max(-float(x[0]), float(x[-1]))
-        x /= largest
-        rms = math.sqrt(float(np.mean(x * x)))
-        x /= rms
+        x, rms = normalized
         inside = float(np.quantile(np.abs(x), _INSIDE))
         span = min(max(_SPANS[0], 1.05 * inside), _SPANS[1])
         edges = np.linspace(-span, span, _BINS + 1)
@@ -147,8 +138,8 @@ class Picture(NamedTuple):
         probabilities = special.ndtr(np.linspace(-reach, reach, _QUANTILES))
         return cls(
             values=x.size,
-            zeros=int(np.count_nonzero(flat == 0)),
-            rms=rms * largest,
+            zeros=int(np.count_nonzero(values == 0)),
+            rms=rms,
             edges=edges,
             density=counts / (x.size * (edges[1] - edges[0])),
             outside=x.size - int(counts.sum()),
@@ -158,10 +149,9 @@ class Picture(NamedTuple):
 
 
 def fit_all(values: Values) -> tuple[Fit, ...]:
-    """Fit each distribution to the finite, nonzero values of a tensor.
+    """Fit each distribution to the finite nonzero values of a tensor, the nearest first.
 
-    Exact zeros are left out, since unused layers have many of them and a continuous distribution
-    has none.
+    Zeros are left out because no such distribution contains any, and unused layers leave many.
 
     Parameters
     ----------
@@ -171,16 +161,12 @@ def fit_all(values: Values) -> tuple[Fit, ...]:
     Returns
     -------
     tuple of Fit
-        The fits by increasing distance; empty if there are fewer than `LEAST` such values.
+        Fits; empty if there are fewer than `LEAST` such values.
     """
-    x = _finite(values)
-    x = np.sort(x[x != 0]).astype(np.float64)
-    if x.size < LEAST:
+    normalized = _normalized(values)
+    if normalized is None:
         return ()
-    largest = max(-float(x[0]), float(x[-1]))
-    x /= largest
-    rms = math.sqrt(float(np.mean(x * x)))
-    x /= rms
+    x, rms = normalized
     magnitudes = np.abs(x)
     mean = float(np.mean(magnitudes))
     shapes = (
@@ -189,46 +175,18 @@ def fit_all(values: Values) -> tuple[Fit, ...]:
         ("gennorm", "likelihood", _most_likely(magnitudes)),
         ("gennorm", "moments", fit_moments(mean)),
     )
-    unit = rms * largest
     fits = (
-        Fit(name, method, Shape(s.beta, s.alpha * unit), wasserstein(x, s), kolmogorov(x, s))
+        Fit(name, method, Shape(s.beta, s.alpha * rms), wasserstein(x, s), kolmogorov(x, s))
         for name, method, s in shapes
     )
     return tuple(sorted(fits, key=lambda fit: fit.w2))
 
 
-def fit_likelihood(values: Values) -> Shape:
-    """Fit the most likely distribution to the magnitudes of a tensor.
-
-    Infinity, NaN and magnitudes below 2^-12 of the root mean square are left out: exact zeros, and
-    the residuals that error feedback adds to them, would force β towards 0. The likelihood is that
-    of magnitudes above this bound, in bins of 1/64 of an octave.
-
-    Parameters
-    ----------
-    values : array
-        Values of any shape and any float dtype.
-
-    Returns
-    -------
-    Shape
-        A shape with β from 0.15 to 4; β = 2 and α = 0 if no value remains.
-    """
-    x = np.abs(_finite(values).astype(np.float64))
-    largest = float(np.max(x, initial=0.0))
-    if not largest:
-        return Shape(2.0, 0.0)
-    x /= largest
-    rms = math.sqrt(float(np.mean(x * x)))
-    shape = _most_likely(x / rms)
-    return Shape(shape.beta, shape.alpha * rms * largest)
-
-
 def fit_moments(mean: float) -> Shape:
-    """Return the distribution with this mean magnitude and the root mean square 1.
+    """Fit the distribution of a mean magnitude, where the root mean square is 1.
 
-    `gcodec.codecs.minifloat.gennorm.fit_moments` reads the same distribution from a table, since
-    messages depend on it; this function uses special functions.
+    `gcodec.codecs.minifloat.gennorm.fit_moments` finds the same in a table, since messages depend
+    on it; here it is found by special functions.
     """
 
     def excess(beta: float) -> float:
@@ -239,15 +197,26 @@ def fit_moments(mean: float) -> Shape:
     return Shape(beta, 1 / Shape(beta, 1.0).sigma)
 
 
-def _finite(values: Values) -> np.ndarray:
-    """Return the finite values, flat, as float32 or float64."""
-    x = values.astype(np.float32 if values.dtype.itemsize < 8 else np.float64).reshape(-1)
-    finite: np.ndarray = x[np.isfinite(x)]
-    return finite
+def _normalized(values: Values) -> tuple[np.ndarray, float] | None:
+    """Return the sorted finite nonzero values over their rms, and the rms; None for few values."""
+    x = values.reshape(-1).astype(np.float64)
+    x = np.sort(x[np.isfinite(x) & (x != 0)])
+    if x.size < LEAST:
+        return None
+    largest = max(-float(x[0]), float(x[-1]))
+    x /= largest
+    rms = math.sqrt(float(np.mean(x * x)))
+    x /= rms
+    return x, rms * largest
 
 
 def _most_likely(magnitudes: np.ndarray) -> Shape:
-    """Return the result of `fit_likelihood` for magnitudes whose root mean square is 1."""
+    """Fit the most likely distribution to magnitudes whose root mean square is 1.
+
+    Magnitudes below 2^-12 of the root mean square are left out, because remainders of error
+    feedback would pull β close to 0. The likelihood is that of magnitudes above this bound, in
+    bins of 1/64 of an octave.
+    """
     bound = _NEAR_ZERO
     octaves = np.log2(magnitudes[magnitudes >= bound].astype(np.float32))
     places = ((octaves - np.float32(math.log2(bound))) * np.float32(_STEPS)).astype(np.intp)
@@ -269,7 +238,7 @@ def _most_likely(magnitudes: np.ndarray) -> Shape:
 
 
 def _alpha(beta: float, shares: np.ndarray, logs: np.ndarray, bound: float) -> float:
-    """Return the most likely α for a β, given the logarithms and shares of magnitudes."""
+    """Most likely α for a β, of magnitudes above a bound with these logarithms and shares."""
     total = beta * float((shares * np.exp(beta * logs)).sum())
     power, before = total, math.inf
     while abs(power - before) > _PRECISION * power:
@@ -281,22 +250,21 @@ def _alpha(beta: float, shares: np.ndarray, logs: np.ndarray, bound: float) -> f
 
 
 def _log_above(bound: float, beta: float) -> float:
-    """Return the logarithm of the probability of magnitudes above a bound, for α = 1."""
+    """Logarithm of the probability of magnitudes above a bound, for α = 1."""
     return math.log(float(special.gammaincc(1 / beta, bound**beta)))
 
 
 def wasserstein(x: np.ndarray, shape: Shape) -> float:
-    """Return the 2-Wasserstein distance of values from a distribution.
+    """2-Wasserstein distance of values from a distribution.
 
-    The distance is exact for few values. Otherwise ranks are grouped, and a group is represented
-    by its mean and its standard deviation.
+    It is exact where no values are in groups; where they are, a group counts by its mean and its
+    standard deviation, and what is left out is how its two quantile functions bend differently.
 
     Parameters
     ----------
     x : (n,) float64 array
-        Values in increasing order.
+        Rising.
     shape : Shape
-        The distribution.
     """
     edges = _groups(x.size)
     sizes = np.diff(edges)
@@ -304,36 +272,25 @@ def wasserstein(x: np.ndarray, shape: Shape) -> float:
     mean = np.add.reduceat(x, edges[:-1]) / sizes
     spread = np.add.reduceat((x - np.repeat(mean, sizes)) ** 2, edges[:-1])
     deviation = np.sqrt(spread / sizes)
-    unit_mean, unit_square = (
-        np.diff(moment) / share for moment in _partial_moments(x.size, shape.beta)
-    )
-    fit_mean = shape.alpha * unit_mean
-    fit_deviation = np.sqrt(np.maximum(shape.alpha**2 * unit_square - fit_mean**2, 0))
-    squares = (mean - fit_mean) ** 2 + (deviation - fit_deviation) ** 2
-    return math.sqrt(float((share * squares).sum()))
+    wanted, square = (np.diff(part) / share for part in _partial_moments(x.size, shape.beta))
+    wanted = shape.alpha * wanted
+    other = np.sqrt(np.maximum(shape.alpha**2 * square - wanted**2, 0))
+    return math.sqrt(float((share * ((mean - wanted) ** 2 + (deviation - other) ** 2)).sum()))
 
 
 def kolmogorov(x: np.ndarray, shape: Shape) -> float:
-    """Return the largest difference of the distribution functions at up to 1024 of the values.
-
-    Parameters
-    ----------
-    x : (n,) float64 array
-        Values in increasing order.
-    shape : Shape
-        The distribution.
-    """
+    """Largest difference of the distribution functions, at some of (n,) rising values."""
     count = min(x.size, _RANKS)
-    points = x[np.arange(count) * (x.size - 1) // max(count - 1, 1)]
-    inside = special.gammainc(1 / shape.beta, (np.abs(points) / shape.alpha) ** shape.beta)
-    below = (1 + np.sign(points) * inside) / 2
-    low, high = (np.searchsorted(x, points, side) / x.size for side in ("left", "right"))
+    ranked = x[np.arange(count) * (x.size - 1) // max(count - 1, 1)]
+    inside = special.gammainc(1 / shape.beta, (np.abs(ranked) / shape.alpha) ** shape.beta)
+    below = (1 + np.sign(ranked) * inside) / 2
+    low, high = (np.searchsorted(x, ranked, side) / x.size for side in ("left", "right"))
     return float(np.max(np.maximum(below - low, high - below)))
 
 
 @functools.lru_cache(maxsize=64)
 def _groups(n: int) -> np.ndarray:
-    """Return the edges of groups of ranks: single ranks at both ends, large groups in between."""
+    """Edges of groups of ranks: single ones at both ends, and the larger the nearer the middle."""
     middle = n // 2
     half = np.arange(min(_SINGLE, middle) + 1)
     if middle > _SINGLE:
@@ -342,25 +299,22 @@ def _groups(n: int) -> np.ndarray:
     return np.unique(np.concatenate([half, n - half]))
 
 
-@functools.lru_cache(maxsize=64)  # every tensor of n values needs those of β = 1 and β = 2
+@functools.lru_cache(maxsize=64)  # that of a normal or a Laplace is asked for again and again
 def _partial_moments(n: int, beta: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return E(x; x < q) and E(x²; x < q) at the quantiles q of the group edges, for α = 1."""
+    """E(x; x < q) and E(x²; x < q) for the quantiles q of the edges of groups, for α = 1."""
     u = _groups(n) / n
-    half = u[: (u.size + 1) // 2]  # edges are symmetric
+    half = u[: (u.size + 1) // 2]  # edges lie as far from one end as from the other
     t = special.gammainccinv(1 / beta, 2 * half)
     log_of = special.gammaln(np.arange(1, 4) / beta)
     first = -math.exp(log_of[1] - log_of[0]) / 2 * special.gammaincc(2 / beta, t)
     whole = math.exp(log_of[2] - log_of[0])
     second = whole / 2 * special.gammaincc(3 / beta, t)
-    mirrored = slice(u.size // 2 - 1, None, -1)
-    return (
-        np.concatenate([first, first[mirrored]]),
-        np.concatenate([second, whole - second[mirrored]]),
-    )
+    rest = slice(u.size // 2 - 1, None, -1)
+    return np.concatenate([first, first[rest]]), np.concatenate([second, whole - second[rest]])
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Return the root of a falling function, or the nearer end, by the Illinois algorithm."""
+    """Where a function falls through 0, by regula falsi with halved ends; else the nearer end."""
     at_low, at_high = falling(low), falling(high)
     if at_low <= 0 or at_high >= 0:
         return low if at_low <= 0 else high

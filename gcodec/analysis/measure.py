@@ -206,22 +206,6 @@ def _candidates(dump: Dump, entries: list[Entry], settings: Settings) -> list[Co
     return shortlist(trials, settings.budget)
 
 
-class GroupFit(NamedTuple):
-    """The nearest distribution of the tensors of a group.
-
-    Attributes
-    ----------
-    name : str
-        Distribution that is the nearest one for most of the tensors.
-    beta, w2 : float
-        Medians over these tensors.
-    """
-
-    name: str
-    beta: float
-    w2: float
-
-
 class TensorGroup:
     """Tensors that share a row of a table: one tensor, repeated blocks, or all tensors.
 
@@ -298,18 +282,18 @@ class TensorGroup:
         return tuple(map(sum, zip(*(s.histogram for s in self._samples), strict=True)))
 
     @property
-    def fit(self) -> GroupFit | None:
-        """Nearest distribution; None if no tensor has enough values."""
+    def fit(self) -> tuple[str, float, float] | None:
+        """Distribution that is the nearest one for most tensors, and the medians of its β and W2.
+
+        None if no tensor has enough values.
+        """
         nearest = [sample.fits[0] for sample in self._samples if sample.fits]
         if not nearest:
             return None
         name = Counter(fit.name for fit in nearest).most_common(1)[0][0]
         same = [fit for fit in nearest if fit.name == name]
-        return GroupFit(
-            name,
-            statistics.median(fit.shape.beta for fit in same),
-            statistics.median(fit.w2 for fit in same),
-        )
+        beta = statistics.median(fit.shape.beta for fit in same)
+        return name, beta, statistics.median(fit.w2 for fit in same)
 
     @property
     def entropy(self) -> float:

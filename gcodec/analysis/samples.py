@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import enum
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from gcodec.analysis import stats
-from gcodec.analysis.doubts import Origin
+from gcodec.codec import Codec
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.entries import Dump, Entry
+from gcodec.wire.kinds import Choice
 
 if TYPE_CHECKING:
     from gcodec.analysis.synthetic import Synthetic
+
+
+class Origin(enum.Enum):
+    """Origin of measured values, which can lack a property that a codec relies on."""
+
+    WHOLE = "a tensor of a dump"
+    ROWS = "some rows of a tensor"
+    FLAT = "flat samples of tensors"
+    INDEPENDENT = "independent values"
+    MATRIX = "a drawn matrix"
 
 
 class Sample(NamedTuple):
@@ -61,8 +74,9 @@ def load_sample(dump: Dump, entry: Entry, max_values: int | None, seed: int) -> 
     values = dump.load(entry)
     if max_values is not None:
         values = stats.sample(values, max_values, tensor_seed)
-    origin = Origin.of_sample(entry.shape, values.size, values.ndim)
-    size = math.prod(entry.shape)
+    size, origin = math.prod(entry.shape), Origin.WHOLE
+    if values.size < size and len(entry.shape) > 1:
+        origin = Origin.ROWS if values.ndim > 1 else Origin.FLAT
     finite, nonfinite = without_nonfinite(values)
     return Sample(entry.name, size, finite, tensor_seed, origin, nonfinite)
 
@@ -81,3 +95,23 @@ def without_nonfinite(values: stats.Values) -> tuple[stats.Values, int]:
     if nonfinite:
         values = np.where(is_finite, values, np.zeros((), values.dtype))
     return values, nonfinite
+
+
+def doubt(codec: Codec, samples: Iterable[Sample]) -> str | None:
+    """Return the reason why a codec cannot be judged on samples; None if it can be."""
+    # Of several entropy codes, only the context code depends on rows and columns.
+    codes = [
+        getattr(codec, declared.name)
+        for declared in codec.declared()
+        if isinstance(declared.kind, Choice) and "context" in declared.kind.words
+    ]
+    uses_rows = codec.uses_shape and (not codes or not {"context", "auto"}.isdisjoint(codes))
+    uses_neighbors = codec.name == "dct8" or getattr(codec, "transform", None) == "dct"
+    for origin in dict.fromkeys(sample.origin for sample in samples):
+        if uses_rows and origin in (Origin.FLAT, Origin.INDEPENDENT):
+            return f"{origin.value} have no rows and columns to make use of"
+        if origin is Origin.ROWS and hasattr(codec, "rank"):
+            return "its bits depend on how many rows there are, and only some were measured"
+        if uses_neighbors and origin in (Origin.INDEPENDENT, Origin.MATRIX):
+            return "neighbors of drawn values are independent, so a transform gains nothing"
+    return None

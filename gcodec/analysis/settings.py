@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
-from gcodec.analysis.progress import Progress, no_progress
 from gcodec.limits import Limits
 
 if TYPE_CHECKING:
     from gcodec.analysis.candidates import Budget
     from gcodec.codec import Codec
+
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Function that takes the title and the total amount of a piece of work, and returns a context
+manager. That yields a function to be called with each amount of work that is done."""
 
 
 class Settings(NamedTuple):
@@ -44,5 +50,5 @@ class Settings(NamedTuple):
     max_values: int | None
     seed: int
     limits: Limits
-    progress: Progress = no_progress
+    progress: Progress = lambda title, total: nullcontext(lambda amount: None)
     keep_pictures: bool = False

@@ -16,10 +16,9 @@ import numpy as np
 import gcodec
 from gcodec.analysis import stats
 from gcodec.analysis.dissect import Dissection
-from gcodec.analysis.doubts import doubt
 from gcodec.analysis.groups import selects
-from gcodec.analysis.progress import Progress
-from gcodec.analysis.samples import Sample, draw_sample, load_sample
+from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
+from gcodec.analysis.settings import Progress
 from gcodec.analysis.synthetic import parse_synthetic
 from gcodec.analysis.trials import NO_LIMITS, joint_rms, squared_ratio
 from gcodec.codec import Codec
@@ -30,24 +29,6 @@ from gcodec.tensorfiles.entries import Array
 from gcodec.wire import primitives
 
 _MIN_SECONDS = 2e-3  # duration of a measurement, long enough for the resolution of the clock
-
-
-class StepTensors(NamedTuple):
-    """Tensors of a training step.
-
-    Attributes
-    ----------
-    samples : list of Sample
-        The tensors, or a sample of each.
-    skipped : int
-        Number of tensors that are no floats.
-    total : int
-        Number of values of the whole tensors.
-    """
-
-    samples: list[Sample]
-    skipped: int
-    total: int
 
 
 class Timing(NamedTuple):
@@ -168,7 +149,6 @@ class Stopwatch:
         self._decode()
         encode, decode, copies = zip(*self._seconds, strict=True)
         pairs = list(zip(self._samples, self._outs, strict=True))
-        doubts = (doubt(self.codec, sample.origin) for sample in self._samples)
         return Timing(
             codec=self.codec,
             values=sum(sample.values.size for sample in self._samples),
@@ -183,13 +163,13 @@ class Stopwatch:
             copies=copies,
             encode_peak=self._peaks[0],
             decode_peak=self._peaks[1],
-            doubt=next(filter(None, doubts), None),
+            doubt=doubt(self.codec, self._samples),
         )
 
 
 def load_step(
     path: Path, layers: tuple[str, ...], max_values: int | None, seed: int, limits: Limits
-) -> StepTensors:
+) -> tuple[list[Sample], int]:
     """Load the floating-point tensors of a dump; of a large dump, a proportional sample of each.
 
     Parameters
@@ -204,6 +184,13 @@ def load_step(
         Seed of the run.
     limits : Limits
         Bounds on each tensor.
+
+    Returns
+    -------
+    samples : list of Sample
+        The tensors, or a sample of each.
+    skipped : int
+        Number of tensors that are no floats.
 
     Raises
     ------
@@ -226,15 +213,14 @@ def load_step(
                 share = max(1, size * max_values // total)
             sample = load_sample(dump, entry, share, seed)
             samples.append(sample._replace(values=np.ascontiguousarray(sample.values)))
-        return StepTensors(samples, len(dump.entries) - len(floats), total)
+        return samples, len(dump.entries) - len(floats)
 
 
-def draw_step(source: str, seed: int, limits: Limits) -> StepTensors:
+def draw_step(source: str, seed: int, limits: Limits) -> Sample:
     """Draw one tensor; see `gcodec.analysis.synthetic.parse_synthetic`."""
     synthetic = parse_synthetic(source)
     limits.check("the tensor", synthetic.count(), 4 * synthetic.count())
-    sample = draw_sample(synthetic, str(synthetic), seed)
-    return StepTensors([sample], 0, sample.size)
+    return draw_sample(synthetic, str(synthetic), seed)
 
 
 def time_codecs(

@@ -88,7 +88,7 @@ def check_top(top_bits: int | Deferred, values: Array, name: str = "x") -> None:
         if top < INFINITY_BITS:
             return
         if all_finite(values):
-            raise ParameterError(f"{name}: must not pass float32 when its residual is added")
+            raise ParameterError(f"{name}: must not exceed float32 when its residual is added")
         raise nonfinite_error(values)
 
     when_known(top_bits, check)

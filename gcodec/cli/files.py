@@ -6,13 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gcodec.errors import ParameterError
-from gcodec.tensorfiles.dumps import find
-
-# The longest first: a sharded dump is named by its index.
-_SUFFIXES = (
-    *(".safetensors.index.json", ".safetensors"),
-    *(".npz", ".npy", ".pth", ".pt", ".bin", ".gcf"),
-)
+from gcodec.tensorfiles.dumps import SUFFIXES, find, matching
 
 
 def is_frames(path: Path) -> bool:
@@ -60,24 +54,15 @@ def inputs(
     ParameterError
         If a pattern matches no file.
     """
-    try:
-        matches = find(patterns)
-    except ParameterError:
-        unmatched = next(pattern for pattern in patterns if not _matches(pattern))
-        reason = f"no {kind} here" if Path(unmatched).is_dir() else "no such file"
-        raise ParameterError(f"{unmatched}: {reason}") from None
+    for pattern in patterns:
+        if not matching(pattern):
+            reason = f"no {kind} here" if Path(pattern).is_dir() else "no such file"
+            raise ParameterError(f"{pattern}: {reason}")
     named = {Path(pattern) for pattern in patterns}
-    paths = [path for path in matches if path in named or accept(path)]
+    paths = [path for path in find(patterns) if path in named or accept(path)]
     if not paths:
         raise ParameterError(f"{' '.join(patterns)}: there is no {kind} here")
     return paths
-
-
-def _matches(pattern: str) -> bool:
-    try:
-        return bool(find([pattern]))
-    except ParameterError:
-        return False
 
 
 def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: bool) -> list[Path]:
@@ -99,7 +84,8 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
     ParameterError
         If two inputs have the same output, or an output exists and `force` is false.
     """
-    if output is not None and len(sources) == 1 and not _is_directory(output):
+    is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
+    if output is not None and len(sources) == 1 and not is_directory:
         targets = [Path(output)]
     else:
         targets = [_with_suffix(path, suffix) for path in sources]
@@ -127,11 +113,7 @@ def check_replaceable(targets: Sequence[Path], force: bool) -> None:
 
 def _with_suffix(path: Path, suffix: str) -> Path:
     """Return the path with its suffix replaced, or appended to an unknown one."""
-    for old in _SUFFIXES:
+    for old in SUFFIXES:
         if path.name.lower().endswith(old) and len(path.name) > len(old):
             return path.with_name(path.name[: -len(old)] + suffix)
     return path.with_name(path.name + suffix)
-
-
-def _is_directory(output: str) -> bool:
-    return output.endswith("/") or Path(output).is_dir()

@@ -15,6 +15,7 @@ import click
 import gcodec
 from gcodec.cli import outcome
 from gcodec.cli.options import write_examples
+from gcodec.tensorfiles.atomic import NamedWriter
 
 _VERBS = (
     *("inspect", "dissect", "compare", "bench", "advise"),
@@ -76,10 +77,7 @@ EXAMPLES = (
         "Show the contents of a dump of gradients, and the effect of codecs on it.",
         "gcodec inspect grads.safetensors",
     ),
-    (
-        "Encode the dump.",
-        "gcodec encode grads.safetensors -c minifloat -o small.gcf",
-    ),
+    ("Encode the dump.", "gcodec encode grads.safetensors -c minifloat -o small.gcf"),
     ("Show the help of a verb, with more examples.", "gcodec bench --help"),
 )
 _VARIABLES = {
@@ -128,7 +126,7 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
     if "_GCODEC_COMPLETE" in os.environ:
         importlib.import_module("gcodec.cli.shells")
     # An exception lets context managers remove half-written files.
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(outcome.TERMINATED))
     try:
         return cli.main(args, prog_name="gcodec", standalone_mode=standalone_mode)
     except outcome.StdoutError as error:  # while click printed a help text
@@ -138,17 +136,13 @@ def main(args: list[str] | None = None, *, standalone_mode: bool = True) -> Any:
         return code
 
 
-class _Stdout(io.FileIO):
+class _Stdout(NamedWriter):
     """Standard output, whose errors differ from those of files."""
 
-    def write(self, data: Any, /) -> int:
-        try:
-            return super().write(data) or 0
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            number, text = error.errno, error.strerror
-            raise outcome.StdoutError(number, text, "standard output") from None
+    def refuse(self, error: OSError) -> NoReturn:
+        if isinstance(error, BrokenPipeError):
+            raise error
+        raise outcome.StdoutError(error.errno, error.strerror, self.named) from None
 
 
 def _open_streams() -> None:
@@ -167,7 +161,7 @@ def _open_streams() -> None:
     if type(raw) is not io.FileIO or raw.fileno() != 1:  # such as a console of Windows
         return
     old.flush()
-    new: Any = _Stdout(1, "wb", closefd=False)
+    new: Any = _Stdout(1, "wb", "standard output")
     sys.stdout = io.TextIOWrapper(
         new if old.buffer is raw else io.BufferedWriter(new),  # unbuffered by python -u
         encoding=old.encoding,
@@ -175,7 +169,3 @@ def _open_streams() -> None:
         line_buffering=old.line_buffering,
         write_through=old.write_through,
     )
-
-
-def _terminate(*_: object) -> NoReturn:
-    sys.exit(outcome.TERMINATED)

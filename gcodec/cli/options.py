@@ -7,21 +7,22 @@ once. `gcodec.cli.shells` contains the scripts that call the completion.
 from __future__ import annotations
 
 import functools
+import glob
 import importlib
 import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gcodec.cli.outcome import EXIT_CODES
+from gcodec.errors import GcodecError
 from gcodec.limits import Limits
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from click.shell_completion import CompletionItem
 
     from gcodec.codec import Codec
@@ -129,8 +130,6 @@ def complete_layer(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem[str]]:
     """Complete names of tensors in the files of the command line, also after ``!``."""
-    import glob
-
     from click.shell_completion import CompletionItem
 
     mark = "!" if incomplete.startswith("!") else ""
@@ -147,8 +146,6 @@ def complete_layer(
 
 def _files(ctx: click.Context) -> list[Path]:
     """Return the existing files among the arguments."""
-    from pathlib import Path
-
     # If the option to complete has no value yet, click leaves all arguments in `args`.
     texts = list(ctx.args)
     for param in ctx.command.params:
@@ -161,7 +158,6 @@ def _files(ctx: click.Context) -> list[Path]:
 def _tensor_names(path: Path) -> Iterator[str]:
     """Yield the names of the tensors in a file, up to the first error."""
     from gcodec.cli.files import is_frames
-    from gcodec.errors import GcodecError
     from gcodec.tensorfiles.dumps import open_dump
     from gcodec.tensorfiles.frame_file import mapped, outlines
 
@@ -236,12 +232,7 @@ def codecs(text: str) -> Callable[[_F], _F]:
 def sample(default: int, text: str) -> Callable[[_F], _F]:
     """Return the option ``--sample`` with this help text."""
     return click.option(
-        "--sample",
-        "max_values",
-        type=click.IntRange(1),
-        default=default,
-        metavar="N",
-        help=text,
+        "--sample", "max_values", type=click.IntRange(1), default=default, metavar="N", help=text
     )
 
 

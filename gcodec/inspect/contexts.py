@@ -44,7 +44,7 @@ def context_string(
     n : int
         Number of symbols; if it is 0, there is no string.
     describe : callable
-        Describes symbols; see `DescribeSymbols`. It receives int64 symbols, with outliers restored.
+        Describes symbols; see `DescribeSymbols`. Outliers are restored in its int64 symbols.
     with_trellis : bool
         Whether a trellis quantizer chose the symbols; see `coder.open`.
     largest : int, optional

@@ -37,7 +37,9 @@ _READERS: dict[str, Callable[[Path, Limits], Dump]] = {
     ".pth": TorchDump,
     ".bin": TorchDump,
 }
-_SUFFIXES = (*_READERS, ".gcf")
+# The suffix of an index comes first, because it contains that of a .safetensors file.
+SUFFIXES = (*_READERS, ".gcf")
+"""Suffixes of all files of tensors."""
 
 
 def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> Dump:
@@ -98,7 +100,7 @@ def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     """
     matches: dict[str, Path] = {}
     for pattern in patterns:
-        paths = _matches(os.fspath(pattern))
+        paths = matching(os.fspath(pattern))
         if not paths:
             raise ParameterError.of(
                 "pattern", os.fspath(pattern), "a file, or a directory or glob with dumps"
@@ -109,7 +111,8 @@ def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return [path for key, path in matches.items() if key not in shards]
 
 
-def _matches(pattern: str) -> list[Path]:
+def matching(pattern: str) -> list[Path]:
+    """Return the files that match one pattern; see `find`."""
     path = Path(pattern)
     if pattern and path.is_dir():
         return _dumps(path.iterdir())
@@ -119,7 +122,7 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _dumps(paths: Iterable[Path]) -> list[Path]:
-    return sorted(p for p in paths if p.name.lower().endswith(_SUFFIXES) and p.is_file())
+    return sorted(p for p in paths if p.name.lower().endswith(SUFFIXES) and p.is_file())
 
 
 def _shards(path: Path) -> Iterator[str]:

@@ -178,11 +178,7 @@ def outline(data: Any, start: int) -> Outline:
 
 def outlines(data: Any) -> Iterator[Outline]:
     """Read the headers of the consecutive frames of a file; see `outline`."""
-    at = 0
-    while at < len(data):
-        frame = outline(data, at)
-        yield frame
-        at = frame.end
+    return _consecutive(data, lambda at, number: outline(data, at))
 
 
 def list_frames(data: Any, limits: Limits) -> Iterator[FrameHeader]:
@@ -296,8 +292,7 @@ class FrameDump(Dump):
         self._data = mapped(path)
         self._places: dict[str, tuple[int, int]] = {}
         names = TensorNames()
-        frames = _consecutive(self._data, lambda at, number: outline(self._data, at))
-        for number, frame in enumerate(frames):
+        for number, frame in enumerate(outlines(self._data)):
             entry = Entry(names.add(frame.name), frame.dtype, frame.shape)
             self.entries.append(entry)
             self._by_name[entry.name] = entry

@@ -8,11 +8,14 @@ future.
 
 from __future__ import annotations
 
+import fnmatch
 import json
+import math
 import operator
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, NamedTuple, get_type_hints
 
@@ -21,6 +24,8 @@ import torch.distributed as dist
 
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
+from gcodec.codecs import parse
+from gcodec.codecs.raw import Raw
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
@@ -28,9 +33,90 @@ from gcodec.policy import Policy
 from gcodec.runtime.device import has_cupy, host
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
-from gcodec.torch.parameter_names import ParameterNames
-from gcodec.torch.settings import Settings, joined_policy
-from gcodec.wire.kinds import check_between
+from gcodec.wire.kinds import check_between, check_integer
+
+_DENSE = Raw()
+
+
+def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
+    """Return the rules of `policy`, followed by those of `codec`, as one policy.
+
+    Parameters
+    ----------
+    policy : Policy or its source, or None
+    codec : str, mapping, Codec or Policy
+    """
+    first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
+    second = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
+    rules = (*(first.rules if first else ()), *second.rules)
+    return Policy([rule.to_dict() for rule in rules])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Arguments of `gcodec.torch.ddp_hook` that all ranks must share.
+
+    Parameters
+    ----------
+    policy : Policy
+        Rules that pick the codec of a tensor; see `joined_policy`.
+    feedback, decay, start_iter, seed, exclude, min_numel
+        See `gcodec.torch.ddp_hook`. `exclude` is stored as a tuple.
+    named : bool
+        Whether parameters have names.
+    keyed : bool
+        Whether messages are authenticated.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range, or a rule needs names that the parameters lack.
+    """
+
+    policy: Policy
+    feedback: bool
+    decay: float
+    start_iter: int
+    seed: int
+    exclude: Sequence[str]
+    min_numel: int
+    named: bool
+    keyed: bool
+
+    def __post_init__(self) -> None:
+        globs = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
+        if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
+            raise ParameterError.of("exclude", self.exclude, "a glob or a sequence of globs")
+        if not self.named:
+            if any(rule.names not in ((), ("*",)) for rule in self.policy.rules):
+                raise ParameterError("policy: rules with names need model=, which has the names")
+            if globs:
+                raise ParameterError("exclude: globs need model=, which has the names")
+        checked = Feedback(self.policy, decay=self.decay, seed=self.seed)
+        if not isinstance(self.feedback, bool):  # "no" would count as true
+            raise ParameterError.of("feedback", self.feedback, "True or False")
+        for name in ("start_iter", "min_numel"):
+            number = check_integer(
+                name, getattr(self, name), 0, 1 << 62, "an integer from 0 to 2**62"
+            )
+            object.__setattr__(self, name, number)
+        object.__setattr__(self, "exclude", tuple(globs))
+        object.__setattr__(self, "decay", checked.decay)
+        object.__setattr__(self, "seed", checked.seed)
+
+    def codec(self, name: str, shape: tuple[int, ...]) -> Codec | None:
+        """Return the codec of a parameter's gradient; None if the gradient is sent dense."""
+        is_small = len(shape) < 2 or math.prod(shape) < max(self.min_numel, 1)
+        if is_small or any(fnmatch.fnmatchcase(name, glob) for glob in self.exclude):
+            return None
+        codec = self.policy.codec(name, shape, "float32")
+        return None if codec == _DENSE else codec
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all settings as JSON types; equal settings give equal dicts."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"policy": self.policy.to_dict()["rules"]}
+
 
 _SPARE_NBYTES = 64  # head of a message: 9/8 of the last longest message and these bytes
 _COUNTERS = ("iteration", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
@@ -433,3 +519,53 @@ def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
 
 _hook.__annotations__ = get_type_hints(_hook)  # DDP compares classes, not their names
+
+
+class ParameterNames:
+    """Names of parameters by identity: DDP rebuilds its buckets, but keeps the parameters.
+
+    Parameters
+    ----------
+    model : Module or iterable of (name, parameter) or None
+
+    Raises
+    ------
+    ParameterError
+        If `model` is of another type, or two parameters have the same name and would therefore
+        share a residual.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._has_model = model is not None
+        self._names: dict[int, str] = {}  # by identity, which `_parameters` keeps valid
+        self._parameters: dict[str, torch.Tensor] = {}
+        for name, parameter in [] if model is None else _named_parameters(model):
+            self._add(parameter, name)
+
+    def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
+        """Return the names of parameters. Without a model, new parameters are numbered."""
+        for parameter in parameters:
+            if id(parameter) not in self._names:
+                if self._has_model:
+                    shape = tuple(parameter.shape)
+                    raise ParameterError(f"model: it lacks a parameter of shape {shape}")
+                self._add(parameter, str(len(self._parameters)))
+        return [self._names[id(parameter)] for parameter in parameters]
+
+    def _add(self, parameter: torch.Tensor, name: str) -> None:
+        if self._parameters.setdefault(name, parameter) is not parameter:
+            raise ParameterError(f"model: two parameters have the name {name!r}")
+        self._names[id(parameter)] = name
+
+
+def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names, without a leading ``module.``, and parameters."""
+    try:
+        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
+        for name, parameter in pairs:
+            if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
+                raise TypeError
+            yield name.removeprefix("module."), parameter
+    except (TypeError, ValueError):
+        allowed = "a Module, or pairs of a name and a parameter"
+        raise ParameterError.of("model", model, allowed) from None

@@ -81,11 +81,10 @@ def decode(
     """
     if like is None:
         array = api.decode(frame, limits=limits, key=key)
-        tensor = TORCH.make(array, torch.empty(0, device=device or "cpu"))
+        tensor: torch.Tensor = TORCH.make(array, torch.empty(0, device=device or "cpu"))
     else:
         # A tensor on the host with that shape and dtype, which takes no memory.
         template = torch.empty((), dtype=like.dtype).expand(like.shape)
         tensor = api.decode(frame, like=template, limits=limits, key=key)
         tensor = tensor.to(like.device if device is None else device)
-    result: torch.Tensor = tensor
-    return result
+    return tensor

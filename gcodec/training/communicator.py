@@ -28,20 +28,15 @@ class Communicator(Protocol):
 
     def all_gather(self, message: bytes) -> list[bytes]:
         """Send one message to all members; return the messages of all members by rank."""
-        ...
 
     def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
         """Send message i to rank i; return the messages sent to this member, by rank."""
-        ...
 
     def all_reduce(self, values: np.ndarray) -> None:
         """Replace a float32 array by its sum over all members, with the same bits on each."""
-        ...
 
     def exchange(self, to: int, message: bytes) -> bytes:
         """Swap messages with one member, which must call this method too."""
-        ...
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         """Return the message of rank `root`; the messages of all other ranks are ignored."""
-        ...

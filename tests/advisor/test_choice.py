@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import gcodec
 from bench import hard_tensors
-from gcodec.advisor import choose, estimate, rank_trial
+from gcodec.advisor import choose, rank_trial
 from gcodec.arrays.source import inspect
 from gcodec.cli.main import cli
 from gcodec.codecs.ecsq import deadzone, quantizer, reconstruction
@@ -108,7 +108,7 @@ class Work:
                 lambda plan, written, *_: 1.5 * len(getattr(written, "array", written)),
             ),
             (reconstruction, "largest", lambda x: x.size / 4),
-            (estimate, "moments", lambda x: x.size / 2),
+            (choose, "moments", lambda x: x.size / 2),
             (choose, "_error", lambda codec, levels, *_: levels.symbols.size),
             (np, "count_nonzero", lambda x, *_: np.size(x) / 2),
             (np, "zeros", lambda shape, *_: np.prod(shape)),  # with fresh pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gcodec
-from gcodec.analysis.candidates import Budget, all_settings, best, pareto, settings, shortlist
+from gcodec.analysis.candidates import Budget, all_settings, pareto, settings, shortlist
 from gcodec.analysis.groups import pattern_of
 from gcodec.analysis.trials import Trial
 
@@ -39,10 +39,15 @@ def test_budgets():
         trial("minmax:bits=5", 5, 0.009),
         trial("sign", 1, 0.4),
     ]
-    assert str(best(trials, by_error).codec) == "minmax:bits=5"
-    assert str(best(trials, by_bits).codec) == "minmax:bits=4"
-    assert best(trials, Budget(0.01, 4)) is None
-    assert str(best(trials, Budget(0.5, 4)).codec) == "sign"
+
+    def best(budget):
+        allowed = [t for t in trials if budget.allows(t.bits, t.error)]
+        return str(min(allowed, key=lambda t: budget.cost(t.bits, t.error)).codec)
+
+    assert best(by_error) == "minmax:bits=5"
+    assert best(by_bits) == "minmax:bits=4"
+    assert not any(Budget(0.01, 4).allows(t.bits, t.error) for t in trials)
+    assert best(Budget(0.5, 4)) == "sign"
     shortlisted = {str(codec) for codec in shortlist([trials], by_error)}
     assert shortlisted == {"minmax:bits=5", "minmax", "raw", "minmax:bits=4"}
     assert (str(by_error), str(Budget(0.1, 2))) == ("error ≤ 0.01", "error ≤ 0.1, bits/v ≤ 2")

@@ -185,7 +185,7 @@ def test_any_magnitude_works(scale: float) -> None:
 
 def test_products_beyond_float32_are_refused() -> None:
     x = np.full((100, 100), 3e38, np.float32)
-    with pytest.raises(gcodec.ParameterError, match="must not pass float32"):
+    with pytest.raises(gcodec.ParameterError, match="must not exceed float32"):
         gcodec.encode(x, "powersgd")
     for wrong in (math.nan, math.inf):
         x[3, 4] = wrong

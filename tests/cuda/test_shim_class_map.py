@@ -60,8 +60,8 @@ def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
     assert sums_agree(gpu, sample, [(width, columns), (n, False), (n, columns)])
     for most in (1, 20, 126):  # many, some and few symbols exceed the bound
         tops = np.random.default_rng(n).integers(0, most + 1, 64).astype(np.uint8)
-        wanted = class_map.unknown_symbols(sample, *of, tops)
-        out = class_map.unknown_symbols(on_device, *of, tops)
+        wanted = class_map.escaped_symbols(sample, *of, tops)
+        out = class_map.escaped_symbols(on_device, *of, tops)
         assert all(same(*both) for both in zip(out, wanted, strict=True))
 
 

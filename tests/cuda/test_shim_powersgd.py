@@ -78,7 +78,7 @@ def test_frames(gpu: Device) -> None:
 
 def test_refusals(gpu: Device) -> None:
     x = np.full((30, 30), 3e38, np.float32)
-    with pytest.raises(gcodec.ParameterError, match="must not pass float32"):
+    with pytest.raises(gcodec.ParameterError, match="must not exceed float32"):
         gcodec.encode(gpu.to_device(x), "powersgd")
     x[4, 5] = np.nan
     with pytest.raises(gcodec.ParameterError, match="the first at flat index 125"):

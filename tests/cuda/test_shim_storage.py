@@ -100,5 +100,5 @@ def test_raw_feedback(gpu: Device) -> None:
 
 def test_range_of_dtype(gpu: Device) -> None:
     feedback = gcodec.Feedback("raw:dtype=float16")
-    with pytest.raises(gcodec.ParameterError, match="must not pass the range"):
+    with pytest.raises(gcodec.ParameterError, match="must not exceed the range"):
         feedback.compress("w", gpu.to_device(np.full(3, 1e6, np.float32)))

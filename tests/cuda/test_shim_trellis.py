@@ -61,8 +61,8 @@ def test_order_and_models(gpu: Device, lanes: int) -> None:
             wanted = trellis.model_counts(turns, models, sample)
             assert np.array_equal(trellis.model_counts(on_device, models_there, sample), wanted)
         known = np.random.default_rng(0).integers(0, 2, trellis.MODELS * 256).astype(np.uint8)
-        actual = trellis.unknown_places(on_device, models_there, known)
-        wanted_places = trellis.unknown_places(turns, models, known)
+        actual = trellis.escaped_symbols(on_device, models_there, known)
+        wanted_places = trellis.escaped_symbols(turns, models, known)
         for one, two in zip(actual, wanted_places, strict=True):
             assert np.array_equal(one, two)
         joined, joined_there = np.empty(n, np.uint16), gpu.empty(n, np.uint16)

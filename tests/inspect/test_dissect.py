@@ -17,8 +17,7 @@ from sweeps import thinned
 import gcodec
 from gcodec import Codec, Payload, register
 from gcodec import codec as codec_module
-from gcodec.analysis.dissect import Dissection
-from gcodec.analysis.frame_fields import UNDECODED, Field
+from gcodec.analysis.dissect import UNDECODED, Dissection, Field
 from gcodec.arrays.source import outlet
 from gcodec.codecs.dct8 import levels
 from gcodec.frame import crc32c

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -184,39 +185,27 @@ def _headline(advice: ClusterAdvice) -> str:
     return "   ".join([*parts, f"{text.duration(work.compute)} a step"])
 
 
-class _Part(NamedTuple):
-    """A part of a step, and its times; a part that dense steps lack has no `dense`."""
-
-    name: str
-    scheme: str
-    time: float
-    dense: float | None
-
-
-_PART_COLUMNS: list[Column[_Part]] = [
-    Column("advice", lambda part: part.name, left=True),
-    Column("", lambda part: part.scheme, left=True),
-    Column("takes", lambda part: text.duration(part.time)),
-    Column("dense", lambda part: "" if part.dense is None else text.duration(part.dense)),
-    Column("speed-up", lambda part: "" if part.dense is None else _speedup(part.time, part.dense)),
-]
-
-
 def _show_best(advice: ClusterAdvice, console: Console) -> None:
     best, dense, work = advice.advice.best, advice.advice.dense, advice.work
-    parts = []
+
+    def times(time: float, plain: float) -> tuple[str, str, str]:
+        return text.duration(time), text.duration(plain), _speedup(time, plain)
+
+    rows: list[tuple[str, ...]] = []
     for way, plain in zip(best.ways, dense.ways, strict=True):
         scheme = f"dense, {way.collective}"
         if way.scheme is not None:
             name = way.scheme.name
             scheme = f"{text.printable(name)}, {way.collective}, {advice.uses[name]}"
-        parts.append(_Part(_LEVELS[way.level], scheme, way.time, plain.time))
+        rows.append((_LEVELS[way.level], scheme, *times(way.time, plain.time)))
     if best.coding:
-        parts.append(_Part("coding", "", best.coding, None))
+        rows.append(("coding", "", text.duration(best.coding), "", ""))
     share = "" if work.overlap == 1 else f" by {100 * work.overlap:.3g} %"
-    parts.append(_Part("step", "", best.step, dense.step))
-    parts.append(_Part(f"step, overlapped{share}", "", best.hidden, dense.hidden))
-    Table(_PART_COLUMNS, parts).show(console)
+    rows.append(("step", "", *times(best.step, dense.step)))
+    rows.append((f"step, overlapped{share}", "", *times(best.hidden, dense.hidden)))
+    headers = ("advice", "", "takes", "dense", "speed-up")
+    columns = [Column(name, itemgetter(i), left=i < 2) for i, name in enumerate(headers)]
+    Table(columns, rows).show(console)
 
 
 def _show_balance(advice: ClusterAdvice, console: Console, level: advisor.Level) -> None:

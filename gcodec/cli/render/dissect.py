@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,8 +11,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from gcodec.analysis.dissect import Dissection
-from gcodec.analysis.frame_fields import Field
+from gcodec.analysis.dissect import Dissection, Field
 from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
 from gcodec.cli.render.output import number as json_number
@@ -75,11 +75,8 @@ def _grouped(bits: str, field: Field) -> str:
     else:
         lead = -field.first % 8 if len(bits) > 8 else len(bits)
         widths = [*([lead] if lead else []), *[8] * -(-(len(bits) - lead) // 8)]
-    parts, at = [], 0
-    for width in widths:
-        parts.append(bits[at : at + width])
-        at += width
-    return " ".join(parts)
+    ends = itertools.accumulate(widths)
+    return " ".join(bits[end - width : end] for width, end in zip(widths, ends, strict=True))
 
 
 def value_text(field: Field) -> str:

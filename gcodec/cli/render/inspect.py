@@ -614,7 +614,7 @@ def _distribution(row: DumpRow) -> str:
 
 def _fit(row: DumpRow) -> str:
     fit = row.group.fit
-    return "-" if fit is None else f"{fit.name:7} {fit.beta:4.2f}  {fit.w2:5.3f}"
+    return "-" if fit is None else "{:7} {:4.2f}  {:5.3f}".format(*fit)
 
 
 def _entropy(row: DumpRow) -> str:

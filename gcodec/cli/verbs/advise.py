@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -174,9 +176,6 @@ def command(
     from the measured error: delta is the guaranteed share of a gradient's energy that arrives, for
     use with error feedback; omega is the relative variance of an unbiased codec, for use without.
     """
-    import math
-    from pathlib import Path
-
     from gcodec import advisor
     from gcodec.analysis.advice import ClusterAdvice, Training, measure_dump, measure_synthetic
     from gcodec.cli.render.advise import document, show
@@ -226,8 +225,6 @@ def command(
 
 def _synthetic(params: int) -> str:
     """Return a matrix of the width of a transformer that has d/128 layers of 12·d² values."""
-    import math
-
     width = 2 ** round(math.log2((128 / 12 * params) ** (1 / 3)))
     rows = min(max(width, _MIN_ROWS), _MAX_ROWS, math.isqrt(params))
     return f"synthetic:shape={rows}x{min(rows, params // rows)}"

@@ -11,14 +11,22 @@ from typing import TYPE_CHECKING
 import click
 
 from gcodec.cli import options
+from gcodec.cli.render.text import count
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 
 if TYPE_CHECKING:
-    from gcodec.analysis.timing import StepTensors, Timing
+    from gcodec.analysis.timing import Timing
 
 _SAMPLE = 1 << 24
 _SOURCE = "synthetic:shape=1024x1024"
+_ORDERS: dict[str, Callable[[Timing], float]] = {
+    "bits": lambda timing: timing.nbits,
+    "err": lambda timing: timing.error,
+    "encode": lambda timing: -timing.rate(timing.encode),
+    "decode": lambda timing: -timing.rate(timing.decode),
+    "link": lambda timing: -timing.pays_below,
+}
 
 
 @click.command(
@@ -47,7 +55,7 @@ _SOURCE = "synthetic:shape=1024x1024"
 @click.option(
     "--sort",
     "order",
-    type=click.Choice(["bits", "err", "encode", "decode", "link"]),
+    type=click.Choice(list(_ORDERS)),
     help="Order of the rows: fewest bits, least error, fastest encoding or decoding, or fastest "
     "link on which the codec pays. Default: the order of the options.",
 )
@@ -105,7 +113,8 @@ def command(
     Gbit/s, it is faster to encode, send and decode a step than to send the tensors, if nothing
     overlaps.
     """
-    from gcodec.analysis.timing import time_codecs
+    from gcodec.analysis.timing import draw_step, load_step, time_codecs
+    from gcodec.cli.files import inputs, is_dump
     from gcodec.cli.render.bench import BenchView
     from gcodec.cli.render.output import progress
     from gcodec.codec import registered
@@ -114,54 +123,39 @@ def command(
     form = options.check_form(form, as_json)
     codecs = [parse(spec) for spec in (dict.fromkeys(specs) if specs else registered())]
     notes, refusals = list[str](), list[str]()
-    step = _load(source, layers, None if full else max_values, seed, limits, notes)
+    if source.startswith("synthetic:"):
+        if layers:
+            raise ParameterError("--layers: synthetic values have no layers")
+        samples = [draw_step(source, seed, limits)]
+    else:
+        paths = inputs([source], "dump", is_dump)
+        if len(paths) > 1 or not is_dump(paths[0]):
+            allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
+            raise ParameterError(f"{source}: {allowed}")
+        samples, skipped = load_step(paths[0], layers, None if full else max_values, seed, limits)
+        total = sum(sample.size for sample in samples)
+        if skipped:
+            tensors = count(skipped, "tensor")
+            notes.append(f"skipped {tensors} of dtypes that codecs do not take")
+        if not full and max_values < total:
+            part = f"a sample of {max_values:,} of {total:,} values"
+            notes.append(f"measured on {part}; --full takes all")
+        if nonfinite := sum(sample.nonfinite for sample in samples):
+            notes.append(f"{count(nonfinite, 'value')} NaN or Inf: taken as 0")
     with _environment("GCODEC_NUM_THREADS", threads):
         # A codec that is named must accept all tensors.
         timings = time_codecs(
             codecs,
-            step.samples,
+            samples,
             rounds,
             partial(progress, quiet=quiet),
             None if specs else refusals,
         )
         notes += [f"skipped: {refusal}" for refusal in refusals]
-        view = BenchView(source, step.samples, _sorted(timings, order), rounds, notes)
-        view.show(form, quiet)
+        if order is not None:
+            timings.sort(key=_ORDERS[order])
+        BenchView(source, samples, timings, rounds, notes).show(form, quiet)
     return 0
-
-
-def _load(
-    source: str,
-    layers: tuple[str, ...],
-    max_values: int | None,
-    seed: int,
-    limits: Limits,
-    notes: list[str],
-) -> StepTensors:
-    """Draw or load the tensors, and append notes on changes to them."""
-    from gcodec.analysis.timing import draw_step, load_step
-    from gcodec.cli.files import inputs, is_dump
-    from gcodec.cli.render.text import count
-
-    if source.startswith("synthetic:"):
-        if layers:
-            raise ParameterError("--layers: synthetic values have no layers")
-        return draw_step(source, seed, limits)
-    paths = inputs([source], "dump", is_dump)
-    if len(paths) > 1 or not is_dump(paths[0]):
-        raise ParameterError(
-            f"{source}: must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
-        )
-    step = load_step(paths[0], layers, max_values, seed, limits)
-    if step.skipped:
-        notes.append(f"skipped {count(step.skipped, 'tensor')} of dtypes that codecs do not take")
-    if max_values is not None and max_values < step.total:
-        notes.append(
-            f"measured on a sample of {max_values:,} of {step.total:,} values; --full takes all"
-        )
-    if nonfinite := sum(sample.nonfinite for sample in step.samples):
-        notes.append(f"{count(nonfinite, 'value')} NaN or Inf: taken as 0")
-    return step
 
 
 @contextlib.contextmanager
@@ -177,16 +171,3 @@ def _environment(name: str, value: int | None) -> Iterator[None]:
             os.environ[name] = before
         elif value is not None:
             del os.environ[name]
-
-
-def _sorted(timings: list[Timing], order: str | None) -> list[Timing]:
-    from statistics import median
-
-    keys: dict[str, Callable[[Timing], float]] = {
-        "bits": lambda timing: timing.nbits,
-        "err": lambda timing: timing.error,
-        "encode": lambda timing: median(timing.encode),
-        "decode": lambda timing: median(timing.decode),
-        "link": lambda timing: -timing.pays_below,
-    }
-    return timings if order is None else sorted(timings, key=keys[order])

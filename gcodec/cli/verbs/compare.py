@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcodec.cli import options
+from gcodec.cli.outcome import Outcome
+from gcodec.errors import ParameterError
 from gcodec.limits import Limits
+from gcodec.wire import primitives
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.compare import ComparisonView
 
 
@@ -73,7 +75,6 @@ def command(
     differ, or if an error exceeds --max-err.
     """
     from gcodec.cli import files
-    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.output import print_document, stdout
 
     outcome = Outcome()
@@ -106,11 +107,9 @@ def _compare(
     from gcodec.cli.files import is_frames
     from gcodec.cli.render.compare import ComparisonView
     from gcodec.cli.render.output import progress
-    from gcodec.errors import ParameterError
     from gcodec.tensorfiles.dumps import open_dump
     from gcodec.tensorfiles.entries import Dump
     from gcodec.tensorfiles.frame_file import FrameDump
-    from gcodec.wire import primitives
 
     with contextlib.ExitStack() as stack:
         dumps: list[Dump] = []

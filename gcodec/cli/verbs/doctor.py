@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import click
 
+from gcodec.analysis import host
 from gcodec.cli import options
 from gcodec.cli.outcome import FAILED, FINE
 
@@ -102,7 +103,6 @@ def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
 
 def _versions() -> Iterator[Check]:
     import gcodec
-    from gcodec.analysis import host
 
     yield Check("gcodec", True, f"{gcodec.__version__}   {os.path.dirname(gcodec.__file__)}")
     python = f"{platform.python_implementation()} {platform.python_version()}   {sys.executable}"
@@ -167,7 +167,6 @@ def _kernels() -> Iterator[Check]:
 
 
 def _devices() -> Check:
-    from gcodec.analysis import host
 
     names = ", ".join(host.gpus())
     version = host.version_of(("cupy-cuda12x", "cupy-cuda13x", "cupy"))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 import math
+import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from gcodec.cli import options
+from gcodec.cli.outcome import CheckFailed, Outcome
+from gcodec.cli.render import text
+from gcodec.errors import ParameterError, Unsupported
 from gcodec.limits import Limits
+from gcodec.wire import primitives
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,8 +104,6 @@ def command(
     """
     from gcodec.advisor.choose import Target
     from gcodec.cli.files import inputs, is_dump, outputs
-    from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render import text
     from gcodec.cli.render.output import note, print_document
     from gcodec.tensorfiles.dumps import open_dump
 
@@ -135,8 +139,6 @@ def command(
 
 def _summary(result: dict[str, Any], lists_codecs: bool) -> str:
     """Return the line about one output."""
-    from gcodec.cli.render import text
-
     parts = [f"{result['input']} -> {result['output']}", text.count(result["tensors"], "tensor")]
     parts += [text.count(result["values"], "value"), text.size(result["bytes"])]
     if result["values"]:
@@ -151,8 +153,6 @@ def _summary(result: dict[str, Any], lists_codecs: bool) -> str:
 
 def _missed_targets(written: list[dict[str, Any]]) -> list[str]:
     """Return notes on the tensors that miss the target of their codec."""
-    from gcodec.cli.render import text
-
     by_target: dict[str, list[str]] = {}
     for result in written:
         for name, missed in result["missed"].items():
@@ -169,7 +169,6 @@ def _aim_or_policy(spec: str | None, file: BinaryIO | None) -> Target | Policy:
     """Read ``--policy``, or convert ``--codec`` to an aim or to a policy of one rule."""
     from gcodec.advisor.choose import Target
     from gcodec.codecs import parse
-    from gcodec.errors import ParameterError
     from gcodec.policy import Policy
 
     if spec is not None and file is None:
@@ -189,7 +188,6 @@ def _codec_of(entry: Entry, policy: Target | Policy) -> Codec | Target:
     """Return the codec of a tensor, or the aim for which `_write` chooses one."""
     from gcodec.codecs import parse
     from gcodec.policy import Policy
-    from gcodec.wire import primitives
 
     if entry.dtype in primitives.INTEGERS:
         return parse("raw")
@@ -200,12 +198,7 @@ def _codec_of(entry: Entry, policy: Target | Policy) -> Codec | Target:
 
 def _selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
     """Return the tensors to encode, or raise an error with the reason why there are none."""
-    import glob
-    import shlex
-
     from gcodec.analysis.groups import selects
-    from gcodec.errors import ParameterError, Unsupported
-    from gcodec.wire import primitives
 
     entries = [entry for entry in dump.entries if selects(layers, entry.name)]
     if not dump.entries:
@@ -234,11 +227,8 @@ def _write(
     from gcodec import encode
     from gcodec.advisor.choose import Target
     from gcodec.cli.render.output import progress
-    from gcodec.cli.render.text import ratio
-    from gcodec.errors import ParameterError
     from gcodec.feedback import derive_seed
     from gcodec.tensorfiles.atomic import atomic_write
-    from gcodec.wire import primitives
 
     values = nbytes = raw_nbytes = 0
     counts: Counter[str] = Counter()
@@ -278,8 +268,8 @@ def _write(
         "integers": [entry.name for entry, _ in codecs if entry.dtype in primitives.INTEGERS],
         "values": values,
         "bytes": nbytes,
-        "bits_per_value": ratio(8 * nbytes, values),
-        "ratio": ratio(raw_nbytes, nbytes),
+        "bits_per_value": text.ratio(8 * nbytes, values),
+        "ratio": text.ratio(raw_nbytes, nbytes),
         "missed": missed,
     }
 
@@ -289,7 +279,6 @@ def _choose(array: Array, aim: Target, seed: int, nonfinite: NonFinite) -> Codec
     from gcodec import choose
     from gcodec.arrays.nonfinite import with_policy
     from gcodec.arrays.source import inspect, outlet
-    from gcodec.errors import ParameterError
 
     if nonfinite == "propagate":
         allowed = "raise or zero when gcodec chooses the codec"
@@ -304,8 +293,6 @@ def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
     """Return the error for a tensor that the encoder refuses."""
     from gcodec.analysis.stats import find_nonfinite
     from gcodec.arrays.source import inspect
-    from gcodec.cli.outcome import CheckFailed
-    from gcodec.errors import ParameterError
 
     # The codec sees float32 values: a float64 outside of their range becomes infinite.
     count, indices = find_nonfinite(inspect(array, "x").read(integers=True).values)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gcodec.cli import options
+from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 
 if TYPE_CHECKING:
@@ -185,7 +186,6 @@ def _check_report(paths: list[Path]) -> None:
     """Refuse an impossible report before anything is measured."""
     from gcodec.cli.files import is_frames
     from gcodec.cli.render.figures import require_matplotlib
-    from gcodec.errors import ParameterError
 
     if frames := [str(path) for path in paths if is_frames(path)]:
         raise ParameterError(f"--report: {frames[0]} contains frames; gcodec decode makes a dump")
@@ -200,7 +200,6 @@ def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:
     from gcodec.analysis.groups import selects
     from gcodec.cli.files import is_frames
     from gcodec.cli.render.inspect import DumpView, FrameView
-    from gcodec.errors import ParameterError
     from gcodec.tensorfiles.frame_file import list_frames, mapped
 
     if not is_frames(path):

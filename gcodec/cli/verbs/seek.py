@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     name="seek",
     examples=[
         ("Add tables, for decoding with several threads.", "gcodec seek grads.gcf -o indexed.gcf"),
-        (
-            "Use smaller blocks, in place.",
-            "gcodec seek --log2-block 10 --force grads.gcf",
-        ),
+        ("Use smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
         ("Remove the tables from all files of a directory.", "gcodec seek --strip -f encoded/"),
     ],
 )

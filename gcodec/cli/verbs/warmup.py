@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from itertools import groupby
@@ -116,7 +117,9 @@ def compile_kernels(kernels: list[Kernel], processes: int) -> Iterator[int]:
     from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(processes, context, _ignore_interrupts)
+    # The terminal interrupts all processes; the first process terminates the others.
+    ignored = signal.SIGINT, signal.SIG_IGN
+    executor = ProcessPoolExecutor(processes, context, signal.signal, ignored)
     try:
         for task in as_completed([executor.submit(_compile, part) for part in parts]):
             yield task.result()
@@ -137,13 +140,6 @@ def partition(kernels: list[Kernel]) -> list[list[str]]:
         names = [kernel.name for kernel in variants]
         parts += [names[at : at + _PART_SIZE] for at in range(0, len(names), _PART_SIZE)]
     return sorted(parts, key=len, reverse=True)
-
-
-def _ignore_interrupts() -> None:
-    import signal
-
-    # The terminal interrupts all processes; the first process terminates the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _compile(names: list[str]) -> int:

@@ -218,4 +218,4 @@ def _check_finite(values: np.ndarray) -> Any:
 
 def _check_range(passes: bool) -> None:
     if passes:
-        raise ParameterError("x: must not pass float32 when it is decoded")
+        raise ParameterError("x: must not exceed float32 when it is decoded")

@@ -102,7 +102,7 @@ class ClassSymbols:
         """
         assert isinstance(table, ClassTable)
         outliers = Outliers(
-            *class_map.unknown_symbols(self.symbols, *self.scales.arrays, table.tops)
+            *class_map.escaped_symbols(self.symbols, *self.scales.arrays, table.tops)
         )
         return outliers.positions, outliers
 
@@ -183,7 +183,7 @@ class TrellisSymbols:
     def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
         """Find the symbols that the table does not contain; see `ClassSymbols.escaped`."""
         assert isinstance(table, TrellisTable)
-        coded_at, symbols = trellis.unknown_places(self.symbols, self.models, table.has_symbol)
+        coded_at, symbols = trellis.escaped_symbols(self.symbols, self.models, table.has_symbol)
         positions = lane_order.positions_of(coded_at, self.symbols.size, self.lanes)
         order = np.argsort(positions)
         return coded_at, Outliers(positions[order], symbols[order])

@@ -148,7 +148,7 @@ def reach(counts: np.ndarray) -> np.ndarray:
 
 
 @dispatched("gcodec.kernels.context.class_map_cuda")
-def unknown_symbols(
+def escaped_symbols(
     symbols: np.ndarray, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols whose magnitudes exceed the largest one of their class.

@@ -69,7 +69,7 @@ def count_classes(symbols: Array, scales: DeviceScales, step: int, counts: Array
     device.launch("class_map", "count_classes", grid, THREADS, *arguments)
 
 
-def unknown_symbols(
+def escaped_symbols(
     symbols: Array, rows: np.ndarray, columns: np.ndarray, width: int, tops: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols whose magnitudes exceed the largest one of their class."""

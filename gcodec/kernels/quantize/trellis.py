@@ -139,7 +139,7 @@ def symbols_nbits(symbols: np.ndarray, models: np.ndarray, costs: np.ndarray, po
 
 
 @dispatched("gcodec.kernels.quantize.trellis_cuda")
-def unknown_places(
+def escaped_symbols(
     symbols: np.ndarray, models: np.ndarray, has_symbol: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols that their models do not have.

@@ -34,7 +34,7 @@ def model_counts(symbols: Array, models: Array, sample: int) -> np.ndarray:
     return device.to_host(counts).view(np.int64).reshape(MODELS, 256)
 
 
-def unknown_places(
+def escaped_symbols(
     symbols: Array, models: Array, has_symbol: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the symbols that their models do not have."""
