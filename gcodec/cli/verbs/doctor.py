@@ -28,7 +28,7 @@ class Check(NamedTuple):
         Subject of the check.
     ok : bool
         Whether the check passed.
-    found : str
+    result : str
         Observed state.
     advice : str
         Remedy, for a check that failed.
@@ -36,8 +36,12 @@ class Check(NamedTuple):
 
     name: str
     ok: bool
-    found: str
+    result: str
     advice: str = ""
+
+    def document(self) -> dict[str, object]:
+        """Return the JSON object of the check."""
+        return {"name": self.name, "ok": self.ok, "found": self.result, "advice": self.advice}
 
 
 @click.command(
@@ -73,13 +77,15 @@ def command(self_test: bool, quiet: bool, as_json: bool) -> int:
         checks.append(check)
         if not as_json and not (quiet and check.ok):
             mark, style = ("ok", "") if check.ok else ("FAILED", "bold red")
-            print_line(console, f"{mark:<7} {check.name:<24} {check.found}", style)
+            print_line(console, f"{mark:<7} {check.name:<24} {check.result}", style)
             if check.advice and not check.ok:
                 print_line(console, f"{'':<32} {check.advice}")
     failed = sum(not check.ok for check in checks)
     code = FAILED if failed else FINE
     if as_json:
-        print_document("doctor", {"checks": [c._asdict() for c in checks], "exit_code": code})
+        print_document(
+            "doctor", {"checks": [check.document() for check in checks], "exit_code": code}
+        )
     elif not quiet:
         summary = count(failed, "check") + " failed" if failed else "all checks passed"
         print_line(console, summary, "bold")
