@@ -144,7 +144,7 @@ def _two_bit(m: Message) -> Any:
         bits = universal.Bits(m.text())
         symbols = contexts.read_symbols(bits, m.n, 3)
         if bits.at != m.nbits:
-            raise universal.Corrupt("bits behind the last symbol")
+            raise universal.Corrupt("bits after the last symbol")
         return [t * np.float32(contexts.level_of(s)) if s else 0 for s in symbols]
     if 1 in _packed(m, 2, 4):
         raise universal.Corrupt("the code 01")

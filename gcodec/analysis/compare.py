@@ -21,21 +21,23 @@ _TAME = (1e-120, 1e120)
 
 
 class Difference(NamedTuple):
-    """How far b is from a; or, of several pairs, all b from all a.
+    """The difference between tensors a and b, or between the tensors of several pairs.
 
-    Where both are the same infinity, or both NaN, they are equal and left out of all sums.
+    Equal infinities, and NaN in both tensors, count as equal and do not enter any sum.
 
     Attributes
     ----------
     values : int
+        Number of values.
     norm_a, norm_b, norm_error : float
-        Of the finite values, and of b − a; the last is infinite where one of them is not finite.
+        Norms of the finite values and of b − a. `norm_error` is infinite if a value is not finite
+        in one of the tensors only.
     cosine : float
-        Of the angle between them; NaN where one is 0.
+        Cosine of the angle between a and b; NaN if one of them is 0.
     max_error : float
-        The largest |b − a|.
+        Largest |b − a|.
     signed, agreeing : int
-        Values of a that are not 0, and of those the ones whose sign b has.
+        Number of nonzero values of a, and of those with the same sign in b.
     """
 
     values: int
@@ -49,7 +51,7 @@ class Difference(NamedTuple):
 
     @property
     def nmse(self) -> float:
-        """‖b − a‖² / ‖a‖²; where a is 0, that is 0 if b is, and else inf."""
+        """Relative error ‖b − a‖² / ‖a‖². If a is 0, it is 0 if b is 0, else infinite."""
         if not self.norm_a:
             return math.inf if self.norm_error else 0.0
         ratio = self.norm_error / self.norm_a
@@ -57,7 +59,7 @@ class Difference(NamedTuple):
 
     @property
     def sign_agreement(self) -> float:
-        """Share of the values of a other than 0 whose sign b has; NaN where there are none."""
+        """Share of the nonzero values of a with the same sign in b; NaN if a has none."""
         return self.agreeing / self.signed if self.signed else math.nan
 
 

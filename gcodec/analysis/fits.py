@@ -1,10 +1,10 @@
-"""How well a normal, a Laplace and a generalised normal distribution describe a tensor.
+"""Fits of a normal, a Laplace and a generalized normal distribution to a tensor.
 
-All three have the density β / (2αΓ(1/β)) exp(−|x/α|^β) around 0, with β = 2, β = 1 and any β. That
-is fitted twice: by maximum likelihood, which asks for the shape of the many small values, and by
-the moments, which ask for that of the few large ones. How far the values are from them is told by
-the 2-Wasserstein distance, the root mean square by which values and quantiles differ, and by the
-largest difference of the distribution functions (Kolmogorov and Smirnov).
+All three have the density β / (2αΓ(1/β)) exp(−|x/α|^β) around 0, with β = 2, β = 1 and any β. The
+generalized normal distribution is fitted twice: by maximum likelihood, which follows the many
+small values, and by moments, which follow the few large ones. Two distances measure a fit: the
+2-Wasserstein distance, which is the root mean square difference of values and quantiles, and the
+Kolmogorov–Smirnov distance, which is the largest difference of the distribution functions.
 
 Sources: Chen et al., "Convert, compress, correct", arXiv 2203.09044, Figure 2 (the distance);
 Varanasi and Aazhang, "Parametric generalized Gaussian density estimation", 1989 (the likelihood).
@@ -23,15 +23,15 @@ from scipy import special
 from gcodec.analysis.stats import Values
 
 LEAST = 16
-"""Values without which a fit says nothing."""
+"""Smallest number of values that a distribution is fitted to."""
 
 _BETAS = (0.15, 4.0)
-_NEAR_ZERO = 2.0**-12  # times the rms: what is below is no part of the shape
-_STEPS = 64  # bins of an octave of magnitudes
-_PRECISION, _FLAT = 1e-6, 1e-9  # of β, and of the slope
-_SINGLE, _GROUPS = 32, 120  # ranks taken one by one at each end; groups up to the middle
-_RANKS = 1024  # at which distribution functions are compared
-_BINS, _QUANTILES = 48, 60  # of a picture
+_NEAR_ZERO = 2.0**-12  # smaller magnitudes, as multiples of the rms, do not count for the shape
+_STEPS = 64  # bins per octave of magnitudes
+_PRECISION, _FLAT = 1e-6, 1e-9  # tolerances of β and of the slope
+_SINGLE, _GROUPS = 32, 120  # number of single ranks at each end, and of groups up to the middle
+_RANKS = 1024  # number of ranks at which distribution functions are compared
+_BINS, _QUANTILES = 48, 60  # numbers of bins and of quantiles of a picture
 _SPANS = (4.0, 16.0)  # least and largest reach of the histogram of a picture, in units of the rms
 _INSIDE = 0.9995  # share of the values within the histogram, unless its reach is larger
 
@@ -42,8 +42,9 @@ class Shape(NamedTuple):
     Attributes
     ----------
     beta : float
+        Shape parameter β.
     alpha : float
-        In the unit of the values.
+        Scale parameter α, in the unit of the values.
     """
 
     beta: float
@@ -80,7 +81,7 @@ class Fit(NamedTuple):
     w2 : float
         2-Wasserstein distance, as a multiple of the rms of the values.
     ks : float
-        Largest difference of the distribution functions, found up to 1/1024.
+        Largest difference of the distribution functions, accurate to 1/1024.
     """
 
     name: str
@@ -183,10 +184,10 @@ def fit_all(values: Values) -> tuple[Fit, ...]:
 
 
 def fit_moments(mean: float) -> Shape:
-    """Fit the distribution of a mean magnitude, where the root mean square is 1.
+    """Return the distribution with this mean magnitude and the root mean square 1.
 
-    `gcodec.codecs.minifloat.gennorm.fit_moments` finds the same in a table, since messages depend
-    on it; here it is found by special functions.
+    `gcodec.codecs.minifloat.gennorm.fit_moments` reads the same distribution from a table, since
+    messages depend on it; this function uses special functions.
     """
 
     def excess(beta: float) -> float:
@@ -238,7 +239,7 @@ def _most_likely(magnitudes: np.ndarray) -> Shape:
 
 
 def _alpha(beta: float, shares: np.ndarray, logs: np.ndarray, bound: float) -> float:
-    """Most likely α for a β, of magnitudes above a bound with these logarithms and shares."""
+    """Return the most likely α for a β, given the logarithms and shares of magnitudes."""
     total = beta * float((shares * np.exp(beta * logs)).sum())
     power, before = total, math.inf
     while abs(power - before) > _PRECISION * power:
@@ -250,21 +251,22 @@ def _alpha(beta: float, shares: np.ndarray, logs: np.ndarray, bound: float) -> f
 
 
 def _log_above(bound: float, beta: float) -> float:
-    """Logarithm of the probability of magnitudes above a bound, for α = 1."""
+    """Return the logarithm of the probability of magnitudes above a bound, for α = 1."""
     return math.log(float(special.gammaincc(1 / beta, bound**beta)))
 
 
 def wasserstein(x: np.ndarray, shape: Shape) -> float:
-    """2-Wasserstein distance of values from a distribution.
+    """Return the 2-Wasserstein distance of values from a distribution.
 
-    It is exact where no values are in groups; where they are, a group counts by its mean and its
-    standard deviation, and what is left out is how its two quantile functions bend differently.
+    The distance is exact for few values. Otherwise ranks are grouped, and a group is represented
+    by its mean and its standard deviation.
 
     Parameters
     ----------
     x : (n,) float64 array
-        Rising.
+        Values in increasing order.
     shape : Shape
+        The distribution.
     """
     edges = _groups(x.size)
     sizes = np.diff(edges)
@@ -272,10 +274,13 @@ def wasserstein(x: np.ndarray, shape: Shape) -> float:
     mean = np.add.reduceat(x, edges[:-1]) / sizes
     spread = np.add.reduceat((x - np.repeat(mean, sizes)) ** 2, edges[:-1])
     deviation = np.sqrt(spread / sizes)
-    wanted, square = (np.diff(part) / share for part in _partial_moments(x.size, shape.beta))
-    wanted = shape.alpha * wanted
-    other = np.sqrt(np.maximum(shape.alpha**2 * square - wanted**2, 0))
-    return math.sqrt(float((share * ((mean - wanted) ** 2 + (deviation - other) ** 2)).sum()))
+    unit_mean, unit_square = (
+        np.diff(moment) / share for moment in _partial_moments(x.size, shape.beta)
+    )
+    fit_mean = shape.alpha * unit_mean
+    fit_deviation = np.sqrt(np.maximum(shape.alpha**2 * unit_square - fit_mean**2, 0))
+    squares = (mean - fit_mean) ** 2 + (deviation - fit_deviation) ** 2
+    return math.sqrt(float((share * squares).sum()))
 
 
 def kolmogorov(x: np.ndarray, shape: Shape) -> float:
@@ -290,7 +295,7 @@ def kolmogorov(x: np.ndarray, shape: Shape) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _groups(n: int) -> np.ndarray:
-    """Edges of groups of ranks: single ones at both ends, and the larger the nearer the middle."""
+    """Return the edges of groups of ranks: single ranks at both ends, large groups in between."""
     middle = n // 2
     half = np.arange(min(_SINGLE, middle) + 1)
     if middle > _SINGLE:
@@ -299,22 +304,25 @@ def _groups(n: int) -> np.ndarray:
     return np.unique(np.concatenate([half, n - half]))
 
 
-@functools.lru_cache(maxsize=64)  # that of a normal or a Laplace is asked for again and again
+@functools.lru_cache(maxsize=64)  # every tensor of n values needs those of β = 1 and β = 2
 def _partial_moments(n: int, beta: float) -> tuple[np.ndarray, np.ndarray]:
-    """E(x; x < q) and E(x²; x < q) for the quantiles q of the edges of groups, for α = 1."""
+    """Return E(x; x < q) and E(x²; x < q) at the quantiles q of the group edges, for α = 1."""
     u = _groups(n) / n
-    half = u[: (u.size + 1) // 2]  # edges lie as far from one end as from the other
+    half = u[: (u.size + 1) // 2]  # edges are symmetric
     t = special.gammainccinv(1 / beta, 2 * half)
     log_of = special.gammaln(np.arange(1, 4) / beta)
     first = -math.exp(log_of[1] - log_of[0]) / 2 * special.gammaincc(2 / beta, t)
     whole = math.exp(log_of[2] - log_of[0])
     second = whole / 2 * special.gammaincc(3 / beta, t)
-    rest = slice(u.size // 2 - 1, None, -1)
-    return np.concatenate([first, first[rest]]), np.concatenate([second, whole - second[rest]])
+    mirrored = slice(u.size // 2 - 1, None, -1)
+    return (
+        np.concatenate([first, first[mirrored]]),
+        np.concatenate([second, whole - second[mirrored]]),
+    )
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function falls through 0, by regula falsi with halved ends; else the nearer end."""
+    """Return the root of a falling function, or the nearer end, by the Illinois algorithm."""
     at_low, at_high = falling(low), falling(high)
     if at_low <= 0 or at_high >= 0:
         return low if at_low <= 0 else high

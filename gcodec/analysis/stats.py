@@ -1,4 +1,4 @@
-"""Statistics of one tensor, in float64 and in chunks, for tensors that barely fit in memory."""
+"""Statistics of one tensor, in float64 and in chunks, so that large tensors need little memory."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ Values = NDArray[Any]
 Chunk = NDArray[np.float64]
 
 BINS = 15
-"""Bins of the histogram: an odd number, so that the middle one is centred on zero."""
+"""Number of bins of the histogram; odd, so that the middle bin is centered on zero."""
 SPAN = 4.0
-"""The histogram reaches from -SPAN to SPAN times the rms; its end bins hold what lies beyond."""
+"""The histogram covers -SPAN to SPAN times the rms; its end bins also count all values beyond."""
 
 _CHUNK = 1 << 17
-_BLOCK = 1 << 12  # neighbours in a sample
-_FEW = 16  # rows of which a sample has at least as many, or it is one of a flat tensor
-# Squares of magnitudes between these neither overflow nor vanish in float64.
-_TAME = (1e-120, 1e120)
+_BLOCK = 1 << 12  # consecutive values in a sample
+_MIN_ROWS = 16  # of a sample of rows; with fewer, the tensor is sampled as a flat one
+_SAFE_MAGNITUDES = (1e-120, 1e120)  # whose squares neither overflow nor underflow in float64
 
 
 class Summary(NamedTuple):
-    """What a table says about all values of a tensor.
+    """A summary of all values of a tensor.
 
     Attributes
     ----------
     size : int
-        All values, those that are not finite included.
+        Number of values.
     nonfinite : int
-        NaN and Inf among them.
+        Number of NaN and Inf.
     zeros : int
-        Exact zeros of either sign.
+        Number of exact zeros of either sign.
     rms : float
-        Root mean square of the finite values; NaN where there are none.
+        Root mean square of the finite values; NaN if there are none.
     max_abs : float
-        Largest magnitude of the finite values; NaN where there are none.
+        Largest magnitude of the finite values; NaN if there are none.
     """
 
     size: int
@@ -49,116 +48,119 @@ class Summary(NamedTuple):
 
 
 def summarize(values: Values) -> Summary:
-    """Summarise the values of a tensor of floats, in one pass.
+    """Summarize the values of a tensor in one pass.
 
     Parameters
     ----------
     values : array
-        Of any shape and any float dtype, bfloat16 included.
+        Values of any shape and any float dtype, including bfloat16.
     """
-    finite = zeros = 0
+    count = zeros = 0
     squares = _Squares()
     for chunk in _chunks(values):
-        known = chunk if squares.add(chunk) else chunk[np.isfinite(chunk)]
-        if known is not chunk:
-            squares.add(known)
-        finite += known.size
-        zeros += known.size - int(np.count_nonzero(known))
-    nonfinite = values.size - finite
-    if not finite:
+        if not squares.add(chunk):
+            chunk = chunk[np.isfinite(chunk)]
+            squares.add(chunk)
+        count += chunk.size
+        zeros += chunk.size - int(np.count_nonzero(chunk))
+    nonfinite = values.size - count
+    if not count:
         return Summary(values.size, nonfinite, 0, math.nan, math.nan)
-    return Summary(values.size, nonfinite, zeros, squares.root_mean(finite), squares.largest)
+    return Summary(values.size, nonfinite, zeros, squares.root_mean(count), squares.largest)
 
 
 class _Squares:
-    """A sum of squares that neither overflows nor vanishes, and the largest magnitude."""
+    """A sum of squares that neither overflows nor underflows, and the largest magnitude."""
 
     def __init__(self) -> None:
         self.largest = 0.0
-        self._parts: list[tuple[float, float]] = []  # a unit, and a sum in its square
+        self._parts: list[tuple[float, float]] = []  # units, and sums of squares in these units
 
     def add(self, chunk: Chunk) -> bool:
-        """Add the values of a chunk, or none and return False if they are not all finite."""
+        """Add the values of a chunk if all are finite; return whether they are."""
         if not chunk.size:
             return True
         largest = max(float(chunk.max()), -float(chunk.min()))  # NaN where one is NaN
         if not math.isfinite(largest):
             return False
-        unit = 1.0 if not largest or _TAME[0] < largest < _TAME[1] else largest
+        low, high = _SAFE_MAGNITUDES
+        unit = 1.0 if not largest or low < largest < high else largest
         scaled = chunk if unit == 1 else chunk / unit
         self._parts.append((unit, float(np.sum(np.square(scaled)))))
         self.largest = max(self.largest, largest)
         return True
 
     def root_mean(self, count: int) -> float:
-        """Return the root of the sum over `count`."""
+        """Return the square root of the sum divided by `count`."""
         unit = max((unit for unit, total in self._parts if total), default=1.0)
         total = math.fsum(total * (own / unit) ** 2 for own, total in self._parts)
         return unit * math.sqrt(total / count)
 
 
 def histogram(values: Values, rms: float) -> tuple[int, ...]:
-    """Count finite values by `BINS` equal steps over ±`SPAN` times their root mean square."""
+    """Count the finite values in `BINS` equal bins over ±`SPAN` times their root mean square."""
     counts = np.zeros(BINS, np.int64)
     for chunk in _chunks(values):
-        known = chunk[np.isfinite(chunk)]
-        # Where all values are zero, so is the rms, and all belong in the middle.
-        steps = known / rms if rms else known
-        places = np.floor((np.clip(steps, -SPAN, SPAN) + SPAN) * (BINS / (2 * SPAN)))
-        counts += np.bincount(np.minimum(places, BINS - 1).astype(np.intp), minlength=BINS)
+        finite = chunk[np.isfinite(chunk)]
+        scaled = finite / rms if rms else finite  # with rms 0 all values are in the middle bin
+        bins = np.floor((np.clip(scaled, -SPAN, SPAN) + SPAN) * (BINS / (2 * SPAN)))
+        counts += np.bincount(np.minimum(bins, BINS - 1).astype(np.intp), minlength=BINS)
     return tuple(counts.tolist())
 
 
 def find_nonfinite(values: Values, most: int = 3) -> tuple[int, tuple[int, ...]]:
-    """Count NaN and Inf.
+    """Count NaN and Inf, and locate the first ones.
 
     Parameters
     ----------
     values : array
+        Values of any shape and any float dtype.
     most : int
-        How many of them to locate.
+        Largest number of values to locate.
 
     Returns
     -------
     count : int
+        Number of NaN and Inf.
     places : tuple of int
-        The flat indices of the first ones, in C order.
+        Flat indices of the first ones, in C order.
     """
     count, at = 0, 0
-    first: list[int] = []
+    places: list[int] = []
     for chunk in _chunks(values):
-        places = np.flatnonzero(~np.isfinite(chunk))
-        first += (at + places[: most - len(first)]).tolist()
-        count += places.size
+        indices = np.flatnonzero(~np.isfinite(chunk))
+        places += (at + indices[: most - len(places)]).tolist()
+        count += indices.size
         at += chunk.size
-    return count, tuple(first)
+    return count, tuple(places)
 
 
 def sample(values: Values, count: int, seed: int) -> Values:
-    """Take about `count` values, in blocks that are spread over the whole tensor.
+    """Return about `count` values, in blocks that are spread over the whole tensor.
 
-    Of matrices, and tensors of more dimensions, these are whole rows: what codecs make of the
-    sample is then what they make of the rest.
+    A sample of a matrix, or of a tensor with more dimensions, consists of whole rows, so that
+    codecs that work with rows perform on the sample as on the tensor.
 
     Parameters
     ----------
     values : array
+        The tensor.
     count : int
-        At least 1; a tensor of no more values is returned as it is.
+        Size of the sample, at least 1. A tensor of at most `count` values is returned as it is.
     seed : int
-        Of where the blocks lie, 0 to 2**64 - 1.
+        Seed for the positions of the blocks, from 0 to 2**64 - 1.
 
     Returns
     -------
     array
-        Flat, or of the tensor's shape but for the first dimension.
+        A flat array, or whole rows of the tensor.
     """
     if values.size <= count:
         return values
     row = values.size // values.shape[0]
-    if values.ndim > 1 and count >= _FEW * row:
+    if values.ndim > 1 and count >= _MIN_ROWS * row:
         rows = count // row
-        parts = _spread(values.shape[0], rows, min(-(-_BLOCK // row), rows // _FEW), seed)
+        parts = _spread(values.shape[0], rows, min(-(-_BLOCK // row), rows // _MIN_ROWS), seed)
         return np.concatenate([values[start:stop] for start, stop in parts])
     flat = values.reshape(-1)
     parts = _spread(flat.size, count, _BLOCK, seed)
@@ -166,12 +168,12 @@ def sample(values: Values, count: int, seed: int) -> Values:
 
 
 def _spread(size: int, count: int, block: int, seed: int) -> list[tuple[int, int]]:
-    """Return where blocks of about `count` of `size` begin and end, one in each equal share."""
+    """Return the ranges of blocks with about `count` of `size` items, one in each equal part."""
     blocks = -(-count // block)
     random = np.random.default_rng(seed)
     parts = []
     for i in range(blocks):
-        # A block lies anywhere in its own share of the tensor, so none overlap.
+        # Each block lies within its own part of the tensor, so blocks do not overlap.
         low, high = i * size // blocks, (i + 1) * size // blocks
         taken = min((i + 1) * count // blocks - i * count // blocks, high - low)
         start = low + int(random.integers(high - low - taken + 1))
@@ -180,12 +182,12 @@ def _spread(size: int, count: int, block: int, seed: int) -> list[tuple[int, int
 
 
 def rms_error(values: Values, decoded: Values | None = None) -> float:
-    """Return the root mean square of x − x̂, or of x where `decoded` is None; 0 for no values.
+    """Return the root mean square of x − x̂, or of x if `decoded` is None; 0 for no values.
 
     Parameters
     ----------
     values, decoded : array
-        Of the same shape.
+        The tensor and its decoded version, of the same shape.
     """
     pairs = zip(_chunks(values), _chunks(values if decoded is None else decoded), strict=True)
     squares = _Squares()

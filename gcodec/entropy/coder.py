@@ -267,7 +267,7 @@ class WordString(NamedTuple):
 
         def check(size: int) -> None:
             if size < span.nbits:
-                raise Corrupt(f"the payload has {span.nbits - size} bits behind its last word")
+                raise Corrupt(f"the payload has {span.nbits - size} bits after its last codeword")
 
         when_known(size, check)
         return span.end

@@ -155,7 +155,7 @@ class IndexString(NamedTuple):
             raise Truncated(f"the payload has {nbits} bits for {self.k} positions")
         exact = (self.n if self.code == "bitmap" else nbits) if self.k else 0
         if nbits > exact:
-            raise Corrupt(f"the payload has {nbits - exact} bits behind its positions")
+            raise Corrupt(f"the payload has {nbits - exact} bits after its positions")
 
     def _least_nbits(self) -> int:
         if self.code == "bitmap":
@@ -205,7 +205,7 @@ class IndexString(NamedTuple):
         starts[0] = words.first
         self._read_blocks(0, block, starts, lasts, positions, known=False)
         if starts[-1] < words.end:
-            raise Corrupt(f"the payload has {words.end - starts[-1]} bits behind its positions")
+            raise Corrupt(f"the payload has {words.end - starts[-1]} bits after its positions")
         return positions, starts - words.first, lasts
 
     def _read_blocks(
@@ -231,7 +231,9 @@ class IndexString(NamedTuple):
                 raise Corrupt("the seek table or the payload is wrong: a block begins elsewhere")
             if starts[-1] == TRUNCATED:
                 raise Truncated("the payload ends within its positions")
-            raise Corrupt(f"a position is not one of {self.n} elements, or not behind the last")
+            raise Corrupt(
+                f"a position is not one of {self.n} elements, or not above the preceding one"
+            )
 
     def _read_classes(self) -> tuple[np.ndarray, int]:
         """Return positions, and the bit after the string of their classes."""
@@ -244,7 +246,7 @@ class IndexString(NamedTuple):
         positions = gap_classes.read(span.data, end, span.end, self.n, classes)
         block = 0 if seek is None else 1 << seek.log2_block
         if lasts is not None and not np.array_equal(lasts_of(positions, block), lasts):
-            raise Corrupt("the seek table is wrong: a block begins behind another position")
+            raise Corrupt("the seek table is wrong: a block begins at another position")
         return positions, end
 
     def _classes(self, span: BitSpan) -> CodedString:

@@ -67,7 +67,7 @@ class FieldSpan(NamedTuple):
         Name of the field.
     first, nbits : int
         First bit, and number of bits; 0 bits for a symbol that has no bits of its own.
-    told : FieldValue
+    field_value : FieldValue
         Value of the field.
     number : int or None
         Index of the field among those of its name, from 0 on.
@@ -270,7 +270,7 @@ class FieldWalker:
     def finish(self) -> None:
         """Raise `Corrupt` if the payload has more bits."""
         if self.at < self.end:
-            raise Corrupt(f"the payload has {self.end - self.at} bits behind its last field")
+            raise Corrupt(f"the payload has {self.end - self.at} bits after its last field")
 
 
 class Window:

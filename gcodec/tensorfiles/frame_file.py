@@ -326,9 +326,7 @@ class TensorNames:
         if name is None:
             name, self._unnamed = f"tensor{self._unnamed}", self._unnamed + 1
         if name in self._names:
-            raise Unsupported(
-                f"two frames are named {name!r}: tensors are told apart by their names"
-            )
+            raise Unsupported(f"two frames are named {name!r}: names must be unique")
         self._names.add(name)
         return name
 

@@ -504,7 +504,7 @@ def test_truncated_and_extended_payloads_are_refused() -> None:
     for length in range(len(data)):
         with pytest.raises((Truncated, Corrupt)):
             codec.decode(data[:length], x.shape, **scalars)
-    with pytest.raises(Corrupt, match="behind"):
+    with pytest.raises(Corrupt, match="after its last codeword"):
         codec.decode(data + b"\0\0", x.shape, **scalars)
     with pytest.raises(Corrupt, match="code nothing"):
         codec.decode(data, x.shape, **{**scalars, "step": 0.0})

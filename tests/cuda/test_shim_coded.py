@@ -75,5 +75,5 @@ def test_last_odd_element_of_pairs(gpu: Device) -> None:
     codec = gcodec.parse("minifloat:code=pair,scale=1.0,table=0")
     payload = codec.encode(np.ones(8, np.float32))
     for data in (payload.data, gpu.to_device(payload.data)):
-        with pytest.raises(gcodec.Corrupt, match="behind the last element"):
+        with pytest.raises(gcodec.Corrupt, match="after the last element"):
             codec.decode(payload._replace(data=data), 7)

@@ -69,7 +69,7 @@ def test_every_coder_reads_what_it_wrote(kind: str) -> None:
         np.testing.assert_array_equal(out, symbols())
     extended = open_string(span_of(written, None, extra_bytes=40))
     assert extended.read(ignore, bits_follow=True) == written.nbits
-    with pytest.raises(Corrupt, match="behind its last word"):
+    with pytest.raises(Corrupt, match="after its last codeword"):
         extended.read(ignore)
 
 

@@ -131,7 +131,7 @@ def _walk_by(
             x = 2**16 * x + _integer(bits, 2)
         states[i % lanes] = x
         if (i + 1 == count or (i + 1) % BLOCK == 0) and states != [FIRST] * lanes:
-            raise Corrupt("another state behind the last symbol")
+            raise Corrupt("another state after the last symbol")
         yield symbol, bits.at, states
 
 

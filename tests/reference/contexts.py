@@ -264,7 +264,7 @@ def _read_list(bits: Bits, count: int) -> tuple[list[int], ScaleList]:
         setting = setting._replace(model=model)
     scales = [setting.least + (u - 1) * 2**setting.shift if u else 0 for u in numbers]
     if min(numbers) < 0 or max(scales) > LARGEST_SCALE:
-        raise Corrupt("a scale that is none")
+        raise Corrupt("an invalid scale")
     return scales, setting
 
 

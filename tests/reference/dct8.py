@@ -216,7 +216,7 @@ def _magnitudes(bits: Bits, count: int) -> list[int]:
 def _places(setting: Setting, bits: Bits, loud: int, count: int, size: int) -> list[list[int]]:
     if count == size or not loud:
         if bits.at != len(bits.text):
-            raise Corrupt("bits behind the levels")
+            raise Corrupt("bits after the levels")
         return [list(range(size))] * loud
     if setting.index == "rice":
         actual = positions.read("rice", bits, count * loud, size * loud)
@@ -225,7 +225,7 @@ def _places(setting: Setting, bits: Bits, loud: int, count: int, size: int) -> l
         width = (size - 1).bit_length()
         parts = [[bits.number(width) for _ in range(count)] for _ in range(loud)]
         if bits.at != len(bits.text):
-            raise Corrupt("bits behind the places")
+            raise Corrupt("bits after the places")
     for part in parts:
         if len(part) != count or part[-1] >= size or sorted(set(part)) != part:
             raise Corrupt("places that do not rise, or too many")

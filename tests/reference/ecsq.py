@@ -233,7 +233,7 @@ def read(
             if not np.isfinite(values).all():
                 raise Corrupt("a value that is infinite")
     if bits.at != nbits:
-        raise Corrupt("bits behind the string")
+        raise Corrupt("bits after the string")
     return string, values
 
 

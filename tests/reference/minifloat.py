@@ -368,7 +368,7 @@ def _read_plain(bits: Bits, setting: Setting, n: int) -> list[int]:
 def _of_pairs(pairs: Sequence[int], n: int) -> list[int]:
     codes = [code for pair in pairs for code in divmod(pair, 16)]
     if any(codes[n:]):
-        raise Corrupt("a code behind the last element")
+        raise Corrupt("a code after the last element")
     return codes[:n]
 
 
@@ -429,7 +429,7 @@ def read(
         if setting.code == "planes":
             codes = _of_planes(setting, raw, codes)
     if bits.at != nbits - 8 * lead:
-        raise Corrupt("bits behind the last word")
+        raise Corrupt("bits after the last word")
     numbers = np.float32(scale), table, codes, model
     return Message(setting, *numbers, data, nbits, list(data[:lead]))
 

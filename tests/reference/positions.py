@@ -254,7 +254,7 @@ def read(code: str, bits: Bits, k: int, n: int) -> Positions:
             assert code in tabled.KINDS
             results = _read_classes(code, bits, k, n)
     if bits.at != len(bits.text):
-        raise Corrupt("bits behind the last position")
+        raise Corrupt("bits after the last position")
     return results
 
 

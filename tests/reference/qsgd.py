@@ -314,14 +314,14 @@ def _read_dense(
         else:
             levels.append(unzigzag(_number(bits, lambda b: b.number(width), 2 * s)))
     if bits.at != len(bits.text):
-        raise Corrupt("bits behind the last element")
+        raise Corrupt("bits after the last element")
     return levels
 
 
 def _read_classed(bits: Bits, s: int, quiet: Sequence[bool]) -> list[int]:
     symbols = contexts.read_symbols(bits, 0 if all(quiet) else len(quiet), 2 * s + 1)
     if bits.at != len(bits.text):
-        raise Corrupt("bits behind the last element")
+        raise Corrupt("bits after the last element")
     levels = [contexts.level_of(symbol) for symbol in symbols] or [0] * len(quiet)
     if any(k and q for k, q in zip(levels, quiet, strict=True)):
         raise Corrupt("a level in a bucket without norm")

@@ -89,7 +89,7 @@ def unpack(data: bytes, n: int, setting: str, nbits: int | None = None) -> list[
         bits = Bits(to_text(data)[:nbits])
         symbols = contexts.read_symbols(bits, n, 3)
         if bits.at != len(bits.text):
-            raise Corrupt("bits behind the last symbol")
+            raise Corrupt("bits after the last symbol")
         return [contexts.level_of(symbol) for symbol in symbols]
     if setting == "chapter":
         digits = fields.unpack(data, n, 2, order="lsb")
@@ -101,7 +101,7 @@ def unpack(data: bytes, n: int, setting: str, nbits: int | None = None) -> list[
         bits = Bits(to_text(data)[:nbits])
         sent, _ = tabled.read("rans", bits, (n + 4) // 5, BYTES)
         if bits.at != len(bits.text):
-            raise Corrupt("bits behind the last symbol")
+            raise Corrupt("bits after the last symbol")
         return unpack(bytes(sent), n, "base3")
     else:
         assert setting == "base3"

@@ -124,7 +124,7 @@ def read_scales(data: np.ndarray, count: int, values: str) -> np.ndarray:
         wrong = (bits >= INFINITY_BITS).reshape(count, 1)
     if wrong.any():
         at = int(np.argmax(wrong.any(axis=1)))
-        raise Corrupt(f"chunk {at} has a scale that is none", scale_nbits(values) // 8 * at)
+        raise Corrupt(f"chunk {at} has an invalid scale", scale_nbits(values) // 8 * at)
     return scales
 
 

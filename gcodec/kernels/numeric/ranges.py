@@ -92,7 +92,7 @@ def check_ranges(data: np.ndarray, size: int, nbits: int) -> None:
 
 def range_error(low: np.float32, high: np.float32, bucket: int) -> Corrupt:
     """Return the error of an invalid range of a bucket."""
-    return Corrupt(f"a range of {low} to {high} is none", RANGE_NBYTES * bucket)
+    return Corrupt(f"{low} to {high} is not a valid range", RANGE_NBYTES * bucket)
 
 
 def _range(x: np.ndarray, first: int, end: int) -> tuple[int, int]:

@@ -250,7 +250,7 @@ def index(
 def refuse_more(after: int, end: int) -> None:
     """Raise `Corrupt` if a payload continues, up to bit `end`, after the bit of its last word."""
     if after < end:
-        raise Corrupt(f"the payload has {end - after} bits behind its last word")
+        raise Corrupt(f"the payload has {end - after} bits after its last codeword")
 
 
 class _String(NamedTuple):
