@@ -231,9 +231,7 @@ class IndexString(NamedTuple):
                 raise Corrupt("the seek table or the payload is wrong: a block begins elsewhere")
             if starts[-1] == TRUNCATED:
                 raise Truncated("the payload ends within its positions")
-            raise Corrupt(
-                f"a position is not one of {self.n} elements, or not above the preceding one"
-            )
+            raise Corrupt(f"a position is not one of {self.n} elements, or does not rise")
 
     def _read_classes(self) -> tuple[np.ndarray, int]:
         """Return positions, and the bit after the string of their classes."""

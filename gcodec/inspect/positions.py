@@ -146,7 +146,7 @@ class _Upper:
             position = self._high << self._width | low
             if not self._last < position < self._string.n:
                 raise Corrupt(
-                    f"a position is not one of {self._string.n} elements, or not above the preceding one"
+                    f"a position is not one of {self._string.n} elements, or does not rise"
                 )
             self._last = position
             yield FieldValue(step, element=position)
