@@ -123,7 +123,7 @@ def test_law_detects_a_differing_decoder() -> None:
         decoders.agree(
             moved(frame).to_bytes(), more=lambda data, frame: {"mine": lambda: np.zeros(1)}
         )
-    with pytest.raises(BrokenPromiseError, match="mine returns what decode does"):
+    with pytest.raises(BrokenPromiseError, match="mine returns the values of decode"):
         decoders.agree(
             frame.to_bytes(),
             more=lambda data, frame: {"mine": lambda: np.zeros(frame.shape, np.float32)},
