@@ -204,7 +204,7 @@ def test_drawn_gradients_depend_on_parameters_only(monkeypatch):
     drawn = synthetic.parse_synthetic("synthetic:shape=300x70,seed=3").draw()
     assert (drawn.dtype, drawn.shape) == (np.float32, (300, 70))
     again = synthetic.parse_synthetic("synthetic:gradient,seed=3,shape=300x70")
-    monkeypatch.setattr(synthetic, "_PART", 1000)  # values at a time
+    monkeypatch.setattr(synthetic, "_CHUNK", 1000)
     assert np.array_equal(again.draw(), drawn)
     other = synthetic.parse_synthetic("synthetic:shape=300x70").draw()
     assert not np.array_equal(other, drawn)
