@@ -99,7 +99,7 @@ class Guard:
                     back.append((value, copy))
                 value = copy
             guarded.append(value)
-        result = kernel.built(*guarded)
+        result = kernel.run(*guarded)
         for value, copy in back:
             value[:] = copy
         for region in taken:

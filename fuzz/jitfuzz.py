@@ -1,9 +1,9 @@
 """Mutate payloads, decode them and check canaries in one compiled loop.
 
-A call of a decode kernel is recorded from a real decoder (`calls`). A compiled loop restores the
-arrays that the kernel writes, mutates the payload, calls the machine code of the kernel by its
-address, and checks the canaries on both sides of each output array. In the checked build, the
-kernel also reports an access out of bounds. A mutant depends only on seed and number.
+A call of a decode kernel is recorded from a real decoder (`calls`). A compiled loop, itself a
+kernel, restores the arrays that the kernel writes, mutates the payload, calls the kernel, and
+checks the canaries on both sides of each output array. In the checked build, the loop also fails
+at an access out of bounds. A mutant depends only on seed and number.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fuzz.calls import Call, argument_types
-from gcodec.runtime.jit import Kernel
+from gcodec.runtime.jit import Kernel, inline, kernel
 
 CANARY = 0xA5
 MARGIN = 64  # canary elements on each side of an array
-NOTHING = -2  # status of a kernel that returns None
 GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -39,88 +38,46 @@ class Finding(NamedTuple):
     payload: bytes
 
 
-def address(kernel: Kernel) -> int:
-    """Return the address of the machine code of a kernel."""
-    (compiled,) = kernel.built.overloads.values()
-    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))
+@inline
+def _mixed(x):
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@kernel("out uint8[], in uint8[], uint64")
+def _mutate(data, source, number):
+    for i in range(data.size):
+        data[i] = source[i]
+    state = _mixed(number)
+    for _ in range(1 + np.int64(state & np.uint64(3)) * np.int64(state >> np.uint64(61))):
+        state = _mixed(state + np.uint64(GOLDEN))
+        at = np.int64((state >> np.uint64(32)) % np.uint64(data.size))
+        mutation = state & np.uint64(7)
+        if mutation < 4:
+            data[at] ^= np.uint8(1 << np.int64((state >> np.uint64(3)) & np.uint64(7)))
+        elif mutation == 4:
+            data[at] = np.uint8(0)
+        elif mutation == 5:
+            data[at] = np.uint8(255)
+        elif mutation == 6:
+            data[at] = np.uint8((state >> np.uint64(3)) & np.uint64(255))
+        else:
+            other = np.int64((state >> np.uint64(16)) % np.uint64(data.size))
+            data[at] = source[other]
 
 
 @functools.cache
-def _call_at() -> Any:
-    """Make the intrinsic ``call_at(address, (arguments))``, which returns a status."""
-    from llvmlite import ir
-    from numba.core import cgutils, types
-    from numba.core.callconv import excinfo_t
-    from numba.extending import intrinsic
-
-    @intrinsic
-    def call_at(typing_context: Any, where: Any, args: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            convention, kinds = context.call_conv, tuple(args)
-            kind = convention.get_function_type(types.none, kinds)
-            function = builder.inttoptr(values[0], kind.as_pointer())
-            # This allocation is large enough for any result.
-            room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), 8))
-            returned = builder.bitcast(room, kind.args[0])
-            error = cgutils.alloca_once(builder, ir.PointerType(excinfo_t))
-            unpacked = cgutils.unpack_tuple(builder, values[1])
-            flat = list(convention._get_arg_packer(kinds).as_arguments(builder, unpacked))
-            return builder.call(function, [returned, error, *flat])
-
-        return types.int32(where, args), generate
-
-    return call_at
-
-
-@functools.cache
-def _mutate() -> Any:
-    import numba
-
-    @numba.njit("uint64(uint64)", inline="always")
-    def mixed(x):
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
-
-    @numba.njit("void(uint8[::1], uint8[::1], uint64)", nogil=True)
-    def mutate(data, source, number):
-        for i in range(data.size):
-            data[i] = source[i]
-        state = mixed(number)
-        for _ in range(1 + np.int64(state & np.uint64(3)) * np.int64(state >> np.uint64(61))):
-            state = mixed(state + np.uint64(GOLDEN))
-            at = np.int64((state >> np.uint64(32)) % np.uint64(data.size))
-            mutation = state & np.uint64(7)
-            if mutation < 4:
-                data[at] ^= np.uint8(1 << np.int64((state >> np.uint64(3)) & np.uint64(7)))
-            elif mutation == 4:
-                data[at] = np.uint8(0)
-            elif mutation == 5:
-                data[at] = np.uint8(255)
-            elif mutation == 6:
-                data[at] = np.uint8((state >> np.uint64(3)) & np.uint64(255))
-            else:
-                other = np.int64((state >> np.uint64(16)) % np.uint64(data.size))
-                data[at] = source[other]
-
-    return mutate
-
-
-@functools.cache
-def _loop(signature: str, hostile: int) -> Any:
-    """Compile the loop for kernels of one signature; kernels of equal signature share it."""
-    import numba
-    from numba.core import types
-
-    from gcodec.runtime.jit import _numba_type
-
-    words = signature.split(", ")
+def _loop(fuzzed: Kernel) -> Kernel:
+    """Make the loop that calls a kernel on mutants; it returns 1 if a canary differs, else 0."""
+    words = argument_types(fuzzed)
     written = [i for i, word in enumerate(words) if word.startswith("out ")]
-    blocks = ", ".join(f"block{i}, fresh{i}" for i in written)
     args = ", ".join(f"a{i}" for i in range(len(words)))
-    more = f", {blocks}" if written else ""
+    # An array that the kernel writes is a part of a block.
+    passed = [f"block{i}, fresh{i}" if i in written else f"a{i}" for i in range(len(words))]
     lines = [
-        f"def loop(address, seed, start, count, source, data, current, {args}{more}):",
+        f"def loop(seed, start, count, source, data, current, {', '.join(passed)}):",
+        *(f"    a{i} = block{i}[MARGIN : block{i}.size - MARGIN]" for i in written),
         "    for number in range(start, start + count):",
         "        current[0] = number",
         "        mutate(data, source, seed + np.uint64(number))",
@@ -128,35 +85,38 @@ def _loop(signature: str, hostile: int) -> Any:
             f"        for k in range(fresh{i}.size):\n            a{i}[k] = fresh{i}[k]"
             for i in written
         ),
-        f"        status = call_at(address, ({args},))",
-        "        if status != 0 and status != NOTHING:",
-        "            return 1",
+        f"        fuzzed({args})",
     ]
+    names = {"__name__": __name__, "np": np, "MARGIN": MARGIN, "mutate": _mutate, "fuzzed": fuzzed}
     for i in written:
         lines += [
             f"        behind{i} = block{i}.size - MARGIN",
             "        for k in range(MARGIN):",
             f"            if block{i}[k] != fill{i} or block{i}[behind{i} + k] != fill{i}:",
-            "                return 2",
+            "                return np.int64(1)",
         ]
-    lines += ["    return 0"]
-    # Compare canaries as unsigned integers, so that NaN does not occur.
-    kinds = [_numba_type(word) for word in words]
-    names = {"np": np, "mutate": _mutate(), "call_at": _call_at(), "MARGIN": MARGIN}
-    names["NOTHING"] = NOTHING
-    extra = []
-    for i in written:
-        nbytes = kinds[i].dtype.bitwidth // 8
-        unsigned = np.dtype(f"u{nbytes}")
-        names[f"fill{i}"] = unsigned.type(int.from_bytes(bytes([CANARY]) * nbytes, "little"))
-        element = getattr(types, f"uint{8 * nbytes}")
-        extra += [types.Array(element, 1, "C"), types.Array(kinds[i].dtype, 1, "C", readonly=True)]
+        names[f"fill{i}"] = _canary(words[i])
+    lines += ["    return np.int64(0)"]
     namespace: dict[str, Any] = {}
     exec("\n".join(lines), names, namespace)
-    number, octets = types.uint64, types.Array(types.uint8, 1, "C")
-    own = (types.uint64, number, types.int64, types.int64, octets, octets)
-    signature_of = types.int64(*own, types.Array(types.int64, 1, "C"), *kinds, *extra)
-    return numba.njit(signature_of, nogil=True)(namespace["loop"])
+    own = "uint64, int64, int64, in uint8[], out uint8[], out int64[]"
+    kinds = [
+        f"{word}, in {_dtype_of(word)}[]" if i in written else word for i, word in enumerate(words)
+    ]
+    signature = ", ".join((own, *kinds))
+    return kernel(signature, variant=fuzzed.name)(namespace["loop"])
+
+
+def _dtype_of(word: str) -> np.dtype[Any]:
+    """Return the dtype of an array for its type in a signature."""
+    return np.dtype(word.rpartition(" ")[2].removesuffix("[]"))
+
+
+def _canary(word: str) -> Any:
+    """Return the value of a canary in an array; it is no NaN, so it differs from all others."""
+    dtype = _dtype_of(word)
+    (value,) = np.frombuffer(bytes([CANARY]) * dtype.itemsize, dtype)
+    return value
 
 
 class Fuzzed:
@@ -171,53 +131,44 @@ class Fuzzed:
     def __init__(self, call: Call) -> None:
         self.call = call
         words = argument_types(call.kernel)
-        self._loop = _loop(call.kernel.signature, call.hostile)
-        self._where = np.uint64(address(call.kernel))
+        self._loop = _loop(call.kernel)
         self._progress = np.zeros(1, np.int64)
         payload = call.args[call.hostile]
         self.source = payload.view(np.uint8).copy()
         # Kernels may require alignment to more than a byte.
         self._data = np.zeros_like(payload).view(np.uint8)
-        args, blocks = [], []
+        args: list[Any] = []
         self._sides: list[np.ndarray] = []
         for i, (value, word) in enumerate(zip(call.args, words, strict=True)):
             if i == call.hostile:
                 value = self._data.view(payload.dtype)
             if word.startswith("out "):
-                unsigned = f"u{value.itemsize}"
-                block = np.empty(value.size + 2 * MARGIN, unsigned)
+                block = np.empty(value.size + 2 * MARGIN, value.dtype)
                 self._sides += [side.view(np.uint8) for side in (block[:MARGIN], block[-MARGIN:])]
-                fresh = value.copy()
-                value = block[MARGIN : MARGIN + value.size].view(value.dtype)
-                blocks += [block, _frozen(fresh)]
-            elif isinstance(value, np.ndarray):
-                value = _frozen(value)
-            args.append(value)
-        self._arguments = (*args, *blocks)
+                args += [block, value.copy()]
+            else:
+                args.append(value)
+        self._arguments = tuple(args)
 
     def mutant(self, seed: int, number: int) -> bytes:
         """Return the bytes of a mutant."""
         data = np.empty_like(self.source)
-        _mutate()(data, self.source, np.uint64((seed + number) % 2**64))
+        _mutate(data, self.source, (seed + number) % 2**64)
         return data.tobytes()
 
     def run(self, seed: int, start: int, count: int) -> Finding | None:
         """Call the kernel on `count` mutants, beginning with number `start`."""
         for side in self._sides:
             side[:] = CANARY
-        own = np.uint64(seed), start, count, self.source, self._data, self._progress
-        status = self._loop(self._where, *own, *self._arguments)
-        if not status:
-            return None
-        what = "index out of bounds" if status == 1 else "a canary was overwritten"
+        own = seed, start, count, self.source, self._data, self._progress
+        try:
+            if not self._loop(*own, *self._arguments):
+                return None
+            what = "a canary was overwritten"
+        except (IndexError, RuntimeError):
+            what = "index out of bounds"
         at = int(self._progress[0])
         return Finding(self.call.kernel.name, f"{what}, mutant {at}", self.mutant(seed, at))
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def fuzz(calls: Iterable[Call], mutants: int, seed: int = 0) -> tuple[int, list[Finding]]:

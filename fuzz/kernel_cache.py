@@ -1,9 +1,9 @@
 """Damage the cache of compiled kernels: ``python -m fuzz.kernel_cache [--damages N]``.
 
-A few kernels are compiled into a directory, for this processor and for a generic processor. Then
+A few kernels are compiled into a directory, for this processor and for a level of processors. Then
 files are damaged as a power failure, a full disk or a user's mistake would damage them, and a
 forked child loads and runs a kernel. The child must compute the right numbers, with an undamaged
-file or with a new compilation.
+file or with a new compilation, and leave undamaged files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fuzz.fork import fork
-from gcodec.runtime import jit, store
+from gcodec.runtime import jit, kernel_cache, processor, store
 from gcodec.runtime.jit import Kernel
 
 DAMAGES = 1000
@@ -41,7 +41,12 @@ RESULTS = {  # expected contents of the last argument
 }
 
 
-def kernel_cache(damages: int, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
+@jit.kernel("int64")
+def _next(x):
+    return x + np.int64(1)
+
+
+def damaged(damages: int, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
     """Damage files of a cache in a folder, and load a kernel after each damage.
 
     Returns
@@ -52,36 +57,68 @@ def kernel_cache(damages: int, seed: int, folder: Path) -> tuple[Counter[str], l
         Descriptions of forbidden outcomes: a damaged file must be compiled again, and an undamaged
         file must be loaded.
     """
-    os.environ["GCODEC_CACHE_DIR"] = str(folder)
+    os.environ |= {"GCODEC_CACHE_DIR": str(folder), "GCODEC_TARGET": processor.NATIVE}
     kernels = {kernel.name: kernel for kernel in jit.kernels() if kernel.name in ARGUMENTS}
-    build = jit.cache_directory()
+    build = kernel_cache.directory()
     assert build is not None
-    for kernel in kernels.values():
-        assert _outcome(kernel, generic=True) == COMPILED, kernel.name
-    codegen = _prepare()  # from here on for the processor of this process, too
-    for kernel in kernels.values():
-        assert _outcome(kernel) == COMPILED, kernel.name
-    own = {name: store.file_name(name, one.identity(codegen)) for name, one in kernels.items()}
+    kernel_cache.code_of(_next)  # load the compiler, so that no child has to
+    for level in (other_level(), processor.NATIVE):
+        for kernel in kernels.values():
+            assert level is None or _outcome(kernel, level) == COMPILED, kernel.name
+    own = {name: FileOf(name, one.signature) for name, one in kernels.items()}
+    own["entry"] = FileOf("entry", "")
     whole = {path.name: path.read_bytes() for path in sorted(build.iterdir())}
     rng, count, failures = random.Random(seed), Counter[str](), []
     for number in range(damages):
         kernel = kernels[rng.choice(sorted(kernels))]
         files = dict(whole)
-        kinds = [_damage(kernel.name, files, rng) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
+        kinds = [
+            damage(rng.choice((kernel.name, kernel.name, kernel.name, "entry")), files, rng)
+            for _ in range(rng.choice((1, 1, 1, 2, 3)))
+        ]
         for path in build.iterdir():
             path.unlink()
         for name, data in files.items():
             (build / name).write_bytes(data)
-        outcome = _outcome(kernel)
+        outcome = _outcome(kernel, processor.NATIVE)
         what = OUTCOMES.get(outcome, f"signal {-outcome}")
         count[what] += 1
-        file = own[kernel.name]  # the damaged file, or the file for the other processor
+        file = own[kernel.name].name  # the damaged file, or the file for the other processor
         if outcome != (LOADED if files[file] == whole[file] else COMPILED):
             failures.append(f"damage {number}, {' and '.join(kinds)}, {kernel.name}: {what}")
+        failures += [
+            f"damage {number}, {' and '.join(kinds)}: {one.name} remains damaged"
+            for one in (own[kernel.name], own["entry"])
+            if not one.is_whole(build)
+        ]
     return count, failures
 
 
-def _damage(kernel: str, files: dict[str, bytes], rng: random.Random) -> str:
+class FileOf:
+    """The file of a kernel, or of the entry, for the processor of this process.
+
+    Attributes
+    ----------
+    name : str
+    identity : bytes
+    """
+
+    def __init__(self, kernel: str, signature: str) -> None:
+        self.identity = kernel_cache.identity_of(kernel, signature, processor.target())
+        self.name = store.file_name(kernel, self.identity)
+
+    def is_whole(self, build: Path) -> bool:
+        """Return whether a directory contains the file, undamaged."""
+        path = build / self.name
+        return path.exists() and store.unsealed(self.identity, path.read_bytes()) is not None
+
+
+def other_level() -> str | None:
+    """Return a level that this processor can run; None if there is none."""
+    return next(iter(reversed(processor.levels())), None)
+
+
+def damage(kernel: str, files: dict[str, bytes], rng: random.Random) -> str:
     """Damage a cache file of a kernel; return a description of the damage."""
     name = rng.choice([name for name in files if name.startswith(kernel)])
     data = bytearray(files[name])
@@ -109,33 +146,18 @@ def _damage(kernel: str, files: dict[str, bytes], rng: random.Random) -> str:
     return f"{kind} of {name}"
 
 
-def _prepare() -> Any:
-    """Load the compiler, so that no child has to; return the code generator."""
-    import numba
-    from numba.core.registry import cpu_target
-
-    cpu_target.target_context.refresh()
-    numba.njit("int64(int64)")(lambda x: x + 1)
-    return cpu_target.target_context.codegen()
-
-
-def _outcome(kernel: Kernel, *, generic: bool = False) -> int:
+def _outcome(kernel: Kernel, level: str) -> int:
     """Load and run a kernel in a child; return its exit code, or its negated signal number."""
-    from numba.core import config
-    from numba.core.registry import cpu_target
-
     child = fork()
     if child == 0:
         code = FAILED
         try:
-            if generic:
-                config.CPU_NAME, config.CPU_FEATURES = "generic", ""
-            cpu_target.target_context.refresh()
-            arguments = ARGUMENTS[kernel.name]()
-            kernel(*arguments)
+            os.environ["GCODEC_TARGET"] = level
+            arguments, compiled = ARGUMENTS[kernel.name](), list[str]()
+            with kernel_cache.watched(compiled.append):
+                kernel(*arguments)
             right = np.array_equal(arguments[-1], RESULTS[kernel.name])
-            hits = sum(kernel.built.stats.cache_hits.values())
-            code = WRONG if not right else LOADED if hits else COMPILED
+            code = WRONG if not right else COMPILED if compiled else LOADED
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
@@ -149,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        count, failures = kernel_cache(options.damages, options.seed, Path(folder))
+        count, failures = damaged(options.damages, options.seed, Path(folder))
     outcomes = ", ".join(f"{number} {what}" for what, number in sorted(count.items()))
     print(f"{options.damages} damages: {outcomes}")
     print("\n".join(failures))

@@ -269,7 +269,7 @@ def supported(kernel: Kernel) -> bool:
 def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
     """Run a kernel as plain Python if possible, otherwise as compiled code."""
     if not supported(kernel):
-        return kernel.built(*args)
+        return kernel.run(*args)
     copies = []
     for value, word in zip(args, argument_types(kernel), strict=True):
         if isinstance(value, np.ndarray):

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     from gcodec import interop as interop
     from gcodec import training as training
     from gcodec.advisor.choose import choose
-    from gcodec.api import decode, decode_add, decode_range, decode_sparse, encode, iter_frames
+    from gcodec.api import (
+        decode,
+        decode_add,
+        decode_range,
+        decode_sparse,
+        encode,
+        iter_frames,
+        warmup,
+    )
     from gcodec.codec import Codec, register
     from gcodec.codecs import parse
     from gcodec.feedback import Feedback
@@ -73,11 +81,12 @@ __all__ = [
     "parse",
     "register",
     "training",
+    "warmup",
 ]
 
 # Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
 _PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
-_API = ("decode", "decode_add", "decode_range", "decode_sparse", "encode", "iter_frames")
+_API = ("decode", "decode_add", "decode_range", "decode_sparse", "encode", "iter_frames", "warmup")
 _MODULES = dict.fromkeys(_API, "api") | {
     "Codec": "codec",
     "Feedback": "feedback",

@@ -16,6 +16,7 @@ from gcodec.frame import Frame, check_key
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.payload import MissedTarget
+from gcodec.runtime import jit, kernel_cache
 from gcodec.wire.primitives import encode_name
 
 
@@ -335,3 +336,56 @@ def _write(frame: Frame, out: Any) -> int:
         target[start : start + len(part)] = part
         start += len(part)
     return start
+
+
+def warmup(*codecs: CodecLike) -> int:
+    """Compile kernels ahead of their first use, and store them for later processes.
+
+    The first use of a codec compiles its kernels, unless a wheel of gcodec for this platform
+    carries them. Compiled kernels are for the exact processor. They are faster than those of a
+    wheel, and later processes prefer them. Call this function in a job script or while building a
+    container; the command ``gcodec warmup`` does the same in several processes.
+
+    Parameters
+    ----------
+    *codecs : str, mapping or Codec
+        Codecs whose kernels are compiled: those that encode and decode float32 arrays on the host.
+        Default: all kernels of all codecs, which takes about two minutes.
+
+    Returns
+    -------
+    int
+        Number of kernels that this call compiled.
+
+    Raises
+    ------
+    ParameterError
+        If a codec or one of its parameters is invalid.
+    CompilerDisabled
+        If Numba's compiler is disabled.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> gcodec.warmup("sign") >= 0
+    True
+    """
+    compiled: list[str] = []
+    kernel_cache.entry_code()
+    with kernel_cache.watched(compiled.append):
+        if codecs:
+            for codec in [codec if isinstance(codec, Codec) else parse(codec) for codec in codecs]:
+                _use(codec)
+        for kernel in kernel_cache.loaded() if codecs else jit.kernels():
+            kernel_cache.compiled(kernel)
+    return len(compiled)
+
+
+def _use(codec: Codec) -> None:
+    """Encode and decode two small tensors, a vector and a matrix with rows of different scale."""
+    rng = np.random.default_rng(1)
+    vector = rng.laplace(size=4099).astype(np.float32)
+    rows = np.exp2(rng.integers(-3, 4, (64, 1))).astype(np.float32)
+    for x in (vector, rows * rng.laplace(size=(64, 192)).astype(np.float32)):
+        frame = encode(x, codec)
+        decode_add(frame, decode(frame))

@@ -12,7 +12,7 @@ import pytest
 
 from fuzz import calls, guard, jitfuzz, minimise, run, targets
 from fuzz.goldens import of_codecs
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import Kernel, kernel
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and mprotect")
 
@@ -40,6 +40,27 @@ def test_canaries_detect_out_of_bounds_writes() -> None:
     assert fuzzed.mutant(0, number) == finding.payload
     assert fuzzed.run(0, number, 1) == finding
     assert fuzzed.run(0, 0, number) is None
+
+
+def test_checked_kernels_report_indices_in_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first mutant with an index out of bounds ends the loop."""
+    monkeypatch.setenv("GCODEC_CHECKED", "1")
+    careful = Kernel(trusting.function, trusting.signature, "checked")
+    fuzzed = jitfuzz.Fuzzed(call_of(99)._replace(kernel=careful))
+    finding = fuzzed.run(0, 0, 10_000)
+    assert finding is not None
+    what, _, number = finding.what.rpartition(" ")
+    assert what == "index out of bounds, mutant"
+    assert finding.payload == fuzzed.mutant(0, int(number))
+    wrong = [
+        k for k in range(int(number) + 1) if any(not 24 <= b < 56 for b in indices(fuzzed, k))
+    ]
+    assert wrong == [int(number)]
+
+
+def indices(fuzzed: jitfuzz.Fuzzed, number: int) -> list[int]:
+    """Return the bytes of a mutant that `trusting` uses as indices."""
+    return [byte for byte in fuzzed.mutant(0, number) if byte <= 99]
 
 
 @pytest.mark.parametrize("codec", ["topk", "mxnet-2bit"])

@@ -5,6 +5,7 @@ Protocols are looked up on the type, because an object may answer to every attri
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -62,3 +63,9 @@ def memory_of(x: Any, name: str) -> np.ndarray | None:
         return np.asarray(buffer)
     except FAILURES as error:
         raise unreadable(name, error) from error
+
+
+def is_masked(x: object) -> bool:
+    """Return whether an object is a masked array of NumPy, without importing ``numpy.ma``."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(x, module.MaskedArray)

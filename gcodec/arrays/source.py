@@ -12,6 +12,7 @@ import numpy as np
 
 from gcodec.arrays import protocols
 from gcodec.arrays.frameworks import FAILURES, Library, library_of, unreadable
+from gcodec.arrays.protocols import is_masked
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import ConvertedArray
@@ -140,7 +141,7 @@ class Source(NamedTuple):
             dtype that gcodec does not support.
         """
         x, name = self.array, self.name
-        if isinstance(x, np.ma.MaskedArray):
+        if is_masked(x):
             raise TypeError(f"{name} is a masked array: fill it first, as in {name}.filled(0)")
         if isinstance(x, (np.ndarray, np.generic)):
             return np.asarray(x)

@@ -84,6 +84,7 @@ _VARIABLES = {
     "GCODEC_NUM_THREADS": "number of threads for tensors of more than a million elements",
     "GCODEC_CACHE_DIR": "directory of compiled kernels",
     "GCODEC_CHECKED": "1 compiles kernels with bounds checks",
+    "GCODEC_TARGET": "processor that kernels are for: native, or a level such as x86-64-v3",
     "NO_COLOR": "print no colors",
 }
 _COMPLETION = (

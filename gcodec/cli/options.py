@@ -12,6 +12,7 @@ import importlib
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +22,7 @@ import click
 from gcodec.cli.outcome import EXIT_CODES
 from gcodec.errors import GcodecError
 from gcodec.limits import Limits
+from gcodec.runtime import compilation_watchers
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -62,11 +64,42 @@ class Verb(click.Command):
         common = {code: EXIT_CODES[code] for code in (0, 2)}
         self.exits = dict(sorted({**common, **exits}.items()))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; it announces on stderr that it compiles kernels, before the first one."""
+        announce = _Announcement()
+        if not ctx.params.get("quiet") and self.name != "warmup":  # which has a progress bar
+            compilation_watchers.append(announce)
+        try:
+            return super().invoke(ctx)
+        finally:
+            if announce in compilation_watchers:
+                compilation_watchers.remove(announce)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections after the options."""
         write_examples(formatter, "Examples", self.examples)
         with formatter.section("Exit status"):
             formatter.write_dl([(str(code), meaning) for code, meaning in self.exits.items()])
+
+
+class _Announcement:
+    """A watcher of compilations: a line in a pipe, and a running count in a terminal."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, kernel: str, done: bool) -> None:
+        """Announce that a kernel is about to be compiled, or erase this."""
+        self._count += not done
+        if sys.stderr.isatty():
+            count = "" if done else f"compiling kernels, once: {self._count} …"
+            click.echo(f"\r\x1b[2K{count}", err=True, nl=False)
+        elif self._count == 1 and not done:
+            click.echo(
+                "gcodec: compiling kernels, once; later runs load them "
+                "(gcodec warmup compiles all of them in advance)",
+                err=True,
+            )
 
 
 def write_examples(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gcodec.arrays.frameworks import library_of
-from gcodec.arrays.protocols import check_no_device
+from gcodec.arrays.protocols import check_no_device, is_masked
 from gcodec.entropy.bits import Bits, as_bits
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_integer
@@ -162,7 +162,7 @@ class Code(Parameters):
 
 
 def _array_of(values: Any) -> np.ndarray:
-    if isinstance(values, np.ma.MaskedArray):
+    if is_masked(values):
         raise TypeError("values are a masked array: fill it first, as in values.filled(0)")
     if isinstance(values, (str, bytes, bytearray)):
         raise TypeError(f"values are a {type(values).__name__}: must be integers")

@@ -8,11 +8,11 @@ one step. A block checks no index; the surrounding loop keeps it inside its arra
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+from gcodec.runtime import processor
 from gcodec.runtime.jit import intrinsic
 from gcodec.runtime.memory import emit_prefetch
 
@@ -249,13 +249,9 @@ class Emitter:
         return self.builder.call(function, values)
 
 
-@functools.cache
 def compiles_for(feature: str) -> bool:
     """Return whether kernels are compiled for processors with a feature, such as ``avx2``."""
-    from numba.core.registry import cpu_target
-
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return f"+{feature}" in features.split(",")
+    return processor.target().has(feature)
 
 
 def lanes(bits: int, count: int = BLOCK) -> Any:

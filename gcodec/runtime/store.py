@@ -7,7 +7,8 @@ identity, which includes its source, the compiler and the processor. The digest 
 it does not authenticate.
 
 Each kernel has a file of its own for each processor. Writers create a temporary file and rename
-it, so the processes that share a directory need no lock, even on different machines.
+it, so readers need no lock, even on different machines. `Directory.locked` spares the processes
+that start together from compiling the same kernel.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import contextlib
 import functools
 import hashlib
 import os
+import platform
 import re
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +29,9 @@ _MAGIC = b"gcodec kernel 1\n"
 _DIGEST = 32  # bytes
 _LARGEST = 1 << 28  # bytes of the largest file that is read; kernels take less than 2^20 bytes
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+_PATIENCE = 60.0  # seconds to wait for another process, which compiles a kernel in less than 10
+_POLL = 0.02  # seconds between two attempts to get a lock
+_IDLE = 0.3  # seconds without a change after which nobody seems to write to a directory
 _BY_PATH = sys.platform == "win32"  # Windows lacks directory descriptors and owners
 
 
@@ -140,6 +146,71 @@ class Directory:
                 os.unlink(temporary, dir_fd=folder)
             raise
 
+    @contextlib.contextmanager
+    def locked(self, name: str, grace: float = 0.0) -> Iterator[None]:
+        """Hold the lock of a file, so that one process at a time produces it.
+
+        The system releases the lock when its owner ends in any way, on this machine or on another
+        one that shares a network file system. So nobody waits for a dead owner. After a minute,
+        or where the file system has no locks, the body runs without the lock: then several
+        processes may produce the file, and they all produce the same.
+
+        Parameters
+        ----------
+        name : str
+            Name of the file.
+        grace : float
+            Seconds to leave the lock to the processes that are writing to the directory now. They
+            produce files faster than a process that has yet to load the compiler.
+        """
+        path, descriptor = self._name(f".{name}.lock"), None
+        with contextlib.suppress(OSError):
+            self._await_idle(name, time.monotonic() + grace)
+            descriptor = self._lock(path, time.monotonic() + _PATIENCE)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                with contextlib.suppress(OSError):  # on Windows, while others wait for it
+                    os.unlink(path, dir_fd=self._descriptor)
+                os.close(descriptor)
+
+    def _await_idle(self, name: str, deadline: float) -> None:
+        """Wait until the file exists, or nobody has changed the directory for a moment."""
+        while time.monotonic() < deadline:
+            age = time.time() - os.stat(self.path).st_mtime
+            if not 0 <= age < _IDLE or os.path.exists(os.path.join(self.path, name)):
+                return
+            time.sleep(_POLL)
+
+    def _lock(self, path: str, deadline: float) -> int | None:
+        """Return the descriptor of a locked file; None if another process kept the lock."""
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+            descriptor = os.open(path, flags, 0o600, dir_fd=self._descriptor)
+            try:
+                locked = _try_lock(descriptor)
+                if locked and self._is_at(path, descriptor):
+                    os.write(descriptor, f"{platform.node()} {os.getpid()}\n".encode())
+                    return descriptor
+            except BaseException:  # such as a file system without locks
+                os.close(descriptor)
+                os.unlink(path, dir_fd=self._descriptor)
+                raise
+            os.close(descriptor)
+            if not locked:
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(_POLL)
+
+    def _is_at(self, path: str, descriptor: int) -> bool:
+        """Return whether an open file is still at its path: its last owner removed it."""
+        try:
+            status = os.stat(path, dir_fd=self._descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(status, os.fstat(descriptor))
+
     def is_writable(self) -> bool:
         """Return whether the permissions allow the process to write files here."""
         return os.access(self.path, os.W_OK)
@@ -183,6 +254,22 @@ def opened(path: Path) -> Iterator[Directory]:
     finally:
         directory._descriptor = -1  # the system may reuse the number for another file
         os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Lock a file for this process unless another process has locked it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
 
 
 def _ensured(path: str) -> os.stat_result:

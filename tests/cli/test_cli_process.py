@@ -195,7 +195,9 @@ def test_interrupted_run_leaves_no_file(tmp_path, monkeypatch, verb):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_leaves_no_file(tmp_path, number, code):
     script = (
-        "import time, gcodec\n"
+        "import signal, time, gcodec\n"
+        # A shell starts background processes with SIGINT ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def slow(*args, **more):\n"
         "    print('encoding', flush=True)\n"
         "    time.sleep(60)\n"

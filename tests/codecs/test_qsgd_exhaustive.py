@@ -1,6 +1,6 @@
 """qsgd on every string of up to 16 bits: the compiled readers and the oracle agree.
 
-The codec is too slow for so many strings, so a Numba loop calls its readers. The oracle decodes
+The codec is too slow for so many strings, so a compiled loop calls its readers. The oracle decodes
 every string that may still become one element; this module assembles messages from these elements,
 and compares some of them with the oracle's. `test_qsgd_reference` covers refusals outside the
 readers, such as nonzero padding.
@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import pytest
 from reference import qsgd as reference
@@ -29,9 +28,11 @@ from gcodec.kernels.prefix import (
     run_level_read,
 )
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
-from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
+from gcodec.kernels.prefix.prefix_table import WIDE, Kind, least_nbits, read_runs, read_singles
 from gcodec.kernels.prefix.run_level import NEAR, read_pair_table
+from gcodec.kernels.prefix.table_code import Look
 from gcodec.kernels.quantize.levels import symbol_dtype
+from gcodec.runtime.jit import Kernel, inline, kernel
 
 # A string is a number: a one bit, followed by the bits of the string. Shorter strings come first.
 MAX_NBITS = 16
@@ -170,29 +171,47 @@ def sparse_messages(first: Elements) -> Results:
 # --- messages of gcodec --------------------------------------------------------------------------
 
 
-@numba.njit(cache=False)
+@inline
 def write_payload(data, nbits, value):
-    """Write a string after the norm, followed by ones; return the bytes of the payload."""
-    data[:4] = NORM
+    """Write a string after the norm, followed by ones; return the size of the payload."""
     data[4:] = 255
     nbytes = (nbits + 7) >> 3
     for i in range(nbytes):
         data[4 + i] = (value << (MAX_NBITS - nbits)) >> (8 - 8 * i) & 255
-    return data[: 4 + nbytes]
+    return 4 + nbytes
 
 
 @functools.cache
-def dense_loop(kind: Any, look: Any) -> Any:
+def dense_loop(kind: Kind, look: Look) -> Kernel:
     """Return a compiled loop that reads all strings with a reader of dense blocks."""
-    read = prefix_read._reader(kind, look).built
+    read = prefix_read._reader(kind, look)
 
-    @numba.njit(cache=False)
-    def loop(n, runs, singles, parameter, top, state, out, wide, statuses, ends, symbols):
-        data, status = np.empty(16, np.uint8), np.empty(2, np.int64)
-        starts, bounds = np.empty(2, np.int64), np.empty(1, np.int64)
+    @kernel(
+        f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], out uint8[], "
+        "out uint64[], out uint8[], out int64[], out int64[], out int64[], out int64[], "
+        "out int64[], out uint32[]",
+        variant=read.variant,
+    )
+    def loop(
+        runs,
+        singles,
+        parameter,
+        top,
+        state,
+        out,
+        wide,
+        data,
+        status,
+        starts,
+        bounds,
+        statuses,
+        ends,
+        symbols,
+    ):
+        n = out.size
         for nbits in range(MAX_NBITS + 1):
             for value in range(1 << nbits):
-                payload = write_payload(data, nbits, value)
+                payload = data[: write_payload(data, nbits, value)]
                 starts[0], starts[1], bounds[0] = NORM_NBITS, -1, n
                 status[:] = 0
                 out[:] = 77
@@ -215,17 +234,24 @@ def dense_loop(kind: Any, look: Any) -> Any:
                 string = (1 << nbits) + value
                 statuses[string], ends[string] = status[0], starts[1] - NORM_NBITS
                 for i in range(n):
-                    symbols[string, i] = wide[i] if out[i] == WIDE and wide.size else out[i]
+                    is_wide = out[i] == WIDE and wide.size > 0
+                    symbols[n * string + i] = wide[i] if is_wide else np.uint64(out[i])
 
     return loop
 
 
 @functools.cache
-def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
+def sparse_loop(kind: tuple[Kind, Kind], dtype: np.dtype[Any]) -> Kernel:
     """Return a compiled loop that reads all strings as run–level pairs, and places the levels."""
-    read, place = run_level_read._reader(kind).built, run_level_place._placer(dtype).built
+    read, place = run_level_read._reader(kind), run_level_place._placer(dtype)
 
-    @numba.njit(cache=False)
+    @kernel(
+        "in uint64[], in uint32[], in uint32[], uint64, uint64, uint64, out int64[], "
+        f"out uint8[], out uint8[], out uint64[], out uint64[], out {dtype}[], "
+        "out uint8[], out int64[], out int64[], out int64[], in int64[], "
+        "out int64[], out uint32[]",
+        variant=f"{read.variant} {place.variant}",
+    )
     def loop(
         runs,
         gap_singles,
@@ -239,19 +265,22 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
         far,
         wide,
         out,
+        data,
+        status,
+        starts,
+        bounds,
+        nowhere,
         statuses,
         symbols,
     ):
-        data, status = np.empty(16, np.uint8), np.empty(3, np.int64)
-        starts, bounds = np.empty(1, np.int64), np.empty(1, np.int64)
-        nowhere = np.empty(0, np.int64)
+        most = out.size
         for nbits in range(MAX_NBITS + 1):
             for value in range(1 << nbits):
                 string = (1 << nbits) + value
                 starts[0], bounds[0] = NORM_NBITS, gaps.size
                 status[:] = 0
                 if nbits:  # The codec does not call its reader for empty strings.
-                    payload = write_payload(data, nbits, value)
+                    payload = data[: write_payload(data, nbits, value)]
                     gaps[:8] = 77
                     codes[:8] = 77
                     read(
@@ -275,17 +304,18 @@ def sparse_loop(kind: Any, dtype: np.dtype[Any]) -> Any:
                     )
                     if status[0] == OK and status[1] != NORM_NBITS + nbits:
                         status[0] = BROKEN
-                statuses[string] = status[0]
+                statuses[most * string : most * (string + 1)] = status[0]
                 if status[0] != OK:
                     continue
                 bounds[0] = status[2]
-                for n in range(1, out.size + 1):
+                for n in range(1, most + 1):
                     status[0] = 0
                     out[:] = 0
                     place(gaps, codes, far, wide, bounds, nowhere, 0, out[:n], status)
-                    statuses[string, n - 1] = status[0]
+                    case = most * string + n - 1
+                    statuses[case] = status[0]
                     for i in range(n):
-                        symbols[string, n - 1, i] = out[i]
+                        symbols[most * case + i] = out[i]
 
     return loop
 
@@ -300,7 +330,12 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
         symbols = np.empty((SIZE, n), np.uint32)
         state = look_ahead.state()
         room = np.empty(n, np.uint8), np.empty(n if code.top >= WIDE else 0, np.uint64)
-        dense_loop(code.kind, code.look)(n, *tables, *numbers, state, *room, status, end, symbols)
+        string = np.concatenate([NORM, np.empty(12, np.uint8)]), np.empty(2, np.int64)
+        blocks = np.empty(2, np.int64), np.empty(1, np.int64)
+        dense_loop(code.kind, code.look)(
+            *(*tables, *numbers, state, *room, *string, *blocks),
+            *(status, end, symbols.reshape(-1)),
+        )
         # The codec makes these checks around the reader.
         status[(status == OK) & (end != NBITS)] = CORRUPT
         status[n * least_nbits(code) > NBITS] = TRUNCATED
@@ -326,16 +361,11 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     out = np.empty(max(N), symbol_dtype(setting.s))
     status = np.empty((SIZE, max(N)), np.int64)
     symbols = np.zeros((SIZE, max(N), max(N)), np.uint32)
+    string = np.concatenate([NORM, np.empty(12, np.uint8)]), np.empty(3, np.int64)
+    blocks = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(0, np.int64)
     sparse_loop(code.kind, out.dtype)(
-        *tables,
-        read_singles(code.symbol),
-        *numbers,
-        state,
-        *room,
-        wide,
-        out,
-        status,
-        symbols,
+        *(*tables, read_singles(code.symbol), *numbers, state, *room, wide, out),
+        *(*string, *blocks, status.reshape(-1), symbols.reshape(-1)),
     )
     for n in N:
         yield n, status[:, n - 1], symbols[:, n - 1, :n]

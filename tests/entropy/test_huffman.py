@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from reference import canonical, huffman, universal
@@ -29,10 +28,11 @@ from gcodec.kernels.prefix import (
     prefix_read,
     prefix_table,
 )
-from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
+from gcodec.kernels.prefix.prefix_table import WIDE, Kind, least_nbits, read_runs, read_singles
 from gcodec.kernels.prefix.prefix_write import write_symbols
-from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.kernels.prefix.table_code import Look, TableCode
 from gcodec.runtime import pool
+from gcodec.runtime.jit import Kernel, kernel
 
 LONGEST = 12
 FIBONACCI = [1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987, 1597, 2584, 4181]
@@ -565,44 +565,68 @@ def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return status, symbol, rest
 
 
-@numba.njit(cache=False)
-def read_all(read_blocks, n, runs, singles, incomplete, state, statuses, ends, symbols):
-    data, status = np.empty(2, np.uint8), np.empty(2, np.int64)
-    starts, bounds = np.empty(2, np.int64), np.full(1, n, np.int64)
-    out, wide = np.empty(n, np.uint8), np.empty(0, np.uint64)
-    for nbits in range(MAX_NBITS + 1):
-        for value in range(1 << nbits):
-            data[:] = 255
-            for i in range((nbits + 7) >> 3):
-                data[i] = (value << (MAX_NBITS - nbits)) >> (8 - 8 * i) & 255
-            starts[0], starts[1], status[:], out[:] = 0, -1, 0, 77
-            payload = data[: (nbits + 7) >> 3]
-            top = np.uint64(255)
-            read_blocks(
-                payload,
-                starts,
-                bounds,
-                False,
-                nbits,
-                runs,
-                singles,
-                incomplete,
-                top,
-                state,
-                out,
-                wide,
-                status,
-            )
-            string = (1 << nbits) + value
-            statuses[string], ends[string] = status[0], starts[1]
-            symbols[string] = out
+@functools.cache
+def read_all(kind: Kind, look: Look) -> Kernel:
+    """Return a kernel that reads all strings with the reader of a kind of code."""
+    read_blocks = prefix_read._reader(kind, look)
+
+    @kernel(
+        f"in uint{8 * look.nbytes}[], in uint32[], uint64, out int64[], "
+        "out uint8[], out int64[], in int64[], out uint8[], out uint64[], out int64[], "
+        "out int64[], out int64[], out uint8[]",
+        variant=read_blocks.variant,
+    )
+    def loop(
+        runs,
+        singles,
+        incomplete,
+        state,
+        data,
+        starts,
+        bounds,
+        out,
+        wide,
+        status,
+        statuses,
+        ends,
+        symbols,
+    ):
+        for nbits in range(MAX_NBITS + 1):
+            for value in range(1 << nbits):
+                data[:] = 255
+                for i in range((nbits + 7) >> 3):
+                    data[i] = (value << (MAX_NBITS - nbits)) >> (8 - 8 * i) & 255
+                starts[0], starts[1], status[:], out[:] = 0, -1, 0, 77
+                payload = data[: (nbits + 7) >> 3]
+                top = np.uint64(255)
+                read_blocks(
+                    payload,
+                    starts,
+                    bounds,
+                    False,
+                    nbits,
+                    runs,
+                    singles,
+                    incomplete,
+                    top,
+                    state,
+                    out,
+                    wide,
+                    status,
+                )
+                string = (1 << nbits) + value
+                statuses[string], ends[string] = status[0], starts[1]
+                for i in range(out.size):
+                    symbols[string * out.size + i] = out[i]
+
+    return loop
 
 
 @pytest.mark.parametrize("lengths", thinned(EXHAUSTED, 4), ids=str)
 def test_all_short_strings(lengths: list[int]) -> None:
     code = code_of(lengths)
     status, symbol, rest = first_words(code)
-    loop = prefix_read._reader(code.kind, code.look).built
+    loop = read_all(code.kind, code.look)
     tables = read_runs(code), read_singles(code), np.uint64(code.parameter), look_ahead.state()
     nbits_of = np.frexp(np.arange(SIZE).astype(float))[1] - 1
     expected, remaining = np.zeros(SIZE, np.int64), np.arange(SIZE)
@@ -613,7 +637,9 @@ def test_all_short_strings(lengths: list[int]) -> None:
         remaining = rest[remaining]
         out, ends = np.full(SIZE, 9), np.full(SIZE, -9)
         symbols = np.zeros((SIZE, n), np.uint8)
-        read_all(loop, n, *tables, out, ends, symbols)
+        string = np.empty(2, np.uint8), np.empty(2, np.int64), np.full(1, n)
+        room = np.empty(n, np.uint8), np.empty(0, np.uint64), np.empty(2, np.int64)
+        loop(*tables, *string, *room, out, ends, symbols.reshape(-1))
         assert np.array_equal(out[EMPTY:], expected[EMPTY:])
         valid = np.flatnonzero(expected == OK)[1:]
         assert np.array_equal(symbols[valid], values[valid])

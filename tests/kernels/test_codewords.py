@@ -14,6 +14,7 @@ from verdicts import Reader, verdict
 
 from gcodec.kernels.numeric.words import peek
 from gcodec.kernels.prefix import codewords as cw
+from gcodec.runtime.jit import Kernel, kernel
 
 LARGEST = 2**64 - 1
 LONG = 2000  # zeros above which a word is not compared bit by bit
@@ -60,19 +61,46 @@ def values_of(rule: cw.Rule, parameter: int) -> list[int]:
     return [n for n in EDGES if least <= n <= most]
 
 
+@functools.cache
+def word_kernel(rule: cw.Rule) -> Kernel:
+    word_of_rule = rule.word
+
+    @kernel("uint64, uint64", variant=rule.name)
+    def word(value, parameter):
+        return word_of_rule(value, parameter)
+
+    return word
+
+
+@functools.cache
+def value_kernel(rule: cw.Rule) -> Kernel:
+    value_of_rule = rule.value
+
+    @kernel("in uint8[], int64, int64, uint64", variant=rule.name)
+    def value(data, at, end, parameter):
+        return value_of_rule(data, at, end, parameter)
+
+    return value
+
+
+@kernel("in uint8[], int64")
+def peeked(data, at):
+    return peek(data, at)
+
+
 def word_of(rule: cw.Rule, parameter: int, value: int) -> tuple[int, str]:
     """Return the number of leading zeros of a word, and the bits after them."""
-    zeros, high, low, nbits = rule.word.built(np.uint64(value), np.uint64(parameter))
+    zeros, high, low, nbits = word_kernel(rule)(value, parameter)
     assert 1 <= nbits <= 128
-    both = (int(high) << 64 | int(low)) & (1 << nbits) - 1
-    return int(zeros), universal.fixed(both, int(nbits))
+    both = (high << 64 | low) & (1 << nbits) - 1
+    return zeros, universal.fixed(both, nbits)
 
 
 def value_at(
     rule: cw.Rule, parameter: int, data: np.ndarray, at: int, end: int
 ) -> tuple[int, int]:
-    value, after = rule.value.built(data, at, end, np.uint64(parameter))
-    return int(value), int(after)
+    value, after = value_kernel(rule)(data, at, end, parameter)
+    return value, after
 
 
 def as_data(text: str) -> np.ndarray:
@@ -206,7 +234,7 @@ def test_peek_reads_64_bits_anywhere() -> None:
         data = as_data(text)
         for at in range(8 * size + 70):
             expected = (text[at:] + "0" * 64)[:64]
-            assert int(peek.built(data, at)) == int(expected, 2)
+            assert peeked(data, at) == int(expected, 2)
 
 
 @pytest.mark.parametrize("at", range(9))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import random
@@ -10,17 +12,19 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numba.core.registry import cpu_target
 
 import gcodec
 from fuzz import kernel_cache as damaging
+from fuzz.kernel_cache import FileOf, other_level
 from gcodec.errors import CompilerDisabled
-from gcodec.runtime import jit, store
+from gcodec.runtime import jit, kernel_cache, processor, store
 from gcodec.runtime.jit import Kernel
 
 ROOT = Path(__file__).parents[2]
@@ -56,11 +60,7 @@ def test_a_flipped_bit_or_another_length_is_detected() -> None:
 
 
 def test_file_names_are_portable() -> None:
-    codegen = cpu_target.target_context.codegen()
-    names = [
-        store.file_name(kernel.name, kernel.identity(codegen)).casefold()
-        for kernel in jit.kernels()
-    ]
+    names = [FileOf(kernel.name, kernel.signature).name.casefold() for kernel in jit.kernels()]
     assert len(set(names)) == len(names)
     assert all(len(name) < 140 and not set(name) & set(r'<>:"/\|?* ') for name in names)
 
@@ -72,39 +72,56 @@ def quick_kernels() -> list[Kernel]:
     return [kernel for kernel in jit.kernels() if kernel.name in damaging.ARGUMENTS]
 
 
+def fresh(kernel: Kernel) -> Kernel:
+    """Return a kernel that this process has not loaded."""
+    return Kernel(kernel.function, kernel.signature, kernel.variant)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory for compiled kernels, which is empty."""
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "cache"))
+    build = kernel_cache.directory()
+    assert build is not None
+    return build
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """Return the names of the kernels that the test compiles."""
+    names: list[str] = []
+    with kernel_cache.watched(names.append):
+        yield names
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the files of a few kernels for two processors."""
+    """Return the files of a few kernels, for two kinds of processors if possible."""
     folder = tmp_path_factory.mktemp("compiled")
-    run_kernels(folder, "apart", "host", "generic")
+    run_kernels(folder, "apart", *TARGETS)
     (build,) = folder.iterdir()
     return {path.name: path.read_bytes() for path in build.iterdir()}
 
 
-def test_random_damage_is_detected(
-    compiled: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
-    build = jit.cache_directory()
-    assert build is not None
-    codegen = cpu_target.target_context.codegen()
-    kernels = {store.file_name(k.name, k.identity(codegen)): k for k in quick_kernels()}
+def test_random_damage_is_detected(compiled: dict[str, bytes], cache: Path) -> None:
+    kernels = {FileOf(k.name, k.signature).name: k for k in quick_kernels()}
     assert kernels.keys() <= compiled.keys()
     for name, data in compiled.items():
-        (build / name).write_bytes(data)
-    assert all(kernel.cached for kernel in kernels.values())
+        (cache / name).write_bytes(data)
+    assert not kernel_cache.missing(kernels.values())
     rng, detected = random.Random(0), 0
     for _ in range(1000):
         files = dict(compiled)
-        damaging._damage(rng.choice(list(kernels.values())).name, files, rng)
+        damaging.damage(rng.choice(list(kernels.values())).name, files, rng)
         for name in [name for name, data in files.items() if data is not compiled[name]]:
-            (build / name).write_bytes(files[name])
+            (cache / name).write_bytes(files[name])
             if name in kernels:
-                assert kernels[name].cached == (files[name] == compiled[name])
-                detected += not kernels[name].cached
-            (build / name).write_bytes(compiled[name])
+                is_missing = kernel_cache.missing([kernels[name]]) == [kernels[name]]
+                assert is_missing == (files[name] != compiled[name])
+                detected += is_missing
+            (cache / name).write_bytes(compiled[name])
     assert detected > 400
-    assert all(kernel.cached for kernel in kernels.values())
+    assert not kernel_cache.missing(kernels.values())
 
 
 @forking
@@ -147,61 +164,70 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
 
 # --- processes and processors -------------------------------------------------------------------
 
-# Each process has its own target processor. In the mode "together", no process renames a file
-# before each has written one. The processes print how many kernels they loaded.
+LEVEL = other_level()
+TARGETS = [processor.NATIVE] if LEVEL is None else [processor.NATIVE, LEVEL]
+needs_level = pytest.mark.skipif(LEVEL is None, reason="the processor has no level")
+
+# Each process has its own target processor. In the mode "together", all processes start to compile
+# at the same time. In the mode "racing", they also ignore the locks of each other, and no process
+# renames a file before each has written one. The processes print how many kernels they compiled.
 PROCESSES = """
 import json, os, sys
-from numba.core import config
 import gcodec
 from fuzz import kernel_cache as damaging
-from gcodec.runtime import jit
+from gcodec.runtime import compiler, entry, jit, kernel_cache, store
 
-together, *processors = sys.argv[1:]
+mode, *targets = sys.argv[1:]
 ready, go = os.pipe(), os.pipe()
-waited = together == "apart"
+waited = False
 replace = os.replace
 
-def replace_together(*args, **kwargs):
+def wait():
     global waited
     if not waited:
         waited = True
         os.write(ready[1], b"!")
         os.read(go[0], 1)
+
+def replace_together(*args, **kwargs):
+    wait()
     replace(*args, **kwargs)
 
-pipes = []
-for processor in processors:
+pipes, kernels = [], [k for k in jit.kernels() if k.name in damaging.ARGUMENTS]
+for target in targets:
     get, put = os.pipe()
     if os.fork() == 0:
         os.close(go[1])
-        os.replace = replace_together
-        if processor != "host":
-            config.CPU_NAME, config.CPU_FEATURES = processor, ""
-        loaded = 0
-        for kernel in [k for k in jit.kernels() if k.name in damaging.ARGUMENTS]:
-            arguments = damaging.ARGUMENTS[kernel.name]()
-            kernel(*arguments)
-            assert (arguments[-1] == damaging.RESULTS[kernel.name]).all()
-            loaded += sum(kernel.built.stats.cache_hits.values())
-        os.write(put, b"%d" % loaded)
+        os.environ["GCODEC_TARGET"] = target
+        names = []
+        if mode == "together":
+            wait()
+        if mode == "racing":
+            os.replace, store._PATIENCE = replace_together, -1.0
+        with kernel_cache.watched(names.append):
+            for kernel in kernels:
+                arguments = damaging.ARGUMENTS[kernel.name]()
+                kernel(*arguments)
+                assert (arguments[-1] == damaging.RESULTS[kernel.name]).all()
+        os.write(put, b"%d" % len(names))
         os._exit(0)
     pipes.append(get)
     os.close(put)
 os.close(ready[1])
 waiting = 0
-while not waited and waiting < len(processors) and (more := os.read(ready[0], 99)):
+while mode != "apart" and waiting < len(targets) and (more := os.read(ready[0], 99)):
     waiting += len(more)
 os.close(go[1])
 print(json.dumps([int(os.read(pipe, 9) or -1) for pipe in pipes]))
 """
 
 
-def run_kernels(folder: Path, mode: str, *processors: str) -> list[int]:
-    """Run a few kernels in a process per processor; return how many kernels each one loaded."""
+def run_kernels(folder: Path, mode: str, *targets: str) -> list[int]:
+    """Run a few kernels in a process per target; return how many kernels each one compiled."""
     if not hasattr(os, "fork"):
         pytest.skip("forks")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROCESSES, mode, *processors],
+        [sys.executable, "-W", "ignore", "-c", PROCESSES, mode, *targets],
         cwd=ROOT,
         env={**os.environ, "GCODEC_CACHE_DIR": str(folder)},
         capture_output=True,
@@ -209,38 +235,132 @@ def run_kernels(folder: Path, mode: str, *processors: str) -> list[int]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    loaded: list[int] = json.loads(done.stdout)
-    assert all(number >= 0 for number in loaded), done.stderr
-    return loaded
+    counts: list[int] = json.loads(done.stdout)
+    assert all(number >= 0 for number in counts), done.stderr
+    return counts
 
 
-def test_processes_and_processors_share_a_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["together", "racing"])
+def test_processes_and_processors_share_a_directory(tmp_path: Path, mode: str) -> None:
     """Eight processes for two processors write concurrently, and later ones compile nothing."""
-    run_kernels(tmp_path, "together", *("host", "generic") * 4)
+    counts = run_kernels(tmp_path, mode, *TARGETS * 4)
     (build,) = tmp_path.iterdir()
     written = {path.name: path.read_bytes() for path in build.iterdir()}
-    assert len(written) == 2 * len(damaging.ARGUMENTS)  # no temporary files
-    assert run_kernels(tmp_path, "apart", "host", "generic") == [len(damaging.ARGUMENTS)] * 2
+    # Neither temporary files nor locks are left; one more file contains the entry.
+    assert len(written) == len(TARGETS) * (len(damaging.ARGUMENTS) + 1)
+    if mode == "together":  # one process compiles each kernel, and the others wait for it
+        for k in range(len(TARGETS)):
+            assert sum(counts[k :: len(TARGETS)]) == len(damaging.ARGUMENTS)
+    else:
+        assert min(counts) > 0
+    assert run_kernels(tmp_path, "apart", *TARGETS) == [0] * len(TARGETS)
     assert {path.name: path.read_bytes() for path in build.iterdir()} == written
 
 
-@pytest.mark.parametrize("changed", ["CPU_NAME", "CPU_FEATURES", "OPT", "BOUNDSCHECK"])
-def test_code_of_another_compiler_or_processor_is_not_loaded(changed: str) -> None:
-    """Each of these settings is part of the kernel's identity."""
-    program = (
-        "from numba.core.registry import cpu_target\n"
-        "from gcodec.runtime import jit; from gcodec.kernels.numeric import philox\n"
-        "print(philox._words.identity(cpu_target.target_context.codegen()).hex())"
-    )
-    values = {"CPU_NAME": "generic", "CPU_FEATURES": "", "OPT": "1", "BOUNDSCHECK": "1"}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), f"NUMBA_{changed}": values[changed]}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, check=True
-    )
-    from gcodec.kernels.numeric import philox
+@needs_level
+def test_code_for_another_processor_is_not_loaded(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = quick_kernels()[0]
+    for target in TARGETS:
+        monkeypatch.setenv("GCODEC_TARGET", target)
+        assert kernel_cache.missing([kernel]) == [kernel]
+        kernel_cache.code_of(kernel)
+        assert not kernel_cache.missing([kernel])
+    assert compilations == [kernel.name] * 2
 
-    own = philox._words.identity(cpu_target.target_context.codegen())
-    assert bytes.fromhex(done.stdout.decode()) != own
+
+def test_checked_code_and_code_of_another_compiler_are_not_loaded(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = quick_kernels()[0]
+    for settings in ({}, {"GCODEC_CHECKED": "1"}):
+        for version in ("", "9.9.9"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delenv("GCODEC_CHECKED", raising=False)
+                for name, value in settings.items():
+                    patch.setenv(name, value)
+                if version:
+                    patch.setattr("llvmlite.__version__", version)
+                assert kernel_cache.missing([kernel]) == [kernel]
+                kernel_cache.code_of(kernel)
+                assert not kernel_cache.missing([kernel])
+    assert compilations == [kernel.name] * 4
+    assert len(list(cache.iterdir())) == 4
+
+
+def test_everything_that_determines_code_is_part_of_the_identity() -> None:
+    own = processor.target()
+    identities = [
+        kernel_cache.identity_of("a", "int64", own),
+        kernel_cache.identity_of("b", "int64", own),
+        kernel_cache.identity_of("a", "int32", own),
+        *(
+            kernel_cache.identity_of("a", "int64", own._replace(**{field: "other"}))
+            for field in own._fields
+        ),
+    ]
+    assert len(set(identities)) == len(identities) == 7
+
+
+NUMBA = {
+    **{"OPT": "0", "CPU_NAME": "generic", "CPU_FEATURES": "", "ENABLE_AVX": "0"},
+    **{"LOOP_VECTORIZE": "0", "SLP_VECTORIZE": "1", "DEBUGINFO": "1"},
+}
+
+
+@pytest.mark.parametrize(("checked", "opposite"), [("0", "1"), ("1", "0")])
+def test_settings_of_numba_do_not_change_code(tmp_path: Path, checked: str, opposite: str) -> None:
+    """These settings are no part of a kernel's identity."""
+    program = (
+        "import hashlib\n"
+        "from fuzz import kernel_cache as damaging\n"
+        "from gcodec.runtime import jit, kernel_cache\n"
+        "for kernel in jit.kernels():\n"
+        "    if kernel.name in damaging.ARGUMENTS:\n"
+        "        code = kernel_cache.code_of(kernel)\n"
+        "        print(kernel.name, hashlib.sha256(code.packed()).hexdigest())\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+    environment["GCODEC_CHECKED"] = checked
+    others = {f"NUMBA_{k}": v for k, v in (NUMBA | {"BOUNDSCHECK": opposite}).items()}
+    seen = []
+    for number, more in enumerate(({}, others)):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**environment, **more, "GCODEC_CACHE_DIR": str(tmp_path / str(number))},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        seen.append(done.stdout.splitlines())
+    assert len(seen[0]) == len(damaging.ARGUMENTS)
+    assert seen[0] == seen[1]
+
+
+def test_cached_kernels_run_without_numba(tmp_path: Path) -> None:
+    """Loading needs llvmlite only, which NumPy arrays and frames do not reveal."""
+    program = (
+        "import sys\n"
+        "{before}\n"
+        "import numpy as np, gcodec\n"
+        "frame = gcodec.encode(np.ones(4, np.float32), 'sign')\n"
+        "print(gcodec.decode(frame).tolist(), 'numba' in sys.modules)"
+    )
+    for before, said in (
+        ("", "[1.0, 1.0, 1.0, 1.0] True\n"),
+        ("", "[1.0, 1.0, 1.0, 1.0] False\n"),
+        ("sys.modules['numba'] = None", "[1.0, 1.0, 1.0, 1.0] True\n"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(before=before)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "GCODEC_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.stdout, done.stderr) == (said, "")
 
 
 @jit.kernel("in uint8[], out uint8[]")
@@ -248,15 +368,153 @@ def _copy_first(source, target):
     target[0] = source[0]
 
 
-def test_kernels_outside_the_package_are_not_cached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_outside_the_package_are_not_cached(cache: Path, compilations: list[str]) -> None:
     """The build id does not cover their source, so a cached file could be stale."""
-    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
-    target = np.zeros(1, np.uint8)
-    _copy_first(np.full(1, 7, np.uint8), target)
-    assert target[0] == 7 and not _copy_first.cached
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    for _ in range(2):
+        target = np.zeros(1, np.uint8)
+        fresh(_copy_first)(np.full(1, 7, np.uint8), target)
+        assert target[0] == 7
+    assert compilations == [_copy_first.name] * 2
+    assert not [path.name for path in cache.iterdir() if not path.name.startswith("entry.")]
+
+
+# --- locks --------------------------------------------------------------------------------------
+
+# The process prints "compiling" when it holds the lock of a kernel, and what it has compiled.
+HOLDER = """
+import sys, time
+from fuzz import kernel_cache as damaging
+from gcodec.runtime import jit, kernel_cache
+
+def report(name):
+    print("compiling", flush=True)
+    time.sleep(float(sys.argv[1]))
+
+kernel = [k for k in jit.kernels() if k.name in damaging.ARGUMENTS][0]
+with kernel_cache.watched(report):
+    kernel_cache.code_of(kernel)
+print("ready")
+"""
+
+
+@contextlib.contextmanager
+def holder(seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that holds the lock of a kernel for some time, or until it is killed."""
+    command = [sys.executable, "-c", HOLDER, str(seconds)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def locks(cache: Path) -> list[str]:
+    return [path.name for path in cache.iterdir() if path.name.endswith(".lock")]
+
+
+def test_a_process_waits_for_the_one_that_compiles(cache: Path, compilations: list[str]) -> None:
+    kernel = quick_kernels()[0]
+    with holder(2) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "compiling\n"
+        assert locks(cache) == [f".{FileOf(kernel.name, kernel.signature).name}.lock"]
+        code = kernel_cache.code_of(kernel)
+        assert process.wait(60) == 0
+    assert code and not compilations
+    assert not kernel_cache.missing([kernel]) and not locks(cache)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_killed_process_blocks_nobody(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch, waiting: bool
+) -> None:
+    """The system releases the lock of a process that dies before or while another one waits."""
+    monkeypatch.setattr(store, "_PATIENCE", 600.0)
+    kernel = quick_kernels()[0]
+    with holder(600) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "compiling\n"
+        killer = threading.Timer(0.5 if waiting else 0.0, process.kill)
+        killer.start()
+        if not waiting:
+            killer.join()
+            process.wait(60)
+        assert len(locks(cache)) == 1  # the dead process could not remove it
+        started = time.monotonic()
+        kernel_cache.code_of(kernel)
+        assert time.monotonic() - started < 60
+        killer.join()
+    assert compilations == [kernel.name]
+    assert not kernel_cache.missing([kernel]) and not locks(cache)
+
+
+def test_patience_has_an_end(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PATIENCE", 0.1)
+    kernel = quick_kernels()[0]
+    file = FileOf(kernel.name, kernel.signature)
+    with store.opened(cache) as directory, directory.locked(file.name):
+        kernel_cache.code_of(kernel)
+        assert compilations == [kernel.name]
+        assert file.is_whole(cache)
+        # The lock is still that of the other owner.
+        assert locks(cache) == [f".{file.name}.lock"]
+    assert not locks(cache)
+
+
+def test_file_systems_without_locks(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> bool:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(store, "_try_lock", refuse)
+    kernel = quick_kernels()[0]
+    code = kernel_cache.code_of(kernel)
+    assert kernel_cache.code_of(kernel) == code
+    assert compilations == [kernel.name]
+    assert not locks(cache)
+
+
+def test_a_failed_compilation_releases_the_lock(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = quick_kernels()[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("numba.core.config.DISABLE_JIT", 1)
+        with pytest.raises(CompilerDisabled):
+            kernel_cache.code_of(kernel)
+    assert not list(cache.iterdir())
+    kernel_cache.code_of(kernel)
+    assert not kernel_cache.missing([kernel])
+
+
+@pytest.mark.parametrize("by_path", [False, True])
+def test_one_owner_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_path: bool
+) -> None:
+    """Also while owners remove the files of their locks, and on systems without descriptors."""
+    monkeypatch.setattr(store, "_BY_PATH", by_path)
+    monkeypatch.setattr(store, "_POLL", 1e-4)
+    owners, most = [0], [0]
+
+    def own() -> None:
+        with store.opened(tmp_path / "cache") as directory:
+            for _ in range(100):
+                with directory.locked("kernel"):
+                    owners[0] += 1
+                    most[0] = max(most[0], owners[0])
+                    time.sleep(1e-5)
+                    owners[0] -= 1
+
+    threads = [threading.Thread(target=own) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (owners, most) == ([0], [1])
+    assert not list((tmp_path / "cache").iterdir())
 
 
 # --- directories --------------------------------------------------------------------------------
@@ -356,8 +614,8 @@ def test_a_user_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> Non
     for name in ("GCODEC_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", nowhere)
-    assert jit.cache_directory() is None
-    assert jit.cache_fault() == "The user has no home directory."
+    assert kernel_cache.directory() is None
+    assert kernel_cache.fault() == "The user has no home directory."
 
 
 # --- a second user ------------------------------------------------------------------------------
@@ -366,12 +624,13 @@ def test_a_user_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> Non
 # Another user may be unable to read Python's files, so all imports precede the change of the user.
 AS_USER = """
 import os, sys
-import numba, numpy as np
+import numpy as np
 import gcodec
-from gcodec.kernels.numeric import arithmetic; from gcodec.runtime import jit
-jit.build_id()
+from gcodec.kernels.numeric import arithmetic; from gcodec.runtime import jit, kernel_cache
+kernel_cache.build_id()
 if sys.argv[2] == "compile":
-    numba.njit("int64(int64)")(lambda x: x + 1)
+    from gcodec.runtime import entry
+    kernel_cache.code_of(jit.kernel("int64")(lambda x: x + 1))
 os.setgroups([])
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
@@ -407,13 +666,13 @@ def public() -> Iterator[Path]:
 
 
 USE = """
-print(jit.cache_directory())
-print(jit.cache_fault())
+print(kernel_cache.directory())
+print(kernel_cache.fault())
 """
 PLANT = """
 victims = {folder!r}
 os.rename(victims, victims + ".old")
-os.makedirs(victims + "/" + jit.cache_location().name)
+os.makedirs(victims + "/" + kernel_cache.location().name)
 """
 
 
@@ -455,8 +714,10 @@ def test_a_sticky_directory_is_safe(public: Path) -> None:
 
 RUN = """
 x = np.zeros(1, np.float32)
-arithmetic.add_scaled(np.ones(1, np.float32), np.float32(2), x)
-print(x[0], sum(arithmetic._add_scaled.built.stats.cache_hits.values()), jit.cache_fault())
+compiled = []
+with kernel_cache.watched(compiled.append):
+    arithmetic.add_scaled(np.ones(1, np.float32), np.float32(2), x)
+print(x[0], len(compiled), kernel_cache.fault())
 """
 
 
@@ -464,33 +725,40 @@ print(x[0], sum(arithmetic._add_scaled.built.stats.cache_hits.values()), jit.cac
 def test_other_users_read_the_cache_of_root(public: Path) -> None:
     """A container may be built by root, and run by a user without an account."""
     cache = public / "cache"
-    assert run_as(0, RUN, cache, "compile").stdout == "2.0 0 \n"
+    assert run_as(0, RUN, cache, "compile").stdout == "2.0 1 \n"
     (build,) = cache.iterdir()
     for path in (cache, build):
         path.chmod(0o755)
-    (file,) = build.iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    files = list(build.iterdir())  # of the kernel and of the entry
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * 2
     said = f"Nothing can be written to {build}.\n"
-    assert run_as(VICTIM, RUN, cache, "compile").stdout == "2.0 0 " + said
-    file.chmod(0o644)
     assert run_as(VICTIM, RUN, cache, "compile").stdout == "2.0 1 " + said
-    file.chmod(0o646)
-    assert run_as(VICTIM, RUN, cache, "compile").stdout == "2.0 0 " + said
+    for mode, compiled in ((0o644, 0), (0o646, 1)):
+        for file in files:
+            file.chmod(mode)
+        assert run_as(VICTIM, RUN, cache, "compile").stdout == f"2.0 {compiled} " + said
+    assert sorted(build.iterdir()) == sorted(files)
 
 
 # --- no compiler --------------------------------------------------------------------------------
 
 
-def test_a_disabled_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
+def test_a_disabled_compiler_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels in the cache run without it."""
     kernel = quick_kernels()[0]
-    fresh = Kernel(kernel.function, kernel.signature, kernel.variant)
-    with pytest.raises(CompilerDisabled, match="unset the environment variable NUMBA_DISABLE_JIT"):
-        fresh(*damaging.ARGUMENTS[kernel.name]())
+    with monkeypatch.context() as patch:
+        patch.setattr("numba.core.config.DISABLE_JIT", 1)
+        with pytest.raises(CompilerDisabled, match="unset the environment variable NUMBA_DISABLE"):
+            fresh(kernel)(*damaging.ARGUMENTS[kernel.name]())
     assert issubclass(CompilerDisabled, gcodec.GcodecError)
+    kernel_cache.code_of(kernel)
+    monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
+    arguments = damaging.ARGUMENTS[kernel.name]()
+    fresh(kernel)(*arguments)
+    assert np.array_equal(arguments[-1], damaging.RESULTS[kernel.name])
 
 
-def test_the_first_call_reports_a_disabled_compiler() -> None:
+def test_the_first_call_reports_a_disabled_compiler(cache: Path) -> None:
     program = "import gcodec, numpy as np; gcodec.encode(np.ones(4, np.float32), 'sign')"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_DISABLE_JIT": "1"}
     done = subprocess.run(
@@ -501,6 +769,7 @@ def test_the_first_call_reports_a_disabled_compiler() -> None:
         check=False,
     )
     assert done.stderr.splitlines()[-1] == (
-        "gcodec.errors.CompilerDisabled: Numba's compiler is disabled, and gcodec cannot run "
-        "without it: unset the environment variable NUMBA_DISABLE_JIT, and start Python again."
+        "gcodec.errors.CompilerDisabled: Numba's compiler is disabled, and gcodec cannot "
+        "compile kernels without it: unset the environment variable NUMBA_DISABLE_JIT, and start "
+        "Python again."
     )

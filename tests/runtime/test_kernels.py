@@ -19,7 +19,7 @@ from reference import halves, philox, sums
 import gcodec
 from gcodec.kernels.numeric import arithmetic, convert, reduce
 from gcodec.kernels.numeric import philox as words_of
-from gcodec.runtime import cover, pool
+from gcodec.runtime import cover, kernel_cache, pool
 from gcodec.runtime.memory import aligned_empty
 
 PACKAGE = Path(gcodec.__file__).parent
@@ -187,11 +187,12 @@ import sys
 import numpy as np
 from gcodec.kernels.bits import pack
 from gcodec.kernels.numeric import convert
-from gcodec.runtime import jit
-print(pack.pack_fields(np.arange(8, dtype=np.uint8) % 2, pack.FieldLayout(1)).tolist())
-kernel = pack.packer(1, True).built
-print(sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
-print(jit.cache_directory() is not None, jit.checked())
+from gcodec.runtime import jit, kernel_cache
+compiled = []
+with kernel_cache.watched(compiled.append):
+    print(pack.pack_fields(np.arange(8, dtype=np.uint8) % 2, pack.FieldLayout(1)).tolist())
+print("compiled" if pack.packer(1, True).name in compiled else "loaded", len(compiled))
+print(kernel_cache.directory() is not None, jit.checked())
 """
 
 
@@ -205,7 +206,7 @@ class Sandbox:
         shutil.copytree(PACKAGE, root / "gcodec", ignore=ignored)
 
     def probe(self, program: str = PROBE, **variables: str) -> list[str]:
-        """Pack eight codes in a new process; return codes, hits and misses, and the cache."""
+        """Pack eight codes in a new process; return codes, compiled kernels, and the cache."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GCODEC_")}
         environment |= {
             "PYTHONPATH": str(self.root),
@@ -249,17 +250,20 @@ def test_the_cache_is_used_and_never_stale(sandbox: Sandbox) -> None:
     value = "np.uint8(x >> np.uint64(shift))"
     sandbox.edit("bits/pack.py", value, f"_helper({value})")
 
-    assert sandbox.probe() == ["[85]", "0 1", "True False"]
-    assert sandbox.probe() == ["[85]", "1 0", "True False"]
+    assert sandbox.probe() == ["[85]", "compiled 1", "True False"]
+    assert sandbox.probe() == ["[85]", "loaded 0", "True False"]
     (build,) = sandbox.builds()
     assert stat.S_IMODE(build.stat().st_mode) & 0o022 == 0
-    # Bounds checks cause another build.
-    assert sandbox.probe(GCODEC_CHECKED="1") == ["[85]", "0 1", "True True"]
-    assert len(sandbox.builds()) == 2
+    # Kernels with bounds checks are others, in the same directory.
+    for said in ("compiled 1", "loaded 0"):
+        assert sandbox.probe(GCODEC_CHECKED="1") == ["[85]", said, "True True"]
+    assert sandbox.probe() == ["[85]", "loaded 0", "True False"]
+    assert sandbox.builds() == [build]
     sandbox.edit(
         "numeric/arithmetic.py", "    return x\n", "    return np.uint8(x ^ np.uint8(255))\n"
     )
-    assert sandbox.probe() == ["[170]", "0 1", "True False"]
+    assert sandbox.probe() == ["[170]", "compiled 1", "True False"]
+    assert len(sandbox.builds()) == 2
 
 
 BEYOND = """
@@ -268,8 +272,8 @@ from gcodec.kernels.numeric.arithmetic import _beyond
 x = np.arange(9, dtype=np.float32)
 try:
     _beyond(x[:4], 6, x[8:])
-except IndexError:
-    print("refused")
+except IndexError as error:
+    print("refused by", error)
 else:
     print(x[8])
 """
@@ -282,40 +286,42 @@ def test_checked_builds_check_bounds(sandbox: Sandbox) -> None:
             '\n\n@kernel("in float32[], int64, out float32[]")\n'
             "def _beyond(x, i, out):\n    out[0] = x[i]\n"
         )
-    for checked, said in (("0", "6.0"), ("1", "refused"), ("0", "6.0"), ("1", "refused")):
+    refused = "refused by arithmetic._beyond"
+    for checked, said in (("0", "6.0"), ("1", refused), ("0", "6.0"), ("1", refused)):
         assert sandbox.probe(BEYOND, GCODEC_CHECKED=checked) == [said]
-    assert len(sandbox.builds()) == 2
+    (build,) = sandbox.builds()
+    assert len([path for path in build.iterdir() if "_beyond" in path.name]) == 2
 
 
 def test_damaged_kernels_are_compiled_again(sandbox: Sandbox) -> None:
-    assert sandbox.probe() == ["[85]", "0 1", "True False"]
+    assert sandbox.probe() == ["[85]", "compiled 1", "True False"]
     (build,) = sandbox.builds()
-    for file in build.iterdir():
+    files = list(build.iterdir())
+    assert len(files) == 2  # of the kernel and of the entry
+    for file in files:
         file.write_bytes(file.read_bytes()[:-1])
-    assert sandbox.probe() == ["[85]", "0 1", "True False"]
-    assert sandbox.probe() == ["[85]", "1 0", "True False"]
+    assert sandbox.probe() == ["[85]", "compiled 1", "True False"]
+    assert sandbox.probe() == ["[85]", "loaded 0", "True False"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
 def test_an_unsafe_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gcodec.runtime import jit
-
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "private"))
-    directory = jit.cache_directory()
+    directory = kernel_cache.directory()
     assert directory is not None
     for mode in (0o777, 0o770, 0o702):
         directory.chmod(mode)
-        assert jit.cache_directory() is None
+        assert kernel_cache.directory() is None
     directory.chmod(0o700)
-    assert jit.cache_directory() == directory
+    assert kernel_cache.directory() == directory
     (tmp_path / "file").touch()
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path / "file"))
-    assert jit.cache_directory() is None
+    assert kernel_cache.directory() is None
     if os.geteuid() != 0:
         frozen = tmp_path / "frozen"
         frozen.mkdir(mode=0o500)
         monkeypatch.setenv("GCODEC_CACHE_DIR", str(frozen))
-        assert jit.cache_directory() is None
+        assert kernel_cache.directory() is None
 
 
 def test_variants_of_a_factory_are_distinguished_across_processes(tmp_path: Path) -> None:

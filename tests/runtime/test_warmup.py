@@ -13,9 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gcodec.cli.main import cli
-from gcodec.cli.outcome import CheckFailed
-from gcodec.cli.verbs import warmup
-from gcodec.runtime import jit
+from gcodec.runtime import jit, kernel_cache, warmup
 from gcodec.runtime.jit import Kernel
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +69,11 @@ def test_declared_kernels_are_listed_once() -> None:
     assert declared and declared <= set(names)
 
 
+def kernel_files(build: Path) -> list[Path]:
+    """Return the files in the cache, without that of the entry, which all kernels share."""
+    return sorted(path for path in build.iterdir() if not path.name.startswith("entry."))
+
+
 def program(names: tuple[str, ...], *calls: list[str]) -> str:
     return (
         "import sys\n"
@@ -107,7 +110,7 @@ def test_cached_kernels_are_not_compiled_again(tmp_path: Path) -> None:
     assert (second["kernels"], second["compiled"]) == (4, 0)
     (build,) = tmp_path.iterdir()
     assert str(build) == first["directory"]
-    files = sorted(build.iterdir())
+    files = kernel_files(build)
     assert len(files) == 4
     # Only missing and damaged kernels are compiled again.
     files[0].write_bytes(files[0].read_bytes()[:-1] + b"?")
@@ -123,11 +126,11 @@ def test_several_processes_compile_each_kernel_once(
 ) -> None:
     monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
     kernels = quick_kernels()
-    assert not any(kernel.cached for kernel in kernels)
+    assert kernel_cache.missing(kernels) == kernels
     assert sum(warmup.compile_kernels(kernels, 2)) == len(kernels)
-    assert all(kernel.cached for kernel in kernels)
+    assert not kernel_cache.missing(kernels)
     (build,) = tmp_path.iterdir()
-    assert [path.suffix for path in build.iterdir()] == [".kernel"] * 4
+    assert [path.suffix for path in kernel_files(build)] == [".kernel"] * 4
 
 
 def test_parts_contain_each_kernel_once() -> None:
@@ -170,7 +173,45 @@ def die(names: list[str]) -> int:
     os._exit(9)
 
 
-def test_warmup_reports_a_killed_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warmup_reports_a_killed_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCODEC_CACHE_DIR", str(tmp_path))
+    kernels = quick_kernels()
+    monkeypatch.setattr(jit, "kernels", lambda: kernels)
     monkeypatch.setattr(warmup, "_compile", die)
-    with pytest.raises(CheckFailed, match="was killed"):
-        list(warmup.compile_kernels(quick_kernels(), 2))
+    result = CliRunner().invoke(cli, ["warmup", "-j", "2"])
+    assert result.exit_code == 1
+    assert "a compiling process was killed" in result.stderr
+
+
+def test_warmup_compiles_the_kernels_of_codecs(tmp_path: Path) -> None:
+    call = ["warmup", "--json", "sign", "minmax:bits=3"]
+    names = tuple(kernel.name for kernel in jit.kernels())
+    first, second = processed(tmp_path, names, call, call)
+    assert first["compiled"] == first["kernels"] and first["not_kept"] == []
+    assert (second["kernels"], second["compiled"]) == (first["kernels"], 0)
+    program = (
+        "import sys, numpy as np, gcodec\n"
+        "for spec in ('sign', 'minmax:bits=3'):\n"
+        "    gcodec.decode(gcodec.encode(np.ones(9, np.float32), spec))\n"
+        "assert 'numba' not in sys.modules\n"
+        "assert gcodec.warmup('sign') == 0\n"
+    )
+    environment = {**os.environ, "GCODEC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+def test_the_first_compilation_is_announced(tmp_path: Path) -> None:
+    example = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+    call = ["inspect", "--codec", "sign", str(example)]
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", "from gcodec.cli.main import main; main()", *call],
+            env={**os.environ, "GCODEC_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for _ in range(2)
+    ]
+    assert runs[0].stderr.count("gcodec: compiling kernels, once") == 1
+    assert "compiling" not in runs[1].stderr

@@ -16,7 +16,7 @@ from gcodec.cli import options
 from gcodec.cli.outcome import FAILED, FINE
 
 _FEATURES = ("sse4.2", "avx2", "fma", "avx512f", "avx512vbmi2", "neon", "sve")
-_VARIABLES = ("GCODEC_CACHE_DIR", "GCODEC_NUM_THREADS", "GCODEC_CHECKED")
+_VARIABLES = ("GCODEC_CACHE_DIR", "GCODEC_NUM_THREADS", "GCODEC_CHECKED", "GCODEC_TARGET")
 
 
 class Check(NamedTuple):
@@ -93,7 +93,7 @@ def command(self_test: bool, quiet: bool, as_json: bool) -> int:
 
 
 def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
-    from gcodec.runtime import jit
+    from gcodec.runtime import kernel_cache
 
     yield from _versions()
     yield _checksums()
@@ -103,7 +103,7 @@ def _checks(self_test: bool, quiet: bool) -> Iterator[Check]:
     for name in _VARIABLES:
         if name in os.environ:
             yield Check(name, True, os.environ[name])
-    if self_test and not jit.compiler_fault():  # which would make each codec fail
+    if self_test and not kernel_cache.compiler_fault():  # which would make each codec fail
         yield from _codecs(quiet)
 
 
@@ -145,19 +145,19 @@ def _threads() -> Check:
 
 def _kernels() -> Iterator[Check]:
     from gcodec.kernels.rans.rans_vector import vector_width
-    from gcodec.runtime import jit
+    from gcodec.runtime import jit, kernel_cache
     from gcodec.runtime.lanes import compiles_for
 
-    if fault := jit.compiler_fault():
+    if fault := kernel_cache.compiler_fault():
         yield Check("compiler", False, fault)
-    fault, directory = jit.cache_fault(), jit.cache_directory()
+    fault, directory = kernel_cache.fault(), kernel_cache.directory()
     advice = "set GCODEC_CACHE_DIR to a directory of your own that nobody else can write to"
     if directory is None:
         state = f"every process compiles the kernels that it uses: {fault}"
         yield Check("kernel cache", False, state, advice)
     else:
         kernels = jit.kernels()
-        count = sum(kernel.cached for kernel in kernels)
+        count = len(kernels) - len(kernel_cache.missing(kernels))
         state, complete = f"{count} of {len(kernels)} kernels compiled", count == len(kernels)
         state += f"   {directory}"
         if fault and not complete:

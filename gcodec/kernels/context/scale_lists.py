@@ -200,7 +200,7 @@ def _huffman_nbits(counts, most, scratch):
     return nbits
 
 
-@kernel("in uint8[], out int64[], out int64[]")
+@kernel("in uint8[], out int64[], out int64[]", small=True)
 def find_parameters(scales, scratch, out):
     """Write the fields of `ListParameters`; scratch.size == SCRATCH, out.size >= _FIELDS.
 
@@ -246,7 +246,7 @@ def find_parameters(scales, scratch, out):
     out[4], out[5] = SCALE + RICE + fewest, TOP + LENGTH * (top + 1) + words
 
 
-@kernel("in uint8[], in int64[], out int64[]")
+@kernel("in uint8[], in int64[], out int64[]", small=True)
 def list_nbits(scales, logs, scratch):
     """Return the bits of a list; see `nbits`. scratch.size == SCRATCH."""
     fields = scratch[5 * _PACKAGES :]
@@ -325,7 +325,9 @@ def _put_huffman_words(scales, least, shift, lengths, codes, out, at, acc, have)
     return acc, have, at
 
 
-@kernel("in uint8[], out int64[], out uint64[], out uint8[], out uint8[], out uint64[]")
+@kernel(
+    "in uint8[], out int64[], out uint64[], out uint8[], out uint8[], out uint64[]", small=True
+)
 def _put_list(scales, scratch, words, bytes_, out, state):
     # scratch.size == SCRATCH; `out` has room for Rice words of the largest parameter, at most
     # _WORST bits each, and for the slack of `put`. The shortest words are no longer.
@@ -432,7 +434,10 @@ def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
     return fault, at
 
 
-@kernel("in uint8[], int64, int64, int64, out uint8[], out uint16[], out uint8[], out int64[]")
+@kernel(
+    "in uint8[], int64, int64, int64, out uint8[], out uint16[], out uint8[], out int64[]",
+    small=True,
+)
 def _read_list(data, at, end, count, lengths, windows, out, fields):
     # 0 <= at; end <= 8 * data.size; lengths.size == _SYMBOLS, windows.size == _WINDOWS,
     # fields.size == 5: fault, code, shift, least, next bit. out.size is the number of scales or

@@ -67,7 +67,8 @@ def _scale(mean, one, quantum):
 
 
 @kernel(
-    "in int64[], in int64[], int64, int64, int64, int64, int64, int64, out uint8[], out uint8[]"
+    "in int64[], in int64[], int64, int64, int64, int64, int64, int64, out uint8[], out uint8[]",
+    small=True,
 )
 def find_scales(
     rows, columns, n, width, group, quantum, row_one, column_one, row_scales, column_scales

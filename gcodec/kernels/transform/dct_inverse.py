@@ -121,7 +121,8 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
     to + n * length <= out.size.
     """
     if n == 1:  # the only entry is 1
-        out[to : to + length] = rows[:length]
+        for i in range(length):
+            out[to + i] = rows[i]
         return
     whole = length - length % BLOCK
     rows[count * length : (count + -count % _TOGETHER) * length] = np.float32(0)
