@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
-from numba.core import codegen, compiler
+from numba.core import cgutils, codegen, compiler
+from numba.core import ir as numba_ir
 from numba.core import types as numba_types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import LoweringPass, PassManager, register_pass
@@ -25,7 +26,6 @@ from numba.core.lowering import Lower
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 from numba.core.typed_passes import (
-    IRLegalization,
     NopythonTypeInference,
     PreLowerStripPhis,
 )
@@ -183,8 +183,11 @@ class _Typing(Context):
     target: _Target
     resolved: dict[Any, Any]
 
+    def load_additional_registries(self) -> None:
+        """Do nothing: `_Target` begins with them."""
+
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        if not isinstance(func, types.Type):
+        if func in ("static_getitem", "static_setitem"):  # whose argument may be a slice
             return super().resolve_function_type(func, args, kws)
         key = func, args, tuple(kws.items())
         try:
@@ -337,6 +340,40 @@ class _Context(CPUContext):
     """Numba's target, whose settings in the environment change no code."""
 
     enable_boundscheck = False  # each function's flags set it
+    _sizes: dict[Any, int]
+
+    def load_additional_registries(self) -> None:
+        """Load what was declared since; `_Target` begins with what Numba declares."""
+        for registry in list(self._registries):
+            self.install_registry(registry)
+
+    def get_abi_sizeof(self, ty: Any) -> int:
+        """Remember sizes: LLVM finds each by parsing a module."""
+        if ty not in self._sizes:
+            self._sizes[ty] = super().get_abi_sizeof(ty)
+        return self._sizes[ty]
+
+
+class _Flags(compiler.Flags):
+    """Numba's options, which its tables find by identity: comparing all of them takes long."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def copy(self) -> _Flags:
+        """Return the same object, for nothing changes it once it is complete."""
+        return self
+
+
+def _flags(checked: bool, inlined: bool) -> Any:
+    flags: Any = _Flags()
+    flags.nrt = False  # kernels allocate no memory
+    flags.error_model = "numpy"
+    flags.boundscheck = checked
+    flags.forceinline = inlined
+    return flags
 
 
 class _Target:
@@ -346,14 +383,14 @@ class _Target:
         generic = cpu_target.target_context
         cpu_target.typing_context.refresh()
         generic.refresh()
-        self._checked = checked
+        self._flags = {inlined: _flags(checked, inlined) for inlined in (False, True)}
         self.helpers: dict[Helper, dict[tuple[Any, ...], _Compiled]] = {}
         self.kernels: dict[Linked, _External] = {}
         self._typing = copy.copy(cpu_target.typing_context)
         self._typing.__class__ = _Typing
         self._typing.resolved, self._typing.target = {}, self
         self.context = generic.subtarget(_internal_codegen=_Codegen(processor))
-        self.context.__class__ = _Context
+        self.context.__class__, self.context._sizes = _Context, {}
         self.declare = self.context.insert_user_function
 
     def compiled(
@@ -367,11 +404,7 @@ class _Target:
 
         A function without a `symbol` gets a name of its own in LLVM IR.
         """
-        flags: Any = compiler.Flags()
-        flags.nrt = False  # kernels allocate no memory
-        flags.error_model = "numpy"
-        flags.boundscheck = self._checked
-        flags.forceinline = inlined
+        flags = self._flags[inlined]
         pipeline = _Pipeline(self._typing, self.context, None, kinds, None, flags, {})
         pipeline.state.metadata["symbol"] = symbol
         compiled: _Compiled = pipeline.compile_extra(function)
@@ -399,12 +432,31 @@ class _Pipeline(compiler.CompilerBase):
             DeadBranchPrune,
             NopythonTypeInference,
             PreLowerStripPhis,
-            IRLegalization,
             _Lowering,
         ):
             manager.add_pass(step, step.__name__)
         manager.finalize()
         return [manager]
+
+
+class _Lower(Lower):
+    """Numba's lowering without reference counts and notes for debuggers, which kernels lack."""
+
+    def lower_inst(self, inst: Any) -> None:
+        if isinstance(inst, numba_ir.Assign):
+            value = self.lower_assign(self.typeof(inst.target.name), inst)
+            self.storevar(value, inst.target.name)
+        else:
+            super().lower_inst(inst)
+
+    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
+        if name in self._singly_assigned_vars:
+            self._blk_local_varmap[name] = value
+        else:
+            self.builder.store(value, self.getvar(name))
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        return cgutils.alloca_once(self.builder, lltype, name=name)
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -430,7 +482,7 @@ class _Lowering(LoweringPass):
             abi_tags=[],
         )
         with target.push_code_library(library):
-            Lower(target, library, description, state.func_ir, metadata=state.metadata).lower()
+            _Lower(target, library, description, state.func_ir, metadata=state.metadata).lower()
         state.library = library
         state.cr = _Compiled(library, description)
         return True
