@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
 """Function that takes the title and the total amount (None if unknown) of a piece of work, and
-returns a context manager. That yields a function to be called with each amount of work that is done."""
+returns a context manager. That yields a function to be called with each amount of work that is
+done."""
 
 
 class Settings(NamedTuple):

@@ -63,7 +63,7 @@ def test_bits_of_small_tensors_limit_the_payload(bits):
 
 
 @pytest.mark.parametrize("bits", [1.0, 2.05, 3.5])
-@pytest.mark.parametrize("n", [1, 5, 17, 63])
+@pytest.mark.parametrize("n", [5, 17, 63])
 def test_partial_words_count_as_bits(n, bits):
     x = LAPLACE[0, :n]
     codec = gcodec.choose(x, max_bits=bits)
@@ -319,6 +319,38 @@ def test_invalid_bounds_are_refused(bounds):
         gcodec.choose(LAPLACE, **bounds)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 8, 13, 64, 333, 1024])
+def test_no_choice_is_longer_than_raw(n, dtype):
+    """Choose for few values, where parameters in a header can outweigh the payload."""
+    name = "float32" if dtype is np.float64 else np.dtype(dtype).name
+    values = LAPLACE.reshape(-1)[:n]
+    for x in (values.astype(dtype), np.zeros(n, dtype), np.sign(values).astype(dtype)):
+        raw = len(gcodec.encode(x, f"raw:dtype={name}"))
+        for target in ({"max_nmse": e} for e in (1, 0.3, 0.01, 1e-5, 1e-9)):
+            assert len(gcodec.encode(x, gcodec.choose(x, **target))) <= raw
+        for target in ({"max_bits": b} for b in (0.1, 1, 4, 12, 20, 40)):
+            assert len(gcodec.encode(x, gcodec.choose(x, **target))) <= raw
+
+
+def test_raw_counts_the_rounding_of_float64():
+    """Choose for one float64, which the shortest frame, of a float32, would round."""
+    x = np.array([1 / 3])
+    assert gcodec.choose(x, max_nmse=1e-6).name == "raw"
+    with pytest.raises(gcodec.ParameterError, match="must be at least"):
+        gcodec.choose(x, max_nmse=1e-17)
+
+
+def test_max_err_is_an_alias():
+    assert gcodec.choose(LAPLACE, max_err=0.04) == gcodec.choose(LAPLACE, max_nmse=0.04)
+    assert choose.Target.parse("auto:err=0.1") == choose.Target.parse("auto:nmse=0.1")
+    assert str(choose.Target.parse("auto:err=0.1")) == "auto:nmse=0.1"
+    with pytest.raises(gcodec.ParameterError, match="exactly one of max_nmse, max_bits"):
+        gcodec.choose(LAPLACE, max_err=0.1, max_nmse=0.1)
+    with pytest.raises(gcodec.ParameterError, match="max_err=-1"):
+        gcodec.choose(LAPLACE, max_err=-1)
+
+
 def test_invalid_values_are_refused():
     with pytest.raises(gcodec.ParameterError, match="NaN"):
         gcodec.choose(np.array([1, np.nan], np.float32), max_nmse=0.1)
@@ -335,6 +367,6 @@ def test_command_with_auto_codec(tmp_path):
         frames = gcodec.iter_frames(target.read_bytes())
         for entry, frame in zip(dump.entries, frames, strict=True):
             assert error_of(np.asarray(dump.load(entry)), frame.decode()) <= 0.05
-    for spec in ("auto:", "auto:nmse=x", "auto:rate=1", "auto:nmse=-1"):
+    for spec in ("auto:", "auto:nmse=x", "auto:rate=1", "auto:nmse=-1", "auto:max_err=1"):
         arguments = ["encode", str(EXAMPLE), "-c", spec, "-o", str(tmp_path / "no.gcf")]
         assert CliRunner().invoke(cli, arguments).exit_code == 2, spec

@@ -53,6 +53,13 @@ def test_budgets():
     assert (str(by_error), str(Budget(0.1, 2))) == ("nmse ≤ 0.01", "nmse ≤ 0.1, bits/v ≤ 2")
 
 
+def test_raw_is_always_tried():
+    """Shortlist for a large probe on which raw is far from the budget, and not lossless."""
+    trials = [trial("minmax:bits=4", 4, 0.001), trial("topk", 1, 0), trial("raw", 32, 1e-9)]
+    shortlisted = {str(codec) for codec in shortlist([trials], Budget(max_bits=2))}
+    assert "raw" in shortlisted
+
+
 def test_pareto_front():
     points = [(1, 0.5), (2, 0.5), (2, 0.1), (3, 0.2), (0.5, 0.9), (1, 0.6), (4, 0.05)]
     assert pareto(points) == [4, 0, 2, 6]

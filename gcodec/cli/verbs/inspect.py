@@ -128,8 +128,9 @@ def command(
     Bits per value count whole frames: for a few values, headers and checksums can outweigh the
     payload, and raw can be the smallest codec. The best fit is the normal, Laplace or generalized
     normal distribution that is nearest to the nonzero values, with its shape (2, 1 or any) and its
-    2-Wasserstein distance as a multiple of the rms. Tensors of repeated blocks, whose names differ in a number, share a row:
-    it shows medians of the fit, and a codec that is within the budget for each of them.
+    2-Wasserstein distance as a multiple of the rms. Tensors of repeated blocks, whose names differ
+    in a number, share a row: it shows medians of the fit, and a codec that is within the budget
+    for each of them.
 
     For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
     gcodec verify checks the payloads.
