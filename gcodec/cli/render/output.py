@@ -212,7 +212,7 @@ def note_hidden(console: Console, headers: Sequence[str], options: str = "--json
         Options of the verb that show all columns.
     """
     if headers:
-        names = ", ".join(dict.fromkeys(header.strip() for header in headers))
+        names = ", ".join(dict.fromkeys(" ".join(header.split()) for header in headers))
         note(f"not shown at {console.width} columns: {names}; use {options}")
 
 

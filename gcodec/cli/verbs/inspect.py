@@ -135,15 +135,18 @@ def command(
     For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
     gcodec verify checks the payloads.
     """
-    from gcodec.analysis.candidates import Budget
-    from gcodec.analysis.settings import Settings
-    from gcodec.cli.files import inputs, is_frames
-    from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render.inspect import DumpView, print_views
     from gcodec.cli.render.output import progress, stdout
-    from gcodec.codecs import parse
 
     form = options.check_form(form, as_json)
+    quiet_progress = quiet or form is not None
+    with progress("loading gcodec", None, quiet=quiet_progress):
+        from gcodec.analysis.candidates import Budget
+        from gcodec.analysis.settings import Settings
+        from gcodec.cli.files import inputs, is_frames
+        from gcodec.cli.outcome import Outcome
+        from gcodec.cli.render.inspect import DumpView, print_views
+        from gcodec.codecs import parse
+
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
     paths = inputs(files)
@@ -162,7 +165,7 @@ def command(
         max_values=None if full else max_values,
         seed=seed,
         limits=limits,
-        progress=partial(progress, quiet=quiet or form is not None),
+        progress=partial(progress, quiet=quiet_progress),
         keep_pictures=report is not None,
     )
     outcome = Outcome()
