@@ -91,6 +91,7 @@ def test_bound_applies_to_each_tensor(frames: Path) -> None:
     assert "2 tensors above" in comparison["errors"][0]["message"]
     run(frames, frames, "--max-nmse", "0")
     run(EXAMPLE, EXAMPLE, "--max-nmse", "0")
+    assert document(EXAMPLE, frames, "--max-err", worst, "--sort", "err")["max_nmse"] == worst
 
 
 def test_rows_are_selected_and_sorted(frames: Path) -> None:

@@ -97,6 +97,18 @@ def test_page_is_well_formed_and_has_no_scripts(report):
     assert set(re.findall(r"var\((--\w+)\)", text)) <= set(re.findall(r"(--\w+):", text))
 
 
+def test_wide_table_scrolls_sideways_and_says_so(report):
+    text = report[1].read_text("utf-8")
+    page = Page(text)
+    tags = [tag for tag, _ in page.tags]
+    attributes = page.tags[tags.index("table") - 1][1]
+    assert attributes["class"] == "scroll" and attributes["tabindex"] == "0"
+    (style,) = re.findall(r"^\.scroll \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    assert "overflow-x: auto" in style
+    narrow = text[text.index("@media (max-width") : text.index("</style>")]
+    assert "The table scrolls sideways" in narrow
+
+
 def test_names_are_shown_escaped(report):
     text = report[1].read_text("utf-8")
     texts = Page(text).texts

@@ -85,7 +85,8 @@ def _section(view: DumpView) -> Iterator[str]:
     yield f'<p class="facts">{escaped(" · ".join(view.facts()))}</p>'
     if warning := view.warning():
         yield f'<p class="alarm">{escaped(warning)}</p>'
-    yield f'<div class="scroll">\n{_table(view)}\n</div>'
+    region = 'class="scroll" tabindex="0" role="region" aria-label="Tensors"'
+    yield f"<div {region}>\n{_table(view)}\n</div>"
     suggestion = view.suggestion()
     notes = [*view.sample_notes(), *view.overhead_notes()]
     for note in (*notes, *([f"next: {suggestion}"] if suggestion else [])):
