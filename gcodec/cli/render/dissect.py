@@ -176,7 +176,7 @@ class Printer:
 
     def _print(self, cells: list[str], style: str) -> None:
         safe = [text.printable(cell) for cell in cells]
-        parts = []
+        parts: list[str] = []
         for cell, (name, width) in zip(safe, self._widths.items(), strict=False):
             if self._console.is_terminal and name == "raw":
                 cell = text.shorten_end(cell, width)
