@@ -71,8 +71,8 @@ def _slow(dial: Dial) -> str:
 
 
 def lines(dumps: Sequence[Dump], python: str, names: Sequence[str]) -> Iterator[str]:
-    """Return the table: a row for each dump, error and coder that reaches the error."""
-    yield "| dump | error | coder | bits per value | encode, M/s | decode, M/s |"
+    """Return the table: a row for each dump, nmse and coder that reaches the error."""
+    yield "| dump | nmse | coder | bits per value | encode, M/s | decode, M/s |"
     yield "|---|---|---|---|---|---|"
     for dump in dumps:
         results = {**nncodec(python, dump), **registered_codecs(dump, names)}

@@ -1,7 +1,7 @@
 """Print the bits per value of qsgd's levels in each code, as in the table of docs/qsgd.md.
 
 Bits per value are those of the payload: norms and string. ``entropy`` is the order-0 entropy of
-the levels with their signs, plus the norms; ``nmse`` is the squared error over the sum of squares.
+the levels with their signs, plus the norms; ``nmse`` is ‖x − x̂‖²/‖x‖².
 Drawn data are 2^20 values of a fixed seed; "example" is the gradient in ``examples/``, with one
 payload for each tensor. ``python -m bench.bits --only gaussian`` prints the rows of one kind of
 data; ``--dumps FILE...`` measures the tensors of files instead.

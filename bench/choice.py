@@ -30,7 +30,7 @@ ROUNDS = 4
 
 def excess(x: np.ndarray, rivals: dict[str, list[Curve]], error: float) -> tuple[float, str]:
     """Return the ratio of the choice's bits to those of the best setting, and both names."""
-    codec = gcodec.choose(x, max_err=error, seed=SEED)
+    codec = gcodec.choose(x, max_nmse=error, seed=SEED)
     chosen = measure(str(codec), x)
     if chosen.error > error:
         raise AssertionError(f"{codec}: the error is {chosen.error}, above {error}")
@@ -43,7 +43,7 @@ def excess(x: np.ndarray, rivals: dict[str, list[Curve]], error: float) -> tuple
 def effort(x: np.ndarray, **target: float) -> float:
     """Return the time of a choice over that of an ecsq encode, each the least of several."""
     ((name, value),) = target.items()
-    rival = gcodec.parse({"name": "ecsq", "nmse" if name == "max_err" else "bits": value})
+    rival = gcodec.parse({"name": "ecsq", "nmse" if name == "max_nmse" else "bits": value})
     try:
         gcodec.encode(x, rival)
     except gcodec.ParameterError:  # no step gives so many bits
@@ -63,14 +63,14 @@ def check(x: np.ndarray, **target: float) -> None:
     """Raise AssertionError unless the chosen codec meets its target."""
     codec = gcodec.choose(x, seed=SEED, **target)
     point = measure(str(codec), x)
-    error, bits = target.get("max_err", np.inf), target.get("max_bits", np.inf)
+    error, bits = target.get("max_nmse", np.inf), target.get("max_bits", np.inf)
     if point.error > error or point.nbits > bits * x.size:
         raise AssertionError(f"{codec}: {point} does not meet {target}")
 
 
 def hard() -> None:
     """Print how long choices take on tensors with difficult choices."""
-    targets = [{"max_err": e} for e in hard_tensors.ERRORS]
+    targets = [{"max_nmse": e} for e in hard_tensors.ERRORS]
     targets += [{"max_bits": b} for b in hard_tensors.BITS]
     print("| tensor |", " | ".join(f"{k[4:]} {v:g}" for t in targets for k, v in t.items()), "|")
     print("|---" * (len(targets) + 1) + "|")
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 excesses[error].append(ratio)
                 if ratio > TOLERANCE:
                     print(f"{path.stem} {name}, {x.size:,}, {error:g}: {ratio:.3f} ({text})")
-                efforts[x.size >= LARGE].append(effort(x, max_err=error))
+                efforts[x.size >= LARGE].append(effort(x, max_nmse=error))
     for error, ratios in excesses.items():
         near = sum(ratio <= TOLERANCE for ratio in ratios)
         print(f"error {error:g}: {near} of {len(ratios)} tensors, at most {max(ratios):.3f}")

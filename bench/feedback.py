@@ -42,9 +42,9 @@ class Result(NamedTuple):
     bits : float
         Bits per value.
     each : float
-        Mean relative error of a step.
+        Mean nmse of a step.
     cumulative : float
-        Relative error of the sum of all steps.
+        The nmse of the sum of all steps.
     """
 
     bits: float
@@ -96,7 +96,7 @@ def load(paths: tuple[str, ...]) -> list[Gradient]:
 def main(dumps: tuple[str, ...], decay: float) -> None:
     """Print a table in Markdown."""
     steps = load(dumps)
-    print("| codec | bits per value | each step's error | cumulative | without feedback |")
+    print("| codec | bits per value | each step's nmse | cumulative | without feedback |")
     print("|---|---:|---:|---:|---:|")
     for spec in SPECS:
         kept, plain = measure(spec, decay, steps), measure(spec, None, steps)

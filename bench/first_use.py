@@ -56,8 +56,8 @@ def seconds(commands: list[list[str]], cache: str) -> tuple[float, float]:
 def rows(python: str, warmup: bool) -> list[tuple[str, list[str]]]:
     """Return the name and the command of each row for an interpreter."""
     commands = [(spec, [python, "-c", ENCODE.format(spec=spec)]) for spec in SPECS]
-    verb = ["inspect", "--quiet", "--max-err", "0.01", str(EXAMPLE)]
-    commands.append(("inspect --max-err 0.01", [python, "-c", COMMAND, *verb]))
+    verb = ["inspect", "--quiet", "--max-nmse", "0.01", str(EXAMPLE)]
+    commands.append(("inspect --max-nmse 0.01", [python, "-c", COMMAND, *verb]))
     if warmup:
         commands.append(("warmup", [python, "-c", COMMAND, "warmup", "--quiet", "-j", "2"]))
     return commands

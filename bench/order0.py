@@ -26,7 +26,7 @@ _HALVINGS = 40
 
 
 def levels(x: np.ndarray, step: float) -> tuple[np.ndarray, float]:
-    """Return twice the magnitude of each level, plus its sign, and the relative error."""
+    """Return twice the magnitude of each level, plus its sign, and the nmse."""
     y = np.abs(x) / step
     k = np.where(y < _DEAD, 0, np.minimum(np.floor(y + _UP), _LARGEST)).astype(np.int64)
     sums, counts = np.bincount(k, y), np.bincount(k)

@@ -95,7 +95,7 @@ def lines(measured: Sequence[tuple[Dump, Measured]]) -> Iterator[str]:
         error = sum(errors) / (sum(energies) or 1)
         bits = sum(tensor.fp4.nbits for tensor in dump.tensors) / dump.size
         rows.append((dump, [f"{error:.4f}", f"{bits:.3f}"], at_fp4(dump, by_codec)))
-    yield from table(("error", "FP4"), rows)
+    yield from table(("nmse", "FP4"), rows)
     yield ""
     yield "### `ecsq` beside FP4, at its error\n"
     yield from compared_with_fp4(measured)

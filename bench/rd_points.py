@@ -26,7 +26,7 @@ class Point(NamedTuple):
     Attributes
     ----------
     error : float
-        Relative error ‖x − x̂‖²/‖x‖²; 0 where x̂ = x, for a zero tensor too.
+        The nmse; 0 where x̂ = x, for a zero tensor too.
     nbits : float
         Bits of the whole frame.
     encode, decode : float
@@ -100,8 +100,8 @@ class Dump(NamedTuple):
         return sum(tensor.x.size for tensor in self.tensors)
 
 
-def relative_error(x: np.ndarray, decoded: np.ndarray) -> float:
-    """Return ‖x − x̂‖²/‖x‖², or 0 where the tensors are equal."""
+def nmse_of(x: np.ndarray, decoded: np.ndarray) -> float:
+    """Return the nmse ‖x − x̂‖²/‖x‖², or 0 where the tensors are equal."""
     wide = x.astype(np.float64)
     error = float(((wide - decoded.astype(np.float64)) ** 2).sum())
     return error and error / float((wide**2).sum() or math.nan)
@@ -162,7 +162,7 @@ def measure(spec: str, x: np.ndarray, rounds: int = 0) -> Point:
     """Encode and decode a tensor; time both in `rounds` rounds."""
     frame, encode = seconds(lambda: gcodec.encode(x, spec, seed=SEED), rounds)
     decoded, decode = seconds(lambda: gcodec.decode(frame), rounds)
-    return Point(relative_error(x, decoded), 8 * len(frame), encode, decode)
+    return Point(nmse_of(x, decoded), 8 * len(frame), encode, decode)
 
 
 def curves(dials: Sequence[Dial], x: np.ndarray, rounds: int = 0) -> list[Curve]:

@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 import gcodec
-from bench.rd_points import LARGE, read, relative_error, seconds
+from bench.rd_points import LARGE, nmse_of, read, seconds
 
 TARGETS = ("nmse=0.02", "nmse=0.1", "bits=0.5", "bits=1.5")
 _ROUNDS = 3
@@ -45,7 +45,7 @@ def measure(x: np.ndarray, trellis: str, target: str) -> tuple[float, float] | N
     if name == "bits":
         met = payload.nbits / x.size
     else:
-        met = relative_error(x, payload.codec.decode(payload, x.shape))
+        met = nmse_of(x, payload.codec.decode(payload, x.shape))
     return aimed / plain, met / float(number)
 
 

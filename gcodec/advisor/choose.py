@@ -13,23 +13,27 @@ nearly every tensor of some thousand values. The exceptions are:
 - The tensor has a few hundred values: the lists, tables and fields of ``ecsq`` take 20 to 40 bytes
   more than a range. `choose` finds the bits of ``minmax`` that reach the error by rounding the
   values, which is fast for so few.
+- The tensor has a few values: parameters in the header of a frame take more bytes than the codec
+  saves, so ``raw`` has the shortest frame. `choose` encodes up to 1,024 values to compare.
 - The error is large and the tensor is not: ``ecsq:trellis=yes``, whose encoder is slow.
 - The matrix has a low rank, such as the gradient of a layer for few examples: ``powersgd``. A
   trial on some rows excludes most matrices; for the others, one trial determines the errors of all
   ranks, and one encode determines the bits of ``ecsq``.
 
-For an error, `choose` reads the values, makes at most one trial of factors, whose work is bounded
-in advance (`rank_trial.MAX_WORK`), and at most one encode, of a quarter of the rows after a costly
-trial. For bits, it makes an encode that searches for them, a second one if the first frame is too
-long, and at most one trial (`_TRIAL_WORK`). If a second encode may follow, the trial is short,
-unless a sample of the rows shows that it will not be wasted. If both frames are too long, one or
-two encodes at larger steps follow, each half as expensive.
+For an error (nmse, see docs/glossary.md), `choose` reads the values, makes at most one trial of
+factors, whose work is bounded in advance (`rank_trial.MAX_WORK`), and at most one encode, of a
+quarter of the rows after a costly trial. For bits, it makes an encode that searches for them, a
+second one if the first frame is too long, and at most one trial (`_TRIAL_WORK`). If a second
+encode may follow, the trial is short, unless a sample of the rows shows that it will not be
+wasted. If both frames are too long, one or two encodes at larger steps follow, each half as
+expensive.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +128,7 @@ class Candidate(NamedTuple):
 
 def lossless(tensor: Tensor, stats: Statistics) -> list[Candidate]:
     """Return codecs that are lossless for float32, float16 and bfloat16."""
-    dtype, n = "float32" if tensor.dtype == "float64" else tensor.dtype, tensor.values.size
+    dtype, n = _payload_dtype(tensor), tensor.values.size
     width = 8 * ITEMSIZE[dtype]
     candidates = [Candidate(width * n, parse({"name": "raw", "dtype": dtype}))]
     k = stats.nonzero
@@ -141,6 +145,11 @@ def lossless(tensor: Tensor, stats: Statistics) -> list[Candidate]:
             codec = parse("qsgd:norm=max,s=1,code=auto")
             candidates.append(Candidate(entropy + _QSGD_NBITS, codec))
     return candidates
+
+
+def _payload_dtype(tensor: Tensor) -> str:
+    """Return the widest dtype of a payload that is no wider than the tensor's."""
+    return "float32" if tensor.dtype == "float64" else tensor.dtype
 
 
 def levels(tensor: Tensor, stats: Statistics, error: float) -> list[Candidate]:
@@ -181,7 +190,7 @@ def ranges(tensor: Tensor, stats: Statistics, error: float) -> list[Candidate]:
 
 
 def range_error(tensor: Tensor, stats: Statistics, bits: int) -> float:
-    """Return the relative error of ``minmax``, except for its last digits."""
+    """Return the nmse of ``minmax``, except for its last digits."""
     values = tensor.values.astype(np.float64)
     low, high = float(values.min()), float(values.max())
     step = (high - low) / (2**bits - 1) or 1.0
@@ -190,44 +199,55 @@ def range_error(tensor: Tensor, stats: Statistics, bits: int) -> float:
     return float((difference**2).sum()) / stats.norm**2
 
 
+_ALIASES = {"max_err": "max_nmse"}  # earlier names of bounds
+
+
 class Target(NamedTuple):
-    """Target of a choice: an error or a number of bits; the other one is None.
+    """Target of a choice: an nmse or a number of bits; the other one is None.
 
     Attributes
     ----------
-    max_err : float or None
-        Largest relative error ‖x − x̂‖²/‖x‖².
+    max_nmse : float or None
+        Largest nmse.
     max_bits : float or None
         Largest number of bits per value.
     """
 
-    max_err: float | None = None
+    max_nmse: float | None = None
     max_bits: float | None = None
 
     def __str__(self) -> str:
         """Return the spec that `parse` reads."""
-        return f"auto:bits={self.max_bits}" if self.max_err is None else f"auto:err={self.max_err}"
+        if self.max_nmse is None:
+            return f"auto:bits={self.max_bits}"
+        return f"auto:nmse={self.max_nmse}"
 
     @classmethod
-    def of(cls, max_err: object, max_bits: object) -> Target:
-        """Check the arguments of `choose`.
+    def of(cls, **bounds: object) -> Target:
+        """Check the bounds that `choose` received.
+
+        Parameters
+        ----------
+        **bounds
+            ``max_nmse`` or its alias ``max_err``, and ``max_bits``; None for no bound.
 
         Raises
         ------
         ParameterError
-            Unless exactly one argument is passed, and it is a finite number, at least 0.
+            Unless exactly one bound is passed, and it is a finite number, at least 0.
         """
-        if (max_err is None) == (max_bits is None):
-            allowed = "a number if max_bits is None, and None otherwise"
-            raise ParameterError.of("max_err", max_err, allowed)
-        largest, allowed = sys.float_info.max, "a finite number, at least 0"
-        if max_err is not None:
-            return cls(max_err=check_between("max_err", max_err, 0, largest, allowed))
-        return cls(max_bits=check_between("max_bits", max_bits, 0, largest, allowed))
+        passed = {key: bound for key, bound in bounds.items() if bound is not None}
+        if len(passed) != 1:
+            key = next(iter(passed), "max_nmse")
+            allowed = "a number if no other bound is passed, and exactly one of max_nmse, max_bits"
+            raise ParameterError.of(key, passed.get(key), allowed)
+        ((key, bound),) = passed.items()
+        number = check_between(key, bound, 0, sys.float_info.max, "a finite number, at least 0")
+        return cls(**{_ALIASES.get(key, key): number})
 
     @classmethod
     def parse(cls, spec: str) -> Target:
-        """Read ``auto:err=…`` or ``auto:bits=…``.
+        """Read ``auto:nmse=…``, its alias ``auto:err=…``, or ``auto:bits=…``.
 
         Raises
         ------
@@ -235,17 +255,18 @@ class Target(NamedTuple):
             If `spec` has another form, or the number is out of range.
         """
         key, equals, text = spec.removeprefix("auto:").partition("=")
-        allowed = "auto:err=ERROR or auto:bits=BITS, such as auto:err=0.01"
-        if not spec.startswith("auto:") or key not in ("err", "bits") or not equals:
+        allowed = "auto:nmse=NMSE or auto:bits=BITS, such as auto:nmse=0.01"
+        names = {*cls._fields, *_ALIASES}
+        if not spec.startswith("auto:") or f"max_{key}" not in names or not equals:
             raise ParameterError.of("codec", spec, allowed)
         try:
             number = float(text)
         except ValueError:
             raise ParameterError.of("codec", spec, allowed) from None
-        return cls.of(number, None) if key == "err" else cls.of(None, number)
+        return cls.of(**{f"max_{key}": number})
 
 
-_FEW = 1024  # values, up to which ranges are tried
+_FEW = 1024  # values, up to which ranges are tried, and frames are compared with raw's
 _LARGE = 1 << 16  # values, from which on a choice costs at most three encodes
 _ECSQ_PAYLOAD_NBITS, _RANGE_NBITS = 8 * 20, 8 * 8  # lists of scales and tables; a range
 # Codecs with fixed-size payloads, by bits of an element, and their disadvantage in bits.
@@ -277,9 +298,17 @@ _NEARLY_LOSSLESS = 1e-10  # error
 
 
 def choose(
-    x: Any, *, max_err: float | None = None, max_bits: float | None = None, seed: int = 0
+    x: Any,
+    *,
+    max_nmse: float | None = None,
+    max_bits: float | None = None,
+    seed: int = 0,
+    max_err: float | None = None,
 ) -> Codec:
     """Choose a codec for a tensor from the tensor's statistics.
+
+    The frame of a chosen codec is never longer than that of ``raw`` in the dtype of `x`. For a few
+    values the header outweighs the payload, and the choice is often ``raw``.
 
     On tensors of 65,536 values or more, `choose` costs at most three encodes with ``ecsq`` at the
     same target, for errors and for 0.1 bits per value or more; one is typical. This limit is
@@ -290,15 +319,17 @@ def choose(
     ----------
     x : array
         Tensor with finite values; see `gcodec.encode`.
-    max_err : float
-        Largest relative error ‖x − x̂‖²/‖x‖², at least 0, with x̂ in the dtype of `x`.
+    max_nmse : float
+        Largest normalized error (nmse) ‖x − x̂‖²/‖x‖², at least 0, with x̂ in the dtype of `x`.
     max_bits : float
         Largest number of bits per value, at least 0, instead of the error. The limit applies to
         the whole frame without a name; for a tensor so small that the header takes half of the
-        bits, to the payload alone.
+        bits, to the payload alone, except where the whole frame of ``raw`` is shorter.
     seed : int
         Seed with which the caller will encode, 0 to 2**64 - 1. With another seed, ``powersgd``
         may exceed the error.
+    max_err : float
+        Alias of `max_nmse`.
 
     Returns
     -------
@@ -317,18 +348,40 @@ def choose(
     --------
     >>> import gcodec, numpy as np
     >>> x = np.random.default_rng(1).laplace(size=(64, 128)).astype(np.float32)
-    >>> codec = gcodec.choose(x, max_err=0.01)
+    >>> codec = gcodec.choose(x, max_nmse=0.01)
     >>> codec
     ECSQ(nmse=0.01)
     """
-    target = Target.of(max_err, max_bits)
+    target = Target.of(max_nmse=max_nmse, max_bits=max_bits, max_err=max_err)
     check_seed(seed)
     tensor = inspect(x, "x").read()
     stats = Statistics.of(tensor)
-    if target.max_err is not None:
-        return _for_error(x, tensor, stats, target.max_err, seed)
-    assert target.max_bits is not None
-    return _for_bits(x, tensor, stats, target.max_bits, seed)
+    if target.max_nmse is not None:
+        codec = _for_error(x, tensor, stats, target.max_nmse, seed)
+    else:
+        assert target.max_bits is not None
+        codec = _for_bits(x, tensor, stats, target.max_bits, seed)
+    if tensor.values.size > _FEW or codec.name == "raw":
+        return codec
+    raw = parse({"name": "raw", "dtype": _payload_dtype(tensor)})
+    if target.max_nmse is not None and _rounding_error(x, tensor) > target.max_nmse:
+        return codec
+    return min(codec, raw, key=partial(_frame_nbytes, tensor))
+
+
+def _frame_nbytes(tensor: Tensor, codec: Codec) -> int:
+    """Return the bytes of the frame, without a name."""
+    payload = codec.encode(tensor.values.reshape(tensor.shape))
+    return Frame(payload.codec, tensor.dtype, tensor.shape, payload).nbytes
+
+
+def _rounding_error(x: Any, tensor: Tensor) -> float:
+    """Return the nmse of the values of a tensor, which are float32 where its dtype is float64."""
+    if tensor.dtype != "float64":
+        return 0.0
+    wide = inspect(x, "x").as_numpy().astype(np.float64).reshape(-1)
+    energy = float((wide**2).sum())
+    return float(((wide - tensor.values) ** 2).sum()) / energy if energy else 0.0
 
 
 def _for_error(x: Any, tensor: Tensor, stats: Statistics, error: float, seed: int) -> Codec:
@@ -341,11 +394,8 @@ def _for_error(x: Any, tensor: Tensor, stats: Statistics, error: float, seed: in
     if tensor.values.size <= _FEW:
         candidates += ranges(tensor, stats, error)
     best = min(candidates, key=lambda candidate: candidate.nbits)
-    if best in exact and tensor.dtype == "float64":
-        wide = inspect(x, "x").as_numpy().astype(np.float64).reshape(-1)
-        smallest = float(((wide - tensor.values) ** 2).sum() / (wide**2).sum())
-        if smallest > error:
-            raise ParameterError.of("max_err", error, f"at least {smallest:.3g} for this tensor")
+    if best in exact and (smallest := _rounding_error(x, tensor)) > error:
+        raise ParameterError.of("max_nmse", error, f"at least {smallest:.3g} for this tensor")
     if best.codec.name == "ecsq" and may_project(tensor, stats):
         values = tensor.values.reshape(tensor.shape)
         factors = smallest_rank(values, stats.unrounded(error), seed, stats.norm, best.nbits)
@@ -505,7 +555,7 @@ def _small_for_bits(tensor: Tensor, stats: Statistics, budget: _Budget) -> Codec
 
 
 def _error(codec: Codec, levels: QuantizedLevels, values: np.ndarray, stats: Statistics) -> float:
-    """Return the relative error of levels in float32."""
+    """Return the nmse of levels in float32."""
     difference = codec.dequantize(levels, values.shape)
     np.subtract(values, difference, out=difference)
     return float(sum_squares(difference.reshape(-1))) / stats.norm**2

@@ -37,7 +37,7 @@ class MeasuredCodec(NamedTuple):
     bits : float
         Bits per value of whole frames.
     error : float
-        Relative error ‖x − x̂‖²/‖x‖².
+        The nmse.
     law : Law
         Law of the codec for tensors of these sizes.
     problem : str or None

@@ -2,7 +2,8 @@
 
 The candidates are settings of every registered codec, which follow from its declared parameters.
 All of them are tried on small samples of a few tensors, and the best of these on all tensors, so
-that the cost is known in advance.
+that the cost is known in advance. ``raw`` is always tried on all tensors: where the header of a
+frame outweighs its payload, no codec may be shorter.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from gcodec.analysis.trials import Trial
 from gcodec.codec import Codec, registered
+from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Param
@@ -29,28 +31,28 @@ class Budget(NamedTuple):
 
     Attributes
     ----------
-    max_err : float or None
-        Largest relative error ‖x − x̂‖² / ‖x‖².
+    max_nmse : float or None
+        Largest nmse.
     max_bits : float or None
         Largest number of bits per value, for the whole frame.
     """
 
-    max_err: float | None = None
+    max_nmse: float | None = None
     max_bits: float | None = None
 
     def allows(self, bits: float, error: float, slack: float = 1.0) -> bool:
         """Tell whether a message is within the budget, or outside by less than a factor."""
-        return (self.max_err is None or error <= slack * self.max_err) and (
+        return (self.max_nmse is None or error <= slack * self.max_nmse) and (
             self.max_bits is None or bits <= slack**0.5 * self.max_bits
         )
 
     def cost(self, bits: float, error: float) -> tuple[float, float]:
         """Return a sort key: bits first if the error is bounded, otherwise the error first."""
-        return (error, bits) if self.max_err is None else (bits, error)
+        return (error, bits) if self.max_nmse is None else (bits, error)
 
     def __str__(self) -> str:
         """Return the bounds as text."""
-        parts = [] if self.max_err is None else [f"error ≤ {self.max_err:g}"]
+        parts = [] if self.max_nmse is None else [f"nmse ≤ {self.max_nmse:g}"]
         parts += [] if self.max_bits is None else [f"bits/v ≤ {self.max_bits:g}"]
         return ", ".join(parts)
 
@@ -65,7 +67,7 @@ def settings(cls: type[Codec], budget: Budget | None = None) -> tuple[Codec, ...
     """
     usual = {d.name: "auto" if "auto" in d.kind.unsent else d.default for d in cls.declared()}
     shared = [d.name for d in cls.declared() if _is_share(d)]
-    targets = {} if budget is None else {"nmse": budget.max_err, "bits": budget.max_bits}
+    targets = {} if budget is None else {"nmse": budget.max_nmse, "bits": budget.max_bits}
     aimed = [{k: bound} for k, bound in targets.items() if k in usual and bound is not None]
     codecs: dict[str, Codec] = {}
     for base in (usual, *(usual | {name: _TOGETHER} for name in shared)):
@@ -102,7 +104,7 @@ def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
     -------
     list of Codec
         For each tensor, the best settings within the budget, one just outside, and the one with
-        the smallest error.
+        the smallest error; and those of ``raw``.
     """
     chosen: dict[str, Codec] = {}
     for trials in probes:
@@ -114,7 +116,8 @@ def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:
             if budget.allows(t.bits, t.error, _OUTSIDE) and not budget.allows(t.bits, t.error)
         ]
         exact = sorted(trials, key=lambda t: (t.error, t.bits))
-        for trial in (*inside[:_BEST], *outside[:_NEAR], *exact[:1]):
+        raw = [t for t in exact if isinstance(t.codec, Raw)]
+        for trial in (*inside[:_BEST], *outside[:_NEAR], *exact[:1], *raw):
             chosen.setdefault(str(trial.codec), trial.codec)
     return list(chosen.values())
 

@@ -34,7 +34,7 @@ class Difference(NamedTuple):
         in one of the tensors only.
     cosine : float
         Cosine of the angle between a and b; NaN if one of them is 0.
-    max_error : float
+    max_difference : float
         Largest |b − a|.
     signed, agreeing : int
         Number of nonzero values of a, and of those with the same sign in b.
@@ -45,13 +45,13 @@ class Difference(NamedTuple):
     norm_b: float
     norm_error: float
     cosine: float
-    max_error: float
+    max_difference: float
     signed: int
     agreeing: int
 
     @property
     def nmse(self) -> float:
-        """Relative error ‖b − a‖² / ‖a‖². If a is 0, it is 0 if b is 0, else infinite."""
+        """Normalized error ‖b − a‖² / ‖a‖². If a is 0, it is 0 if b is 0, else infinite."""
         if not self.norm_a:
             return math.inf if self.norm_error else 0.0
         ratio = self.norm_error / self.norm_a
@@ -108,7 +108,7 @@ class TensorPair(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Relative error; infinite for tensors that cannot be compared, and unequal integers."""
+        """The nmse; infinite for tensors that cannot be compared, and unequal integers."""
         if self.unequal is not None:
             return math.inf if self.unequal else 0.0
         return math.inf if self.difference is None else self.difference.nmse
@@ -145,10 +145,11 @@ def unequal(a: Values, b: Values) -> int:
 
 def difference(a: Values, b: Values) -> Difference:
     """Compare two tensors of one shape, of any float dtypes."""
-    largest, max_error, wild = _largest(a, b)
+    largest, max_difference, wild = _largest(a, b)
     unit = 1.0 if not largest or _TAME[0] < largest < _TAME[1] else largest
     # The error may be far smaller than what it is an error of.
-    error_unit = 1.0 if not max_error or _TAME[0] < max_error < _TAME[1] else max_error
+    is_tame = not max_difference or _TAME[0] < max_difference < _TAME[1]
+    error_unit = 1.0 if is_tame else max_difference
     squares_a, squares_b, products, squares = [], [], [], []
     signed = agreeing = 0
     for x, y in _pairs(a, b):
@@ -173,7 +174,7 @@ def difference(a: Values, b: Values) -> Difference:
         norm_b=unit * norms[1],
         norm_error=math.inf if wild else error_unit * math.sqrt(math.fsum(squares)),
         cosine=cosine,
-        max_error=math.inf if wild else max_error,
+        max_difference=math.inf if wild else max_difference,
         signed=signed,
         agreeing=agreeing,
     )
@@ -197,7 +198,7 @@ def together(parts: Sequence[Difference]) -> Difference:
         norm_b=norm_b,
         norm_error=math.hypot(*(p.norm_error for p in parts)),
         cosine=cosine,
-        max_error=max((p.max_error for p in parts), default=0.0),
+        max_difference=max((p.max_difference for p in parts), default=0.0),
         signed=sum(p.signed for p in parts),
         agreeing=sum(p.agreeing for p in parts),
     )

@@ -34,7 +34,7 @@ class Point(NamedTuple):
     bits : float
         Bits per value.
     error : float
-        Relative error.
+        The nmse.
     """
 
     codec: Codec

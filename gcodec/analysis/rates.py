@@ -1,6 +1,6 @@
 """The rate for a given error: the entropy of a uniform quantizer, and the Shannon lower bound.
 
-Errors are relative, ‖x − x̂‖² / ‖x‖². Sources: Gish and Pierce, "Asymptotically efficient
+Errors are normalized (nmse). Sources: Gish and Pierce, "Asymptotically efficient
 quantizing", 1968 (entropy-coded uniform quantizers are a quarter of a bit above the bound at small
 errors); Berger, "Rate distortion theory", 1971, section 4.3 (the Shannon lower bound).
 """
@@ -31,7 +31,7 @@ class Entropy(NamedTuple):
     bits : float
         Order-0 entropy of the levels, in bits per value.
     error : float
-        Relative error.
+        The nmse.
     """
 
     step: float
@@ -40,14 +40,14 @@ class Entropy(NamedTuple):
 
 
 def entropy_at(values: Values, error: float) -> Entropy:
-    """Search for the uniform quantizer that has a relative error.
+    """Search for the uniform quantizer that has a given nmse.
 
     Parameters
     ----------
     values : array
         Values of any float dtype and shape; NaN and Inf are ignored.
     error : float
-        Largest relative error, above 0. The quantizer nearly reaches it if the values allow it.
+        Largest nmse, above 0. The quantizer nearly reaches it if the values allow it.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def entropy_at(values: Values, error: float) -> Entropy:
     step = math.sqrt(12 * error * energy / x.size)
     low, high = 0.0, math.inf
     for _ in range(_MAX_ITERATIONS):
-        actual = _relative_error(x, step, energy)
+        actual = _nmse(x, step, energy)
         if actual <= error:
             low = step
             if actual >= error * (1 - _TOLERANCE) or step > 2:
@@ -80,11 +80,11 @@ def entropy_at(values: Values, error: float) -> Entropy:
         step = guess if inside else (2 * low if math.isinf(high) else (low + high) / 2)
     step = low or step / 2
     bits = _entropy(np.rint(x * x.dtype.type(1 / step)))
-    return Entropy(step * largest, bits, _relative_error(x, step, energy))
+    return Entropy(step * largest, bits, _nmse(x, step, energy))
 
 
-def _relative_error(x: np.ndarray, step: float, energy: float) -> float:
-    """Return the relative error of values with this energy."""
+def _nmse(x: np.ndarray, step: float, energy: float) -> float:
+    """Return the nmse of values with this energy."""
     scaled = x * x.dtype.type(1 / step)
     scaled -= np.rint(scaled)
     return step * step * float(scaled @ scaled) / energy
@@ -110,7 +110,7 @@ def shannon_lower_bound(beta: float, error: float) -> float:
     beta : float
         Shape of the distribution.
     error : float
-        Relative error, above 0.
+        The nmse, above 0.
 
     Returns
     -------

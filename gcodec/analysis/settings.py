@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from gcodec.codec import Codec
 
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""Function that takes the title and the total amount of a piece of work, and returns a context
-manager. That yields a function to be called with each amount of work that is done."""
+Progress = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+"""Function that takes the title and the total amount (None if unknown) of a piece of work, and
+returns a context manager. That yields a function to be called with each amount of work that is
+done."""
 
 
 class Settings(NamedTuple):
@@ -28,7 +29,7 @@ class Settings(NamedTuple):
     budget : Budget or None
         Budget within which to search the best codec.
     error : float
-        Relative error at which the entropy is measured.
+        The nmse at which the entropy is measured.
     layers : tuple of str
         Globs that select tensors; see `gcodec.analysis.groups.selects`.
     max_values : int or None

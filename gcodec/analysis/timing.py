@@ -45,7 +45,7 @@ class Timing(NamedTuple):
     split : dict of str to int
         Bits of all frames, by their kind.
     error : float
-        Relative error ‖x − x̂‖² / ‖x‖².
+        The nmse.
     encode, decode : tuple of float
         Seconds for all tensors, in each round.
     copies : tuple of float

@@ -40,7 +40,7 @@ class Trial(NamedTuple):
 
     @property
     def error(self) -> float:
-        """‖x − x̂‖² / ‖x‖²; for x = 0 that is 0 if x̂ = 0, and else inf."""
+        """The nmse ‖x − x̂‖² / ‖x‖²; for x = 0 that is 0 if x̂ = 0, and else inf."""
         return squared_ratio(self.rms_error, self.rms)
 
 
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
     bits : float
         Mean number of bits per value.
     error : float
-        Relative error ‖x − x̂‖² / ‖x‖² over all tensors.
+        The nmse over all tensors.
     """
 
     codec: str

@@ -218,6 +218,14 @@ class Number(click.FloatRange):
         return number
 
 
+class Order(click.Choice):  # type: ignore[type-arg]  # not generic in older releases
+    """The name of an order of rows, with ``err`` as an alias of ``nmse``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, or fail."""
+        return super().convert("nmse" if value == "err" else value, param, ctx)
+
+
 json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of text."
 )

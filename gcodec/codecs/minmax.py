@@ -62,7 +62,7 @@ class MinMaxSymbols(NamedTuple):
 
 @register(id=6, name="minmax")
 class MinMax(Codec):
-    """Equidistant levels between the smallest and the largest value.
+    """Even steps from the smallest to largest value.
 
     Parameters
     ----------

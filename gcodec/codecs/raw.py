@@ -48,7 +48,7 @@ class RawSymbols(NamedTuple):
 
 @register(id=1, name="raw")
 class Raw(Codec):
-    """The values themselves.
+    """The values themselves, the lossless baseline.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ class SignSymbols(NamedTuple):
 
 @register(id=7, name="sign")
 class Sign(Codec):
-    """The sign of each element, times a scale of the tensor.
+    """The sign of each element, times one scale.
 
     Parameters
     ----------

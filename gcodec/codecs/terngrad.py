@@ -93,7 +93,7 @@ class TernarySymbols(NamedTuple):
 
 @register(id=5, name="terngrad")
 class TernGrad(Codec):
-    """Ternary values with stochastic rounding, unbiased except for clipping.
+    """Ternary values, unbiased except for clipping.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def test_settings_span_the_declared_parameters():
 
 
 def test_budgets():
-    by_error, by_bits = Budget(max_err=0.01), Budget(max_bits=4)
+    by_error, by_bits = Budget(max_nmse=0.01), Budget(max_bits=4)
     trials = [
         trial("raw", 32, 0),
         trial("minmax", 8, 1e-4),
@@ -50,7 +50,14 @@ def test_budgets():
     assert best(Budget(0.5, 4)) == "sign"
     shortlisted = {str(codec) for codec in shortlist([trials], by_error)}
     assert shortlisted == {"minmax:bits=5", "minmax", "raw", "minmax:bits=4"}
-    assert (str(by_error), str(Budget(0.1, 2))) == ("error ≤ 0.01", "error ≤ 0.1, bits/v ≤ 2")
+    assert (str(by_error), str(Budget(0.1, 2))) == ("nmse ≤ 0.01", "nmse ≤ 0.1, bits/v ≤ 2")
+
+
+def test_raw_is_always_tried():
+    """Shortlist for a large probe on which raw is far from the budget, and not lossless."""
+    trials = [trial("minmax:bits=4", 4, 0.001), trial("topk", 1, 0), trial("raw", 32, 1e-9)]
+    shortlisted = {str(codec) for codec in shortlist([trials], Budget(max_bits=2))}
+    assert "raw" in shortlisted
 
 
 def test_pareto_front():

@@ -15,7 +15,7 @@ import gcodec
 from bench import against_nncodec, rate_distortion, rd_grid
 from bench.bits import EXAMPLE
 from bench.rd_grid import Dial
-from bench.rd_points import Curve, Point, at, load, load_all, relative_error, total
+from bench.rd_points import Curve, Point, at, load, load_all, nmse_of, total
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "rate-distortion.md").read_text("utf-8")
@@ -76,8 +76,8 @@ def test_sums_over_tensors() -> None:
 
 def test_errors_of_tensors() -> None:
     x = np.array([3, 4], np.float32)
-    assert relative_error(x, np.array([3, 3], np.float32)) == pytest.approx(1 / 25)
-    assert relative_error(np.zeros(5, np.float32), np.zeros(5, np.float32)) == 0
+    assert nmse_of(x, np.array([3, 3], np.float32)) == pytest.approx(1 / 25)
+    assert nmse_of(np.zeros(5, np.float32), np.zeros(5, np.float32)) == 0
 
 
 def test_large_tensors_count_else_medium_ones(tmp_path: Path) -> None:

@@ -104,11 +104,11 @@ def test_output_forms(capsys):
     source = ("synthetic:gennorm,n=3000", "-c", "sign", "-c", "raw", "-c", "minmax:bits=4")
     rows = list(csv.DictReader(run(*source, "--csv").stdout.splitlines()))
     assert [row["codec"] for row in rows] == ["sign", "raw", "minmax:bits=4"]
-    assert float(rows[1]["error"]) == 0
+    assert float(rows[1]["nmse"]) == float(rows[1]["error"]) == 0
     lines = run(*source, "--markdown", "--sort", "bits").stdout.splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["sign", "minmax:bits=4", "raw"]
     assert len({line.count("|") for line in lines}) == 1
-    table = run(*source, "--sort", "err").stdout.splitlines()
+    table = run(*source, "--sort", "nmse").stdout.splitlines()
     assert [line.split()[0] for line in table[3:]] == ["raw", "minmax:bits=4", "sign"]
     assert "median of 2 rounds" in table[0] and "memcpy" in table[0]
     assert "never" in table[3]

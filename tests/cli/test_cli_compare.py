@@ -66,7 +66,7 @@ def test_dump_against_its_frames(frames: Path) -> None:
             assert row["nmse"] == pytest.approx(error / (x**2).sum(), rel=1e-12)
             cosine = (x * y).sum() / np.linalg.norm(x) / np.linalg.norm(y)
             assert row["cosine"] == pytest.approx(cosine, rel=1e-12)
-            assert row["max_error"] == np.abs(y - x).max()
+            assert row["max_difference"] == row["max_error"] == np.abs(y - x).max()
             agree = (np.sign(x) == np.sign(y))[x != 0].mean()
             assert row["sign_agreement"] == pytest.approx(agree, rel=1e-15)
             errors.append(error)
@@ -83,18 +83,19 @@ def test_dump_against_its_frames(frames: Path) -> None:
 def test_bound_applies_to_each_tensor(frames: Path) -> None:
     errors = [row["nmse"] for row in document(EXAMPLE, frames)["tensors"]]
     worst = max(errors)
-    assert run(EXAMPLE, frames, "--max-err", worst).stderr == ""
-    result = run(EXAMPLE, frames, "--max-err", np.nextafter(worst, 0), code=1)
-    assert "1 tensor above --max-err" in result.stderr
-    comparison = document(EXAMPLE, frames, "--max-err", sorted(errors)[-3], code=1)
+    assert run(EXAMPLE, frames, "--max-nmse", worst).stderr == ""
+    result = run(EXAMPLE, frames, "--max-nmse", np.nextafter(worst, 0), code=1)
+    assert "1 tensor above --max-nmse" in result.stderr
+    comparison = document(EXAMPLE, frames, "--max-nmse", sorted(errors)[-3], code=1)
     assert sum(not row["passes"] for row in comparison["tensors"]) == 2
     assert "2 tensors above" in comparison["errors"][0]["message"]
-    run(frames, frames, "--max-err", "0")
-    run(EXAMPLE, EXAMPLE, "--max-err", "0")
+    run(frames, frames, "--max-nmse", "0")
+    run(EXAMPLE, EXAMPLE, "--max-nmse", "0")
+    assert document(EXAMPLE, frames, "--max-err", worst, "--sort", "err")["max_nmse"] == worst
 
 
 def test_rows_are_selected_and_sorted(frames: Path) -> None:
-    comparison = document(EXAMPLE, frames, "-L", "*.bias", "--sort", "err")["tensors"]
+    comparison = document(EXAMPLE, frames, "-L", "*.bias", "--sort", "nmse")["tensors"]
     assert len(comparison) == 10 and all(row["name"].endswith(".bias") for row in comparison)
     assert [row["nmse"] for row in comparison] == sorted(
         (r["nmse"] for r in comparison), reverse=True
@@ -183,7 +184,7 @@ def test_integers_must_be_equal(tmp_path: Path) -> None:
     assert comparison["integers"] == {"tensors": 2, "unequal": 2}
     message = "'steps' is int64: 1 of 3 values differ, and 1 more that differ"
     assert comparison["errors"][0]["message"] == message
-    result = run(a, c, "--sort", "err", code=1)
+    result = run(a, c, "--sort", "nmse", code=1)
     assert "1 differ" in result.stdout and "2 differ" in result.stdout
     # Values count, not widths; a missing tensor and one of floats do not match.
     d = npz(tmp_path / "d.npz", steps=steps.astype(object).astype(np.int64), mask=mask * 1.0)
@@ -241,16 +242,16 @@ def test_integers_of_different_widths_compare_as_numbers() -> None:
 def test_differences_of_special_values() -> None:
     a = np.array([1, np.nan, np.inf, -0.0], np.float32)
     same = difference(a, a.copy())
-    assert (same.nmse, same.max_error, same.cosine, same.sign_agreement) == (0, 0, 1, 1)
+    assert (same.nmse, same.max_difference, same.cosine, same.sign_agreement) == (0, 0, 1, 1)
     wild = difference(a, np.array([1, 0, np.inf, 0], np.float32))
-    assert wild.nmse == wild.max_error == math.inf
+    assert wild.nmse == wild.max_difference == math.inf
     assert difference(a, np.array([1, np.nan, -np.inf, 0], np.float32)).nmse == math.inf
     zero = np.zeros(3, np.float32)
     nothing = difference(zero, zero)
     assert nothing.nmse == 0 and math.isnan(nothing.cosine) and math.isnan(nothing.sign_agreement)
     assert difference(zero, zero + 1).nmse == math.inf
     empty = difference(zero[:0], zero[:0])
-    assert (empty.values, empty.nmse, empty.max_error) == (0, 0, 0)
+    assert (empty.values, empty.nmse, empty.max_difference) == (0, 0, 0)
     assert together([]).nmse == 0 and together([nothing, wild]).nmse == math.inf
 
 
@@ -261,7 +262,7 @@ def test_squares_neither_overflow_nor_underflow(unit: float) -> None:
     assert comparison.nmse == pytest.approx(0.25) and comparison.cosine == pytest.approx(1)
     assert comparison.norm_a == pytest.approx(5 * unit)
     near = difference(np.array([1e150, 0]), np.array([1e150, 1e-160]))
-    assert near.max_error == 1e-160
+    assert near.max_difference == 1e-160
 
 
 def test_differences_of_parts_combine() -> None:

@@ -197,7 +197,7 @@ def test_whole_dump_round_trips(tmp_path, suffix):
         assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
         assert loaded[name].tobytes() == tensor.tobytes(), name
     for one in (encoded, back):
-        run("compare", source, one, "--max-err", "0")
+        run("compare", source, one, "--max-nmse", "0")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_whole_dump_round_trips(tmp_path, suffix):
     [
         ("-c", "ecsq:nmse=0.01"),
         ("-c", "raw:dtype=float16"),
-        ("-c", "auto:err=0.01"),
+        ("-c", "auto:nmse=0.01"),
         ("-p", "{}"),
         ("-c", "sign", "--nonfinite", "zero"),
     ],

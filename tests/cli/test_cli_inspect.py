@@ -61,7 +61,7 @@ def test_table_of_the_example_dump():
     assert "best fit beta    W2  at 0.01" in lines[2]
     assert sum("float32" in line for line in lines[1:]) == 29
     assert lines[-1].split()[:2] == ["total", "77,754"]
-    assert result.stderr == f"next: gcodec inspect {EXAMPLE} --max-err 0.01\n"
+    assert result.stderr == f"next: gcodec inspect {EXAMPLE} --max-nmse 0.01\n"
     assert "\x1b" not in result.output
     assert run("inspect", "-q", EXAMPLE).stderr == ""
 
@@ -150,7 +150,7 @@ def test_narrow_terminal_omits_whole_columns(columns):
     lines = re.sub("\x1b\\[[0-9]*m", "", result.stdout).splitlines()
     assert all(len(line) <= columns for line in lines[1:])
     assert any("best fit" in line for line in lines) == (columns >= 100)
-    assert f"{columns} columns have no room for: " in result.stderr
+    assert f"not shown at {columns} columns: " in result.stderr
     assert lines[-1].split()[0] == "total" and "8.4e-03" in lines[-1]
 
 
@@ -247,7 +247,7 @@ def test_layers_sort_and_top():
     by_bits = inspected(EXAMPLE, "--sort", "bits", "-c", "minmax")["files"][0]["tensors"]
     bits = [row["codecs"][0]["bits_per_value"] for row in by_bits]
     assert bits == sorted(bits, reverse=True)
-    by_error = inspected(EXAMPLE, "--sort", "err", "-c", "mxnet-1bit")["files"][0]["tensors"]
+    by_error = inspected(EXAMPLE, "--sort", "nmse", "-c", "mxnet-1bit")["files"][0]["tensors"]
     errors = [row["codecs"][0]["nmse"] for row in by_error]
     assert errors == sorted(errors, reverse=True)
     lines = run("inspect", EXAMPLE, "--sort", "name", "--top", "2").stdout.splitlines()
@@ -312,7 +312,8 @@ def test_codecs_lists_all_registered_codecs():
 @pytest.mark.parametrize("name", sorted(gcodec.codecs()))
 def test_codecs_describes_one_codec(name):
     shown = run("codecs", name).stdout
-    assert shown.startswith(f"{name}   id {gcodec.codecs()[name].id}   at most ")
+    assert shown.startswith(f"{name}   id {gcodec.codecs()[name].id}\n")
+    assert "typical   " in shown and "at most   " in shown
     for declared in gcodec.codecs()[name].declared():
         assert declared.name in shown and declared.doc in shown
 

@@ -110,9 +110,9 @@ def test_exit_codes(tmp_path):
 @pytest.mark.parametrize(
     "args",
     [
-        ("inspect", "--max-err", "nan"),
+        ("inspect", "--max-nmse", "nan"),
         ("inspect", "--max-bits", "nan"),
-        ("compare", EXAMPLE, "--max-err", "nan"),
+        ("compare", EXAMPLE, "--max-nmse", "nan"),
     ],
     ids=lambda args: " ".join(map(str, args[::2])),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
+import time
 
 import pytest
 
@@ -86,6 +87,9 @@ def test_progress_appears_for_long_work_in_a_terminal(monkeypatch, stream, quiet
     monkeypatch.setattr(output, "_PROGRESS_DELAY", delay)
     monkeypatch.setenv("TERM", "xterm")
     with output.progress("[red]\x1b]0;evil", 10, quiet=quiet) as advance:
+        deadline = time.monotonic() + 60
+        while shown and not stderr.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.001)  # the bar opens before any work is done
         advance(4)
         advance(6)
     assert bool(stderr.getvalue()) == shown

@@ -75,7 +75,7 @@ def report(tmp_path_factory):
     tensors += [("few", np.ones(3, np.float32)), ("empty", np.zeros(0, np.float32))]
     tensors += [("zeros", np.zeros(50, np.float32)), ("steps", np.array(3))]
     write_dump(path, tensors, {"model": "</style><script>2</script>\x1b[2J"})
-    run("inspect", path, "--max-err", "0.1", "--report", target, "-q", "--seed", "5")
+    run("inspect", path, "--max-nmse", "0.1", "--report", target, "-q", "--seed", "5")
     return path, target
 
 
@@ -97,6 +97,18 @@ def test_page_is_well_formed_and_has_no_scripts(report):
     assert set(re.findall(r"var\((--\w+)\)", text)) <= set(re.findall(r"(--\w+):", text))
 
 
+def test_wide_table_scrolls_sideways_and_says_so(report):
+    text = report[1].read_text("utf-8")
+    page = Page(text)
+    tags = [tag for tag, _ in page.tags]
+    attributes = page.tags[tags.index("table") - 1][1]
+    assert attributes["class"] == "scroll" and attributes["tabindex"] == "0"
+    (style,) = re.findall(r"^\.scroll \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    assert "overflow-x: auto" in style
+    narrow = text[text.index("@media (max-width") : text.index("</style>")]
+    assert "The table scrolls sideways" in narrow
+
+
 def test_names_are_shown_escaped(report):
     text = report[1].read_text("utf-8")
     texts = Page(text).texts
@@ -112,7 +124,7 @@ def test_page_contains_its_command(report):
     path, target = report
     text = html.unescape(target.read_text("utf-8"))
     assert hashlib.sha256(path.read_bytes()).hexdigest() in text
-    command = f"gcodec inspect {path} --max-err 0.1 --sample 65536 --seed 5 --report {target}"
+    command = f"gcodec inspect {path} --max-nmse 0.1 --sample 65536 --seed 5 --report {target}"
     assert command in text
     for name in ("numpy", "numba", "scipy", "matplotlib", "Python", "seed", "processor"):
         assert f"<dt>{name}</dt><dd>" in text

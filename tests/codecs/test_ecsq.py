@@ -39,16 +39,16 @@ def example(least: int) -> list[np.ndarray]:
     return [x for x in tensors if x.size >= least]
 
 
-def relative_error(actual: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
+def nmse_of(actual: np.ndarray, x: np.ndarray, times: float = 1.0) -> float:
     """Return the relative squared error of an approximation of `times` · x."""
     difference = actual.astype(np.float64) / times - x
     return float((difference**2).sum() / (x.astype(np.float64) ** 2).sum())
 
 
 def error_of(x: np.ndarray, spec: str, **options: int) -> tuple[float, int]:
-    """Return the relative error and the bytes of the frame."""
+    """Return the nmse and the bytes of the frame."""
     frame = gcodec.encode(x, spec, **options)
-    return relative_error(gcodec.decode(frame), x), len(frame)
+    return nmse_of(gcodec.decode(frame), x), len(frame)
 
 
 @pytest.mark.parametrize("target", [1e-5, 0.002, 0.02, 0.1, 0.5])
@@ -129,7 +129,7 @@ def test_search_warm_starts_from_prior_step(
     quantized = codec.quantize(np.float32(times) * y, prior=before)
     assert quantized_sizes.count(x.size) <= 3
     assert quantized_sizes.count(x.size) == len(quantized_sizes)  # The search draws no sample.
-    assert 0.98 < relative_error(codec.dequantize(quantized, y.shape), y, times) / codec.nmse <= 1
+    assert 0.98 < nmse_of(codec.dequantize(quantized, y.shape), y, times) / codec.nmse <= 1
 
 
 @pytest.mark.parametrize("spec", ["ecsq", "ecsq:bits=1"])
@@ -184,7 +184,7 @@ def test_impossible_target_takes_nearest_setting(
     with pytest.raises(ParameterError, match=f"{name}=.*for this tensor") as caught:
         strict.encode(x)
     _, bound, number, *_ = str(caught.value).split(" ")[-6:]
-    reached, error = payload.missed.reached, relative_error(codec.decode(payload, shape), x)
+    reached, error = payload.missed.reached, nmse_of(codec.decode(payload, shape), x)
     if name == "nmse":
         assert error <= (20 if setting == "rounding=stochastic" else 2) * float(number)
     elif bound == "most":
@@ -200,7 +200,7 @@ def test_finest_of_equally_short_steps_is_taken() -> None:
     x = matrix(1, 3, 0.0).reshape(3)
     nearest = gcodec.parse("ecsq:bits=1").encode(x)
     assert nearest.nbits == gcodec.parse("ecsq:step=1000").encode(x).nbits
-    assert relative_error(nearest.codec.decode(nearest, x.shape), x) < 0.1
+    assert nmse_of(nearest.codec.decode(nearest, x.shape), x) < 0.1
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -176,7 +176,7 @@ def test_search_finds_the_best_path(lanes: int) -> None:
 
 
 def error_of(x: np.ndarray, spec: str) -> tuple[float, int]:
-    """Return the relative error and the bytes of the frame."""
+    """Return the nmse and the bytes of the frame."""
     frame = gcodec.encode(x, spec)
     difference = gcodec.decode(frame).astype(np.float64) - x
     return float((difference**2).sum() / (x.astype(np.float64) ** 2).sum()), len(frame)

@@ -21,7 +21,7 @@ def matrix(m: int, k: int, rank: int, noise: float = 0.0, seed: int = 0) -> np.n
     return (x + noise * random.standard_normal((m, k))).astype(np.float32)
 
 
-def relative_error(x: np.ndarray, y: np.ndarray) -> float:
+def nmse_of(x: np.ndarray, y: np.ndarray) -> float:
     """Return the error relative to the norm of x."""
     wide = x.astype(np.float64)
     return float(np.linalg.norm(wide - y) / np.linalg.norm(wide))
@@ -90,7 +90,7 @@ def test_matrices_of_the_rank_are_reconstructed() -> None:
     for rank, limit in ((3, 1e-4), (4, 1e-4), (8, 1e-4), (2, 1)):
         frame = gcodec.encode(x, f"powersgd:rank={rank}")
         assert len(frame) < 4 * 100 * rank + 40
-        assert relative_error(x, gcodec.decode(frame)) < limit
+        assert nmse_of(x, gcodec.decode(frame)) < limit
     assert not gcodec.decode(gcodec.encode(np.zeros((9, 9), np.float32), "powersgd")).any()
 
 
@@ -102,10 +102,10 @@ def test_steps_approach_the_best_approximation() -> None:
     prior, errors = None, []
     for _ in range(12):
         prior = codec.quantize(x, prior=prior)
-        errors.append(relative_error(x, codec.dequantize(prior, x.shape)))
+        errors.append(nmse_of(x, codec.dequantize(prior, x.shape)))
     assert best <= errors[-1] < 1.01 * best
     assert errors[0] > 1.05 * best and errors == sorted(errors, reverse=True)
-    fresh = relative_error(x, gcodec.decode(gcodec.encode(x, codec)))
+    fresh = nmse_of(x, gcodec.decode(gcodec.encode(x, codec)))
     assert fresh == errors[0]
 
 
@@ -144,7 +144,7 @@ def test_lost_directions_are_recovered() -> None:
     assert not nothing.bits.any()
     x = matrix(9, 9, 2)
     again = codec.quantize(x, seed=3, prior=nothing)
-    assert relative_error(x, codec.dequantize(again, x.shape)) < 1e-4
+    assert nmse_of(x, codec.dequantize(again, x.shape)) < 1e-4
     # The encoder ignores symbols of another tensor or of another rank.
     for prior in (codec.quantize(matrix(5, 5, 1)), gcodec.parse("powersgd:rank=3").quantize(x)):
         assert np.array_equal(codec.quantize(x, seed=3, prior=prior).bits, again.bits)
@@ -178,9 +178,7 @@ def test_payload_contains_the_factors(shape: tuple[int, ...], rank: int, count: 
 def test_any_magnitude_works(scale: float) -> None:
     x = (matrix(20, 20, 2, 0.01) * scale).astype(np.float32)
     y = gcodec.decode(gcodec.encode(x, "powersgd"))
-    assert relative_error(x / np.float32(scale), y / np.float32(scale)) < (
-        1 if scale < 1e-40 else 0.1
-    )
+    assert nmse_of(x / np.float32(scale), y / np.float32(scale)) < (1 if scale < 1e-40 else 0.1)
 
 
 def test_products_beyond_float32_are_refused() -> None:

@@ -114,7 +114,7 @@ class BenchView:
                 Column(kind, partial(_split_cell, kind), rank=20 + by_size.index(kind))
                 for kind in self._kinds
             ),
-            Column("error", lambda t: text.small(t.error)),
+            Column("nmse", lambda t: text.small(t.error)),
             Column("encode\nGB/s", lambda t: _giga(t.rate(t.encode)), rank=11),
             Column(ratio, lambda t: text.fixed(t.to_copy(t.encode))),
             Column("decode\nGB/s", lambda t: _giga(t.rate(t.decode)), rank=12),
@@ -132,7 +132,8 @@ class BenchView:
                 f"{kind}_bits_per_value": timing.split.get(kind, 0) / timing.values
                 for kind in self._kinds
             },
-            "error": number(timing.error),
+            "nmse": number(timing.error),
+            "error": number(timing.error),  # earlier name
             "encode_bytes_per_second": timing.rate(timing.encode),
             "encode_to_memcpy": timing.to_copy(timing.encode),
             "decode_bytes_per_second": timing.rate(timing.decode),

@@ -25,8 +25,8 @@ class ComparisonView:
         The tensors.
     skipped : list of str
         Names of tensors whose dtype no frame can store.
-    max_error : float or None
-        Largest relative error that passes.
+    max_nmse : float or None
+        Largest nmse that passes.
     """
 
     def __init__(
@@ -35,23 +35,23 @@ class ComparisonView:
         path_b: Path,
         pairs: list[TensorPair],
         skipped: list[str],
-        max_error: float | None,
+        max_nmse: float | None,
     ) -> None:
-        self._paths, self._skipped, self._max_error = (path_a, path_b), skipped, max_error
+        self._paths, self._skipped, self._max_nmse = (path_a, path_b), skipped, max_nmse
         self._pairs = pairs
         self._total = together([p.difference for p in pairs if p.difference is not None])
 
     def sort(self, order: str | None) -> None:
-        """Order the rows by "size", "err" or "name"; None leaves them as they are."""
+        """Order the rows by "size", "nmse" or "name"; None leaves them as they are."""
         if order == "name":
             self._pairs.sort(key=lambda pair: pair.name)
         elif order == "size":
             self._pairs.sort(key=lambda pair: -pair.size)
-        elif order == "err":
+        elif order == "nmse":
             self._pairs.sort(key=lambda pair: -pair.error)
 
     def check(self) -> None:
-        """Raise `CheckFailed` if tensors do not match, or an error exceeds the bound."""
+        """Raise `CheckFailed` if tensors do not match, or an nmse exceeds the bound."""
         unmatched = [pair for pair in self._pairs if pair.problem]
         differing = [pair for pair in self._pairs if pair.unequal]
         inexact = [p for p in self._pairs if p.difference is not None and self._fails(p)]
@@ -69,7 +69,7 @@ class ComparisonView:
         if inexact:
             worst = max(inexact, key=lambda pair: pair.error)
             messages.append(
-                f"{text.count(len(inexact), 'tensor')} above --max-err {self._max_error:g}, the "
+                f"{text.count(len(inexact), 'tensor')} above --max-nmse {self._max_nmse:g}, the "
                 f"worst {worst.name!r} with {worst.error:.3g}"
             )
         if messages:
@@ -104,7 +104,7 @@ class ComparisonView:
             return pair.unequal > 0
         if pair.difference is None:
             return True
-        return self._max_error is not None and not pair.difference.nmse <= self._max_error
+        return self._max_nmse is not None and not pair.difference.nmse <= self._max_nmse
 
     def _pair_document(self, pair: TensorPair) -> dict[str, Any]:
         sides = {
@@ -128,7 +128,8 @@ def _difference_document(difference: Difference) -> dict[str, Any]:
         "values": difference.values,
         "nmse": number(difference.nmse),
         "cosine": number(difference.cosine),
-        "max_error": number(difference.max_error),
+        "max_difference": number(difference.max_difference),
+        "max_error": number(difference.max_difference),  # earlier name
         "sign_agreement": number(difference.sign_agreement),
     }
 
@@ -153,8 +154,8 @@ def _cosine(pair: TensorPair) -> str:
     return "-" if math.isnan(cosine) else f"{cosine:.6f}"
 
 
-def _max_error(pair: TensorPair) -> str:
-    return "-" if pair.difference is None else text.small(pair.difference.max_error)
+def _max_difference(pair: TensorPair) -> str:
+    return "-" if pair.difference is None else text.small(pair.difference.max_difference)
 
 
 def _same_signs(pair: TensorPair) -> str:
@@ -167,8 +168,8 @@ _COLUMNS: list[Column[TensorPair]] = [
     Column("shape", lambda pair: _both(pair, shapes=True), left=True, rank=3),
     Column("dtype", lambda pair: _both(pair, shapes=False), left=True, rank=4),
     Column("values", lambda p: f"{p.difference.values if p.difference else p.size:,}", rank=2),
-    Column("rel. error", _verdict),
+    Column("nmse", _verdict),
     Column("cosine", _cosine),
-    Column("max error", _max_error, rank=1),
+    Column("max |b - a|", _max_difference, rank=1),
     Column("same sign %", _same_signs, rank=1),
 ]

@@ -14,8 +14,8 @@ from rich.console import Console
 from gcodec.analysis.dissect import Dissection, Field
 from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
+from gcodec.cli.render.output import note, print_line
 from gcodec.cli.render.output import number as json_number
-from gcodec.cli.render.output import print_line
 from gcodec.tensorfiles.frame_file import message_of
 from gcodec.wire import primitives
 
@@ -139,6 +139,7 @@ class Printer:
         self._console, self._data, self._digits = console, data, digits
         self._widths = _NARROW_WIDTHS if console.width < _NARROW else _WIDTHS
         self._headline = f"{name}   {text.count(len(data), 'byte')}"
+        self._is_cut = False
 
     def show(self, dissection: Dissection, number: int, first: int) -> None:
         """Print the fields of a frame that end after bit `first`."""
@@ -167,17 +168,25 @@ class Printer:
             split = _split_text(_total_split(dissections))
             print_line(self._console, f"{text.count(len(dissections), 'frame')}: {split}", "bold")
 
+    def note_cut(self) -> None:
+        """Print a note if cells did not fit into the terminal."""
+        if self._is_cut:
+            mark = text.either("…", "...")
+            note(f"cells with {mark} are cut at {self._console.width} columns; use --json")
+
     def _print(self, cells: list[str], style: str) -> None:
         safe = [text.printable(cell) for cell in cells]
-        parts = []
+        parts: list[str] = []
         for cell, (name, width) in zip(safe, self._widths.items(), strict=False):
             if self._console.is_terminal and name == "raw":
                 cell = text.shorten_end(cell, width)
             elif self._console.is_terminal and name in ("field", "value"):
                 cell = text.shorten(cell, width)
+            self._is_cut |= len(cell) < len(safe[len(parts)])
             parts.append(cell.rjust(width) if name == "bits" else cell.ljust(width))
         line = "  ".join([*parts, safe[-1]]).rstrip()
         if self._console.is_terminal:
+            self._is_cut |= len(line) > self._console.width
             line = text.shorten_end(line, self._console.width)
         print_line(self._console, line, style)
 

@@ -133,7 +133,7 @@ def rate_distortion(points: Sequence[Point], shapes: Sequence[tuple[float, float
         _powers(axes.yaxis)
         axes.set_xlim(0, max([18.0, *(p.bits for p in front)]))
         axes.set_xlabel("bits per value")
-        axes.set_ylabel("relative error")
+        axes.set_ylabel("nmse ‖x − x̂‖²/‖x‖²")
         axes.figure.legend(loc="lower center", ncols=4, fontsize=9, handletextpad=0.3)
     return svg[0]
 

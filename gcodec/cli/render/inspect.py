@@ -55,7 +55,7 @@ class FrameView:
         self.frames = frames
 
     def sort(self, order: str | None) -> None:
-        """Order the frames by "size", "bits" or "name"; "err" leaves them as they are."""
+        """Order the frames by "size", "bits" or "name"; "nmse" leaves them as they are."""
         if order == "name":
             self.frames.sort(key=lambda frame: frame.name or "")
         elif order == "size":
@@ -128,7 +128,7 @@ class FrameView:
         print_line(console, self.headline(), "bold")
         hidden = self.table(top).show(console)
         if not quiet:
-            note_hidden(console, hidden)
+            note_hidden(console, hidden, "--width N or --json")
             command = shlex.join(["gcodec", "verify", str(self.path)])
             note(f"payloads were not read; next: {command}")
 
@@ -219,7 +219,7 @@ class DumpView:
         self.tensors = dump.tensors
 
     def sort(self, order: str | None) -> None:
-        """Order the rows by "size", "bits", "err" or "name"; None leaves them as they are."""
+        """Order the rows by "size", "bits", "nmse" or "name"; None leaves them as they are."""
         if order is None:
             return
         if order == "name":
@@ -324,7 +324,10 @@ class DumpView:
             "bytes": dump.nbytes,
             "metadata": dump.metadata,
             "sample": {"values_per_tensor": settings.max_values, "seed": settings.seed},
-            "budget": None if settings.budget is None else settings.budget._asdict(),
+            "budget": None
+            if (budget := settings.budget) is None
+            # The last key is the earlier name of the first one.
+            else {**budget._asdict(), "max_err": budget.max_nmse},
             "tensors": self.row_documents(),
             "groups": [
                 {
@@ -453,14 +456,14 @@ class DumpView:
                 line = "  codecs were tried with 0 in their place (--nonfinite zero)"
                 print_line(console, line)
         if not quiet:
-            note_hidden(console, hidden)
+            note_hidden(console, hidden, "--width N or --json")
             for line in self._notes():
                 note(line)
 
     def _notes(self) -> list[str]:
         """Return notes on samples, codecs that refuse tensors, the best codec, and a next step."""
         settings = self.settings
-        notes = [*self.sample_notes(), *self._failure_notes()]
+        notes = [*self.sample_notes(), *self._failure_notes(), *self.overhead_notes()]
         shares = self._best_shares()
         if shares and (share := max(shares.values())) < 1:
             best = max(shares, key=lambda spec: shares[spec])
@@ -493,6 +496,23 @@ class DumpView:
             f"{columns} of a sample, {sum(sample for _, sample in sizes):,} of "
             f"{sum(size for size, _ in sizes):,} values, seed {settings.seed}; the other columns "
             "of all values; --full measures all values"
+        ]
+
+    def overhead_notes(self) -> list[str]:
+        """Return a note on tensors of so few values that their frames are mostly header."""
+        if (budget := self.settings.budget) is None:
+            return []
+        names = [
+            group.name
+            for group in self.groups
+            if (best := total_cost(group.best(budget))) and best.bits >= group.raw_bits
+        ]
+        if not names:
+            return []
+        listed = text.listed(names, _MAX_NAMES)
+        return [
+            f"the values alone take no more bits than the smallest frame: {listed}; for few "
+            "values, header and checksums outweigh the payload"
         ]
 
     def _failure_notes(self) -> list[str]:
@@ -531,7 +551,7 @@ class DumpView:
         path = str(self.path)
         layers = [word for pattern in settings.layers for word in ("-L", pattern)]
         if settings.budget is None and not settings.codecs:
-            words = ["gcodec", "inspect", path, "--max-err", f"{settings.error:g}"]
+            words = ["gcodec", "inspect", path, "--max-nmse", f"{settings.error:g}"]
             return shlex.join(words + layers)
         spec = self._common_codec(total)
         if spec is None:

@@ -14,9 +14,10 @@ import json
 import math
 import re
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import click
@@ -198,23 +199,35 @@ def note(message: str) -> None:
     click.echo(printable(message, err=True), err=True)
 
 
-def note_hidden(console: Console, headers: Sequence[str]) -> None:
-    """Name the columns that did not fit into the terminal."""
+def note_hidden(console: Console, headers: Sequence[str], options: str = "--json") -> None:
+    """Name the columns that did not fit into the terminal.
+
+    Parameters
+    ----------
+    console : rich.console.Console
+        Console of the table.
+    headers : sequence of str
+        Headers of these columns.
+    options : str
+        Options of the verb that show all columns.
+    """
     if headers:
-        names = ", ".join(dict.fromkeys(header.strip() for header in headers))
-        note(f"{console.width} columns have no room for: {names}")
+        names = ", ".join(dict.fromkeys(" ".join(header.split()) for header in headers))
+        note(f"not shown at {console.width} columns: {names}; use {options}")
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+def progress(title: str, total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on stderr once the work has taken a second.
+
+    A verb prints its lines after the bar has closed, because both would share lines.
 
     Parameters
     ----------
     title : str
         Text before the bar.
-    total : int
-        Total amount of work, in any unit.
+    total : int or None
+        Total amount of work, in any unit; None if it is unknown.
     quiet : bool
         Whether to show no bar.
 
@@ -226,23 +239,25 @@ def progress(title: str, total: int, *, quiet: bool) -> Iterator[Callable[[int],
     if quiet or not sys.stderr.isatty():
         yield lambda amount: None
         return
-    started = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        # Rich must not redirect the verb's own stdout.
-        bar = Progress(
-            console=Console(stderr=True),
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        task = bar.add_task(escape(printable(title, err=True)), total=total)
-
-        def advance(amount: int) -> None:
-            if not bar.live.is_started and time.monotonic() - started > _PROGRESS_DELAY:
-                stack.enter_context(bar)
-            bar.advance(task, amount)
-
-        yield advance
+    # Rich must not redirect the verb's own stdout.
+    bar = Progress(
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    task = bar.add_task(escape(printable(title, err=True)), total=total)
+    # A thread opens the bar, because the first piece of work may take long.
+    opening = threading.Timer(_PROGRESS_DELAY, bar.start)
+    opening.daemon = True
+    opening.start()
+    try:
+        yield partial(bar.advance, task)
+    finally:
+        opening.cancel()
+        opening.join()
+        if bar.live.is_started:
+            bar.stop()
 
 
 def number(value: float | None) -> float | str | None:

@@ -85,9 +85,11 @@ def _section(view: DumpView) -> Iterator[str]:
     yield f'<p class="facts">{escaped(" · ".join(view.facts()))}</p>'
     if warning := view.warning():
         yield f'<p class="alarm">{escaped(warning)}</p>'
-    yield f'<div class="scroll">\n{_table(view)}\n</div>'
+    region = 'class="scroll" tabindex="0" role="region" aria-label="Tensors"'
+    yield f"<div {region}>\n{_table(view)}\n</div>"
     suggestion = view.suggestion()
-    for note in (*view.sample_notes(), *([f"next: {suggestion}"] if suggestion else [])):
+    notes = [*view.sample_notes(), *view.overhead_notes()]
+    for note in (*notes, *([f"next: {suggestion}"] if suggestion else [])):
         yield f'<p class="note">{escaped(note)}</p>'
     yield '<div class="pair">'
     for title, svg, caption in diagrams:
@@ -259,7 +261,7 @@ def _reproduction(
 def _command(path: str, settings: Settings, files: tuple[str, ...]) -> list[str]:
     words = ["gcodec", "inspect", *files]
     if settings.budget is not None:
-        for option, bound in zip(("--max-err", "--max-bits"), settings.budget, strict=True):
+        for option, bound in zip(("--max-nmse", "--max-bits"), settings.budget, strict=True):
             words += [] if bound is None else [option, f"{bound:g}"]
     for codec in settings.codecs:
         words += ["-c", str(codec)]

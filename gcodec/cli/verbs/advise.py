@@ -94,7 +94,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     type=options.NamedBits(),
     multiple=True,
     help="Another scheme to consider, by its bits per value, such as powersgd=0.25; repeatable. "
-    "It is never recommended, because its error is unknown.",
+    "It is never recommended, because its nmse is unknown.",
 )
 @click.option(
     "--encode",
@@ -166,14 +166,14 @@ def command(
     uncompressed gradients are summed on the way; messages of codecs are either gathered by all
     workers (all-gather), or exchanged in shares, summed, and sent once more (two-phase).
 
-    gcodec measures bits per value and errors of codecs on SOURCE: a dump of gradients, see gcodec
+    gcodec measures bits per value and nmse of codecs on SOURCE: a dump of gradients, see gcodec
     inspect; or a drawn matrix, such as synthetic:shape=4096x4096, with the scales and the spectrum
     of real gradients, by default as large as those of a transformer with --params values, but at
     most 2048x2048; or independent values, such as synthetic:gennorm,beta=0.8,n=1000000. The output
     names codecs that these values cannot judge.
 
     The effect of a codec on convergence follows from its law, which holds for all gradients, and
-    from the measured error: delta is the guaranteed share of a gradient's energy that arrives, for
+    from the measured nmse: delta is the guaranteed share of a gradient's energy that arrives, for
     use with error feedback; omega is the relative variance of an unbiased codec, for use without.
     """
     from gcodec import advisor

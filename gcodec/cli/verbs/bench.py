@@ -1,4 +1,4 @@
-"""``gcodec bench``: measure size, error and speed of codecs on the tensors of a training step."""
+"""``gcodec bench``: measure size, nmse and speed of codecs on the tensors of a training step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLE = 1 << 24
 _SOURCE = "synthetic:shape=1024x1024"
 _ORDERS: dict[str, Callable[[Timing], float]] = {
     "bits": lambda timing: timing.nbits,
-    "err": lambda timing: timing.error,
+    "nmse": lambda timing: timing.error,
     "encode": lambda timing: -timing.rate(timing.encode),
     "decode": lambda timing: -timing.rate(timing.decode),
     "link": lambda timing: -timing.pays_below,
@@ -44,8 +44,8 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
             "gcodec bench synthetic:shape=256x1024 --threads 1",
         ),
         (
-            "Print a Markdown table, the smallest error first.",
-            "gcodec bench grads.safetensors -L 'layer1.*' --sort err --markdown",
+            "Print a Markdown table, the smallest nmse first.",
+            "gcodec bench grads.safetensors -L 'layer1.*' --sort nmse --markdown",
         ),
     ],
 )
@@ -55,8 +55,8 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 @click.option(
     "--sort",
     "order",
-    type=click.Choice(list(_ORDERS)),
-    help="Order of the rows: fewest bits, least error, fastest encoding or decoding, or fastest "
+    type=options.Order(list(_ORDERS)),
+    help="Order of the rows: fewest bits, least nmse, fastest encoding or decoding, or fastest "
     "link on which the codec pays. Default: the order of the options.",
 )
 @click.option(
@@ -105,7 +105,7 @@ def command(
     Laplace). The output names codecs that these values cannot judge. As in a training step, each
     tensor is encoded to its own frame, and decoded into existing memory.
 
-    bits/v counts all bytes of all frames. The error is ||x - decoded||^2 / ||x||^2. GB/s counts
+    bits/v counts all bytes of all frames. The nmse is ||x - decoded||^2 / ||x||^2. GB/s counts
     the bytes of the tensors; the next column is the speed as a multiple of that of a memcpy of the
     same tensors. After a first run of all codecs, each round times encode, decode and memcpy of
     each codec in turn. All numbers are medians over rounds. Peak is the memory that encode or

@@ -1,4 +1,4 @@
-"""``gcodec codecs``: list the codecs and their parameters."""
+"""``gcodec codecs``: list the codecs, their typical bits and their parameters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcodec.analysis.typical import EXAMPLE, TYPICAL
 from gcodec.cli import options
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ _LARGE = 1 << 20  # elements of a tensor for which the padding of a payload is n
     cls=options.Verb,
     name="codecs",
     examples=[
-        ("List all codecs with their parameters.", "gcodec codecs"),
-        ("Show the parameters, format and sources of one codec.", "gcodec codecs qsgd"),
+        ("List all codecs with their typical bits per value.", "gcodec codecs"),
+        ("Show the costs, parameters, format and sources of one codec.", "gcodec codecs qsgd"),
         ("Print the list for a program.", "gcodec codecs --json"),
     ],
     exits={},
@@ -29,7 +30,11 @@ _LARGE = 1 << 20  # elements of a tensor for which the padding of a payload is n
 @click.argument("name", required=False, shell_complete=options.complete_spec)
 @options.json
 def command(name: str | None, as_json: bool) -> int:
-    """List the codecs, or describe the codec NAME."""
+    """List the codecs, or describe the codec NAME.
+
+    Typical bits per value and nmse ||x - decoded||^2 / ||x||^2 are those of the default parameters
+    on the example gradient of the repository, frame headers included.
+    """
     from gcodec.cli.render.output import print_document
     from gcodec.codec import registered
     from gcodec.codecs import parse
@@ -49,6 +54,9 @@ def _document(cls: type[Codec]) -> dict[str, Any]:
         "name": cls.name,
         "id": cls.id,
         "summary": _summary(cls),
+        "typical": None
+        if (typical := TYPICAL.get(cls.name)) is None
+        else {"bits_per_value": typical.bits, "nmse": typical.nmse},
         "max_bits_per_value": _max_bits(cls),
         "unbiased": cls().unbiased,
         "parameters": [
@@ -78,33 +86,50 @@ def _defaults(cls: type[Codec]) -> list[str]:
 
 
 def _print_all(classes: list[type[Codec]]) -> None:
-    from gcodec.cli.render.output import Column, Table, stdout
+    from gcodec.cli.render.output import Column, Table, note_hidden, stdout
+    from gcodec.cli.render.text import printable, small
+
+    def bits(cls: type[Codec]) -> str:
+        return f"{TYPICAL[cls.name].bits:.2f}" if cls.name in TYPICAL else "-"
+
+    def nmse(cls: type[Codec]) -> str:
+        return small(TYPICAL[cls.name].nmse) if cls.name in TYPICAL else "-"
 
     columns: list[Column[type[Codec]]] = [
         Column("codec", lambda cls: cls.name, left=True),
-        Column("id", lambda cls: str(cls.id)),
-        Column("bits/value", lambda cls: f"{_max_bits(cls):g}"),
+        Column("id", lambda cls: str(cls.id), rank=2),
+        Column("bits/v", bits),
+        Column("nmse", nmse),
+        Column("purpose", lambda cls: printable(_summary(cls)), left=True, rank=1),
         Column(
             "parameters and their defaults",
             lambda cls: ",".join(_defaults(cls)) or "none",
             left=True,
-            rank=1,
+            rank=3,
         ),
     ]
-    Table(columns, classes).show(stdout())
+    console = stdout()
+    hidden = Table(columns, classes).show(console)
     click.echo(
-        "\nbits/value: maximum for large tensors and default parameters."
-        "\nDescription of a codec: gcodec codecs NAME"
+        f"\nbits/v, nmse: whole frames of {EXAMPLE}, default parameters"
+        "\none codec with all its parameters: gcodec codecs NAME"
     )
+    note_hidden(console, hidden)
 
 
 def _print_one(cls: type[Codec]) -> None:
     from gcodec.cli.render.output import print_line, stdout
 
     console = stdout()
-    bits = f"at most {_max_bits(cls):g} bits/value by default"
-    print_line(console, f"{cls.name}   id {cls.id}   {bits}", "bold")
+    print_line(console, f"{cls.name}   id {cls.id}", "bold")
     print_line(console, _summary(cls))
+    click.echo()
+    if typical := TYPICAL.get(cls.name):
+        measured = f"{typical.bits:.2f} bits/value, nmse {typical.nmse:.2g}: {EXAMPLE}"
+        print_line(console, f"  typical   {measured}")
+    print_line(console, f"  at most   {_max_bits(cls):g} bits/value with default parameters")
+    print_line(console, f"  unbiased  {'yes' if cls().unbiased else 'no'} by default")
+    print_line(console, f"  try it    gcodec inspect FILE -c {cls()}")
     if cls.declared():
         click.echo()
         for declared, default in zip(cls.declared(), _defaults(cls), strict=True):

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     examples=[
         (
             "Show the effect of encoding; fail if a tensor loses more than half of its energy.",
-            "gcodec compare grads.safetensors grads.gcf --max-err 0.5",
+            "gcodec compare grads.safetensors grads.gcf --max-nmse 0.5",
         ),
         (
             "Show the ten weights that changed most between two steps.",
-            "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort err --top 10",
+            "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort nmse --top 10",
         ),
     ],
 )
@@ -37,17 +37,18 @@ if TYPE_CHECKING:
 @click.argument("b", metavar="B", type=options.FILE)
 @options.layers
 @click.option(
+    "--max-nmse",
     "--max-err",
-    "max_error",
+    "max_nmse",
     type=options.Number(0),
     metavar="X",
-    help="Fail with exit code 1 if the relative error of a tensor exceeds X.",
+    help="Fail with exit code 1 if the nmse of a tensor exceeds X.",
 )
 @click.option(
     "--sort",
     "order",
-    type=click.Choice(["size", "err", "name"]),
-    help="Order of the rows: most values, largest error, or name. Default: as in A.",
+    type=options.Order(["size", "nmse", "name"]),
+    help="Order of the rows: most values, largest nmse, or name. Default: as in A.",
 )
 @options.top
 @options.limits
@@ -57,7 +58,7 @@ def command(
     a: str,
     b: str,
     layers: tuple[str, ...],
-    max_error: float | None,
+    max_nmse: float | None,
     order: str | None,
     top: int | None,
     limits: Limits,
@@ -68,18 +69,18 @@ def command(
 
     A and B are .safetensors, .npz, .npy, .pt or .gcf files, in any combination. Tensors match by
     name; if each file contains one tensor, these two match. For each pair, and for all pairs
-    together, gcodec shows the relative error ||b - a||^2 / ||a||^2, the cosine of the angle
+    together, gcodec shows the nmse ||b - a||^2 / ||a||^2, the cosine of the angle
     between the tensors, the largest |b - a|, and the share of the nonzero values of A that have
     the same sign in B. Integers and booleans, such as counters and masks, must be equal. The exit
     code is 1 if a tensor is in one file only or has another shape, if integers or booleans
-    differ, or if an error exceeds --max-err.
+    differ, or if an nmse exceeds --max-nmse.
     """
     from gcodec.cli import files
     from gcodec.cli.render.output import print_document, stdout
 
     outcome = Outcome()
     paths = [files.inputs([name])[0] for name in (a, b)]
-    view = _compare(paths, layers, max_error, limits, outcome, quiet or as_json)
+    view = _compare(paths, layers, max_nmse, limits, outcome, quiet or as_json)
     if view is not None:
         view.sort(order)
         if not as_json:
@@ -87,7 +88,7 @@ def command(
         with outcome.of(paths[1]):
             view.check()
     if as_json:
-        body: dict[str, Any] = {"a": a, "b": b, "max_err": max_error}
+        body: dict[str, Any] = {"a": a, "b": b, "max_nmse": max_nmse}
         body |= {"tensors": [], "total": None} if view is None else view.document()
         print_document("compare", body, outcome)
     return outcome.code
@@ -96,7 +97,7 @@ def command(
 def _compare(
     paths: list[Path],
     layers: tuple[str, ...],
-    max_error: float | None,
+    max_nmse: float | None,
     limits: Limits,
     outcome: Outcome,
     quiet: bool,
@@ -138,4 +139,4 @@ def _compare(
                 if len(values) == 2:
                     pairs[i] = pair.compared(*values)
                 advance(pair.size)
-    return ComparisonView(paths[0], paths[1], pairs, list(dict.fromkeys(skipped)), max_error)
+    return ComparisonView(paths[0], paths[1], pairs, list(dict.fromkeys(skipped)), max_nmse)

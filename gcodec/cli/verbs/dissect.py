@@ -129,6 +129,7 @@ def command(
                 raise relocated(dissection.error, title, dissection.bad // 8)
     if printer is not None and not quiet:
         printer.show_totals(dissections)
+        printer.note_cut()
     if as_json:
         print_document("dissect", {**document, **view.totals(dissections)}, outcome)
     return outcome.code

@@ -189,9 +189,11 @@ def _codecs(quiet: bool) -> Iterator[Check]:
 
     importlib.import_module("gcodec.codecs")  # which registers them
     x, classes = self_test.gradient(), registered()
+    checks = []
     with progress("self-test", len(classes), quiet=quiet) as advance:
         for name, cls in classes.items():
             failures = self_test.failures(cls(), x)
             advance(1)
             state = "; ".join(failures) or f"{x.size:,} values as promised"
-            yield Check(f"codec {name}", not failures, state, "please report this")
+            checks.append(Check(f"codec {name}", not failures, state, "please report this"))
+    yield from checks  # the caller prints them, after the bar has closed

@@ -41,7 +41,7 @@ _MAX_POLICY_BYTES = 1 << 20
         ),
         (
             "Choose a codec for each tensor.",
-            "gcodec encode grads.safetensors -c auto:err=0.01 -o auto.gcf",
+            "gcodec encode grads.safetensors -c auto:nmse=0.01 -o auto.gcf",
         ),
         (
             "Use the codec that the rules of a file assign to each tensor.",
@@ -56,8 +56,8 @@ _MAX_POLICY_BYTES = 1 << 20
     "spec",
     metavar="SPEC",
     shell_complete=options.complete_spec,
-    help="A codec such as mxnet-2bit:threshold=auto, see gcodec codecs; or auto:err=0.01 or "
-    "auto:bits=2, which choose a codec for each tensor by its statistics, for this error or these "
+    help="A codec such as mxnet-2bit:threshold=auto, see gcodec codecs; or auto:nmse=0.01 or "
+    "auto:bits=2, which choose a codec for each tensor by its statistics, for this nmse or these "
     "bits per value.",
 )
 @click.option(
@@ -286,7 +286,7 @@ def _choose(array: Array, aim: Target, seed: int, nonfinite: NonFinite) -> Codec
     tensor = inspect(array, "x").read()
     if nonfinite == "zero" and (finite := with_policy(tensor, "zero")) is not tensor:
         array = outlet(finite.values, tensor.dtype).reshape(tensor.shape)
-    return choose(array, max_err=aim.max_err, max_bits=aim.max_bits, seed=seed)
+    return choose(array, max_nmse=aim.max_nmse, max_bits=aim.max_bits, seed=seed)
 
 
 def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:

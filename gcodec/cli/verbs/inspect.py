@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gcodec.cli.render.inspect import DumpView, FrameView
 
 _SAMPLE = 65_536
-_ERROR = 0.01
+_NMSE = 0.01
 
 
 @click.command(
@@ -28,7 +28,7 @@ _ERROR = 0.01
         ("Show the contents of a dump.", "gcodec inspect grads.safetensors"),
         (
             "Find the smallest codec for each tensor that loses at most 1 % of the energy.",
-            "gcodec inspect grads.safetensors --max-err 0.01",
+            "gcodec inspect grads.safetensors --max-nmse 0.01",
         ),
         (
             "Show the ten largest tensors, and the effect of two codecs.",
@@ -43,26 +43,27 @@ _ERROR = 0.01
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
 @click.option(
+    "--max-nmse",
     "--max-err",
-    "max_error",
+    "max_nmse",
     type=options.Number(0, min_open=True),
     metavar="E",
-    help="Find the smallest codec whose error ||x - decoded||^2 / ||x||^2 is at most E.",
+    help="Find the smallest codec whose nmse ||x - decoded||^2 / ||x||^2 is at most E.",
 )
 @click.option(
     "--max-bits",
     type=options.Number(0, min_open=True),
     metavar="B",
-    help="Find the codec of least error with at most B bits per value, headers included.",
+    help="Find the codec of least nmse with at most B bits per value, headers included.",
 )
 @options.codecs("Show the effect of this codec on every tensor; repeatable.")
 @options.layers
 @click.option(
     "--sort",
     "order",
-    type=click.Choice(["size", "bits", "err", "name"]),
-    help="Order of the rows: most values, most bits per value or largest error of the first "
-    f"codec or of the best one (by default for --max-err {_ERROR}), or name. Default: as in the "
+    type=options.Order(["size", "bits", "nmse", "name"]),
+    help="Order of the rows: most values, most bits per value or largest nmse of the first "
+    f"codec or of the best one (by default for --max-nmse {_NMSE}), or name. Default: as in the "
     "file.",
 )
 @options.top
@@ -98,7 +99,7 @@ _ERROR = 0.01
 @options.json
 def command(
     files: tuple[str, ...],
-    max_error: float | None,
+    max_nmse: float | None,
     max_bits: float | None,
     specs: tuple[str, ...],
     layers: tuple[str, ...],
@@ -123,43 +124,48 @@ def command(
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
     times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
-    quantizer with the error of --max-err, and for each codec the measured bits per value and error
-    ("nmse"). The best fit is the normal, Laplace or generalized normal distribution that is
-    nearest to the nonzero values, with its shape (2, 1 or any) and its 2-Wasserstein distance as a
-    multiple of the rms. Tensors of repeated blocks, whose names differ in a number, share a row:
-    it shows medians of the fit, and a codec that is within the budget for each of them.
+    quantizer with the nmse of --max-nmse, and for each codec the measured bits per value and nmse.
+    Bits per value count whole frames: for a few values, headers and checksums can outweigh the
+    payload, and raw can be the smallest codec. The best fit is the normal, Laplace or generalized
+    normal distribution that is nearest to the nonzero values, with its shape (2, 1 or any) and its
+    2-Wasserstein distance as a multiple of the rms. Tensors of repeated blocks, whose names differ
+    in a number, share a row: it shows medians of the fit, and a codec that is within the budget
+    for each of them.
 
     For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
     gcodec verify checks the payloads.
     """
-    from gcodec.analysis.candidates import Budget
-    from gcodec.analysis.settings import Settings
-    from gcodec.cli.files import inputs, is_frames
-    from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render.inspect import DumpView, print_views
     from gcodec.cli.render.output import progress, stdout
-    from gcodec.codecs import parse
 
     form = options.check_form(form, as_json)
+    quiet_progress = quiet or form is not None
+    with progress("loading gcodec", None, quiet=quiet_progress):
+        from gcodec.analysis.candidates import Budget
+        from gcodec.analysis.settings import Settings
+        from gcodec.cli.files import inputs, is_frames
+        from gcodec.cli.outcome import Outcome
+        from gcodec.cli.render.inspect import DumpView, print_views
+        from gcodec.codecs import parse
+
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
     paths = inputs(files)
     if report is not None:
         _check_report(paths)
-    needs_best = report is not None or (order in ("bits", "err") and not specs)
+    needs_best = report is not None or (order in ("bits", "nmse") and not specs)
     budget = None
-    if needs_best or max_error is not None or max_bits is not None:
-        default = _ERROR if max_bits is None else None
-        budget = Budget(default if max_error is None else max_error, max_bits)
+    if needs_best or max_nmse is not None or max_bits is not None:
+        default = _NMSE if max_bits is None else None
+        budget = Budget(default if max_nmse is None else max_nmse, max_bits)
     settings = Settings(
         codecs=tuple(parse(spec) for spec in dict.fromkeys(specs)),
         budget=budget,
-        error=_ERROR if max_error is None else max_error,
+        error=_NMSE if max_nmse is None else max_nmse,
         layers=layers,
         max_values=None if full else max_values,
         seed=seed,
         limits=limits,
-        progress=partial(progress, quiet=quiet or form is not None),
+        progress=partial(progress, quiet=quiet_progress),
         keep_pictures=report is not None,
     )
     outcome = Outcome()
@@ -203,7 +209,8 @@ def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:
     from gcodec.tensorfiles.frame_file import list_frames, mapped
 
     if not is_frames(path):
-        from gcodec.analysis.measure import measure
+        with settings.progress("loading SciPy", None):
+            from gcodec.analysis.measure import measure
 
         return DumpView(measure(path, settings), settings, each=each)
     layers = settings.layers

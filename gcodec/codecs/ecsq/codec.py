@@ -86,7 +86,7 @@ _CENTROIDS = tuple(
 
 @register(id=13, name="ecsq")
 class ECSQ(Codec):
-    """Levels of a uniform quantizer, coded by the scales of their rows and columns.
+    """Context-coded levels: fewest bits at an error.
 
     Parameters
     ----------
@@ -99,8 +99,8 @@ class ECSQ(Codec):
     step : float or "auto"
         Absolute distance of levels. ``"auto"`` searches for the step that meets `nmse` or `bits`.
     nmse : float
-        Target for the relative error ‖x − x̂‖²/‖x‖², between 0 and 1. The error is within 2 % below
-        the target.
+        Target for the normalized error ‖x − x̂‖²/‖x‖², between 0 and 1. The encoder ends within 2 %
+        below the target.
     bits : float
         Target for the bits of the payload per value, instead of an error; 0 for none.
     transform : {"auto", "none", "dct"}
@@ -132,7 +132,7 @@ class ECSQ(Codec):
     nmse: float = param(
         Float32("a number above 0 and below 1", lambda error: 0 < error < 1),
         _NMSE,
-        "target for the relative error",
+        "target for the normalized error |x - decoded|^2/|x|^2",
     )
     bits: float = param(
         Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),

@@ -72,7 +72,7 @@ def approximate_step(nmse: float, bits: float, x: np.ndarray, top: float) -> flo
 
 
 def step_of_error(target: float, power: float) -> float:
-    """Return the approximate step for a relative error of values with this mean square."""
+    """Return the approximate step for an nmse of values with this mean square."""
     return math.sqrt(12 * target * power)
 
 
@@ -247,7 +247,7 @@ class Target:
         self._top = largest(x) if top is None else top
 
     def step_for_error(self, target: float, prior: QuantizedLevels | None = None) -> StepChoice:
-        """Find the step whose relative error is the target, or less where the error jumps.
+        """Find the step whose nmse is the target, or less where the error jumps.
 
         Parameters
         ----------

@@ -101,7 +101,7 @@ class MiniFloatSymbols(NamedTuple):
 
 @register(id=8, name="minifloat")
 class MiniFloatCodec(Codec):
-    """Floats of a few bits, times a scale.
+    """Floats of 3 to 8 bits, times a scale.
 
     Parameters
     ----------

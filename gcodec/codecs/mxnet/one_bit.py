@@ -45,7 +45,7 @@ class OneBitSymbols(NamedTuple):
 
 @register(id=4, name="mxnet-1bit")
 class MXNet1Bit(Codec):
-    """MXNet's 1-bit quantizer: the sign of x − t, decoded to ±1.
+    """MXNet's 1-bit quantizer: 1 or -1.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ class TwoBitSymbols(NamedTuple):
 
 @register(id=3, name="mxnet-2bit")
 class MXNet2Bit(Codec):
-    """MXNet's 2-bit threshold quantizer.
+    """MXNet's 2-bit quantizer: a threshold or zero.
 
     Parameters
     ----------

@@ -85,7 +85,7 @@ class QSGDSymbols(NamedTuple):
 
 @register(id=2, name="qsgd")
 class QSGD(Codec):
-    """Levels of the norm with stochastic rounding, unbiased.
+    """Stochastic levels of the norm, unbiased.
 
     Parameters
     ----------

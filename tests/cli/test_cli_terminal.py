@@ -1,0 +1,88 @@
+"""The command in a terminal of 80 columns: cut columns are named, and bars share no lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcodec.analysis.typical import TYPICAL
+
+fcntl = pytest.importorskip("fcntl")
+termios = pytest.importorskip("termios")
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+FRAMES = ROOT / "examples" / "fc.gcf"
+_CONTROL = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")
+_PROGRAM = """
+import sys
+from gcodec.cli.render import output
+output._PROGRESS_DELAY = {delay}
+from gcodec.cli.main import main
+sys.exit(main(sys.argv[1:], standalone_mode=False))
+"""
+
+
+def shown(*args: object, delay: float = 60.0) -> str:
+    """Run the command in a terminal; return what it writes, with control sequences."""
+    leader, follower = os.openpty()
+    # Rows and columns; the other numbers are pixels.
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        environment.pop(name, None)
+    program = [sys.executable, "-c", _PROGRAM.format(delay=delay), *map(str, args)]
+    with subprocess.Popen(program, stdout=follower, stderr=follower, env=environment) as running:
+        os.close(follower)
+        parts = []
+        with contextlib.suppress(OSError):  # Linux raises EIO at the end
+            while part := os.read(leader, 1 << 16):
+                parts.append(part)
+    os.close(leader)
+    text = b"".join(parts).decode().replace("\r\n", "\n")
+    assert running.returncode == 0, text
+    return text
+
+
+def lines(text: str) -> list[str]:
+    return _CONTROL.sub("", text).splitlines()
+
+
+def test_inspect_names_columns_that_do_not_fit():
+    actual = lines(shown("inspect", EXAMPLE, "--top", "1"))
+    (note,) = (line for line in actual if line.startswith("not shown at 80 columns: shape, dtype"))
+    assert note.endswith("; use --width N or --json")
+    assert all(len(line) <= 80 for line in actual[1 : actual.index(note)])
+
+
+def test_codecs_fit_with_their_purposes():
+    actual = lines(shown("codecs"))
+    table = actual[: actual.index("")]
+    assert len(table) == 1 + len(TYPICAL) and all(len(line) <= 80 for line in table)
+    assert table[0].split() == ["codec", "id", "bits/v", "nmse", "purpose"]
+    assert actual[-1] == "not shown at 80 columns: parameters and their defaults; use --json"
+
+
+def test_dissect_notes_cut_cells():
+    actual = lines(shown("dissect", FRAMES, "-L", "fc.bias"))
+    assert actual[-1] == "cells with … are cut at 80 columns; use --json"
+    assert any("…" in line for line in actual[:-1])
+
+
+def test_doctor_prints_rows_after_the_bar_has_closed():
+    text = shown("doctor", delay=0)
+    assert "self-test" in text and text.rindex("self-test") < text.index("codec raw")
+    rows = [line for line in lines(text) if line.startswith("ok      codec ")]
+    assert len(rows) == len(TYPICAL)
+
+
+def test_inspect_opens_its_bar_before_heavy_imports():
+    text = shown("inspect", EXAMPLE, "--top", "1", delay=0)
+    assert 0 <= text.find("loading gcodec") < text.index("29 tensors")
