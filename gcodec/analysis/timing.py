@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 import gcodec
+from gcodec.advisor.links import break_even
+from gcodec.advisor.machines import CodingSpeed
 from gcodec.analysis import stats
 from gcodec.analysis.dissect import Dissection
 from gcodec.analysis.groups import selects
@@ -25,10 +27,14 @@ from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.dumps import open_dump
-from gcodec.tensorfiles.entries import Array
+from gcodec.tensorfiles.entries import Array, Dump, Entry
 from gcodec.wire import primitives
 
 _MIN_SECONDS = 2e-3  # duration of a measurement, long enough for the resolution of the clock
+_QUICK_SECONDS, _QUICK_ROUNDS = 1.5, 5  # of `quick_speeds`: after either, no round begins
+
+REPRESENTATIVE_VALUES = 1 << 21
+"""Number of values on which advice and reports time codecs."""
 
 
 class Timing(NamedTuple):
@@ -84,12 +90,9 @@ class Timing(NamedTuple):
 
     @property
     def pays_below(self) -> float:
-        """Link speed in bits per second below which sending frames is faster than the tensors.
-
-        One side encodes, the other one decodes, and nothing overlaps; 0 if frames are longer.
-        """
-        seconds = statistics.median(self.encode) + statistics.median(self.decode)
-        return max(8 * self.raw_nbytes - self.nbits, 0) / seconds
+        """Link speed in bits per second below which two workers gain; see `advisor.break_even`."""
+        encode, decode = statistics.median(self.encode), statistics.median(self.decode)
+        return 8 * break_even(self.raw_nbytes, self.nbits / 8, encode, decode)
 
 
 class Stopwatch:
@@ -116,8 +119,6 @@ class Stopwatch:
         self._seconds: list[list[float]] = []
         self._frames = self._encode()
         self._decode()
-        # All kernels are compiled by now, so the peaks are those of any later step.
-        self._peaks = _peak(self._encode), _peak(self._decode)
         self._calls = self._encode, self._decode, self._copy
         self._repetitions = [_repetitions(call) for call in self._calls]
 
@@ -144,8 +145,16 @@ class Stopwatch:
         pairs = zip(self._calls, self._repetitions, strict=True)
         self._seconds.append([_seconds(call, times) for call, times in pairs])
 
+    def speed(self) -> CodingSpeed:
+        """Return the medians over all rounds of the values per second."""
+        values = sum(sample.values.size for sample in self._samples)
+        encode, decode, _ = map(statistics.median, zip(*self._seconds, strict=True))
+        return CodingSpeed(values / encode, values / decode)
+
     def timing(self) -> Timing:
         """Return the measurements of all rounds."""
+        # All kernels are compiled by now, so the peaks are those of any later step.
+        peaks = _peak(self._encode), _peak(self._decode)
         self._decode()
         encode, decode, copies = zip(*self._seconds, strict=True)
         pairs = list(zip(self._samples, self._outs, strict=True))
@@ -161,8 +170,8 @@ class Stopwatch:
             encode=encode,
             decode=decode,
             copies=copies,
-            encode_peak=self._peaks[0],
-            decode_peak=self._peaks[1],
+            encode_peak=peaks[0],
+            decode_peak=peaks[1],
             doubt=doubt(self.codec, self._samples),
         )
 
@@ -200,10 +209,7 @@ def load_step(
         If the file cannot be read.
     """
     with open_dump(path, limits=limits) as dump:
-        floats = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
-        entries = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
-        if not entries:
-            raise ParameterError(f"{path}: no floating-point tensor matches --layers")
+        entries = _float_entries(dump, path, layers)
         sizes = [math.prod(entry.shape) for entry in entries]
         total = sum(sizes)
         samples = []
@@ -211,9 +217,62 @@ def load_step(
             share = None
             if max_values is not None and max_values < total:
                 share = max(1, size * max_values // total)
-            sample = load_sample(dump, entry, share, seed)
-            samples.append(sample._replace(values=np.ascontiguousarray(sample.values)))
-        return samples, len(dump.entries) - len(floats)
+            samples.append(_load_contiguous(dump, entry, share, seed))
+        floats = sum(entry.dtype in primitives.FLOATS for entry in dump.entries)
+        return samples, len(dump.entries) - floats
+
+
+def load_representative(
+    path: Path, layers: tuple[str, ...], seed: int, limits: Limits
+) -> list[Sample]:
+    """Load tensors of a dump whose coding time per value is about that of all its tensors.
+
+    These are all floating-point tensors of a dump of up to `REPRESENTATIVE_VALUES` values. Of a
+    larger one, they are every k-th tensor in the order of sizes, because a part of each tensor
+    would spread the costs of a message over fewer values. If all these tensors are too large, a
+    sample of the one that contains the middle value, in this order, takes their place.
+
+    Parameters
+    ----------
+    path, layers, seed, limits
+        See `load_step`.
+
+    Returns
+    -------
+    list of Sample
+
+    Raises
+    ------
+    ParameterError
+        If no tensor is selected.
+    FormatError, OSError
+        If the file cannot be read.
+    """
+    with open_dump(path, limits=limits) as dump:
+        entries = _float_entries(dump, path, layers)
+        ordered = sorted(entries, key=lambda entry: math.prod(entry.shape))
+        sizes = [math.prod(entry.shape) for entry in ordered]
+        for stride in range(1, len(ordered) + 1):
+            if sum(sizes[stride // 2 :: stride]) <= REPRESENTATIVE_VALUES:
+                chosen = {entry.name for entry in ordered[stride // 2 :: stride]}
+                loaded = [entry for entry in entries if entry.name in chosen]
+                return [_load_contiguous(dump, entry, None, seed) for entry in loaded]
+        middle = next(i for i in range(len(sizes)) if 2 * sum(sizes[: i + 1]) >= sum(sizes))
+        return [_load_contiguous(dump, ordered[middle], REPRESENTATIVE_VALUES, seed)]
+
+
+def _float_entries(dump: Dump, path: Path, layers: tuple[str, ...]) -> list[Entry]:
+    """Return the floating-point tensors that globs select, without empty ones."""
+    floats = (entry for entry in dump.entries if entry.dtype in primitives.FLOATS)
+    entries = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
+    if not entries:
+        raise ParameterError(f"{path}: no floating-point tensor matches --layers")
+    return entries
+
+
+def _load_contiguous(dump: Dump, entry: Entry, max_values: int | None, seed: int) -> Sample:
+    sample = load_sample(dump, entry, max_values, seed)
+    return sample._replace(values=np.ascontiguousarray(sample.values))
 
 
 def draw_step(source: str, seed: int, limits: Limits) -> Sample:
@@ -261,6 +320,35 @@ def time_codecs(
                 stopwatch.round()
                 advance(1)
     return [stopwatch.timing() for stopwatch in stopwatches]
+
+
+def quick_speeds(
+    codecs: Sequence[Codec], samples: Sequence[Sample], progress: Progress
+) -> list[CodingSpeed | None]:
+    """Measure coding speeds in one or two seconds; None for codecs that refuse a tensor.
+
+    Parameters
+    ----------
+    codecs, samples, progress
+        See `time_codecs`.
+    """
+    outs = [sample.values.copy() for sample in samples]
+    stopwatches: list[Stopwatch | None] = []
+    with progress("coding speeds", len(codecs)) as advance:
+        start = time.monotonic()
+        for codec in codecs:
+            try:
+                stopwatches.append(Stopwatch(codec, samples, outs))
+            except ParameterError:
+                stopwatches.append(None)
+            advance(1)
+        ready = [stopwatch for stopwatch in stopwatches if stopwatch is not None]
+        for k in range(_QUICK_ROUNDS):
+            if k and time.monotonic() - start > _QUICK_SECONDS:
+                break
+            for stopwatch in ready:
+                stopwatch.round()
+    return [None if stopwatch is None else stopwatch.speed() for stopwatch in stopwatches]
 
 
 def split_bits(frames: Sequence[bytes]) -> dict[str, int]:

@@ -86,9 +86,9 @@ def test_timing_ratios():
     assert one.rate(one.encode) == 400 / 4
     assert one.to_copy(one.encode) == 0.5  # of 1/2, 2/4, 8/4
     assert one.to_copy(one.decode) == 2
-    # At this link speed, 4 + 1 s and 800 bits take as long as 3,200 bits.
-    assert one.pays_below == (3200 - 800) / 5
-    assert 5 + 800 / one.pays_below == pytest.approx(3200 / one.pays_below)
+    # At this link speed, 4 + 2·1 s and 800 bits take as long as 3,200 bits.
+    assert one.pays_below == (3200 - 800) / 6
+    assert 6 + 800 / one.pays_below == pytest.approx(3200 / one.pays_below)
     assert timing_of((1.0,) * 3, (1.0,) * 3, nbits=3201).pays_below == 0
 
 

@@ -109,9 +109,10 @@ def command(
     the bytes of the tensors; the next column is the speed as a multiple of that of a memcpy of the
     same tensors. After a first run of all codecs, each round times encode, decode and memcpy of
     each codec in turn. All numbers are medians over rounds. Peak is the memory that encode or
-    decode allocates beside the tensors, as Python counts it. On links slower than "pays below", in
-    Gbit/s, it is faster to encode, send and decode a step than to send the tensors, if nothing
-    overlaps.
+    decode allocates beside the tensors, as Python counts it. "Pays below" is a link speed in
+    Gbit/s. On slower links, two workers that exchange gradients gain if nothing overlaps: each of
+    them encodes a step, sends it, and decodes both messages, which is faster than to add up the
+    tensors.
     """
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import inputs, is_dump
