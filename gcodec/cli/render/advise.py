@@ -303,7 +303,7 @@ def _show_times(advice: ClusterAdvice, console: Console, level: advisor.Level) -
         Column("speed-up", lambda row: _speedup(row.plan.step, dense.step), rank=5),
         Column("overlapped", lambda row: text.duration(row.plan.hidden), rank=2),
         Column("speed-up", lambda row: _speedup(row.plan.hidden, dense.hidden)),
-        Column("pays below", lambda row: _pays_cell(row.pays_below), rank=1),
+        Column("pays below\nGbit/s", lambda row: _pays_cell(row.pays_below), rank=1),
     ]
     return Table(columns, rows, is_marked=lambda row: not row.converges).show(console)
 

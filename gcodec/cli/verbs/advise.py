@@ -32,9 +32,9 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
             "--between-latency 20us -c minifloat -c topk:ratio=0.1",
         ),
         (
-            "Use the coding speeds that gcodec bench measured on another machine.",
+            "Use the coding speeds of another machine, one core of an AMD EPYC (Zen 4).",
             "gcodec advise --params 1B --step-time 100ms --nodes 4 --between 10Gbit/s "
-            "--machine node.json",
+            "--machine epyc-zen4",
         ),
         (
             "Consider a foreign scheme by its bits per value, and the time of coding on a GPU.",
