@@ -18,7 +18,7 @@ from gcodec.analysis.host import processor
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Progress
 from gcodec.analysis.synthetic import parse_synthetic
-from gcodec.analysis.timing import draw_step, load_representative, quick_speeds
+from gcodec.analysis.timing import TIMED_VALUES, draw_step, load_step, quick_speeds
 from gcodec.analysis.trials import Trial, attempt, total_cost
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
@@ -181,7 +181,7 @@ def measure_machine(
     Parameters
     ----------
     source : str
-        Path of a dump, see `gcodec.analysis.timing.load_representative`; or synthetic values, see
+        Path of a dump, see `gcodec.analysis.timing.load_step`; or synthetic values, see
         `gcodec.analysis.synthetic.parse_synthetic`.
     codecs, layers, seed, limits, progress
         See `measure_dump`.
@@ -189,7 +189,7 @@ def measure_machine(
     if source.startswith("synthetic:"):
         samples = [draw_step(source, seed, limits)]
     else:
-        samples = load_representative(Path(source), layers, seed, limits)
+        samples = load_step(Path(source), layers, TIMED_VALUES, seed, limits).samples
     pairs = zip(codecs, quick_speeds(codecs, samples, progress), strict=True)
     speeds = {str(codec): speed for codec, speed in pairs if speed is not None}
     threads = thread_count()

@@ -12,7 +12,7 @@ from gcodec.analysis.candidates import all_settings, pareto
 from gcodec.analysis.measure import TensorGroup
 from gcodec.analysis.samples import Sample, load_sample
 from gcodec.analysis.settings import Settings
-from gcodec.analysis.timing import Timing, load_representative, split_bits, time_codecs
+from gcodec.analysis.timing import TIMED_VALUES, Timing, load_step, split_bits, time_codecs
 from gcodec.analysis.trials import Trial, attempt, total_cost
 from gcodec.codec import Codec
 from gcodec.tensorfiles.entries import Dump
@@ -111,9 +111,10 @@ def measure_links(
     front = [useful[i] for i in pareto([(point.bits, point.error) for point in useful])]
     if not front:
         return [], []
-    samples = load_representative(path, settings.layers, settings.seed, settings.limits)
+    step = load_step(path, settings.layers, TIMED_VALUES, settings.seed, settings.limits)
     codecs = [point.codec for point in front[:: -(-len(front) // _MAX_LINKS)]]
-    return time_codecs(codecs, samples, ROUNDS, settings.progress, refusals=[]), samples
+    timings = time_codecs(codecs, step.samples, ROUNDS, settings.progress, refusals=[])
+    return timings, step.samples
 
 
 def fitted_shapes(groups: Sequence[TensorGroup]) -> list[tuple[float, float]]:

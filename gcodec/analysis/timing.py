@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -27,14 +28,14 @@ from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.dumps import open_dump
-from gcodec.tensorfiles.entries import Array, Dump, Entry
+from gcodec.tensorfiles.entries import Array, Entry
 from gcodec.wire import primitives
 
 _MIN_SECONDS = 2e-3  # duration of a measurement, long enough for the resolution of the clock
 _QUICK_SECONDS, _QUICK_ROUNDS = 1.5, 5  # of `quick_speeds`: after either, no round begins
 
-REPRESENTATIVE_VALUES = 1 << 21
-"""Number of values on which advice and reports time codecs."""
+TIMED_VALUES = 1 << 21
+"""Largest number of values of a dump on which advice and reports time codecs."""
 
 
 class Timing(NamedTuple):
@@ -176,10 +177,33 @@ class Stopwatch:
         )
 
 
+class Step(NamedTuple):
+    """Tensors of a dump that are timed.
+
+    Attributes
+    ----------
+    samples : list of Sample
+        The tensors.
+    total : int
+        Number of values of all selected tensors.
+    skipped : int
+        Number of tensors that are no floats.
+    """
+
+    samples: list[Sample]
+    total: int
+    skipped: int
+
+
 def load_step(
     path: Path, layers: tuple[str, ...], max_values: int | None, seed: int, limits: Limits
-) -> tuple[list[Sample], int]:
-    """Load the floating-point tensors of a dump; of a large dump, a proportional sample of each.
+) -> Step:
+    """Load the floating-point tensors of a dump; of a large dump, some of them.
+
+    The coding time per value of these tensors is about that of all. They are every k-th tensor in
+    the order of sizes, because a part of each tensor would spread the costs of a message over
+    fewer values. Where no k gives tensors with enough and not too many values, a sample of the
+    tensor that contains the middle value, in this order, takes their place.
 
     Parameters
     ----------
@@ -188,19 +212,12 @@ def load_step(
     layers : tuple of str
         Globs that select tensors; see `gcodec.analysis.groups.selects`.
     max_values : int or None
-        Number of values of all samples; None loads all values.
+        Largest number of values; None loads all values.
     seed : int
         Seed of the run.
     limits : Limits
         Bounds on each tensor.
 
-    Returns
-    -------
-    samples : list of Sample
-        The tensors, or a sample of each.
-    skipped : int
-        Number of tensors that are no floats.
-
     Raises
     ------
     ParameterError
@@ -209,70 +226,31 @@ def load_step(
         If the file cannot be read.
     """
     with open_dump(path, limits=limits) as dump:
-        entries = _float_entries(dump, path, layers)
-        sizes = [math.prod(entry.shape) for entry in entries]
-        total = sum(sizes)
-        samples = []
-        for entry, size in zip(entries, sizes, strict=True):
-            share = None
-            if max_values is not None and max_values < total:
-                share = max(1, size * max_values // total)
-            samples.append(_load_contiguous(dump, entry, share, seed))
-        floats = sum(entry.dtype in primitives.FLOATS for entry in dump.entries)
-        return samples, len(dump.entries) - floats
+        floats = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
+        entries = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
+        if not entries:
+            raise ParameterError(f"{path}: no floating-point tensor matches --layers")
+        total = sum(math.prod(entry.shape) for entry in entries)
+        share = None
+        if max_values is not None and max_values < total:
+            entries, share = _representative(entries, max_values), max_values
+        samples = [load_sample(dump, entry, share, seed) for entry in entries]
+        samples = [x._replace(values=np.ascontiguousarray(x.values)) for x in samples]
+        return Step(samples, total, len(dump.entries) - len(floats))
 
 
-def load_representative(
-    path: Path, layers: tuple[str, ...], seed: int, limits: Limits
-) -> list[Sample]:
-    """Load tensors of a dump whose coding time per value is about that of all its tensors.
-
-    These are all floating-point tensors of a dump of up to `REPRESENTATIVE_VALUES` values. Of a
-    larger one, they are every k-th tensor in the order of sizes, because a part of each tensor
-    would spread the costs of a message over fewer values. If all these tensors are too large, a
-    sample of the one that contains the middle value, in this order, takes their place.
-
-    Parameters
-    ----------
-    path, layers, seed, limits
-        See `load_step`.
-
-    Returns
-    -------
-    list of Sample
-
-    Raises
-    ------
-    ParameterError
-        If no tensor is selected.
-    FormatError, OSError
-        If the file cannot be read.
-    """
-    with open_dump(path, limits=limits) as dump:
-        entries = _float_entries(dump, path, layers)
-        ordered = sorted(entries, key=lambda entry: math.prod(entry.shape))
-        sizes = [math.prod(entry.shape) for entry in ordered]
-        for stride in range(1, len(ordered) + 1):
-            if sum(sizes[stride // 2 :: stride]) <= REPRESENTATIVE_VALUES:
-                chosen = {entry.name for entry in ordered[stride // 2 :: stride]}
-                loaded = [entry for entry in entries if entry.name in chosen]
-                return [_load_contiguous(dump, entry, None, seed) for entry in loaded]
-        middle = next(i for i in range(len(sizes)) if 2 * sum(sizes[: i + 1]) >= sum(sizes))
-        return [_load_contiguous(dump, ordered[middle], REPRESENTATIVE_VALUES, seed)]
-
-
-def _float_entries(dump: Dump, path: Path, layers: tuple[str, ...]) -> list[Entry]:
-    """Return the floating-point tensors that globs select, without empty ones."""
-    floats = (entry for entry in dump.entries if entry.dtype in primitives.FLOATS)
-    entries = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
-    if not entries:
-        raise ParameterError(f"{path}: no floating-point tensor matches --layers")
-    return entries
-
-
-def _load_contiguous(dump: Dump, entry: Entry, max_values: int | None, seed: int) -> Sample:
-    sample = load_sample(dump, entry, max_values, seed)
-    return sample._replace(values=np.ascontiguousarray(sample.values))
+def _representative(entries: list[Entry], max_values: int) -> list[Entry]:
+    """Return tensors whose sizes represent all; see `load_step`."""
+    ordered = sorted(entries, key=lambda entry: math.prod(entry.shape))
+    sizes = [math.prod(entry.shape) for entry in ordered]
+    for stride in range(2, len(ordered) + 1):
+        count = sum(sizes[stride // 2 :: stride])
+        if count <= max_values and 2 * stride * count >= sum(sizes):
+            chosen = {entry.name for entry in ordered[stride // 2 :: stride]}
+            return [entry for entry in entries if entry.name in chosen]
+    sums = itertools.accumulate(sizes)
+    pairs = zip(ordered, sums, strict=True)
+    return [next(entry for entry, count in pairs if 2 * count >= sum(sizes))]
 
 
 def draw_step(source: str, seed: int, limits: Limits) -> Sample:

@@ -123,26 +123,36 @@ def test_larger_models_are_timed_on_a_drawn_matrix() -> None:
         assert machine["source"].startswith(f"{source}, ")
 
 
-def loaded(path: Path, monkeypatch: pytest.MonkeyPatch, values: int) -> list[tuple[str, int]]:
-    monkeypatch.setattr(timing, "REPRESENTATIVE_VALUES", values)
-    samples = timing.load_representative(path, (), 0, Limits())
-    return [(sample.name, sample.values.size) for sample in samples]
+def loaded(path: Path, values: int | None) -> list[tuple[str, int]]:
+    step = timing.load_step(path, (), values, 0, Limits())
+    return [(sample.name, sample.values.size) for sample in step.samples]
 
 
-def test_representative_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_sizes(path: Path, sizes: dict[str, int]) -> None:
+    tensors = [(name, np.ones(n, np.float32)) for name, n in sizes.items()]
+    write_dump(path, [*tensors, ("count", np.arange(3))])
+
+
+def test_large_dumps_are_represented_by_whole_tensors(tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
-    sizes = {"e": 400, "a": 10, "b": 20, "c": 30, "d": 40, "none": 0}
-    tensors = {name: np.ones(n, np.float32) for name, n in sizes.items()}
-    write_dump(path, [*tensors.items(), ("count", np.arange(3))])
+    sizes = {"e": 50, "a": 10, "b": 20, "c": 30, "d": 40, "none": 0}
+    write_sizes(path, sizes)
     everything = [(name, n) for name, n in sizes.items() if n]
-    assert loaded(path, monkeypatch, 500) == everything
-    steps, _ = timing.load_step(path, (), None, 0, Limits())
-    assert [(step.name, step.values.size) for step in steps] == everything
-    # Every second one of a, b, c, d, e; then every third.
-    assert loaded(path, monkeypatch, 60) == [("b", 20), ("d", 40)]
-    assert loaded(path, monkeypatch, 10) == [("e", 10)]
+    assert loaded(path, None) == loaded(path, 150) == everything
+    # Every second one of a, b, c, d, e; then every fourth.
+    assert loaded(path, 149) == loaded(path, 60) == [("b", 20), ("d", 40)]
+    assert loaded(path, 59) == [("c", 30)]
+    step = timing.load_step(path, ("a", "b"), None, 0, Limits())
+    assert (step.total, step.skipped) == (30, 1)
     with pytest.raises(gcodec.ParameterError, match="no floating-point tensor"):
-        timing.load_representative(path, ("nix",), 0, Limits())
+        timing.load_step(path, ("nix",), None, 0, Limits())
+
+
+def test_small_tensors_never_represent_a_dump_of_large_ones(tmp_path: Path) -> None:
+    path = tmp_path / "d.npz"
+    write_sizes(path, {**{f"norm{k}": 4 for k in range(9)}, "w": 4000, "v": 5000})
+    ((name, size),) = loaded(path, 1000)
+    assert name == "v" and 900 <= size <= 1000
 
 
 def test_codec_that_refuses_a_tensor_has_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
