@@ -93,7 +93,10 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     metavar="SHARE",
     help="Share of the step time during which communication can proceed.",
 )
-@options.codecs("Codec to consider; repeatable. Default: all codecs, with default parameters.")
+@options.codecs(
+    "Codec to consider; repeatable. Default: all codecs, with default parameters, or those that "
+    "--machine has speeds for."
+)
 @click.option(
     "--bits",
     "other_schemes",
