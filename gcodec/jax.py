@@ -101,10 +101,11 @@ def decode(
 
 
 def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
-    """Encode and decode an array; also under `jit` and `vmap`.
+    """Encode and decode an array; also under `jit`, `vmap` and `grad`.
 
     The computation fails if the array contains NaN or Inf and the codec does not accept them. The
-    function has no derivative: apply it to gradients, not inside a function to differentiate.
+    derivative is straight-through: `grad` passes gradients through as if the result were `x`.
+    Forward-mode derivatives, such as those of `jvp`, are not available.
 
     Parameters
     ----------
@@ -127,6 +128,10 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
     >>> step = jax.jit(lambda gradient: gcodec.jax.roundtrip(gradient, "mxnet-2bit"))
     >>> step(jax.numpy.array([0.7, -0.2, -0.9])).tolist()
     [0.5, 0.0, -0.5]
+    >>> jax.grad(lambda x: (gcodec.jax.roundtrip(x, "sign:scale=none") * x).sum())(
+    ...     jax.numpy.array([0.75, -0.25])
+    ... ).tolist()
+    [1.75, -1.25]
     """
     codec = parse(codec)
     _check_seed(seed)
@@ -137,7 +142,16 @@ def roundtrip(x: Any, codec: CodecLike, *, seed: Any = 0) -> jax.Array:
         return array
 
     result_type = jax.ShapeDtypeStruct(np.shape(x), _dtype(x))
-    result: jax.Array = jax.pure_callback(on_host, result_type, x, seed, vmap_method="sequential")
+
+    @jax.custom_vjp  # type: ignore[untyped-decorator]
+    def through(values: Any, seed: Any) -> Any:
+        return jax.pure_callback(on_host, result_type, values, seed, vmap_method="sequential")
+
+    def forward(values: Any, seed: Any) -> tuple[Any, None]:
+        return through(values, seed), None
+
+    through.defvjp(forward, lambda _, gradient: (gradient, None))
+    result: jax.Array = through(x, seed)
     return result
 
 

@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gcodec
 import gcodec.torch
+from gcodec import advisor
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.training.communicator import Communicator
@@ -33,6 +34,7 @@ from gcodec.training.communicator import Communicator
 SPEC = "topk:ratio=0.05"
 COMPRESSED = ("first.weight", "second.weight", "last.weight")
 KEY = b"not to be found again"
+EARLY: Any = None  # a network, and a hook that was made before the process group
 
 
 class Net(torch.nn.Module):
@@ -137,6 +139,16 @@ def exact(spec: str = SPEC) -> dict[str, Any]:
         "sent": training.state.sent_nbytes,
         "received": training.state.received_nbytes,
         "coding": (training.state.encode_seconds, training.state.decode_seconds),
+        "pays_below": training.state.pays_below,
+        "break_even": 8
+        * advisor.break_even(
+            training.state.gradient_nbytes,
+            training.state.sent_nbytes,
+            training.state.encode_seconds,
+            training.state.decode_seconds / len(memories),
+            len(memories),
+        ),
+        "gradient_nbytes": training.state.gradient_nbytes,
         "values": sum(p.numel() for p in training.net.parameters()),
     }
 
@@ -373,6 +385,27 @@ def resume() -> dict[str, Any]:
     return results
 
 
+def early() -> dict[str, Any]:
+    """Train with a hook that was made before the process group, and with one made after it."""
+    assert EARLY is not None
+    net, state, hook = EARLY
+    size = dist.get_world_size()
+    states = {"size": int(state.state_dict()["size"]), "pays_below": str(state.pays_below)}
+    ddp = DistributedDataParallel(net, bucket_cap_mb=0.005, find_unused_parameters=True)
+    ddp.register_comm_hook(state, hook)
+    later = Training()
+    later.optimizer = torch.optim.SGD(later.net.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(ddp, batch(step, dist.get_rank())).backward()
+        optimizer.step()
+        later.step(step)
+    pairs = zip(net.parameters(), later.net.parameters(), strict=True)
+    equal = all(torch.equal(a, b) for a, b in pairs)
+    return {"equal": equal, "iteration": state.iteration, "ranks": size, **states}
+
+
 def policies() -> dict[str, Any]:
     """Train with rules by name, dense tensors, no feedback, and a bfloat16 model."""
     rules = {"last.*": "raw", "second.*": "sign"}
@@ -543,6 +576,13 @@ def error_of(training: Training, step: int, kind: type[Exception] = RuntimeError
 def main() -> None:
     rank, size, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     torch.set_num_threads(1)
+    if "early" in sys.argv:
+        global EARLY
+        net = Net()
+        state, hook = gcodec.torch.ddp_hook(SPEC, model=net, start_iter=1, min_numel=64, seed=5)
+        assert refusal_of(state.state_dict) == refusal_of(state.residual, "last.weight")
+        assert "init_process_group" in str(refusal_of(state.state_dict))
+        EARLY = net, state, hook
     dist.init_process_group(
         "gloo", init_method=f"file://{directory / 'store'}", rank=rank, world_size=size
     )

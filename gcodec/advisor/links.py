@@ -8,18 +8,26 @@ MPICH", 2005. The time for additions and copies is not counted.
 Members cannot add up the messages of a codec on the way. Either all members gather all messages
 (`ring_all_gather`), or each member receives its share of every message, adds up the shares, and
 sends the sum as another message (`two_phase`).
+
+`break_even` is the one definition of the link speed below which compression pays: reports,
+``gcodec bench``, ``gcodec advise`` and the hook of DistributedDataParallel pass it their
+measurements.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
+from typing import Literal
 
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_between, check_integer
 
 _SMALLEST, _LARGEST = 5e-324, sys.float_info.max
 _MAX_MEMBERS = 2**31 - 1
+
+Collective = Literal["ring", "all-gather", "two-phase"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +210,82 @@ def two_phase_within(time: float, members: int, link: Link) -> float | None:
 def all_gather_within(time: float, members: int, link: Link) -> float | None:
     """Return the size for which `ring_all_gather` takes this time; see `two_phase_within`."""
     return _step_nbytes(time, 1, members, link)
+
+
+def coding_time(collective: Collective, members: int, encode: float, decode: float) -> float:
+    """Return the seconds that one member spends on encoding and decoding.
+
+    Parameters
+    ----------
+    collective : {"ring", "all-gather", "two-phase"}
+        After an all-gather, each member decodes all messages, its own included. In two phases, it
+        encodes its message and the sum of its share, and decodes the shares of all members and
+        then all sums. A ring of uncompressed gradients needs no coding.
+    members : int
+        Number of members.
+    encode, decode : float
+        Seconds for encoding and decoding one whole gradient.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+    """
+    members = check_members("members", members)
+    encode, decode = check_seconds("encode", encode), check_seconds("decode", decode)
+    if collective == "ring":
+        return 0.0
+    if collective == "all-gather":
+        return encode + members * decode
+    return encode * (1 + 1 / members) + 2 * decode
+
+
+def break_even(
+    dense_nbytes: float, nbytes: float, encode: float, decode: float, members: int = 2
+) -> float:
+    """Return the bandwidth below which gathering messages is faster than an uncompressed ring.
+
+    Nothing overlaps: each member encodes its gradient, gathers the messages, and decodes all of
+    them. By default, two workers exchange gradients. Latency is not counted.
+
+    Parameters
+    ----------
+    dense_nbytes, nbytes : float
+        Bytes of an uncompressed gradient, and of its message.
+    encode, decode : float
+        Seconds for encoding a gradient, and for decoding one message.
+    members : int
+        Number of members, at least 2.
+
+    Returns
+    -------
+    float
+        Bandwidth of each member in bytes per second; 0 if the messages are too long for any link,
+        and infinity if coding takes no time.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> break_even(4e9, 1e9, encode=1.0, decode=0.5)  # 3 GB less in 2 seconds
+    1500000000.0
+    """
+    dense_nbytes, members = _checked(dense_nbytes, members)
+    nbytes, _ = _checked(nbytes, members)
+    if members == 1:
+        raise ParameterError.of("members", members, "2 or more")
+    saved = (members - 1) * (2 * dense_nbytes / members - nbytes)
+    seconds = coding_time("all-gather", members, encode, decode)
+    if saved <= 0:
+        return 0.0
+    return saved / seconds if seconds else math.inf
 
 
 def _step_nbytes(time: float, rounds: int, members: int, link: Link) -> float | None:

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from gcodec.advisor.links import (
+    Collective,
     Link,
     all_gather_within,
+    break_even,
     check_members,
     check_seconds,
+    coding_time,
     ring_all_gather,
     ring_all_reduce,
     two_phase,
@@ -84,8 +87,8 @@ class Work:
     overlap : float
         Fraction of the computation, 0 to 1, during which communication may run.
     encode, decode : float
-        Values that a GPU encodes or decodes per second; infinity if that takes no time. The GPU
-        computes nothing else meanwhile.
+        Values that a GPU encodes or decodes per second with schemes that have no speeds of their
+        own; infinity if that takes no time. The GPU computes nothing else meanwhile.
 
     Raises
     ------
@@ -106,8 +109,7 @@ class Work:
         check_between("bits", self.bits, 1e-9, 64, "a number of bits above 0, up to 64")
         check_between("overlap", self.overlap, 0, 1, "a share from 0 to 1")
         for name in ("encode", "decode"):
-            allowed = "a number of values per second, at least 1"
-            check_between(name, getattr(self, name), 1, math.inf, allowed)
+            _check_rate(name, getattr(self, name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Scheme:
     converges : bool
         Whether training with the codec converges; `law_of` helps to find out. Other schemes are
         not advised.
+    encode, decode : float, optional
+        Values that a GPU encodes or decodes per second. Default: those of `Work`.
 
     Raises
     ------
@@ -136,14 +140,39 @@ class Scheme:
     bits: float
     error: float | None = None
     converges: bool = True
+    encode: float | None = None
+    decode: float | None = None
 
     def __post_init__(self) -> None:
         check_between("bits", self.bits, 0, 1e6, "a number of bits from 0 to 1e6")
         if self.error is not None:
             check_between("error", self.error, 0, math.inf, "a number, at least 0, or None")
+        for name in ("encode", "decode"):
+            if getattr(self, name) is not None:
+                _check_rate(name, getattr(self, name))
+
+    def coding_rates(self, work: Work) -> tuple[float, float]:
+        """Return the values that a GPU encodes and decodes per second."""
+        encode = work.encode if self.encode is None else self.encode
+        return encode, work.decode if self.decode is None else self.decode
+
+    def coding_seconds(self, work: Work, share: float = 1.0) -> tuple[float, float]:
+        """Return the seconds in which a GPU encodes and decodes a share of a gradient."""
+        encode, decode = self.coding_rates(work)
+        return share * work.values / encode, share * work.values / decode
+
+    def pays_below(self, work: Work) -> float:
+        """Return the `break_even` of two workers in bytes per second.
+
+        Each worker has a link of its own, and encodes a whole gradient.
+        """
+        dense_nbytes, nbytes = work.values * work.bits / 8, work.values * self.bits / 8
+        return break_even(dense_nbytes, nbytes, *self.coding_seconds(work))
 
 
-Collective = Literal["ring", "all-gather", "two-phase"]
+def _check_rate(name: str, value: object) -> None:
+    check_between(name, value, 1, math.inf, "a number of values per second, at least 1")
+
 
 _LARGEST = sys.float_info.max
 _ANY_SCHEME = Scheme("", 0)
@@ -288,17 +317,15 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     members, link = _group(cluster, level)
     dense_time = ring_all_reduce(work.values * work.bits / 8, members, link)
     listed = [Way(level, "ring", None, dense_time)]
-    # Between nodes, each GPU encodes only its share of the node's gradient.
-    values = work.values if level == "inside" else work.values / cluster.gpus
+    times: dict[Collective, Callable[[float, int, Link], float]] = {"two-phase": two_phase}
+    if level == "between" or cluster.nodes == 1:
+        times = {"all-gather": ring_all_gather, **times}
     for scheme in schemes:
-        nbytes = work.values * scheme.bits / 8
-        if level == "between" or cluster.nodes == 1:
-            coding = values / work.encode + members * values / work.decode
-            time = ring_all_gather(nbytes, members, link)
-            listed.append(Way(level, "all-gather", scheme, time, coding))
-        coding = values * (1 + 1 / members) / work.encode + 2 * values / work.decode
-        time = two_phase(nbytes, members, link)
-        listed.append(Way(level, "two-phase", scheme, time, coding))
+        seconds = scheme.coding_seconds(work, _share(cluster, level))
+        for collective, time in times.items():
+            coding = coding_time(collective, members, *seconds)
+            nbytes = work.values * scheme.bits / 8
+            listed.append(Way(level, collective, scheme, time(nbytes, members, link), coding))
     return listed
 
 
@@ -362,7 +389,9 @@ def advise(
 
     The candidates are all plans whose step with overlap takes at most 1 + tolerance times as long
     as the fastest plan's. Of these, the function recommends the plan with the smallest error, and
-    among equal errors the fastest. It therefore recommends no unnecessary compression.
+    among equal errors the fastest. It therefore recommends no unnecessary compression. It never
+    recommends a codec at a level where a GPU's share of the link is as fast as
+    `Scheme.pays_below`, or faster.
 
     Parameters
     ----------
@@ -385,16 +414,28 @@ def advise(
     """
     tolerance = check_between("tolerance", tolerance, 0, _LARGEST, "a finite number, at least 0")
     options = [ways(cluster, work, level, schemes) for level in cluster.levels]
-    useful = [
-        [w for w in level if w.error is not None and (w.scheme is None or w.scheme.converges)]
-        for level in options
-    ]
+    useful = [[way for way in level if _is_useful(cluster, work, way)] for level in options]
     plans = [plan(work, chosen) for chosen in itertools.product(*useful)]
     bound = (1 + tolerance) * min(candidate.hidden for candidate in plans)
     fast = [candidate for candidate in plans if candidate.hidden <= bound]
     best = min(fast, key=lambda p: (p.error, p.hidden, p.step))
     considered = tuple(itertools.chain.from_iterable(options))
     return Advice(dense_plan(cluster, work), best, considered, tuple(balance(cluster, work)))
+
+
+def _is_useful(cluster: Cluster, work: Work, way: Way) -> bool:
+    """Tell whether a way may be recommended."""
+    if way.scheme is None:
+        return True
+    if way.scheme.error is None or not way.scheme.converges:
+        return False
+    _, link = _group(cluster, way.level)
+    return link.bandwidth * _share(cluster, way.level) < way.scheme.pays_below(work)
+
+
+def _share(cluster: Cluster, level: Level) -> float:
+    """Return a GPU's share of a gradient and of its link: between nodes, GPUs divide both."""
+    return 1.0 if level == "inside" else 1 / cluster.gpus
 
 
 def _group(cluster: Cluster, level: Level) -> tuple[int, Link]:

@@ -11,15 +11,19 @@ import numpy as np
 
 from gcodec import advisor
 from gcodec.advisor import Law, law_of
+from gcodec.advisor.machines import Machine
 from gcodec.analysis import stats
 from gcodec.analysis.groups import selects
+from gcodec.analysis.host import processor
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Progress
 from gcodec.analysis.synthetic import parse_synthetic
+from gcodec.analysis.timing import TIMED_VALUES, draw_step, load_step, quick_speeds
 from gcodec.analysis.trials import Trial, attempt, total_cost
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
+from gcodec.runtime.pool import thread_count
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.wire import primitives
 
@@ -164,6 +168,35 @@ def measure_synthetic(
     return Source(f"{text}, of rms {SYNTHETIC_RMS:g}", sample.size, 32), measured
 
 
+def measure_machine(
+    source: str,
+    codecs: Sequence[Codec],
+    layers: tuple[str, ...],
+    seed: int,
+    limits: Limits,
+    progress: Progress,
+) -> Machine:
+    """Measure the coding speeds of this machine in one or two seconds.
+
+    Parameters
+    ----------
+    source : str
+        Path of a dump, see `gcodec.analysis.timing.load_step`; or synthetic values, see
+        `gcodec.analysis.synthetic.parse_synthetic`.
+    codecs, layers, seed, limits, progress
+        See `measure_dump`.
+    """
+    if source.startswith("synthetic:"):
+        samples = [draw_step(source, seed, limits)]
+    else:
+        samples = load_step(Path(source), layers, TIMED_VALUES, seed, limits).samples
+    pairs = zip(codecs, quick_speeds(codecs, samples, progress), strict=True)
+    speeds = {str(codec): speed for codec, speed in pairs if speed is not None}
+    threads = thread_count()
+    facts = (source, processor(), f"{threads} thread{'' if threads == 1 else 's'}")
+    return Machine("this machine", ", ".join(facts), speeds)
+
+
 def _combined(codec: Codec, results: list[tuple[Sample, Trial | str]]) -> MeasuredCodec:
     """Combine the trials of a codec on all tensors."""
     trials = [(sample.size, trial) for sample, trial in results if not isinstance(trial, str)]
@@ -265,10 +298,13 @@ class ClusterAdvice:
         Codecs to consider.
     other_schemes : tuple of (str, float)
         Names and bits per value of further schemes, whose errors are unknown.
+    machine : Machine or None
+        Coding speeds. Speeds of `work` that are not infinite replace them. None if only the
+        speeds of `work` count.
 
     Attributes
     ----------
-    cluster, work, training, source, codecs
+    cluster, work, training, source, codecs, machine
         The parameters.
     advice : advisor.Advice
         The plans.
@@ -292,23 +328,47 @@ class ClusterAdvice:
         source: Source,
         codecs: list[MeasuredCodec],
         other_schemes: tuple[tuple[str, float], ...],
+        machine: Machine | None,
     ) -> None:
         names = [*(str(m.codec) for m in codecs), *(name for name, _ in other_schemes)]
         if duplicates := {name for name in names if names.count(name) > 1}:
             raise ParameterError.of("--bits", min(duplicates), "a name that nothing else has")
         self.cluster, self.work, self.training = cluster, work, training
-        self.source, self.codecs = source, codecs
+        self.source, self.codecs, self.machine = source, codecs, machine
         self.laws = [Effect.of(m.law, training) for m in codecs]
         self.measured = [Effect.of(_measured_law(m), training) for m in codecs]
         effects = list(zip(codecs, self.measured, strict=True))
         self.uses = {str(m.codec): effect.use for m, effect in effects if effect.use is not None}
         schemes = [
-            advisor.Scheme(str(m.codec), m.bits, m.error, effect.use is not None)
+            self._scheme(m, is_useful=effect.use is not None)
             for m, effect in effects
-            if m.problem is None
+            if m.problem is None and m not in self.untimed
         ]
         schemes += [advisor.Scheme(name, bits) for name, bits in other_schemes]
         self.advice = advisor.advise(cluster, work, schemes, tolerance)
+
+    def _scheme(self, measured: MeasuredCodec, *, is_useful: bool) -> advisor.Scheme:
+        encode = decode = None
+        if self.machine is not None:
+            speed = self.machine.speeds[str(measured.codec)]
+            encode = speed.encode if math.isinf(self.work.encode) else None
+            decode = speed.decode if math.isinf(self.work.decode) else None
+        return advisor.Scheme(
+            str(measured.codec), measured.bits, measured.error, is_useful, encode, decode
+        )
+
+    @property
+    def untimed(self) -> list[MeasuredCodec]:
+        """Codecs that are left out because the machine has no coding speed for them."""
+        if self.machine is None:
+            return []
+        speeds = self.machine.speeds
+        return [m for m in self.codecs if m.problem is None and str(m.codec) not in speeds]
+
+    def scheme(self, codec: Codec) -> advisor.Scheme | None:
+        """Return the scheme of a codec, or None if it was not considered."""
+        schemes = (way.scheme for way in self.advice.ways if way.scheme is not None)
+        return next((scheme for scheme in schemes if scheme.name == str(codec)), None)
 
     def dense(self, level: advisor.Level) -> advisor.Way:
         """Return the uncompressed collective of a level."""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 import gcodec
 from gcodec.analysis.candidates import all_settings, pareto
 from gcodec.analysis.measure import TensorGroup
 from gcodec.analysis.samples import Sample, load_sample
 from gcodec.analysis.settings import Settings
-from gcodec.analysis.timing import Timing, split_bits, time_codecs
+from gcodec.analysis.timing import TIMED_VALUES, Timing, load_step, split_bits, time_codecs
 from gcodec.analysis.trials import Trial, attempt, total_cost
 from gcodec.codec import Codec
 from gcodec.tensorfiles.entries import Dump
 
 _MAX_TENSORS, _MAX_VALUES = 8, 1 << 15  # for rates and errors: tensors, and values of each
-_MAX_LINKS, _MAX_TIMED_VALUES = 12, 1 << 20  # for link speeds: codecs, values
+_MAX_LINKS = 12  # codecs of which link speeds are measured
 ROUNDS = 5
 """Number of measurements of link speeds."""
 
@@ -97,27 +96,25 @@ def measure_split(
 
 
 def measure_links(
-    dump: Dump, groups: Sequence[TensorGroup], points: Sequence[Point], settings: Settings
-) -> tuple[list[Timing], Sample | None]:
-    """Time settings on the Pareto front on a sample of the largest tensor, as float32.
+    path: Path, points: Sequence[Point], settings: Settings
+) -> tuple[list[Timing], list[Sample]]:
+    """Time settings on the Pareto front on the tensors that ``gcodec advise`` times.
 
     Returns
     -------
     timings : list of Timing
-        Measurements of each setting, over `ROUNDS` rounds.
-    sample : Sample or None
-        The sample; None if there is nothing to time.
+        Measurements of each setting that accepts all samples, over `ROUNDS` rounds.
+    samples : list of Sample
+        The tensors; none if there is nothing to time.
     """
     useful = [point for point in points if point.error < 1]
     front = [useful[i] for i in pareto([(point.bits, point.error) for point in useful])]
-    tensors = [tensor for group in groups for tensor in group.gradients if tensor.size]
-    if not tensors or not front:
-        return [], None
-    entry = max(tensors, key=lambda tensor: tensor.size).entry
-    sample = load_sample(dump, entry, _MAX_TIMED_VALUES, settings.seed)
-    sample = sample._replace(values=np.ascontiguousarray(sample.values, np.float32))
+    if not front:
+        return [], []
+    step = load_step(path, settings.layers, TIMED_VALUES, settings.seed, settings.limits)
     codecs = [point.codec for point in front[:: -(-len(front) // _MAX_LINKS)]]
-    return time_codecs(codecs, [sample], ROUNDS, settings.progress), sample
+    timings = time_codecs(codecs, step.samples, ROUNDS, settings.progress, refusals=[])
+    return timings, step.samples
 
 
 def fitted_shapes(groups: Sequence[TensorGroup]) -> list[tuple[float, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -14,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 import gcodec
+from gcodec.advisor.links import break_even
+from gcodec.advisor.machines import CodingSpeed
 from gcodec.analysis import stats
 from gcodec.analysis.dissect import Dissection
 from gcodec.analysis.groups import selects
@@ -25,10 +28,14 @@ from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.dumps import open_dump
-from gcodec.tensorfiles.entries import Array
+from gcodec.tensorfiles.entries import Array, Entry
 from gcodec.wire import primitives
 
 _MIN_SECONDS = 2e-3  # duration of a measurement, long enough for the resolution of the clock
+_QUICK_SECONDS, _QUICK_ROUNDS = 1.5, 5  # of `quick_speeds`: after either, no round begins
+
+TIMED_VALUES = 1 << 21
+"""Largest number of values of a dump on which advice and reports time codecs."""
 
 
 class Timing(NamedTuple):
@@ -84,12 +91,9 @@ class Timing(NamedTuple):
 
     @property
     def pays_below(self) -> float:
-        """Link speed in bits per second below which sending frames is faster than the tensors.
-
-        One side encodes, the other one decodes, and nothing overlaps; 0 if frames are longer.
-        """
-        seconds = statistics.median(self.encode) + statistics.median(self.decode)
-        return max(8 * self.raw_nbytes - self.nbits, 0) / seconds
+        """Link speed in bits per second below which two workers gain; see `advisor.break_even`."""
+        encode, decode = statistics.median(self.encode), statistics.median(self.decode)
+        return 8 * break_even(self.raw_nbytes, self.nbits / 8, encode, decode)
 
 
 class Stopwatch:
@@ -116,8 +120,6 @@ class Stopwatch:
         self._seconds: list[list[float]] = []
         self._frames = self._encode()
         self._decode()
-        # All kernels are compiled by now, so the peaks are those of any later step.
-        self._peaks = _peak(self._encode), _peak(self._decode)
         self._calls = self._encode, self._decode, self._copy
         self._repetitions = [_repetitions(call) for call in self._calls]
 
@@ -144,8 +146,16 @@ class Stopwatch:
         pairs = zip(self._calls, self._repetitions, strict=True)
         self._seconds.append([_seconds(call, times) for call, times in pairs])
 
+    def speed(self) -> CodingSpeed:
+        """Return the medians over all rounds of the values per second."""
+        values = sum(sample.values.size for sample in self._samples)
+        encode, decode, _ = map(statistics.median, zip(*self._seconds, strict=True))
+        return CodingSpeed(values / encode, values / decode)
+
     def timing(self) -> Timing:
         """Return the measurements of all rounds."""
+        # All kernels are compiled by now, so the peaks are those of any later step.
+        peaks = _peak(self._encode), _peak(self._decode)
         self._decode()
         encode, decode, copies = zip(*self._seconds, strict=True)
         pairs = list(zip(self._samples, self._outs, strict=True))
@@ -161,16 +171,39 @@ class Stopwatch:
             encode=encode,
             decode=decode,
             copies=copies,
-            encode_peak=self._peaks[0],
-            decode_peak=self._peaks[1],
+            encode_peak=peaks[0],
+            decode_peak=peaks[1],
             doubt=doubt(self.codec, self._samples),
         )
 
 
+class Step(NamedTuple):
+    """Tensors of a dump that are timed.
+
+    Attributes
+    ----------
+    samples : list of Sample
+        The tensors.
+    total : int
+        Number of values of all selected tensors.
+    skipped : int
+        Number of tensors that are no floats.
+    """
+
+    samples: list[Sample]
+    total: int
+    skipped: int
+
+
 def load_step(
     path: Path, layers: tuple[str, ...], max_values: int | None, seed: int, limits: Limits
-) -> tuple[list[Sample], int]:
-    """Load the floating-point tensors of a dump; of a large dump, a proportional sample of each.
+) -> Step:
+    """Load the floating-point tensors of a dump; of a large dump, some of them.
+
+    The coding time per value of these tensors is about that of all. They are every k-th tensor in
+    the order of sizes, because a part of each tensor would spread the costs of a message over
+    fewer values. Where no k gives tensors with enough and not too many values, a sample of the
+    tensor that contains the middle value, in this order, takes their place.
 
     Parameters
     ----------
@@ -179,18 +212,11 @@ def load_step(
     layers : tuple of str
         Globs that select tensors; see `gcodec.analysis.groups.selects`.
     max_values : int or None
-        Number of values of all samples; None loads all values.
+        Largest number of values; None loads all values.
     seed : int
         Seed of the run.
     limits : Limits
         Bounds on each tensor.
-
-    Returns
-    -------
-    samples : list of Sample
-        The tensors, or a sample of each.
-    skipped : int
-        Number of tensors that are no floats.
 
     Raises
     ------
@@ -204,16 +230,27 @@ def load_step(
         entries = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
         if not entries:
             raise ParameterError(f"{path}: no floating-point tensor matches --layers")
-        sizes = [math.prod(entry.shape) for entry in entries]
-        total = sum(sizes)
-        samples = []
-        for entry, size in zip(entries, sizes, strict=True):
-            share = None
-            if max_values is not None and max_values < total:
-                share = max(1, size * max_values // total)
-            sample = load_sample(dump, entry, share, seed)
-            samples.append(sample._replace(values=np.ascontiguousarray(sample.values)))
-        return samples, len(dump.entries) - len(floats)
+        total = sum(math.prod(entry.shape) for entry in entries)
+        share = None
+        if max_values is not None and max_values < total:
+            entries, share = _representative(entries, max_values), max_values
+        samples = [load_sample(dump, entry, share, seed) for entry in entries]
+        samples = [x._replace(values=np.ascontiguousarray(x.values)) for x in samples]
+        return Step(samples, total, len(dump.entries) - len(floats))
+
+
+def _representative(entries: list[Entry], max_values: int) -> list[Entry]:
+    """Return tensors whose sizes represent all; see `load_step`."""
+    ordered = sorted(entries, key=lambda entry: math.prod(entry.shape))
+    sizes = [math.prod(entry.shape) for entry in ordered]
+    for stride in range(2, len(ordered) + 1):
+        count = sum(sizes[stride // 2 :: stride])
+        if count <= max_values and 2 * stride * count >= sum(sizes):
+            chosen = {entry.name for entry in ordered[stride // 2 :: stride]}
+            return [entry for entry in entries if entry.name in chosen]
+    sums = itertools.accumulate(sizes)
+    pairs = zip(ordered, sums, strict=True)
+    return [next(entry for entry, count in pairs if 2 * count >= sum(sizes))]
 
 
 def draw_step(source: str, seed: int, limits: Limits) -> Sample:
@@ -261,6 +298,35 @@ def time_codecs(
                 stopwatch.round()
                 advance(1)
     return [stopwatch.timing() for stopwatch in stopwatches]
+
+
+def quick_speeds(
+    codecs: Sequence[Codec], samples: Sequence[Sample], progress: Progress
+) -> list[CodingSpeed | None]:
+    """Measure coding speeds in one or two seconds; None for codecs that refuse a tensor.
+
+    Parameters
+    ----------
+    codecs, samples, progress
+        See `time_codecs`.
+    """
+    outs = [sample.values.copy() for sample in samples]
+    stopwatches: list[Stopwatch | None] = []
+    with progress("coding speeds", len(codecs)) as advance:
+        start = time.monotonic()
+        for codec in codecs:
+            try:
+                stopwatches.append(Stopwatch(codec, samples, outs))
+            except ParameterError:
+                stopwatches.append(None)
+            advance(1)
+        ready = [stopwatch for stopwatch in stopwatches if stopwatch is not None]
+        for k in range(_QUICK_ROUNDS):
+            if k and time.monotonic() - start > _QUICK_SECONDS:
+                break
+            for stopwatch in ready:
+                stopwatch.round()
+    return [None if stopwatch is None else stopwatch.speed() for stopwatch in stopwatches]
 
 
 def split_bits(frames: Sequence[bytes]) -> dict[str, int]:

@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, NamedTuple, get_type_hints
 
 import torch
 import torch.distributed as dist
 
+from gcodec.advisor.links import break_even
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.codecs import parse
@@ -172,6 +174,9 @@ def ddp_hook(
     dimensions, travel uncompressed in the same messages. All ranks must call this function with
     the same arguments; the first step compares them.
 
+    Frameworks that start torch.distributed themselves take the hook before. The first step then
+    reads rank and world size, and makes the hook's own process group.
+
     Parameters
     ----------
     codec : str, mapping, Codec or Policy
@@ -213,12 +218,13 @@ def ddp_hook(
     Raises
     ------
     ParameterError
-        If an argument is out of range, or torch.distributed is not initialized.
+        If an argument is out of range.
 
     Examples
     --------
     >>> import gcodec.torch
-    >>> gcodec.torch.ddp_hook("topk:ratio=0.01")
+    >>> state, hook = gcodec.torch.ddp_hook("topk:ratio=0.01")
+    >>> state.state_dict()
     Traceback (most recent call last):
     ...
     gcodec.errors.ParameterError: ddp_hook: call torch.distributed.init_process_group first
@@ -235,8 +241,6 @@ def ddp_hook(
         named=model is not None,
         keyed=key is not None,
     )
-    if not dist.is_initialized():
-        raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
     return DdpState(settings, ParameterNames(model), process_group, timeout, secret), _hook
@@ -253,6 +257,8 @@ class DdpState:
         ``docs/frameworks.md``.
     sent_nbytes, received_nbytes : int
         Number of message bytes in all compressed steps so far.
+    gradient_nbytes : int
+        Number of bytes of the gradients in the same steps.
     encode_seconds, decode_seconds : float
         Wall time spent on encoding, and on decoding and averaging the messages of all ranks.
         Other work of the processor during that time is included.
@@ -268,31 +274,60 @@ class DdpState:
     ) -> None:
         self.settings = settings
         self.iteration = 0
-        self.sent_nbytes = self.received_nbytes = 0
+        self.sent_nbytes = self.received_nbytes = self.gradient_nbytes = 0
         self.encode_seconds = self.decode_seconds = 0.0
         self._names = names
         self._group = group
         if group is not None and not isinstance(group, dist.ProcessGroup):
             allowed = "a ProcessGroup of which this process is a member, or None"
             raise ParameterError.of("process_group", group, allowed)
-        # A separate group, because its collectives must not mingle with those of the model.
-        own_group = dist.new_group(
-            None if group is None else dist.get_process_group_ranks(group),
-            timeout=None if timeout is None else timedelta(seconds=timeout),
-            backend="gloo",
-            use_local_synchronization=group is not None,
-        )
-        self._communicator = TorchCommunicator(own_group)
-        rank, seed, memory = self._communicator.rank, settings.seed, None
-        if settings.feedback:
-            memory = Feedback(settings.policy, decay=settings.decay, seed=seed, rank=rank)
-        self._coder = BucketCoder(memory, seed, rank, key)
+        self._timeout, self._key = timeout, key
         self._worker = ThreadPoolExecutor(1, "gcodec-ddp")
         self._head_nbytes: dict[str, int] = {}  # by the first parameter of a bucket
         self._agreed = False
         self._is_open = False  # whether a step has begun and not ended
         self._is_finite = True  # whether all means of that step are finite so far
         self._failure: Exception | None = None
+        if dist.is_initialized():  # all ranks make the group together
+            _ = self._communicator
+
+    @cached_property
+    def _communicator(self) -> TorchCommunicator:
+        """Communicator of a group of its own, whose messages do not mingle with the model's."""
+        _check_initialized()
+        group = self._group
+        own_group = dist.new_group(
+            None if group is None else dist.get_process_group_ranks(group),
+            timeout=None if self._timeout is None else timedelta(seconds=self._timeout),
+            backend="gloo",
+            use_local_synchronization=group is not None,
+        )
+        return TorchCommunicator(own_group)
+
+    @cached_property
+    def _coder(self) -> BucketCoder:
+        settings, memory = self.settings, None
+        rank, _ = self._rank_and_size()
+        if settings.feedback:
+            memory = Feedback(settings.policy, decay=settings.decay, seed=settings.seed, rank=rank)
+        return BucketCoder(memory, settings.seed, rank, self._key)
+
+    def _rank_and_size(self) -> tuple[int, int]:
+        _check_initialized()
+        return dist.get_rank(self._group), dist.get_world_size(self._group)
+
+    @property
+    def pays_below(self) -> float:
+        """Link speed in bits per second below which the steps so far gained time.
+
+        It follows from the measured bytes and seconds if nothing overlaps; see
+        `gcodec.advisor.break_even`. It is NaN before the first compressed step.
+        """
+        if not self.gradient_nbytes:
+            return math.nan
+        _, size = self._rank_and_size()
+        seconds = self.encode_seconds, self.decode_seconds / size
+        return 8 * break_even(self.gradient_nbytes, self.sent_nbytes, *seconds, members=size)
 
     def residual(self, name: str) -> torch.Tensor:
         """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`.
@@ -316,8 +351,7 @@ class DdpState:
         """
 
         def state_between_buckets() -> dict[str, torch.Tensor]:
-            rank, size = self._communicator.rank, self._communicator.size
-            counters = zip(_COUNTERS, (self.iteration, rank, size), strict=True)
+            counters = zip(_COUNTERS, (self.iteration, *self._rank_and_size()), strict=True)
             state = {key: torch.tensor(number) for key, number in counters}
             arrays = self._coder.state_dict()
             return state | {key: torch.from_numpy(array) for key, array in arrays.items()}
@@ -333,8 +367,7 @@ class DdpState:
             If `state` is not such a dict, or belongs to another rank or number of ranks.
         """
         counters = _counters_of(state)
-        for key in ("rank", "size"):
-            expected = getattr(self._communicator, key)
+        for key, expected in zip(("rank", "size"), self._rank_and_size(), strict=True):
             if counters[key] != expected:
                 allowed = f"{expected}, because each rank has its own state"
                 raise ParameterError.of(f"state[{key!r}]", counters[key], allowed)
@@ -477,12 +510,18 @@ class DdpState:
         self._head_nbytes[names[0]] = max(lengths) * 9 // 8 + _SPARE_NBYTES
         self.sent_nbytes += len(message)
         self.received_nbytes += sum(lengths) - len(message)
+        self.gradient_nbytes += flat.numel() * flat.element_size()
         for view, values in copies:
             view.copy_(values)
         if wide is not flat:
             flat.copy_(wide)
         self.encode_seconds += encoded - started
         self.decode_seconds += time.perf_counter() - gathered
+
+
+def _check_initialized() -> None:
+    if not dist.is_initialized():
+        raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
 
 
 def _counters_of(state: Mapping[str, Any]) -> dict[str, int]:

@@ -55,6 +55,30 @@ def test_vmap_encodes_rows_separately() -> None:
         assert np.array_equal(row, gcodec.decode(gcodec.encode(x, "sign")))
 
 
+def test_gradients_pass_straight_through() -> None:
+    x, weights = sample(), jax.numpy.arange(12.0).reshape(3, 4)
+
+    def loss(x: Any, seed: Any = 5) -> Any:
+        return (weights * gcodec.jax.roundtrip(x, SPEC, seed=seed)).sum()
+
+    assert np.array_equal(jax.grad(loss)(x), weights)
+    assert np.array_equal(jax.jit(jax.grad(loss))(x, 7), weights)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(x, 7)
+    decoded = gcodec.decode(gcodec.encode(x, SPEC, seed=7))
+    assert value == pytest.approx(float((weights * decoded).sum()), rel=1e-6)
+    assert np.array_equal(gradient, weights)
+
+    def row_loss(row: Any, weights: Any) -> Any:
+        return (weights * gcodec.jax.roundtrip(row, "sign") ** 2).sum()
+
+    rows = jax.jit(jax.vmap(jax.grad(row_loss)))(x, weights)
+    for row, values, factors in zip(rows, x, weights, strict=True):
+        assert np.allclose(row, 2 * factors * gcodec.decode(gcodec.encode(values, "sign")))
+    assert jax.grad(lambda x: gcodec.jax.roundtrip(x, "sign").sum())(sample("bfloat16")).dtype == (
+        "bfloat16"
+    )
+
+
 def test_decode_like_and_device() -> None:
     x = sample()
     frame = gcodec.jax.encode(x, "raw")

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SCENARIOS = (
     *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
     *("scaler", "scaler_of_half", "under_way", "keys"),
-    *("layouts", "sparse", "arguments", "mismatch", "communicator", "stalled"),
+    *("layouts", "sparse", "arguments", "early", "mismatch", "communicator", "stalled"),
 )
 COMPRESSED = ["first.weight", "last.weight", "second.weight"]
 
@@ -75,6 +75,9 @@ def check_exact(seen: list[Any]) -> None:
         assert rank["digest"] == seen[0]["digest"]
         assert rank["received"] == sum(other["sent"] for other in seen) - rank["sent"]
         assert min(rank["coding"]) > 0
+        # Five compressed steps, in each of which the used layers have gradients.
+        assert 0 < rank["gradient_nbytes"] <= 5 * 4 * rank["values"]
+        assert rank["pays_below"] == rank["break_even"] >= 0
 
 
 @pytest.mark.parametrize("scenario", ["exact", "exact_at_random"])
@@ -82,6 +85,12 @@ def test_gradients_equal_mean_of_feedback_per_rank(
     pair: Callable[[str], list[Any]], scenario: str
 ) -> None:
     check_exact(pair(scenario))
+
+
+def test_hook_made_before_the_process_group(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("early"):
+        seen = {"equal": True, "iteration": 4, "ranks": 2, "size": 2, "pays_below": "nan"}
+        assert rank == seen
 
 
 def test_dead_rank_fails_the_others(tmp_path: Path) -> None:

@@ -24,10 +24,12 @@ from gcodec.tensorfiles.dumps import write_dump
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 PAGE = ROOT / "docs" / "advise.md"
+EXERCISES = ROOT / "docs" / "advise-exercises.md"
 # 10⁹ values of float16 on 64 nodes with 8 GPUs, 100 Gbit/s between and 600 GB/s inside them.
 LARGE = ["--params", "1B", "--dtype", "float16", "--step-time", "100ms", "--nodes", "64"]
 LARGE += ["--gpus", "8", "--between", "100Gbit/s", "--inside", "600GB/s"]
 BITS = ["--bits", "top-10%=4.8"]
+INSTANT = ["--encode", "1e9TB/s", "--decode", "1e9TB/s"]
 
 
 def run(*args: object, code: int = 0) -> Result:
@@ -88,11 +90,11 @@ def test_slow_all_gather_is_flagged() -> None:
     )
     row = next(line for line in text.splitlines() if line.startswith("top-10%"))
     assert row.split() == [
-        *("top-10%", "4.80", "3.3", "-", "3.02", "s", "94.5", "ms", "200", "ms", "2.1x"),
-        *("100", "ms", "3.2x"),
+        *("top-10%", "4.80", "3.3", "-", "3.02", "s", "94.5", "ms", "0", "s", "200", "ms"),
+        *("2.1x", "100", "ms", "3.2x", "any"),
     ]
     assert "two-phase 4.78 bits/v (3.35x less), all-gather 0.149 bits/v (107x less)" in text
-    measured = run(EXAMPLE, *LARGE, "-c", "topk:ratio=0.1").stdout
+    measured = run(EXAMPLE, *LARGE, *INSTANT, "-c", "topk:ratio=0.1").stdout
     assert re.search(r"slower than dense .*: topk:ratio=0.1 7\.5", measured)
     # 0.1 % of the values are less than 2/64 of the gradient.
     fewer = run(EXAMPLE, *LARGE, "-c", "topk:ratio=0.001,value=float16").stdout
@@ -101,7 +103,7 @@ def test_slow_all_gather_is_flagged() -> None:
 
 def test_measurements_on_a_dump_match_inspect() -> None:
     specs = ["raw", "minifloat", "qsgd:bucket=512", "mxnet-2bit"]
-    advice = advised(EXAMPLE, "--step-time", "6ms", "--nodes", 4, "--between", "10MB/s",
+    advice = advised(EXAMPLE, "--step-time", "6ms", "--nodes", 4, "--between", "10MB/s", *INSTANT,
                    *(word for spec in specs for word in ("-c", spec)))  # fmt: skip
     assert advice["work"]["values"] == 77_754 and advice["work"]["bits_per_value"] == 32
     inspected = CliRunner().invoke(
@@ -185,6 +187,27 @@ def test_codecs_that_values_cannot_judge_are_named(tmp_path: Path) -> None:
         assert entry["doubt"] is None if expected is None else expected in entry["doubt"]
 
 
+def test_codec_without_a_speed_is_left_out() -> None:
+    words = ("--step-time", "1ms", "--nodes", "4", "--between", "1MB/s", "--machine", "epyc-zen4")
+    result = run(EXAMPLE, *words, "-c", "sign", "-c", "qsgd:s=3")
+    assert "no qsgd:s=3: its coding speed is unknown; gcodec bench --json" in result.stderr
+    assert "coding speeds of epyc-zen4: gcodec bench synthetic:shape=2048x2048" in result.stderr
+    assert re.search(r"^between nodes +sign, ", result.stdout, re.MULTILINE)
+    document = advised(EXAMPLE, *words, "-c", "sign", "-c", "qsgd:s=3")
+    sign, qsgd = document["codecs"]
+    assert document["machine"]["name"] == "epyc-zen4"
+    assert sign["pays_below_bits_per_second"] > 1e9
+    assert qsgd["pays_below_bits_per_second"] is None and qsgd["problem"] is None
+    assert {way["codec"] for way in level(document, "between")["ways"]} == {None, "sign"}
+
+
+def test_no_codec_of_a_processor_is_recommended_at_100_gbits() -> None:
+    for params in ("10M", "1B"):
+        advice = advised(EXAMPLE, "--params", params, "--step-time", "1ms", "--nodes", "64",
+                         "--between", "100Gbit/s", "--machine", "epyc-zen4")  # fmt: skip
+        assert advice["best"] == advice["dense"]
+
+
 def test_levels_latencies_and_coding() -> None:
     advice = advised("--params", "8M", "--step-time", "1ms", "--gpus", "4", "--inside", "8GB/s",
                    "--inside-latency", "10us", "--encode", "4GB/s", "--decode", "8GB/s",
@@ -259,6 +282,8 @@ BASE = ["--params", "10", "--step-time", "1ms", "--bits", "x=1"]
         ([*BASE, "--params", "1e400"], 2, "must be a whole number"),
         ([*BASE, "--params", "many"], 2, "must be a whole number"),
         ([*BASE, "--bits", "x"], 2, "'x': must be a name and bits"),
+        ([*BASE, "--machine", "nix"], 2, "machine='nix': must be epyc-zen4, or a .json file"),
+        ([*BASE, "--machine", "nix.json"], 3, "nix.json: No such file"),
         ([*BASE, "--bits", "x=-1"], 2, "must be a name and bits"),
         ([*BASE, "--bits", "=1"], 2, "must be a name and bits"),
         ([*BASE, "--bits", "x=2"], 2, "--bits='x': must be a name that nothing else has"),
@@ -343,15 +368,29 @@ def test_documented_output_matches_the_command(monkeypatch: pytest.MonkeyPatch) 
         assert [line.rstrip() for line in printed] == shown.splitlines()
 
 
-def rows(title: str) -> list[list[str]]:
+def rows(title: str, page: Path = EXERCISES) -> list[list[str]]:
     """Return the rows of the first table of a section."""
-    section = PAGE.read_text("utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    section = page.read_text("utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
     table = re.findall(r"^\| .* \|$", section, re.MULTILINE)
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table[1:]]
 
 
 def seconds(cell: str) -> float | None:
     return None if cell == "–" else float(cell.removesuffix(" ms").replace(",", "")) / 1e3
+
+
+def test_documented_machines() -> None:
+    documented = [row for row in rows("Machines", PAGE) if not row[0].startswith("---")]
+    expected = [
+        [machine.name, f"`{spec}`", *(f"{4 * rate / 1e9:.3g}" for rate in speed)]
+        for machine in advisor.machines().values()
+        for spec, speed in machine.speeds.items()
+    ]
+    assert documented == expected
+    text = PAGE.read_text("utf-8").replace("`", "")
+    for machine in advisor.machines().values():
+        command, place, date = machine.source.split("; ")
+        assert f"Source: {command}, {place}, {date}." in text
 
 
 def test_documented_chapter_table() -> None:

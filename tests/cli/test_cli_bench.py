@@ -86,9 +86,9 @@ def test_timing_ratios():
     assert one.rate(one.encode) == 400 / 4
     assert one.to_copy(one.encode) == 0.5  # of 1/2, 2/4, 8/4
     assert one.to_copy(one.decode) == 2
-    # At this link speed, 4 + 1 s and 800 bits take as long as 3,200 bits.
-    assert one.pays_below == (3200 - 800) / 5
-    assert 5 + 800 / one.pays_below == pytest.approx(3200 / one.pays_below)
+    # At this link speed, 4 + 2·1 s and 800 bits take as long as 3,200 bits.
+    assert one.pays_below == (3200 - 800) / 6
+    assert 6 + 800 / one.pays_below == pytest.approx(3200 / one.pays_below)
     assert timing_of((1.0,) * 3, (1.0,) * 3, nbits=3201).pays_below == 0
 
 
@@ -128,11 +128,11 @@ def test_notes_on_samples_and_skipped_tensors(tmp_path):
     }
     path = tmp_path / "a.npz"
     write_dump(path, tensors.items())
-    result = run(path, "-c", "raw", "--sample", "300", "--json")
+    result = run(path, "-c", "raw", "--sample", "320", "--json")
     report = json.loads(result.stdout)
-    assert report["values"] == 300
-    assert report["bytes"] == 4 * 200 + 2 * 100, "each tensor has its share and its own dtype"
-    assert any("sample of 300 of 3,000" in line for line in report["notes"])
+    assert report["values"] == 320
+    assert report["bytes"] == 4 * 320, "rows of the tensor that contains the middle value"
+    assert any("320 of 3,000 values in 1 tensor" in line for line in report["notes"])
     assert "dtypes that codecs do not take" in result.stderr
     full = json.loads(run(path, "-c", "raw", "--full", "--json").stdout)
     assert full["values"] == 3000

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from gcodec import advisor
+from gcodec.advisor.machines import Machine
 from gcodec.analysis.advice import ClusterAdvice, Effect, MeasuredCodec
 from gcodec.cli.render import text
 from gcodec.cli.render.output import Column, Table, note, note_hidden, number, print_line
@@ -34,6 +35,7 @@ def document(advice: ClusterAdvice) -> dict[str, Any]:
             "encode_values_per_s": number(work.encode),
             "decode_values_per_s": number(work.decode),
         },
+        "machine": _machine_document(advice.machine),
         "cluster": {
             "nodes": cluster.nodes,
             "gpus": cluster.gpus,
@@ -57,6 +59,7 @@ def document(advice: ClusterAdvice) -> dict[str, Any]:
                 "unbiased": m.codec.unbiased,
                 "problem": m.problem,
                 "doubt": m.doubt,
+                **_coding_document(advice, m),
                 "law": _effect_document(law, training.plain_bound),
                 "measured": _effect_document(measured, training.plain_bound),
             }
@@ -69,6 +72,23 @@ def _link_document(link: advisor.Link | None) -> dict[str, float] | None:
     if link is None:
         return None
     return {"bytes_per_s": link.bandwidth, "latency_s": link.latency}
+
+
+def _machine_document(machine: Machine | None) -> dict[str, str] | None:
+    return None if machine is None else {"name": machine.name, "source": machine.source}
+
+
+def _coding_document(advice: ClusterAdvice, measured: MeasuredCodec) -> dict[str, Any]:
+    """Return the coding speeds of a codec, and the link speed below which it pays."""
+    encode = decode = pays_below = None
+    if (scheme := advice.scheme(measured.codec)) is not None:
+        encode, decode = scheme.coding_rates(advice.work)
+        pays_below = 8 * scheme.pays_below(advice.work)
+    return {
+        "encode_values_per_s": number(encode),
+        "decode_values_per_s": number(decode),
+        "pays_below_bits_per_second": number(pays_below),
+    }
 
 
 def _level_document(advice: ClusterAdvice, dense: advisor.Way) -> dict[str, Any]:
@@ -163,12 +183,18 @@ def show(advice: ClusterAdvice, console: Console, *, quiet: bool) -> None:
     for m in advice.codecs:
         if m.problem is not None:
             note(f"no {m.codec}: {m.problem}")
+    for m in advice.untimed:
+        note(f"no {m.codec}: its coding speed is unknown; gcodec bench --json measures it")
     if advice.codecs:
         note(f"codecs measured on {advice.source.name}")
     if advice.source.skipped:
         note(f"skipped {text.count(advice.source.skipped, 'tensor')}: no gradients")
-    if math.isinf(advice.work.encode) and math.isinf(advice.work.decode):
-        note("times exclude encoding and decoding; --encode and --decode include them")
+    if advice.machine is not None:
+        note(f"coding speeds of {advice.machine.name}: {advice.machine.source}")
+    others = {way.scheme for way in advice.advice.ways if way.scheme and not way.coding}
+    for scheme in others:
+        name = text.printable(scheme.name)
+        note(f"times of {name} exclude coding; --encode and --decode include it")
 
 
 def _headline(advice: ClusterAdvice) -> str:
@@ -225,7 +251,10 @@ def _show_balance(advice: ClusterAdvice, console: Console, level: advisor.Level)
 
 
 class _TimesRow(NamedTuple):
-    """Times of a scheme at the slowest level: `plan` is the fastest plan with the scheme."""
+    """Times of a scheme at the slowest level: `plan` is the fastest plan with the scheme.
+
+    `pays_below` is a link speed in bits per second, or None without compression.
+    """
 
     name: str
     bits: float
@@ -234,13 +263,14 @@ class _TimesRow(NamedTuple):
     two_phase: str
     plan: advisor.Plan
     converges: bool
+    pays_below: float | None
 
 
 def _show_times(advice: ClusterAdvice, console: Console, level: advisor.Level) -> list[str]:
     members, _ = advice.cluster.group(level)
     dense, bits = advice.advice.dense, advice.work.bits
     ring = f"ring {text.duration(advice.dense(level).time)}"
-    rows = [_TimesRow("dense", bits, 0, "-", ring, dense, True)]
+    rows = [_TimesRow("dense", bits, 0, "-", ring, dense, True, None)]
     by_scheme: dict[advisor.Scheme, list[advisor.Way]] = {}
     for way in advice.ways(level):
         if way.scheme is not None:
@@ -253,6 +283,7 @@ def _show_times(advice: ClusterAdvice, console: Console, level: advisor.Level) -
             _TimesRow(
                 *(scheme.name, scheme.bits, scheme.error, gather, shares, fastest),
                 scheme.converges,
+                8 * scheme.pays_below(advice.work),
             )
         )
 
@@ -267,12 +298,20 @@ def _show_times(advice: ClusterAdvice, console: Console, level: advisor.Level) -
         Column("nmse", lambda row: text.small(row.error), rank=3),
         Column("all-gather", lambda row: row.all_gather),
         Column("two-phase", lambda row: row.two_phase),
+        Column("coding", lambda row: text.duration(row.plan.coding), rank=6),
         Column("step", lambda row: text.duration(row.plan.step), rank=5),
         Column("speed-up", lambda row: _speedup(row.plan.step, dense.step), rank=5),
         Column("overlapped", lambda row: text.duration(row.plan.hidden), rank=2),
         Column("speed-up", lambda row: _speedup(row.plan.hidden, dense.hidden)),
+        Column("pays below\nGbit/s", lambda row: _pays_cell(row.pays_below), rank=1),
     ]
     return Table(columns, rows, is_marked=lambda row: not row.converges).show(console)
+
+
+def _pays_cell(bits: float | None) -> str:
+    if bits is None:
+        return "-"
+    return "any" if math.isinf(bits) else text.pays_below(bits)
 
 
 def _show_slow_gathers(advice: ClusterAdvice, console: Console, level: advisor.Level) -> None:

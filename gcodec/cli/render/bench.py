@@ -120,7 +120,7 @@ class BenchView:
             Column("decode\nGB/s", lambda t: _giga(t.rate(t.decode)), rank=12),
             Column(ratio, lambda t: text.fixed(t.to_copy(t.decode))),
             Column("peak\nMiB", _peak_cell, rank=15),
-            Column("pays below\nGbit/s", _pays_cell),
+            Column("pays below\nGbit/s", lambda t: text.pays_below(t.pays_below)),
         ]
 
     def _record(self, timing: Timing) -> dict[str, Any]:
@@ -171,10 +171,6 @@ def _split_cell(kind: str, timing: Timing) -> str:
 
 def _peak_cell(timing: Timing) -> str:
     return f"{max(timing.encode_peak, timing.decode_peak) / 2**20:.2f}"
-
-
-def _pays_cell(timing: Timing) -> str:
-    return f"{timing.pays_below / 1e9:.2g}" if timing.pays_below else "never"
 
 
 def _giga(rate: float) -> str:

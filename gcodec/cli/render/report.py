@@ -115,7 +115,7 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
     with open_dump(view.path, limits=settings.limits) as dump:
         points, samples = measure_rates(dump, groups, settings)
         split = measure_split(dump, largest, settings)
-        timings, timed_sample = measure_links(dump, groups, points, settings)
+    timings, timed_samples = measure_links(view.path, points, settings)
     total = sum(group.gradient_values for group in groups)
     share = text.percent(sum(sample.size for sample in samples), total)
     measured = (
@@ -124,10 +124,11 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
         f"{text.count(len(samples), 'tensor')}, which contain {share} % of all values"
     )
     timed = "of nothing"
-    if timed_sample is not None:
+    if timed_samples:
         timed = (
-            f"timed on {text.count(timed_sample.values.size, 'value')} of {timed_sample.name} "
-            f"with {text.count(thread_count(), 'thread')}, medians of {ROUNDS}"
+            f"timed on {text.count(sum(sample.values.size for sample in timed_samples), 'value')} "
+            f"of {text.count(len(timed_samples), 'tensor')} with "
+            f"{text.count(thread_count(), 'thread')}, medians of {ROUNDS}"
         )
     rows = [(_row_name(group), bits) for group, bits in split]
     kinds = {kind for _, bits in rows for kind in bits}
@@ -145,8 +146,9 @@ def _diagrams(view: DumpView) -> list[tuple[str, str, str]]:
         (
             "Link speeds for which codecs pay",
             figures.link_speeds([(str(t.codec), t.pays_below / 1e9) for t in timings]),
-            "Link speed below which it is faster to encode, send and decode than to send float32, "
-            f"if nothing overlaps. Settings on the Pareto front, {timed}.",
+            "Link speed below which two workers gain that encode their tensors, exchange the "
+            "messages and decode both, if nothing overlaps; gcodec bench and gcodec advise show "
+            f"the same. Settings on the Pareto front, {timed}.",
         ),
         (
             "Bits per tensor",

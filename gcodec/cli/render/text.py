@@ -104,6 +104,11 @@ def speed(bandwidth: float) -> str:
     return _scaled(bandwidth, _SPEEDS)
 
 
+def pays_below(bits: float) -> str:
+    """Format a link speed in Gbit/s below which a codec pays."""
+    return f"{bits / 1e9:.2g}" if bits else "never"
+
+
 def _scaled(value: float, units: Sequence[tuple[str, float]]) -> str:
     unit, factor = next((pair for pair in units if value >= 0.9995 * pair[1]), units[-1])
     return f"{three_digits(value / factor, 1e7)} {unit}"

@@ -12,6 +12,7 @@ from gcodec.cli import options
 from gcodec.cli.outcome import EXIT_CODES
 from gcodec.limits import Limits
 
+_LARGER = 2  # ratio of --params to the values of SOURCE from which on its tensors are too small
 _MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a drawn matrix
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 
@@ -29,6 +30,11 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
             "Compare two codecs, measured on your own gradients.",
             "gcodec advise grads.safetensors --step-time 1ms --nodes 4 --between 1Gbit/s "
             "--between-latency 20us -c minifloat -c topk:ratio=0.1",
+        ),
+        (
+            "Use the coding speeds of another machine, one core of an AMD EPYC (Zen 4).",
+            "gcodec advise --params 1B --step-time 100ms --nodes 4 --between 10Gbit/s "
+            "--machine epyc-zen4",
         ),
         (
             "Consider a foreign scheme by its bits per value, and the time of coding on a GPU.",
@@ -87,7 +93,10 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     metavar="SHARE",
     help="Share of the step time during which communication can proceed.",
 )
-@options.codecs("Codec to consider; repeatable. Default: all codecs, with default parameters.")
+@options.codecs(
+    "Codec to consider; repeatable. Default: all codecs, with default parameters, or those that "
+    "--machine has speeds for."
+)
 @click.option(
     "--bits",
     "other_schemes",
@@ -97,14 +106,23 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     "It is never recommended, because its nmse is unknown.",
 )
 @click.option(
+    "--machine",
+    default="this",
+    metavar="NAME",
+    help="Machine whose coding speeds count: this one, which is measured in one or two seconds; a "
+    "name in the table of docs/advise.md; or a .json file that gcodec bench --json printed.",
+)
+@click.option(
     "--encode",
     type=options.Speed(),
-    help="Encoding speed of a GPU, in bytes of float32. Default: times exclude encoding.",
+    help="Encoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
+    "of --machine.",
 )
 @click.option(
     "--decode",
     type=options.Speed(),
-    help="Decoding speed of a GPU, in bytes of float32. Default: times exclude decoding.",
+    help="Decoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
+    "of --machine.",
 )
 @click.option(
     "--tolerance",
@@ -147,6 +165,7 @@ def command(
     overlap: float,
     specs: tuple[str, ...],
     other_schemes: tuple[tuple[str, float], ...],
+    machine: str,
     encode: float | None,
     decode: float | None,
     tolerance: float,
@@ -164,7 +183,10 @@ def command(
     The GPUs of each node sum their gradients first. Then the nodes sum the results, each GPU of a
     node with its share, and the GPUs of each node gather the sums. Costs are those of rings:
     uncompressed gradients are summed on the way; messages of codecs are either gathered by all
-    workers (all-gather), or exchanged in shares, summed, and sent once more (two-phase).
+    workers (all-gather), or exchanged in shares, summed, and sent once more (two-phase). Coding
+    takes as long as on --machine. gcodec recommends no codec on links faster than "pays below", in
+    Gbit/s of a GPU's share of the link: there it is faster to send the gradient, as gcodec bench
+    shows.
 
     gcodec measures bits per value and nmse of codecs on SOURCE: a dump of gradients, see gcodec
     inspect; or a drawn matrix, such as synthetic:shape=4096x4096, with the scales and the spectrum
@@ -177,7 +199,14 @@ def command(
     use with error feedback; omega is the relative variance of an unbiased codec, for use without.
     """
     from gcodec import advisor
-    from gcodec.analysis.advice import ClusterAdvice, Training, measure_dump, measure_synthetic
+    from gcodec.advisor.machines import find_machine
+    from gcodec.analysis.advice import (
+        ClusterAdvice,
+        Training,
+        measure_dump,
+        measure_machine,
+        measure_synthetic,
+    )
     from gcodec.cli.render.advise import document, show
     from gcodec.cli.render.output import print_document, progress, stdout
     from gcodec.codec import registered
@@ -195,7 +224,8 @@ def command(
         None if between is None else advisor.Link(between, between_latency),
         None if inside is None else advisor.Link(inside, inside_latency),
     )
-    default_specs = () if other_schemes else registered()
+    coder = None if machine == "this" else find_machine(machine)
+    default_specs = () if other_schemes else registered() if coder is None else coder.speeds
     codecs = list(dict.fromkeys(parse(spec) for spec in specs or default_specs))
     bar = partial(progress, quiet=quiet or as_json)
     if source is None:
@@ -206,6 +236,13 @@ def command(
     else:
         path = Path(source)
         origin, measured = measure_dump(path, codecs, layers, max_values, seed, limits, bar)
+    if not codecs or not cluster.levels or (encode is not None and decode is not None):
+        coder = None  # no speed of a codec counts
+    elif coder is None:
+        # A larger model than that of SOURCE has larger tensors, which take less time per value.
+        is_larger = params is not None and params >= _LARGER * origin.values
+        timed = _synthetic(params) if params is not None and is_larger else source
+        coder = measure_machine(timed, codecs, layers, seed, limits, bar)
     work = advisor.Work(
         values=params or origin.values,
         compute=step_time,
@@ -215,7 +252,9 @@ def command(
         decode=math.inf if decode is None else decode / 4,
     )
     training = Training(advisor.Problem(gap=gap), steps, nodes if nodes > 1 else gpus)
-    advice = ClusterAdvice(cluster, work, training, tolerance, origin, measured, other_schemes)
+    advice = ClusterAdvice(
+        cluster, work, training, tolerance, origin, measured, other_schemes, coder
+    )
     if as_json:
         print_document("advise", document(advice))
     else:

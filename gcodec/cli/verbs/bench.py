@@ -74,7 +74,7 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
     help="Number of threads for tensors of more than a million values. Default: "
     "GCODEC_NUM_THREADS, or the number of processors.",
 )
-@options.sample(_SAMPLE, "Measure N values of a larger dump, a proportional part of each tensor.")
+@options.sample(_SAMPLE, "Measure at most N values of a larger dump: some of its tensors, or one.")
 @click.option("--full", is_flag=True, help="Measure all values.")
 @options.seed
 @options.limits
@@ -109,9 +109,10 @@ def command(
     the bytes of the tensors; the next column is the speed as a multiple of that of a memcpy of the
     same tensors. After a first run of all codecs, each round times encode, decode and memcpy of
     each codec in turn. All numbers are medians over rounds. Peak is the memory that encode or
-    decode allocates beside the tensors, as Python counts it. On links slower than "pays below", in
-    Gbit/s, it is faster to encode, send and decode a step than to send the tensors, if nothing
-    overlaps.
+    decode allocates beside the tensors, as Python counts it. "Pays below" is a link speed in
+    Gbit/s. On slower links, two workers that exchange gradients gain if nothing overlaps: each of
+    them encodes a step, sends it, and decodes both messages, which is faster than to add up the
+    tensors.
     """
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import inputs, is_dump
@@ -132,13 +133,14 @@ def command(
         if len(paths) > 1 or not is_dump(paths[0]):
             allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
             raise ParameterError(f"{source}: {allowed}")
-        samples, skipped = load_step(paths[0], layers, None if full else max_values, seed, limits)
-        total = sum(sample.size for sample in samples)
-        if skipped:
-            tensors = count(skipped, "tensor")
+        step = load_step(paths[0], layers, None if full else max_values, seed, limits)
+        samples = step.samples
+        if step.skipped:
+            tensors = count(step.skipped, "tensor")
             notes.append(f"skipped {tensors} of dtypes that codecs do not take")
-        if not full and max_values < total:
-            part = f"a sample of {max_values:,} of {total:,} values"
+        measured = sum(sample.values.size for sample in samples)
+        if measured < step.total:
+            part = f"{measured:,} of {step.total:,} values in {count(len(samples), 'tensor')}"
             notes.append(f"measured on {part}; --full takes all")
         if nonfinite := sum(sample.nonfinite for sample in samples):
             notes.append(f"{count(nonfinite, 'value')} NaN or Inf: taken as 0")
