@@ -22,7 +22,7 @@ ROOT_PAGES = {
 }
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _EXAMPLE = re.compile(r"^```wire (.+)$", re.MULTILINE)
-_HELP = "<!-- help of every verb -->"
+HELP = "<!-- help of every verb -->"
 
 
 def relinked(text: str, folder: str) -> str:
@@ -82,6 +82,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri in ROOT_PAGES.values():
         return markdown
     if page.file.src_uri == "command.md":
-        markdown = markdown.replace(_HELP, help_of_every_verb())
+        markdown = markdown.replace(HELP, help_of_every_verb())
     markdown = _EXAMPLE.sub(r'```text title="\1"', markdown)
     return relinked(markdown, "docs") if "/" not in page.file.src_uri else markdown

@@ -37,6 +37,12 @@ class Link:
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Link
+    >>> Link(bandwidth=100e9 / 8, latency=20e-6)  # 100 Gbit/s
+    Link(bandwidth=12500000000.0, latency=2e-05)
     """
 
     bandwidth: float
@@ -194,13 +200,26 @@ def two_phase_within(time: float, members: int, link: Link) -> float | None:
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Link, two_phase_within
+    >>> two_phase_within(0.0945, 64, Link(12.5e9))
+    600000000.0
     """
     share = _step_nbytes(time, 2, members, link)
     return None if share is None else share * members
 
 
 def all_gather_within(time: float, members: int, link: Link) -> float | None:
-    """Return the size for which `ring_all_gather` takes this time; see `two_phase_within`."""
+    """Return the size for which `ring_all_gather` takes this time; see `two_phase_within`.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Link, all_gather_within
+    >>> all_gather_within(3.024, 64, Link(12.5e9))
+    600000000.0
+    """
     return _step_nbytes(time, 1, members, link)
 
 

@@ -34,6 +34,16 @@ rounds values differently.
 Source: bytedance/byteps f5df52f, folder ``byteps/common/compressor``: ``impl/onebit.cc``,
 ``topk.cc``, ``randomk.cc``, ``dithering.cc`` and ``utils.h``. Arrays must be on the host: these
 kernels have no CUDA counterpart.
+
+Examples
+--------
+>>> import numpy as np
+>>> from gcodec.interop import byteps
+>>> message = byteps.encode(np.array([1, -2, 3, -4], np.float32), "topk", k=2)
+>>> byteps.decode(message, "topk", 4)
+array([ 0.,  0.,  3., -4.], dtype=float32)
+>>> byteps.from_frame(byteps.to_frame(message, "topk", 4)) == message
+True
 """
 
 from __future__ import annotations

@@ -34,6 +34,15 @@ class TorchCommunicator:
     ------
     ParameterError
         If torch.distributed is not initialized, or this process is not a member of the group.
+
+    Examples
+    --------
+    >>> import torch.distributed as dist
+    >>> import gcodec.torch
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> gcodec.torch.TorchCommunicator().all_gather(b"message")
+    [b'message']
+    >>> dist.destroy_process_group()
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
