@@ -57,12 +57,13 @@ def help_of_every_verb() -> str:
     """Return a section for each verb, with its help."""
     from gcodec.cli.main import cli
 
-    context = click.Context(cli, info_name="gcodec", terminal_width=96)
+    settings = {**cli.context_settings, "terminal_width": 96}
+    context = click.Context(cli, info_name="gcodec", **settings)
     parts = [f"```text\n{cli.get_help(context)}\n```\n"]
     for name in cli.list_commands(context):
         verb = cli.get_command(context, name)
         assert verb is not None
-        inner = click.Context(verb, context, info_name=name, terminal_width=96)
+        inner = click.Context(verb, context, info_name=name, **settings)
         parts.append(f"## gcodec {name}\n\n```text\n{verb.get_help(inner)}\n```\n")
     return "\n".join(parts)
 

@@ -96,6 +96,7 @@ def law_of(codec: Codec, sizes: Iterable[int]) -> Law:
     Parameters
     ----------
     codec : Codec
+        Codec whose law is wanted.
     sizes : iterable of int
         Number of elements of each tensor.
 
@@ -168,6 +169,7 @@ def plain_bound(problem: Problem, steps: float, rate: float | None = None) -> fl
     Parameters
     ----------
     problem : Problem
+        Constants of the problem.
     steps : float
         T, from 1e-30 to 1e30.
     rate : float, optional
@@ -274,6 +276,7 @@ def steps_to_double(delta: float, problem: Problem) -> float:
     delta : float
         Contraction, from 0 to 1; see `residual_bound`.
     problem : Problem
+        Constants of the problem.
 
     Returns
     -------

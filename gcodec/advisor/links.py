@@ -76,7 +76,9 @@ def ring_reduce_scatter(nbytes: float, members: int, link: Link) -> float:
     nbytes : float
         Number of bytes of one member.
     members : int
+        Number of members.
     link : Link
+        Link of each member.
 
     Returns
     -------
@@ -119,7 +121,9 @@ def ring_all_gather(nbytes: float, members: int, link: Link) -> float:
     nbytes : float
         Number of bytes of one member's message.
     members : int
+        Number of members.
     link : Link
+        Link of each member.
 
     Returns
     -------
@@ -164,7 +168,9 @@ def all_gather_limit(nbytes: float, members: int, link: Link) -> float:
     nbytes : float
         Number of uncompressed bytes of one member.
     members : int
+        Number of members.
     link : Link
+        Link of each member.
 
     Returns
     -------
@@ -190,6 +196,7 @@ def two_phase_within(time: float, members: int, link: Link) -> float | None:
     members : int
         Number of members, at least 2.
     link : Link
+        Link of each member.
 
     Returns
     -------

@@ -323,7 +323,9 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     Parameters
     ----------
     cluster : Cluster
+        Nodes, GPUs and links.
     work : Work
+        Work of one step.
     level : {"inside", "between"}
         Level in `cluster.levels`.
     schemes : sequence of Scheme
@@ -371,6 +373,7 @@ def plan(work: Work, chosen: Sequence[Way]) -> Plan:
     Parameters
     ----------
     work : Work
+        Work of one step.
     chosen : sequence of Way
         A way for each level.
 
@@ -415,7 +418,9 @@ def balance(cluster: Cluster, work: Work) -> list[Balance]:
     Parameters
     ----------
     cluster : Cluster
+        Nodes, GPUs and links.
     work : Work
+        Work of one step.
 
     Returns
     -------
@@ -458,7 +463,9 @@ def advise(
     Parameters
     ----------
     cluster : Cluster
+        Nodes, GPUs and links.
     work : Work
+        Work of one step.
     schemes : sequence of Scheme
         Available codecs. Schemes with an unknown error, and schemes that do not converge, are not
         recommended.

@@ -118,7 +118,9 @@ def decode(
     Parameters
     ----------
     rows : (..., width) uint8 array, or bytes-like
+        Fused rows of one matrix or of several.
     bits : {8, 4, 2}
+        Number of bits in a code.
     scale_dtype : {"float32", "float16"}, optional
         See `encode`.
     columns : int, optional

@@ -107,6 +107,7 @@ def decode(
     Parameters
     ----------
     data : bytes-like
+        Message of a worker.
     shape : tuple of int or int
         Shape of the gradient.
     type : {"2bit", "1bit"}

@@ -62,6 +62,7 @@ class TorchCommunicator:
         Parameters
         ----------
         message : bytes
+            Bytes to send; the lengths of the ranks may differ.
         head_nbytes : int
             Number of bytes of each message that travel together with its length; equal on all
             ranks. If no message is longer, one collective suffices instead of two.

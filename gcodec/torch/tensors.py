@@ -32,6 +32,7 @@ def encode(
     tensor : torch.Tensor
         Tensor of dtype float32, float16, bfloat16 or float64.
     codec : str, mapping or Codec
+        Codec and its parameters; see `gcodec.parse`.
     seed, name, nonfinite, key
         See `gcodec.encode`.
 
@@ -69,6 +70,7 @@ def decode(
     Parameters
     ----------
     frame : bytes-like
+        One frame.
     like : torch.Tensor, optional
         Tensor whose device and dtype the result takes. Its shape must be the frame's.
     device : device, optional
