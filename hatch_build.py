@@ -5,6 +5,9 @@ Without compiled kernels, the wheel is for all platforms, and compiles kernels o
 The tag of a wheel names one machine, so the wheel carries the archives of one machine: that of the
 host, or ``GCODEC_WHEEL_MACHINE``, such as aarch64. Archives of another machine, which were
 compiled under emulation, therefore do not keep pip from installing the sources on the host.
+
+Another hook reads the description from README.md, whose links are relative in the repository and
+absolute on the package index.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _VARIABLE = "GCODEC_WHEEL_MACHINE"
 _SYNONYMS = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -57,3 +62,24 @@ class KernelHook(BuildHookInterface):
             build_data["tag"] = f"py3-none-{system}_{machine}"
         if chosen and build_data["pure_python"]:
             raise ValueError(f"{_VARIABLE} is {chosen}, of which there is no archive of kernels")
+
+
+def absolute_links(text: str, repository: str) -> str:
+    """Return Markdown whose relative links and images lead into a repository."""
+
+    def link(match: re.Match[str]) -> str:
+        label, target = match[1], match[2]
+        kind = "raw" if label.startswith("!") else "blob"
+        return f"{label}({repository}/{kind}/main/{target})"
+
+    return re.sub(r"(!?\[[^\]]*\])\((?!https?://|#)([^)\s]+)\)", link, text)
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Sets the description of the package."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add README.md with absolute links."""
+        text = Path(self.root, "README.md").read_text("utf-8")
+        text = absolute_links(text, metadata["urls"]["Source"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}

@@ -55,11 +55,16 @@ def draw(measured: Sequence[tuple[Dump, dict[str, list[list[Curve]]]]], path: Pa
         figure.legend(handles, names, loc="outside right upper", frameon=False)
         figure.supxlabel("error ‖x − x̂‖²/‖x‖²")
         figure.supylabel("bits per value")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".svg":
-            path.write_text(_svg(figure), "utf-8")
-        else:
-            figure.savefig(path, dpi=110)
+        save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure to an .svg or .png file, whose folder is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".svg":
+        path.write_text(_svg(figure), "utf-8")
+    else:
+        figure.savefig(path, dpi=110)
 
 
 def _svg(figure: Figure) -> str:

@@ -312,6 +312,14 @@ def iter_frames(
     ------
     FormatError
         At the first frame that is damaged or exceeds the limits.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> named = {"a": np.ones(2, np.float32), "b": np.zeros((2, 2), np.float32)}
+    >>> data = b"".join(gcodec.encode(x, "raw", name=name) for name, x in named.items())
+    >>> [(frame.name, frame.shape) for frame in gcodec.iter_frames(data)]
+    [('a', (2,)), ('b', (2, 2))]
     """
     limits = Limits.or_default(limits)
     start, end = 0, len(memoryview(data).cast("B"))

@@ -83,6 +83,17 @@ class Codec(Parameters):
         Number of the codec in frames.
     name : str
         Name of the codec in specs.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> codec = gcodec.parse("minmax:bits=4")
+    >>> payload = codec.encode(np.linspace(-1, 1, 4, dtype=np.float32))
+    >>> codec.decode(payload, (2, 2))
+    array([[-1.        , -0.33333334],
+           [ 0.33333334,  1.        ]], dtype=float32)
+    >>> codec.max_encoded_nbytes(1000), codec.unbiased
+    (602, False)
     """
 
     id: ClassVar[int]
@@ -668,6 +679,16 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     ------
     ParameterError
         If the id or the name is taken, or the id is not from 1 to 255.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> @gcodec.register(id=1, name="mine")
+    ... class Mine(gcodec.Codec):
+    ...     pass
+    Traceback (most recent call last):
+        ...
+    gcodec.errors.ParameterError: id or name=(1, 'mine'): must be free; raw has it
     """
 
     def decorate(cls: _C) -> _C:

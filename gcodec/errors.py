@@ -9,11 +9,31 @@ def brief(text: str) -> str:
 
 
 class GcodecError(Exception):
-    """Base class of all exceptions that gcodec defines."""
+    """Base class of all exceptions that gcodec defines.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> try:
+    ...     gcodec.parse("qsgd:s=0")
+    ... except gcodec.GcodecError as error:
+    ...     print(error)
+    s=0: must be an integer from 1 to 16777216
+    """
 
 
 class ParameterError(GcodecError, ValueError):
-    """An argument is invalid; the message states its name, its value and the allowed values."""
+    """An argument is invalid; the message states its name, its value and the allowed values.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> try:
+    ...     gcodec.parse("minmax:bits=9")
+    ... except gcodec.ParameterError as error:
+    ...     print(error)
+    bits=9: must be an integer from 1 to 8
+    """
 
     @classmethod
     def of(cls, name: str, value: object, allowed: str) -> ParameterError:
@@ -34,6 +54,15 @@ class FormatError(GcodecError, ValueError):
         Description of the damage.
     offset : int, optional
         Position of the damage, in bytes from the start of the input.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> try:
+    ...     gcodec.decode(b"no frame")
+    ... except gcodec.FormatError as error:
+    ...     print(type(error).__name__, error)
+    Corrupt not a frame: the bytes do not begin with GCF (at byte 0)
     """
 
     def __init__(self, message: str, offset: int | None = None) -> None:
@@ -42,23 +71,76 @@ class FormatError(GcodecError, ValueError):
 
 
 class Truncated(FormatError):
-    """The input ends too early."""
+    """The input ends too early.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = gcodec.encode(np.ones(9, np.float32), "sign")
+    >>> try:
+    ...     gcodec.decode(frame[:-1])
+    ... except gcodec.Truncated as error:
+    ...     print(error)
+    the bytes end too early: 4 wanted, 3 left (at byte 22)
+    """
 
 
 class Corrupt(FormatError):
-    """The bytes contradict themselves: a checksum, a length or a reserved bit is wrong."""
+    """The bytes contradict themselves: a checksum, a length or a reserved bit is wrong.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = bytearray(gcodec.encode(np.ones(9, np.float32), "sign"))
+    >>> frame[-5] ^= 1  # the last byte of the payload
+    >>> try:
+    ...     gcodec.decode(frame)
+    ... except gcodec.Corrupt as error:
+    ...     print(error)
+    the payload's checksum is wrong (at byte 22)
+    """
 
 
 class Unsupported(FormatError):
-    """The bytes have a version or a kind that this release does not support."""
+    """The bytes have a version or a kind that this release does not support.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = bytearray(gcodec.encode(np.ones(9, np.float32), "sign"))
+    >>> frame[3] = 9  # the version of the format
+    >>> try:
+    ...     gcodec.decode(frame)
+    ... except gcodec.Unsupported as error:
+    ...     print(error)
+    frame version 9; this release reads 1 (at byte 3)
+    """
 
 
 class Unsafe(Unsupported):
-    """Reading the file would execute code that it contains."""
+    """Reading the file would execute code that it contains.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> issubclass(gcodec.Unsafe, gcodec.FormatError)
+    True
+    """
 
 
 class LimitExceeded(FormatError):
-    """Decoding would exceed the limits; the message states how to raise them."""
+    """Decoding would exceed the limits; the message states how to raise them.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> frame = gcodec.encode(np.ones(9, np.float32), "sign")
+    >>> try:
+    ...     gcodec.decode(frame, limits=gcodec.Limits(max_elements=8))
+    ... except gcodec.LimitExceeded as error:
+    ...     print(str(error).partition(";")[0])
+    the frame has 9 elements, more than max_elements=8
+    """
 
 
 class CompilerDisabled(GcodecError, RuntimeError):

@@ -58,6 +58,13 @@ def encode(
     ------
     ParameterError, TypeError
         See `gcodec.encode`.
+
+    Examples
+    --------
+    >>> import gcodec.jax, jax.numpy as jnp
+    >>> frame = gcodec.jax.encode(jnp.ones((2, 3)), "sign")
+    >>> gcodec.jax.decode(frame).shape
+    (2, 3)
     """
     host = x if isinstance(x, jax.core.Tracer) else jax.device_get(x)
     frame: bytes = api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
@@ -95,6 +102,13 @@ def decode(
     ------
     FormatError, ParameterError
         See `gcodec.decode`.
+
+    Examples
+    --------
+    >>> import gcodec.jax, jax.numpy as jnp
+    >>> frame = gcodec.jax.encode(jnp.ones(3, jnp.bfloat16), "sign")
+    >>> str(gcodec.jax.decode(frame).dtype)
+    'bfloat16'
     """
     array = api.decode(frame, like=like, limits=limits, key=key)
     return array if like is not None else jax.device_put(array, device)
@@ -174,6 +188,13 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     ------
     ParameterError
         If the frame may take 2 GiB or more.
+
+    Examples
+    --------
+    >>> import gcodec.jax, jax, jax.numpy as jnp
+    >>> buffer, length = jax.jit(lambda x: gcodec.jax.encode_padded(x, "sign"))(jnp.ones(9))
+    >>> buffer.dtype, buffer.size >= int(length)
+    (dtype('uint8'), True)
     """
     codec = parse(codec)
     _check_seed(seed)
@@ -211,6 +232,14 @@ def decode_padded(buffer: Any, length: Any, like: Any) -> jax.Array:
     -------
     jax.Array
         Decoded array, of the shape and dtype of `like`.
+
+    Examples
+    --------
+    >>> import gcodec.jax, jax, jax.numpy as jnp
+    >>> x = jnp.array([1.0, -1.0])
+    >>> buffer, length = gcodec.jax.encode_padded(x, "sign")
+    >>> jax.jit(lambda b, n: gcodec.jax.decode_padded(b, n, like=x))(buffer, length).tolist()
+    [1.0, -1.0]
     """
     result_type = jax.ShapeDtypeStruct(np.shape(like), _dtype(like))
 

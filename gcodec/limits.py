@@ -26,6 +26,14 @@ class Limits:
     ------
     ParameterError
         If a bound is not a positive number.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> limits = gcodec.Limits(max_elements=1000, max_ratio=100)
+    >>> frame = gcodec.encode(np.ones(9, np.float32), "raw")
+    >>> gcodec.decode(frame, limits=limits).size
+    9
     """
 
     max_elements: int = 2**28

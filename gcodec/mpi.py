@@ -34,6 +34,12 @@ class MPICommunicator:
         Rank of this process.
     size : int
         Number of processes.
+
+    Examples
+    --------
+    >>> import gcodec.mpi
+    >>> gcodec.mpi.MPICommunicator().all_gather(b"message")  # of one process
+    [b'message']
     """
 
     def __init__(self, comm: Any = None) -> None:

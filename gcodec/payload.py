@@ -97,6 +97,16 @@ class Payload(NamedTuple):
     missed : MissedTarget or None
         The target that the encoder could not meet. None if the encoder met all targets, and for a
         payload that was read, since bytes do not store targets.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> codec = gcodec.parse("mxnet-2bit:threshold=0.25")
+    >>> payload = codec.encode(np.array([0.5, -0.5, 0.0], np.float32))
+    >>> payload.nbits, payload.tobytes().hex()
+    (32, 'e0000000')
+    >>> codec.decode(payload, 3)
+    array([ 0.25, -0.25,  0.  ], dtype=float32)
     """
 
     codec: Any

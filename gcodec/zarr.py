@@ -48,6 +48,21 @@ class GradientCodec(ArrayBytesCodec):
     ------
     ParameterError
         If an argument is invalid.
+
+    Examples
+    --------
+    >>> import numpy as np, zarr
+    >>> from gcodec.zarr import GradientCodec
+    >>> array = zarr.create_array(
+    ...     zarr.storage.MemoryStore(),
+    ...     shape=(4,),
+    ...     dtype="float32",
+    ...     serializer=GradientCodec("mxnet-2bit"),
+    ...     compressors=None,
+    ... )
+    >>> array[:] = np.array([0.7, -0.2, -0.9, 0.1], np.float32)
+    >>> array[:3]
+    array([ 0.5,  0. , -0.5], dtype=float32)
     """
 
     is_fixed_size = False

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import gcodec
 from gcodec import Feedback, ParameterError, Policy
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+PAGE = Path(__file__).parent.parent / "docs" / "policy.md"
 RAW, TWO_BIT, ONE_BIT = (gcodec.parse(name) for name in ("raw", "mxnet-2bit", "mxnet-1bit"))
 FULL = {
     "rules": [
@@ -581,10 +581,12 @@ def test_feedback_takes_a_mapping_as_a_codec() -> None:
             Feedback(wrong)
 
 
-# --- the README
+# --- docs/policy.md
 
 
-def test_policies_of_the_readme() -> None:
-    (block,) = re.findall(r"^```json\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def test_policies_of_the_page() -> None:
+    (block,) = re.findall(
+        r"^```json\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     policy = Policy.from_json(block)
     assert policy.to_json() == block.strip()

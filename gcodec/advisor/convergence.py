@@ -36,6 +36,13 @@ class Law(NamedTuple):
         Contraction δ > 0 with E‖x − x̂‖² ≤ (1 − δ)·‖x‖², or None without this guarantee.
     omega : float or None
         Variance ω with E‖x − x̂‖² ≤ ω·‖x‖² and E x̂ = x, or None without this guarantee.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import law_of
+    >>> import gcodec
+    >>> law_of(gcodec.parse("sign"), [1000])
+    Law(delta=0.001, omega=None)
     """
 
     delta: float | None
@@ -59,6 +66,12 @@ class Problem:
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Problem
+    >>> Problem(gap=2).best_rate(steps=100)
+    0.2
     """
 
     gap: float = 1.0
@@ -83,6 +96,7 @@ def law_of(codec: Codec, sizes: Iterable[int]) -> Law:
     Parameters
     ----------
     codec : Codec
+        Codec whose law is wanted.
     sizes : iterable of int
         Number of elements of each tensor.
 
@@ -155,6 +169,7 @@ def plain_bound(problem: Problem, steps: float, rate: float | None = None) -> fl
     Parameters
     ----------
     problem : Problem
+        Constants of the problem.
     steps : float
         T, from 1e-30 to 1e30.
     rate : float, optional
@@ -261,6 +276,7 @@ def steps_to_double(delta: float, problem: Problem) -> float:
     delta : float
         Contraction, from 0 to 1; see `residual_bound`.
     problem : Problem
+        Constants of the problem.
 
     Returns
     -------

@@ -45,6 +45,12 @@ class Link:
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Link
+    >>> Link(bandwidth=100e9 / 8, latency=20e-6)  # 100 Gbit/s
+    Link(bandwidth=12500000000.0, latency=2e-05)
     """
 
     bandwidth: float
@@ -78,7 +84,9 @@ def ring_reduce_scatter(nbytes: float, members: int, link: Link) -> float:
     nbytes : float
         Number of bytes of one member.
     members : int
+        Number of members.
     link : Link
+        Link of each member.
 
     Returns
     -------
@@ -121,7 +129,9 @@ def ring_all_gather(nbytes: float, members: int, link: Link) -> float:
     nbytes : float
         Number of bytes of one member's message.
     members : int
+        Number of members.
     link : Link
+        Link of each member.
 
     Returns
     -------
@@ -166,7 +176,9 @@ def all_gather_limit(nbytes: float, members: int, link: Link) -> float:
     nbytes : float
         Number of uncompressed bytes of one member.
     members : int
+        Number of members.
     link : Link
+        Link of each member.
 
     Returns
     -------
@@ -192,6 +204,7 @@ def two_phase_within(time: float, members: int, link: Link) -> float | None:
     members : int
         Number of members, at least 2.
     link : Link
+        Link of each member.
 
     Returns
     -------
@@ -202,13 +215,26 @@ def two_phase_within(time: float, members: int, link: Link) -> float | None:
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Link, two_phase_within
+    >>> two_phase_within(0.0945, 64, Link(12.5e9))
+    600000000.0
     """
     share = _step_nbytes(time, 2, members, link)
     return None if share is None else share * members
 
 
 def all_gather_within(time: float, members: int, link: Link) -> float | None:
-    """Return the size for which `ring_all_gather` takes this time; see `two_phase_within`."""
+    """Return the size for which `ring_all_gather` takes this time; see `two_phase_within`.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Link, all_gather_within
+    >>> all_gather_within(3.024, 64, Link(12.5e9))
+    600000000.0
+    """
     return _step_nbytes(time, 1, members, link)
 
 

@@ -47,6 +47,13 @@ class Cluster:
     ------
     ParameterError
         If an argument is out of range, or a required link is missing.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> cluster.levels, cluster.group("between")[0]
+    (('inside', 'between'), 64)
     """
 
     nodes: int = 1
@@ -94,6 +101,12 @@ class Work:
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Work
+    >>> Work(values=10**9, compute=0.1, bits=16).overlap
+    1.0
     """
 
     values: int
@@ -134,6 +147,12 @@ class Scheme:
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Scheme
+    >>> Scheme("ecsq:bits=1", 1.0, error=0.15).converges
+    True
     """
 
     name: str
@@ -197,6 +216,15 @@ class Way(NamedTuple):
         Seconds of communication.
     coding : float
         Seconds that one GPU spends on encoding and decoding.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Scheme, Work, ways
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> listed = ways(cluster, work, "between", [Scheme("4 bits", 4, error=0.01)])
+    >>> [(way.how, round(way.time, 4)) for way in listed]
+    [('ring', 0.315), ('all-gather 4 bits', 2.52), ('two-phase 4 bits', 0.0788)]
     """
 
     level: Level
@@ -233,6 +261,15 @@ class Plan(NamedTuple):
         Seconds of a step whose communication begins after the computation.
     hidden : float
         Seconds of a step whose communication overlaps the computation as far as allowed.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Work, dense_plan
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> plan = dense_plan(cluster, work)
+    >>> f"{plan.communication:.3f} s, step {plan.step:.3f} s, overlapped {plan.hidden:.3f} s"
+    '0.321 s, step 0.421 s, overlapped 0.321 s'
     """
 
     ways: tuple[Way, ...]
@@ -259,6 +296,15 @@ class Balance(NamedTuple):
         Level and collective of the compressed messages; see `Way`.
     bits : float or None
         Bits per value, or None if latency and the other level alone take longer.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Work, balance
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> last = balance(cluster, work)[-1]
+    >>> f"{last.level}: {last.collective} of {last.bits:.2f} bits"
+    'between: all-gather of 0.15 bits'
     """
 
     level: Level
@@ -279,6 +325,15 @@ class Advice(NamedTuple):
         All ways that were considered.
     balances : tuple of Balance
         Balances of all levels; see `balance`.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Scheme, Work, advise
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> advice = advise(cluster, work, [Scheme("4 bits", 4, error=0.01)])
+    >>> advice.best.ways[1].how, len(advice.ways)
+    ('two-phase 4 bits', 5)
     """
 
     dense: Plan
@@ -297,7 +352,9 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     Parameters
     ----------
     cluster : Cluster
+        Nodes, GPUs and links.
     work : Work
+        Work of one step.
     level : {"inside", "between"}
         Level in `cluster.levels`.
     schemes : sequence of Scheme
@@ -311,6 +368,14 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     ------
     ParameterError
         If the cluster has only one member at the level.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Scheme, Work, ways
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> [way.how for way in ways(cluster, work, "between", [Scheme("4 bits", 4)])]
+    ['ring', 'all-gather 4 bits', 'two-phase 4 bits']
     """
     if level not in cluster.levels:
         raise ParameterError.of("level", level, f"one of {', '.join(cluster.levels) or 'none'}")
@@ -335,12 +400,23 @@ def plan(work: Work, chosen: Sequence[Way]) -> Plan:
     Parameters
     ----------
     work : Work
+        Work of one step.
     chosen : sequence of Way
         A way for each level.
 
     Returns
     -------
     Plan
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Scheme, Work, plan, ways
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> inside = ways(cluster, work, "inside", [])[0]
+    >>> between = ways(cluster, work, "between", [Scheme("4 bits", 4)])[-1]
+    >>> round(plan(work, [inside, between]).step, 3)
+    0.185
     """
     communication = sum(way.time for way in chosen)
     coding = sum(way.coding for way in chosen)
@@ -350,7 +426,16 @@ def plan(work: Work, chosen: Sequence[Way]) -> Plan:
 
 
 def dense_plan(cluster: Cluster, work: Work) -> Plan:
-    """Return the plan without compression."""
+    """Return the plan without compression.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Work, dense_plan
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> [way.how for way in dense_plan(cluster, work).ways]
+    ['ring', 'ring']
+    """
     return plan(work, [ways(cluster, work, level, ())[0] for level in cluster.levels])
 
 
@@ -360,13 +445,24 @@ def balance(cluster: Cluster, work: Work) -> list[Balance]:
     Parameters
     ----------
     cluster : Cluster
+        Nodes, GPUs and links.
     work : Work
+        Work of one step.
 
     Returns
     -------
     list of Balance
         A balance for each level and each collective that messages can use there. If its bits
         exceed `work.bits`, compression is unnecessary.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Work, balance
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> balances = balance(cluster, work)[1:]
+    >>> [(b.level, b.collective, round(b.bits or 0, 2)) for b in balances]
+    [('between', 'two-phase', 4.78), ('between', 'all-gather', 0.15)]
     """
     dense = dense_plan(cluster, work)
     balances = []
@@ -396,7 +492,9 @@ def advise(
     Parameters
     ----------
     cluster : Cluster
+        Nodes, GPUs and links.
     work : Work
+        Work of one step.
     schemes : sequence of Scheme
         Available codecs. Schemes with an unknown error, and schemes that do not converge, are not
         recommended.
@@ -411,6 +509,15 @@ def advise(
     ------
     ParameterError
         If `tolerance` is out of range.
+
+    Examples
+    --------
+    >>> from gcodec.advisor import Cluster, Link, Scheme, Work, advise
+    >>> cluster = Cluster(64, 8, between=Link(12.5e9), inside=Link(600e9))
+    >>> work = Work(values=10**9, compute=0.1, bits=16)
+    >>> schemes = [Scheme("4 bits", 4, error=0.01), Scheme("1 bit", 1, error=0.4)]
+    >>> [way.how for way in advise(cluster, work, schemes).best.ways]
+    ['ring', 'two-phase 4 bits']
     """
     tolerance = check_between("tolerance", tolerance, 0, _LARGEST, "a finite number, at least 0")
     options = [ways(cluster, work, level, schemes) for level in cluster.levels]

@@ -2,6 +2,14 @@
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
 registered names and classes.
+
+Examples
+--------
+>>> import gcodec
+>>> list(gcodec.codecs())[:4]
+['raw', 'qsgd', 'mxnet-2bit', 'mxnet-1bit']
+>>> gcodec.codecs()["sign"](scale="l2")
+Sign(scale='l2')
 """
 
 from __future__ import annotations

@@ -31,6 +31,16 @@ class Code(Parameters):
         Name of the code in specs.
     first, last : int
         Smallest and largest value that the code can encode.
+
+    Examples
+    --------
+    >>> from gcodec import entropy
+    >>> code = entropy.parse("gamma")
+    >>> bits = code.encode([1, 2, 5])
+    >>> bits.to01(), code.lengths([1, 2, 5]).tolist()
+    ('101000101', [1, 3, 5])
+    >>> code.decode(bits, 3)
+    (array([1, 2, 5], dtype=uint64), 9)
     """
 
     name: ClassVar[str]

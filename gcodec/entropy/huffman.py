@@ -55,7 +55,16 @@ _MAX_COUNT = 2**62
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Huffman(Code):
-    """Huffman codewords for bytes, after a table of their lengths."""
+    """Huffman codewords for bytes, after a table of their lengths.
+
+    Examples
+    --------
+    >>> from gcodec import entropy
+    >>> code = entropy.parse("huffman")
+    >>> bits = code.encode([3, 3, 3, 3, 5, 3, 9, 3])
+    >>> code.decode(bits, 8)
+    (array([3, 3, 3, 3, 5, 3, 9, 3], dtype=uint64), 58)
+    """
 
     name = "huffman"
     last = SYMBOLS - 1

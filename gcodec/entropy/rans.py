@@ -208,7 +208,16 @@ def log2_table() -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class RANS(Code):
-    """Static rANS for bytes: a value takes a fractional number of bits."""
+    """Static rANS for bytes: a value takes a fractional number of bits.
+
+    Examples
+    --------
+    >>> from gcodec import entropy
+    >>> code = entropy.parse("rans")
+    >>> bits = code.encode([3, 3, 3, 3, 5, 3, 9, 3])
+    >>> code.decode(bits, 8)[0]
+    array([3, 3, 3, 3, 5, 3, 9, 3], dtype=uint64)
+    """
 
     name = "rans"
     last: ClassVar[int] = 255

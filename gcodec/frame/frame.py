@@ -68,6 +68,17 @@ class Frame(_Secret):
         Name of the tensor.
     key : bytes or None
         Key of the frame's tag; None for a frame without a tag.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> data = gcodec.encode(np.ones((2, 3), np.float16), "sign", name="fc.bias")
+    >>> frame = gcodec.Frame.from_bytes(data)
+    >>> frame.name, frame.dtype, frame.shape, str(frame.codec), frame.payload.nbits
+    ('fc.bias', 'float16', (2, 3), 'sign', 6)
+    >>> frame.decode()
+    array([[1., 1., 1.],
+           [1., 1., 1.]], dtype=float16)
     """
 
     codec: Codec

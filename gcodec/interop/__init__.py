@@ -4,6 +4,14 @@ Each module has ``encode`` and ``decode``, which convert between arrays and the 
 If a codec of gcodec stores the same information, the module also has ``to_frame`` and
 ``from_frame``. Transport, error feedback and the codecs themselves live elsewhere. See
 ``docs/interop.md``.
+
+Examples
+--------
+>>> import gcodec, numpy as np
+>>> x = np.array([0.7, -0.2, -0.9], np.float32)
+>>> message = gcodec.interop.mxnet.encode(x, threshold=0.5)
+>>> gcodec.interop.mxnet.decode(message, 3, threshold=0.5)
+array([ 0.5,  0. , -0.5], dtype=float32)
 """
 
 from __future__ import annotations

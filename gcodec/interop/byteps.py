@@ -34,6 +34,16 @@ rounds values differently.
 Source: bytedance/byteps f5df52f, folder ``byteps/common/compressor``: ``impl/onebit.cc``,
 ``topk.cc``, ``randomk.cc``, ``dithering.cc`` and ``utils.h``. Arrays must be on the host: these
 kernels have no CUDA counterpart.
+
+Examples
+--------
+>>> import numpy as np
+>>> from gcodec.interop import byteps
+>>> message = byteps.encode(np.array([1, -2, 3, -4], np.float32), "topk", k=2)
+>>> byteps.decode(message, "topk", 4)
+array([ 0.,  0.,  3., -4.], dtype=float32)
+>>> byteps.from_frame(byteps.to_frame(message, "topk", 4)) == message
+True
 """
 
 from __future__ import annotations
@@ -116,6 +126,7 @@ def encode(
     x : float32 array
         Tensor on the host, with 1 to 2**32 - 1 elements, all finite.
     compressor : {"onebit", "topk", "randomk", "dithering"}
+        Name of the compressor.
     k : int or float
         ``compressor_k``. For topk and randomk: number of pairs, at most half of the elements; or,
         below 1, the fraction of the elements, whose number BytePS first rounds up to a multiple
@@ -183,7 +194,9 @@ def decode(
     Parameters
     ----------
     data : bytes-like
+        Message of the compressor.
     compressor : {"onebit", "topk", "randomk", "dithering"}
+        Name of the compressor.
     shape : tuple of int or int
         Shape of the tensor, which has at least one element.
     k, partition
@@ -240,6 +253,7 @@ def to_frame(
     data, shape, limits
         See `decode`.
     compressor : {"onebit", "topk"}
+        Name of the compressor.
     name : str, optional
         Name of the tensor, stored in the frame.
 

@@ -28,6 +28,14 @@ and multiplies in float64. This module therefore has no ``to_frame``.
 Source: pytorch/FBGEMM 71d6f8b, ``src/QuantUtils.cc`` and ``src/QuantUtilsAvx2.cc``, successors of
 Caffe2's ``fused_rowwise_*`` operators; PyTorch 2.13. Arrays must be on the host: these kernels
 have no CUDA counterpart.
+
+Examples
+--------
+>>> import numpy as np
+>>> from gcodec.interop import caffe2
+>>> rows = caffe2.encode(np.array([[0, 1, 2, 3]], np.float32), bits=2)
+>>> caffe2.decode(rows, bits=2)
+array([[0., 1., 2., 3.]], dtype=float32)
 """
 
 from __future__ import annotations
@@ -110,7 +118,9 @@ def decode(
     Parameters
     ----------
     rows : (..., width) uint8 array, or bytes-like
+        Fused rows of one matrix or of several.
     bits : {8, 4, 2}
+        Number of bits in a code.
     scale_dtype : {"float32", "float16"}, optional
         See `encode`.
     columns : int, optional

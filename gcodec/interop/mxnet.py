@@ -7,6 +7,19 @@ bits. Frames of these codecs contain the same payload, so `to_frame` and `from_f
 
 Source: apache/mxnet, ``src/kvstore/gradient_compression.cc`` and ``-inl.h``, ``kvstore_dist.h``;
 2-bit as in release 1.9.1, 1-bit as in 2.0.0b1. Arrays must be on the host.
+
+Examples
+--------
+>>> import numpy as np
+>>> from gcodec.interop import mxnet
+>>> message = mxnet.encode(np.array([0.7, -0.2, -0.9], np.float32), threshold=0.5)
+>>> message.hex()
+'c8000000'
+>>> mxnet.decode(message, 3, threshold=0.5)
+array([ 0.5,  0. , -0.5], dtype=float32)
+>>> frame = mxnet.to_frame(message, 3, threshold=0.5)
+>>> mxnet.from_frame(frame) == message
+True
 """
 
 from __future__ import annotations
@@ -94,6 +107,7 @@ def decode(
     Parameters
     ----------
     data : bytes-like
+        Message of a worker.
     shape : tuple of int or int
         Shape of the gradient.
     type : {"2bit", "1bit"}

@@ -13,6 +13,16 @@ No frame of gcodec can store this message losslessly: ``dct8:values=affine8`` ha
 no minimum range, and ranges instead of scales. This module therefore has no ``to_frame``.
 
 Source: ritser-labs/panthalia-worker 183bb11, ``demo.py``. Arrays must be on the host.
+
+Examples
+--------
+>>> import numpy as np
+>>> from gcodec.interop import panthalia
+>>> message = panthalia.encode(np.ones((4, 4), np.float32), chunk=4, k=1)
+>>> sorted(message)[:3]
+['chunk_shape', 'freq_idxs', 'freq_scales']
+>>> panthalia.decode(message)[0].round(1)
+array([1., 1., 1., 1.], dtype=float32)
 """
 
 from __future__ import annotations

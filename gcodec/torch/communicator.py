@@ -34,6 +34,15 @@ class TorchCommunicator:
     ------
     ParameterError
         If torch.distributed is not initialized, or this process is not a member of the group.
+
+    Examples
+    --------
+    >>> import torch.distributed as dist
+    >>> import gcodec.torch
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> gcodec.torch.TorchCommunicator().all_gather(b"message")
+    [b'message']
+    >>> dist.destroy_process_group()
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -53,6 +62,7 @@ class TorchCommunicator:
         Parameters
         ----------
         message : bytes
+            Bytes to send; the lengths of the ranks may differ.
         head_nbytes : int
             Number of bytes of each message that travel together with its length; equal on all
             ranks. If no message is longer, one collective suffices instead of two.

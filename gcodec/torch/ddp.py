@@ -222,12 +222,18 @@ def ddp_hook(
 
     Examples
     --------
+    Under ``torchrun``, ``dist.init_process_group("gloo")`` makes the group.
+
+    >>> import torch, torch.distributed as dist
     >>> import gcodec.torch
-    >>> state, hook = gcodec.torch.ddp_hook("topk:ratio=0.01")
-    >>> state.state_dict()
-    Traceback (most recent call last):
-    ...
-    gcodec.errors.ParameterError: ddp_hook: call torch.distributed.init_process_group first
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 32))
+    >>> state, hook = gcodec.torch.ddp_hook("topk:ratio=0.01", model=model, start_iter=0)
+    >>> model.register_comm_hook(state, hook)
+    >>> model(torch.ones(1, 64)).sum().backward()
+    >>> model.module.weight.grad.count_nonzero().item()
+    20
+    >>> dist.destroy_process_group()
     """
     secret = Key(key)
     settings = Settings(
@@ -262,6 +268,17 @@ class DdpState:
     encode_seconds, decode_seconds : float
         Wall time spent on encoding, and on decoding and averaging the messages of all ranks.
         Other work of the processor during that time is included.
+
+    Examples
+    --------
+    >>> import torch.distributed as dist
+    >>> import gcodec.torch
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> state, hook = gcodec.torch.ddp_hook("sign")
+    >>> state.iteration, state.sent_nbytes
+    (0, 0)
+    >>> state.load_state_dict(state.state_dict())  # as from a checkpoint
+    >>> dist.destroy_process_group()
     """
 
     def __init__(

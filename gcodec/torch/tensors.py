@@ -32,6 +32,7 @@ def encode(
     tensor : torch.Tensor
         Tensor of dtype float32, float16, bfloat16 or float64.
     codec : str, mapping or Codec
+        Codec and its parameters; see `gcodec.parse`.
     seed, name, nonfinite, key
         See `gcodec.encode`.
 
@@ -43,6 +44,13 @@ def encode(
     ------
     ParameterError, TypeError
         See `gcodec.encode`.
+
+    Examples
+    --------
+    >>> import torch, gcodec.torch
+    >>> frame = gcodec.torch.encode(torch.tensor([0.7, -0.9]), "mxnet-2bit")
+    >>> gcodec.torch.decode(frame)
+    tensor([ 0.5000, -0.5000])
     """
     host = tensor.detach().cpu() if tensor.layout is torch.strided else tensor
     frame: bytes = api.encode(host, codec, seed=seed, name=name, nonfinite=nonfinite, key=key)
@@ -62,6 +70,7 @@ def decode(
     Parameters
     ----------
     frame : bytes-like
+        One frame.
     like : torch.Tensor, optional
         Tensor whose device and dtype the result takes. Its shape must be the frame's.
     device : device, optional
@@ -78,6 +87,13 @@ def decode(
     ------
     FormatError, ParameterError
         See `gcodec.decode`.
+
+    Examples
+    --------
+    >>> import torch, gcodec.torch
+    >>> frame = gcodec.torch.encode(torch.ones(2, dtype=torch.bfloat16), "sign")
+    >>> gcodec.torch.decode(frame, device="cpu")
+    tensor([1., 1.], dtype=torch.bfloat16)
     """
     if like is None:
         array = api.decode(frame, limits=limits, key=key)

@@ -3,6 +3,16 @@
 Each method reaches the other workers through a `Communicator`; a `Simulator` runs all workers in
 one process. Codecs and error feedback themselves live elsewhere. ``docs/training.md`` describes
 each method.
+
+Examples
+--------
+>>> import gcodec, numpy as np
+>>> from gcodec.training import Simulator, all_gather_mean
+>>> def worker(communicator, gradient):
+...     return all_gather_mean(communicator, [gcodec.encode(gradient, "raw")])[0]
+>>> simulator = Simulator(2)
+>>> simulator.run(worker, [np.full(3, rank, np.float32) for rank in (1, 2)])
+[array([1.5, 1.5, 1.5], dtype=float32), array([1.5, 1.5, 1.5], dtype=float32)]
 """
 
 from __future__ import annotations

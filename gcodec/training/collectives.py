@@ -57,6 +57,15 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
     ------
     FormatError
         If the message of any rank is invalid; every rank raises.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> from gcodec.training import Simulator, all_gather_mean
+    >>> def worker(communicator, gradient):
+    ...     return all_gather_mean(communicator, [gcodec.encode(gradient, "sign")])[0]
+    >>> Simulator(2).run(worker, [np.full(3, value, np.float32) for value in (1, -3)])
+    [array([-1., -1., -1.], dtype=float32), array([-1., -1., -1.], dtype=float32)]
     """
     gathered = _matching_frames(communicator.all_gather(joined(frames)), communicator.rank)
     means = [np.zeros(frame.shape, np.float32) for frame in gathered[communicator.rank]]
@@ -107,6 +116,16 @@ def two_phase_mean(
 
     Any exception leaves `worker` and `server` unchanged. So does a mean that contains NaN or Inf,
     which is returned only if the feedback lets such values pass.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> from gcodec.training import Simulator, two_phase_mean
+    >>> def worker(communicator, gradient):
+    ...     own, server = gcodec.Feedback("raw"), gcodec.Feedback("raw")
+    ...     return two_phase_mean(communicator, {"w": gradient}, own, server)["w"]
+    >>> Simulator(2).run(worker, [np.full(4, value, np.float32) for value in (1, -3)])
+    [array([-1., -1., -1., -1.], dtype=float32), array([-1., -1., -1., -1.], dtype=float32)]
     """
     arrays, rank, size = as_float32(gradients, {}), communicator.rank, communicator.size
     own, averaged = Transaction(worker), Transaction(server)
@@ -178,6 +197,16 @@ def tree_mean(communicator: Communicator, frames: Sequence[bytes]) -> list[Spars
         If a frame contains all elements of its tensor.
     FormatError
         If the message of any rank is invalid.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> from gcodec.training import Simulator, tree_mean
+    >>> def worker(communicator, gradient):
+    ...     return tree_mean(communicator, [gcodec.encode(gradient, "topk:k=1")])[0]
+    >>> gradients = [np.array([0, 8, 1], np.float32), np.array([4, 0, 1], np.float32)]
+    >>> Simulator(2).run(worker, gradients)[0]
+    (array([0, 1]), array([2., 4.], dtype=float32))
     """
     own = _frames(joined(frames), communicator.rank)
     sums = [_sparse(frame) for frame in own]

@@ -21,6 +21,14 @@ class Communicator(Protocol):
         Rank of this member, 0 to size - 1.
     size : int
         Number of members.
+
+    Examples
+    --------
+    >>> from gcodec.training import Simulator
+    >>> def worker(communicator, message):
+    ...     return communicator.all_gather(message)
+    >>> Simulator(2).run(worker, [b"from rank 0", b"from rank 1"])
+    [[b'from rank 0', b'from rank 1'], [b'from rank 0', b'from rank 1']]
     """
 
     rank: int

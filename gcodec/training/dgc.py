@@ -53,6 +53,7 @@ class DGC:
     Parameters
     ----------
     communicator : Communicator
+        Group of all ranks.
     density : float
         Fraction of the elements to send, above 0 and at most 1. At least one element is sent.
     momentum : float

@@ -37,6 +37,7 @@ class OneBitAdam:
     Parameters
     ----------
     communicator : Communicator
+        Group of all ranks.
     warmup : int
         Number of steps until the variances are frozen, at least 1. Choose it so that the
         variances are stable by then.

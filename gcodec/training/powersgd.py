@@ -40,6 +40,7 @@ class PowerSGD:
     Parameters
     ----------
     communicator : Communicator
+        Group of all ranks.
     rank : int
         Number of columns of P and rows of Q, 1 to 65536.
     momentum : float

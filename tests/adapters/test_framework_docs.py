@@ -1,4 +1,4 @@
-"""What docs/frameworks.md shows is run, of each library that is installed."""
+"""Test that the examples for frameworks run: in docs/frameworks.md, the README and guides."""
 
 from __future__ import annotations
 
@@ -22,6 +22,20 @@ NEEDS = {
     "numcodecs and Zarr 2": "numcodecs",
     "Zarr 3": "zarr",
 }
+# By title: the quick starts of the README, and guides whose examples are one program.
+README = (ROOT / "README.md").read_text("utf-8")
+QUICK_STARTS = {
+    part.partition("\n")[0]: part
+    for part in README.split("## Quick starts\n")[1].split("\n## ")[0].split("\n### ")[1:]
+}
+QUICK_NEEDS = {
+    "PyTorch DDP": "torch",
+    "DiLoCo": "torch",
+    "NumPy": "numpy",
+    "JAX": "jax",
+    "Zarr": "zarr",
+}
+GUIDES = ("ddp", "diloco")
 # Those that join a group of processes do so in one of their own.
 JOINING = ("PyTorch: DistributedDataParallel", "MPI")
 
@@ -71,3 +85,25 @@ def test_python_blocks(section: str, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_every_section_has_a_library() -> None:
     assert [section.partition("\n")[0] for section in SECTIONS] == list(NEEDS)
+
+
+def run_page_apart(text: str, library: str) -> None:
+    """Run the Python blocks of a text as one program; compare its output with ``# prints``."""
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
+    assert code
+    assert run_apart(code).splitlines() == re.findall(r"# prints (.*)$", code, re.M)
+
+
+@pytest.mark.parametrize("title", QUICK_NEEDS)
+def test_quick_starts_of_the_readme(title: str) -> None:
+    run_page_apart(QUICK_STARTS[title], QUICK_NEEDS[title])
+
+
+def test_every_quick_start_has_a_library() -> None:
+    assert QUICK_STARTS.keys() == QUICK_NEEDS.keys()
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_guides(guide: str) -> None:
+    run_page_apart((ROOT / "docs" / f"{guide}.md").read_text("utf-8"), "torch")

@@ -1,0 +1,100 @@
+"""Test the documentation site: all public names, with examples, and the help of every verb."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from tools import site_pages
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = {
+    name
+    for page in (ROOT / "docs" / "api").glob("*.md")
+    for name in re.findall(r"^::: (\S+)$", page.read_text("utf-8"), re.MULTILINE)
+}
+MODULES = {  # by the library that each needs
+    "gcodec": None,
+    "gcodec.advisor": None,
+    "gcodec.entropy": None,
+    "gcodec.interop": None,
+    "gcodec.training": None,
+    "gcodec.jax": "jax",
+    "gcodec.numcodecs": "numcodecs",
+    "gcodec.torch": "torch",
+    "gcodec.zarr": "zarr",
+}
+
+
+def public_names(module: str, library: str | None) -> list[tuple[str, Any]]:
+    if library is not None:
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    loaded = importlib.import_module(module)
+    own = [name for name, value in vars(loaded).items() if inspect.getmodule(value) is loaded]
+    names = getattr(loaded, "__all__", [name for name in own if not name.startswith("_")])
+    assert names
+    return [(f"{module}.{name}", getattr(loaded, name)) for name in names]
+
+
+each_module = pytest.mark.parametrize(("module", "library"), MODULES.items(), ids=MODULES)
+
+
+@each_module
+def test_reference_has_every_public_name(module: str, library: str | None) -> None:
+    # Packages have pages of their own.
+    missing = {name for name, _ in public_names(module, library)} - REFERENCE - {*MODULES}
+    assert not missing
+
+
+@each_module
+def test_every_public_name_has_an_example(module: str, library: str | None) -> None:
+    documented = [
+        (name, value)
+        for name, value in public_names(module, library)
+        if inspect.isroutine(value) or inspect.isclass(value) or inspect.ismodule(value)
+    ]
+    assert [name for name, value in documented if ">>> " not in (value.__doc__ or "")] == []
+
+
+def test_page_of_the_command_has_every_verb() -> None:
+    from gcodec.cli.main import cli
+
+    text = site_pages.help_of_every_verb()
+    verbs = cli.list_commands(click.Context(cli))
+    assert re.findall(r"^## gcodec (\w+)$", text, re.MULTILINE) == verbs
+    assert all(f"Usage: gcodec {verb} " in text for verb in verbs)
+    assert site_pages.HELP in (ROOT / "docs" / "command.md").read_text("utf-8")
+
+
+def test_links_suit_the_site() -> None:
+    text = "[a](docs/ecsq.md#x) ![b](docs/img/b.svg) [c](CHANGELOG.md) [d](LICENSE) [e](https://e)"
+    assert site_pages.relinked(text, "") == (
+        "[a](ecsq.md#x) ![b](img/b.svg) [c](changelog.md) d [e](https://e)"
+    )
+    inner = "[f](../README.md) [g](gpu.md#x) [h](#y)\n```python\nx[0](../LICENSE)\n```\n"
+    assert site_pages.relinked(inner, "docs") == inner.replace("../README.md", "index.md")
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    configuration = (ROOT / "mkdocs.yml").read_text("utf-8")
+    navigation = configuration.partition("\nnav:")[2]
+    pages = set(re.findall(r"([\w/-]+\.md)$", navigation, re.MULTILINE))
+    docs = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")}
+    assert pages == docs | {*site_pages.ROOT_PAGES.values()}
+
+
+def test_links_of_the_package_index_are_absolute() -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    from hatch_build import absolute_links
+
+    readme = absolute_links((ROOT / "README.md").read_text("utf-8"), "https://host/gcodec")
+    targets = re.findall(r"\]\(([^)]+)\)", readme)
+    assert "https://host/gcodec/raw/main/docs/img/overview.svg" in targets
+    assert "https://host/gcodec/blob/main/CHANGELOG.md" in targets
+    assert all(target.startswith("https://") for target in targets)

@@ -1,0 +1,88 @@
+"""Hooks of ``mkdocs build``: pages made of the files in the repository's root, and of the command.
+
+README.md, CHANGELOG.md, CONTRIBUTING.md and SECURITY.md are also pages of the site. Their links to
+pages of ``docs/`` stay links; a link to a file that the site lacks becomes its text. The page of
+the command shows the help of every verb, so it cannot be older than the command.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).parent.parent
+ROOT_PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+_EXAMPLE = re.compile(r"^```wire (.+)$", re.MULTILINE)
+HELP = "<!-- help of every verb -->"
+
+
+def relinked(text: str, folder: str) -> str:
+    """Return Markdown with links that suit the site.
+
+    Parameters
+    ----------
+    text : str
+        Markdown of a file in the repository.
+    folder : str
+        Folder of that file, relative to the repository: ``""`` or ``"docs"``.
+    """
+
+    def target(link: re.Match[str]) -> str:
+        image, label, path, anchor = link[1], link[2], link[3], link[4] or ""
+        if not path or "://" in path:
+            return link[0]
+        place = (ROOT / folder / path).resolve().relative_to(ROOT).as_posix()
+        if place in ROOT_PAGES:
+            return f"{image}[{label}]({ROOT_PAGES[place]}{anchor})"
+        if place.startswith("docs/"):
+            return f"{image}[{label}]({place.removeprefix('docs/')}{anchor})"
+        return label
+
+    fences = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(
+        part if number % 2 else _LINK.sub(target, part) for number, part in enumerate(fences)
+    )
+
+
+def help_of_every_verb() -> str:
+    """Return a section for each verb, with its help."""
+    from gcodec.cli.main import cli
+
+    settings = {**cli.context_settings, "terminal_width": 96}
+    context = click.Context(cli, info_name="gcodec", **settings)
+    parts = [f"```text\n{cli.get_help(context)}\n```\n"]
+    for name in cli.list_commands(context):
+        verb = cli.get_command(context, name)
+        assert verb is not None
+        inner = click.Context(verb, context, info_name=name, **settings)
+        parts.append(f"## gcodec {name}\n\n```text\n{verb.get_help(inner)}\n```\n")
+    return "\n".join(parts)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are made of files in the root."""
+    from mkdocs.structure.files import File
+
+    for source, page in ROOT_PAGES.items():
+        text = relinked((ROOT / source).read_text("utf-8"), "")
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Write the help into its page, give executed examples a title, and mend links."""
+    if page.file.src_uri in ROOT_PAGES.values():
+        return markdown
+    if page.file.src_uri == "command.md":
+        markdown = markdown.replace(HELP, help_of_every_verb())
+    markdown = _EXAMPLE.sub(r'```text title="\1"', markdown)
+    return relinked(markdown, "docs") if "/" not in page.file.src_uri else markdown
