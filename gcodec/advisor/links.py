@@ -260,6 +260,11 @@ def coding_time(collective: Collective, members: int, encode: float, decode: flo
     ------
     ParameterError
         If an argument is out of range.
+
+    Examples
+    --------
+    >>> coding_time("all-gather", 4, encode=1.0, decode=0.5)
+    3.0
     """
     members = check_members("members", members)
     encode, decode = check_seconds("encode", encode), check_seconds("decode", decode)
