@@ -118,8 +118,8 @@ def command(
 ) -> int:
     """Show the contents of files of gradients, and the effect of codecs on them.
 
-    FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a directory of such files, or a
-    glob.
+    FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a folder of
+    torch.distributed.checkpoint, a directory of such files, or a glob.
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
     times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
