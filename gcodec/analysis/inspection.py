@@ -67,8 +67,8 @@ def inspect(
         nested dicts with ".", or "tensor" for a single array. "shape" and "dtype" are text;
         "values", "measured" (the size of the sample), "zeros" and "nonfinite" are counts; "rms"
         and "max_abs" are in the unit of the values; "fit", "beta", "w2_in_rms" and "ks" describe
-        the nearest distribution; "entropy_bits" is in bits per value. Integers and booleans are not
-        measured: "measured" and the counts are 0, "fit" is empty, and the numbers are NaN, as
+        the nearest distribution; "entropy_bits" is in bits per value. Integers and booleans are
+        not measured: "measured" and the counts are 0, "fit" is empty, and the numbers are NaN, as
         "fit" and its numbers are for tensors of few values.
 
     Raises

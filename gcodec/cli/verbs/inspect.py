@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gcodec.analysis.settings import Settings
+    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.inspect import DumpView, FrameView
+    from gcodec.cli.render.steps import StepsView
 
 _SAMPLE = 65_536
 _ERROR = 0.01
@@ -37,6 +39,10 @@ _ERROR = 0.01
         (
             "Measure all values of the biases of all dumps of a run, as JSON.",
             "gcodec inspect run/ -L '*.bias' --full --json",
+        ),
+        (
+            "Show how the tensors of a run change from step to step, and draw it.",
+            "gcodec inspect run/ --over-steps --plot run.svg",
         ),
         ("Show the sizes of encoded tensors.", "gcodec inspect grads.gcf"),
     ],
@@ -81,6 +87,19 @@ _ERROR = 0.01
     help="Write a page with diagrams and without scripts; this replaces an existing file. Needs "
     "matplotlib: pip install 'gcodec[report]'.",
 )
+@click.option(
+    "--over-steps",
+    is_flag=True,
+    help="Show one table of all files, the dumps of a run: how the norm, the entropy at the error "
+    "of --max-err, the rank of matrices and the share of zeros change from step to step.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Draw the table of --over-steps to an .svg or .png file; this replaces an existing file. "
+    "Needs matplotlib: pip install 'gcodec[report]'.",
+)
 @options.limits
 @click.option("--jsonl", "form", flag_value="jsonl", help="Print a JSON document for each tensor.")
 @options.csv
@@ -109,6 +128,8 @@ def command(
     full: bool,
     seed: int,
     report: str | None,
+    over_steps: bool,
+    plot: str | None,
     limits: Limits,
     form: str | None,
     width: int | None,
@@ -129,12 +150,16 @@ def command(
     multiple of the rms. Tensors of repeated blocks, whose names differ in a number, share a row:
     it shows medians of the fit, and a codec that is within the budget for each of them.
 
+    With --over-steps, the files are the dumps of a run, one for each step. The step is that of the
+    metadata, or a number in the name of the file or of its folder. The rank is the number of
+    singular values that contain 99 % of the energy of a matrix.
+
     For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
     gcodec verify checks the payloads.
     """
     from gcodec.analysis.candidates import Budget
     from gcodec.analysis.settings import Settings
-    from gcodec.cli.files import inputs, is_frames
+    from gcodec.cli.files import inputs, is_dump, is_frames
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.inspect import DumpView, print_views
     from gcodec.cli.render.output import progress, stdout
@@ -143,12 +168,22 @@ def command(
     form = options.check_form(form, as_json)
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
-    paths = inputs(files)
-    if report is not None:
-        _check_report(paths)
+    if plot is not None and not (over_steps and plot.lower().endswith((".svg", ".png"))):
+        raise click.UsageError("--plot needs --over-steps, and a file that ends in .svg or .png.")
+    if over_steps and (specs or max_bits is not None or report is not None or order == "err"):
+        raise click.UsageError(
+            "--over-steps tries no codecs, so it excludes --codec, --max-bits, --report and "
+            "--sort err."
+        )
+    paths = inputs(files, "dump", is_dump) if over_steps else inputs(files)
+    for option, target in (("--report", report), ("--plot", plot)):
+        if target is not None:
+            _check_diagrams(option)
+    if report is not None or over_steps:
+        _check_dumps("--over-steps" if over_steps else "--report", paths)
     needs_best = report is not None or (order in ("bits", "err") and not specs)
     budget = None
-    if needs_best or max_error is not None or max_bits is not None:
+    if not over_steps and (needs_best or max_error is not None or max_bits is not None):
         default = _ERROR if max_bits is None else None
         budget = Budget(default if max_error is None else max_error, max_bits)
     settings = Settings(
@@ -163,8 +198,19 @@ def command(
         keep_pictures=report is not None,
     )
     outcome = Outcome()
-    views: list[DumpView | FrameView] = []
     console = stdout(width, color=not no_color)
+    if over_steps:
+        steps = _measure_run(paths, settings, each, outcome)
+        if steps is not None:
+            steps.sort(order)
+            if form is not None:
+                steps.print_form(form, top, outcome)
+            else:
+                steps.show(console, top, quiet)
+            if plot is not None:
+                steps.draw(plot, top, quiet)
+        return outcome.code
+    views: list[DumpView | FrameView] = []
     for path in paths:
         with outcome.of(path, in_frames=is_frames(path)):
             view = _view(path, settings, each)
@@ -182,17 +228,43 @@ def command(
     return outcome.code
 
 
-def _check_report(paths: list[Path]) -> None:
-    """Refuse an impossible report before anything is measured."""
+def _check_dumps(option: str, paths: list[Path]) -> None:
+    """Refuse frames before anything is measured."""
     from gcodec.cli.files import is_frames
-    from gcodec.cli.render.figures import require_matplotlib
 
     if frames := [str(path) for path in paths if is_frames(path)]:
-        raise ParameterError(f"--report: {frames[0]} contains frames; gcodec decode makes a dump")
+        raise ParameterError(f"{option}: {frames[0]} contains frames; gcodec decode makes a dump")
+
+
+def _check_diagrams(option: str) -> None:
+    """Refuse to draw without matplotlib before anything is measured."""
+    from gcodec.cli.render.figures import require_matplotlib
+
     try:
         require_matplotlib()
     except ImportError as error:
-        raise ParameterError(f"--report: {error}") from None
+        raise ParameterError(f"{option}: {error}") from None
+
+
+def _measure_run(
+    paths: list[Path], settings: Settings, each: bool, outcome: Outcome
+) -> StepsView | None:
+    """Measure the dumps of a run, in the order of its steps; None if no dump is readable."""
+    from gcodec.analysis.steps import RunStats, measure_step, read_metadata, steps_of
+    from gcodec.cli.render.steps import StepsView
+
+    metadata = {}
+    for path in paths:
+        with outcome.of(path):
+            metadata[path] = read_metadata(path, settings.limits)
+    steps = steps_of(metadata)
+    run = RunStats([], [], [])
+    for path in sorted(steps, key=lambda path: steps[path]):
+        with outcome.of(path):
+            run.points.append(measure_step(path, settings))
+            run.paths.append(path)
+            run.steps.append(steps[path])
+    return StepsView(run, settings, each=each) if run.steps else None
 
 
 def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:
