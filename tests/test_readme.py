@@ -117,6 +117,7 @@ def run_python(page: str) -> None:
         "docs/interop.md",
         "docs/advise.md",
         "docs/ecsq.md",
+        "docs/inspect.md",
         "docs/training.md",
     ],
 )

@@ -231,7 +231,7 @@ class StepsView:
             print_json_lines("inspect.steps", self.records())
         elif form == "csv":
             print_csv(self.records())
-        else:
+        elif self.rows:
             click.echo(escape_markdown(self.headline()) + "\n")
             self.table(top).print_markdown()
 

@@ -201,14 +201,13 @@ def command(
     console = stdout(width, color=not no_color)
     if over_steps:
         steps = _measure_run(paths, settings, each, outcome)
-        if steps is not None:
-            steps.sort(order)
-            if form is not None:
-                steps.print_form(form, top, outcome)
-            else:
-                steps.show(console, top, quiet)
-            if plot is not None:
-                steps.draw(plot, top, quiet)
+        steps.sort(order)
+        if form is not None:
+            steps.print_form(form, top, outcome)
+        elif steps.rows:
+            steps.show(console, top, quiet)
+        if plot is not None and steps.rows:
+            steps.draw(plot, top, quiet)
         return outcome.code
     views: list[DumpView | FrameView] = []
     for path in paths:
@@ -246,10 +245,8 @@ def _check_diagrams(option: str) -> None:
         raise ParameterError(f"{option}: {error}") from None
 
 
-def _measure_run(
-    paths: list[Path], settings: Settings, each: bool, outcome: Outcome
-) -> StepsView | None:
-    """Measure the dumps of a run, in the order of its steps; None if no dump is readable."""
+def _measure_run(paths: list[Path], settings: Settings, each: bool, outcome: Outcome) -> StepsView:
+    """Measure the readable dumps of a run, in the order of its steps."""
     from gcodec.analysis.steps import RunStats, measure_step, read_metadata, steps_of
     from gcodec.cli.render.steps import StepsView
 
@@ -264,7 +261,7 @@ def _measure_run(
             run.points.append(measure_step(path, settings))
             run.paths.append(path)
             run.steps.append(steps[path])
-    return StepsView(run, settings, each=each) if run.steps else None
+    return StepsView(run, settings, each=each)
 
 
 def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:
