@@ -173,8 +173,8 @@ def measure(path: Path, settings: Settings) -> DumpStats:
         return DumpStats(path, dump.format, dump.files, dump.metadata, tensors, omitted)
 
 
-def selected(dump: Dump, settings: Settings) -> list[Entry]:
-    """Return the tensors that the settings select.
+def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
+    """Measure the tensors of a dump that the settings select, one in memory at a time.
 
     Raises
     ------
@@ -184,12 +184,6 @@ def selected(dump: Dump, settings: Settings) -> list[Entry]:
     entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
     if dump.entries and not entries:
         raise ParameterError(f"no tensor matches --layers {' '.join(settings.layers)}")
-    return entries
-
-
-def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
-    """Measure the tensors of a dump that the settings select, one in memory at a time."""
-    entries = selected(dump, settings)
     candidates = _candidates(dump, entries, settings)
     total = sum(math.prod(entry.shape) for entry in entries)
     tensors: dict[int, TensorStats] = {}

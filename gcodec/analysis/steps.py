@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.analysis import rates, stats
-from gcodec.analysis.groups import grouped, pattern_of
-from gcodec.analysis.measure import sampled, selected
+from gcodec.analysis.groups import grouped, pattern_of, selects
+from gcodec.analysis.measure import sampled
 from gcodec.analysis.samples import without_nonfinite
 from gcodec.analysis.settings import Settings
 from gcodec.errors import ParameterError
@@ -244,14 +244,13 @@ def measure_step(path: Path, settings: Settings) -> dict[Entry, StepPoint]:
 
     Raises
     ------
-    ParameterError
-        If the settings select no tensor.
     FormatError, OSError
         If the file cannot be read.
     """
     points: dict[Entry, StepPoint] = {}
     with open_dump(path, limits=settings.limits) as dump:
-        entries = [e for e in selected(dump, settings) if e.dtype in primitives.FLOATS]
+        gradients = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
+        entries = [entry for entry in gradients if selects(settings.layers, entry.name)]
         total = sum(math.prod(entry.shape) for entry in entries)
         with settings.progress(path.name, total) as advance:
             for entry in entries:

@@ -84,7 +84,7 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
 
 def is_checkpoint(path: Path) -> bool:
     """Tell whether a path is a folder of torch.distributed.checkpoint, which is one dump."""
-    return (path / METADATA).is_file()
+    return os.path.isfile(path / METADATA)  # also False for a folder that may not be read
 
 
 def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:

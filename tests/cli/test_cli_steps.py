@@ -86,7 +86,20 @@ def test_rows_are_sorted_and_selected(folder: Path) -> None:
     assert names("--each", "--sort", "size")[0:3] == ["head", "blk.0.w", "blk.1.w"]
     assert names("--top", "1", "--sort", "size") == ["blk.*.w", "(2"]
     assert names("-L", "b*", "-L", "!bias") == ["blk.*.w"]
-    assert set(names("--sort", "bits")) == {"bias", "blk.*.w", "head"}
+    late = {"late": np.ones(3, np.float32)}
+    write_dump(folder / "late.safetensors", late.items(), {"step": "400"})
+    assert names("-L", "late") == ["late"]
+    assert (
+        "no gradient matches" in run("inspect", folder, "--over-steps", "-L", "x", code=2).stderr
+    )
+    assert set(names("--sort", "bits")) == {"bias", "blk.*.w", "head", "late"}
+
+
+def test_one_file_without_gradients(tmp_path: Path) -> None:
+    write_dump(tmp_path / "x.npz", {"n": np.array(3)}.items())
+    lines = run("inspect", tmp_path, "--over-steps").stdout.splitlines()
+    assert lines[0] == "1 step, 0   0 tensors   0 values"
+    assert lines[1].split()[0] == "tensor" and len(lines) == 2
 
 
 def test_json_and_csv(folder: Path) -> None:

@@ -98,7 +98,8 @@ class StepsView:
         steps = self.run.steps
         return "   ".join(
             [
-                f"{text.count(len(steps), 'step')}, {steps[0]:,} to {steps[-1]:,}",
+                f"{text.count(len(steps), 'step')}, {steps[0]:,}"
+                + (f" to {steps[-1]:,}" if len(steps) > 1 else ""),
                 text.count(len(self.run.tensors), "tensor"),
                 text.count(self.run.total.values, "value"),
             ]
@@ -231,7 +232,7 @@ class StepsView:
             print_json_lines("inspect.steps", self.records())
         elif form == "csv":
             print_csv(self.records())
-        elif self.rows:
+        elif self.run.steps:
             click.echo(escape_markdown(self.headline()) + "\n")
             self.table(top).print_markdown()
 

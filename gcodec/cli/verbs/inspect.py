@@ -204,7 +204,7 @@ def command(
         steps.sort(order)
         if form is not None:
             steps.print_form(form, top, outcome)
-        elif steps.rows:
+        elif steps.run.steps:
             steps.show(console, top, quiet)
         if plot is not None and steps.rows:
             steps.draw(plot, top, quiet)
@@ -261,6 +261,8 @@ def _measure_run(paths: list[Path], settings: Settings, each: bool, outcome: Out
             run.points.append(measure_step(path, settings))
             run.paths.append(path)
             run.steps.append(steps[path])
+    if run.steps and settings.layers and not any(run.points):
+        raise ParameterError(f"no gradient matches --layers {' '.join(settings.layers)}")
     return StepsView(run, settings, each=each)
 
 
