@@ -27,6 +27,10 @@ EXITS = (0, 1, 2, 3, 4, 5)  # success, damaged, wrong usage, unreadable, over a 
 def _dump(suffix: str, data: bytes) -> None:
     path = _scratch() / f"fuzzed{suffix}"
     path.write_bytes(data)
+    _load(path)
+
+
+def _load(path: Path) -> None:
     try:
         with open_dump(path, limits=LIMITS) as dump:
             for entry in dump.entries:
@@ -61,6 +65,16 @@ def safetensors(data: bytes) -> None:
 def pt(data: bytes) -> None:
     """Read a .pt file."""
     _dump(".pt", data)
+
+
+def distcp(data: bytes) -> None:
+    """Read a folder of torch.distributed.checkpoint, whose metadata these bytes are."""
+    folder = _scratch() / "fuzzed"
+    folder.mkdir(exist_ok=True)
+    for rank in (0, 1):
+        (folder / f"__{rank}_0.distcp").write_bytes(bytes(1 << 14))
+    (folder / ".metadata").write_bytes(data)
+    _load(folder)
 
 
 def gcf(data: bytes) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gcodec import interop as interop
     from gcodec import training as training
     from gcodec.advisor.choose import choose
+    from gcodec.analysis.inspection import inspect
     from gcodec.api import (
         decode,
         decode_add,
@@ -76,6 +77,7 @@ __all__ = [
     "decode_sparse",
     "encode",
     "entropy",
+    "inspect",
     "interop",
     "iter_frames",
     "parse",
@@ -95,6 +97,7 @@ _MODULES = dict.fromkeys(_API, "api") | {
     "Payload": "payload",
     "Policy": "policy",
     "choose": "advisor.choose",
+    "inspect": "analysis.inspection",
     "parse": "codecs",
     "register": "codec",
 }

@@ -27,7 +27,7 @@ from gcodec.arrays.source import (
     size_of,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
@@ -373,7 +373,7 @@ class Codec(Parameters):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         """Describe the bits of a payload in order; raise `FormatError` at damage.
 
-        Bits that no span describes are shown as undecoded. See `gcodec.inspect`.
+        Bits that no span describes are shown as undecoded. See `gcodec.fields`.
         """
         return iter(())
 

@@ -299,6 +299,20 @@ class Feedback:
         self.track = track
         self._tensors = _Tensors()
 
+    def __repr__(self) -> str:
+        """Return the codec and the size of the state, and the norm that `track` records."""
+        states = list(self._tensors.states.values())
+        codec = str(self.codec)
+        if isinstance(self.codec, Policy):
+            codec = f"a policy of {len(self.codec.rules)} rules"
+        count = f"{len(states):,} tensor{'' if len(states) == 1 else 's'}"
+        nbytes = sum(state.array.nbytes for state in states)
+        facts = [codec, count, f"{nbytes:,} bytes of residuals"]
+        norms = [state.gradient_norm for state in states if state.gradient_norm is not None]
+        if norms:
+            facts.append(f"L1 norm {sum(norms):.3g} of the last gradients")
+        return f"<Feedback: {', '.join(facts)}>"
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, and the state of each tensor, for a pickle or a copy."""
         shown = {name: self._tensors.show(name) for name in list(self._tensors.states)}

@@ -781,3 +781,18 @@ def test_key_authenticates_the_frame_and_is_not_retained() -> None:
         with pytest.raises(ParameterError, match="key"):
             feedback.compress("w", G, key=wrong)  # type: ignore[arg-type]
     assert state_of(feedback) == before == state_of(plain)
+
+
+def test_repr_tells_the_size_of_the_state() -> None:
+    feedback = gcodec.Feedback("mxnet-2bit:threshold=0.25", track=True)
+    assert repr(feedback) == (
+        "<Feedback: mxnet-2bit:threshold=0.25, 0 tensors, 0 bytes of residuals>"
+    )
+    for name in ("a", "b"):
+        feedback.compress(name, np.full(300, -2, np.float32))
+    assert repr(feedback) == (
+        "<Feedback: mxnet-2bit:threshold=0.25, 2 tensors, 2,400 bytes of residuals, "
+        "L1 norm 1.2e+03 of the last gradients>"
+    )
+    policy = gcodec.Policy({"*.bias": "raw", "*": "sign"})
+    assert repr(gcodec.Feedback(policy)).startswith("<Feedback: a policy of 2 rules, 0 tensors")

@@ -740,3 +740,19 @@ def test_pickles_do_not_contain_the_key() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         frame.key = None  # type: ignore[misc]
     assert Frame(frame.codec, frame.dtype, frame.shape, frame.payload).key is None
+
+
+def test_repr_and_table_of_a_notebook() -> None:
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    frame = Frame.from_bytes(gcodec.encode(x, "sign", name="<w>"))
+    bits = f"{8 * frame.nbytes / 64:.2f}"
+    assert repr(frame) == f"<Frame '<w>': sign, float32, (8, 8), {bits} bits per value>"
+    text = frame._repr_html_()
+    assert f"<tr><th>bits per value</th><td>{bits}</td></tr>" in text
+    assert "&lt;w&gt;" in text and "<w>" not in text
+    empty = Frame.from_bytes(gcodec.encode(x[:0], "raw"))
+    assert repr(empty) == "<Frame: raw, float32, (0, 8)>"
+    assert "bits per value" not in empty._repr_html_()
+    tagged = Frame.from_bytes(gcodec.encode(x, "minifloat", key=b"s3cret"), key=b"s3cret")
+    text = tagged.with_seek()._repr_html_()
+    assert "<th>tag</th>" in text and "s3cret" not in text

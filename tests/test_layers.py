@@ -20,7 +20,7 @@ LAYERS = [
     {"arrays", "payload"},
     {"entropy"},
     {"entropy.context"},
-    {"inspect"},
+    {"fields"},
     {"codec"},
     {"codecs"},
     {"frame", "policy"},

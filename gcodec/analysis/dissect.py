@@ -17,6 +17,7 @@ import numpy as np
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
+from gcodec.fields.walker import FieldWalker
 from gcodec.frame import (
     CHECKSUM_NBYTES,
     check_shape,
@@ -27,7 +28,6 @@ from gcodec.frame import (
     tag_of,
 )
 from gcodec.frame.header import Placed, Values
-from gcodec.inspect.walker import FieldWalker
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
@@ -50,7 +50,7 @@ class Field(NamedTuple):
     part : {"header", "payload", "behind"}
         Part of the frame that contains the field.
     kind : str
-        One of `gcodec.inspect.walker.KINDS`, or "several".
+        One of `gcodec.fields.walker.KINDS`, or "several".
     name : str
         Name of the field.
     first, nbits : int

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gcodec.analysis import fits, rates, stats
 from gcodec.analysis.candidates import Budget, all_settings, shortlist
@@ -19,7 +19,6 @@ from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.tensorfiles.entries import Dump, Entry
-from gcodec.tensorfiles.safetensors_file import read_index
 from gcodec.wire import primitives
 
 _PROBE_SIZE = 1 << 14  # values of a tensor on which all settings of all codecs are tried
@@ -83,6 +82,31 @@ class TensorStats(NamedTuple):
         """Number of NaN and Inf among all values."""
         return 0 if self.summary is None else self.summary.nonfinite
 
+    def record(self) -> dict[str, Any]:
+        """Return the measurements as a flat record, with the nearest fit.
+
+        Each key has values of one type. A tensor that is no gradient, or has too few values for a
+        fit, has 0, NaN and empty texts in place of the measurements that it lacks.
+        """
+        summary, sample = self.summary, self.sample
+        fit = sample.fits[0] if sample is not None and sample.fits else None
+        return {
+            "tensor": self.entry.name,
+            "shape": "x".join(map(str, self.entry.shape)),
+            "dtype": self.entry.dtype,
+            "values": self.size,
+            "measured": 0 if sample is None else sample.size,
+            "rms": math.nan if summary is None else summary.rms,
+            "max_abs": math.nan if summary is None else summary.max_abs,
+            "zeros": 0 if summary is None else summary.zeros,
+            "nonfinite": 0 if summary is None else summary.nonfinite,
+            "fit": "" if fit is None else fit.name,
+            "beta": math.nan if fit is None else fit.shape.beta,
+            "w2_in_rms": math.nan if fit is None else fit.w2,
+            "ks": math.nan if fit is None else fit.ks,
+            "entropy_bits": math.nan if sample is None else sample.entropy.bits,
+        }
+
     @property
     def group(self) -> TensorGroup:
         """The tensor as a group of one."""
@@ -98,19 +122,27 @@ class DumpStats(NamedTuple):
         The file.
     format : str
         Format of the file.
-    nbytes : int
-        Size of the file, or of all its shards.
+    files : list of pathlib.Path
+        Files that contain the tensors: the file itself, or its shards.
     metadata : dict of str to str
         Metadata of the file.
     tensors : list of TensorStats
         Measurements on the selected tensors.
+    omitted : dict of str to str
+        Selected tensors that the reader passes over, and the reasons.
     """
 
     path: Path
     format: str
-    nbytes: int
+    files: list[Path]
     metadata: dict[str, str]
     tensors: list[TensorStats]
+    omitted: dict[str, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all files."""
+        return sum(file.stat().st_size for file in self.files)
 
     @property
     def total(self) -> TensorGroup:
@@ -126,7 +158,7 @@ class DumpStats(NamedTuple):
 
 
 def measure(path: Path, settings: Settings) -> DumpStats:
-    """Measure the tensors of a dump that the settings select, one in memory at a time.
+    """Measure the tensors of a file; see `measure_tensors`.
 
     Raises
     ------
@@ -136,28 +168,42 @@ def measure(path: Path, settings: Settings) -> DumpStats:
         If the file cannot be read.
     """
     with open_dump(path, limits=settings.limits) as dump:
-        entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
-        if dump.entries and not entries:
-            raise ParameterError(f"no tensor matches --layers {' '.join(settings.layers)}")
-        candidates = _candidates(dump, entries, settings)
-        total = sum(math.prod(entry.shape) for entry in entries)
-        tensors: dict[int, TensorStats] = {}
-        with settings.progress(path.name, total) as advance:
-            for group in grouped(entries):
-                codecs = candidates
-                for place in group:
-                    tensors[place] = tensor = _tensor(dump, entries[place], settings, codecs)
-                    advance(tensor.size)
-                    if place == group[0] and settings.budget is not None and tensor.sample:
-                        # The other tensors of the group need only the best candidates of this one.
-                        codecs = shortlist([tensor.sample.candidates], settings.budget)
-        if path.name.lower().endswith(".index.json"):
-            files = [path.parent / shard for shard in set(read_index(path).values())]
-        else:
-            files = [path]
-        nbytes = sum(file.stat().st_size for file in files)
-        ordered = [tensors[place] for place in range(len(entries))]
-        return DumpStats(path, dump.format, nbytes, dump.metadata, ordered)
+        tensors = measure_tensors(dump, settings)
+        omitted = {n: why for n, why in dump.omitted.items() if selects(settings.layers, n)}
+        return DumpStats(path, dump.format, dump.files, dump.metadata, tensors, omitted)
+
+
+def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
+    """Measure the tensors of a dump that the settings select, one in memory at a time.
+
+    Raises
+    ------
+    ParameterError
+        If the settings select no tensor.
+    """
+    entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
+    if dump.entries and not entries:
+        raise ParameterError(f"no tensor matches --layers {' '.join(settings.layers)}")
+    candidates = _candidates(dump, entries, settings)
+    total = sum(math.prod(entry.shape) for entry in entries)
+    tensors: dict[int, TensorStats] = {}
+    with settings.progress(dump.path.name, total) as advance:
+        for group in grouped(entries):
+            codecs = candidates
+            for place in group:
+                tensors[place] = tensor = _tensor(dump, entries[place], settings, codecs)
+                advance(tensor.size)
+                if place == group[0] and settings.budget is not None and tensor.sample:
+                    # The other tensors of the group need only the best candidates of this one.
+                    codecs = shortlist([tensor.sample.candidates], settings.budget)
+    return [tensors[place] for place in range(len(entries))]
+
+
+def sampled(values: stats.Values, entry: Entry, settings: Settings) -> stats.Values:
+    """Return the sample of a tensor that the settings request."""
+    if settings.max_values is None:
+        return values
+    return stats.sample(values, settings.max_values, derive_seed(settings.seed, name=entry.name))
 
 
 def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec]) -> TensorStats:
@@ -167,9 +213,8 @@ def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec
     values = dump.load(entry)
     summary = stats.summarize(values)
     indices = stats.find_nonfinite(values)[1] if summary.nonfinite else ()
+    values = sampled(values, entry, settings)
     seed = derive_seed(settings.seed, name=entry.name)
-    if settings.max_values is not None:
-        values = stats.sample(values, settings.max_values, seed)
     sample = Sample(entry.name, size, without_nonfinite(values)[0], seed)
     trials = [attempt(sample, codec) for codec in (*settings.codecs, *candidates)]
     requested = len(settings.codecs)

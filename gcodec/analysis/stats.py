@@ -135,6 +135,40 @@ def find_nonfinite(values: Values, most: int = 3) -> tuple[int, tuple[int, ...]]
     return count, tuple(places)
 
 
+def energy_rank(values: Values, share: float) -> int:
+    """Count the largest singular values of a matrix that contain a share of its energy.
+
+    Parameters
+    ----------
+    values : array
+        Matrix of any float dtype. An array of more dimensions is taken for a matrix with a row for
+        each index of the first dimension. NaN and Inf count as 0.
+    share : float
+        Share of the sum of the squared singular values, from 0 to 1.
+
+    Returns
+    -------
+    int
+        0 if all values are 0.
+    """
+    matrix = values.reshape(values.shape[0], -1)
+    if matrix.shape[0] > matrix.shape[1]:
+        matrix = matrix.T
+    largest = summarize(values).max_abs
+    if not largest > 0:  # NaN where no value is finite
+        return 0
+    gram = np.zeros((matrix.shape[0],) * 2)
+    width = max(1, _CHUNK // matrix.shape[0])
+    for start in range(0, matrix.shape[1], width):
+        # The unit keeps the squares within the range of float64.
+        block = matrix[:, start : start + width].astype(np.float64) / largest
+        block[~np.isfinite(block)] = 0
+        gram += block @ block.T
+    energies = np.cumsum(np.maximum(np.linalg.eigvalsh(gram)[::-1], 0))
+    # Rounding must not add a singular value to an exact share.
+    return 1 + int(np.searchsorted(energies, share * (1 - 1e-12) * energies[-1]))
+
+
 def sample(values: Values, count: int, seed: int) -> Values:
     """Return about `count` values, in blocks that are spread over the whole tensor.
 

@@ -173,6 +173,31 @@ class Source(NamedTuple):
         except FAILURES as error:
             raise unreadable(name, error) from error
 
+    def on_host(self) -> np.ndarray:
+        """Return the array in its own dtype and shape: a view if possible, else a copy.
+
+        Raises
+        ------
+        TypeError
+            See `as_numpy`.
+        """
+        if self.resident is None:
+            return self.as_numpy()
+        return host(self.resident).view(NUMPY_DTYPES[self.dtype])
+
+    def description(self) -> tuple[str, tuple[int, ...]]:
+        """Return the dtype and the shape, without reading values of an array that states them.
+
+        Raises
+        ------
+        TypeError
+            See `as_numpy`.
+        """
+        if self.library is None and self.resident is None and not hasattr(self.array, "dtype"):
+            array = self.as_numpy()
+            return array.dtype.name, array.shape
+        return self.dtype, tuple(self.array.shape)
+
     def dtype_error(self, dtype: str) -> TypeError:
         """Return the error for an unsupported dtype, with advice on how to convert the array."""
         text = f"{self.name} has dtype {dtype}: gcodec takes {', '.join(FLOATS)}"
@@ -273,6 +298,16 @@ class Source(NamedTuple):
         if library is not None:
             library.note_write(array)
         return view
+
+
+def is_array(x: object) -> bool:
+    """Tell whether an object is an array that `inspect` takes, before anything is read."""
+    if isinstance(x, (str, bytes, bytearray, type)):
+        return False
+    if library_of(x) is not None or isinstance(x, (np.ndarray, np.generic, memoryview)):
+        return True
+    names = ("__array__", "__dlpack__", "__cuda_array_interface__")
+    return any(hasattr(type(x), name) for name in names)
 
 
 def inspect(x: Any, name: str) -> Source:

@@ -178,14 +178,14 @@ def complete_layer(
 
 
 def _files(ctx: click.Context) -> list[Path]:
-    """Return the existing files among the arguments."""
+    """Return the existing files and folders among the arguments."""
     # If the option to complete has no value yet, click leaves all arguments in `args`.
     texts = list(ctx.args)
     for param in ctx.command.params:
         if isinstance(param, click.Argument):
             value = ctx.params.get(param.name or "") or ()
             texts += (value,) if isinstance(value, str) else value
-    return [Path(text) for text in texts if os.path.isfile(text)]
+    return [Path(text) for text in texts if os.path.exists(text)]
 
 
 def _tensor_names(path: Path) -> Iterator[str]:

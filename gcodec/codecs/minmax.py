@@ -27,7 +27,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,

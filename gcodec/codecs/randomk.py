@@ -37,8 +37,8 @@ from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
 from gcodec.entropy.values import SparseValues
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.inspect.values import values as values_in
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.values import values as values_in
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import arithmetic, convert, scatter
 from gcodec.kernels.numeric.draw import draw

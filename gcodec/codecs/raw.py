@@ -21,7 +21,7 @@ import numpy as np
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import is_converted, whole

@@ -25,8 +25,8 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
-from gcodec.inspect.packed import signs as signs_in
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.packed import signs as signs_in
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import signs
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding

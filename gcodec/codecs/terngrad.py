@@ -45,10 +45,10 @@ from gcodec.entropy.coder import BitSpan, CodedString, ignore, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect import tabled as tabled_fields
-from gcodec.inspect.contexts import context_string, describe_each
-from gcodec.inspect.packed import lookup, packed
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields import tabled as tabled_fields
+from gcodec.fields.contexts import context_string, describe_each
+from gcodec.fields.packed import lookup, packed
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_length

@@ -33,9 +33,9 @@ from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.entropy.values import SparseValues
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.inspect.positions import positions
-from gcodec.inspect.values import values
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.positions import positions
+from gcodec.fields.values import values
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import convert, scatter, select
 from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32

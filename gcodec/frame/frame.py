@@ -12,6 +12,7 @@ seek table, the codec and its parameters come first: they determine the length o
 from __future__ import annotations
 
 import copy
+import html
 import math
 from dataclasses import InitVar, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,32 @@ class Frame(_Secret):
         """Restore a frame from a pickle; the frame has no key."""
         vars(self).update(state)
         object.__setattr__(self, "_key", None)
+
+    def __repr__(self) -> str:
+        """Return the name, the codec, the tensor and the bits per value."""
+        name = "" if self.name is None else f" {self.name!r}"
+        facts = [str(self.codec), self.dtype, str(self.shape)]
+        if self.size:
+            facts.append(f"{8 * self.nbytes / self.size:.2f} bits per value")
+        return f"<Frame{name}: {', '.join(facts)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks."""
+        facts = {} if self.name is None else {"name": repr(self.name)}
+        facts |= {"codec": str(self.codec), "dtype": self.dtype, "shape": str(self.shape)}
+        facts["bytes"] = f"{self.nbytes:,}, {self.payload.data.size:,} of them payload"
+        if self.size:
+            facts["bits per value"] = f"{8 * self.nbytes / self.size:.2f}"
+        if self.seek is not None:
+            facts["seek table"] = (
+                f"for blocks of 2^{self.seek.log2_block} {self.codec.seek_blocks}"
+            )
+        if self.key is not None:
+            facts["tag"] = f"{primitives.TAG_NBYTES} bytes"
+        rows = [
+            f"<tr><th>{key}</th><td>{html.escape(value)}</td></tr>" for key, value in facts.items()
+        ]
+        return "\n".join(["<table>", *rows, "</table>"])
 
     def __copy__(self) -> Frame:
         """Return a copy, key included."""

@@ -1,4 +1,4 @@
-"""Open, find and write files of named tensors: .safetensors, .npz, .npy and PyTorch's .pt."""
+"""Open, find and write files of named tensors: .safetensors, .npz, .npy, and those of PyTorch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from gcodec.errors import FormatError, ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.distributed_file import METADATA, DistributedDump
 from gcodec.tensorfiles.entries import READABLE, Array, Dump, Entry, stays_inside
 from gcodec.tensorfiles.numpy_file import NpyDump, NpzDump, write_npz
 from gcodec.tensorfiles.safetensors_file import (
@@ -50,9 +51,9 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
     Parameters
     ----------
     path : str or os.PathLike
-        A .safetensors, .safetensors.index.json, .npz, .npy, .pt, .pth or .bin file. The last
-        three are zip archives of torch.save. They are read without PyTorch, and no code in them
-        is run.
+        A .safetensors, .safetensors.index.json, .npz, .npy, .pt, .pth or .bin file, or a folder
+        of torch.distributed.checkpoint. The last three kinds of files are zip archives of
+        torch.save. They and the folder are read without PyTorch, and no code in them is run.
     limits : Limits, optional
         Bounds on the size of a tensor, checked before its memory is allocated.
 
@@ -64,7 +65,7 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
     Raises
     ------
     ParameterError
-        If the file has another suffix.
+        If the file has another suffix, or the folder has no .metadata.
     FormatError
         If the file cannot be read: `Truncated`, `Corrupt`, `LimitExceeded`, `Unsupported`, or
         `Unsafe` if reading it would run code.
@@ -72,10 +73,18 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
         If the file cannot be opened.
     """
     target = Path(path)
+    if is_checkpoint(target):
+        return DistributedDump(target, Limits.or_default(limits))
     for suffix, reader in _READERS.items():
         if target.name.lower().endswith(suffix):
             return reader(target, Limits.or_default(limits))
-    raise ParameterError.of("path", str(target), f"a file named {', '.join(_READERS)}")
+    allowed = f"a file named {', '.join(_READERS)}, or a folder of .distcp files with .metadata"
+    raise ParameterError.of("path", str(target), allowed)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell whether a path is a folder of torch.distributed.checkpoint, which is one dump."""
+    return os.path.isfile(path / METADATA)  # also False for a folder that may not be read
 
 
 def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -85,7 +94,8 @@ def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
     ----------
     patterns : sequence of str or os.PathLike
         Files, directories or globs, where ``**`` matches any depth. A directory matches the
-        dumps and .gcf files directly inside; a glob matches dumps and .gcf files.
+        dumps and .gcf files directly inside; a glob matches dumps and .gcf files. A folder of
+        torch.distributed.checkpoint is one dump.
 
     Returns
     -------
@@ -114,7 +124,7 @@ def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:
 def matching(pattern: str) -> list[Path]:
     """Return the files that match one pattern; see `find`."""
     path = Path(pattern)
-    if pattern and path.is_dir():
+    if pattern and path.is_dir() and not is_checkpoint(path):
         return _dumps(path.iterdir())
     if pattern and path.exists():
         return [path]
@@ -122,7 +132,11 @@ def matching(pattern: str) -> list[Path]:
 
 
 def _dumps(paths: Iterable[Path]) -> list[Path]:
-    return sorted(p for p in paths if p.name.lower().endswith(SUFFIXES) and p.is_file())
+    return sorted(
+        path
+        for path in paths
+        if (path.name.lower().endswith(SUFFIXES) and path.is_file()) or is_checkpoint(path)
+    )
 
 
 def _shards(path: Path) -> Iterator[str]:

@@ -120,11 +120,13 @@ class Dump:
     path : pathlib.Path
         Path of the file.
     format : str
-        "safetensors", "npz", "npy" or "pt".
+        "safetensors", "npz", "npy", "pt" or "distcp".
     metadata : dict of str to str
         Metadata in the file; empty if the format has none.
     entries : list of Entry
         Descriptions of the tensors, read without any tensor data.
+    omitted : dict of str to str
+        Names of tensors that the reader passes over, such as sparse ones, and the reasons.
     """
 
     format: str = ""
@@ -134,6 +136,7 @@ class Dump:
         self.limits = limits
         self.metadata: dict[str, str] = {}
         self.entries: list[Entry] = []
+        self.omitted: dict[str, str] = {}
         self._by_name: dict[str, Entry] = {}
         self._closed = False
 
@@ -145,6 +148,11 @@ class Dump:
                 raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
             self._by_name[entry.name] = entry
             self.entries.append(entry)
+
+    @property
+    def files(self) -> list[Path]:
+        """Files that contain the tensors."""
+        return [self.path]
 
     def load(self, entry: Entry) -> Array:
         """Read one tensor.

@@ -151,6 +151,11 @@ class ShardedDump(Dump):
             raise
         self._set_entries(entries[name] for name in self._shards)
 
+    @property
+    def files(self) -> list[Path]:
+        """The shards."""
+        return [self.path.parent / shard for shard in dict.fromkeys(self._shards.values())]
+
     def _shard(self, shard: str) -> SafetensorsDump:
         # Only one shard is open at a time, because there can be more shards than file descriptors.
         if self._open is None or self._open[0] != shard:

@@ -1,22 +1,20 @@
 """Read the tensors of a file of torch.save, without PyTorch and without running code of the file.
 
-A pickle is a program, and Python's own unpickler calls every function that it names. The
-interpreter in this module implements the opcodes of protocol 2 that torch.save writes. It creates
-only containers, scalars, strings and inert records of tensors. `GLOBALS` lists the names that a
-pickle may contain.
+`DIALECT` lists the names that a pickle may contain; see `gcodec.tensorfiles.unpickler`.
 """
 
 from __future__ import annotations
 
-import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
 from zipfile import ZipInfo
 
 import numpy as np
 
-from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsafe, Unsupported
+from gcodec.errors import Corrupt, LimitExceeded, Unsupported
+from gcodec.limits import Limits
 from gcodec.tensorfiles.archive import Archive
 from gcodec.tensorfiles.entries import (
     MAX_ENTRIES,
@@ -29,6 +27,7 @@ from gcodec.tensorfiles.entries import (
     native,
     shown,
 )
+from gcodec.tensorfiles.unpickler import Dialect, Global, Mapping, dimensions, unpickle
 
 STORAGES: dict[str, str | None] = {
     "torch.DoubleStorage": "float64",
@@ -45,7 +44,7 @@ STORAGES: dict[str, str | None] = {
     "torch.ComplexDoubleStorage": "complex128",
     "torch.storage.UntypedStorage": None,
 }
-_DTYPES = frozenset(
+DTYPES = frozenset(
     f"torch.{name}"
     for name in (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -54,6 +53,7 @@ _DTYPES = frozenset(
         *("float8_e8m0fnu", "float4_e2m1fn_x2"),
     )
 )
+"""Names of the dtypes of PyTorch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,45 +82,32 @@ class Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Global:
-    """Name of a class or function in the pickle."""
+class SparseTensor:
+    """Tensor of a sparse layout such as "torch.sparse_coo", which is not read."""
 
+    layout: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
     name: str
 
 
-@dataclass(eq=False)
-class Mapping:
-    """Items of a dict or OrderedDict."""
-
-    # A list, because keys of a pickle may be unhashable, or deliberately slow to hash.
-    items: list[tuple[object, object]] = field(default_factory=list)
-
-
-CALLS = frozenset(
+_FUNCTIONS = frozenset(
     {
         "torch._utils._rebuild_tensor_v2",
         "torch._utils._rebuild_tensor_v3",
         "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_sparse_tensor",
+        "torch.serialization._get_layout",
         "collections.OrderedDict",
         "torch.Size",
     }
 )
-"""Functions that a pickle may call; see `call`."""
-
-GLOBALS = CALLS | STORAGES.keys() | _DTYPES
-"""All names that a pickle may contain."""
 
 
-def call(function: str, args: tuple[object, ...]) -> object:
-    """Return the record that represents the result of a function in `CALLS`.
-
-    Raises
-    ------
-    Corrupt
-        If the function does not accept these arguments.
-    Unsupported
-        If a tensor is a conjugate or negated view.
-    """
+def _call(function: str, args: tuple[object, ...]) -> object:
+    """Return the record that represents the result of a function in `_FUNCTIONS`."""
     match function, args:
         case "torch._utils._rebuild_tensor_v2", (
             (Storage(dtype=str(dtype)) as storage, offset, shape, stride, _, _, *flags)
@@ -128,14 +115,18 @@ def call(function: str, args: tuple[object, ...]) -> object:
             return _tensor(storage, dtype, offset, shape, stride, flags)
         case "torch._utils._rebuild_tensor_v3", (
             (Storage(dtype=None) as storage, offset, shape, stride, _, _, Global(name), *flags)
-        ) if len(flags) < 2 and name in _DTYPES:
+        ) if len(flags) < 2 and name in DTYPES:
             return _tensor(storage, name.removeprefix("torch."), offset, shape, stride, flags)
-        case "torch._utils._rebuild_parameter", (Tensor() as tensor, _, _):
+        case "torch._utils._rebuild_parameter", ((Tensor() | SparseTensor()) as tensor, _, _):
             return tensor
+        case "torch._utils._rebuild_sparse_tensor", (_Layout(name), tuple()):
+            return SparseTensor(name)
+        case "torch.serialization._get_layout", (str(name),):
+            return _Layout(name)
         case "collections.OrderedDict", ():
             return Mapping()
         case "torch.Size", (shape,):
-            return _counts(shape)
+            return dimensions(shape)
     raise Corrupt(f"the pickle calls {function} with wrong arguments")
 
 
@@ -153,205 +144,38 @@ def _tensor(
         # With the flag "conj" or "neg", the stored values differ from the tensor's values.
         if not isinstance(flag, Mapping) or flag.items:
             raise Unsupported("a tensor is a conjugate or negated view: save its resolve_conj()")
-    tensor = Tensor(storage, dtype, offset, _counts(shape), _counts(stride))
+    tensor = Tensor(storage, dtype, offset, dimensions(shape), dimensions(stride))
     if len(tensor.shape) != len(tensor.stride):
         raise Corrupt("a tensor of the pickle has different numbers of dimensions and strides")
     return tensor
 
 
-def _counts(value: object) -> tuple[int, ...]:
-    """Check a shape or a stride."""
-    counts = value if isinstance(value, tuple) else (None,)
-    if not all(type(n) is int and 0 <= n < 2**63 for n in counts):
-        raise Corrupt("a tensor of the pickle has a bad shape or stride")
-    return counts
+def _storage(persistent_id: object) -> Storage:
+    """Return the storage that a persistent id names."""
+    match persistent_id:
+        case ("storage", Global(name=name), str(key), str(), int(numel)) if numel >= 0:
+            if name not in STORAGES:
+                raise Corrupt(f"pickle has a storage of type {shown(name)}")
+            return Storage(STORAGES[name], key, numel)
+    raise Corrupt("pickle has a persistent id that is not a storage")
 
 
-_MAX_OPCODES = 5_000_000
-_MAX_STACK = 1_000_000
-_MAX_MEMO = 1_000_000
-_MAX_TEXT = 1 << 20
-_MAX_GLOBAL = 256
+DIALECT = Dialect(
+    writer="torch.save",
+    protocols=(2,),
+    constants=DTYPES | STORAGES.keys(),
+    functions=_FUNCTIONS,
+    call=_call,
+    storage=_storage,
+)
+"""Pickles of torch.save."""
+
 _MAX_DEPTH = 100
 _MAX_VISITS = 1_000_000
 _MAX_NAME = 4096
 
 
-class _Machine:
-    """Stack machine that runs the opcodes of a pickle."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.at = 0
-        self.stack: list[object] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, object] = {}
-
-    def run(self) -> object:
-        if self.take(2) != b"\x80\x02":
-            raise Unsupported(
-                "the pickle is not of protocol 2: save again with torch.save's default"
-            )
-        for _ in range(_MAX_OPCODES):
-            code = self.take(1)[0]
-            if code == 0x2E:  # STOP
-                value = self.pop()
-                if self.stack or self.marks or self.at != len(self.data):
-                    raise self.corrupt("pickle has values or bytes left at its end")
-                return value
-            step = _STEPS.get(code)
-            if step is None:
-                kind = Unsafe if code in _UNSAFE else Unsupported
-                raise kind(f"pickle opcode {code:#04x} is not one of torch.save's", self.at - 1)
-            step(self)
-            if len(self.stack) > _MAX_STACK or len(self.memo) > _MAX_MEMO:
-                raise LimitExceeded("pickle needs too deep a stack, or too many memos", self.at)
-        raise LimitExceeded(f"pickle of more than {_MAX_OPCODES} opcodes")
-
-    def corrupt(self, message: str) -> FormatError:
-        return Corrupt(message, self.at)
-
-    def take(self, size: int) -> bytes:
-        part = self.data[self.at : self.at + size]
-        if len(part) != size:
-            raise Truncated("pickle ends too early", len(self.data))
-        self.at += size
-        return part
-
-    def uint(self, size: int) -> int:
-        return int.from_bytes(self.take(size), "little")
-
-    def push(self, value: object) -> None:
-        self.stack.append(value)
-
-    def pop(self) -> object:
-        self.top()
-        return self.stack.pop()
-
-    def top(self) -> object:
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise self.corrupt("pickle pops from an empty stack")
-        return self.stack[-1]
-
-    def pop_marked(self) -> list[object]:
-        if not self.marks:
-            raise self.corrupt("pickle has no matching mark")
-        start = self.marks.pop()
-        values = self.stack[start:]
-        del self.stack[start:]
-        return values
-
-    def mark(self) -> None:
-        self.marks.append(len(self.stack))
-        if len(self.marks) > _MAX_STACK:
-            raise LimitExceeded("pickle needs too many marks", self.at)
-
-    def text(self, size: int) -> str:
-        if size > _MAX_TEXT:
-            raise LimitExceeded(f"pickle has a string of {size} bytes, more than {_MAX_TEXT}")
-        try:
-            return self.take(size).decode("utf-8")
-        except UnicodeDecodeError:
-            raise self.corrupt("pickle has a string that is not UTF-8") from None
-
-    def line(self) -> str:
-        end = self.data.find(b"\n", self.at, self.at + _MAX_GLOBAL)
-        if end < 0:
-            raise self.corrupt("pickle has an endless or unfinished name")
-        text = self.text(end - self.at)
-        self.at += 1
-        return text
-
-    def find_global(self) -> None:
-        name = f"{self.line()}.{self.line()}"
-        if name not in GLOBALS:
-            raise Unsafe(f"the pickle names {shown(name)}, which is not part of a tensor")
-        self.push(Global(name))
-
-    def call(self) -> None:
-        args, function = self.pop(), self.pop()
-        if not isinstance(function, Global) or not isinstance(args, tuple):
-            raise self.corrupt("pickle calls an object that is not a function")
-        if function.name not in CALLS:
-            raise Unsafe(f"the pickle calls {shown(function.name)}", self.at)
-        self.push(call(function.name, args))
-
-    def load_storage(self) -> None:
-        match self.pop():
-            case ("storage", Global(name=name), str(key), str(), int(numel)) if numel >= 0:
-                if name not in STORAGES:
-                    raise self.corrupt(f"pickle has a storage of type {shown(name)}")
-                self.push(Storage(STORAGES[name], key, numel))
-            case _:
-                raise self.corrupt("pickle has a persistent id that is not a storage")
-
-    def build(self) -> None:
-        # The OrderedDict of a state_dict has an attribute with module versions, which is ignored.
-        self.pop()
-        if not isinstance(self.top(), Mapping):
-            raise Unsafe("the pickle sets the state of something other than a dict", self.at)
-
-    def append(self, values: list[object]) -> None:
-        target = self.top()
-        if not isinstance(target, list):
-            raise self.corrupt("pickle appends to an object that is not a list")
-        target.extend(values)
-
-    def set_items(self, values: list[object]) -> None:
-        target = self.top()
-        if not isinstance(target, Mapping) or len(values) % 2:
-            raise self.corrupt("pickle sets items of an object that is not a dict, or a key alone")
-        target.items.extend(zip(values[::2], values[1::2], strict=True))
-
-    def last(self, count: int) -> list[object]:
-        return [self.pop() for _ in range(count)][::-1]
-
-    def put(self, index: int) -> None:
-        self.memo[index] = self.top()
-
-    def get(self, index: int) -> None:
-        if index not in self.memo:
-            raise self.corrupt("pickle reads a memo that it never wrote")
-        self.push(self.memo[index])
-
-
-_STEPS: dict[int, Callable[[_Machine], None]] = {
-    ord("}"): lambda m: m.push(Mapping()),
-    ord("]"): lambda m: m.push([]),
-    ord(")"): lambda m: m.push(()),
-    ord("N"): lambda m: m.push(None),
-    0x88: lambda m: m.push(True),
-    0x89: lambda m: m.push(False),
-    ord("J"): lambda m: m.push(int.from_bytes(m.take(4), "little", signed=True)),
-    ord("K"): lambda m: m.push(m.uint(1)),
-    ord("M"): lambda m: m.push(m.uint(2)),
-    0x8A: lambda m: m.push(int.from_bytes(m.take(m.uint(1)), "little", signed=True)),
-    ord("G"): lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
-    ord("X"): lambda m: m.push(m.text(m.uint(4))),
-    ord("("): _Machine.mark,
-    ord("t"): lambda m: m.push(tuple(m.pop_marked())),
-    0x85: lambda m: m.push(tuple(m.last(1))),
-    0x86: lambda m: m.push(tuple(m.last(2))),
-    0x87: lambda m: m.push(tuple(m.last(3))),
-    ord("a"): lambda m: m.append(m.last(1)),
-    ord("e"): lambda m: m.append(m.pop_marked()),
-    ord("s"): lambda m: m.set_items(m.last(2)),
-    ord("u"): lambda m: m.set_items(m.pop_marked()),
-    ord("q"): lambda m: m.put(m.uint(1)),
-    ord("r"): lambda m: m.put(m.uint(4)),
-    ord("h"): lambda m: m.get(m.uint(1)),
-    ord("j"): lambda m: m.get(m.uint(4)),
-    ord("c"): _Machine.find_global,
-    ord("R"): _Machine.call,
-    ord("Q"): _Machine.load_storage,
-    ord("b"): _Machine.build,
-}
-
-# INST, OBJ, NEWOBJ, NEWOBJ_EX, STACK_GLOBAL, EXT1, EXT2, EXT4, which call or import.
-_UNSAFE = frozenset({0x69, 0x6F, 0x81, 0x92, 0x93, 0x82, 0x83, 0x84})
-
-
-def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
+def read_tensors(data: bytes) -> list[tuple[str, Tensor | SparseTensor]]:
     """List the tensors that a pickle of torch.save describes.
 
     Parameters
@@ -361,7 +185,7 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
 
     Returns
     -------
-    list of (str, Tensor)
+    list of (str, Tensor or SparseTensor)
         Names and tensors in the order of the pickle. A name joins the keys of nested containers
         with "."; a tensor that is the whole pickle is named "tensor". Other values are omitted.
 
@@ -372,10 +196,10 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
     FormatError
         If the pickle is damaged, truncated, of another protocol, or too large.
     """
-    root = _Machine(data).run()
-    if isinstance(root, Tensor):
+    root = unpickle(data, DIALECT)
+    if isinstance(root, (Tensor, SparseTensor)):
         return [("tensor", root)]
-    tensors: list[tuple[str, Tensor]] = []
+    tensors: list[tuple[str, Tensor | SparseTensor]] = []
     for name, tensor in _walk(root, "", {id(root)}, iter(range(_MAX_VISITS))):
         tensors.append((name, tensor))
         if len(tensors) > MAX_ENTRIES:
@@ -385,7 +209,7 @@ def read_tensors(data: bytes) -> list[tuple[str, Tensor]]:
 
 def _walk(
     container: object, prefix: str, path: set[int], visits: Iterator[int]
-) -> Iterator[tuple[str, Tensor]]:
+) -> Iterator[tuple[str, Tensor | SparseTensor]]:
     """Yield the names and tensors in a container; `path` identifies it and those around it."""
     items: Iterable[tuple[object, object]] = ()
     if isinstance(container, Mapping):
@@ -395,14 +219,14 @@ def _walk(
     for key, value in items:
         if next(visits, None) is None:
             raise LimitExceeded(f"the pickle holds more than {_MAX_VISITS} values")
-        if not isinstance(value, (Tensor, Mapping, list, tuple)):
+        if not isinstance(value, (Tensor, SparseTensor, Mapping, list, tuple)):
             continue
         if key is not None and not isinstance(key, (str, int, float)):
             raise Unsupported("a dict of the pickle has a key that is neither text nor a number")
         name = f"{prefix}{key}"
         if len(name) > _MAX_NAME:
             raise LimitExceeded(f"a tensor's name has more than {_MAX_NAME} characters")
-        if isinstance(value, Tensor):
+        if isinstance(value, (Tensor, SparseTensor)):
             yield name, value
             continue
         if id(value) in path:
@@ -418,16 +242,30 @@ _MAX_PICKLE = 64 << 20
 _ADVICE = "load it with PyTorch and save its tensors again with torch.save"
 
 
-class TorchDump(FileDump):
-    """A zip archive of torch.save: a pickle that describes tensors, and a member per storage."""
+class TorchArchive:
+    """A zip archive of torch.save: a pickle that describes tensors, and a member per storage.
 
-    format = "pt"
+    Parameters
+    ----------
+    file : binary file
+        Seekable file, from which `load` reads later.
+    limits : Limits
+        Bounds on each tensor.
 
-    def _read_header(self) -> None:
+    Attributes
+    ----------
+    entries : list of Entry
+        Descriptions of the tensors.
+    omitted : dict of str to str
+        Names of sparse tensors, and why they are not read.
+    """
+
+    def __init__(self, file: BinaryIO, limits: Limits) -> None:
+        self._limits = limits
         # Files of PyTorch before 1.6 and of pickle.dump begin like a pickle.
-        if self._file.read(1) == b"\x80":
+        if file.read(1) == b"\x80":
             raise Unsupported(f"a file of PyTorch before 1.6, or a bare pickle: {_ADVICE}")
-        self._archive = Archive(self._file)
+        self._archive = Archive(file)
         members = self._archive.members
         roots = [
             name.removesuffix("data.pkl")
@@ -445,11 +283,16 @@ class TorchDump(FileDump):
         if order not in (b"little", b"big"):
             raise Corrupt(f"unknown byte order {shown(order)}")
         self._swapped = order.decode() != sys.byteorder
-        tensors = read_tensors(self._small_member("data.pkl", _MAX_PICKLE))
-        for name, tensor in tensors:
+        self._tensors: dict[str, Tensor] = {}
+        self.entries: list[Entry] = []
+        self.omitted: dict[str, str] = {}
+        for name, tensor in read_tensors(self._small_member("data.pkl", _MAX_PICKLE)):
+            if isinstance(tensor, SparseTensor):
+                self.omitted[name] = f"its layout is {shown(tensor.layout)}, and not dense"
+                continue
             self._check(f"tensor {shown(name)}", tensor)
-        self._tensors = dict(tensors)
-        self._set_entries(Entry(name, tensor.dtype, tensor.shape) for name, tensor in tensors)
+            self._tensors[name] = tensor
+            self.entries.append(Entry(name, tensor.dtype, tensor.shape))
 
     def _small_member(self, name: str, limit: int) -> bytes:
         member = self._archive.members.get(self._root + name)
@@ -480,7 +323,8 @@ class TorchDump(FileDump):
         if elements and (tensor.offset + tensor.span) * itemsize > member.file_size:
             raise Corrupt(f"{description} reaches beyond its storage")
 
-    def _load(self, entry: Entry) -> Array:
+    def load(self, entry: Entry) -> Array:
+        """Read one tensor; see `gcodec.tensorfiles.entries.Dump.load`."""
         description, dtype, elements = loadable(entry)
         if not elements:
             return np.empty(entry.shape, dtype)
@@ -488,7 +332,7 @@ class TorchDump(FileDump):
         member = self._storage(description, tensor)
         # A view with stride 0 is larger than its storage; other views skip elements.
         nbytes = max(tensor.span, elements) * itemsize
-        self.limits.check(description, elements, nbytes, member.compress_size)
+        self._limits.check(description, elements, nbytes, member.compress_size)
         reader = self._archive.open(member)
         # The checksum covers the whole storage, so it cannot be verified after a skip.
         if tensor.offset:
@@ -503,3 +347,17 @@ class TorchDump(FileDump):
             # The caller's array must not have elements that share memory.
             view = view.copy()
         return native(view.byteswap() if self._swapped else view)
+
+
+class TorchDump(FileDump):
+    """A file of torch.save."""
+
+    format = "pt"
+
+    def _read_header(self) -> None:
+        self._archive = TorchArchive(self._file, self.limits)
+        self._set_entries(self._archive.entries)
+        self.omitted = self._archive.omitted
+
+    def _load(self, entry: Entry) -> Array:
+        return self._archive.load(entry)

@@ -126,7 +126,7 @@ def test_unmatched_tensors_fail(tmp_path: Path) -> None:
     result = run(a, b, code=1)
     assert (
         "3x4 : 4x3" in result.stdout
-        and "skipped, as no frame can store the dtype: wave" in result.stderr
+        and "skipped, as no frame can store them: wave" in result.stderr
     )
     run(a, b, "-L", "x")
 

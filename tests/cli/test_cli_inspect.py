@@ -320,3 +320,31 @@ def test_codecs_describes_one_codec(name):
 
 def test_codecs_refuses_an_unknown_name():
     assert "one of raw" in run("codecs", "nope", code=2).stderr
+
+
+def test_sparse_tensors_are_passed_over_with_a_note(tmp_path):
+    path = ROOT / "tests" / "dumps" / "sparse.pt"
+    message = "passed over embedding.coo: its layout is 'torch.sparse_coo', and not dense\n"
+    result = run("inspect", path)
+    assert "2 tensors" in result.stdout and message in result.stderr
+    (file,) = inspected(path)["files"]
+    assert file["omitted"].keys() == {"embedding.coo", "csr"}
+    assert message not in run("inspect", path, "-L", "dense").stderr
+    result = run("encode", path, "-c", "sign", "-o", tmp_path / "x.gcf")
+    assert "2 tensors" in result.stdout and message in result.stderr
+    shown = run("encode", path, "-c", "sign", "-o", tmp_path / "y.gcf", "--json").stdout
+    assert json.loads(shown)["files"][0]["omitted"].keys() == {"embedding.coo", "csr"}
+    assert "csr" in run("compare", path, tmp_path / "x.gcf").stderr
+
+
+def test_folder_of_a_distributed_checkpoint(tmp_path):
+    path = ROOT / "tests" / "dumps" / "sharded"
+    (file,) = inspected(path, "--max-err", "0.1")["files"]
+    assert (file["format"], len(file["tensors"])) == ("distcp", 7)
+    assert file["bytes"] == sum(part.stat().st_size for part in path.iterdir())
+    run("encode", path, "-c", "raw", "-o", f"{tmp_path}/")
+    result = run("compare", path, tmp_path / "sharded.gcf", "--max-err", "1e-12")
+    assert "7 tensors" in result.stdout
+    report = tmp_path / "x.html"
+    run("inspect", path, "--max-err", "0.1", "--report", report, "-q")
+    assert "SHA-256 of __1_0.distcp" in report.read_text("utf-8")

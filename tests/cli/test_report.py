@@ -160,7 +160,7 @@ def test_missing_matplotlib_is_reported_with_advice(tmp_path):
         " standalone_mode=False))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    advice = "a report needs matplotlib: pip install 'gcodec[report]'"
+    advice = "diagrams need matplotlib: pip install 'gcodec[report]'"
     assert done.stdout.splitlines() == [advice, "2"]
     assert done.stderr == f"gcodec: --report: {advice}\n" and not target.exists()
 

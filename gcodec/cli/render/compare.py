@@ -97,7 +97,7 @@ class ComparisonView:
             return
         note_hidden(console, hidden)
         if self._skipped:
-            note(f"skipped, as no frame can store the dtype: {text.listed(self._skipped, 3)}")
+            note(f"skipped, as no frame can store them: {text.listed(self._skipped, 3)}")
 
     def _fails(self, pair: TensorPair) -> bool:
         if pair.unequal is not None:

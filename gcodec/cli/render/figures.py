@@ -1,20 +1,22 @@
-"""The diagrams of a report: small SVG elements in the colors of the page, drawn by matplotlib."""
+"""Diagrams by matplotlib: SVG elements in the colors of a report's page, and separate files."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import itertools
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gcodec.analysis.candidates import pareto
 from gcodec.analysis.fits import Fit, Picture, Shape
 from gcodec.analysis.rates import shannon_lower_bound
+from gcodec.tensorfiles.atomic import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +59,29 @@ _STYLE: Any = {
 }
 _LINES = {"normal": (SERIES[0], "--"), "laplace": (SERIES[1], "-."), "gennorm": (SERIES[2], "-")}
 _MARKERS = "osD^v<>pPX*hdH8"
+_PAPER = ("#1c2024", "#6a737d", "#dde1e6")  # ink, faint and grid of the page in light colors
+_OTHER_LINES = "#b6bdc6"
+_LINE_COLORS: tuple[str, ...] = ("#3f66cf", "#b86e00", "#cf3d2b", "#25877a", "#c94a8c", "#7c4dbd")
+_LINE_COLORS += ("#92603f", "#1c2024")
 _MIN_ERROR, _MAX_ERROR = 1e-8, 2.0  # of the diagram of rates and errors
+
+
+class Panel(NamedTuple):
+    """One of the diagrams of a figure over steps.
+
+    Attributes
+    ----------
+    title : str
+        Name of the measure, and its unit.
+    rows : list of (str, list of float)
+        Name and series of each row; NaN leaves a gap.
+    is_logarithmic : bool
+        Whether the axis of the measure is logarithmic.
+    """
+
+    title: str
+    rows: list[tuple[str, list[float]]]
+    is_logarithmic: bool = False
 
 
 def histogram(picture: Picture, fits: Sequence[Fit]) -> str:
@@ -184,6 +208,67 @@ def link_speeds(rows: Sequence[tuple[str, float]]) -> str:
     return svg[0]
 
 
+def write_steps(path: str, steps: Sequence[int], panels: Sequence[Panel]) -> int:
+    """Write a figure of series over steps to an .svg or .png file.
+
+    Parameters
+    ----------
+    path : str
+        File to write.
+    steps : sequence of int
+        The steps.
+    panels : sequence of Panel
+        Four measures, each with the series of the same rows. The first rows have colors and a
+        legend; the others are gray.
+
+    Returns
+    -------
+    int
+        Number of rows with colors.
+    """
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    paper = dict(zip((INK, FAINT, GRID), _PAPER, strict=True))
+    style = {key: paper.get(value, value) for key, value in _STYLE.items()}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a font may lack letters of a name
+        figure = Figure(figsize=(9, 6.2), layout="constrained")
+        for axes, panel in zip(figure.subplots(2, 2).flat, panels, strict=True):
+            # The first rows lie on top of the others.
+            for k, (name, series) in reversed(list(enumerate(panel.rows))):
+                has_color = k < len(_LINE_COLORS)
+                axes.plot(
+                    steps,
+                    series,
+                    color=_LINE_COLORS[k] if has_color else _OTHER_LINES,
+                    linewidth=1.4 if has_color else 0.8,
+                    marker=_MARKERS[k % len(_MARKERS)] if has_color else "",
+                    markersize=3,
+                    label=_without_formula(name) if has_color else None,
+                )
+            if panel.is_logarithmic:
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.set_title(panel.title, fontsize=10)
+            axes.set_xlabel("step")
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=2)
+        form = os.path.splitext(path)[1][1:].lower()
+        metadata = {"Date": None} if form == "svg" else {"Software": None}
+        file = io.BytesIO()
+        figure.savefig(file, format=form, dpi=144, metadata=metadata)
+    with atomic_write(path) as target:
+        target.write(file.getvalue())
+    return min(len(panels[0].rows), len(_LINE_COLORS))
+
+
+def _without_formula(name: str) -> str:
+    """Return a name in which a dollar sign begins no formula, and an underscore hides no label."""
+    return ("\u200b" if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
 def _powers(axis: Any) -> None:
     """Label the powers of 10 of a logarithmic axis in plain text."""
     axis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -222,7 +307,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ImportError("a report needs matplotlib: pip install 'gcodec[report]'") from error
+        raise ImportError("diagrams need matplotlib: pip install 'gcodec[report]'") from error
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from gcodec.cli.render.output import (
     note,
     note_hidden,
     number,
+    omission_notes,
     print_csv,
     print_document,
     print_json_lines,
@@ -329,6 +330,7 @@ class DumpView:
             # The last key is the earlier name of the first one.
             else {**budget._asdict(), "max_err": budget.max_nmse},
             "tensors": self.row_documents(),
+            "omitted": dump.omitted,
             "groups": [
                 {
                     "name": group.name,
@@ -411,19 +413,16 @@ class DumpView:
 
     def records(self) -> list[dict[str, Any]]:
         """Return the flat record of each tensor, with the nearest fit."""
-        return [self._record(document) for document in self.row_documents()]
+        return [self._record(tensor) for tensor in self.tensors]
 
-    def _record(self, document: dict[str, Any]) -> dict[str, Any]:
-        fit: dict[str, Any] = next(iter(document.get("fits", ())), {})
-        summary = ("dtype", "values", "measured", "rms", "max_abs", "zeros", "nonfinite")
+    def _record(self, tensor: TensorStats) -> dict[str, Any]:
+        document = self._tensor_document(tensor)
         record = {
-            "tensor": document["name"],
-            "shape": "x".join(map(str, document["shape"])),
-            **{key: document.get(key) for key in summary},
-            "fit": fit.get("distribution"),
-            **{key: fit.get(key) for key in ("beta", "w2_in_rms", "ks")},
-            "entropy_bits": document.get("entropy", {}).get("bits_per_value"),
+            key: number(value) if isinstance(value, float) else value
+            for key, value in tensor.record().items()
         }
+        if tensor.summary is None:  # a cell without a measurement is empty
+            record |= dict.fromkeys(("measured", "zeros", "nonfinite"))
         trials = document.get("codecs", [{}] * len(self.settings.codecs))
         for codec, trial in zip(self.settings.codecs, trials, strict=True):
             for key in ("bits_per_value", "nmse"):
@@ -463,7 +462,8 @@ class DumpView:
     def _notes(self) -> list[str]:
         """Return notes on samples, codecs that refuse tensors, the best codec, and a next step."""
         settings = self.settings
-        notes = [*self.sample_notes(), *self._failure_notes(), *self.overhead_notes()]
+        notes = [*omission_notes(self.dump.omitted), *self.sample_notes(), *self._failure_notes()]
+        notes += self.overhead_notes()
         shares = self._best_shares()
         if shares and (share := max(shares.values())) < 1:
             best = max(shares, key=lambda spec: shares[spec])

@@ -15,7 +15,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -28,11 +28,12 @@ from rich.progress import Progress
 from rich.text import Text
 
 from gcodec.cli.outcome import Outcome
-from gcodec.cli.render.text import printable, shorten
+from gcodec.cli.render.text import listed, printable, shorten
 
 _PIPE_WIDTH = 10_000
 _MAX_NAME, _MIN_NAME = 60, 24  # widths of the first column
 _GAP = "  "
+_MAX_NAMES = 8  # of tensors in a note
 _PROGRESS_DELAY = 1.0  # seconds before a progress bar appears
 
 R = TypeVar("R")
@@ -214,6 +215,14 @@ def note_hidden(console: Console, headers: Sequence[str], options: str = "--json
     if headers:
         names = ", ".join(dict.fromkeys(" ".join(header.split()) for header in headers))
         note(f"not shown at {console.width} columns: {names}; use {options}")
+
+
+def omission_notes(omitted: Mapping[str, str]) -> list[str]:
+    """Name the tensors that a reader passes over, and the reasons."""
+    names: dict[str, list[str]] = {}
+    for name, reason in omitted.items():
+        names.setdefault(reason, []).append(name)
+    return [f"passed over {listed(same, _MAX_NAMES)}: {reason}" for reason, same in names.items()]
 
 
 @contextlib.contextmanager

@@ -247,11 +247,12 @@ def _reproduction(
     yield "seed", str(settings.seed)
     yield "sample", "all values" if size is None else f"{size:,} values of a tensor"
     for view in views:
-        with open(view.path, "rb") as file:
-            digest = hashlib.sha256()
-            while part := file.read(1 << 20):
-                digest.update(part)
-        yield f"SHA-256 of {view.path.name}", digest.hexdigest()
+        for source in view.dump.files:
+            with open(source, "rb") as file:
+                digest = hashlib.sha256()
+                while part := file.read(1 << 20):
+                    digest.update(part)
+            yield f"SHA-256 of {source.name}", digest.hexdigest()
     yield "gcodec", gcodec.__version__
     yield "frame version", str(primitives.VERSION)
     yield "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"

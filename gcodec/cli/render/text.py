@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -84,6 +85,35 @@ def sparkline(counts: tuple[int, ...]) -> str:
     top = math.log(max(counts, default=0) or 1) or 1.0
     last = len(blocks) - 1
     return "".join(blocks[round(last * math.log(n) / top)] if n else " " for n in counts)
+
+
+def trend(values: Sequence[float], width: int) -> str:
+    """Draw a series from its least to its largest value: one character each, a space for NaN.
+
+    Parameters
+    ----------
+    values : sequence of float
+        The series; neighbors share a character if there are more than `width`.
+    width : int
+        Largest number of characters.
+    """
+    blocks = either(_BLOCKS, _ASCII_BLOCKS)
+    count = min(len(values), width)
+    cuts = [i * len(values) // count for i in range(count + 1)] if count else [0]
+    means = []
+    for start, stop in itertools.pairwise(cuts):
+        part = [value for value in values[start:stop] if math.isfinite(value)]
+        means.append(sum(part) / len(part) if part else math.nan)
+    finite = [mean for mean in means if not math.isnan(mean)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    last = len(blocks) - 1
+
+    def block(mean: float) -> str:
+        if math.isnan(mean):
+            return " "
+        return blocks[round(last * (mean - low) / (high - low)) if high > low else last // 2]
+
+    return "".join(map(block, means))
 
 
 def size(nbytes: int) -> str:

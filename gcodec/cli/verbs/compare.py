@@ -67,7 +67,8 @@ def command(
 ) -> int:
     """Show the differences between the tensors of A and B.
 
-    A and B are .safetensors, .npz, .npy, .pt or .gcf files, in any combination. Tensors match by
+    A and B are .safetensors, .npz, .npy, .pt or .gcf files, or folders of
+    torch.distributed.checkpoint, in any combination. Tensors match by
     name; if each file contains one tensor, these two match. For each pair, and for all pairs
     together, gcodec shows the nmse ||b - a||^2 / ||a||^2, the cosine of the angle
     between the tensors, the largest |b - a|, and the share of the nonzero values of A that have
@@ -128,6 +129,7 @@ def _compare(
             raise ParameterError(f"no tensor {reason}")
         comparable = [[e for e in side if e.dtype in primitives.ITEMSIZE] for side in selected]
         skipped = [e.name for s in selected for e in s if e.dtype not in primitives.ITEMSIZE]
+        skipped += [name for dump in dumps for name in dump.omitted if selects(layers, name)]
         pairs = match(*comparable)
         with progress(paths[1].name, sum(pair.size for pair in pairs), quiet=quiet) as advance:
             for i, pair in enumerate(pairs):

@@ -97,14 +97,16 @@ def command(
 ) -> int:
     """Encode the tensors of files to .gcf files.
 
-    IN is a .safetensors, .npz, .npy or .pt file, a directory of such files, or a glob. Each tensor
+    IN is a .safetensors, .npz, .npy or .pt file, a folder of torch.distributed.checkpoint, a
+    directory of such files, or a glob. Each tensor
     becomes a frame with its name, shape and dtype. Its codec is that of --codec, or the one that
     --policy assigns to it. Integers and booleans, such as counters and masks, are always stored
     unchanged, with the codec raw.
     """
     from gcodec.advisor.choose import Target
+    from gcodec.analysis.groups import selects
     from gcodec.cli.files import inputs, is_dump, outputs
-    from gcodec.cli.render.output import note, print_document
+    from gcodec.cli.render.output import note, omission_notes, print_document
     from gcodec.tensorfiles.dumps import open_dump
 
     policy = _aim_or_policy(spec, policy_file)
@@ -117,10 +119,13 @@ def command(
             codecs = [(entry, _codec_of(entry, policy)) for entry in _selected(dump, layers)]
             target.parent.mkdir(parents=True, exist_ok=True)
             result = _write(dump, codecs, target, seed, nonfinite, quiet or as_json)
+            result["omitted"] = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
             written.append(result)
             if not as_json and not quiet:
                 lists_codecs = spec is None or isinstance(policy, Target)
                 click.echo(text.printable(_summary(result, lists_codecs)))
+                for line in omission_notes(result["omitted"]):
+                    note(line)
     if as_json:
         document = {
             "codec": None

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gcodec.analysis.settings import Settings
+    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.inspect import DumpView, FrameView
+    from gcodec.cli.render.steps import StepsView
 
 _SAMPLE = 65_536
 _NMSE = 0.01
@@ -37,6 +39,10 @@ _NMSE = 0.01
         (
             "Measure all values of the biases of all dumps of a run, as JSON.",
             "gcodec inspect run/ -L '*.bias' --full --json",
+        ),
+        (
+            "Show how the tensors of a run change from step to step, and draw it.",
+            "gcodec inspect run/ --over-steps --plot run.svg",
         ),
         ("Show the sizes of encoded tensors.", "gcodec inspect grads.gcf"),
     ],
@@ -82,6 +88,19 @@ _NMSE = 0.01
     help="Write a page with diagrams and without scripts; this replaces an existing file. Needs "
     "matplotlib: pip install 'gcodec[report]'.",
 )
+@click.option(
+    "--over-steps",
+    is_flag=True,
+    help="Show one table of all files, the dumps of a run: how the norm, the entropy at the error "
+    "of --max-err, the rank of matrices and the share of zeros change from step to step.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Draw the table of --over-steps to an .svg or .png file; this replaces an existing file. "
+    "Needs matplotlib: pip install 'gcodec[report]'.",
+)
 @options.limits
 @click.option("--jsonl", "form", flag_value="jsonl", help="Print a JSON document for each tensor.")
 @options.csv
@@ -110,6 +129,8 @@ def command(
     full: bool,
     seed: int,
     report: str | None,
+    over_steps: bool,
+    plot: str | None,
     limits: Limits,
     form: str | None,
     width: int | None,
@@ -119,8 +140,8 @@ def command(
 ) -> int:
     """Show the contents of files of gradients, and the effect of codecs on them.
 
-    FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a directory of such files, or a
-    glob.
+    FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a folder of
+    torch.distributed.checkpoint, a directory of such files, or a glob.
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
     times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
@@ -132,6 +153,10 @@ def command(
     in a number, share a row: it shows medians of the fit, and a codec that is within the budget
     for each of them.
 
+    With --over-steps, the files are the dumps of a run, one for each step. The step is that of the
+    metadata, or a number in the name of the file or of its folder. The rank is the number of
+    singular values that contain 99 % of the energy of a matrix.
+
     For every frame of a .gcf file, gcodec shows the size of its parts. It reads only headers;
     gcodec verify checks the payloads.
     """
@@ -142,19 +167,29 @@ def command(
     with progress("loading gcodec", None, quiet=quiet_progress):
         from gcodec.analysis.candidates import Budget
         from gcodec.analysis.settings import Settings
-        from gcodec.cli.files import inputs, is_frames
+        from gcodec.cli.files import inputs, is_dump, is_frames
         from gcodec.cli.outcome import Outcome
         from gcodec.cli.render.inspect import DumpView, print_views
         from gcodec.codecs import parse
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
-    paths = inputs(files)
-    if report is not None:
-        _check_report(paths)
+    if plot is not None and not (over_steps and plot.lower().endswith((".svg", ".png"))):
+        raise click.UsageError("--plot needs --over-steps, and a file that ends in .svg or .png.")
+    if over_steps and (specs or max_bits is not None or report is not None or order == "nmse"):
+        raise click.UsageError(
+            "--over-steps tries no codecs, so it excludes --codec, --max-bits, --report and "
+            "--sort nmse."
+        )
+    paths = inputs(files, "dump", is_dump) if over_steps else inputs(files)
+    for option, target in (("--report", report), ("--plot", plot)):
+        if target is not None:
+            _check_diagrams(option)
+    if report is not None or over_steps:
+        _check_dumps("--over-steps" if over_steps else "--report", paths)
     needs_best = report is not None or (order in ("bits", "nmse") and not specs)
     budget = None
-    if needs_best or max_nmse is not None or max_bits is not None:
+    if not over_steps and (needs_best or max_nmse is not None or max_bits is not None):
         default = _NMSE if max_bits is None else None
         budget = Budget(default if max_nmse is None else max_nmse, max_bits)
     settings = Settings(
@@ -169,8 +204,18 @@ def command(
         keep_pictures=report is not None,
     )
     outcome = Outcome()
-    views: list[DumpView | FrameView] = []
     console = stdout(width, color=not no_color)
+    if over_steps:
+        steps = _measure_run(paths, settings, each, outcome)
+        steps.sort(order)
+        if form is not None:
+            steps.print_form(form, top, outcome)
+        elif steps.run.steps:
+            steps.show(console, top, quiet)
+        if plot is not None and steps.rows:
+            steps.draw(plot, top, quiet)
+        return outcome.code
+    views: list[DumpView | FrameView] = []
     for path in paths:
         with outcome.of(path, in_frames=is_frames(path)):
             view = _view(path, settings, each)
@@ -188,17 +233,43 @@ def command(
     return outcome.code
 
 
-def _check_report(paths: list[Path]) -> None:
-    """Refuse an impossible report before anything is measured."""
+def _check_dumps(option: str, paths: list[Path]) -> None:
+    """Refuse frames before anything is measured."""
     from gcodec.cli.files import is_frames
-    from gcodec.cli.render.figures import require_matplotlib
 
     if frames := [str(path) for path in paths if is_frames(path)]:
-        raise ParameterError(f"--report: {frames[0]} contains frames; gcodec decode makes a dump")
+        raise ParameterError(f"{option}: {frames[0]} contains frames; gcodec decode makes a dump")
+
+
+def _check_diagrams(option: str) -> None:
+    """Refuse to draw without matplotlib before anything is measured."""
+    from gcodec.cli.render.figures import require_matplotlib
+
     try:
         require_matplotlib()
     except ImportError as error:
-        raise ParameterError(f"--report: {error}") from None
+        raise ParameterError(f"{option}: {error}") from None
+
+
+def _measure_run(paths: list[Path], settings: Settings, each: bool, outcome: Outcome) -> StepsView:
+    """Measure the readable dumps of a run, in the order of its steps."""
+    from gcodec.analysis.steps import RunStats, measure_step, read_metadata, steps_of
+    from gcodec.cli.render.steps import StepsView
+
+    metadata = {}
+    for path in paths:
+        with outcome.of(path):
+            metadata[path] = read_metadata(path, settings.limits)
+    steps = steps_of(metadata)
+    run = RunStats([], [], [])
+    for path in sorted(steps, key=lambda path: steps[path]):
+        with outcome.of(path):
+            run.points.append(measure_step(path, settings))
+            run.paths.append(path)
+            run.steps.append(steps[path])
+    if run.steps and settings.layers and not any(run.points):
+        raise ParameterError(f"no gradient matches --layers {' '.join(settings.layers)}")
+    return StepsView(run, settings, each=each)
 
 
 def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:

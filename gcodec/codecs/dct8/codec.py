@@ -37,7 +37,7 @@ from gcodec.codecs.dct8 import payload as payload_coding
 from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.levels import Levels
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.payload import Payload

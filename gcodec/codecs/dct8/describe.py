@@ -11,8 +11,8 @@ from gcodec.codecs.dct8.levels import SIGN, Levels
 from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, FormatError, Truncated
-from gcodec.inspect.positions import positions
-from gcodec.inspect.walker import (
+from gcodec.fields.positions import positions
+from gcodec.fields.walker import (
     DescribeSymbols,
     FieldSpan,
     FieldValue,
@@ -20,7 +20,7 @@ from gcodec.inspect.walker import (
     Window,
     numbers,
 )
-from gcodec.inspect.words import lengths, readable, word
+from gcodec.fields.words import lengths, readable, word
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import dct_words
 from gcodec.kernels.prefix.codewords import FIXED, RICE

@@ -61,8 +61,8 @@ from gcodec.entropy.context import coder, models, symbol_coder, table_choice
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.contexts import context_string
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.contexts import context_string
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.payload import MissedTarget, Payload

@@ -21,7 +21,7 @@ from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.errors import Corrupt
-from gcodec.inspect.walker import FieldValue
+from gcodec.fields.walker import FieldValue
 from gcodec.kernels.context import escapes
 from gcodec.kernels.context.escapes import symbols_from
 from gcodec.kernels.numeric.arithmetic import add_scaled

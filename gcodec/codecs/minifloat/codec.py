@@ -58,7 +58,7 @@ from gcodec.codecs.minifloat.scale_search import (
 )
 from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat

@@ -10,9 +10,9 @@ import numpy as np
 from gcodec.codecs.minifloat import coding_choice, payload
 from gcodec.codecs.minifloat.scale_search import Scales
 from gcodec.errors import Corrupt
-from gcodec.inspect import tabled
-from gcodec.inspect.contexts import context_string
-from gcodec.inspect.walker import (
+from gcodec.fields import tabled
+from gcodec.fields.contexts import context_string
+from gcodec.fields.walker import (
     CHUNK,
     DescribeSymbols,
     FieldSpan,

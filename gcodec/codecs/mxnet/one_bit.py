@@ -20,8 +20,8 @@ import numpy as np
 
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
-from gcodec.inspect.packed import lookup, packed
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.packed import lookup, packed
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.quantize.threshold import ONE_BIT, quantize_1bit, quantize_1bit_residual

@@ -36,10 +36,10 @@ from gcodec.entropy.coder import BitSpan, CodedString, ignore
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import ParameterError, Truncated
-from gcodec.inspect.contexts import context_string, describe_each
-from gcodec.inspect.packed import lookup, packed, signs
-from gcodec.inspect.positions import positions as positions_in
-from gcodec.inspect.walker import FieldSpan, FieldWalker
+from gcodec.fields.contexts import context_string, describe_each
+from gcodec.fields.packed import lookup, packed, signs
+from gcodec.fields.positions import positions as positions_in
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, dequantize

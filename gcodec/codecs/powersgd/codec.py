@@ -31,7 +31,7 @@ from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
 from gcodec.codecs.powersgd import low_rank
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric.products import put_product
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits

@@ -46,7 +46,7 @@ from gcodec.codecs.qsgd.describe import level_fields
 from gcodec.codecs.qsgd.payload import DenseString, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes

@@ -10,11 +10,11 @@ import numpy as np
 from gcodec.codecs.qsgd.coding_choice import TABLED, Plan, alphabet
 from gcodec.codecs.qsgd.payload import dequantized
 from gcodec.errors import Corrupt
-from gcodec.inspect import tabled
-from gcodec.inspect.contexts import context_string
-from gcodec.inspect.run_level import run_level_pairs
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker
-from gcodec.inspect.words import words
+from gcodec.fields import tabled
+from gcodec.fields.contexts import context_string
+from gcodec.fields.run_level import run_level_pairs
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.quantize.levels import Scale

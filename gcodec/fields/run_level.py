@@ -9,7 +9,7 @@ import numpy as np
 
 from gcodec.entropy.coder import unpacked
 from gcodec.errors import FormatError
-from gcodec.inspect.walker import (
+from gcodec.fields.walker import (
     CHUNK,
     DescribeElements,
     FieldSpan,
@@ -17,7 +17,7 @@ from gcodec.inspect.walker import (
     FieldWalker,
     Window,
 )
-from gcodec.inspect.words import lengths, most_that_read, positions_of, read, split_of, word
+from gcodec.fields.words import lengths, most_that_read, positions_of, read, split_of, word
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.run_level_read import read_pair_blocks

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from gcodec.errors import Corrupt, FormatError
-from gcodec.inspect.walker import (
+from gcodec.fields.walker import (
     CHUNK,
     DescribeSymbols,
     FieldSpan,

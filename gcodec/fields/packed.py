@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.bits.pack import FieldLayout
 
 DescribeCode = Callable[[int, int], FieldValue]

@@ -16,9 +16,9 @@ from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.entropy.universal import Rice
 from gcodec.errors import Corrupt
-from gcodec.inspect.packed import DescribeCode
-from gcodec.inspect.rans import states
-from gcodec.inspect.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
+from gcodec.fields.packed import DescribeCode
+from gcodec.fields.rans import states
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.outlier_lists import RICE_NBITS
 from gcodec.wire.primitives import Reader

@@ -11,9 +11,9 @@ from gcodec.entropy.coder import BitSpan, WordString
 from gcodec.entropy.tabled import Kind as Coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
-from gcodec.inspect.rans import states
-from gcodec.inspect.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
-from gcodec.inspect.words import words
+from gcodec.fields.rans import states
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
+from gcodec.fields.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
 
 Meaning = Callable[[int], str]

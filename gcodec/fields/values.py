@@ -9,7 +9,7 @@ import numpy as np
 
 from gcodec.entropy import values as value_coding
 from gcodec.entropy.values import SparseValues
-from gcodec.inspect.walker import FieldSpan, FieldValue, FieldWalker, Kind, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Kind, numbers
 from gcodec.kernels.bits import byte_blocks
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import TABLED, IndexString, alphabet
 from gcodec.errors import Corrupt, FormatError
-from gcodec.inspect import tabled
-from gcodec.inspect.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
-from gcodec.inspect.words import (
+from gcodec.fields import tabled
+from gcodec.fields.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
+from gcodec.fields.words import (
     UNARY,
     lengths,
     most_that_read,

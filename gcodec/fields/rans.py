@@ -10,8 +10,8 @@ import numpy as np
 
 from gcodec.entropy.coder import RansString
 from gcodec.errors import Corrupt, FormatError
-from gcodec.inspect.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind, Window
-from gcodec.inspect.words import most_that_read
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind, Window
+from gcodec.fields.words import most_that_read
 from gcodec.kernels.quantize.trellis import add_quantizers
 from gcodec.kernels.rans.rans_read import Reader
 from gcodec.kernels.rans.rans_runs import BLOCK

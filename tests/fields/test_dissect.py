@@ -20,8 +20,8 @@ from gcodec import codec as codec_module
 from gcodec.analysis.dissect import UNDECODED, Dissection, Field
 from gcodec.arrays.source import outlet
 from gcodec.codecs.dct8 import levels
+from gcodec.fields.walker import KINDS, FieldSpan, FieldWalker
 from gcodec.frame import crc32c
-from gcodec.inspect.walker import KINDS, FieldSpan, FieldWalker
 from gcodec.wire import primitives
 
 PATHS = sorted((Path(__file__).parents[1] / "golden" / "v1").glob("*.txt"))

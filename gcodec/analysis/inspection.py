@@ -1,0 +1,161 @@
+"""Inspect the tensors of a program, as ``gcodec inspect`` inspects those of a file."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gcodec.analysis.measure import TensorStats, measure, measure_tensors
+from gcodec.analysis.settings import Settings
+from gcodec.arrays.source import Source, is_array
+from gcodec.arrays.source import inspect as source_of
+from gcodec.errors import ParameterError
+from gcodec.limits import Limits
+from gcodec.tensorfiles.entries import Array, Dump, Entry, native
+from gcodec.wire.kinds import check_integer, check_number
+
+_MAX_ROWS = 60  # of a table in a notebook
+
+
+class Inspection(list[dict[str, Any]]):
+    """Rows of `inspect`, a dict for each tensor, which notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        keys = list(self[0]) if self else []
+        headers = "".join(f"<th>{html.escape(key)}</th>" for key in keys)
+        lines = [f"<table>\n<thead><tr>{headers}</tr></thead>\n<tbody>"]
+        for row in self[:_MAX_ROWS]:
+            cells = (html.escape(_cell(row[key])) for key in keys)
+            lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        if hidden := len(self) - len(self[:_MAX_ROWS]):
+            lines.append(f'<tr><td colspan="{len(keys)}">({hidden:,} more)</td></tr>')
+        return "\n".join([*lines, "</tbody>\n</table>"])
+
+
+def inspect(
+    tree: Any,
+    *,
+    nmse: float = 0.01,
+    max_values: int | None = 65_536,
+    limits: Limits | None = None,
+) -> Inspection:
+    """Measure the tensors of a program or of a file, as ``gcodec inspect`` does.
+
+    Parameters
+    ----------
+    tree : array, mapping, sequence, str or os.PathLike
+        An array, as `gcodec.encode` takes it; a dict, list or tuple of arrays, nested in any way,
+        such as a ``state_dict``; or the path of a dump, such as a .safetensors file. Values of a
+        dict or a list that are no arrays are left out.
+    nmse : float
+        Normalized error ‖x − x̂‖²/‖x‖², above 0, at which the entropy is measured.
+    max_values : int, optional
+        Number of values in a sample of a larger tensor, on which the distribution and the entropy
+        are measured; None measures all values.
+    limits : Limits, optional
+        Bounds on the size of a tensor in a file.
+
+    Returns
+    -------
+    list of dict
+        A row for each tensor, with the keys of ``gcodec inspect --csv``; `pandas.DataFrame` and
+        `polars.DataFrame` take the list as it is. "tensor" is the name, which joins the keys of
+        nested dicts with ".", or "tensor" for a single array. "shape" and "dtype" are text;
+        "values", "measured" (the size of the sample), "zeros" and "nonfinite" are counts; "rms"
+        and "max_abs" are in the unit of the values; "fit", "beta", "w2_in_rms" and "ks" describe
+        the nearest distribution; "entropy_bits" is in bits per value. Integers and booleans are
+        not measured: "measured" and the counts are 0, "fit" is empty, and the numbers are NaN, as
+        "fit" and its numbers are for tensors of few values.
+
+    Raises
+    ------
+    TypeError
+        If `tree` is no array, container or path, or an array is sparse, masked or unreadable.
+    ParameterError
+        If `nmse` or `max_values` is invalid, two tensors have the same name, or `tree` contains
+        itself.
+    FormatError, OSError
+        If a file cannot be read.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> gradients = {"fc": {"weight": np.eye(4, dtype=np.float32), "step": np.array(7)}}
+    >>> [(row["tensor"], row["shape"], row["rms"]) for row in gcodec.inspect(gradients)]
+    [('fc.weight', '4x4', 0.5), ('fc.step', '', nan)]
+    """
+    allowed = "a finite number above 0"
+    settings = Settings(
+        codecs=(),
+        budget=None,
+        error=check_number("nmse", nmse, allowed),
+        layers=(),
+        max_values=None if max_values is None else _count("max_values", max_values),
+        seed=0,
+        limits=Limits.or_default(limits),
+    )
+    if not 0 < settings.error < math.inf:
+        raise ParameterError.of("nmse", nmse, allowed)
+    tensors: list[TensorStats]
+    if isinstance(tree, (str, os.PathLike)):
+        tensors = measure(Path(tree), settings).tensors
+    else:
+        with _TreeDump(tree, settings.limits) as dump:
+            tensors = measure_tensors(dump, settings)
+    return Inspection(tensor.record() for tensor in tensors)
+
+
+class _TreeDump(Dump):
+    """The arrays of a program, opened as a dump."""
+
+    format = "tree"
+
+    def __init__(self, tree: Any, limits: Limits) -> None:
+        super().__init__(Path("tree"), limits)
+        self._sources: dict[str, Source] = {}
+        leaves = _leaves(tree, "", {id(tree)}) if _is_container(tree) else [("tensor", tree)]
+        for name, array in leaves:
+            if name in self._sources:
+                raise ParameterError.of("tree", name, "a tree whose tensors have different names")
+            source = source_of(array, name if _is_container(tree) else "tree")
+            entry = Entry(name, *source.description())
+            self._sources[name] = source
+            self.entries.append(entry)
+            self._by_name[name] = entry
+
+    def _load(self, entry: Entry) -> Array:
+        return native(self._sources[entry.name].on_host())
+
+    def _close(self) -> None:
+        self._sources.clear()
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, (Mapping, list, tuple))
+
+
+def _leaves(container: Any, prefix: str, ancestors: set[int]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and arrays in a container."""
+    items = container.items() if isinstance(container, Mapping) else enumerate(container)
+    for key, value in items:
+        name = f"{prefix}{key}"
+        if is_array(value):
+            yield name, value
+        elif _is_container(value):
+            if id(value) in ancestors:
+                raise ParameterError.of("tree", name, "a tree that does not contain itself")
+            yield from _leaves(value, f"{name}.", ancestors | {id(value)})
+
+
+def _count(name: str, value: int) -> int:
+    return check_integer(name, value, 1, 2**62, "an integer of at least 1, or None")
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return "" if math.isnan(value) else f"{value:.3g}"

@@ -1,0 +1,269 @@
+"""The view of ``gcodec inspect --over-steps``: a table, JSON and CSV of tensors over steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from rich.console import Console
+
+from gcodec.analysis.settings import Settings
+from gcodec.cli.outcome import Outcome
+from gcodec.cli.render import text
+from gcodec.cli.render.output import (
+    Column,
+    Table,
+    escape_markdown,
+    note,
+    note_hidden,
+    number,
+    print_csv,
+    print_document,
+    print_json_lines,
+    print_line,
+)
+
+if TYPE_CHECKING:  # SciPy is imported for dumps only
+    from gcodec.analysis.steps import RunStats, StepGroup, StepPoint
+
+_WIDE = 110  # columns of a terminal from which on the series are longer
+_WIDTHS = (8, 16)  # of a series
+
+
+class StepRow(NamedTuple):
+    """A row of the table: series over the steps.
+
+    Attributes
+    ----------
+    title : str
+        Name of the tensors, and their number.
+    group : StepGroup
+        The tensors.
+    norms, bits, ranks, zeros : list of float
+        The series; see `StepGroup`.
+    """
+
+    title: str
+    group: StepGroup
+    norms: list[float]
+    bits: list[float]
+    ranks: list[float]
+    zeros: list[float]
+
+    @classmethod
+    def of(cls, group: StepGroup) -> StepRow:
+        """Return the row of a group."""
+        count = len(group.members)
+        title = group.name + (f" {text.either('×', 'x')}{count}" if count > 1 else "")
+        return cls(title, group, group.norms(), group.bits(), group.ranks(), group.zeros())
+
+
+class StepsView:
+    """The view of a run.
+
+    Parameters
+    ----------
+    run : RunStats
+        Measurements on the dumps of the run.
+    settings : Settings
+        Settings of the measurement.
+    each : bool
+        Whether every tensor has a row of its own.
+
+    Attributes
+    ----------
+    run, settings
+        The parameters.
+    rows : list of StepRow
+        Rows of the table.
+    """
+
+    def __init__(self, run: RunStats, settings: Settings, *, each: bool) -> None:
+        self.run, self.settings = run, settings
+        self.rows = [StepRow.of(group) for group in run.groups(each=each)]
+
+    def sort(self, order: str | None) -> None:
+        """Order the rows by "size", "name", or "bits" at the last step; None leaves them."""
+        if order == "name":
+            self.rows.sort(key=lambda row: row.title)
+        elif order == "size":
+            self.rows.sort(key=lambda row: -row.group.values)
+        elif order == "bits":
+            self.rows.sort(key=lambda row: (math.isnan(_last(row.bits)), -_last(row.bits)))
+
+    def headline(self) -> str:
+        """Return the line above the table."""
+        steps = self.run.steps
+        return "   ".join(
+            [
+                f"{text.count(len(steps), 'step')}, {steps[0]:,}"
+                + (f" to {steps[-1]:,}" if len(steps) > 1 else ""),
+                text.count(len(self.run.tensors), "tensor"),
+                text.count(self.run.total.values, "value"),
+            ]
+        )
+
+    def table(self, top: int | None = None, width: int = _WIDTHS[-1]) -> Table[StepRow]:
+        """Return the table, with the first rows or all of them, and series of this width."""
+        total = StepRow.of(self.run.total) if self.run.tensors else None
+        columns: list[Column[StepRow]] = [
+            Column("tensor", lambda row: row.title, left=True),
+            Column(
+                "shape",
+                lambda row: text.shape(row.group.members[0].shape),
+                left=True,
+                rank=51,
+                in_total=False,
+            ),
+            Column("values", lambda row: f"{row.group.values:,}", rank=50),
+            Column("norm", lambda row: _cell(row.norms, text.small, 7, width)),
+            Column(
+                f"entropy at {self.settings.error:g}",
+                lambda row: _cell(row.bits, text.fixed, 5, width),
+            ),
+            Column("rank of 99 %", lambda row: _rank_cell(row, width), rank=30, in_total=False),
+            Column("zero %", lambda row: _cell(row.zeros, _percent, 5, width), rank=40),
+        ]
+        if any(row.group.nonfinite for row in self.rows):
+            columns.append(Column("NaN/Inf", lambda row: str(row.group.nonfinite)))
+        return Table(columns, self.rows, total, lambda row: bool(row.group.nonfinite), top)
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON document of the run."""
+        settings, run = self.settings, self.run
+        return {
+            "error": settings.error,
+            "sample": {"values_per_tensor": settings.max_values, "seed": settings.seed},
+            "steps": [
+                {"step": step, "file": str(path)}
+                for step, path in zip(run.steps, run.paths, strict=True)
+            ],
+            "tensors": [
+                {
+                    "name": entry.name,
+                    "shape": list(entry.shape),
+                    "dtype": entry.dtype,
+                    "values": math.prod(entry.shape),
+                    "points": [
+                        {"step": step, **_point_document(points[entry])}
+                        for step, points in zip(run.steps, run.points, strict=True)
+                        if entry in points
+                    ],
+                }
+                for entry in run.tensors
+            ],
+            "groups": [
+                {
+                    "name": row.group.name,
+                    "tensors": [member.name for member in row.group.members],
+                }
+                for row in self.rows
+            ],
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record for each tensor at each step."""
+        run = self.run
+        return [
+            {
+                "step": step,
+                "file": str(path),
+                "tensor": entry.name,
+                "shape": "x".join(map(str, entry.shape)),
+                "dtype": entry.dtype,
+                "values": math.prod(entry.shape),
+                **_point_document(point),
+            }
+            for step, path, points in zip(run.steps, run.paths, run.points, strict=True)
+            for entry, point in points.items()
+        ]
+
+    def show(self, console: Console, top: int | None, quiet: bool) -> None:
+        """Print the table; notes go to stderr unless `quiet`."""
+        print_line(console, self.headline(), "bold")
+        width = _WIDTHS[console.width >= _WIDE]
+        hidden = self.table(top, width).show(console)
+        if quiet:
+            return
+        note_hidden(console, hidden)
+        note(
+            "each series spans its own range, from its least value to its largest one; "
+            "the number is that of the last step"
+        )
+        if any(math.isnan(_last(row.ranks)) and row.group.side for row in self.rows):
+            from gcodec.analysis.steps import FULL_SIDE, SIDE
+
+            note(
+                f"the rank of matrices is measured if their smaller side is at most {SIDE:,}, "
+                f"or with --full {FULL_SIDE:,}"
+            )
+
+    def draw(self, path: str, top: int | None, quiet: bool) -> None:
+        """Draw the first rows or all of them to an .svg or .png file."""
+        from gcodec.cli.render.figures import Panel, write_steps
+
+        rows = self.rows[:top]
+        panels = [
+            Panel("norm", [(row.title, row.norms) for row in rows], is_logarithmic=True),
+            Panel(
+                f"entropy in bits per value at error {self.settings.error:g}",
+                [(row.title, row.bits) for row in rows],
+            ),
+            Panel(
+                "rank of 99 % of the energy, as a share of the smaller side",
+                [(r.title, [rank / (r.group.side or 1) for rank in r.ranks]) for r in rows],
+            ),
+            Panel("zeros in %", [(r.title, [100 * share for share in r.zeros]) for r in rows]),
+        ]
+        colored = write_steps(path, self.run.steps, panels)
+        if colored < len(rows) and not quiet:
+            note(
+                f"{path}: the first {colored} rows have colors, the others are gray; choose with "
+                "--sort, --top and -L"
+            )
+
+    def print_form(self, form: str, top: int | None, outcome: Outcome) -> None:
+        """Print the run in a form: "json", "jsonl", "csv" or "markdown"."""
+        if form == "json":
+            print_document("inspect.steps", self.document(), outcome)
+        elif form == "jsonl":
+            print_json_lines("inspect.steps", self.records())
+        elif form == "csv":
+            print_csv(self.records())
+        elif self.run.steps:
+            click.echo(escape_markdown(self.headline()) + "\n")
+            self.table(top).print_markdown()
+
+
+def _point_document(point: StepPoint) -> dict[str, Any]:
+    return {
+        "norm": number(point.norm),
+        "entropy_bits": number(point.bits),
+        "rank_99": point.rank,
+        "zeros": point.zeros,
+        "nonfinite": point.nonfinite,
+    }
+
+
+def _last(series: Sequence[float]) -> float:
+    """Return the last value of a series that is not NaN; NaN if there is none."""
+    return next((value for value in reversed(series) if not math.isnan(value)), math.nan)
+
+
+def _cell(series: Sequence[float], form: Callable[[float], str], room: int, width: int) -> str:
+    """Draw a series, and format its last value."""
+    last = _last(series)
+    if math.isnan(last):
+        return "-"
+    return f"{text.trend(series, width)} {form(last):>{room}}"
+
+
+def _rank_cell(row: StepRow, width: int) -> str:
+    side = row.group.side
+    return _cell(row.ranks, lambda rank: f"{rank:g}/{side}", 2 * len(str(side)) + 1, width)
+
+
+def _percent(share: float) -> str:
+    return text.percent(round(share * 10**6), 10**6)

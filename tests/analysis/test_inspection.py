@@ -1,0 +1,121 @@
+"""`gcodec.inspect`: rows of the tensors of a program or a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import gcodec
+from gcodec.cli.main import cli
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+
+
+def gaussian(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def test_rows_are_those_of_the_command() -> None:
+    rows = gcodec.inspect(EXAMPLE, nmse=0.1, max_values=1000)
+    arguments = ["inspect", str(EXAMPLE), "--csv", "--max-err", "0.1", "--sample", "1000", "-q"]
+    printed = CliRunner().invoke(cli, arguments).stdout
+    table = list(csv.DictReader(io.StringIO(printed)))
+    assert len(rows) == len(table) == 29
+    for row, line in zip(rows, table, strict=True):
+        for key, value in row.items():
+            assert line[key] == ("" if value != value else str(value)), key
+    assert gcodec.inspect(str(EXAMPLE), nmse=0.1, max_values=1000) == rows
+
+
+def test_containers_and_arrays() -> None:
+    w = gaussian(30, 40)
+    tree = {"a": {"w": w, 7: [w[0], None, "text", 1.5]}, "n": np.arange(3), "s": np.float32(2)}
+    rows = gcodec.inspect(tree)
+    assert [row["tensor"] for row in rows] == ["a.w", "a.7.0", "n", "s"]
+    assert [row["shape"] for row in rows] == ["30x40", "40", "3", ""]
+    assert rows[0]["rms"] == pytest.approx(float(np.sqrt(np.mean(w.astype(float) ** 2))))
+    assert (rows[2]["dtype"], rows[2]["measured"], rows[2]["fit"]) == ("int64", 0, "")
+    assert math.isnan(rows[2]["rms"])
+    assert gcodec.inspect(w)[0] == {**rows[0], "tensor": "tensor"}
+    assert gcodec.inspect({}) == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", ">f4"])
+def test_dtypes(dtype: str) -> None:
+    values = gaussian(50).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    (row,) = gcodec.inspect(values)
+    assert row["dtype"] == values.dtype.name
+    assert row["max_abs"] == float(np.max(np.abs(values.astype(float))))
+
+
+def test_state_dict_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(20, 30)
+    rows = gcodec.inspect(layer.state_dict())
+    assert [(row["tensor"], row["dtype"]) for row in rows] == [
+        ("weight", "float32"),
+        ("bias", "float32"),
+    ]
+    values = layer.weight.detach().numpy()
+    assert rows[0]["max_abs"] == float(np.max(np.abs(values)))
+    (row,) = gcodec.inspect(layer.weight.to(torch.bfloat16))
+    assert row["dtype"] == "bfloat16"
+    (row,) = gcodec.inspect([torch.zeros(3).to(torch.float8_e4m3fn)])
+    assert (row["dtype"], row["measured"]) == ("float8_e4m3fn", 0)
+    with pytest.raises(TypeError, match=r"e\.coo is not a dense tensor"):
+        gcodec.inspect({"e": {"coo": torch.eye(3).to_sparse()}})
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_data_frames_take_the_rows(library: str) -> None:
+    module = pytest.importorskip(library)
+    tree = {f"n{i}": np.array(i) for i in range(150)} | {"w": gaussian(1000)}
+    frame = module.DataFrame(gcodec.inspect(tree))
+    assert frame.shape == (151, 14)
+    assert list(frame["tensor"])[-1] == "w"
+    assert list(frame["rms"])[-1] > 0
+
+
+def test_each_column_has_one_type() -> None:
+    first, second = gcodec.inspect({"n": np.array(1), "w": gaussian(1000)})
+    assert {k: type(v) for k, v in first.items()} == {k: type(v) for k, v in second.items()}
+
+
+def test_notebooks_show_a_table() -> None:
+    tree = {"<b>": gaussian(100)} | {f"n{i}": np.array(i) for i in range(80)}
+    text = gcodec.inspect(tree)._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in text and "<b>" not in text
+    assert "<th>entropy_bits</th>" in text
+    assert "(21 more)" in text and "nan" not in text
+    assert gcodec.inspect([])._repr_html_().startswith("<table>")
+
+
+def test_wrong_arguments_are_refused() -> None:
+    x = gaussian(9)
+    for nmse in (0, -1.0, math.nan, math.inf, "x"):
+        with pytest.raises(gcodec.ParameterError, match="nmse"):
+            gcodec.inspect(x, nmse=nmse)  # type: ignore[arg-type]
+    for count in (0, 1.5, True):
+        with pytest.raises(gcodec.ParameterError, match="max_values"):
+            gcodec.inspect(x, max_values=count)  # type: ignore[arg-type]
+    with pytest.raises(gcodec.ParameterError, match="different names"):
+        gcodec.inspect({"1": x, 1: x})
+    circle: dict[str, object] = {"x": x}
+    circle["again"] = circle
+    with pytest.raises(gcodec.ParameterError, match="does not contain itself"):
+        gcodec.inspect(circle)
+    for tree in (3, None, b"x"):
+        with pytest.raises(TypeError, match="tree is a"):
+            gcodec.inspect(tree)
+    with pytest.raises(gcodec.LimitExceeded):
+        gcodec.inspect(EXAMPLE, limits=gcodec.Limits(max_elements=10))
+    with pytest.raises(gcodec.ParameterError, match="a file named"):
+        gcodec.inspect("x.gcf")
