@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,8 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert len(calls) >= 3
     (tmp_path / "examples").mkdir()
-    shutil.copy(ROOT / EXAMPLE, tmp_path / "examples")
+    for name in (EXAMPLE, "examples/mlp_digits_run"):
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     for call in calls:
         few = ["-L", "fc.*"] if "--report" in call else []  # diagrams take long to draw

@@ -63,7 +63,7 @@ def test_table(folder: Path) -> None:
 def test_narrow_terminals_omit_columns(folder: Path) -> None:
     result = run("inspect", folder, "--over-steps", "--width", "80")
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "80 columns have no room for: shape" in result.stderr
+    assert "not shown at 80 columns: shape" in result.stderr
     assert "the number is that of the last step" in result.stderr
     assert run("inspect", folder, "--over-steps", "-q", "--width", "80").stderr == ""
 

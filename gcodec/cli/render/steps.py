@@ -208,7 +208,7 @@ class StepsView:
         panels = [
             Panel("norm", [(row.title, row.norms) for row in rows], is_logarithmic=True),
             Panel(
-                f"entropy in bits per value at error {self.settings.error:g}",
+                f"entropy in bits per value at an nmse of {self.settings.error:g}",
                 [(row.title, row.bits) for row in rows],
             ),
             Panel(

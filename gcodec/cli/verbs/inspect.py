@@ -92,7 +92,7 @@ _NMSE = 0.01
     "--over-steps",
     is_flag=True,
     help="Show one table of all files, the dumps of a run: how the norm, the entropy at the error "
-    "of --max-err, the rank of matrices and the share of zeros change from step to step.",
+    "of --max-nmse, the rank of matrices and the share of zeros change from step to step.",
 )
 @click.option(
     "--plot",
