@@ -2,9 +2,10 @@
 
 Without compiled kernels, the wheel is for all platforms, and compiles kernels on first use.
 
-The tag of a wheel names one machine, so the wheel carries the archives of one machine: that of the
-host, or ``GCODEC_WHEEL_MACHINE``, such as aarch64. Archives of another machine, which were
-compiled under emulation, therefore do not keep pip from installing the sources on the host.
+Wheels carry kernels for Linux only. The tag of a wheel names one machine, so the wheel carries the
+archives of one machine: that of the host, or ``GCODEC_WHEEL_MACHINE``, such as aarch64. Archives
+of another machine, which were compiled under emulation, therefore do not keep pip from installing
+the sources on the host.
 
 Another hook reads the description from README.md, whose links are relative in the repository and
 absolute on the package index.
@@ -48,7 +49,7 @@ class KernelHook(BuildHookInterface):
         host = platform.machine().lower()
         machine = chosen or _SYNONYMS.get(host, host)
         for path in sorted((runtime / "shipped").glob("*.zip")):
-            if machine_of(path.stem) != machine:
+            if sys.platform != "linux" or machine_of(path.stem) != machine:
                 continue
             with zipfile.ZipFile(path) as archive:
                 fits = archive.comment == build
@@ -58,8 +59,7 @@ class KernelHook(BuildHookInterface):
             build_data["force_include"][str(path)] = f"gcodec/runtime/shipped/{path.name}"
             build_data["pure_python"] = False
             # Objects call functions of the C library that have not changed for decades.
-            system = "manylinux_2_17" if sys.platform == "linux" else sys.platform
-            build_data["tag"] = f"py3-none-{system}_{machine}"
+            build_data["tag"] = f"py3-none-manylinux_2_17_{machine}"
         if chosen and build_data["pure_python"]:
             raise ValueError(f"{_VARIABLE} is {chosen}, of which there is no archive of kernels")
 

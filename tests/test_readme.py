@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 EXAMPLE = "examples/resnet8_digits_step0300.safetensors"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+RELEASES = (ROOT / "CHANGELOG.md").read_text("utf-8").split("\n## ")[1:]
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -209,8 +210,13 @@ def test_environment_variables_are_documented() -> None:
 
 
 def test_changelog_begins_with_the_wire_format() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    releases = text.split("\n## ")[1:]
-    assert releases and releases[0].startswith(gcodec.__version__)
-    for release in releases:
+    for release in RELEASES:
         assert re.findall(r"^### (.+)$", release, re.MULTILINE)[0] == "Wire format"
+
+
+def test_version_and_date_agree() -> None:
+    """The changelog, the citation and the package name the same release."""
+    version, date = RELEASES[0].split("\n")[0].split(" - ")
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert version == gcodec.__version__
+    assert f"\nversion: {version}\ndate-released: {date}\n" in citation

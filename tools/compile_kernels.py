@@ -69,7 +69,10 @@ def main() -> int:
     for path in shipped.FOLDER.glob("*.zip"):
         if not is_current(path):
             path.unlink()
-    for level in [options.level] if options.level else processor.levels():
+    levels = [options.level] if options.level else processor.levels()
+    if not levels:
+        print("no level fits this processor and system: its wheel is the one for all platforms")
+    for level in levels:
         path = shipped.archive_of(level)
         if options.missing and path.exists():
             continue
