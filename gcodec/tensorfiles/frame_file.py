@@ -429,7 +429,14 @@ class TensorFile(Mapping[str, Any]):
         tree = self._tree()
         if like is None:
             return put_together(tree, self.decode)
-        return put_together_like(tree, like, lambda name, array: self.decode(name, like=array))
+
+        def decode_like(name: str, array: Any) -> Any:
+            try:
+                return self.decode(name, like=array)
+            except ParameterError as error:
+                raise ParameterError(f"tensor {name!r}: {error}") from None
+
+        return put_together_like(tree, like, decode_like)
 
     def _tree(self) -> Any:
         """Return the structure of the tree, whose tensors are places."""

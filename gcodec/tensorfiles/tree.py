@@ -190,9 +190,11 @@ def _counterpart(node: Any, like: Any, parts: tuple[str, ...]) -> Container:
     if is_mapping and (keys := set(container.keys)) != node.keys():
         for key in node:
             if key not in keys:
-                raise ParameterError(f"{_title(parts)} lacks {brief(repr(key))}, unlike the file")
+                raise ParameterError(
+                    f"{_title(parts)} lacks {brief(repr(key))}, which the file has"
+                )
         excess = next(key for key in container.keys if key not in node)
-        raise ParameterError(f"{_title(parts)} has {brief(repr(excess))}, unlike the file")
+        raise ParameterError(f"{_title(parts)} has {brief(repr(excess))}, which the file lacks")
     if len(container.children) != len(node):
         count = len(container.children)
         raise ParameterError(

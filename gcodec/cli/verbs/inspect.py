@@ -119,7 +119,7 @@ def command(
     """Show the contents of files of gradients, and the effect of codecs on them.
 
     FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a directory of such files, or a
-    glob.
+    glob; - is stdin, whose format follows from its first bytes.
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
     times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
@@ -134,7 +134,7 @@ def command(
     """
     from gcodec.analysis.candidates import Budget
     from gcodec.analysis.settings import Settings
-    from gcodec.cli.files import inputs, is_frames
+    from gcodec.cli.files import STREAM, inputs, is_frames, local_file
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.inspect import DumpView, print_views
     from gcodec.cli.render.output import progress, stdout
@@ -143,7 +143,7 @@ def command(
     form = options.check_form(form, as_json)
     if report is not None and not report.lower().endswith((".html", ".htm")):
         raise click.UsageError("--report must name a file that ends in .html.")
-    paths = inputs(files)
+    paths = [STREAM] if files == (str(STREAM),) else inputs(files)
     if report is not None:
         _check_report(paths)
     needs_best = report is not None or (order in ("bits", "err") and not specs)
@@ -166,8 +166,12 @@ def command(
     views: list[DumpView | FrameView] = []
     console = stdout(width, color=not no_color)
     for path in paths:
-        with outcome.of(path, in_frames=is_frames(path)):
-            view = _view(path, settings, each)
+        with (
+            outcome.of(path),
+            local_file(path) as file,
+            outcome.of(path, in_frames=is_frames(file)),
+        ):
+            view = _view(path, file, settings, each)
             view.sort(order)
             if not form:
                 if views:
@@ -184,9 +188,11 @@ def command(
 
 def _check_report(paths: list[Path]) -> None:
     """Refuse an impossible report before anything is measured."""
-    from gcodec.cli.files import is_frames
+    from gcodec.cli.files import STREAM, is_frames
     from gcodec.cli.render.figures import require_matplotlib
 
+    if STREAM in paths:
+        raise ParameterError("--report: needs files, and - is none")
     if frames := [str(path) for path in paths if is_frames(path)]:
         raise ParameterError(f"--report: {frames[0]} contains frames; gcodec decode makes a dump")
     try:
@@ -195,20 +201,21 @@ def _check_report(paths: list[Path]) -> None:
         raise ParameterError(f"--report: {error}") from None
 
 
-def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:
-    """Measure a dump, or list the frames of a file."""
+def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | FrameView:
+    """Measure a dump, or list the frames of a file; `path` is its name for the user."""
     from gcodec.analysis.groups import selects
     from gcodec.cli.files import is_frames
     from gcodec.cli.render.inspect import DumpView, FrameView
     from gcodec.tensorfiles.frame_file import list_frames, mapped
 
-    if not is_frames(path):
+    if not is_frames(file):
         from gcodec.analysis.measure import measure
 
-        return DumpView(measure(path, settings), settings, each=each)
+        return DumpView(measure(file, settings)._replace(path=path), settings, each=each)
     layers = settings.layers
-    headers = list_frames(mapped(path), settings.limits)
+    data = mapped(file)
+    headers = list_frames(data, settings.limits)
     frames = [header for header in headers if selects(layers, header.name or "")]
     if not frames:
         raise ParameterError(f"no frame matches --layers {' '.join(layers)}")
-    return FrameView(path, frames)
+    return FrameView(path, len(data), frames)
