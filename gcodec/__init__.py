@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gcodec.codec import Codec, register
     from gcodec.codecs import parse
     from gcodec.feedback import Feedback
+    from gcodec.files import TensorFile, load_file, open, save_file
     from gcodec.frame import Frame
     from gcodec.limits import Limits
     from gcodec.payload import Payload
@@ -65,6 +66,7 @@ __all__ = [
     "ParameterError",
     "Payload",
     "Policy",
+    "TensorFile",
     "Truncated",
     "Unsafe",
     "Unsupported",
@@ -80,8 +82,11 @@ __all__ = [
     "inspect",
     "interop",
     "iter_frames",
+    "load_file",
+    "open",
     "parse",
     "register",
+    "save_file",
     "training",
     "warmup",
 ]
@@ -89,7 +94,9 @@ __all__ = [
 # Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
 _PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
 _API = ("decode", "decode_add", "decode_range", "decode_sparse", "encode", "iter_frames", "warmup")
-_MODULES = dict.fromkeys(_API, "api") | {
+_FILES = ("TensorFile", "load_file", "open", "save_file")
+_MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "files")
+_MODULES |= {
     "Codec": "codec",
     "Feedback": "feedback",
     "Frame": "frame",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -16,13 +18,15 @@ from gcodec.frame import Frame, check_key
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
 from gcodec.payload import MissedTarget
+from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
+from gcodec.tensorfiles.frame_file import mapped, mapped_file
 from gcodec.wire.primitives import encode_name
 
 
 def encode(
     x: Any,
-    codec: CodecLike,
+    codec: CodecLike | Policy,
     *,
     seed: int = 0,
     name: str | None = None,
@@ -43,8 +47,9 @@ def encode(
         CuPy or torch, or an object with ``__cuda_array_interface__``; the codec then runs on that
         device. The dtype is float32, float16, bfloat16 or float64. The codec ``raw`` also takes
         integers of 8 to 64 bits and booleans, and keeps them unchanged.
-    codec : str, mapping or Codec
-        Codec and its parameters, such as ``"minmax:bits=4"``; see `gcodec.parse`.
+    codec : str, mapping, Codec or Policy
+        Codec and its parameters, such as ``"minmax:bits=4"``; see `gcodec.parse`. A
+        `gcodec.Policy` picks a codec by the name, the shape and the dtype.
     seed : int
         Seed for stochastic rounding, from 0 to 2**64 - 1. Other codecs ignore it.
     name : str, optional
@@ -85,13 +90,16 @@ def encode(
     >>> gcodec.decode(frame)
     array([ 0.5, -0.5,  0. , -0.5,  0.5], dtype=float32)
     """
-    codec = codec if isinstance(codec, Codec) else parse(codec)
+    if not isinstance(codec, (Codec, Policy)):
+        codec = parse(codec)
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
     seed = check_seed(seed)
     check_nonfinite(nonfinite)
     source = inspect(x, "x")
     with source.context():
+        if isinstance(codec, Policy):
+            codec = codec.codec(name, *source.described())
         tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
         if nonfinite != "raise" or not codec.refuses_nonfinite:
             tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
@@ -289,7 +297,7 @@ def decode_add(
 
 
 def iter_frames(
-    data: bytes | bytearray | memoryview,
+    data: bytes | bytearray | memoryview | str | os.PathLike[str] | IO[bytes],
     *,
     limits: Limits | None = None,
     key: bytes | None = None,
@@ -298,8 +306,10 @@ def iter_frames(
 
     Parameters
     ----------
-    data : bytes-like
-        Frames without gaps. The payloads of the results are views of this memory.
+    data : bytes-like, str, os.PathLike or binary file
+        Frames without gaps; or the path of a file of frames; or an open file, which is read from
+        its position to its end. The payloads of the results are views of this memory, or of a
+        memory map of the file.
     limits, key
         See `decode`. Default limits: ``Limits()``.
 
@@ -312,6 +322,10 @@ def iter_frames(
     ------
     FormatError
         At the first frame that is damaged or exceeds the limits.
+    OSError
+        If a file cannot be read.
+    TypeError
+        If `data` is another object, or a file that is open for text.
 
     Examples
     --------
@@ -322,10 +336,20 @@ def iter_frames(
     [('a', (2,)), ('b', (2, 2))]
     """
     limits = Limits.or_default(limits)
-    start, end = 0, len(memoryview(data).cast("B"))
+    contents, start = _contents(data)
+    end = len(memoryview(contents).cast("B"))
     while start < end:
-        frame, start = Frame.read(data, start, limits, key)
+        frame, start = Frame.read(contents, start, limits, key)
         yield frame
+
+
+def _contents(data: Any) -> tuple[Any, int]:
+    """Return the bytes of a buffer, path or open file, and the position of the first one."""
+    if isinstance(data, (str, os.PathLike)):
+        return mapped(Path(data)), 0
+    if hasattr(data, "read"):
+        return mapped_file(data)
+    return byte_buffer(data, "data"), 0
 
 
 def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bool) -> Frame:

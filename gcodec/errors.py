@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def brief(text: str) -> str:
     """Shorten text from a caller or a file for use in a message."""
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def suggestion(word: object, words: Iterable[str]) -> str:
+    """Return ``; did you mean …?`` with the valid word that a word resembles, or nothing."""
+    import difflib  # only errors need it
+
+    if not isinstance(word, str) or len(word) > 80:
+        return ""
+    matches = difflib.get_close_matches(word, words, 1)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 class GcodecError(Exception):

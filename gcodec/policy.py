@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gcodec.arrays.source import dimensions
 from gcodec.codec import Codec
 from gcodec.codecs import parse
-from gcodec.errors import ParameterError, brief
+from gcodec.errors import ParameterError, brief, suggestion
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE, MAX_NDIM, encode_name
 
@@ -240,7 +240,7 @@ def _rule(path: str, rule: object) -> Rule:
 def _check_keys(path: str, mapping: Mapping[Any, object], keys: tuple[str, ...]) -> None:
     for key, value in mapping.items():
         if key not in keys:
-            allowed = f"left out; the keys are {', '.join(keys)}"
+            allowed = f"left out; the keys are {', '.join(keys)}{suggestion(key, keys)}"
             raise ParameterError.of(_path_to(path, key), value, allowed)
 
 

@@ -24,8 +24,9 @@ LAYERS = [
     {"codec"},
     {"codecs"},
     {"frame", "policy"},
-    {"api", "advisor", "feedback", "tensorfiles"},
-    {"analysis", "interop", "training"},
+    {"tensorfiles"},
+    {"api", "advisor", "feedback"},
+    {"analysis", "files", "interop", "training"},
     {"torch", "jax", "mpi", "numcodecs", "zarr"},
     {"cli"},
 ]

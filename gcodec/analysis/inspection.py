@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from gcodec.arrays.source import inspect as source_of
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.entries import Array, Dump, Entry, native
+from gcodec.tensorfiles.tree import take_apart
 from gcodec.wire.kinds import check_integer, check_number
 
 _MAX_ROWS = 60  # of a table in a notebook
@@ -47,10 +47,10 @@ def inspect(
 
     Parameters
     ----------
-    tree : array, mapping, sequence, str or os.PathLike
-        An array, as `gcodec.encode` takes it; a dict, list or tuple of arrays, nested in any way,
-        such as a ``state_dict``; or the path of a dump, such as a .safetensors file. Values of a
-        dict or a list that are no arrays are left out.
+    tree : array, tree of arrays, str or os.PathLike
+        An array, as `gcodec.encode` takes it; a tree of arrays, as `gcodec.save_file` takes it,
+        such as a ``state_dict``, whose numbers and texts are left out; or the path of a dump, such
+        as a .safetensors file.
     nmse : float
         Normalized error ‖x − x̂‖²/‖x‖², above 0, at which the entropy is measured.
     max_values : int, optional
@@ -63,8 +63,8 @@ def inspect(
     -------
     list of dict
         A row for each tensor, with the keys of ``gcodec inspect --csv``; `pandas.DataFrame` and
-        `polars.DataFrame` take the list as it is. "tensor" is the name, which joins the keys of
-        nested dicts with ".", or "tensor" for a single array. "shape" and "dtype" are text;
+        `polars.DataFrame` take the list as it is. "tensor" is the name, as in a file of
+        `gcodec.save_file`, or "tensor" for a single array. "shape" and "dtype" are text;
         "values", "measured" (the size of the sample), "zeros" and "nonfinite" are counts; "rms"
         and "max_abs" are in the unit of the values; "fit", "beta", "w2_in_rms" and "ks" describe
         the nearest distribution; "entropy_bits" is in bits per value. Integers and booleans are
@@ -74,10 +74,10 @@ def inspect(
     Raises
     ------
     TypeError
-        If `tree` is no array, container or path, or an array is sparse, masked or unreadable.
+        If `tree` is no array, tree or path, or an array is sparse, masked or unreadable.
     ParameterError
-        If `nmse` or `max_values` is invalid, two tensors have the same name, or `tree` contains
-        itself.
+        If `nmse` or `max_values` is invalid, two tensors have the same name, or `tree` is nested
+        too deeply.
     FormatError, OSError
         If a file cannot be read.
 
@@ -117,11 +117,9 @@ class _TreeDump(Dump):
     def __init__(self, tree: Any, limits: Limits) -> None:
         super().__init__(Path("tree"), limits)
         self._sources: dict[str, Source] = {}
-        leaves = _leaves(tree, "", {id(tree)}) if _is_container(tree) else [("tensor", tree)]
-        for name, array in leaves:
-            if name in self._sources:
-                raise ParameterError.of("tree", name, "a tree whose tensors have different names")
-            source = source_of(array, name if _is_container(tree) else "tree")
+        is_single = is_array(tree)
+        for name, array in [("tensor", tree)] if is_single else take_apart(tree)[1]:
+            source = source_of(array, "tree" if is_single else name)
             entry = Entry(name, *source.description())
             self._sources[name] = source
             self.entries.append(entry)
@@ -132,23 +130,6 @@ class _TreeDump(Dump):
 
     def _close(self) -> None:
         self._sources.clear()
-
-
-def _is_container(value: Any) -> bool:
-    return isinstance(value, (Mapping, list, tuple))
-
-
-def _leaves(container: Any, prefix: str, ancestors: set[int]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and arrays in a container."""
-    items = container.items() if isinstance(container, Mapping) else enumerate(container)
-    for key, value in items:
-        name = f"{prefix}{key}"
-        if is_array(value):
-            yield name, value
-        elif _is_container(value):
-            if id(value) in ancestors:
-                raise ParameterError.of("tree", name, "a tree that does not contain itself")
-            yield from _leaves(value, f"{name}.", ancestors | {id(value)})
 
 
 def _count(name: str, value: int) -> int:

@@ -6,6 +6,7 @@ A library is recognized by its loaded modules; this module never imports one.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -111,6 +112,13 @@ class _Torch(Library):
     def check(self, x: Any, name: str) -> None:
         if x.device.type == "meta":
             raise TypeError(f"{name} is on meta and holds no values")
+        if hasattr(x, "to_local"):
+            raise TypeError(
+                f"{name} is a {type(x).__name__}, of which each rank holds a part: encode the "
+                f"part of this rank, {name}.to_local(), or all of it, {name}.full_tensor()"
+            )
+        if x.is_quantized:
+            raise TypeError(f"{name} is quantized: convert it first, as in {name}.dequantize()")
         if x.layout is not self.api.strided or x.is_nested:
             raise TypeError(
                 f"{name} is not a dense tensor: convert it first, as in {name}.to_dense()"
@@ -205,6 +213,35 @@ class _Jax(Library):
             with self.api.default_device(next(iter(like.sharding.device_set))):
                 return self.api.device_put(array)
 
+    def node(
+        self, x: Any
+    ) -> tuple[bool, list[Any], list[Any], Callable[[Sequence[Any]], Any]] | None:
+        """Return a pytree node that is registered with JAX by its parts; None for a leaf.
+
+        Returns
+        -------
+        is_sequence : bool
+            Whether the keys are indices.
+        keys, children : list
+            Keys and children of the node.
+        rebuild : callable
+            Function that returns a node like `x` with other children.
+        """
+        tree_util = getattr(sys.modules.get(self.module), "tree_util", None)
+        if tree_util is None:  # JAX is not imported, or its import has not finished
+            return None
+        pairs, definition = tree_util.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
+        if any(not path for path, _ in pairs):
+            return None
+        indices = tree_util.SequenceKey, tree_util.FlattenedIndexKey
+        entries = [path[0] for path, _ in pairs]
+        is_sequence = bool(entries) and all(isinstance(entry, indices) for entry in entries)
+        keys = [
+            next(getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name))
+            for entry in entries
+        ]
+        return is_sequence, keys, [child for _, child in pairs], definition.unflatten
+
     def _x64(self) -> Any:
         if hasattr(self.api, "enable_x64"):
             return self.api.enable_x64(True)
@@ -259,8 +296,8 @@ class _Mlx(Library):
         return self.api.array(array, dtype=like.dtype)
 
 
-TORCH = _Torch()
-_LIBRARIES = (TORCH, _Jax(), _TensorFlow(), _Mlx())
+TORCH, JAX = _Torch(), _Jax()
+_LIBRARIES = (TORCH, JAX, _TensorFlow(), _Mlx())
 
 
 def library_of(x: Any) -> Library | None:

@@ -23,6 +23,18 @@ def is_on_cuda(x: Any) -> bool:
     return exports and x.__dlpack_device__()[0] == CUDA_DEVICE
 
 
+def exports_array(x: Any) -> bool:
+    """Whether an object exports an array through any protocol."""
+    names = ("__array__", "__dlpack__", "__cuda_array_interface__")
+    if any(hasattr(type(x), name) for name in names):
+        return True
+    try:
+        memoryview(x).release()
+    except TypeError:  # the object is no buffer
+        return False
+    return True
+
+
 def check_no_device(x: Any, name: str) -> None:
     """Raise TypeError if an object exports an array that is not on the host."""
     place = None

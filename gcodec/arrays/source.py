@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -116,11 +116,7 @@ class Source(NamedTuple):
         ImportError, RuntimeError
             See `gcodec.runtime.device.CupyDevice`.
         """
-        if self.resident is None:
-            array = self.as_numpy()
-            dtype = _NAMES.get(array.dtype.newbyteorder("=")) or array.dtype.name
-        else:
-            array, dtype = self.resident, self.dtype
+        array, dtype = self._array_and_dtype()
         if dtype not in (DTYPE_CODES if integers else FLOATS):
             raise self.dtype_error(dtype)
         if array.ndim > MAX_NDIM:
@@ -130,6 +126,25 @@ class Source(NamedTuple):
         else:
             values = _device_values(self.device.flat(array), dtype)
         return Tensor(values, dtype, tuple(array.shape))
+
+    def described(self) -> tuple[tuple[int, ...], str]:
+        """Return the shape and the name of the dtype.
+
+        Raises
+        ------
+        TypeError
+            See `read`; arrays of integers and booleans are allowed.
+        """
+        array, dtype = self._array_and_dtype()
+        if dtype not in DTYPE_CODES:
+            raise self.dtype_error(dtype)
+        return tuple(array.shape), dtype
+
+    def _array_and_dtype(self) -> tuple[Array, str]:
+        if self.resident is not None:
+            return self.resident, self.dtype
+        array = self.as_numpy()
+        return array, _NAMES.get(array.dtype.newbyteorder("=")) or array.dtype.name
 
     def memory(self) -> np.ndarray | None:
         """View the memory of an array on the host; return None for an object that exposes none.
@@ -165,8 +180,7 @@ class Source(NamedTuple):
             return memory
         if not hasattr(type(x), "__array__"):
             raise TypeError(
-                f"{name} is a {type(x).__name__}: must be an array; "
-                f"make one first, as in numpy.asarray({name}, numpy.float32)"
+                f"{name} is a {type(x).__name__}: must be an array{advice_for(x, name)}"
             )
         try:
             return np.asarray(x)
@@ -300,16 +314,6 @@ class Source(NamedTuple):
         return view
 
 
-def is_array(x: object) -> bool:
-    """Tell whether an object is an array that `inspect` takes, before anything is read."""
-    if isinstance(x, (str, bytes, bytearray, type)):
-        return False
-    if library_of(x) is not None or isinstance(x, (np.ndarray, np.generic, memoryview)):
-        return True
-    names = ("__array__", "__dlpack__", "__cuda_array_interface__")
-    return any(hasattr(type(x), name) for name in names)
-
-
 def inspect(x: Any, name: str) -> Source:
     """Find the library and the device of an array; nothing else asks for them during a call.
 
@@ -349,6 +353,33 @@ def inspect(x: Any, name: str) -> Source:
     if source.dtype not in DTYPE_CODES:
         raise source.dtype_error(source.dtype)
     return source
+
+
+def is_array(x: Any) -> bool:
+    """Whether an object is an array, or exports one; `Source.read` may still refuse it."""
+    if isinstance(x, (np.ndarray, np.generic)) or library_of(x) is not None:
+        return True
+    if x is None or isinstance(x, (type, str, bytes, bytearray)):
+        return False
+    return protocols.exports_array(x)
+
+
+def advice_for(x: Any, name: str) -> str:
+    """Return the end of an error message about an object that is no array."""
+    if x is None:
+        return ""
+    if hasattr(x, "state_dict"):
+        return f"; gcodec.save_file stores {name}.state_dict()"
+    for method in ("toarray", "todense"):  # sparse matrices
+        if hasattr(x, method):
+            return f"; convert it first, as in {name}.{method}()"
+    if isinstance(x, (bytes, bytearray)):
+        return f"; make one first, as in numpy.frombuffer({name}, numpy.uint8)"
+    if isinstance(x, Mapping) or (isinstance(x, (list, tuple)) and any(map(is_array, x))):
+        return "; gcodec.save_file stores trees of arrays, or encode each array by itself"
+    if isinstance(x, (int, float)) or hasattr(type(x), "__getitem__"):
+        return f"; make one first, as in numpy.asarray({name}, numpy.float32)"
+    return ""
 
 
 def _host_values(array: np.ndarray, dtype: str, segments: bool) -> Any:

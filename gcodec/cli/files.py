@@ -1,12 +1,71 @@
-"""Input files and output files that the arguments of a verb name."""
+"""Input files and output files that the arguments of a verb name; - is a standard stream."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import click
+
 from gcodec.errors import ParameterError
-from gcodec.tensorfiles.dumps import SUFFIXES, find, matching
+from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
+
+STREAM = Path("-")
+"""Name of standard input and of standard output."""
+
+
+@contextlib.contextmanager
+def local_file(path: Path) -> Iterator[Path]:
+    """Provide a file that readers can seek: the input itself, or a copy of standard input.
+
+    The copy is a temporary file, whose suffix follows from its first bytes.
+
+    Raises
+    ------
+    Unsupported
+        If standard input contains no file of tensors.
+    """
+    if path != STREAM:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
+        copy = Path(folder, "stdin")
+        with copy.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+        yield copy.rename(copy.with_suffix(recognized_suffix(copy)))
+
+
+@contextlib.contextmanager
+def written_file(target: Path, suffix: str) -> Iterator[Path]:
+    """Provide the file to write for an output: itself, or a temporary one for standard output.
+
+    If the block ends without an exception, the temporary file is copied to standard output. So
+    nothing follows from an input that cannot be read.
+    """
+    if target != STREAM:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield target
+        return
+    with tempfile.TemporaryDirectory(prefix="gcodec-") as folder:
+        path = Path(folder, f"stdout{suffix}")
+        yield path
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer, 1 << 20)
+        sys.stdout.buffer.flush()
+
+
+def check_stdout(output: str | None, as_json: bool) -> None:
+    """Raise `click.UsageError` if the output cannot go to standard output."""
+    if output != str(STREAM):
+        return
+    if as_json:
+        raise click.UsageError("--json and -o - exclude each other: both use standard output.")
+    if sys.stdout.isatty():
+        raise click.UsageError("Standard output is a terminal: redirect it, or pass -o FILE.")
 
 
 def is_frames(path: Path) -> bool:
@@ -84,6 +143,10 @@ def outputs(sources: Sequence[Path], output: str | None, suffix: str, force: boo
     ParameterError
         If two inputs have the same output, or an output exists and `force` is false.
     """
+    if output == str(STREAM):
+        if len(sources) > 1:
+            raise ParameterError(f"-o -: must be the output of one file, not of {len(sources)}")
+        return [STREAM]
     is_directory = output is not None and (output.endswith("/") or Path(output).is_dir())
     if output is not None and len(sources) == 1 and not is_directory:
         targets = [Path(output)]

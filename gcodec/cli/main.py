@@ -15,6 +15,7 @@ import click
 import gcodec
 from gcodec.cli import outcome
 from gcodec.cli.options import write_examples
+from gcodec.errors import suggestion
 from gcodec.tensorfiles.atomic import NamedWriter
 
 _VERBS = (
@@ -33,6 +34,13 @@ class _Verbs(click.Group):
             return None
         module = importlib.import_module(f"gcodec.cli.verbs.{cmd_name}")
         return cast(click.Command, module.command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in _VERBS and not args[0].startswith("-"):
+            ctx.fail(f"No such command {args[0]!r}{suggestion(args[0], _VERBS) or '.'}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         # Verbs return their exit codes; this converts exceptions to exit codes.

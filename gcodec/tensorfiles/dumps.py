@@ -6,12 +6,13 @@ import contextlib
 import glob
 import os
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gcodec.errors import FormatError, ParameterError
+from gcodec.errors import FormatError, ParameterError, Unsupported
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.distributed_file import METADATA, DistributedDump
@@ -85,6 +86,33 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
 def is_checkpoint(path: Path) -> bool:
     """Tell whether a path is a folder of torch.distributed.checkpoint, which is one dump."""
     return os.path.isfile(path / METADATA)  # also False for a folder that may not be read
+
+
+def recognized_suffix(path: Path) -> str:
+    """Return the suffix of the format that a file has by its first bytes.
+
+    Raises
+    ------
+    Unsupported
+        If the file has none of the formats that `open_dump` reads, and contains no frames.
+    OSError
+        If the file cannot be read.
+    """
+    with path.open("rb") as file:
+        start = file.read(9)
+    if start.startswith(b"GCF"):
+        return ".gcf"
+    if start.startswith(b"\x93NUMPY"):
+        return ".npy"
+    if start.startswith(b"PK"):
+        with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            return ".pt" if any(name.endswith("data.pkl") for name in names) else ".npz"
+        return ".npz"  # whose reader will report the damage
+    if start[8:] == b"{":
+        return ".safetensors"
+    formats = ".safetensors, .npz, .npy, .pt or .gcf"
+    raise Unsupported(f"the bytes begin like no {formats} file")
 
 
 def find(patterns: Sequence[str | os.PathLike[str]]) -> list[Path]:

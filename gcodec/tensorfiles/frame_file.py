@@ -1,21 +1,36 @@
-"""Files of frames: listed by their headers, read frame by frame, or opened as a dump."""
+"""Files of frames: listed by their headers, read frame by frame, or opened by names."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import mmap
-from collections.abc import Callable, Iterator
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
-from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
+from gcodec.errors import (
+    Corrupt,
+    FormatError,
+    LimitExceeded,
+    ParameterError,
+    Truncated,
+    Unsupported,
+    suggestion,
+)
 from gcodec.frame import (
     CHECKSUM_NBYTES,
     Frame,
+    check_key,
     check_shape,
     crc32c,
     dtype_named,
@@ -23,7 +38,10 @@ from gcodec.frame import (
     read_name,
 )
 from gcodec.limits import Limits
-from gcodec.tensorfiles.entries import Array, Dump, Entry
+from gcodec.tensorfiles import structure
+from gcodec.tensorfiles.entries import MAX_ENTRIES, Array, Dump, Entry
+from gcodec.tensorfiles.structure import MAX_NBYTES, STRUCTURE_NAME, Leaf
+from gcodec.tensorfiles.tree import put_together, put_together_like
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import Section
@@ -156,6 +174,31 @@ def mapped(path: Path) -> Any:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
+def mapped_file(file: Any) -> tuple[Any, int]:
+    """Return the bytes of an open binary file, and its position among them.
+
+    A plain file of the system becomes a memory map; other files, such as pipes and compressed
+    ones, are read to their end.
+
+    Raises
+    ------
+    TypeError
+        If the file is open for text.
+    """
+    # Objects that decompress also have a file descriptor, but that of the compressed bytes.
+    raw = file if isinstance(file, io.FileIO) else getattr(file, "raw", None)
+    if isinstance(raw, io.FileIO) and stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+        if file.writable():
+            file.flush()
+        if not os.fstat(raw.fileno()).st_size:
+            return b"", 0
+        return mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ), file.tell()
+    data = file.read()
+    if isinstance(data, str):
+        raise TypeError("data is a file that is open for text: open it for bytes, with mode 'rb'")
+    return data, 0
+
+
 def outline(data: Any, start: int) -> Outline:
     """Read the header of the frame that begins at a byte, without checking its checksum.
 
@@ -279,33 +322,216 @@ def read_frames(data: bytes, limits: Limits) -> Iterator[StoredFrame]:
     return _consecutive(data, read)
 
 
-class FrameDump(Dump):
-    """A file of frames, opened as a dump: each entry is the tensor of a frame.
+class TensorFile(Mapping[str, Any]):
+    """A file of frames, opened as a mapping of names to tensors; `gcodec.open` returns it.
 
-    Frames without a name become tensor0, tensor1 and so on.
+    The file is memory-mapped. The first use of a name reads and verifies the headers of all
+    frames; a tensor is read and decoded when it is asked for. Frames without a name become
+    tensor0, tensor1 and so on. A context manager closes the file at its end.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    limits : Limits
+        Bounds on each tensor.
+    key : bytes, optional
+        Key of the frames' tags.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Path of the file.
     """
+
+    def __init__(self, path: Path, limits: Limits, key: bytes | None = None) -> None:
+        self.path = path
+        self._limits, self._key = limits, check_key(key)
+        self._data: Any = mapped(path)
+        self._structure: FrameHeader | None = None
+        self._headers: dict[str, FrameHeader] | None = None
+        next(list_frames(self._data, limits))  # refuse another kind of file at once
+
+    def headers(self) -> Mapping[str, FrameHeader]:
+        """Return the verified headers of the tensors' frames by name, in the order of the file.
+
+        A header states codec, dtype, shape and sizes.
+
+        Raises
+        ------
+        FormatError
+            If a header is damaged or exceeds the limits, two frames have the same name, or the
+            file has more than 65,536 tensors.
+        ParameterError
+            If the file is closed.
+        """
+        data = self._open_data()
+        if self._headers is None:
+            names, headers = TensorNames(), dict[str, FrameHeader]()
+            first = None
+            for item in list_frames(data, self._limits):
+                if item.number == 0 and item.name == STRUCTURE_NAME:
+                    first = item
+                elif len(headers) == MAX_ENTRIES:
+                    raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
+                else:
+                    headers[names.add(item.name)] = item
+            if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_NORMAL"):
+                data.madvise(mmap.MADV_NORMAL)  # payloads are read from their start to their end
+            self._structure, self._headers = first, headers
+        return MappingProxyType(self._headers)
+
+    def names(self) -> list[str]:
+        """Return the names of the tensors, in the order of the file."""
+        return list(self.headers())
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the tensors by name, without decoding."""
+        return {name: header.shape for name, header in self.headers().items()}
+
+    def dtypes(self) -> dict[str, str]:
+        """Return the dtypes of the tensors by name, without decoding."""
+        return {name: header.dtype for name, header in self.headers().items()}
+
+    def frame(self, name: str) -> Frame:
+        """Read and verify the frame of a tensor, without decoding its payload.
+
+        Raises
+        ------
+        KeyError
+            If the file has no tensor of this name.
+        FormatError
+            If the frame is damaged, or does not bear the tag of the key.
+        """
+        headers = self.headers()
+        if name not in headers:
+            raise KeyError(f"{self.path.name} has no tensor {name!r}{suggestion(name, headers)}")
+        return self._read(headers[name])
+
+    def _read(self, header: FrameHeader) -> Frame:
+        with located(f"frame {header.number}", default=header.start):
+            return Frame.read(self._open_data(), header.start, self._limits, self._key)[0]
+
+    def decode(self, name: str, *, like: Any = None, out: Any = None) -> Any:
+        """Decode a tensor; see `gcodec.decode` for `like` and `out`, and `frame` for errors."""
+        frame = self.frame(name)
+        with located(f"frame {self.headers()[name].number} {name!r}"):
+            return frame.decode(like=like, out=out)
+
+    def decode_range(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Decode a range of the elements of a tensor; see `gcodec.decode_range`."""
+        frame = self.frame(name)
+        with located(f"frame {self.headers()[name].number} {name!r}"):
+            return frame.decode_range(start, stop)
+
+    def load(self, like: Any = None) -> Any:
+        """Decode all tensors, and return them in their tree; see `gcodec.load_file`."""
+        tree = self._tree()
+        if like is None:
+            return put_together(tree, self.decode)
+
+        def decode_like(name: str, array: Any) -> Any:
+            try:
+                return self.decode(name, like=array)
+            except ParameterError as error:
+                raise ParameterError(f"tensor {name!r}: {error}") from None
+
+        return put_together_like(tree, like, decode_like)
+
+    def _tree(self) -> Any:
+        """Return the structure of the tree, whose tensors are places."""
+        names = self.names()
+        if self._structure is None:
+            return {name: Leaf(name) for name in names}
+        return read_structure(self._read(self._structure), names)
+
+    def _open_data(self) -> Any:
+        if self._data is None:
+            raise ParameterError.of("file", self.path.name, "open, but it was closed")
+        return self._data
+
+    def close(self) -> None:
+        """Close the file, after which no tensor can be decoded."""
+        self._data = None  # frames may still be views of the map
+
+    def __getitem__(self, name: str) -> Any:
+        """Decode a tensor to a NumPy array."""
+        return self.decode(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the file has a tensor of this name."""
+        return name in self.headers()
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names, in the order of the file."""
+        return iter(self.headers())
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self.headers())
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # decode nothing to compare files
+
+    def __enter__(self) -> TensorFile:
+        """Return the file itself."""
+        return self
+
+    def __exit__(self, *exception_details: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Return the path, and the number and the size of the tensors."""
+        description = f"TensorFile {os.fspath(self.path)!r}"
+        if self._data is None:
+            return f"<closed {description}>"
+        try:
+            headers = self.headers().values()
+        except FormatError as error:
+            return f"<damaged {description}: {error}>"
+        tensors = f"{len(headers)} tensor{'s' * (len(headers) != 1)}"
+        raw_nbytes = sum(header.raw_nbytes for header in headers)
+        return f"<{description}: {tensors}, {raw_nbytes:,} bytes in {len(self._data):,}>"
+
+
+def read_structure(frame: Frame, names: Sequence[str]) -> Any:
+    """Read the tree of a file from its first frame; see `structure.read`.
+
+    Parameters
+    ----------
+    frame : Frame
+        Frame whose name is `STRUCTURE_NAME`.
+    names : sequence of str
+        Names of the tensors that follow.
+    """
+    with located(f"frame 0 {STRUCTURE_NAME!r}"):
+        if frame.dtype != "uint8" or len(frame.shape) != 1 or frame.size > MAX_NBYTES:
+            raise Corrupt(
+                f"the structure must be at most {MAX_NBYTES} uint8 in one dimension, and is "
+                f"{frame.dtype} of shape {frame.shape}"
+            )
+        return structure.read(frame.decode().tobytes(), names)
+
+
+class FrameDump(Dump):
+    """A file of frames, opened as a dump: each entry is the tensor of a frame."""
 
     format = "gcf"
 
     def __init__(self, path: Path, limits: Limits) -> None:
         super().__init__(path, limits)
-        self._data = mapped(path)
-        self._places: dict[str, tuple[int, int]] = {}
-        names = TensorNames()
-        for number, frame in enumerate(outlines(self._data)):
-            entry = Entry(names.add(frame.name), frame.dtype, frame.shape)
-            self.entries.append(entry)
-            self._by_name[entry.name] = entry
-            self._places[entry.name] = number, frame.start
+        self._file = TensorFile(path, limits)
+        self._set_entries(
+            Entry(name, header.dtype, header.shape)
+            for name, header in self._file.headers().items()
+        )
 
     def _load(self, entry: Entry) -> Array:
-        number, start = self._places[entry.name]
-        with located(f"frame {number}", default=start):
-            array: Array = Frame.read(self._data, start, self.limits, None)[0].decode()
+        array: Array = self._file[entry.name]
         return array
 
     def _close(self) -> None:
-        pass  # arrays may still be views of the mapped file
+        self._file.close()
 
 
 class TensorNames:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.errors import Corrupt, ParameterError, Unsupported, suggestion
 from gcodec.runtime.deferred import binary32 as binary32
 from gcodec.wire.primitives import Reader, leb128
 
@@ -69,7 +69,7 @@ class Choice:
     def check(self, name: str, value: object) -> str:
         """Return `value` if it is one of the words, or raise `ParameterError`."""
         if not isinstance(value, str) or value not in self.words:
-            raise ParameterError.of(name, value, self.allowed)
+            raise ParameterError.of(name, value, self.allowed + suggestion(value, self.words))
         return value
 
     parse = check

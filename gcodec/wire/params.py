@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief
+from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported, brief, suggestion
 from gcodec.wire.kinds import Integer, Kind
 from gcodec.wire.primitives import Reader
 
@@ -186,6 +186,7 @@ class Parameters:
                 raise ParameterError(
                     f"{brief(str(key))}={brief(repr(values[key]))}: {cls.name} has "
                     + (f"the parameters {', '.join(names)}" if names else "no parameters")
+                    + suggestion(key, names)
                 )
 
     def _is_set(self, declared: Param) -> bool:
@@ -317,7 +318,8 @@ def parse_spec(label: str, spec: object, base: type[_P], classes: Mapping[str, t
     else:
         raise ParameterError.of(label, spec, f"a spec, a mapping or a {base.__name__}")
     if not isinstance(name, str) or name not in classes:
-        raise ParameterError.of(label, name, "one of " + ", ".join(classes))
+        allowed = "one of " + ", ".join(classes) + suggestion(name, classes)
+        raise ParameterError.of(label, name, allowed)
     built: _P = classes[name].from_text(text) if colon else classes[name].from_mapping(values)
     for declared in built.declared():
         if isinstance(declared.kind, Integer):

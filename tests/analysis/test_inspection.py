@@ -25,7 +25,7 @@ def gaussian(*shape: int) -> np.ndarray:
 
 def test_rows_are_those_of_the_command() -> None:
     rows = gcodec.inspect(EXAMPLE, nmse=0.1, max_values=1000)
-    arguments = ["inspect", str(EXAMPLE), "--csv", "--max-err", "0.1", "--sample", "1000", "-q"]
+    arguments = ["inspect", str(EXAMPLE), "--csv", "--max-nmse", "0.1", "--sample", "1000", "-q"]
     printed = CliRunner().invoke(cli, arguments).stdout
     table = list(csv.DictReader(io.StringIO(printed)))
     assert len(rows) == len(table) == 29
@@ -106,7 +106,7 @@ def test_wrong_arguments_are_refused() -> None:
     for count in (0, 1.5, True):
         with pytest.raises(gcodec.ParameterError, match="max_values"):
             gcodec.inspect(x, max_values=count)  # type: ignore[arg-type]
-    with pytest.raises(gcodec.ParameterError, match="different names"):
+    with pytest.raises(gcodec.ParameterError, match="two tensors have the path"):
         gcodec.inspect({"1": x, 1: x})
     circle: dict[str, object] = {"x": x}
     circle["again"] = circle

@@ -46,13 +46,16 @@ class FrameView:
     Parameters
     ----------
     path : pathlib.Path
-        The file.
+        The file, or - for standard input.
+    nbytes : int
+        Size of the file.
     frames : list of FrameHeader
         Headers of the frames.
     """
 
-    def __init__(self, path: Path, frames: list[FrameHeader]) -> None:
+    def __init__(self, path: Path, nbytes: int, frames: list[FrameHeader]) -> None:
         self.path = path
+        self.nbytes = nbytes
         self.frames = frames
 
     def sort(self, order: str | None) -> None:
@@ -68,7 +71,7 @@ class FrameView:
         """Return the line above the table."""
         parts = [self.path.name, "gcf", text.count(len(self.frames), "frame")]
         parts.append(text.count(sum(frame.size for frame in self.frames), "value"))
-        return "   ".join([*parts, text.size(self.path.stat().st_size)])
+        return "   ".join([*parts, text.size(self.nbytes)])
 
     def table(self, top: int | None = None) -> Table[dict[str, Any]]:
         """Return the table, with the first frames or all of them."""
@@ -85,7 +88,7 @@ class FrameView:
         return {
             "file": str(self.path),
             "kind": "frames",
-            "bytes": self.path.stat().st_size,
+            "bytes": self.nbytes,
             "frames": self.row_documents(),
             "total": _frame_bytes(self.frames),
         }

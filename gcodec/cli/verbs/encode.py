@@ -69,7 +69,9 @@ _MAX_POLICY_BYTES = 1 << 20
     help="Rules that assign a codec to each tensor, instead of --codec; the first match wins, as "
     'in {"*.bias": "raw", "*": "mxnet-2bit"}.',
 )
-@options.output("A file for one IN, or a directory; default: next to IN, with the suffix .gcf.")
+@options.output(
+    "A file for one IN, or a directory; default: next to IN, with the suffix .gcf; - is stdout."
+)
 @options.layers
 @options.seed
 @click.option(
@@ -98,32 +100,50 @@ def command(
     """Encode the tensors of files to .gcf files.
 
     IN is a .safetensors, .npz, .npy or .pt file, a folder of torch.distributed.checkpoint, a
-    directory of such files, or a glob. Each tensor
-    becomes a frame with its name, shape and dtype. Its codec is that of --codec, or the one that
-    --policy assigns to it. Integers and booleans, such as counters and masks, are always stored
-    unchanged, with the codec raw.
+    directory of such files, or a glob; - is stdin, whose format follows from its first bytes.
+    Each tensor becomes a frame with its name, shape and dtype. Its codec is that of --codec, or
+    the one that --policy assigns to it. Integers and booleans, such as counters and masks, are
+    always stored unchanged, with the codec raw.
     """
     from gcodec.advisor.choose import Target
     from gcodec.analysis.groups import selects
-    from gcodec.cli.files import inputs, is_dump, outputs
+    from gcodec.cli.files import (
+        STREAM,
+        check_stdout,
+        inputs,
+        is_dump,
+        local_file,
+        outputs,
+        written_file,
+    )
     from gcodec.cli.render.output import note, omission_notes, print_document
     from gcodec.tensorfiles.dumps import open_dump
 
     policy = _aim_or_policy(spec, policy_file)
-    sources = inputs(files, "dump", is_dump)
+    check_stdout(output, as_json)
+    from_stdin = files == (str(STREAM),)
+    if from_stdin and output is None:
+        raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
+    sources = [STREAM] if from_stdin else inputs(files, "dump", is_dump)
     targets = outputs(sources, output, ".gcf", force)
     outcome = Outcome()
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
-        with outcome.of(source), open_dump(source, limits=limits) as dump:
+        with (
+            outcome.of(source),
+            local_file(source) as readable,
+            open_dump(readable, limits=limits) as dump,
+        ):
             codecs = [(entry, _codec_of(entry, policy)) for entry in _selected(dump, layers)]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            result = _write(dump, codecs, target, seed, nonfinite, quiet or as_json)
+            with written_file(target, ".gcf") as file:
+                result = _write(dump, codecs, file, seed, nonfinite, quiet or as_json)
+            result = {"input": str(source), "output": str(target), **result}
             result["omitted"] = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
             written.append(result)
             if not as_json and not quiet:
                 lists_codecs = spec is None or isinstance(policy, Target)
-                click.echo(text.printable(_summary(result, lists_codecs)))
+                line = text.printable(_summary(result, lists_codecs))
+                click.echo(line, err=target == STREAM)
                 for line in omission_notes(result["omitted"]):
                     note(line)
     if as_json:
@@ -266,8 +286,6 @@ def _write(
             raw_nbytes += array.nbytes
             advance(array.size)
     return {
-        "input": str(dump.path),
-        "output": str(target),
         "tensors": len(codecs),
         "codecs": dict(counts),
         "integers": [entry.name for entry, _ in codecs if entry.dtype in primitives.INTEGERS],

@@ -141,7 +141,8 @@ def command(
     """Show the contents of files of gradients, and the effect of codecs on them.
 
     FILE is a .safetensors, .npz, .npy or .pt file, a .gcf file, a folder of
-    torch.distributed.checkpoint, a directory of such files, or a glob.
+    torch.distributed.checkpoint, a directory of such files, or a glob; - is stdin, whose format
+    follows from its first bytes.
 
     For every tensor of a dump, gcodec shows the number of values, their distribution (from -4 to 4
     times their rms, counts on a logarithmic scale), the entropy in bits per value of a uniform
@@ -167,7 +168,7 @@ def command(
     with progress("loading gcodec", None, quiet=quiet_progress):
         from gcodec.analysis.candidates import Budget
         from gcodec.analysis.settings import Settings
-        from gcodec.cli.files import inputs, is_dump, is_frames
+        from gcodec.cli.files import STREAM, inputs, is_dump, is_frames, local_file
         from gcodec.cli.outcome import Outcome
         from gcodec.cli.render.inspect import DumpView, print_views
         from gcodec.codecs import parse
@@ -181,7 +182,10 @@ def command(
             "--over-steps tries no codecs, so it excludes --codec, --max-bits, --report and "
             "--sort nmse."
         )
-    paths = inputs(files, "dump", is_dump) if over_steps else inputs(files)
+    if files == (str(STREAM),):
+        paths = [STREAM]
+    else:
+        paths = inputs(files, "dump", is_dump) if over_steps else inputs(files)
     for option, target in (("--report", report), ("--plot", plot)):
         if target is not None:
             _check_diagrams(option)
@@ -217,8 +221,12 @@ def command(
         return outcome.code
     views: list[DumpView | FrameView] = []
     for path in paths:
-        with outcome.of(path, in_frames=is_frames(path)):
-            view = _view(path, settings, each)
+        with (
+            outcome.of(path),
+            local_file(path) as file,
+            outcome.of(path, in_frames=is_frames(file)),
+        ):
+            view = _view(path, file, settings, each)
             view.sort(order)
             if not form:
                 if views:
@@ -234,9 +242,11 @@ def command(
 
 
 def _check_dumps(option: str, paths: list[Path]) -> None:
-    """Refuse frames before anything is measured."""
-    from gcodec.cli.files import is_frames
+    """Refuse frames and stdin before anything is measured."""
+    from gcodec.cli.files import STREAM, is_frames
 
+    if STREAM in paths:
+        raise ParameterError(f"{option}: needs files, and - is none")
     if frames := [str(path) for path in paths if is_frames(path)]:
         raise ParameterError(f"{option}: {frames[0]} contains frames; gcodec decode makes a dump")
 
@@ -272,21 +282,22 @@ def _measure_run(paths: list[Path], settings: Settings, each: bool, outcome: Out
     return StepsView(run, settings, each=each)
 
 
-def _view(path: Path, settings: Settings, each: bool) -> DumpView | FrameView:
-    """Measure a dump, or list the frames of a file."""
+def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | FrameView:
+    """Measure a dump, or list the frames of a file; `path` is its name for the user."""
     from gcodec.analysis.groups import selects
     from gcodec.cli.files import is_frames
     from gcodec.cli.render.inspect import DumpView, FrameView
     from gcodec.tensorfiles.frame_file import list_frames, mapped
 
-    if not is_frames(path):
+    if not is_frames(file):
         with settings.progress("loading SciPy", None):
             from gcodec.analysis.measure import measure
 
-        return DumpView(measure(path, settings), settings, each=each)
+        return DumpView(measure(file, settings)._replace(path=path), settings, each=each)
     layers = settings.layers
-    headers = list_frames(mapped(path), settings.limits)
+    data = mapped(file)
+    headers = list_frames(data, settings.limits)
     frames = [header for header in headers if selects(layers, header.name or "")]
     if not frames:
         raise ParameterError(f"no frame matches --layers {' '.join(layers)}")
-    return FrameView(path, frames)
+    return FrameView(path, len(data), frames)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -30,25 +31,34 @@ def command(files: tuple[str, ...], limits: Limits, quiet: bool, as_json: bool) 
     """Check that .gcf files are undamaged.
 
     For each frame, gcodec checks the structure and both checksums, unpacks the payload, and
-    compares the seek table with it. It decodes no tensor. FILE can be a directory or a glob. The
+    compares the seek table with it. It decodes no tensor. If the file contains a tree, gcodec
+    compares the names of the tensors with it. FILE can be a directory or a glob; - is stdin. The
     exit code is 1 if a file is damaged.
     """
-    from gcodec.cli.files import inputs, is_frames
+    from gcodec.cli.files import STREAM, inputs, is_frames
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.render import text
     from gcodec.cli.render.output import print_document
-    from gcodec.tensorfiles.frame_file import read_frames
+    from gcodec.tensorfiles.frame_file import TensorNames, read_frames, read_structure
+    from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
     outcome = Outcome()
     checked: list[dict[str, Any]] = []
-    for path in inputs(files, ".gcf file", is_frames):
+    from_stdin = files == (str(STREAM),)
+    for path in [STREAM] if from_stdin else inputs(files, ".gcf file", is_frames):
         totals = dict.fromkeys(("frames", "values", "bytes", "seek_tables", "seek_bytes"), 0)
         result: dict[str, Any] = {"file": str(path), "ok": False, **totals}
         checked.append(result)
         payload_nbytes = 0
         with outcome.of(path, in_frames=True):
-            for stored in read_frames(path.read_bytes(), limits):
+            data = sys.stdin.buffer.read() if from_stdin else path.read_bytes()
+            structure, names = None, []
+            for stored in read_frames(data, limits):
                 frame = stored.frame
+                if stored.number == 0 and frame.name == STRUCTURE_NAME:
+                    structure, tensor_names = frame, TensorNames()
+                elif structure is not None:
+                    names.append(tensor_names.add(frame.name))
                 with stored.locate_errors():
                     frame.codec.unpack(frame.payload, frame.shape)
                 result["frames"] += 1
@@ -57,6 +67,8 @@ def command(files: tuple[str, ...], limits: Limits, quiet: bool, as_json: bool) 
                 result["seek_tables"] += frame.seek is not None
                 result["seek_bytes"] += 0 if frame.seek is None else frame.seek.nbytes
                 payload_nbytes += frame.payload.data.size
+            if structure is not None:
+                read_structure(structure, names)
             result["ok"] = True
             if not as_json and not quiet:
                 frames = text.count(result["frames"], "frame")
