@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import gcodec
 from fuzz.promises import LIMITS, promise
 from gcodec.cli.main import cli
+from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.tensorfiles.frame_file import mapped, outlines
 
@@ -50,6 +51,20 @@ def _scratch() -> Path:
 def npy(data: bytes) -> None:
     """Read a .npy file."""
     _dump(".npy", data)
+
+
+def tree(data: bytes) -> None:
+    """Read the structure of a tree: a line of JSON, and then a line for the name of each tensor.
+
+    The structure that gcodec writes for the tree stands for the same tree.
+    """
+    text, *names = data.split(b"\n")
+    paths = [name.decode("latin-1") for name in names]
+    try:
+        outline = structure.read(text, paths)
+    except gcodec.FormatError:
+        return
+    promise(repr(structure.read(structure.write(outline), paths)) == repr(outline), "one tree")
 
 
 def npz(data: bytes) -> None:

@@ -326,7 +326,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     for function in (
         *(frame, repaired, stream, payload, roundtrip, words, seek, decoders, spec),
         *(differential, files.gcf, files.command),
-        *(files.npy, files.npz, files.safetensors, files.pt, files.distcp),
+        *(files.npy, files.npz, files.safetensors, files.pt, files.distcp, files.tree),
     )
 }
 

@@ -157,6 +157,16 @@ def load_file(
         If `like` has another structure or an array of another shape, or an argument is invalid.
     OSError
         If the file cannot be read.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     gcodec.save_file([np.float32([0.5, -2]), 3], Path(folder, "pair.gcf"), "sign")
+    ...     gcodec.load_file(Path(folder, "pair.gcf"))
+    [array([ 1.25, -1.25], dtype=float32), 3]
     """
     if like is not None and limits is None:
         limits = Limits(1 << 62, 1 << 62)

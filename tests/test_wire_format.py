@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from golden import vector
+from golden import tree, vector
 from reference import crc32c, halves, leb128, philox, qsgd, sums, universal
 from reference import frame as reference_frame
 
@@ -130,6 +131,11 @@ def check_universal(fields: dict[str, str]) -> None:
             universal.decode(spec, bits, 1)
 
 
+def check_tree(fields: dict[str, str]) -> None:
+    with TemporaryDirectory() as folder:
+        tree.check(fields, Path(folder))
+
+
 PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
     "leb128": check_leb128,
     "crc-32c": check_crc,
@@ -138,6 +144,8 @@ PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
     "philox": check_philox,
     "seed": check_seed,
     "universal": check_universal,
+    "tree": check_tree,
+    "tree-refused": tree.check_refused,
     "float16": lambda fields: check_halves("float16", fields),
     "bfloat16": lambda fields: check_halves("bfloat16", fields),
 }

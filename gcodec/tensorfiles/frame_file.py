@@ -342,6 +342,13 @@ class TensorFile(Mapping[str, Any]):
     ----------
     path : pathlib.Path
         Path of the file.
+
+    Examples
+    --------
+    >>> import gcodec
+    >>> with gcodec.open("examples/fc.gcf") as file:
+    ...     file.shapes(), file["fc.bias"].dtype
+    ({'fc.bias': (10,), 'fc.weight': (10, 64)}, dtype('float32'))
     """
 
     def __init__(self, path: Path, limits: Limits, key: bytes | None = None) -> None:

@@ -1,0 +1,373 @@
+"""`save_file`, `load_file` and `open`: trees of tensors as files of frames."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from golden import tree as golden
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gcodec
+from gcodec.cli.main import cli
+from gcodec.tensorfiles import structure
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
+
+
+def array(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+class Moments(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    moments: Moments
+    step: int
+
+
+KEYS = st.text(max_size=5) | st.integers(-(2**63), 2**64 - 1)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5)
+)
+TREES = st.recursive(
+    SCALARS | st.just(array(1, -2)),
+    lambda trees: (
+        st.lists(trees, max_size=3)
+        | st.lists(trees, max_size=3).map(tuple)
+        | st.dictionaries(KEYS, trees, max_size=3)
+    ),
+    max_leaves=8,
+).filter(lambda tree: isinstance(tree, (dict, list, tuple)))
+
+
+@given(TREES)
+def test_trees_come_back_whole(tmp_path_factory: pytest.TempPathFactory, tree: Any) -> None:
+    path = tmp_path_factory.mktemp("trees") / "tree.gcf"
+    try:
+        gcodec.save_file(tree, path, "raw")
+    except gcodec.ParameterError as error:
+        assert "two tensors have the path" in str(error) or "UTF-8" in str(error)
+        return
+    assert golden.same(gcodec.load_file(path), tree)
+    assert golden.same(gcodec.load_file(path, tree), tree)
+
+
+def test_mappings_of_tensors_have_their_keys_as_names(tmp_path: Path) -> None:
+    tree = {"b.c": array(1), "a": array(2, 3), "": array()}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    frames = list(gcodec.iter_frames(tmp_path / "x.gcf"))
+    assert [frame.name for frame in frames] == ["b.c", "a", ""]
+
+
+def test_types_of_like_are_restored(tmp_path: Path) -> None:
+    state = State(Moments(array(1, 2), OrderedDict(w=array(3))), 7)
+    gcodec.save_file(state, tmp_path / "x.gcf", "raw")
+    plain = gcodec.load_file(tmp_path / "x.gcf")
+    assert golden.same(
+        plain, {"moments": {"first": array(1, 2), "second": {"w": array(3)}}, "step": 7}
+    )
+    like = State(Moments(array(0, 0), OrderedDict(w=array(0))), 0)
+    loaded = gcodec.load_file(tmp_path / "x.gcf", like)
+    assert type(loaded) is State and loaded.step == 7
+    assert type(loaded.moments) is Moments and type(loaded.moments.second) is OrderedDict
+    assert loaded.moments.first.tolist() == [1, 2]
+    assert like.moments.first.tolist() == [0, 0]
+
+
+def test_state_dict_of_torch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
+    gcodec.save_file(checkpoint, tmp_path / "x.gcf", "raw")
+    loaded = gcodec.load_file(tmp_path / "x.gcf", checkpoint)
+    model.load_state_dict(loaded["model"])
+    optimizer.load_state_dict(loaded["optimizer"])
+    assert torch.equal(loaded["model"]["0.weight"], checkpoint["model"]["0.weight"])
+    assert loaded["optimizer"]["param_groups"] == checkpoint["optimizer"]["param_groups"]
+
+
+def test_pytrees_of_jax(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+
+    @jax.tree_util.register_pytree_node_class
+    class Pair:
+        def __init__(self, left: Any, right: Any) -> None:
+            self.left, self.right = left, right
+
+        def tree_flatten(self) -> Any:
+            return (self.left, self.right), None
+
+        @classmethod
+        def tree_unflatten(cls, _: None, children: Any) -> Any:
+            return cls(*children)
+
+    tree = {"pair": Pair(jax.numpy.ones(3), jax.numpy.zeros((2, 2)))}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw")
+    loaded = gcodec.load_file(tmp_path / "x.gcf", tree)
+    assert type(loaded["pair"]) is Pair
+    assert isinstance(loaded["pair"].left, jax.Array) and loaded["pair"].left.tolist() == [1, 1, 1]
+
+
+def test_policies_pick_codecs(tmp_path: Path) -> None:
+    policy = gcodec.Policy({"*.bias": "raw", "*": "minmax:bits=4"})
+    tree = {"fc": {"weight": np.arange(64, dtype=np.float32), "bias": array(1), "n": np.arange(3)}}
+    gcodec.save_file(tree, tmp_path / "x.gcf", policy)
+    with gcodec.open(tmp_path / "x.gcf") as file:
+        codecs = {name: header.codec.name for name, header in file.headers().items()}
+        assert codecs == {"fc.weight": "minmax", "fc.bias": "raw", "fc.n": "raw"}
+        assert file["fc.n"].tolist() == [0, 1, 2]
+    assert gcodec.Frame.from_bytes(gcodec.encode(array(1), policy, name="a.bias")).codec.name == (
+        "raw"
+    )
+
+
+def test_seeds_depend_on_names(tmp_path: Path) -> None:
+    x = np.full(1000, 0.3, np.float32)
+    gcodec.save_file({"a": x, "b": x}, tmp_path / "x.gcf", "qsgd:s=1", seed=5)
+    gcodec.save_file({"a": x, "b": x}, tmp_path / "y.gcf", "qsgd:s=1", seed=5)
+    first, second = gcodec.load_file(tmp_path / "x.gcf").values()
+    assert not np.array_equal(first, second)
+    assert (tmp_path / "x.gcf").read_bytes() == (tmp_path / "y.gcf").read_bytes()
+
+
+def test_open_decodes_on_access(tmp_path: Path) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+    gcodec.save_file({"w": rows, "h": np.ones(2, ml_dtypes.bfloat16)}, tmp_path / "x.gcf", "raw")
+    with gcodec.open(tmp_path / "x.gcf") as file:
+        assert file.names() == list(file) == ["w", "h"] and len(file) == 2
+        assert file.shapes() == {"w": (4, 3), "h": (2,)}
+        assert file.dtypes() == {"w": "float32", "h": "bfloat16"}
+        assert "w" in file and "x" not in file
+        assert file.decode_range("w", 3, 6).tolist() == [3, 4, 5]
+        out = np.zeros((4, 3), np.float32)
+        assert file.decode("w", out=out) is out and np.array_equal(out, rows)
+        assert repr(file).endswith("x.gcf': 2 tensors, 52 bytes in 102>")
+        with pytest.raises(KeyError, match="has no tensor 'ww'"):
+            file["ww"]
+        weights = file["w"]
+    assert np.array_equal(weights, rows)
+    assert repr(file).startswith("<closed TensorFile")
+    with pytest.raises(gcodec.ParameterError, match="open, but it was closed"):
+        file["w"]
+
+
+def test_damage_of_one_tensor_spares_the_others(tmp_path: Path) -> None:
+    gcodec.save_file({"a": array(1, 2), "b": array(3)}, tmp_path / "x.gcf", "raw")
+    data = bytearray((tmp_path / "x.gcf").read_bytes())
+    data[-6] ^= 1  # in the payload of b
+    (tmp_path / "x.gcf").write_bytes(data)
+    with gcodec.open(tmp_path / "x.gcf") as file:
+        assert file["a"].tolist() == [1, 2]
+        with pytest.raises(gcodec.Corrupt, match="frame 1"):
+            file["b"]
+    with pytest.raises(gcodec.Corrupt):
+        gcodec.load_file(tmp_path / "x.gcf")
+
+
+def test_keys_authenticate(tmp_path: Path) -> None:
+    tree = {"a": [array(1)]}
+    gcodec.save_file(tree, tmp_path / "x.gcf", "raw", key=b"secret")
+    assert golden.same(gcodec.load_file(tmp_path / "x.gcf", key=b"secret"), tree)
+    with pytest.raises(gcodec.FormatError):
+        gcodec.load_file(tmp_path / "x.gcf", key=b"other")
+
+
+def test_failed_writes_leave_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.gcf"
+    gcodec.save_file({"a": array(1)}, path, "raw")
+    before = path.read_bytes()
+    with pytest.raises(gcodec.ParameterError, match="tensor 'b'"):
+        gcodec.save_file({"a": array(1), "b": array(np.nan)}, path, "sign")
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_limits_bound_each_tensor(tmp_path: Path) -> None:
+    gcodec.save_file({"a": array(1, 2, 3)}, tmp_path / "x.gcf", "raw")
+    with pytest.raises(gcodec.LimitExceeded):
+        gcodec.load_file(tmp_path / "x.gcf", limits=gcodec.Limits(max_elements=2))
+
+
+@pytest.mark.parametrize(
+    ("like", "message"),
+    [
+        ({"a": [array(0)]}, "has 1 items: must have 2"),
+        ({"a": (array(0), 5), "b": 3}, "has 'b', which the file lacks"),
+        ({"b": 1}, "lacks 'a', which the file has"),
+        ({"a": {"x": array(0)}}, "must be a list or a tuple"),
+        ({"a": [3, 5]}, "must be an array"),
+        ({"a": [array(0), array(0)]}, "must be a scalar"),
+        ({"a": [array(0, 0), 5]}, "shape"),
+    ],
+)
+def test_like_must_have_the_structure(tmp_path: Path, like: Any, message: str) -> None:
+    gcodec.save_file({"a": [array(1), 5]}, tmp_path / "x.gcf", "raw")
+    with pytest.raises(gcodec.ParameterError, match=message):
+        gcodec.load_file(tmp_path / "x.gcf", like)
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.gcf"
+    for tree in (3, "text", None):
+        with pytest.raises(TypeError, match="tree is a"):
+            gcodec.save_file(tree, path, "raw")
+    for leaf in (object(), {1, 2}, 1j, np.array(["a"]), np.ones(2, complex)):
+        with pytest.raises(TypeError, match="x"):
+            gcodec.save_file({"x": leaf}, path, "raw")
+    with pytest.raises(TypeError, match=r"the key 1\.5 is a float"):
+        gcodec.save_file({1.5: array(1)}, path, "raw")
+    with pytest.raises(gcodec.ParameterError, match="two tensors have the path '1'"):
+        gcodec.save_file({1: array(1), "1": array(2)}, path, "raw")
+    with pytest.raises(gcodec.ParameterError, match=r"2\*\*64 - 1"):
+        gcodec.save_file({"a": [2**64]}, path, "raw")
+    circle: list[Any] = [array(1)]
+    circle.append(circle)
+    with pytest.raises(gcodec.ParameterError, match="nested at most 64 deep"):
+        gcodec.save_file(circle, path, "raw")
+    with pytest.raises(TypeError, match="path is a int"):
+        gcodec.open(3)  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+def test_encode_names_the_way_for_other_objects() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match="save_file stores trees of arrays"):
+        gcodec.encode({"a": array(1)}, "raw")
+    with pytest.raises(TypeError, match="save_file stores trees of arrays"):
+        gcodec.encode([array(1)], "raw")
+    with pytest.raises(TypeError, match=r"save_file stores x\.state_dict\(\)"):
+        gcodec.encode(torch.nn.Linear(2, 2), "raw")
+    with pytest.raises(TypeError, match="asarray"):
+        gcodec.encode(1.5, "raw")
+    for wrong in ("text", None):
+        with pytest.raises(TypeError, match="x is"):
+            gcodec.encode(wrong, "raw")
+
+
+def test_sharded_tensors_of_torch_name_to_local() -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        with pytest.raises(TypeError, match=r"to_local\(\)"):
+            gcodec.encode(distribute_tensor(torch.ones(4), mesh), "raw")
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "3", '{"version":1}', '{"version":0,"tree":[]}', '{"version":true,"tree":[]}'),
+        *('{"version":1,"tree":[],"more":1}', '{"version":1,"tree":{"dict":{"a":1,"a":2}}}'),
+        *(
+            '{"version":1,"tree":{"pairs":[[1,2],[1,3]]}}',
+            '{"version":1,"tree":{"pairs":[[1.5,2]]}}',
+        ),
+        *('{"version":1,"tree":{"dict":{}, "tuple":[]}}', '{"version":1,"tree":{"float":"x"}}'),
+        *(
+            '{"version":1,"tree":NaN}',
+            '{"version":1,"tree":1e999}',
+            '{"version":1,"tree":"\\ud800"}',
+        ),
+        *('{"version":1,"tree":{"tensor":null}}', '{"version":1,"tree":18446744073709551616}'),
+        '{"version":1,"tree":' + "9" * 5000 + "}",
+        '{"version":1,"tree":' + "[" * 65 + "]" * 65 + "}",
+        '{"version":1,"tree":' + "[" * 100_000,
+    ],
+)
+def test_hostile_structures_are_refused(text: str) -> None:
+    with pytest.raises(gcodec.Corrupt):
+        structure.read(text.encode(), [])
+
+
+def test_structures_must_agree_with_the_frames(tmp_path: Path) -> None:
+    text = json.dumps({"version": 1, "tree": [{"tensor": None}]}).encode()
+    first = gcodec.encode(np.frombuffer(text, np.uint8), "raw", name="\\structure")
+    for frames in ([], ["1"], ["0", "1"]):
+        data = b"".join(gcodec.encode(array(1), "raw", name=name) for name in frames)
+        (tmp_path / "x.gcf").write_bytes(first + data)
+        with pytest.raises(gcodec.Corrupt):
+            gcodec.load_file(tmp_path / "x.gcf")
+    wrong = gcodec.encode(array(1), "raw", name="\\structure")
+    (tmp_path / "x.gcf").write_bytes(wrong)
+    with pytest.raises(gcodec.Corrupt, match="uint8"):
+        gcodec.load_file(tmp_path / "x.gcf")
+    for data in (b"", b"no frames"):
+        (tmp_path / "x.gcf").write_bytes(data)
+        with pytest.raises(gcodec.FormatError):
+            gcodec.open(tmp_path / "x.gcf")
+
+
+def test_frames_of_paths_and_open_files(tmp_path: Path) -> None:
+    path = tmp_path / "x.gcf"
+    gcodec.save_file({"a": array(1), "b": array(2)}, path, "raw")
+    data = path.read_bytes()
+    with path.open("rb") as file:
+        file.seek(len(data) // 2)
+        assert [frame.name for frame in gcodec.iter_frames(file)] == ["b"]
+    with gzip.open(tmp_path / "x.gz", "wb") as file:
+        file.write(data)
+    with gzip.open(tmp_path / "x.gz") as file:
+        assert [frame.name for frame in gcodec.iter_frames(file)] == ["a", "b"]
+    for source in (path, str(path), io.BytesIO(data), data):
+        assert [frame.decode().item() for frame in gcodec.iter_frames(source)] == [1, 2]
+    with path.open() as text, pytest.raises((TypeError, UnicodeDecodeError)):
+        list(gcodec.iter_frames(text))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        list(gcodec.iter_frames(3))  # type: ignore[arg-type]
+
+
+def test_the_command_reads_trees_and_streams(tmp_path: Path) -> None:
+    path = tmp_path / "x.gcf"
+    tree = {"fc": [np.arange(9, dtype=np.float32), 5]}
+    gcodec.save_file(tree, path, "raw")
+    for verb in ("inspect", "verify", "dissect"):
+        result = CliRunner().invoke(cli, [verb, str(path)])
+        assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(cli, ["decode", str(path), "-o", str(tmp_path / "x.npz")])
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert arrays["fc.0"].tolist() == tree["fc"][0].tolist()
+    encoded = CliRunner().invoke(
+        cli, ["encode", "-", "-o", "-", "-c", "sign", "-q"], input=EXAMPLE.read_bytes()
+    )
+    assert encoded.exit_code == 0, encoded.stderr
+    listed = CliRunner().invoke(cli, ["inspect", "-"], input=encoded.stdout_bytes)
+    assert listed.exit_code == 0 and "fc.weight" in listed.stdout
+    wrong = CliRunner().invoke(cli, ["inspect", "-"], input=b"nothing known")
+    assert wrong.exit_code != 0
+
+
+def test_misspelled_words_get_a_suggestion() -> None:
+    with pytest.raises(gcodec.ParameterError, match="did you mean ecsq"):
+        gcodec.parse("ecqs")
+    with pytest.raises(gcodec.ParameterError, match="did you mean nmse"):
+        gcodec.parse("ecsq:nsme=0.1")
+    result = CliRunner().invoke(cli, ["inspcet", "x"])
+    assert result.exit_code == 2 and "inspect" in result.stderr
