@@ -95,7 +95,7 @@ def _loop_code(kernel: Kernel, target: _Target) -> tuple[str, bytes]:
         types.unliteral, returned if isinstance(returned, types.BaseTuple) else [returned]
     )
     exported = loader.LOOP_SYMBOL, kernel.symbol
-    return " ".join(map(str, results)), compiled.library.object_code(exported, kernel.vectorize)
+    return " ".join(map(str, results)), compiled.library.object_code(exported, kernel.vectorized)
 
 
 def _numba_type(word: str) -> Any:
@@ -503,7 +503,7 @@ class _Library(codegen.CPUCodeLibrary):
 
     def add_llvm_module(self, module: Any) -> None:
         """Simplify the functions of a module, and add them."""
-        passes = self._codegen.passes(vectorize=False)
+        passes = self._codegen.passes(vectorized=False)
         simplify = passes.getFunctionPassManager()
         for function in module.functions:
             simplify.run(function, passes)
@@ -515,10 +515,10 @@ class _Library(codegen.CPUCodeLibrary):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._finalized = True
 
-    def object_code(self, exported: Sequence[str], vectorize: bool) -> bytes:
+    def object_code(self, exported: Sequence[str], vectorized: bool) -> bytes:
         """Optimize the module, and return an object file that defines some of its functions."""
         self._ensure_finalized()
-        module, passes = self._final_module, self._codegen.passes(vectorize)
+        module, passes = self._final_module, self._codegen.passes(vectorized)
         for value in (*module.functions, *module.global_variables):
             if not value.is_declaration and value.name not in exported:
                 value.linkage = "internal"
@@ -538,11 +538,11 @@ class _Codegen(codegen.CPUCodegen):
         super().__init__("gcodec")
         self.machine = processors.machine(processor)
 
-    def passes(self, vectorize: bool) -> Any:
-        """Return the builder of LLVM's passes; for `vectorize`, see `jit.kernel`."""
+    def passes(self, vectorized: bool) -> Any:
+        """Return the builder of LLVM's passes; for `vectorized`, see `jit.kernel`."""
         llvm = processors.binding()
-        options = llvm.create_pipeline_tuning_options(speed_level=3 if vectorize else 1)
-        options.loop_vectorization = options.loop_unrolling = vectorize
+        options = llvm.create_pipeline_tuning_options(speed_level=3 if vectorized else 1)
+        options.loop_vectorization = options.loop_unrolling = vectorized
         return llvm.create_pass_builder(self.machine, options)
 
     def _customize_tm_options(self, options: dict[str, Any]) -> None:

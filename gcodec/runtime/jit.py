@@ -123,13 +123,13 @@ class Kernel(_Lazy):
     """A loop that is compiled for one signature at its first call; other loops may call it."""
 
     def __init__(
-        self, function: Callable[..., Any], signature: str, variant: str, vectorize: bool = True
+        self, function: Callable[..., Any], signature: str, variant: str, vectorized: bool = True
     ) -> None:
         super().__init__(function, variant)
         assert variant or not function.__closure__, "kernels of a factory need a variant"
         assert signature.count(" ") < 64, "an array takes two of the 64 slots"
         self.signature = signature
-        self.vectorize = vectorize
+        self.vectorized = vectorized
         self._run: Callable[..., Any] | None = None
 
     @property
@@ -180,7 +180,7 @@ class Kernel(_Lazy):
 
 
 def kernel(
-    signature: str, variant: str = "", vectorize: bool = True
+    signature: str, variant: str = "", vectorized: bool = True
 ) -> Callable[[Callable[..., Any]], Kernel]:
     """Declare a kernel.
 
@@ -191,11 +191,11 @@ def kernel(
         ``in float32[]`` (read-only array) or ``out float32[]`` (array that is written).
     variant : str
         Constants of a kernel that a factory makes. They distinguish it from its siblings.
-    vectorize : bool
+    vectorized : bool
         Whether LLVM vectorizes and unrolls its loops. False makes compilation faster. It suits
         loops over at most a few thousand numbers, and loops that are written with vectors.
     """
-    return lambda function: Kernel(function, signature, variant, vectorize)
+    return lambda function: Kernel(function, signature, variant, vectorized)
 
 
 def factory(

@@ -404,7 +404,7 @@ def _count_classes(
             out[k] += row[k]
 
 
-@kernel("in int64[], out uint8[]", vectorize=False)
+@kernel("in int64[], out uint8[]", vectorized=False)
 def _find_reach(counts, out):
     # counts.size == 256 * out.size
     for model in range(out.size):

@@ -170,7 +170,7 @@ def _add_one(count, costs, first, sums):
         high[t] += own[t] * above
 
 
-@kernel("in int64[], in int64[], out int64[]", vectorize=False)
+@kernel("in int64[], in int64[], out int64[]", vectorized=False)
 def _add_counts(counts, costs, sums):
     # 2 * costs.size == counts.size * sums.size
     tables = sums.size // 2
@@ -230,7 +230,7 @@ def add_of_class(counts, row, costs, sums):
 # --- the best table ------------------------------------------------------------------------------
 
 
-@kernel("in int64[], int64, int64, int64, out int64[], out int64[], out int64[]", vectorize=False)
+@kernel("in int64[], int64, int64, int64, out int64[], out int64[], out int64[]", vectorized=False)
 def _find_own(counts, most, least_escape, total, sizes, frequencies, ends):
     # counts.size == frequencies.size == CLASSES * _ALPHABET; frequencies are 0; sizes.size == MOST
     # + 1 > most.
@@ -281,7 +281,7 @@ def _find_own(counts, most, least_escape, total, sizes, frequencies, ends):
             frequencies[model * _ALPHABET + symbol] = frequencies[near * _ALPHABET + symbol]
 
 
-@kernel("in int64[], in int64[], int64, in int64[], int64", vectorize=False)
+@kernel("in int64[], in int64[], int64, in int64[], int64", vectorized=False)
 def _nbits_by(counts, frequencies, whole, logs, escaped):
     # counts.size == frequencies.size, a multiple of _ALPHABET; frequencies are below logs.size.
     high, low = np.int64(0), np.int64(0)
@@ -301,7 +301,7 @@ def _nbits_by(counts, frequencies, whole, logs, escaped):
     return high + (low >> 16) >> (_POINT - 16)
 
 
-@kernel("in int64[], int64, int64", vectorize=False)
+@kernel("in int64[], int64, int64", vectorized=False)
 def _sent_nbits(frequencies, of_top, of_length):
     # frequencies.size is a multiple of _ALPHABET.
     nbits = of_top * (frequencies.size // _ALPHABET)

@@ -101,7 +101,7 @@ def _transposer(dtype: str, rows: int, inverse: bool) -> Kernel:
     """Make the kernel for `rows` lanes; that for _TILE lanes also serves multiples of _TILE."""
     one_tile = _tile(dtype, rows, inverse)
 
-    @kernel(f"in {dtype}[], int64, out {dtype}[]", f"{dtype} {rows} {inverse}", vectorize=False)
+    @kernel(f"in {dtype}[], int64, out {dtype}[]", f"{dtype} {rows} {inverse}", vectorized=False)
     def transpose_runs(source, lanes, out):
         # source.size == out.size; lanes % rows == 0. All lanes and turns of a tile exist.
         for start in range(0, source.size, RUN):

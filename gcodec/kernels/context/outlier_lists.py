@@ -60,7 +60,7 @@ def read_lists(
     return places, symbols, after
 
 
-@kernel("in int64[], in int64[], out int64[], out int64[]", vectorize=False)
+@kernel("in int64[], in int64[], out int64[], out int64[]", vectorized=False)
 def _size_lists(places, symbols, gap_nbits, symbol_nbits):
     # Adds the bits of the Rice words of each parameter, from 0 to LARGEST.
     before = np.int64(-1)
@@ -71,7 +71,7 @@ def _size_lists(places, symbols, gap_nbits, symbol_nbits):
         before = places[i]
 
 
-@kernel("in int64[], in int64[], int64, int64, out uint8[], out uint64[]", vectorize=False)
+@kernel("in int64[], in int64[], int64, int64, out uint8[], out uint64[]", vectorized=False)
 def _put_lists(places, symbols, gap_k, symbol_k, out, state):
     # `out` has room for all bits, and for the slack of `put`.
     at, acc, have = np.int64(state[0]), state[1], state[2]
@@ -102,7 +102,7 @@ def _read_numbers(data, at, end, out, fault):
     return at
 
 
-@kernel("in uint8[], int64, int64, int64, out int64[], out int64[], out int64[]", vectorize=False)
+@kernel("in uint8[], int64, int64, int64, out int64[], out int64[], out int64[]", vectorized=False)
 def _read_lists(data, at, end, n, places, symbols, fault):
     # 0 <= at; end <= 8 * data.size; fault is (0,).
     at = _read_numbers(data, at, end, places, fault)

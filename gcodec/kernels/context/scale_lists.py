@@ -200,7 +200,7 @@ def _huffman_nbits(counts, most, scratch):
     return nbits
 
 
-@kernel("in uint8[], out int64[], out int64[]", vectorize=False)
+@kernel("in uint8[], out int64[], out int64[]", vectorized=False)
 def find_parameters(scales, scratch, out):
     """Write the fields of `ListParameters`; scratch.size == SCRATCH, out.size >= _FIELDS.
 
@@ -246,7 +246,7 @@ def find_parameters(scales, scratch, out):
     out[4], out[5] = SCALE + RICE + fewest, TOP + LENGTH * (top + 1) + words
 
 
-@kernel("in uint8[], in int64[], out int64[]", vectorize=False)
+@kernel("in uint8[], in int64[], out int64[]", vectorized=False)
 def list_nbits(scales, logs, scratch):
     """Return the bits of a list; see `nbits`. scratch.size == SCRATCH."""
     fields = scratch[5 * _PACKAGES :]
@@ -327,7 +327,7 @@ def _put_huffman_words(scales, least, shift, lengths, codes, out, at, acc, have)
 
 @kernel(
     "in uint8[], out int64[], out uint64[], out uint8[], out uint8[], out uint64[]",
-    vectorize=False,
+    vectorized=False,
 )
 def _put_list(scales, scratch, words, bytes_, out, state):
     # scratch.size == SCRATCH; `out` has room for Rice words of the largest parameter, at most
@@ -437,7 +437,7 @@ def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
 
 @kernel(
     "in uint8[], int64, int64, int64, out uint8[], out uint16[], out uint8[], out int64[]",
-    vectorize=False,
+    vectorized=False,
 )
 def _read_list(data, at, end, count, lengths, windows, out, fields):
     # 0 <= at; end <= 8 * data.size; lengths.size == _SYMBOLS, windows.size == _WINDOWS,

@@ -68,7 +68,7 @@ def _scale(mean, one, quantum):
 
 @kernel(
     "in int64[], in int64[], int64, int64, int64, int64, int64, int64, out uint8[], out uint8[]",
-    vectorize=False,
+    vectorized=False,
 )
 def find_scales(
     rows, columns, n, width, group, quantum, row_one, column_one, row_scales, column_scales

@@ -182,7 +182,7 @@ def _random_squares(x, factor):
     return total
 
 
-@kernel("float64, int64, int64, int64, out float32[]", vectorize=False)
+@kernel("float64, int64, int64, int64, out float32[]", vectorized=False)
 def _fill_points(unit, one, two, more, out):
     # out: 256 zeros.
     for k in range(1, 128):

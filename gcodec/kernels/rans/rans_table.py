@@ -128,7 +128,7 @@ def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     return ReadTables(log2_total, classed, slots, pairs, entries)
 
 
-@kernel("in int64[], out uint8[], out uint32[]", vectorize=False)
+@kernel("in int64[], out uint8[], out uint32[]", vectorized=False)
 def _fill_slots(frequencies, slots, entries):
     # slots.size is the sum of frequencies; entries.size is that, or 0.
     at = 0
