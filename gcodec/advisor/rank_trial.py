@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.powersgd import low_rank
+from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import sum_squares
 
 MAX_WORK = 120.0

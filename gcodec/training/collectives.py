@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gcodec.arrays.large_bytes import joined
-from gcodec.codecs.powersgd import low_rank
+from gcodec.kernels.numeric import low_rank
 from gcodec.codecs.topk import TopK, TopKSymbols
 from gcodec.entropy import values as value_coding
 from gcodec.errors import Corrupt, FormatError, ParameterError

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference import powersgd as reference
 
 import gcodec
-from gcodec.codecs.powersgd import low_rank
+from gcodec.kernels.numeric import low_rank
 
 
 def matrix(m: int, k: int, rank: int, noise: float = 0.0, seed: int = 0) -> np.ndarray:

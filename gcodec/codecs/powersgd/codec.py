@@ -12,7 +12,7 @@ are refused.
 One step of the power method computes the factors: P is Q₀·Mᵀ, orthonormalized, and Q is P·M, so M̂
 is the projection of M onto the rows of P. Q₀ is the Q of the preceding step, or random; with
 feedback, each step therefore continues from the preceding one. Arithmetic: see
-`gcodec.codecs.powersgd.low_rank`.
+`gcodec.kernels.numeric.low_rank`.
 
 Workers that average factors instead of gradients use `gcodec.training.PowerSGD`.
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
-from gcodec.codecs.powersgd import low_rank
+from gcodec.kernels.numeric import low_rank
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import check_length

@@ -9,17 +9,19 @@ the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
+from gcodec.runtime.jit import inline, kernel
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
 
 _BLOCK = 1 << 18  # values that are converted to float64 at a time
-_PRODUCT = 1 << 15  # values that are decoded at a time
+_COLUMNS = 256  # columns of a tile, which stays in the nearest cache
 
 
 def block_of(columns: int) -> tuple[int, int]:
@@ -76,22 +78,69 @@ def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
     out : (m·k,) float32 array
     """
     m, k = p.shape[1], q.shape[1]
-    matrix = out.reshape(m, k)
-    step = max(_PRODUCT // max(k, 1), 1)
+    right = np.ascontiguousarray(q).reshape(-1)
 
     def task(start: int, stop: int) -> None:
-        scratch = np.empty((step, k), np.float32)
-        for at in range(start // k, stop // k, step):
-            part = matrix[at : min(at + step, stop // k)]
-            for j in range(len(p)):
-                factor = p[j, at : at + len(part), np.newaxis]
-                if j == 0:
-                    np.multiply(factor, q[j], out=part)
-                else:
-                    part += np.multiply(factor, q[j], out=scratch[: len(part)])
+        rows = slice(start // k, stop // k)
+        left = np.ascontiguousarray(p[:, rows].T).reshape(-1)
+        scratch = np.empty(len(p) * _COLUMNS, np.float32)
+        _multiply(left, right, len(p), k, scratch, out[start:stop])
 
-    with np.errstate(all="ignore"):
-        pool.run(task, m * k, k)
+    pool.run(task, m * k, k)
+
+
+@kernel("in float32[], in float32[], int64, int64, out float32[], out float32[]")
+def _multiply(left, right, ranks, k, scratch, out):
+    # left.size == rows * ranks; right.size == ranks * k; out.size == rows * k; ranks > 0;
+    # scratch.size == ranks * _COLUMNS
+    rows = out.size // max(k, 1)
+    for column in range(0, k, _COLUMNS):
+        width = min(_COLUMNS, k - column)
+        for j in range(ranks):
+            for t in range(width):
+                scratch[j * width + t] = right[j * k + column + t]
+        for i in range(rows):
+            values = out[i * k + column : i * k + column + width]
+            factors = left[i * ranks : i * ranks + ranks]
+            first = ranks % 4  # then four terms at a time
+            for j in range(first):
+                row = scratch[j * width : j * width + width]
+                if j == 0:
+                    for t in range(width):
+                        values[t] = factors[0] * row[t]
+                else:
+                    for t in range(width):
+                        values[t] += factors[j] * row[t]
+            if first == 0:
+                _put_four(factors, scratch, 0, width, values)
+                first = 4
+            for j in range(first, ranks, 4):
+                _add_four(factors, scratch, j, width, values)
+
+
+def _four_terms(adds: bool) -> Any:
+    """Make the helper that writes or adds the terms j to j + 3 of each value of a row."""
+
+    def terms(factors, scratch, j, width, values):
+        row_0 = scratch[j * width : j * width + width]
+        row_1 = scratch[(j + 1) * width : (j + 1) * width + width]
+        row_2 = scratch[(j + 2) * width : (j + 2) * width + width]
+        row_3 = scratch[(j + 3) * width : (j + 3) * width + width]
+        factor_0, factor_1 = factors[j], factors[j + 1]
+        factor_2, factor_3 = factors[j + 2], factors[j + 3]
+        for t in range(width):  # width == values.size
+            total = factor_0 * row_0[t]
+            if adds:
+                total = values[t] + total
+            total += factor_1 * row_1[t]
+            total += factor_2 * row_2[t]
+            values[t] = total + factor_3 * row_3[t]
+
+    return inline(terms)
+
+
+_put_four = _four_terms(adds=False)
+_add_four = _four_terms(adds=True)
 
 
 def _blocks(matrix: np.ndarray, unit: float) -> Iterator[tuple[slice, slice, np.ndarray]]:

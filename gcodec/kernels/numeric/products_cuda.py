@@ -1,6 +1,6 @@
 """Launchers of products.cu.
 
-See `gcodec.kernels.numeric.products` and `gcodec.codecs.powersgd.low_rank`.
+See `gcodec.kernels.numeric.products` and `gcodec.kernels.numeric.low_rank`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Matrix(NamedTuple):
 
 
 class _Fixed(NamedTuple):
-    """See `gcodec.codecs.powersgd.low_rank.Fixed`."""
+    """See `gcodec.kernels.numeric.low_rank.Fixed`."""
 
     integers: Array
     units: Array

@@ -9,22 +9,25 @@ Products are computed on integers times powers of two; see `gcodec.kernels.numer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.source import size_of
 from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
-from gcodec.kernels.numeric.reduce import fold, max_abs_bits
+from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, max_abs_bits
 from gcodec.runtime.device import dispatched
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.memory import flattened
 
 STREAM = 2  # of the random words
 
 _PRODUCT = 1 << 15  # values that are decoded together
 _DEPENDENT = 2.0**-40  # remaining share of the energy of a row that depends on the others
+_CORRELATED = 2.0**-20  # square of the correlation of two rows from which they are rotated
+_MOST_SWEEPS = 12  # passes over all pairs of rows
 
 
 class Fixed(NamedTuple):
@@ -56,7 +59,7 @@ def matrix_shape(shape: tuple[int, ...], rank: int) -> tuple[int, int] | None:
     """
     if len(shape) < 2:
         return None
-    m, k = shape[0], size_of(shape[1:])
+    m, k = shape[0], math.prod(shape[1:])
     return (m, k) if (m + k) * rank < m * k else None
 
 
@@ -121,20 +124,104 @@ def times(matrix: np.ndarray, p: Fixed, top: int | None = None) -> np.ndarray:
     return _scaled(products.along_columns, matrix, p, top)
 
 
-def orthonormal(rows: np.ndarray) -> np.ndarray:
+def orthonormal(rows: np.ndarray, kept: int = 0) -> np.ndarray:
     """Orthonormalize (r, m) float64 rows by the Gram–Schmidt process.
 
-    A row becomes 0 if less than 2^-20 of its norm is independent of the preceding rows.
+    A row becomes 0 if less than 2^-20 of its norm is independent of the preceding rows. The first
+    `kept` rows are orthonormal already, or 0.
     """
-    basis = np.empty_like(rows)
-    for j, row in enumerate(rows):
-        remainder = row.copy()
-        for other in basis[:j]:
-            remainder -= fold(other * remainder) * other
-        squares = fold(remainder * remainder)
-        is_independent = squares > fold(row * row) * _DEPENDENT
-        basis[j] = remainder / np.sqrt(squares) if is_independent else 0.0
+    basis = np.array(rows, np.float64, order="C")
+    sums = np.empty(max(-(-basis.shape[1] // TILE), 1))
+    _orthonormalize(basis.reshape(-1), len(basis), kept, np.empty(LANES), sums)
     return basis
+
+
+@inline
+def _dot(a, b, lanes, sums):
+    """Return the sum of products in the order of `fold`; sums.size == max(ceil(a.size / TILE), 1)."""
+    count = sums.size
+    for tile in range(count):
+        part_a, part_b = a[tile * TILE : tile * TILE + TILE], b[tile * TILE : tile * TILE + TILE]
+        lanes[:] = 0.0
+        whole = part_a.size // LANES * LANES
+        for start in range(0, whole, LANES):
+            for t in range(LANES):
+                lanes[t] += part_a[start + t] * part_b[start + t]
+        for t in range(part_a.size - whole):
+            lanes[t] += part_a[whole + t] * part_b[whole + t]
+        sums[tile] = add_lanes(lanes)
+    while count > 1:
+        for tile in range((count + TILE - 1) // TILE):
+            lanes[:] = 0.0
+            for i in range(tile * TILE, min(tile * TILE + TILE, count)):
+                lanes[i % LANES] += sums[i]
+            sums[tile] = add_lanes(lanes)
+        count = (count + TILE - 1) // TILE
+    return sums[0]
+
+
+@kernel("out float64[], int64, int64, out float64[], out float64[]")
+def _orthonormalize(basis, r, kept, lanes, sums):
+    # basis.size == r * m; lanes.size == LANES; sums.size == max(ceil(m / TILE), 1)
+    m = basis.size // max(r, 1)
+    for j in range(kept, r):
+        row = basis[j * m : j * m + m]
+        before = _dot(row, row, lanes, sums)
+        for i in range(j):
+            other = basis[i * m : i * m + m]
+            factor = _dot(other, row, lanes, sums)
+            for t in range(m):
+                row[t] -= factor * other[t]
+        squares = _dot(row, row, lanes, sums)
+        independent = squares > before * _DEPENDENT
+        root = np.sqrt(squares)
+        for t in range(m):
+            row[t] = row[t] / root if independent else 0.0
+
+
+def diagonalize(gram: np.ndarray) -> np.ndarray:
+    """Return an orthogonal (r, r) matrix W such that W·G·Wᵀ is nearly diagonal, largest first.
+
+    The cyclic Jacobi method for a symmetric positive semidefinite (r, r) float64 matrix G. It ends
+    when the correlations of all rows are below 2^-10. Source: Golub and Van Loan, "Matrix
+    Computations", 4th edition, algorithm 8.5.3.
+    """
+    r = len(gram)
+    matrix, vectors = np.array(gram, np.float64, order="C"), np.eye(r)
+    _rotate_pairs(matrix.reshape(-1), vectors.reshape(-1), r)
+    order = np.argsort(-np.diagonal(matrix), kind="stable")
+    return np.ascontiguousarray(vectors[order])
+
+
+@kernel("out float64[], out float64[], int64")
+def _rotate_pairs(matrix, vectors, r):
+    # matrix.size == vectors.size == r * r
+    for _ in range(_MOST_SWEEPS):
+        rotated = False
+        for p in range(r - 1):
+            for q in range(p + 1, r):
+                across = matrix[p * r + q]
+                product = matrix[p * r + p] * matrix[q * r + q]
+                if across * across <= _CORRELATED * product or across == 0.0:
+                    continue
+                rotated = True
+                ratio = (matrix[q * r + q] - matrix[p * r + p]) / (2.0 * across)
+                tangent = 1.0 / (abs(ratio) + np.sqrt(ratio * ratio + 1.0))
+                tangent = -tangent if ratio < 0.0 else tangent
+                cosine = 1.0 / np.sqrt(tangent * tangent + 1.0)
+                sine = tangent * cosine
+                for array in (matrix, vectors):
+                    first, second = array[p * r : p * r + r], array[q * r : q * r + r]
+                    for t in range(r):
+                        low, high = first[t], second[t]
+                        first[t] = cosine * low - sine * high
+                        second[t] = sine * low + cosine * high
+                for t in range(r):
+                    low, high = matrix[t * r + p], matrix[t * r + q]
+                    matrix[t * r + p] = cosine * low - sine * high
+                    matrix[t * r + q] = sine * low + cosine * high
+        if not rotated:
+            break
 
 
 def _most(p: np.ndarray, q: np.ndarray) -> float:
