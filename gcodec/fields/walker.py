@@ -6,6 +6,7 @@ others in one span. At an invalid field it raises `FormatError`, and stays where
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -261,6 +262,15 @@ class FieldWalker:
         left = self.end - self.at
         split = {"sign": min(signs, left)} if signs else {}
         yield from self.summary(name, count, {**split, kind: max(left - signs, 0)})
+
+    @contextlib.contextmanager
+    def within(self, end: int) -> Iterator[None]:
+        """Treat bit `end` as the end of the payload, for a part that has an end of its own."""
+        whole, self.end = self.end, end
+        try:
+            yield
+        finally:
+            self.end = whole
 
     def require(self, nbits: int) -> None:
         """Raise `Truncated` unless the payload has `nbits` more bits."""

@@ -15,12 +15,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gcodec.arrays.large_bytes import joined
-from gcodec.kernels.numeric import low_rank
 from gcodec.codecs.topk import TopK, TopKSymbols
 from gcodec.entropy import values as value_coding
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction
 from gcodec.frame import Frame
+from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.training.communicator import Communicator

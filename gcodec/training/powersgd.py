@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gcodec.arrays.source import size_of
-from gcodec.kernels.numeric import low_rank
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
+from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.products import put_product
 from gcodec.kernels.numeric.reduce import sum_squares

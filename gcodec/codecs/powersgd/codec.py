@@ -29,10 +29,10 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
-from gcodec.kernels.numeric import low_rank
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.products import put_product
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.payload import Payload

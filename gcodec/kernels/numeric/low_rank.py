@@ -17,7 +17,7 @@ import numpy as np
 
 from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
-from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, max_abs_bits
+from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, fold, max_abs_bits
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.memory import flattened
@@ -111,6 +111,7 @@ def fixed(rows: np.ndarray) -> Fixed:
     return Fixed(np.rint(rows / units) + 0.0, units)  # without −0
 
 
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def times_transposed(matrix: np.ndarray, q: Fixed, top: int | None = None) -> np.ndarray:
     """Return Q·Mᵀ as (r, m) float64, for (m, k) finite float32 values.
 
@@ -119,6 +120,7 @@ def times_transposed(matrix: np.ndarray, q: Fixed, top: int | None = None) -> np
     return _scaled(products.along_rows, matrix, q, top)
 
 
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def times(matrix: np.ndarray, p: Fixed, top: int | None = None) -> np.ndarray:
     """Return P·M as (r, k) float64; see `times_transposed`."""
     return _scaled(products.along_columns, matrix, p, top)
@@ -138,7 +140,8 @@ def orthonormal(rows: np.ndarray, kept: int = 0) -> np.ndarray:
 
 @inline
 def _dot(a, b, lanes, sums):
-    """Return the sum of products in the order of `fold`; sums.size == max(ceil(a.size / TILE), 1)."""
+    """Return the sum of products in the order of `fold`."""
+    # sums.size == max(ceil(a.size / TILE), 1); lanes.size == LANES
     count = sums.size
     for tile in range(count):
         part_a, part_b = a[tile * TILE : tile * TILE + TILE], b[tile * TILE : tile * TILE + TILE]
@@ -224,7 +227,12 @@ def _rotate_pairs(matrix, vectors, r):
             break
 
 
-def _most(p: np.ndarray, q: np.ndarray) -> float:
+def energy(values: np.ndarray) -> float:
+    """Return the sum of squares of (n,) float64 values, in the order of `fold`."""
+    return fold(values * values)
+
+
+def most(p: np.ndarray, q: np.ndarray) -> float:
     """Return an upper bound of the magnitudes of PᵀQ."""
     largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]
     return float((largest[0] * largest[1]).sum())
@@ -233,7 +241,7 @@ def _most(p: np.ndarray, q: np.ndarray) -> float:
 @dispatched("gcodec.kernels.numeric.products_cuda")
 def passes_float32(p: np.ndarray, q: np.ndarray) -> bool:
     """Tell whether a value of PᵀQ, or a partial sum, exceeds float32."""
-    if _most(p, q) < 2.0**127:
+    if most(p, q) < 2.0**127:
         return False
     step = max(_PRODUCT // q.shape[1], 1)
     for at in range(0, p.shape[1], step):

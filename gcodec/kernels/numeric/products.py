@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
@@ -21,6 +22,7 @@ VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
 
 _BLOCK = 1 << 18  # values that are converted to float64 at a time
+_PRODUCT = 1 << 15  # values that are decoded before they are added
 _COLUMNS = 256  # columns of a tile, which stays in the nearest cache
 
 
@@ -87,6 +89,23 @@ def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
         _multiply(left, right, len(p), k, scratch, out[start:stop])
 
     pool.run(task, m * k, k)
+
+
+@dispatched("gcodec.kernels.numeric.products_cuda", by="out")
+def add_product(p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
+    """Add scale·PᵀQ to `out`; the product and each step are rounded. See `put_product`."""
+    k = q.shape[1]
+    height = max(_PRODUCT // max(k, 1), 1)
+
+    def task(start: int, stop: int) -> None:
+        scratch = np.empty(height * k, np.float32)
+        for row in range(start // k, stop // k, height):
+            part = p[:, row : min(row + height, stop // k)]
+            values = out[row * k : (row + part.shape[1]) * k]
+            put_product(part, q, scratch[: values.size])
+            add_scaled(scratch[: values.size], scale, values)
+
+    pool.run(task, out.size, k)
 
 
 @kernel("in float32[], in float32[], int64, int64, out float32[], out float32[]")

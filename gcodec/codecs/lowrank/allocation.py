@@ -1,0 +1,133 @@
+"""The allocation of bits to components, by reverse water-filling.
+
+Let a component of an (m, k) matrix have the energy E: its left factor has m values of variance
+E/m, and its right factor k values of variance E/k. At a mean squared error D of each value, they
+take m/2·log2(E/(m·D)) + k/2·log2(E/(k·D)) bits, and the matrix has the error (m + k)·D instead of
+E. All values of all factors have the same D, because then one bit reduces the error by the same
+amount wherever it is spent: by 2·ln 2·D. A component pays if it reduces the error by more than its
+bits would elsewhere.
+
+Source: T. Cover and J. Thomas, "Elements of information theory", 2nd edition, section 10.3.3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+_HALVINGS = 30  # of the interval of the logarithm of D
+_OCTAVES = 60  # initial length of this interval
+_OVERHEAD = 0.25  # bits of a coded value beyond the Gaussian rate
+
+
+class Allocation(NamedTuple):
+    """The precision of all factors, and the components that pay.
+
+    Attributes
+    ----------
+    rank : int
+        Number of components.
+    distortion : float
+        Mean squared error D of each value of a factor.
+    error : float
+        Expected squared error of the matrix.
+    """
+
+    rank: int
+    distortion: float
+    error: float
+
+
+def allocate(
+    energies: np.ndarray, energy: float, sizes: tuple[float, float], target: float
+) -> Allocation:
+    """Return the coarsest allocation whose expected squared error is at most `target`.
+
+    Parameters
+    ----------
+    energies : (w,) float64 array
+        Energies of the known components, in descending order.
+    energy : float
+        Energy of the matrix.
+    sizes : (float, float)
+        m and k, or the effective numbers of rows and columns.
+    target : float
+    """
+    high = math.log2(max(energy / sum(sizes), 2.0**-1000))
+    low = high - _OCTAVES
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if allocation_at(2.0**middle, energies, energy, sizes).error > target:
+            high = middle
+        else:
+            low = middle
+    return allocation_at(2.0**low, energies, energy, sizes)
+
+
+def allocation_at(
+    distortion: float, energies: np.ndarray, energy: float, sizes: tuple[float, float]
+) -> Allocation:
+    """Return the allocation for a mean squared error of each value; see `allocate`."""
+    rank = rank_at(distortion, energies, sizes)
+    coded = float(energies[:rank].sum())
+    error = max(energy - coded, 0.0) + rank * sum(sizes) * distortion
+    return Allocation(rank, distortion, error)
+
+
+def rank_at(distortion: float, energies: np.ndarray, sizes: tuple[float, float]) -> int:
+    """Return the number of components that pay; their energies are in descending order."""
+    for rank, energy in enumerate(energies.tolist()):
+        if not _pays(energy, distortion, sizes):
+            return rank
+    return len(energies)
+
+
+def nbits(allocation: Allocation, energies: np.ndarray, sizes: tuple[float, float]) -> float:
+    """Return the approximate number of bits of both factors."""
+    total = 0.0
+    for energy in energies[: allocation.rank].tolist():
+        for size in sizes:
+            ratio = energy / (size * allocation.distortion)
+            total += size * (max(math.log2(ratio) / 2, 0.0) + _OVERHEAD)
+    return total
+
+
+def shannon_bound(energies: np.ndarray, sizes: tuple[float, float], target: float) -> float:
+    """Return the bits of Gaussian factors with these energies at a squared error.
+
+    This is a bound for codes that treat the values of factors as independent.
+    """
+    allocation = allocate(energies, float(energies.sum()), sizes, target)
+    bits = nbits(allocation, energies, sizes)
+    return bits - _OVERHEAD * sum(sizes) * allocation.rank
+
+
+def beside_residual(
+    energies: np.ndarray, energy: float, sizes: tuple[float, float], target: float
+) -> Allocation:
+    """Return the allocation for factors whose residual is coded, too, with the error `target`.
+
+    Each value of the residual then has the variance v + D, where v is the energy that the factors
+    lack per value, and D is the target per value. A component with the energy E therefore saves
+    about E/(2·ln 2·(v + D)) bits, so v + D takes the place of D.
+    """
+    rank, left = 0, energy
+    variance = (energy + target) / math.prod(sizes)
+    for component in energies.tolist():
+        remaining = max(left - component, 0.0)
+        if not _pays(component, (remaining + target) / math.prod(sizes), sizes):
+            break
+        rank, left, variance = rank + 1, remaining, (remaining + target) / math.prod(sizes)
+    return Allocation(rank, variance, target)
+
+
+def _pays(energy: float, distortion: float, sizes: tuple[float, float]) -> bool:
+    """Return whether a component reduces the error by more than its bits would elsewhere."""
+    if energy <= max(sizes) * distortion or energy <= 0:
+        return False
+    if not distortion:
+        return True
+    nats = sum(size * math.log(energy / (size * distortion)) for size in sizes)
+    return energy - sum(sizes) * distortion > distortion * nats

@@ -1,0 +1,306 @@
+"""lowrank: a matrix as the product of two factors, both coded by ecsq.
+
+Gradients of matrices have few dominant components. A matrix M of shape (m, k) is approximated by
+the sum of r products of a column and a row, and the values of all columns and rows are quantized
+with about the same step. Large components thus get many bits per value, small ones few, and most
+none at all: reverse water-filling over the singular values of M.
+
+With left factor L of shape (r, m), right factor R of shape (r, k) and exponents e, value (i, t)
+decodes to the sum over j of L[j, i]·f32(f32(step·2^(-e[j]/4))·R[j, t]), from j = 0 on, with each
+product and each sum rounded to float32. L and R are messages of ecsq with the step 1. A residual
+may follow: a message of ecsq for all values, which are added to the sums. The rows of M are the
+first dimensions of the tensor, as many as the message states.
+
+The rank 0 stands for a message of ecsq alone. The encoder selects it where factors would not be
+shorter, as for vectors, so lowrank takes at most two bytes more than ecsq at the same error.
+
+Payload of the rank 0: that of ecsq. Of other ranks: see `gcodec.codecs.lowrank.message`. The
+encoder refuses NaN and Inf.
+
+What the factors lack, they lack at every step: without error feedback, training suffers.
+
+Source: gcodec's own; docs/lowrank.md explains why it works. Low-rank gradients: Vogels et al.,
+"PowerSGD", NeurIPS 2019; reverse water-filling: A. Kolmogorov, "On the Shannon theory of
+information transmission in the case of continuous signals", IRE Trans. Information Theory 2, 1956.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gcodec.arrays.nonfinite import check_top
+from gcodec.codec import Codec, register
+from gcodec.codecs.lowrank import describe, message
+from gcodec.codecs.lowrank.encoder import Candidate, Encoder
+from gcodec.codecs.lowrank.message import LowRankSymbols, Parts, Product, ecsq
+from gcodec.entropy.coder import no_blocks
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.fields.walker import FieldSpan, FieldWalker
+from gcodec.kernels.numeric import arithmetic, low_rank
+from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.payload import Payload
+from gcodec.runtime.device import beside
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.kinds import Choice, Float32, Integer
+from gcodec.wire.params import Field, param
+from gcodec.wire.seek import Blocks, SeekTable
+
+_NMSE = 0.1
+_MOST_RANK = 1 << 16
+_HEAD_NBITS = 1 << 10  # of a head with one component, generously
+_SAFE = 2.0**102  # products below this do not carry a finite residual beyond float32
+_CENTROIDS = tuple(
+    Field(name, Integer(0, 255), f"of level {levels}: 128, and 256ths of a step")
+    for name, levels in zip(message.CENTROIDS, ("1", "2", "3 and above"), strict=True)
+)
+
+
+@register(id=14, name="lowrank")
+class LowRank(Codec):
+    """Low-rank factors of matrices, coded by ecsq.
+
+    Meant for error feedback: what the factors lack is lost without it.
+
+    Parameters
+    ----------
+    rank : int or "auto"
+        Number of components, for a `step` that is given, too; 0 codes the tensor by ecsq alone.
+        ``"auto"`` selects the components that pay.
+    trellis : {"no", "yes"}
+        Whether ecsq uses a trellis: fewer bits, slower to encode.
+    step : float or "auto"
+        Distance of the levels of both factors, in units of the tensor.
+    nmse : float
+        Target for the normalized error ‖x − x̂‖²/‖x‖², between 0 and 1. The encoder ends within 2 %
+        below the target.
+    bits : float
+        Target for the bits of the payload per value, instead of an error; 0 for none.
+    transform : {"auto", "none", "dct"}
+        Transform of convolution filters where the tensor is coded by ecsq alone.
+    """
+
+    refuses_nonfinite = True
+    has_cuda_kernels = True
+    takes_up_to = 0.0  # a point may exceed float32
+    uses_shape = True
+    uses_prior = True
+
+    rank: int | str = param(
+        Integer(0, _MOST_RANK, unsent=("auto",)), "auto", "number of components; 0: ecsq alone"
+    )
+    trellis: str = param(
+        Choice("no", "yes"), "no", "alternating quantizers: fewer bits, slower to encode"
+    )
+    step: float | str = param(
+        Float32("a number, not negative", lambda step: 0 <= step < math.inf, words=("auto",)),
+        "auto",
+        "distance of levels; auto: what meets nmse or bits",
+        in_message=True,
+    )
+    nmse: float = param(
+        Float32("a number above 0 and below 1", lambda error: 0 < error < 1),
+        _NMSE,
+        "target for the normalized error |x - decoded|^2/|x|^2",
+    )
+    bits: float = param(
+        Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),
+        0.0,
+        "target for the bits per value, instead of an error; 0: none",
+    )
+    transform: str = param(
+        Choice("none", "dct", unsent=("auto",)),
+        "auto",
+        "transform of convolution filters, where ecsq codes the tensor alone",
+        in_message=True,
+        left_out="none",
+    )
+
+    def check(self) -> None:
+        """Refuse contradictory targets."""
+        if self.step != "auto" and (self.nmse != _NMSE or self.bits):
+            name = "bits" if self.bits else "nmse"
+            raise ParameterError.of(name, getattr(self, name), "left out where step is given")
+        if self.bits and self.nmse != _NMSE:
+            raise ParameterError.of("nmse", self.nmse, "left out where bits is given")
+
+    def scalar_fields(self) -> tuple[Field, ...]:
+        """Return the fields of the centroids of a message of ecsq alone."""
+        return _CENTROIDS if self.rank in (0, "auto") else ()
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of a payload of ecsq, which factors exceed by a head at most."""
+        return ecsq().max_payload_nbits(n) + _HEAD_NBITS
+
+    @property
+    def seek_blocks(self) -> Blocks:
+        """Blocks with the rANS states of the residual, or of a message of ecsq alone."""
+        return "states"
+
+    def multiplications(self, n: int) -> int:
+        """Return the number of multiplications of the product of both factors."""
+        return int(self.rank) * n
+
+    # --- quantize
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: LowRankSymbols | None
+    ) -> LowRankSymbols:
+        return self._best(values, seed, prior).symbols
+
+    def _encode(self, values: np.ndarray, seed: int, prior: LowRankSymbols | None) -> Payload:
+        return self._payload(self._best(values, seed, prior))
+
+    def _best(self, values: np.ndarray, seed: int, prior: LowRankSymbols | None) -> Candidate:
+        """Return the shortest message that meets the target."""
+        check_top(max_abs_bits(values), values)
+        shape = self._bound_shape(values.size)
+        encoder = Encoder(values, shape, self.trellis, self.transform, seed, prior)
+        rank = None if self.rank == "auto" else int(self.rank)
+        if isinstance(self.step, float):
+            return encoder.at_step(self.step, rank)
+        if rank is not None:
+            raise ParameterError.of("step", self.step, "a number where rank is given")
+        return encoder.at_bits(self.bits) if self.bits else encoder.at_error(self.nmse)
+
+    def _dequantize(self, symbols: LowRankSymbols, out: np.ndarray) -> None:
+        if not symbols.rank:
+            self._ecsq(out.size)._dequantize(symbols.residual, out)
+            return
+        self._product(symbols, out.size).put(out)
+        if symbols.residual is not None:
+            decoded = empty_beside(out.size, np.float32, out)
+            self._ecsq(out.size)._dequantize(symbols.residual, decoded)
+            arithmetic.add_scaled(decoded, np.float32(1), out)
+
+    def _dequantize_add(
+        self, symbols: LowRankSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        if symbols.rank and symbols.residual is None and dtype == "float32":
+            self._product(symbols, out.size).add(scale, out)
+        else:
+            super()._dequantize_add(symbols, dtype, scale, out)
+
+    def _product(self, symbols: LowRankSymbols, n: int) -> Product:
+        """Return the product of factors; raise `ParameterError` if they do not match n values."""
+        shape = self._bound_shape(n)
+        self._require(0 < symbols.split < len(shape), n, shape)
+        sizes = message.matrix_sizes(shape, symbols.split)
+        counts = symbols.left.symbols.size, symbols.right.symbols.size
+        self._require(counts == tuple(symbols.rank * size for size in sizes), n)
+        return Product.of_symbols(symbols, shape, self.trellis)
+
+    def _ecsq(self, n: int, **parameters: Any) -> Codec:
+        """Return the codec of a residual, or of a tensor without factors."""
+        return ecsq(trellis=self.trellis, **parameters)._with_shape(self._bound_shape(n))
+
+    # --- pack
+
+    def _pack(self, symbols: LowRankSymbols) -> Payload:
+        return self._payload(Candidate.of_symbols(symbols, self.trellis))
+
+    def _payload(self, candidate: Candidate) -> Payload:
+        plain, parts = candidate.plain, candidate.parts
+        if parts is None:
+            assert plain is not None
+            step, transform = (plain.scalars[name] for name in ("step", "transform"))
+            return plain._replace(codec=self._of_message(0, step, transform))
+        step = candidate.symbols.step
+        seek = None if parts.residual is None else parts.residual.seek
+        codec = self._of_message(candidate.symbols.rank, step, "none")
+        return Payload(codec, {"step": step, "transform": "none"}, *parts.write(), seek)
+
+    def _of_message(self, rank: int, step: float, transform: str) -> LowRank:
+        return self.replaced(nmse=_NMSE, bits=0.0, rank=rank, step=step, transform=transform)
+
+    # --- unpack
+
+    def _unpack(self, payload: Payload, n: int) -> LowRankSymbols:
+        if not self.rank:
+            plain = self._plain(payload, n)
+            return Candidate.of_plain(plain.codec._unpack(plain, n), plain).symbols
+        parts = Parts.read(payload, self._bound_shape(n))
+        right, left, residual = (
+            None if part is None else part.codec._unpack(part, size)
+            for part, size in zip(parts.messages, parts.counts(n), strict=True)
+        )
+        symbols = LowRankSymbols(
+            parts.split, self._message_step, parts.exponents, right, left, residual
+        )
+        self._check_range(self._product(symbols, n), residual is None)
+        return symbols
+
+    def _plain(self, payload: Payload, n: int) -> Payload:
+        """Return the message of ecsq that a message without factors is."""
+        return payload._replace(codec=self._ecsq(n, step=self.step, transform=self.transform))
+
+    @property
+    def _message_step(self) -> float:
+        """Step of the codec of a message."""
+        assert isinstance(self.step, float)
+        return self.step
+
+    def _check_range(self, product: Product, is_all: bool) -> bool:
+        """Refuse products that exceed float32; return whether sums with a residual are finite."""
+        if not product.is_finite:
+            raise Corrupt("a value exceeds float32")
+        return is_all or low_rank.most(*product) < _SAFE
+
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        if not self.rank:
+            plain = self._plain(payload, n)
+            whole: np.ndarray = plain.codec._decode(plain, n, out)
+            return whole
+        parts = Parts.read(payload, self._bound_shape(n))
+        product = parts.product(self._message_step)
+        is_safe = self._check_range(product, parts.residual is None)
+        values = empty_beside(n, np.float32, payload.data) if out is None else out
+        product.put(values)
+        if parts.residual is not None:
+            decoded = parts.residual.codec._decode(parts.residual, n)
+            arithmetic.add_scaled(beside(decoded, values), np.float32(1), values)
+            if not is_safe and not all_finite(values):
+                raise Corrupt("a value exceeds float32")
+        return values
+
+    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        if not self.rank:
+            plain = self._plain(payload, n)
+            part: np.ndarray = plain.codec._decode_range(plain, n, start, stop)
+            return part
+        parts = Parts.read(payload, self._bound_shape(n))
+        product = parts.product(self._message_step)
+        is_safe = self._check_range(product, parts.residual is None)
+        k = product.right.shape[1]
+        first, last = start // k, -(-stop // k) if stop > start else start // k
+        rows = np.empty((last - first) * k, np.float32)
+        if rows.size:
+            product.rows(first, last).put(rows)
+        values = rows[start - first * k : stop - first * k].copy()
+        if parts.residual is not None:
+            values += parts.residual.codec._decode_range(parts.residual, n, start, stop)
+            if not is_safe and not all_finite(values):
+                raise Corrupt("a value exceeds float32")
+        return values
+
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        if not self.rank:
+            plain = self._plain(payload, n)
+            yield from plain.codec._describe(plain, n, walk)
+        else:
+            yield from describe.message(payload, self._bound_shape(n), walk)
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        return 8 * data.size
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        whole: Payload | None = self._plain(payload, n) if not self.rank else None
+        if whole is None:
+            whole = Parts.read(payload, self._bound_shape(n)).residual
+        if whole is None:
+            return no_blocks(log2_block)
+        table: SeekTable = whole.codec._index(whole, n, log2_block)
+        return table

@@ -1,0 +1,287 @@
+"""The encoder's choice between factors, factors with a residual, and ecsq alone.
+
+Factors take the fewest bits where a few components contain nearly all of the energy. Where they
+contain much of it, they serve as a prediction, and ecsq codes the residual. Elsewhere ecsq codes
+the tensor alone. Its size is estimated from a sample of rows; where the estimate does not decide,
+ecsq writes the message, and the shorter one counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.codec import Codec
+from gcodec.codecs.lowrank import message
+from gcodec.codecs.lowrank.factorize import Factorizer, Factors
+from gcodec.codecs.lowrank.message import (
+    LowRankSymbols,
+    Parts,
+    Product,
+    ecsq,
+    factor_codec,
+    matrix_sizes,
+    points_of,
+)
+from gcodec.codecs.lowrank.subspace import Matrix
+from gcodec.kernels.numeric import arithmetic
+from gcodec.kernels.numeric.reduce import sum_squares
+from gcodec.payload import Payload
+from gcodec.runtime.device import host
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.kinds import binary32
+
+_LEAST_SIZE = 4  # rows and columns of a matrix that is worth factors
+_SPLITS = 2  # ways to read a tensor as a matrix that are tried
+_LEAST_NMSE = 1e-4  # below which the rounding of products matters
+_SAMPLE = 1 << 15  # values by which the size of a message of ecsq is estimated
+_SURELY_SHORT = 0.6  # of the estimate, so that factors are shorter without doubt
+_MAYBE_LONG = 0.4  # of the estimate, from which on a residual may pay
+_TINY, _LARGE = -60, 60  # octaves of the norm between which no product leaves float32
+_LEAST_SCALE = 2.0**-126  # normal float32 numbers keep their precision
+_RATE_SLOPE = 0.75  # approximate octaves of the bits for each octave of the error
+_RATE_TRIALS = 8
+_RATE_TOLERANCE = 0.98  # of a target for bits
+_MOST_SHARE = 0.98  # of the energy of a residual that may remain, so that coding it pays
+_FINEST = 2.0**-20  # nmse from which on a search for bits uses ecsq alone
+
+
+class Candidate(NamedTuple):
+    """A message of a tensor, with its symbols.
+
+    Attributes
+    ----------
+    symbols : LowRankSymbols
+    parts : Parts or None
+        The message of factors; None if there are none.
+    plain : Payload or None
+        The message of ecsq, without factors.
+    nbits : int
+        Size in bits.
+    """
+
+    symbols: LowRankSymbols
+    parts: Parts | None
+    plain: Payload | None
+    nbits: int
+
+    @classmethod
+    def of_plain(cls, levels: Any, payload: Payload) -> Candidate:
+        """Return the candidate of ecsq alone."""
+        symbols = LowRankSymbols(0, 0.0, np.empty(0, np.int64), None, None, levels)
+        return cls(symbols, None, payload, payload.nbits)
+
+    @classmethod
+    def of_symbols(cls, symbols: LowRankSymbols, trellis: str) -> Candidate:
+        """Write the message of symbols."""
+        whole = None
+        if symbols.residual is not None:
+            whole = ecsq(trellis=trellis)._pack(symbols.residual).resolved()
+        if not symbols.rank:
+            assert whole is not None
+            return cls.of_plain(symbols.residual, whole)
+        inner = factor_codec(trellis, (symbols.rank, 1))
+        right, left = (inner._pack(part).resolved() for part in (symbols.right, symbols.left))
+        parts = Parts(symbols.split, symbols.exponents, right, left, whole)
+        return cls(symbols, parts, None, parts.nbits)
+
+
+class Encoder:
+    """The search for the shortest message of one tensor.
+
+    Parameters
+    ----------
+    values : (n,) float32 array
+        Finite values.
+    shape : tuple of int
+    trellis, transform : str
+        Parameters of ecsq.
+    seed : int
+        Seed of the random rows.
+    prior : LowRankSymbols or None
+        Symbols of the preceding step.
+    """
+
+    def __init__(
+        self,
+        values: np.ndarray,
+        shape: tuple[int, ...],
+        trellis: str,
+        transform: str,
+        seed: int,
+        prior: LowRankSymbols | None,
+    ) -> None:
+        self._values, self._shape, self._trellis = values, shape, trellis
+        self._transform, self._seed, self._prior = transform, seed, prior
+        self._energy = float(sum_squares(values)) if values.size else 0.0
+        self._lift, self._lifted = 1.0, values
+        self._factorizers: dict[int, Factorizer] = {}
+
+    def at_step(self, step: float, rank: int | None) -> Candidate:
+        """Return factors with a step, or ecsq with this step where there are none.
+
+        `rank` is the number of components; None selects those that pay.
+        """
+        for split in self._splits()[:1] if rank != 0 else ():
+            factorizer = self._factorizer(split)
+            symbols = self._symbols(split, factorizer.at_step(step * self._lift, rank))
+            if symbols is not None:
+                return Candidate.of_symbols(symbols, self._trellis)
+        return self._plain(step=step)
+
+    def at_bits(self, target: float) -> Candidate:
+        """Return the message with the least error whose payload has at most `target` bits a value.
+
+        The search varies the error. If factors never fit, ecsq alone searches for a step.
+        """
+        n, best = self._values.size, None
+        low, high, octave = -math.inf, math.inf, math.log2(0.1)
+        for _ in range(_RATE_TRIALS):
+            octave = min(max(octave, math.log2(_FINEST)), -(2.0**-6))
+            candidate = self.at_error(2.0**octave)
+            nbits = candidate.nbits / n
+            if nbits <= target:
+                high = octave
+                if best is None or candidate.nbits > best.nbits:
+                    best = candidate
+                if nbits >= _RATE_TOLERANCE * target or octave <= math.log2(_FINEST):
+                    break
+            else:
+                low = octave
+            octave += (
+                math.log2(max(nbits, 2.0**-20) / (target * (1 + _RATE_TOLERANCE) / 2))
+                / _RATE_SLOPE
+            )
+            if not low < octave < high:
+                octave = (low + high) / 2
+        if best is None or best.plain is not None:
+            return self._plain(bits=target)
+        return best
+
+    def at_error(self, nmse: float) -> Candidate:
+        """Return the shortest message whose error is at most `nmse`."""
+        splits = self._splits() if nmse > _LEAST_NMSE else []
+        if not splits:
+            return self._plain(nmse=nmse)
+        plain = self._plain(nmse=nmse) if self._values.size <= _SAMPLE else None
+        expected = self._expected_nbits(nmse) if plain is None else plain.nbits
+        found = (each for split in splits for each in self._with_factors(split, nmse, expected))
+        best = min(found, key=lambda candidate: candidate.nbits, default=None)
+        if plain is None and (best is None or best.nbits > _SURELY_SHORT * expected):
+            plain = self._plain(nmse=nmse)
+        if best is None or (plain is not None and plain.nbits <= best.nbits):
+            assert plain is not None
+            return plain
+        return best
+
+    def _with_factors(self, split: int, nmse: float, expected: float) -> Iterator[Candidate]:
+        """Yield the messages with factors that may be the shortest."""
+        factorizer, nbits = self._factorizer(split), math.inf
+        target = nmse * factorizer.matrix.energy
+        allocation = factorizer.find(target, expected)
+        if allocation is not None:
+            symbols = self._symbols(split, factorizer.meet(allocation, target))
+            if symbols is not None:
+                candidate = Candidate.of_symbols(symbols, self._trellis)
+                nbits = candidate.nbits
+                yield candidate
+        if nbits < _MAYBE_LONG * expected:
+            return
+        symbols = self._symbols(split, factorizer.with_residual(target))
+        if symbols is None:
+            return
+        residual = self._residual(symbols)
+        share = nmse * self._energy / float(sum_squares(residual))
+        if 0 < share < _MOST_SHARE:
+            before = self._prior.residual if self._prior and self._prior.rank else None
+            codec = self._ecsq(nmse=binary32(share), transform=self._transform)
+            symbols = symbols._replace(residual=codec._quantize(residual, self._seed, before))
+            yield Candidate.of_symbols(symbols, self._trellis)
+
+    def _splits(self) -> list[int]:
+        """Return the numbers of leading dimensions that may form the rows, the best first.
+
+        A tensor is read as the preceding step read it, if there is a preceding step.
+        """
+        n = self._values.size
+        if not n or not self._energy:
+            return []
+        if self._prior is not None and self._prior.rank:
+            return [self._prior.split]
+        splits = []
+        for split in range(1, len(self._shape)):
+            sizes = matrix_sizes(self._shape, split)
+            if min(sizes) >= _LEAST_SIZE:
+                splits.append((sum(sizes), split))
+        return [split for _, split in sorted(splits)[:_SPLITS]]
+
+    def _factorizer(self, split: int) -> Factorizer:
+        """Return the factorizer of the tensor, read as a matrix."""
+        if split not in self._factorizers:
+            m, k = matrix_sizes(self._shape, split)
+            matrix = Matrix(self._lifted_values().reshape(m, k))
+            rows, prior = None, self._prior
+            if prior is not None and prior.rank:
+                sizes = prior.rank, k
+                codec = factor_codec(self._trellis, sizes)
+                rows = points_of(codec, prior.right, sizes).astype(np.float64)
+            self._factorizers[split] = Factorizer(matrix, self._trellis, self._seed, rows)
+        return self._factorizers[split]
+
+    def _lifted_values(self) -> np.ndarray:
+        """Return the values times a power of two with which no product leaves float32."""
+        if self._lifted is self._values:
+            octave = math.frexp(math.sqrt(self._energy))[1]
+            if not _TINY < octave < _LARGE:
+                self._lift = 2.0**-octave
+                self._lifted = (host(self._values) * np.float64(self._lift)).astype(np.float32)
+        return self._lifted
+
+    def _symbols(self, split: int, factors: Factors | None) -> LowRankSymbols | None:
+        """Return the symbols of factors, or None if they do not decode to finite values."""
+        if factors is None:
+            return None
+        with np.errstate(over="ignore"):
+            step = float(np.float32(factors.step / self._lift))
+        symbols = LowRankSymbols(
+            split, binary32(step), factors.exponents, factors.right, factors.left, None
+        )
+        if not (message.scales(step, factors.exponents) >= _LEAST_SCALE).all():
+            return None
+        points = factors.left_points, factors.right_points
+        return symbols if Product.of(*points, step, factors.exponents).is_finite else None
+
+    def _residual(self, symbols: LowRankSymbols) -> np.ndarray:
+        """Return what the factors lack, as (n,) float32."""
+        residual = empty_beside(self._values.size, np.float32, self._values)
+        Product.of_symbols(symbols, self._shape, self._trellis).put(residual)
+        return arithmetic.corrected(self._values, residual, np.float32(-1))
+
+    def _ecsq(self, **target: float | str) -> Codec:
+        return ecsq(trellis=self._trellis, **target)._with_shape(self._shape)
+
+    def _plain(self, **target: float) -> Candidate:
+        """Return the message of ecsq alone."""
+        before = self._prior.residual if self._prior and not self._prior.rank else None
+        codec = self._ecsq(transform=self._transform, **target)
+        levels = codec._quantize(self._values, self._seed, before)
+        return Candidate.of_plain(levels, codec._pack(levels).resolved())
+
+    def _expected_nbits(self, nmse: float) -> float:
+        """Return the approximate bits of ecsq alone, from a sample of rows."""
+        n, width = self._values.size, math.prod(self._shape[1:])
+        rows = self._values.reshape(n // width, width)
+        step = max(len(rows) * width // _SAMPLE, 1)
+        sample = host(rows[: max(len(rows) // step, 1) * step : step])
+        flat = np.ascontiguousarray(sample).reshape(-1)
+        energy = float(sum_squares(flat)) * n / flat.size
+        if not energy:
+            return 0.0
+        share = min(nmse * self._energy / energy, _MOST_SHARE)
+        codec = ecsq(trellis=self._trellis, nmse=binary32(share))
+        codec = codec._with_shape((len(sample), *self._shape[1:]))
+        payload = codec._encode(flat, self._seed, None).resolved()
+        return float(payload.nbits) * n / flat.size

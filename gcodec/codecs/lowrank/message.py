@@ -1,0 +1,346 @@
+"""The message: exponents of the components, and the messages of ecsq that code the factors.
+
+    words · zeros to a byte · centroids of right · centroids of left · lengths ·
+    scalars of the residual · right factor · left factor · residual
+
+- The words are Elias gamma: the number of leading dimensions that form the rows; 1, or 2 if the
+  message contains a residual; the exponent of the first component plus 1; and for each further
+  component, the exponent of its predecessor minus its own, plus 1.
+- Each of the two factors is a message of ecsq with the step 1, whose three centroids take a byte
+  each.
+- The lengths are LEB128: the bytes of the right factor; and, if there is a residual, the bytes of
+  the left factor, and the bytes of the residual's scalars, which are those of an ecsq frame.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.codec import Codec, registered
+from gcodec.entropy.coder import BitSpan
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.numeric import low_rank, products
+from gcodec.kernels.prefix import codewords, prefix
+from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.payload import Payload
+from gcodec.runtime.device import beside, host
+from gcodec.wire.primitives import Reader, leb128
+
+GAMMA = PrefixCode(codewords.GAMMA, 0, 1)
+MOST_EXPONENT = 2047  # from which on all scales are 0
+MOST_SPLIT = 31
+_MANTISSAS = np.array([0x3F800000, 0x3F5744FD, 0x3F3504F3, 0x3F1837F0], np.uint32).view(np.float32)
+# 2^(-7/8), 2^(-5/8), 2^(-3/8) and 2^(-1/8): mantissas between which an exponent is rounded.
+_EDGES = np.array([0.5452538663326288, 0.6484197773255048, 0.7711054127039704, 0.9170040432046712])
+CENTROIDS = "centroid1", "centroid2", "centroid3"
+
+
+def ecsq(**parameters: Any) -> Codec:
+    """Return the codec of factors and residuals, which is ecsq."""
+    codec: Codec = registered()["ecsq"](**parameters)
+    return codec
+
+
+def factor_codec(trellis: str, sizes: tuple[int, int]) -> Codec:
+    """Return the codec of a factor, an (r, m) or (r, k) matrix."""
+    return ecsq(step=1.0, trellis=trellis, transform="none")._with_shape(sizes)
+
+
+def matrix_sizes(shape: tuple[int, ...], split: int) -> tuple[int, int]:
+    """Return the sizes of a matrix whose rows are the first `split` dimensions."""
+    return math.prod(shape[:split]), math.prod(shape[split:])
+
+
+def fits(rank: int, sizes: tuple[int, int]) -> bool:
+    """Return whether factors have fewer values than a matrix."""
+    return rank * sum(sizes) < math.prod(sizes)
+
+
+def scales(step: float, exponents: np.ndarray) -> np.ndarray:
+    """Return the factor f32(step·2^(-e/4)) of each component, from its (r,) int64 exponent e."""
+    octaves, quarters = np.divmod(exponents, 4)
+    product = np.float64(np.float32(step)) * _MANTISSAS[quarters].astype(np.float64)
+    with np.errstate(under="ignore", over="ignore"):
+        return np.ldexp(product, -octaves).astype(np.float32)
+
+
+def exponents_of(norms: np.ndarray) -> np.ndarray:
+    """Return the exponents of (r,) float64 norms: 4·log2, rounded to an integer, at least 0."""
+    mantissas, octaves = np.frexp(norms)  # from 1/2 to below 1
+    quarters = np.searchsorted(_EDGES, mantissas, "right") - 4
+    exponents = np.clip(4 * octaves.astype(np.int64) + quarters, 0, MOST_EXPONENT)
+    return np.minimum.accumulate(exponents)
+
+
+def points_of(codec: Codec, symbols: Any, sizes: tuple[int, ...]) -> np.ndarray:
+    """Return the points of the symbols of a factor as an (r, k) float32 array."""
+    points = np.empty(math.prod(sizes), np.float32)
+    codec._dequantize(symbols, points)
+    return points.reshape(sizes)
+
+
+class LowRankSymbols(NamedTuple):
+    """The levels of both factors and of the residual.
+
+    Attributes
+    ----------
+    split : int
+        Number of leading dimensions that form the rows of the matrix; 0 if there are no factors.
+    step : float
+        A float32 number that scales the factors; 0 if there are none.
+    exponents : (r,) int64 array
+        Exponents of the components, in descending order; empty if there are no factors.
+    right, left : object or None
+        Symbols of the factors, as ecsq defines them.
+    residual : object or None
+        Symbols of the residual, or of the tensor if there are no factors.
+    """
+
+    split: int
+    step: float
+    exponents: np.ndarray
+    right: Any
+    left: Any
+    residual: Any
+
+    @property
+    def rank(self) -> int:
+        """Number of components."""
+        return self.exponents.size
+
+
+class Product(NamedTuple):
+    """The product of factors.
+
+    Attributes
+    ----------
+    left, right : (r, m) and (r, k) float32 arrays
+        The right factor contains the scales.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+
+    @classmethod
+    def of(
+        cls, left: np.ndarray, right: np.ndarray, step: float, exponents: np.ndarray
+    ) -> Product:
+        """Return the product of the points of factors."""
+        with np.errstate(over="ignore", under="ignore"):
+            return cls(left, right * scales(step, exponents)[:, np.newaxis])
+
+    @classmethod
+    def of_symbols(cls, symbols: LowRankSymbols, shape: tuple[int, ...], trellis: str) -> Product:
+        """Return the product of the symbols of a tensor of `shape`."""
+        sizes = matrix_sizes(shape, symbols.split)
+        left, right = (
+            points_of(factor_codec(trellis, (symbols.rank, size)), levels, (symbols.rank, size))
+            for size, levels in zip(sizes, (symbols.left, symbols.right), strict=True)
+        )
+        return cls.of(left, right, symbols.step, symbols.exponents)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all values of the product, and all partial sums, are finite."""
+        is_finite = np.isfinite(self.right).all() and np.isfinite(self.left).all()
+        return bool(is_finite and not low_rank.passes_float32(self.left, self.right))
+
+    def put(self, out: np.ndarray) -> None:
+        """Write the product to an (m·k,) float32 array."""
+        products.put_product(beside(self.left, out), beside(self.right, out), out)
+
+    def add(self, scale: np.float32, out: np.ndarray) -> None:
+        """Add `scale` times the product to an (m·k,) float32 array."""
+        products.add_product(beside(self.left, out), beside(self.right, out), scale, out)
+
+    def rows(self, start: int, stop: int) -> Product:
+        """Return the rows `start` to `stop - 1` of the product."""
+        return Product(np.ascontiguousarray(self.left[:, start:stop]), self.right)
+
+
+class Parts(NamedTuple):
+    """The parts of a message.
+
+    Attributes
+    ----------
+    split : int
+        Number of leading dimensions that form the rows of the matrix.
+    exponents : (r,) int64 array
+        Exponents of the components, in descending order.
+    right, left : Payload
+        Messages of the factors.
+    residual : Payload or None
+        Message of the residual.
+    """
+
+    split: int
+    exponents: np.ndarray
+    right: Payload
+    left: Payload
+    residual: Payload | None
+
+    def write(self) -> tuple[np.ndarray, int]:
+        """Return the bytes and the number of bits of the message."""
+        head, strings = self._head(), [host(self.right.data), host(self.left.data)]
+        if self.residual is not None:
+            strings.append(host(self.residual.data))
+        joined = np.concatenate([np.frombuffer(head, np.uint8), *strings])
+        return joined, 8 * joined.size
+
+    @property
+    def nbits(self) -> int:
+        """The number of bits of the message."""
+        strings = self.right.nbits + self.left.nbits
+        if self.residual is not None:
+            strings += self.residual.nbits
+        return 8 * len(self._head()) + strings
+
+    def _head(self) -> bytes:
+        falls = self.exponents[:-1] - self.exponents[1:]
+        flag = 1 if self.residual is None else 2
+        numbers = np.concatenate([[self.split, flag], self.exponents[:1] + 1, falls + 1])
+        words = numbers.astype(np.uint64)
+        data, nbits = prefix.write(GAMMA, words)
+        head = data[: -(-nbits // 8)].tobytes()
+        for factor in (self.right, self.left):
+            head += bytes(int(factor.scalars[name]) for name in CENTROIDS)
+        head += leb128(self.right.nbits // 8)
+        if self.residual is not None:
+            fields = self.residual.codec.write_scalars(self.residual.scalars)
+            head += leb128(self.left.nbits // 8) + leb128(len(fields)) + fields
+        return head
+
+    @property
+    def messages(self) -> tuple[Payload, Payload, Payload | None]:
+        """The messages of ecsq, in the order of their strings."""
+        return self.right, self.left, self.residual
+
+    def counts(self, n: int) -> tuple[int, int, int]:
+        """Return the numbers of symbols of the messages, for a tensor of n values."""
+        right, left = (math.prod(part.codec._bound_shape(0)) for part in self.messages[:2])
+        return right, left, n
+
+    def product(self, step: float) -> Product:
+        """Decode the factors; raise `FormatError`."""
+        right, left = (
+            part.codec._decode(part, math.prod(sizes)).reshape(sizes)
+            for part in (self.right, self.left)
+            for sizes in [part.codec._bound_shape(0)]
+        )
+        return Product.of(left, right, step, self.exponents)
+
+    @classmethod
+    def read(cls, payload: Payload, shape: tuple[int, ...]) -> Parts:
+        """Read the head of a message of a tensor of `shape`, and find its strings.
+
+        Raises
+        ------
+        FormatError
+        """
+        codec, head = payload.codec, Head.read(payload)
+        sizes = head.check(codec.rank, shape)
+        strings = []
+        for factor, size, (start, stop) in zip(head.centroids, sizes, head.strings, strict=False):
+            inner = factor_codec(codec.trellis, (codec.rank, size))
+            scalars = dict(zip(CENTROIDS, factor, strict=True)) | {
+                "step": 1.0,
+                "transform": "none",
+            }
+            strings.append(Payload(inner, scalars, payload.data[start:stop], 8 * (stop - start)))
+        residual = None
+        if head.fields is None and payload.seek is not None:
+            raise Corrupt("a seek table of a message without a residual")
+        if head.fields is not None:
+            start, stop = head.strings[2]
+            inner = ecsq(trellis=codec.trellis)
+            scalars = inner.read_scalars(memoryview(head.fields))
+            inner = inner.of_message(scalars)._with_shape(shape)
+            if not scalars["step"]:
+                raise Corrupt("a residual has the step 0")
+            nbits = 8 * (stop - start)
+            residual = Payload(inner, scalars, payload.data[start:stop], nbits, payload.seek)
+        right, left = strings
+        return cls(head.split, head.exponents, right, left, residual)
+
+
+class Head(NamedTuple):
+    """The fields that precede the strings.
+
+    Attributes
+    ----------
+    split : int
+    exponents : (r,) int64 array
+    words_end : int
+        Bit after the words.
+    centroids : tuple of bytes
+        Centroids of the right and the left factor, three bytes each.
+    fields : bytes or None
+        Scalars of the residual's message.
+    lengths : tuple of (str, int, int)
+        Name, number of bytes and value of each length.
+    strings : tuple of (int, int)
+        First byte, and byte after the last, of each string.
+    """
+
+    split: int
+    exponents: np.ndarray
+    words_end: int
+    centroids: tuple[bytes, bytes]
+    fields: bytes | None
+    lengths: tuple[tuple[str, int, int], ...]
+    strings: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def read(cls, payload: Payload) -> Head:
+        """Read the head of a payload; raise `FormatError`."""
+        data, nbits, rank = payload.data, payload.nbits, payload.codec.rank
+        if nbits % 8:
+            raise Corrupt("the payload is not whole bytes")
+        if rank + 2 > nbits:
+            raise Truncated(f"{nbits} bits cannot contain {rank} exponents")
+        data = host(data)
+        words, words_end = prefix.read(GAMMA, data, nbits, rank + 2)
+        if words[0] > MOST_SPLIT or words[1] > 2 or int(words[2:].max()) > MOST_EXPONENT + 1:
+            raise Corrupt("a number of the head is too large")
+        numbers = words.astype(np.int64)
+        numbers[3:] = 1 - numbers[3:]
+        exponents = np.cumsum(numbers[2:]) - 1
+        if exponents[-1] < 0:
+            raise Corrupt("an exponent is below 0")
+        at = -(-words_end // 8)
+        BitSpan(data, words_end, nbits).aligned("exponents and centroids")
+        reader = Reader(data.data, at)
+        centroids = bytes(reader.take(3)), bytes(reader.take(3))
+        lengths: list[tuple[str, int, int]] = []
+
+        def length(name: str) -> int:
+            start, value = reader.at, reader.leb128()
+            lengths.append((name, reader.at - start, value))
+            return value
+
+        nbytes, fields = [length("bytes of the right factor")], None
+        if words[1] == 2:
+            nbytes.append(length("bytes of the left factor"))
+            fields = bytes(reader.take(length("bytes of the scalars")))
+        strings, start = [], reader.at
+        for size in nbytes:
+            if size > data.size - start:
+                raise Truncated(f"{size} bytes wanted, {data.size - start} left of the payload")
+            strings.append((start, start + size))
+            start += size
+        strings.append((start, data.size))
+        return cls(
+            int(words[0]), exponents, words_end, centroids, fields, tuple(lengths), tuple(strings)
+        )
+
+    def check(self, rank: int, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return k and m; raise `Corrupt` unless a tensor of `shape` has such factors."""
+        if self.split >= len(shape):
+            raise Corrupt(f"{self.split} of {len(shape)} dimensions form the rows")
+        m, k = matrix_sizes(shape, self.split)
+        if not fits(rank, (m, k)):
+            raise Corrupt(f"factors of rank {rank} have no fewer values than {m} x {k}")
+        return k, m
