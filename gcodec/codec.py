@@ -428,6 +428,10 @@ class Codec(Parameters):
         """Return the number of these units in n elements, or an upper bound."""
         return n
 
+    def products(self, n: int) -> int:
+        """Return the number of multiplications of factors that decode n elements; see `Limits`."""
+        return 0
+
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         """Decode a payload from bit 0 to build its seek table; raise `FormatError`."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Bounds on the memory that untrusted bytes may make a reader allocate."""
+"""Bounds on the memory and the work that untrusted bytes may cost a reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcodec.errors import LimitExceeded, ParameterError
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that decoders and file readers check before they allocate memory.
+    """Bounds that decoders and file readers check before they allocate memory and start to work.
 
     Parameters
     ----------
@@ -21,6 +21,9 @@ class Limits:
         Largest size of a decoded tensor in bytes.
     max_ratio : float, optional
         Largest ratio of decoded to encoded bytes. Default: no such bound.
+    max_products : int
+        Largest number of multiplications of a decoder that multiplies factors: the rank times the
+        number of elements. The default takes one core some ten seconds.
 
     Raises
     ------
@@ -39,10 +42,11 @@ class Limits:
     max_elements: int = 2**28
     max_bytes: int = 2**31
     max_ratio: float | None = None
+    max_products: int = 2**36
 
     def __post_init__(self) -> None:
         """Refuse bounds that are not positive numbers."""
-        for name in ("max_elements", "max_bytes"):
+        for name in ("max_elements", "max_bytes", "max_products"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ParameterError.of(name, value, "an integer of at least 1")
@@ -109,4 +113,16 @@ class Limits:
                 f"{subject} decodes {source_nbytes} bytes to {nbytes}, more than "
                 f"max_ratio={self.max_ratio} times as many; to allow it, "
                 f"pass limits=gcodec.Limits(max_ratio={math.ceil(nbytes / source)})"
+            )
+
+    def check_products(self, subject: str, products: int) -> None:
+        """Raise `LimitExceeded` if a decoder would make more multiplications than `max_products`.
+
+        `subject` is the subject of the error message.
+        """
+        if products > self.max_products:
+            raise LimitExceeded(
+                f"{subject} needs {products} products, more than "
+                f"max_products={self.max_products}; "
+                f"to allow it, pass limits=gcodec.Limits(max_products={products})"
             )

@@ -322,6 +322,7 @@ class Frame(_Secret):
         header.check_shape(shape, start + 8)
         name = next(map(header.read_name, values["name"]), None)
         codec, scalars = header.codec_of(values, dtype)
+        limits.check_products("the frame", codec.products(n))
         seek = next((s.table(codec.seek_count(n)) for s in values["seek table"]), None)
         payload = Payload(codec, scalars, payload_data, nbits, seek)
         return cls(codec, dtype, shape, payload, name, key), reader.at

@@ -51,7 +51,6 @@ from gcodec.wire.seek import Blocks, SeekTable
 
 _NMSE = 0.1
 _MOST_RANK = 1 << 16
-_HEAD_NBITS = 1 << 10  # of a head with one component, generously
 _SAFE = 2.0**102  # products below this do not carry a finite residual beyond float32
 _CENTROIDS = tuple(
     Field(name, Integer(0, 255), f"of level {levels}: 128, and 256ths of a step")
@@ -132,17 +131,18 @@ class LowRank(Codec):
         return _CENTROIDS if self.rank in (0, "auto") else ()
 
     def max_payload_nbits(self, n: int) -> int:
-        """Return the bits of a payload of ecsq, which factors exceed by a head at most."""
-        return ecsq().max_payload_nbits(n) + _HEAD_NBITS
+        """Return the bits of a payload of ecsq, those of a second string, and those of a head."""
+        codec = ecsq()
+        return codec.max_payload_nbits(n) + codec.max_payload_nbits(1) + message.head_nbits(n)
 
     @property
     def seek_blocks(self) -> Blocks:
         """Blocks with the rANS states of the residual, or of a message of ecsq alone."""
         return "states"
 
-    def multiplications(self, n: int) -> int:
-        """Return the number of multiplications of the product of both factors."""
-        return int(self.rank) * n
+    def products(self, n: int) -> int:
+        """Return the rank times the number of elements."""
+        return 0 if self.rank == "auto" else int(self.rank) * n
 
     # --- quantize
 

@@ -33,6 +33,8 @@ GAMMA = PrefixCode(codewords.GAMMA, 0, 1)
 MOST_EXPONENT = 2047  # from which on all scales are 0
 MOST_SPLIT = 31
 _MANTISSAS = np.array([0x3F800000, 0x3F5744FD, 0x3F3504F3, 0x3F1837F0], np.uint32).view(np.float32)
+_EXPONENT_NBITS = 23  # at most, in Elias gamma
+_OTHER_NBITS = 512  # of the rest of a head, at most
 # 2^(-7/8), 2^(-5/8), 2^(-3/8) and 2^(-1/8): mantissas between which an exponent is rounded.
 _EDGES = np.array([0.5452538663326288, 0.6484197773255048, 0.7711054127039704, 0.9170040432046712])
 CENTROIDS = "centroid1", "centroid2", "centroid3"
@@ -57,6 +59,11 @@ def matrix_sizes(shape: tuple[int, ...], split: int) -> tuple[int, int]:
 def fits(rank: int, sizes: tuple[int, int]) -> bool:
     """Return whether factors have fewer values than a matrix."""
     return rank * sum(sizes) < math.prod(sizes)
+
+
+def head_nbits(n: int) -> int:
+    """Return an upper bound of the bits of a head of factors that have less than n values."""
+    return math.isqrt(n) * _EXPONENT_NBITS + _OTHER_NBITS
 
 
 def scales(step: float, exponents: np.ndarray) -> np.ndarray:
