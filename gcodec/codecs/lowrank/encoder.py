@@ -36,7 +36,7 @@ from gcodec.wire.kinds import binary32
 
 _LEAST_SIZE = 4  # rows and columns of a matrix that is worth factors
 _SPLITS = 2  # ways to read a tensor as a matrix that are tried
-_LEAST_NMSE = 1e-4  # below which the rounding of products matters
+_LEAST_NMSE = 1e-6  # below which the rounding of products matters
 _SAMPLE = 1 << 15  # values by which the size of a message of ecsq is estimated
 _SURELY_SHORT = 0.6  # of the estimate, so that factors are shorter without doubt
 _MAYBE_LONG = 0.4  # of the estimate, from which on a residual may pay

@@ -18,7 +18,7 @@ import numpy as np
 
 from gcodec.codecs.lowrank import message
 from gcodec.codecs.lowrank.allocation import Allocation, allocate, beside_residual, rank_at
-from gcodec.codecs.lowrank.subspace import Matrix, Subspace
+from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import fold
 from gcodec.wire.kinds import binary32
@@ -122,11 +122,11 @@ class Factorizer:
                 return None
             points = right[1]
             difference = self.subspace.components[: len(points)] - points * step
-            error = self.matrix.energy - float(energies[: len(points)].sum())
+            error = max(self.matrix.energy - float(energies[: len(points)].sum()), 0.0)
             error += sum(map(low_rank.energy, difference)) * (1 + m / k)
             if _CLOSE * target <= error <= target:
                 break
-            octaves = math.log2((1 + _CLOSE) / 2 * target / error) / _SLOPE
+            octaves = math.log2((1 + _CLOSE) / 2 * target / max(error, 1e-300)) / _SLOPE
             step *= 2.0 ** max(min(octaves, 0.5), -1.0)
         for _ in range(_MOST_TRIALS):
             if right is None:
@@ -225,10 +225,8 @@ class _LeftFactor:
 
     def __init__(self, matrix: Matrix, right: Any, points: np.ndarray, trellis: str) -> None:
         self._matrix, self._right, self._points, self._trellis = matrix, right, points, trellis
-        wide = points.astype(np.float64)
-        self._images = matrix.projected(wide)
-        self._gram = low_rank.times_transposed(points, low_rank.fixed(wide))
-        self._gram = (self._gram + self._gram.T) / 2
+        self._images = matrix.projected_exactly(points.astype(np.float64))
+        self._gram = gram_of(points)
         self._exponents = message.exponents_of(np.sqrt(np.diagonal(self._gram)))
         inverse = _inverse(self._gram)
         images = self._images.astype(np.float32)
@@ -273,8 +271,7 @@ class _LeftFactor:
         if symbols.scales is None:
             return None
         values = points * factors
-        gram = low_rank.times_transposed(points, low_rank.fixed(points.astype(np.float64)))
-        product = factors * (gram + gram.T) / 2 * factors.T
+        product = factors * gram_of(points) * factors.T
         error = self._matrix.energy - 2 * _sum(values * self._images) + _sum(product * self._gram)
         return Factors(
             step, self._exponents, self._right, symbols, self._points, points, float(error)

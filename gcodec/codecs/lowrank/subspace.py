@@ -59,8 +59,12 @@ class Matrix:
         return m, k
 
     def projected(self, rows: np.ndarray) -> np.ndarray:
-        """Return the (r, m) products of (r, k) float64 rows with the rows of the matrix."""
+        """Return the (r, m) products of (r, k) float64 rows, rounded to 16 bits, with its rows."""
         return low_rank.times_transposed(self.values, low_rank.fixed(rows), self.top)
+
+    def projected_exactly(self, rows: np.ndarray) -> np.ndarray:
+        """Return the (r, m) products of (r, k) float64 rows with the rows of the matrix."""
+        return _products(self.values, rows, self.top)
 
 
 class Subspace:
@@ -121,6 +125,25 @@ class Subspace:
         self.energies = np.array([low_rank.energy(row) for row in self.components])
         order = np.argsort(-self.energies, kind="stable")
         self.components, self.energies = self.components[order], self.energies[order]
+
+
+def gram_of(points: np.ndarray) -> np.ndarray:
+    """Return the (r, r) float64 inner products of (r, k) float32 rows."""
+    gram: np.ndarray = _products(
+        points, points.astype(np.float64), int(max_abs_bits(points.reshape(-1)))
+    )
+    symmetric: np.ndarray = (gram + gram.T) / 2
+    return symmetric
+
+
+def _products(matrix: np.ndarray, rows: np.ndarray, top: int) -> np.ndarray:
+    """Multiply rows by the rows of a matrix; integers of up to 32 bits are not rounded."""
+    leading = low_rank.fixed(rows)
+    products: np.ndarray = low_rank.times_transposed(matrix, leading, top)
+    rest = rows - leading.values
+    if rest.any():
+        products += low_rank.times_transposed(matrix, low_rank.fixed(rest), top)
+    return products
 
 
 def _effective_count(norms: np.ndarray) -> float:
