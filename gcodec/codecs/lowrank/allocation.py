@@ -12,6 +12,7 @@ Source: T. Cover and J. Thomas, "Elements of information theory", 2nd edition, s
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -78,10 +79,7 @@ def allocation_at(
 
 def rank_at(distortion: float, energies: np.ndarray, sizes: tuple[float, float]) -> int:
     """Return the number of components that pay; their energies are in descending order."""
-    for rank, energy in enumerate(energies.tolist()):
-        if not _pays(energy, distortion, sizes):
-            return rank
-    return len(energies)
+    return int(np.count_nonzero(energies > distortion * _least_energy(sizes)))
 
 
 def nbits(allocation: Allocation, energies: np.ndarray, sizes: tuple[float, float]) -> float:
@@ -113,21 +111,29 @@ def beside_residual(
     lack per value, and D is the target per value. A component with the energy E therefore saves
     about E/(2·ln 2·(v + D)) bits, so v + D takes the place of D.
     """
-    rank, left = 0, energy
-    variance = (energy + target) / math.prod(sizes)
+    rank, left, n = 0, energy, math.prod(sizes)
+    least = _least_energy(sizes)
     for component in energies.tolist():
         remaining = max(left - component, 0.0)
-        if not _pays(component, (remaining + target) / math.prod(sizes), sizes):
+        if component <= least * (remaining + target) / n:
             break
-        rank, left, variance = rank + 1, remaining, (remaining + target) / math.prod(sizes)
-    return Allocation(rank, variance, target)
+        rank, left = rank + 1, remaining
+    return Allocation(rank, (left + target) / n, target)
 
 
-def _pays(energy: float, distortion: float, sizes: tuple[float, float]) -> bool:
-    """Return whether a component reduces the error by more than its bits would elsewhere."""
-    if energy <= max(sizes) * distortion or energy <= 0:
-        return False
-    if not distortion:
-        return True
-    nats = sum(size * math.log(energy / (size * distortion)) for size in sizes)
-    return energy - sum(sizes) * distortion > distortion * nats
+@functools.lru_cache(maxsize=64)
+def _least_energy(sizes: tuple[float, float]) -> float:
+    """Return the energy from which on a component pays, where D is 1."""
+    low = high = max(sizes)  # where the smaller variance is D
+    while not _pays(high, sizes):
+        high *= 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _pays(middle, sizes) else (middle, high)
+    return high
+
+
+def _pays(energy: float, sizes: tuple[float, float]) -> bool:
+    """Return whether a component reduces the error by more than its bits would, where D is 1."""
+    nats = sum(size * math.log(energy / size) for size in sizes)
+    return energy - sum(sizes) > nats

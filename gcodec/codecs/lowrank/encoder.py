@@ -276,14 +276,12 @@ class Encoder:
         """Return the approximate bits of ecsq alone, from a sample of rows."""
         n, width = self._values.size, math.prod(self._shape[1:])
         rows = self._values.reshape(n // width, width)
-        step = max(len(rows) * width // _SAMPLE, 1)
-        sample = host(rows[: max(len(rows) // step, 1) * step : step])
+        stride = max(len(rows) * width // _SAMPLE, 1)
+        sample = host(rows[: max(len(rows) // stride, 1) * stride : stride])
         flat = np.ascontiguousarray(sample).reshape(-1)
-        energy = float(sum_squares(flat)) * n / flat.size
-        if not energy:
+        step = binary32(math.sqrt(12 * nmse * self._energy / n) * (1 + nmse))
+        if not step:
             return 0.0
-        share = min(nmse * self._energy / energy, _MOST_SHARE)
-        codec = ecsq(trellis=self._trellis, nmse=binary32(share))
-        codec = codec._with_shape((len(sample), *self._shape[1:]))
+        codec = ecsq(trellis=self._trellis, step=step)._with_shape((len(sample), *self._shape[1:]))
         payload = codec._encode(flat, self._seed, None).resolved()
         return float(payload.nbits) * n / flat.size

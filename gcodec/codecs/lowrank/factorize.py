@@ -83,8 +83,8 @@ class Factorizer:
         self.subspace = Subspace(matrix)
         self._is_refined = prior is not None
         if prior is not None:
-            self.subspace.extend(prior)
-            self._widen(self.subspace.width + max(_SPARE, self.subspace.width // 8))
+            spare = min(max(_SPARE, len(prior) // 8), self._most_width - len(prior))
+            self.subspace.extend(np.concatenate([prior, self.subspace.at_random(spare, seed)]))
 
     def find(self, target: float, most_nbits: float) -> Allocation | None:
         """Find the components for a squared error; None if factors need more than `most_nbits`."""
@@ -177,7 +177,7 @@ class Factorizer:
         """Add random dimensions up to a width."""
         count = min(width, self._most_width) - self.subspace.width
         if count > 0:
-            self.subspace.extend_at_random(count, self._seed)
+            self.subspace.extend(self.subspace.at_random(count, self._seed))
 
     def _refine(self, rank: int) -> None:
         """Repeat the projection from the components that were found: a power iteration."""

@@ -97,8 +97,10 @@ class Subspace:
     @property
     def sizes(self) -> tuple[float, float]:
         """Effective numbers of rows and columns of the matrix."""
-        squares = self.components * self.components
-        return self.matrix.rows, _effective_count(np.sqrt(squares.sum(axis=0)))
+        if not self.width:
+            return self.matrix.rows, float(self.components.shape[1])
+        columns = np.sqrt((self.components * self.components).sum(axis=0))
+        return self.matrix.rows, _effective_count(columns)
 
     def extend(self, rows: np.ndarray) -> None:
         """Add the images M·row of (r, k) float64 rows to the subspace."""
@@ -110,11 +112,10 @@ class Subspace:
         self._basis = np.concatenate([self._basis, added.values])
         self._rotate(np.concatenate([self.components, projections]))
 
-    def extend_at_random(self, count: int, seed: int) -> None:
-        """Add the images of random rows; each count of dimensions has its own random rows."""
-        k = self.components.shape[1]
-        rows = low_rank.start(seed, self.width + count, k, STREAM)
-        self.extend(rows[self.width :])
+    def at_random(self, count: int, seed: int) -> np.ndarray:
+        """Return `count` random rows; those for other dimensions than the next ones differ."""
+        rows = low_rank.start(seed, self.width + count, self.components.shape[1], STREAM)
+        return rows[self.width :]
 
     def _rotate(self, rows: np.ndarray) -> None:
         """Set the components to (w, k) rows, rotated until they are orthogonal."""
@@ -155,4 +156,4 @@ def _effective_count(norms: np.ndarray) -> float:
     """
     energies = norms * norms
     count = fold(energies) ** 2 / max(fold(energies * energies), 2.0**-1000)
-    return math.sqrt(count * norms.size)
+    return max(math.sqrt(count * norms.size), 1.0)

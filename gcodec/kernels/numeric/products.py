@@ -8,7 +8,7 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,15 @@ import numpy as np
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
 
 _BLOCK = 1 << 18  # values that are converted to float64 at a time
-_PRODUCT = 1 << 15  # values that are decoded before they are added
-_COLUMNS = 256  # columns of a tile, which stays in the nearest cache
+_CHUNK = 1 << 16  # values of a product that stay in the cache
+_ROWS = 4  # of a product, whose sums fit into registers
 
 
 def block_of(columns: int) -> tuple[int, int]:
@@ -52,8 +53,8 @@ def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
     """
     sums = np.zeros((matrix.shape[0], len(factors)))
     transposed = np.ascontiguousarray(factors.T)
-    for rows, columns, block in _blocks(matrix, unit_of(top)):
-        sums[rows] += block @ transposed[columns]
+    for rows, columns, integers in _blocks(matrix, unit_of(top)):
+        sums[rows] += integers @ transposed[columns]
     return np.ascontiguousarray(sums.T)
 
 
@@ -64,8 +65,8 @@ def along_columns(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarr
     """
     sums = np.zeros((matrix.shape[1], len(factors)))
     transposed = np.ascontiguousarray(factors.T)
-    for rows, columns, block in _blocks(matrix, unit_of(top)):
-        sums[columns] += block.T @ transposed[rows]
+    for rows, columns, integers in _blocks(matrix, unit_of(top)):
+        sums[columns] += integers.T @ transposed[rows]
     return np.ascontiguousarray(sums.T)
 
 
@@ -79,87 +80,121 @@ def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
         Factors in the same memory as `out`; r is at least 1.
     out : (m·k,) float32 array
     """
-    m, k = p.shape[1], q.shape[1]
-    right = np.ascontiguousarray(q).reshape(-1)
+    put_rows = _rows_of(p, q)
+    k = q.shape[1]
+    height = max(_CHUNK // max(k, 1), 1)
 
     def task(start: int, stop: int) -> None:
-        rows = slice(start // k, stop // k)
-        left = np.ascontiguousarray(p[:, rows].T).reshape(-1)
-        scratch = np.empty(len(p) * _COLUMNS, np.float32)
-        _multiply(left, right, len(p), k, scratch, out[start:stop])
+        for row in range(start // k, stop // k, height):
+            end = min(row + height, stop // k)
+            put_rows(row, end, out[row * k : end * k])
 
-    pool.run(task, m * k, k)
+    pool.run(task, p.shape[1] * k, k)
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda", by="out")
 def add_product(p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Add scale·PᵀQ to `out`; the product and each step are rounded. See `put_product`."""
+    put_rows = _rows_of(p, q)
     k = q.shape[1]
-    height = max(_PRODUCT // max(k, 1), 1)
+    height = max(_CHUNK // max(k, 1), 1)
 
     def task(start: int, stop: int) -> None:
         scratch = np.empty(height * k, np.float32)
         for row in range(start // k, stop // k, height):
-            part = p[:, row : min(row + height, stop // k)]
-            values = out[row * k : (row + part.shape[1]) * k]
-            put_product(part, q, scratch[: values.size])
-            add_scaled(scratch[: values.size], scale, values)
+            end = min(row + height, stop // k)
+            product = scratch[: (end - row) * k]
+            put_rows(row, end, product)
+            add_scaled(product, scale, out[row * k : end * k])
 
     pool.run(task, out.size, k)
 
 
+def _rows_of(p: np.ndarray, q: np.ndarray) -> Callable[[int, int, np.ndarray], None]:
+    """Return a function that writes the rows `start` to `stop - 1` of PᵀQ to an array."""
+    ranks, k = q.shape
+    tiles = -(-k // BLOCK)
+    padded = np.zeros((ranks, tiles * BLOCK), np.float32)
+    padded[:, :k] = q
+    right = np.ascontiguousarray(padded.reshape(ranks, tiles, BLOCK).transpose(1, 0, 2))
+
+    def put_rows(start: int, stop: int, out: np.ndarray) -> None:
+        left = np.ascontiguousarray(p[:, start:stop].T)
+        edge = np.empty(_ROWS * BLOCK, np.float32)
+        _multiply(left.reshape(-1), right.reshape(-1), ranks, k, edge, out)
+
+    return put_rows
+
+
+def _tile_of(rows: int) -> Any:
+    """Make the block that multiplies `rows` rows of a left factor by 32 columns of a right one.
+
+    The sums stay in registers.
+    """
+
+    @block("left", "first", "ranks", "right", "tile", "out", "to", "stride", "zero", "one")
+    def product_tile(e: Emitter) -> None:
+        builder, ranks, one = e.builder, e.args["ranks"], e.args["one"]
+        sources, targets = [e.address("left", "first")], [e.address("out", "to")]
+        for _ in range(rows - 1):
+            sources.append(builder.gep(sources[-1], [ranks]))
+            targets.append(builder.gep(targets[-1], [e.args["stride"]]))
+        tile, size = e.address("right", "tile"), one.type(BLOCK)
+
+        def terms(j: Any) -> list[Any]:
+            columns = e.load(builder.gep(tile, [builder.mul(j, size)]), floats())
+            factors = [e.splat(builder.load(builder.gep(source, [j]))) for source in sources]
+            return [builder.fmul(factor, columns) for factor in factors]
+
+        def following(current: list[Any]) -> list[Any]:
+            j, *sums = current
+            added = zip(sums, terms(j), strict=True)
+            return [builder.add(j, one), *(builder.fadd(total, term) for total, term in added)]
+
+        def going(current: list[Any]) -> Any:
+            return builder.icmp_signed("<", current[0], ranks)
+
+        _, *sums = e.loop([one, *terms(e.args["zero"])], going, following)
+        for total, target in zip(sums, targets, strict=True):
+            e.store(total, target)
+
+    return product_tile
+
+
+_put_rows, _put_row = _tile_of(_ROWS), _tile_of(1)
+
+
 @kernel("in float32[], in float32[], int64, int64, out float32[], out float32[]")
-def _multiply(left, right, ranks, k, scratch, out):
-    # left.size == rows * ranks; right.size == ranks * k; out.size == rows * k; ranks > 0;
-    # scratch.size == ranks * _COLUMNS
+def _multiply(left, right, ranks, k, edge, out):
+    # left.size == rows * ranks; right.size == ceil(k / BLOCK) * ranks * BLOCK; ranks > 0;
+    # edge.size == _ROWS * BLOCK; out.size == rows * k
     rows = out.size // max(k, 1)
-    for column in range(0, k, _COLUMNS):
-        width = min(_COLUMNS, k - column)
-        for j in range(ranks):
-            for t in range(width):
-                scratch[j * width + t] = right[j * k + column + t]
-        for i in range(rows):
-            values = out[i * k + column : i * k + column + width]
-            factors = left[i * ranks : i * ranks + ranks]
-            first = ranks % 4  # then four terms at a time
-            for j in range(first):
-                row = scratch[j * width : j * width + width]
-                if j == 0:
-                    for t in range(width):
-                        values[t] = factors[0] * row[t]
+    for column in range(0, k, BLOCK):
+        tile, width = column * ranks, min(BLOCK, k - column)
+        i = 0
+        while i < rows:
+            many = i + _ROWS <= rows
+            if width == BLOCK:
+                if many:
+                    _put_rows(left, i * ranks, ranks, right, tile, out, i * k + column, k, 0, 1)
                 else:
+                    _put_row(left, i * ranks, ranks, right, tile, out, i * k + column, k, 0, 1)
+            else:
+                if many:
+                    _put_rows(left, i * ranks, ranks, right, tile, edge, 0, BLOCK, 0, 1)
+                else:
+                    _put_row(left, i * ranks, ranks, right, tile, edge, 0, BLOCK, 0, 1)
+                for row in range(_ROWS if many else 1):
                     for t in range(width):
-                        values[t] += factors[j] * row[t]
-            if first == 0:
-                _put_four(factors, scratch, 0, width, values)
-                first = 4
-            for j in range(first, ranks, 4):
-                _add_four(factors, scratch, j, width, values)
+                        out[(i + row) * k + column + t] = edge[row * BLOCK + t]
+            i += _ROWS if many else 1
 
 
-def _four_terms(adds: bool) -> Any:
-    """Make the helper that writes or adds the terms j to j + 3 of each value of a row."""
-
-    def terms(factors, scratch, j, width, values):
-        row_0 = scratch[j * width : j * width + width]
-        row_1 = scratch[(j + 1) * width : (j + 1) * width + width]
-        row_2 = scratch[(j + 2) * width : (j + 2) * width + width]
-        row_3 = scratch[(j + 3) * width : (j + 3) * width + width]
-        factor_0, factor_1 = factors[j], factors[j + 1]
-        factor_2, factor_3 = factors[j + 2], factors[j + 3]
-        for t in range(width):  # width == values.size
-            total = factor_0 * row_0[t]
-            if adds:
-                total = values[t] + total
-            total += factor_1 * row_1[t]
-            total += factor_2 * row_2[t]
-            values[t] = total + factor_3 * row_3[t]
-
-    return inline(terms)
-
-
-_put_four = _four_terms(adds=False)
-_add_four = _four_terms(adds=True)
+@kernel("in float32[], float64, out float64[]")
+def _round_to_units(values, inverse, out):
+    # values.size == out.size
+    for i in range(out.size):
+        out[i] = np.rint(np.float64(values[i]) * inverse)
 
 
 def _blocks(matrix: np.ndarray, unit: float) -> Iterator[tuple[slice, slice, np.ndarray]]:
@@ -171,6 +206,10 @@ def _blocks(matrix: np.ndarray, unit: float) -> Iterator[tuple[slice, slice, np.
         for column in range(0, k, width):
             rows, columns = slice(row, row + height), slice(column, column + width)
             part = matrix[rows, columns]
-            block = buffer[: part.shape[0], : part.shape[1]]
-            np.multiply(part, 1 / unit, out=block, dtype=np.float64)
-            yield rows, columns, np.rint(block, out=block)
+            integers = buffer[: part.shape[0], : part.shape[1]]
+            if width == k:
+                _round_to_units(part.reshape(-1), 1 / unit, integers.reshape(-1))
+            else:
+                for source, target in zip(part, integers, strict=True):
+                    _round_to_units(source, 1 / unit, target)
+            yield rows, columns, integers
