@@ -8,8 +8,7 @@ from checks import feedback_agrees, frames_agree, same_verdict
 from samples import gradient, same, third_of
 
 import gcodec
-from gcodec.kernels.numeric import low_rank
-from gcodec.kernels.numeric import products
+from gcodec.kernels.numeric import low_rank, products
 from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.runtime.device import Device
 

@@ -68,7 +68,7 @@ class LowRank(Codec):
     ----------
     rank : int or "auto"
         Number of components, for a `step` that is given, too; 0 codes the tensor by ecsq alone.
-        ``"auto"`` selects the components that pay.
+        Components whose levels are all 0 are left out. ``"auto"`` selects the components that pay.
     trellis : {"no", "yes"}
         Whether ecsq uses a trellis: fewer bits, slower to encode.
     step : float or "auto"
@@ -187,10 +187,7 @@ class LowRank(Codec):
     def _product(self, symbols: LowRankSymbols, n: int) -> Product:
         """Return the product of factors; raise `ParameterError` if they do not match n values."""
         shape = self._bound_shape(n)
-        self._require(0 < symbols.split < len(shape), n, shape)
-        sizes = message.matrix_sizes(shape, symbols.split)
-        counts = symbols.left.symbols.size, symbols.right.symbols.size
-        self._require(counts == tuple(symbols.rank * size for size in sizes), n)
+        self._require(symbols.fits(shape), n, shape)
         return Product.of_symbols(symbols, shape, self.trellis)
 
     def _ecsq(self, n: int, **parameters: Any) -> Codec:

@@ -115,7 +115,8 @@ class Encoder:
         prior: LowRankSymbols | None,
     ) -> None:
         self._values, self._shape, self._trellis = values, shape, trellis
-        self._transform, self._seed, self._prior = transform, seed, prior
+        self._transform, self._seed = transform, seed
+        self._prior = prior if prior is not None and prior.fits(shape) else None
         self._energy = float(sum_squares(values)) if values.size else 0.0
         self._lift, self._lifted = 1.0, values
         self._factorizers: dict[int, Factorizer] = {}
@@ -137,6 +138,8 @@ class Encoder:
 
         The search varies the error. If factors never fit, ecsq alone searches for a step.
         """
+        if not self._splits():
+            return self._plain(bits=target)
         n, best = self._values.size, None
         low, high, octave = -math.inf, math.inf, math.log2(0.1)
         for _ in range(_RATE_TRIALS):

@@ -118,6 +118,16 @@ class LowRankSymbols(NamedTuple):
         """Number of components."""
         return self.exponents.size
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether these may be the symbols of a tensor of `shape`."""
+        if self.residual is not None and self.residual.symbols.size != math.prod(shape):
+            return False
+        if not self.rank:
+            return self.residual is not None
+        m, k = matrix_sizes(shape, self.split)
+        counts = self.left.symbols.size, self.right.symbols.size
+        return 0 < self.split < len(shape) and counts == (self.rank * m, self.rank * k)
+
 
 class Product(NamedTuple):
     """The product of factors.
@@ -249,14 +259,14 @@ class Parts(NamedTuple):
         """
         codec, head = payload.codec, Head.read(payload)
         sizes = head.check(codec.rank, shape)
-        strings = []
+        strings, data = [], host(payload.data)  # factors are small
         for factor, size, (start, stop) in zip(head.centroids, sizes, head.strings, strict=False):
             inner = factor_codec(codec.trellis, (codec.rank, size))
             scalars = dict(zip(CENTROIDS, factor, strict=True)) | {
                 "step": 1.0,
                 "transform": "none",
             }
-            strings.append(Payload(inner, scalars, payload.data[start:stop], 8 * (stop - start)))
+            strings.append(Payload(inner, scalars, data[start:stop], 8 * (stop - start)))
         residual = None
         if head.fields is None and payload.seek is not None:
             raise Corrupt("a seek table of a message without a residual")

@@ -5,17 +5,20 @@ See `gcodec.kernels.numeric.products` and `gcodec.kernels.numeric.low_rank`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.products import block_of
-from gcodec.kernels.numeric.reduce import LANES
+from gcodec.kernels.numeric.reduce import LANES, max_abs_bits
 from gcodec.kernels.numeric.reduce_cuda import tiles
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with, launch_striding, striding_blocks
 from gcodec.runtime.deferred import Deferred
-from gcodec.runtime.device import Device
+from gcodec.runtime.device import Device, beside, host
+from gcodec.runtime.memory import flattened
 
 _RANKS = 4  # rows of factors that a kernel multiplies at a time
 
@@ -26,7 +29,7 @@ class _Matrix(NamedTuple):
     values: Array
     m: int
     k: int
-    top: Deferred
+    top: Deferred | Array
 
 
 class _Fixed(NamedTuple):
@@ -41,6 +44,23 @@ def put_product(p: Array, q: Array, out: Array) -> None:
     (ranks, m), k = p.shape, q.shape[1]
     arguments = p, q, ranks, m, k, out
     launch_striding(device_with(out), "products", "put_products", m * k, *arguments)
+
+
+def add_product(p: Array, q: Array, scale: np.float32, out: Array) -> None:
+    """Add scaled values of PᵀQ."""
+    product = device_with(out).empty(out.size, np.float32)
+    put_product(p, q, product)
+    add_scaled(product, scale, out)
+
+
+def times_transposed(matrix: Array, q: Any, top: int | None = None) -> np.ndarray:
+    """Return Q·Mᵀ on the host."""
+    return _times(_along_rows, matrix, q, top)
+
+
+def times(matrix: Array, p: Any, top: int | None = None) -> np.ndarray:
+    """Return P·M on the host."""
+    return _times(_along_columns, matrix, p, top)
 
 
 def step(matrix: Array, rank: int, seed: int, stream: int, before: Array, top: Deferred) -> Array:
@@ -72,6 +92,20 @@ def passes_float32(p: Array, q: Array) -> Deferred:
     arguments = p, q, rank, m, k, bound, passes
     launch_striding(device, "products", "pass_float32", m * k, *arguments)
     return Deferred(device, passes, lambda words: bool(words[0]))
+
+
+def _times(
+    multiply: Callable[[Device, _Matrix, _Fixed], Array], matrix: Array, rows: Any, top: int | None
+) -> np.ndarray:
+    """Multiply a matrix by rows of integers that are on the host."""
+    bits: Any = max_abs_bits(flattened(matrix)) if top is None else None
+    if top is not None:
+        bits = beside(np.array([top], np.uint32), matrix)
+    integers = np.ascontiguousarray(rows.integers, np.int32).reshape(-1)
+    factors = _Fixed(beside(integers, matrix), beside(rows.units.reshape(-1), matrix))
+    m, k = matrix.shape
+    products = host(multiply(device_with(matrix), _Matrix(matrix, m, k, bits), factors))
+    return products.reshape(len(rows.integers), -1)
 
 
 def _fixed(device: Device, rows: Array, rank: int) -> _Fixed:

@@ -1,0 +1,308 @@
+"""Test lowrank: targets, the choice between factors and ecsq, determinism, limits, odd inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import gcodec
+from gcodec.codecs.lowrank.allocation import allocate, nbits, shannon_bound
+from gcodec.codecs.lowrank.factorize import Factorizer
+from gcodec.codecs.lowrank.message import exponents_of, scales
+from gcodec.codecs.lowrank.subspace import Matrix, Subspace
+from gcodec.kernels.numeric import low_rank
+
+DUMPS = sorted((Path(__file__).parents[1] / "data").glob("*.safetensors"))
+EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
+
+
+def matrix_of(
+    m: int, k: int, decay: float = 0.5, noise: float = 0.01, seed: int = 0
+) -> np.ndarray:
+    """Return a matrix whose singular values fall by a factor, plus noise."""
+    random = np.random.default_rng(seed)
+    rank = min(m, k, 12)
+    left, right = random.standard_normal((m, rank)), random.standard_normal((rank, k))
+    x = left * decay ** np.arange(rank) @ right + noise * random.standard_normal((m, k))
+    return x.astype(np.float32)
+
+
+def error_of(x: np.ndarray, decoded: np.ndarray) -> float:
+    wide = x.astype(np.float64)
+    return float(((wide - decoded) ** 2).sum() / (wide**2).sum())
+
+
+def encoded(x: np.ndarray, spec: str, **options) -> gcodec.Frame:
+    return gcodec.Frame.from_bytes(gcodec.encode(x, spec, **options))
+
+
+@pytest.mark.parametrize("trellis", ["no", "yes"])
+@pytest.mark.parametrize("nmse", [0.001, 0.02, 0.1, 0.3, 0.9])
+@pytest.mark.parametrize("shape", [(60, 80), (200, 17), (5, 400)])
+def test_target_is_met_within_two_percent(
+    shape: tuple[int, int], nmse: float, trellis: str
+) -> None:
+    """Short factors, whose error is a step function of the step, may end further below it."""
+    x = matrix_of(*shape)
+    frame = encoded(x, f"lowrank:nmse={nmse},trellis={trellis}")
+    assert frame.codec.rank > 0 or nmse == 0.9
+    error = error_of(x, frame.decode())
+    assert error <= nmse
+    if frame.codec.rank * sum(shape) > 1000:
+        assert error >= 0.97 * nmse
+
+
+def test_factors_take_far_fewer_bits_than_ecsq() -> None:
+    x = matrix_of(192, 256)
+    for nmse in (0.02, 0.1, 0.3):
+        factors, plain = (len(gcodec.encode(x, f"{name}:nmse={nmse}")) for name in NAMES)
+        assert factors < 0.35 * plain
+
+
+NAMES = ("lowrank", "ecsq")
+
+
+def tensors() -> list[tuple[str, np.ndarray]]:
+    """Return tensors of all kinds: real ones, and some that no factors suit."""
+    random = np.random.default_rng(5)
+    odd = {
+        "noise": random.standard_normal((40, 50)),
+        "sparse rows": np.where(
+            random.random((300, 1)) < 0.05, random.standard_normal((300, 40)), 0
+        ),
+        "equal values": np.ones((30, 40)),
+        "equal singular values": np.eye(32),
+        "one row": random.standard_normal((1, 300)),
+        "one column": random.standard_normal((300, 1)),
+        "one outlier": np.where(np.arange(900).reshape(30, 30) == 77, 1e6, 1e-3),
+        "vector": random.standard_normal(100),
+        "three dimensions": matrix_of(6 * 8, 50).reshape(6, 8, 50),
+    }
+    named = [(name, x.astype(np.float32)) for name, x in odd.items()]
+    return [*named, *load_file(EXAMPLE).items()]
+
+
+@pytest.mark.parametrize(("name", "x"), tensors(), ids=[name for name, _ in tensors()])
+def test_never_above_ecsq_by_more_than_two_bytes(name: str, x: np.ndarray) -> None:
+    for nmse in (0.02, 0.1, 0.3):
+        for trellis in ("no", "yes"):
+            target = f"nmse={nmse},trellis={trellis}"
+            frame, plain = (gcodec.encode(x, f"{codec}:{target}") for codec in NAMES)
+            assert len(frame) <= len(plain) + 2
+            assert error_of(x, gcodec.decode(frame)) <= nmse * (1 + 1e-6)
+
+
+def test_residual_follows_factors_where_it_pays() -> None:
+    """A few strong components over a floor of noise that the target does not forgive."""
+    x = matrix_of(64, 600, noise=0.3)
+    frame = encoded(x, "lowrank:nmse=0.01")
+    symbols = frame.codec.unpack(frame.payload, x.shape)
+    assert symbols.rank and symbols.residual is not None
+    assert 0.0098 * 0.99 <= error_of(x, frame.decode()) <= 0.01
+    assert frame.nbytes < len(gcodec.encode(x, "ecsq:nmse=0.01"))
+
+
+@pytest.mark.parametrize("bits", [0.1, 0.5, 2.0, 6.0])
+def test_bits_are_met_from_below(bits: float) -> None:
+    x = matrix_of(120, 160)
+    frame = encoded(x, f"lowrank:bits={bits}")
+    assert frame.payload.nbits <= bits * x.size
+    plain = gcodec.decode(gcodec.encode(x, f"ecsq:bits={bits}"))
+    assert error_of(x, frame.decode()) <= error_of(x, plain)
+
+
+def test_explicit_rank_and_step() -> None:
+    x = matrix_of(50, 70)
+    for rank in (1, 3, 8):
+        frame = encoded(x, f"lowrank:rank={rank},step=0.4")
+        assert frame.codec.rank == min(rank, 6)  # all levels of the others are 0
+        best = np.linalg.svd(x.astype(np.float64), compute_uv=False)
+        rank = frame.codec.rank
+        assert error_of(x, frame.decode()) >= (best[rank:] ** 2).sum() / (best**2).sum() * 0.999
+    coarse, fine = (encoded(x, f"lowrank:rank=8,step={step}") for step in (1.0, 0.1))
+    assert error_of(x, fine.decode()) < error_of(x, coarse.decode())
+    assert encoded(x, "lowrank:step=0.4").codec.rank > 3  # those that pay
+    assert encoded(x, "lowrank:rank=0,step=0.4").codec.rank == 0
+    assert encoded(x[0], "lowrank:rank=2,step=0.4").codec.rank == 0
+    assert encoded(x, "lowrank:rank=60000,step=0.4").codec.rank <= 50 * 70 // 120
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("lowrank:step=0.1,nmse=0.5", "nmse=0.5: must be left out where step is given"),
+        ("lowrank:bits=1,nmse=0.5", "nmse=0.5: must be left out where bits is given"),
+        ("lowrank:nmse=1.5", "nmse='1.5': must be a number above 0 and below 1"),
+        ("lowrank:rank=-1", "rank"),
+        ("lowrank:step=inf", "step"),
+    ],
+)
+def test_contradictory_parameters_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(gcodec.ParameterError, match=message.split("=")[0]):
+        gcodec.parse(spec)
+
+
+def test_rank_without_step_is_refused() -> None:
+    with pytest.raises(gcodec.ParameterError, match="step='auto': must be a number where rank"):
+        gcodec.encode(matrix_of(20, 30), "lowrank:rank=3")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_nonfinite_values_are_refused(value: float) -> None:
+    x = matrix_of(20, 30)
+    x[3, 4] = value
+    with pytest.raises(gcodec.ParameterError, match="the first at flat index 94"):
+        gcodec.encode(x, "lowrank")
+    residual = np.ones((20, 30), np.float32)
+    with pytest.raises(gcodec.ParameterError):
+        gcodec.parse("lowrank").quantize_residual(x, residual)
+    assert (residual == 1).all()
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-30, 1e-10, 1e10, 1e30, 1e36])
+def test_any_magnitude(scale: float) -> None:
+    x = (matrix_of(40, 50) * np.float64(scale)).astype(np.float32)
+    decoded = gcodec.decode(gcodec.encode(x, "lowrank:nmse=0.1"))
+    assert np.isfinite(decoded).all()
+    assert error_of(x, decoded) <= 0.1 if scale > 1e-40 else error_of(x, decoded) < 0.4
+    if 1e-31 < scale < 1e31:
+        assert encoded(x, "lowrank:nmse=0.1").codec.rank > 0
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0), (), (1,), (1, 1), (2, 2), (4, 1, 1)])
+def test_small_and_empty_tensors(shape: tuple[int, ...]) -> None:
+    x = np.full(shape, 1.5, np.float32)
+    for values in (x, np.zeros(shape, np.float32)):
+        for spec in ("lowrank", "lowrank:bits=2", "lowrank:step=0.5", "lowrank:trellis=yes"):
+            decoded = gcodec.decode(gcodec.encode(values, spec))
+            assert decoded.shape == shape
+            if values.size and spec == "lowrank":
+                assert np.allclose(decoded, values, rtol=0.4)
+
+
+def test_rank_deficient_matrices() -> None:
+    """Components that do not exist are neither found nor sent."""
+    random = np.random.default_rng(3)
+    for rank in (1, 2):
+        x = random.standard_normal((50, rank)) @ random.standard_normal((rank, 60))
+        frame = encoded(x.astype(np.float32), "lowrank:nmse=0.001")
+        assert frame.codec.rank == rank
+
+
+def test_bytes_depend_on_the_seed_and_not_on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = matrix_of(1100, 1000, noise=0.1)  # above the size from which threads are used
+    frames = []
+    for threads in ("1", "2", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        frames.append(gcodec.encode(x, "lowrank", seed=4))
+        decoded = gcodec.decode(frames[-1])
+        total = np.ones_like(x)
+        gcodec.decode_add(frames[-1], total, 0.25)
+        assert np.array_equal(total, np.float32(1) + np.float32(0.25) * decoded)
+    assert frames[0] == frames[1] == frames[2]
+
+
+def test_search_starts_from_the_preceding_right_factor() -> None:
+    """With the prior, no random rows are refined, and the message is as short."""
+    codec = gcodec.parse("lowrank:nmse=0.05")
+    before, x = (matrix_of(150, 200, seed=1) + matrix_of(150, 200, 1, 0.02, s) for s in (2, 3))
+    prior = codec.quantize(before)
+    warm, cold = codec.encode(x, prior=prior), codec.encode(x)
+    assert warm.nbits <= 1.03 * cold.nbits
+    for payload in (warm, cold):
+        assert 0.97 * 0.05 <= error_of(x, codec.decode(payload, x.shape)) <= 0.05
+    other = codec.quantize(matrix_of(20, 30))  # of another tensor
+    assert error_of(x, codec.decode(codec.encode(x, prior=other), x.shape)) <= 0.05
+
+
+def test_feedback_converges_to_the_sum_of_gradients() -> None:
+    feedback = gcodec.Feedback("lowrank:nmse=0.3")
+    gradients = [matrix_of(60, 80, 0.7, 0.2, seed) for seed in range(12)]
+    total = np.zeros((60, 80))
+    for gradient in gradients:
+        total += gcodec.decode(feedback.compress("w", gradient))
+    wanted = np.sum(gradients, axis=0, dtype=np.float64)
+    residual = feedback.residual("w").reshape(60, 80)
+    assert np.abs(total + residual - wanted).max() < 1e-3
+    assert error_of(wanted.astype(np.float32), total) < 0.15
+
+
+def test_frames_beyond_the_limit_of_products_are_refused() -> None:
+    frame = gcodec.encode(matrix_of(40, 50), "lowrank:rank=3,step=0.5")
+    products = 3 * 40 * 50
+    assert gcodec.decode(frame, limits=gcodec.Limits(max_products=products)).shape == (40, 50)
+    with pytest.raises(gcodec.LimitExceeded, match=f"needs {products} products"):
+        gcodec.decode(frame, limits=gcodec.Limits(max_products=products - 1))
+    with pytest.raises(gcodec.ParameterError, match="max_products"):
+        gcodec.Limits(max_products=0)
+
+
+def test_ranges_and_sums_equal_the_decoded_tensor() -> None:
+    for x, spec in (
+        (matrix_of(30, 41), "lowrank"),
+        (matrix_of(64, 600, noise=0.3), "lowrank:nmse=0.01"),
+        (matrix_of(6 * 8, 50).reshape(6, 8, 50), "lowrank"),
+    ):
+        frame = gcodec.encode(x, spec)
+        whole = gcodec.decode(frame).reshape(-1)
+        for start, stop in ((0, 1), (5, 5), (40, 43), (0, x.size), (x.size - 2, x.size)):
+            assert np.array_equal(gcodec.decode_range(frame, start, stop), whole[start:stop])
+        total = np.zeros(x.shape, np.float32)
+        gcodec.decode_add(frame, total)
+        assert np.array_equal(total.reshape(-1), whole)
+
+
+def test_subspace_finds_the_principal_components() -> None:
+    x = matrix_of(80, 120, 0.5, 0.0)
+    subspace = Subspace(Matrix(x))
+    subspace.extend(subspace.at_random(16, seed=1))
+    wanted = np.linalg.svd(x.astype(np.float64), compute_uv=False) ** 2
+    assert np.allclose(subspace.energies[:8], wanted[:8], rtol=1e-3)
+    gram = subspace.components[:8] @ subspace.components[:8].T
+    norms = np.sqrt(np.outer(np.diag(gram), np.diag(gram)))
+    assert (np.abs(gram / norms - np.eye(8)) < 2**-9).all()
+
+
+def test_errors_of_factors_are_exact() -> None:
+    x = matrix_of(90, 110, 0.7, 0.05)
+    factorizer = Factorizer(Matrix(x), "no", 0)
+    target = 0.05 * factorizer.matrix.energy
+    factors = factorizer.meet(factorizer.find(target, np.inf), target)
+    right = scales(factors.step, factors.exponents)[:, np.newaxis] * factors.right_points
+    difference = x - factors.left_points.T.astype(np.float64) @ right
+    assert factors.error == pytest.approx((difference**2).sum(), rel=1e-5)
+
+
+def test_exponents_and_scales() -> None:
+    norms = np.array([1e9, 1000.0, 300.0, 299.0, 1.0, 0.5])
+    exponents = exponents_of(norms)
+    assert exponents.tolist() == [120, 40, 33, 33, 0, 0]
+    assert np.allclose(scales(0.5, exponents), 0.5 * 2.0 ** (-exponents / 4), rtol=1e-6)
+    assert scales(1.0, np.array([2047, 600]))[0] == 0
+
+
+def test_allocation_is_the_reverse_water_filling() -> None:
+    energies, sizes = 1.3 ** -np.arange(60.0), (100, 200)
+    whole = energies.sum()
+    for target in (0.3, 0.01, 1e-4):
+        allocation = allocate(energies, whole, sizes, target * whole)
+        assert 0.8 * target <= allocation.error / whole <= target
+        coded = energies[: allocation.rank]
+        assert (coded > max(sizes) * allocation.distortion).all()
+        bound = shannon_bound(energies, sizes, target * whole)
+        assert 0 < bound < nbits(allocation, energies, sizes)
+
+
+def test_diagonalization_is_orthogonal() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((20, 60)) * 2.0 ** -np.arange(20)[:, np.newaxis]
+    gram = rows @ rows.T
+    rotation = low_rank.diagonalize(gram)
+    assert np.allclose(rotation @ rotation.T, np.eye(20), atol=1e-12)
+    rotated = rotation @ gram @ rotation.T
+    scale = np.sqrt(np.outer(np.diag(rotated), np.diag(rotated)))
+    assert (np.abs(rotated / scale - np.eye(20)) < 2**-9).all()
+    assert (np.diff(np.diag(rotated)) <= 0).all()
