@@ -111,6 +111,9 @@ class Codec(Parameters):
     # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
     # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
+    # Whether training suffers without error feedback, because the codec drops the same parts of a
+    # tensor at every step. No choice without feedback then considers the codec.
+    needs_feedback: ClassVar[bool] = False
     # Whether the codec's kernels have CUDA twins.
     has_cuda_kernels: ClassVar[bool] = False
     # Whether payloads, being small, are read on the host even for a tensor on a device.

@@ -19,6 +19,8 @@ nearly every tensor of some thousand values. The exceptions are:
 - The matrix has a low rank, such as the gradient of a layer for few examples: ``powersgd``. A
   trial on some rows excludes most matrices; for the others, one trial determines the errors of all
   ranks, and one encode determines the bits of ``ecsq``.
+- The matrix has dominant components, and the caller has error feedback: ``lowrank``. It is tried
+  by one encode.
 
 For an error (nmse, see docs/glossary.md), `choose` reads the values, makes at most one trial of
 factors, whose work is bounded in advance (`rank_trial.MAX_WORK`), and at most one encode, of a
@@ -118,6 +120,11 @@ class Statistics(NamedTuple):
         """Return the error before rounding to the dtype that guarantees `error` after it."""
         return max(math.sqrt(error) - self.rounding, 0.0) ** 2
 
+    def target(self, error: float) -> float:
+        """Return the target with which a search for a step guarantees `error` in the dtype."""
+        is_exact = self.rounding < _NEGLIGIBLE * math.sqrt(error)
+        return error if is_exact else self.unrounded(error)
+
 
 class Candidate(NamedTuple):
     """A codec and the estimated bits of its frame, without the bits that all frames have."""
@@ -167,8 +174,7 @@ def levels(tensor: Tensor, stats: Statistics, error: float) -> list[Candidate]:
     k = stats.nonzero
     rate = max(math.log2(k / n / target) / 2, 0.0) + _RATE_OFFSET if k else 0.0
     place = math.log2(n / k) if k else 0.0
-    is_exact = stats.rounding < _NEGLIGIBLE * math.sqrt(error)
-    spec = {"name": "ecsq", "nmse": error if is_exact else target}
+    spec = {"name": "ecsq", "nmse": stats.target(error)}
     if error >= _TRELLIS_ERROR and n in _TRELLIS_VALUES:
         spec["trellis"] = "yes"
     return [Candidate(k * (rate + place) + _ECSQ_NBITS, parse(spec))]
@@ -303,6 +309,7 @@ def choose(
     max_nmse: float | None = None,
     max_bits: float | None = None,
     seed: int = 0,
+    feedback: bool = False,
     max_err: float | None = None,
 ) -> Codec:
     """Choose a codec for a tensor from the tensor's statistics.
@@ -328,6 +335,9 @@ def choose(
     seed : int
         Seed with which the caller will encode, 0 to 2**64 - 1. With another seed, ``powersgd``
         may exceed the error.
+    feedback : bool
+        Whether the caller encodes with error feedback. Codecs that need it are then considered,
+        too: for matrices, ``lowrank``, at the cost of one encode with it.
     max_err : float
         Alias of `max_nmse`.
 
@@ -361,12 +371,34 @@ def choose(
     else:
         assert target.max_bits is not None
         codec = _for_bits(x, tensor, stats, target.max_bits, seed)
+    if feedback and tensor.values.size > _FEW:
+        codec = _with_feedback(tensor, stats, codec, target)
     if tensor.values.size > _FEW or codec.name == "raw":
         return codec
     raw = parse({"name": "raw", "dtype": _payload_dtype(tensor)})
     if target.max_nmse is not None and _rounding_error(x, tensor) > target.max_nmse:
         return codec
     return min(codec, raw, key=partial(_frame_nbytes, tensor))
+
+
+def _with_feedback(tensor: Tensor, stats: Statistics, codec: Codec, target: Target) -> Codec:
+    """Return ``lowrank`` if its frame is shorter than that of a codec, or has a smaller error."""
+    is_matrix = len(tensor.shape) > 1 and may_project(tensor, stats)
+    if not is_matrix or codec.name not in ("ecsq", "powersgd"):
+        return codec
+    if target.max_nmse is not None:
+        error = stats.target(target.max_nmse)
+        trellis = getattr(codec, "trellis", "no")
+        factors = parse({"name": "lowrank", "nmse": error, "trellis": trellis})
+        is_better = _frame_nbytes(tensor, factors) < _frame_nbytes(tensor, codec)
+        return factors if is_better else codec
+    assert target.max_bits is not None
+    budget = _Budget.of(tensor, target.max_bits)
+    factors = parse({"name": "lowrank", "bits": _SPARE * budget.payload / tensor.values.size})
+    values = tensor.values.reshape(tensor.shape)
+    payload = factors.encode(values)
+    has_factors = payload.codec.rank > 0 and budget.excess(payload) <= 0
+    return factors if has_factors and codec.name == "ecsq" else codec
 
 
 def _frame_nbytes(tensor: Tensor, codec: Codec) -> int:

@@ -86,8 +86,9 @@ def settings(cls: type[Codec], budget: Budget | None = None) -> tuple[Codec, ...
 
 
 def all_settings(budget: Budget | None = None) -> tuple[Codec, ...]:
-    """Return the settings of every registered codec."""
-    return tuple(codec for cls in registered().values() for codec in settings(cls, budget))
+    """Return the settings of every registered codec that needs no error feedback."""
+    classes = (cls for cls in registered().values() if not cls.needs_feedback)
+    return tuple(codec for cls in classes for codec in settings(cls, budget))
 
 
 def shortlist(probes: Iterable[Sequence[Trial]], budget: Budget) -> list[Codec]:

@@ -370,3 +370,29 @@ def test_command_with_auto_codec(tmp_path):
     for spec in ("auto:", "auto:nmse=x", "auto:rate=1", "auto:nmse=-1", "auto:max_err=1"):
         arguments = ["encode", str(EXAMPLE), "-c", spec, "-o", str(tmp_path / "no.gcf")]
         assert CliRunner().invoke(cli, arguments).exit_code == 2, spec
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_factors_are_chosen_for_feedback_only(dtype):
+    """Without feedback, training would never receive what the factors lack."""
+    random = np.random.default_rng(2)
+    left, right = random.standard_normal((128, 40)), random.standard_normal((40, 160))
+    x = left * 0.8 ** np.arange(40) @ right + 0.05 * random.standard_normal((128, 160))
+    x = x.astype(dtype)
+    for target in ({"max_nmse": 0.1}, {"max_bits": 0.8}):
+        without = gcodec.choose(x, **target)
+        codec = gcodec.choose(x, feedback=True, **target)
+        assert (without.name, codec.name) == ("ecsq", "lowrank")
+        frame = gcodec.encode(x, codec)
+        decoded = gcodec.decode(frame).astype(np.float64)
+        error = ((x - decoded) ** 2).sum() / (x.astype(np.float64) ** 2).sum()
+        assert error <= target.get("max_nmse", 1) and 8 * len(frame) / x.size <= target.get(
+            "max_bits", 32
+        )
+        plain = gcodec.decode(gcodec.encode(x, without)).astype(np.float64)
+        assert len(frame) < 0.5 * len(gcodec.encode(x, without)) or error < 0.5 * (
+            ((x - plain) ** 2).sum() / (x.astype(np.float64) ** 2).sum()
+        )
+    noise = random.standard_normal((100, 100)).astype(dtype)
+    assert gcodec.choose(noise, max_nmse=0.1, feedback=True).name == "ecsq"
+    assert gcodec.choose(x.reshape(-1), max_nmse=0.1, feedback=True).name == "ecsq"

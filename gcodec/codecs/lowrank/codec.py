@@ -87,6 +87,7 @@ class LowRank(Codec):
     takes_up_to = 0.0  # a point may exceed float32
     uses_shape = True
     uses_prior = True
+    needs_feedback = True
 
     rank: int | str = param(
         Integer(0, _MOST_RANK, unsent=("auto",)), "auto", "number of components; 0: ecsq alone"
