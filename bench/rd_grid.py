@@ -19,6 +19,7 @@ _RMS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.75, 1, 1.4, 2, 2.8, 4, 5.6, 8, 11)
 _LEVELS = (1, 2, 3, 4, 5, 7, 10, 14, 20, 28, 40, 64, 127, 255)
 _SHARES = (0.001, 0.003, 0.01, 0.03, 0.07, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1)
 _TARGETS = (0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.07, 0.05, 0.035, 0.02, 0.01, 0.005, 0.002, 0.001)
+_TRELLIS_TARGETS = (0.5, 0.25, 0.1, 0.07, 0.035, 0.02, 0.01, 0.005)
 _RANKS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256, 512)
 _FORMATS = ("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2")
 
@@ -106,11 +107,11 @@ GRID: dict[str, tuple[Dial, ...]] = {
     "powersgd": (Dial("powersgd:rank={}", _RANKS),),
     "ecsq": (
         Dial("ecsq:nmse={}", _TARGETS, between=True),
-        Dial(
-            "ecsq:trellis=yes,nmse={}",
-            (0.5, 0.25, 0.1, 0.07, 0.035, 0.02, 0.01, 0.005),
-            between=True,
-        ),
+        Dial("ecsq:trellis=yes,nmse={}", _TRELLIS_TARGETS, between=True),
+    ),
+    "lowrank": (
+        Dial("lowrank:nmse={}", _TARGETS, between=True),
+        Dial("lowrank:trellis=yes,nmse={}", _TRELLIS_TARGETS, between=True),
     ),
 }
 
