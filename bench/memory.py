@@ -35,7 +35,7 @@ SPECS = (
     *("terngrad", "terngrad:pack=base3", "minmax", "minmax:bits=4,bucket=512", "topk", "randomk"),
     *("dct8", "qsgd:form=dense", "qsgd:bucket=512", "qsgd:bucket=512,code=auto"),
     *("qsgd:bucket=512,code=rans", "minifloat", "minifloat:code=none", "minifloat:block=32"),
-    *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1", "powersgd"),
+    *("ecsq:step=1", "ecsq:nmse=0.05", "ecsq:rounding=stochastic,step=1", "powersgd", "lowrank"),
 )
 _PATTERN = 1 << 20  # period of the values, and elements of the warm-up
 _HIGHEST_RATIO = 1.2

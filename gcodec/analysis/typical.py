@@ -41,5 +41,6 @@ TYPICAL = {
     "dct8": Typical(0.40, 0.68),
     "powersgd": Typical(3.77, 0.23),
     "ecsq": Typical(2.80, 0.02),
+    "lowrank": Typical(1.50, 0.099),
 }
 """Typical cost by the name of the codec; codecs of other packages are missing."""
