@@ -21,6 +21,7 @@ from rich.table import Table
 from bench.codec_rows import codec_rows
 from bench.interop_rows import interop_rows
 from bench.kernel_rows import Row, kernel_rows
+from bench.matrix_rows import matrix_rows
 
 
 def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Table:
@@ -77,7 +78,7 @@ def main() -> None:
         f"NumPy {np.__version__}, Numba {numba.__version__}, {processor()}"
     )
     copy = np.ones(x.size, np.float32)
-    rows = (*kernel_rows(x), *codec_rows(x), *interop_rows(x))
+    rows = (*kernel_rows(x), *codec_rows(x), *matrix_rows(x.size), *interop_rows(x))
     table = [row for row in rows if options.only in row.name]
     Console(width=100).print(measure(lambda: np.copyto(copy, x), table, options.rounds))
 
