@@ -1,4 +1,4 @@
-"""Hypothesis profiles, and what holds after all tests.
+"""Hypothesis profiles, what makes all tests faster, and what holds after all tests.
 
 The default profile is deterministic and quick, ``long`` searches afresh:
 ``GCODEC_HYPOTHESIS_PROFILE=long pytest tests/test_laws.py`` runs every law on new examples.
@@ -6,9 +6,13 @@ The default profile is deterministic and quick, ``long`` searches afresh:
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +31,37 @@ settings.register_profile(
     "long", database=None, deadline=None, max_examples=3000, suppress_health_check=_SLOW
 )
 settings.load_profile(os.environ.get("GCODEC_HYPOTHESIS_PROFILE", "default"))
+
+_BYTECODE = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the processes that tests start a folder for bytecode, if they must not write any.
+
+    Without bytecode, each of them would compile all modules that it imports.
+    """
+    if not sys.dont_write_bytecode:
+        return
+    folder = getattr(config, "workerinput", {}).get("bytecode")
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="gcodec-bytecode-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if not config.getoption("numprocesses", None):  # this process runs tests
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+    config.stash[_BYTECODE] = folder
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Share the folder for bytecode with the workers of pytest-xdist."""
+    node.workerinput["bytecode"] = node.config.stash.get(_BYTECODE, None)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what exists before the first test from garbage collection: it stays until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
