@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -56,6 +57,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Share the folder for bytecode with the workers of pytest-xdist."""
     node.workerinput["bytecode"] = node.config.stash.get(_BYTECODE, None)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the missing kernels before a run of all tests, which needs nearly all of them.
+
+    Workers and the processes that they start would compile the helpers of kernels several times,
+    and wait for each other.
+    """
+    config = session.config
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if is_whole and not hasattr(config, "workerinput") and not config.option.collectonly:
+        subprocess.run([sys.executable, "-m", "gcodec", "warmup"], cwd=config.rootpath, check=False)
 
 
 def pytest_collection_finish() -> None:
