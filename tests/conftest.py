@@ -68,7 +68,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     if is_whole and not hasattr(config, "workerinput") and not config.option.collectonly:
-        subprocess.run([sys.executable, "-m", "gcodec", "warmup"], cwd=config.rootpath, check=False)
+        command = [sys.executable, "-m", "gcodec", "warmup"]
+        subprocess.run(command, cwd=config.rootpath, check=False)
 
 
 def pytest_collection_finish() -> None:
