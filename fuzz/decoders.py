@@ -36,6 +36,7 @@ OPERATION = 4  # bytes of one operation of a program
 
 Values = np.ndarray
 Ways = dict[str, Callable[[], Values]]
+_KNOWN: dict[Any, Values | None] = {}  # results for the last frames without a table
 
 
 def agree(
@@ -73,12 +74,27 @@ def agree(
     if frame.seek is None:
         return values is not None
     bare = frame.without_seek()
-    without = _agreed(bare.to_bytes(), bare, limits, more)
+    without = _agreed_before(bare.to_bytes(), bare, limits, more)
     if values is not None:
         equal = without is not None and same_bits(values, without)
         promise(equal, f"{frame.codec}: a seek table changes neither values nor errors")
         _check_table(frame)
     return values is not None
+
+
+def _agreed_before(
+    data: bytes,
+    frame: gcodec.Frame,
+    limits: Limits,
+    more: Callable[[bytes, gcodec.Frame], Ways],
+) -> Values | None:
+    """Return the result of `_agreed`, known for frames that differ in their seek tables only."""
+    key = data, limits, more
+    if key not in _KNOWN:
+        if len(_KNOWN) == 4:
+            del _KNOWN[next(iter(_KNOWN))]
+        _KNOWN[key] = _agreed(data, frame, limits, more)
+    return _KNOWN[key]
 
 
 def _agreed(

@@ -1,4 +1,4 @@
-"""Hypothesis profiles, and what holds after all tests.
+"""Hypothesis profiles, what makes all tests faster, and what holds after all tests.
 
 The default profile is deterministic and quick, ``long`` searches afresh:
 ``GCODEC_HYPOTHESIS_PROFILE=long pytest tests/test_laws.py`` runs every law on new examples.
@@ -6,9 +6,14 @@ The default profile is deterministic and quick, ``long`` searches afresh:
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +32,50 @@ settings.register_profile(
     "long", database=None, deadline=None, max_examples=3000, suppress_health_check=_SLOW
 )
 settings.load_profile(os.environ.get("GCODEC_HYPOTHESIS_PROFILE", "default"))
+
+_BYTECODE = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the processes that tests start a folder for bytecode, if they must not write any.
+
+    Without bytecode, each of them would compile all modules that it imports.
+    """
+    if not sys.dont_write_bytecode:
+        return
+    folder = getattr(config, "workerinput", {}).get("bytecode")
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="gcodec-bytecode-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if not config.getoption("numprocesses", None):  # this process runs tests
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = folder
+    config.stash[_BYTECODE] = folder
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Share the folder for bytecode with the workers of pytest-xdist."""
+    node.workerinput["bytecode"] = node.config.stash.get(_BYTECODE, None)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the missing kernels before a run of all tests, which needs nearly all of them.
+
+    Workers and the processes that they start would compile the helpers of kernels several times,
+    and wait for each other.
+    """
+    config = session.config
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if is_whole and not hasattr(config, "workerinput") and not config.option.collectonly:
+        command = [sys.executable, "-m", "gcodec", "warmup"]
+        subprocess.run(command, cwd=config.rootpath, check=False)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what exists before the first test from garbage collection: it stays until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

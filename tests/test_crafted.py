@@ -6,6 +6,7 @@ these tests remove a few.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 
@@ -18,7 +19,12 @@ from fuzz.goldens import ROOT
 from tools import guard_mutation
 
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-INPUTS = list(crafted())
+
+
+@functools.cache
+def inputs() -> list[Crafted]:
+    """Return all handmade inputs, which need kernels: importing this module must not."""
+    return list(crafted())
 
 
 def error_of(crafted_input: Crafted) -> str | None:
@@ -31,13 +37,14 @@ def error_of(crafted_input: Crafted) -> str | None:
 
 
 def test_outcomes_of_crafted_inputs() -> None:
-    assert len({crafted_input.name for crafted_input in INPUTS}) == len(INPUTS) > 500
-    for crafted_input in INPUTS:
+    names = {crafted_input.name for crafted_input in inputs()}
+    assert len(names) == len(inputs()) > 500
+    for crafted_input in inputs():
         assert error_of(crafted_input) == crafted_input.error, crafted_input.name
 
 
 def test_oracles_agree() -> None:
-    frames = [crafted_input for crafted_input in INPUTS if crafted_input.read is gcodec.decode]
+    frames = [crafted_input for crafted_input in inputs() if crafted_input.read is gcodec.decode]
     assert {crafted_input.error for crafted_input in frames} == {None, "Corrupt", "Truncated"}
     for crafted_input in frames:
         targets.run("differential", crafted_input.data)
@@ -46,24 +53,24 @@ def test_oracles_agree() -> None:
 @posix
 @pytest.mark.parametrize("at_end", [True, False])
 def test_crafted_inputs_between_guard_pages(at_end: bool) -> None:
-    calls, actual = guard.replay(error_of, INPUTS, at_end)
+    calls, actual = guard.replay(error_of, inputs(), at_end)
     assert not actual
-    assert calls > len(INPUTS)
+    assert calls > len(inputs())
 
 
 @posix
 def test_removed_guards_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_mutation, "LONGEST", 1)  # seconds, because one loop would never end
     paths = sorted((ROOT / "fuzz" / "golden-errors").glob("*eliasfano*.gcf"))
-    inputs = [hostile.Input("error", path.read_bytes()) for path in paths]
-    inputs += [
+    chosen = [hostile.Input("error", path.read_bytes()) for path in paths]
+    chosen += [
         hostile.Input("crafted", crafted_input.data, None, crafted_input.read)
-        for crafted_input in INPUTS
+        for crafted_input in inputs()
         if crafted_input.name.startswith(("above 2^", "a one behind"))
     ]
-    reported = list(guard_mutation.measured(inputs, "elias_fano"))
+    reported = list(guard_mutation.measured(chosen, "elias_fano"))
     assert len(reported) >= 5
     assert [actual.condition for actual, noticed in reported if not noticed] == []
     # A single input does not detect the removal of all guards.
-    reported = list(guard_mutation.measured(inputs[-1:], "elias_fano"))
+    reported = list(guard_mutation.measured(chosen[-1:], "elias_fano"))
     assert {noticed for _, noticed in reported} == {False, True}

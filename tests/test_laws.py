@@ -707,7 +707,7 @@ def test_specs_round_trip(codec: Codec) -> None:
     assert gcodec.parse(mapping) == codec
     assert gcodec.parse(dict(reversed(mapping.items()))) == codec
     kinds = {declared.name: declared.kind for declared in codec.declared()}
-    for order in itertools.permutations(values.items()):
+    for order in thinned(itertools.permutations(values.items()), 5):
         text = ",".join(f"{key}={kinds[key].text(value)}" for key, value in order)
         assert gcodec.parse(f"{codec.name}:{text}" if text else codec.name) == codec
     assert str(gcodec.parse(str(codec))) == str(codec)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 import shlex
 import shutil
@@ -17,6 +16,7 @@ import pytest
 
 import gcodec
 from gcodec.tensorfiles.dumps import open_dump
+from tools.captures import captures
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -84,20 +84,11 @@ def test_commands(page: str, tmp_path: Path) -> None:
 
 
 def test_shown_output() -> None:
-    """The README shows the output that the command prints into a pipe."""
+    """The README shows the output of one call, which ``test_captures.py`` compares exactly."""
     (block,) = blocks(README, "text")
-    call, *shown = block.splitlines()
-    assert call.startswith("$ gcodec ")
-    done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(call)[1:]],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-        encoding="utf-8",
-    )
-    assert done.returncode == 0
-    assert sorted(line.rstrip() for line in done.stdout.splitlines()) == sorted(shown)
+    assert block.startswith("$ gcodec ")
+    ((call, shown),) = captures(ROOT / "README.md")
+    assert f"$ {call}\n{shown}" == block
 
 
 def run_python(page: str) -> None:

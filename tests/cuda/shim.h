@@ -8,7 +8,6 @@
 //
 // Shared variables must be static arrays or scalars of plain functions (no templates).
 #pragma once
-#include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,28 +58,41 @@ enum Operation { SYNC, BALLOT, SHUFFLE };
 static const int MOST = 1024;
 static const size_t STACK = 128 << 10;
 
+// Where a fiber or the scheduler goes on. The functions of the compiler store a few registers only,
+// which makes them much faster than those of the C library: most of the time is spent on switches.
+typedef void* Place[5];
+
 struct Fiber {
-    ucontext_t context;
-    jmp_buf at;
-    char* stack;
+    Place at;
+    Wait wait;
     bool made;
     dim3 thread;
-    Wait wait;
     // Of what the lane waits for in its warp.
     Operation operation;
     unsigned mask, source;
     uint64_t value, result;
+    char* stack;
 };
 
 static Fiber fibers[MOST];
+static unsigned waiting[MOST / 32];  // for each warp, the lanes that wait for others
 static Fiber* current;
-static jmp_buf scheduler;
+static Place scheduler;
 static void (*body)(void**);
 static void** arguments;
 static char message[256];
 
-static inline void to_scheduler() {
-    if (!_setjmp(current->at)) _longjmp(scheduler, 1);
+// A function of its own, because one that calls __builtin_setjmp must not call __builtin_longjmp.
+static __attribute__((noinline, noreturn)) void jump(Place to) {
+    __builtin_longjmp(to, 1);
+}
+
+// Meanwhile, other fibers change memory and registers. The compiler does not see it in the functions
+// that switch, so it must not look into them.
+#define SHIM_SWITCHES __attribute__((noinline, noipa))
+
+static SHIM_SWITCHES void to_scheduler() {
+    if (!__builtin_setjmp(current->at)) jump(scheduler);
 }
 
 static void run_fiber() {
@@ -91,20 +103,25 @@ static void run_fiber() {
     }
 }
 
-static void resume(Fiber* fiber) {
-    current = fiber;
-    threadIdx = fiber->thread;
-    if (_setjmp(scheduler)) return;
-    if (fiber->made) _longjmp(fiber->at, 1);
+static __attribute__((noinline)) void start(Fiber* fiber) {
+    static ucontext_t context;
     if (!fiber->stack) fiber->stack = (char*)malloc(STACK);
     fiber->made = true;
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber->stack;
     // Tops of stacks apart, so that they do not take the same lines of the cache.
-    fiber->context.uc_stack.ss_size = STACK - 320 * (fiber - fibers) % 8192;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, run_fiber, 0);
-    setcontext(&fiber->context);
+    context.uc_stack.ss_size = STACK - 320 * (fiber - fibers) % 8192;
+    context.uc_link = nullptr;
+    makecontext(&context, run_fiber, 0);
+    setcontext(&context);
+}
+
+static SHIM_SWITCHES void resume(Fiber* fiber) {
+    current = fiber;
+    threadIdx = fiber->thread;
+    if (__builtin_setjmp(scheduler)) return;
+    if (fiber->made) jump(fiber->at);
+    start(fiber);
 }
 
 static inline unsigned index_of(const Fiber* fiber) {
@@ -120,25 +137,25 @@ static void meet(unsigned threads) {
                  mask);
         return;
     }
-    for (unsigned lane = 0; lane < 32; lane++) {
-        if (!(mask >> lane & 1)) continue;
-        if (first + lane >= threads) {
-            snprintf(message, sizeof message, "mask %08x names lanes that the block lacks", mask);
-            return;
-        }
-        Fiber* other = &fibers[first + lane];
-        if (other->wait != WARP) return;
+    if (threads - first < 32 && mask >> (threads - first)) {
+        snprintf(message, sizeof message, "mask %08x names lanes that the block lacks", mask);
+        return;
+    }
+    waiting[first / 32] |= 1u << (own & 31);
+    if (mask & ~waiting[first / 32]) return;
+    uint64_t ballot = 0;
+    for (unsigned rest = mask; rest; rest &= rest - 1) {
+        unsigned lane = (unsigned)__builtin_ctz(rest);
+        const Fiber* other = &fibers[first + lane];
         if (other->mask != mask || other->operation != current->operation) {
             snprintf(message, sizeof message, "threads %u and %u of a warp wait for different things",
                      own, first + lane);
             return;
         }
+        ballot |= (uint64_t)(other->value != 0) << lane;
     }
-    uint64_t ballot = 0;
-    for (unsigned lane = 0; lane < 32; lane++)
-        if (mask >> lane & 1) ballot |= (uint64_t)(fibers[first + lane].value != 0) << lane;
-    for (unsigned lane = 0; lane < 32; lane++) {
-        if (!(mask >> lane & 1)) continue;
+    for (unsigned rest = mask; rest; rest &= rest - 1) {
+        unsigned lane = (unsigned)__builtin_ctz(rest);
         Fiber* fiber = &fibers[first + lane];
         if (fiber->operation == BALLOT) fiber->result = ballot;
         if (fiber->operation == SHUFFLE) {
@@ -149,6 +166,7 @@ static void meet(unsigned threads) {
         }
         fiber->wait = RUNNABLE;
     }
+    waiting[first / 32] &= ~mask;
 }
 
 static uint64_t in_warp(Operation operation, unsigned mask, uint64_t value, unsigned source) {
@@ -166,6 +184,7 @@ static uint64_t in_warp(Operation operation, unsigned mask, uint64_t value, unsi
 static void run_block(unsigned threads, const unsigned* order) {
     if (__start_shim_shared)
         memset(__start_shim_shared, 0xA5, __stop_shim_shared - __start_shim_shared);
+    memset(waiting, 0, sizeof waiting);
     for (unsigned t = 0; t < threads; t++) {
         fibers[t].wait = RUNNABLE;
         fibers[t].thread = dim3{t, 0, 0};

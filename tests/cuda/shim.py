@@ -158,25 +158,15 @@ class ShimDevice(Device):
 
     def run(self, source: str, name: str, grid: tuple[int, ...], block: int, *args: Any) -> None:
         assert all(type(b) is int for b in grid), "a grid consists of plain integers"
-        library = _library(source)
-        types = getattr(library, f"shim_types_{name}")
-        types.restype = ctypes.c_char_p
-        wanted = re.findall(r"\*?.", types().decode())
+        run, wanted = _kernel(source, name)
         assert len(wanted) == len(args), f"{name} takes {len(wanted)} arguments, not {len(args)}"
         held = [_argument(name, k, *pair) for k, pair in enumerate(zip(wanted, args, strict=True))]
         pointers = (ctypes.c_void_p * max(len(held), 1))(*(a.ctypes.data for a in held))
-        run = getattr(library, f"shim_run_{name}")
-        run.restype = ctypes.c_char_p
         sizes = np.array((*grid, 1, 1)[:3], np.uint32)
         threads, order = self._places(block), self._places(int(np.prod(grid)))
         self.launched.append(name)
-        message = run(
-            pointers,
-            sizes.ctypes.data_as(ctypes.c_void_p),
-            ctypes.c_uint(block),
-            threads.ctypes.data_as(ctypes.c_void_p),
-            order.ctypes.data_as(ctypes.c_void_p),
-        ).decode()
+        places = (array.ctypes.data for array in (threads, order))
+        message = run(pointers, sizes.ctypes.data, block, *places).decode()
         assert not message, f"{source}.cu, {name}: {message}"
         for k, argument in enumerate(args):
             if isinstance(argument, ShimArray):
@@ -229,6 +219,16 @@ def _argument(name: str, k: int, wanted: str, inputs: Any) -> Any:
 def _same(name: str, k: int, dtype: np.dtype[Any], letter: str) -> None:
     wanted = np.dtype(_LETTERS[letter])
     assert dtype == wanted, f"{name}, argument {k}: {dtype} was given for {wanted}"
+
+
+@functools.cache
+def _kernel(source: str, name: str) -> tuple[Any, list[str]]:
+    """Return the function that runs a kernel, and the types of the kernel's parameters."""
+    library = _library(source)
+    types, run = (getattr(library, f"shim_{what}_{name}") for what in ("types", "run"))
+    types.restype = run.restype = ctypes.c_char_p
+    run.argtypes = *2 * [ctypes.c_void_p], ctypes.c_uint, *2 * [ctypes.c_void_p]
+    return run, re.findall(r"\*?.", types().decode())
 
 
 @functools.cache

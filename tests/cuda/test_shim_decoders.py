@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 import pytest
+from samples import third_of
 
 import gcodec
 from fuzz import decoders
@@ -82,8 +83,8 @@ def test_mutants(gpu: Device, spec: str) -> None:
     payload, table = decoders.CHANGES[0], decoders.CHANGES.index(decoders._move)
     assert payload is decoders._bit
     kinds = [0, 0, 2, 6] if frame.seek is None else [0, 6, *range(table, table + 9)]
-    for kind in kinds:
-        data = decoders.changed(frame, bytes([kind, *rng.randbytes(3)]))
+    for operations in third_of(gpu, [bytes([kind, *rng.randbytes(3)]) for kind in kinds]):
+        data = decoders.changed(frame, operations)
         if data is not None:
             decoders.agree(data, more=more)
 

@@ -18,7 +18,8 @@ SHAPES = ((3, 9000), (9000, 3), (70, 300), (40, 33))
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-120, 2.0**100])
 def test_factors(gpu: Device, scale: float) -> None:
-    for m, k in third_of(gpu, SHAPES):
+    # The scale determines the units, and the shape the passes.
+    for m, k in third_of(gpu, SHAPES) if scale == 1.0 else SHAPES[2:]:
         matrix = (gradient(m * k).clip(-99, 99) * np.float32(scale)).reshape(m, k)
         on_device = gpu.to_device(matrix)
         for rank in (1, 2, 5):

@@ -208,6 +208,8 @@ class Sandbox:
     def probe(self, program: str = PROBE, **variables: str) -> list[str]:
         """Pack eight codes in a new process; return codes, compiled kernels, and the cache."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GCODEC_")}
+        # Sources change too quickly for the time stamps of bytecode.
+        environment.pop("PYTHONPYCACHEPREFIX", None)
         environment |= {
             "PYTHONPATH": str(self.root),
             "PYTHONDONTWRITEBYTECODE": "1",

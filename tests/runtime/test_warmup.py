@@ -184,7 +184,7 @@ def test_warmup_reports_a_killed_process(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_warmup_compiles_the_kernels_of_codecs(tmp_path: Path) -> None:
-    call = ["warmup", "--json", "sign", "minmax:bits=3"]
+    call = ["warmup", "-j", "1", "--json", "sign", "minmax:bits=3"]
     names = tuple(kernel.name for kernel in jit.kernels())
     first, second = processed(tmp_path, names, call, call)
     assert first["compiled"] == first["kernels"] and first["not_kept"] == []
