@@ -184,8 +184,7 @@ class TopK(Codec):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         k = self._message_count(n)
         yield from values(walk, k, self.value)
-        span = BitSpan(payload.data, walk.at, walk.end)
-        yield from positions(walk, IndexString(span, self.index, k, n))
+        yield from positions(walk, self.index, k, n)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         symbols = self._unpack(payload, n)

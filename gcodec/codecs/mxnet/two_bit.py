@@ -338,8 +338,7 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             return context_string(walk, "level", "code", n, describe_each(lookup("0 +-", level)))
         k = payload.scalars["count"]
-        string = IndexString(BitSpan(payload.data, k, walk.end), self.index, k, n)
-        return chain(signs(walk, k, level), positions_in(walk, string))
+        return chain(signs(walk, k, level), positions_in(walk, self.index, k, n))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         if self.form == "context":
