@@ -110,3 +110,7 @@ class Limits:
                 f"max_ratio={self.max_ratio} times as many; to allow it, "
                 f"pass limits=gcodec.Limits(max_ratio={math.ceil(nbytes / source)})"
             )
+
+
+NO_LIMITS = Limits(1 << 62, 1 << 62)
+"""Limits for frames of this process, and where the caller's own arrays bound the memory."""

@@ -92,7 +92,7 @@ def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredC
     with open_dump(path, limits=settings.limits) as dump:
         entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
         floats = [entry for entry in entries if entry.dtype in primitives.FLOATS]
-        sizes = [math.prod(entry.shape) for entry in floats]
+        sizes = [entry.size for entry in floats]
         if not sum(sizes):
             raise ParameterError(f"{path}: there are no values of a gradient to measure here")
         with settings.progress(path.name, sum(sizes)) as advance:

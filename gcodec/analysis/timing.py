@@ -23,9 +23,10 @@ from gcodec.analysis.groups import selects
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
 from gcodec.analysis.settings import Progress, Settings
 from gcodec.analysis.synthetic import parse_synthetic
-from gcodec.analysis.trials import NO_LIMITS, joint_rms, squared_ratio
+from gcodec.analysis.trials import joint_rms, squared_ratio
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
+from gcodec.limits import NO_LIMITS
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.tensorfiles.entries import Array, Entry
 from gcodec.wire import primitives
@@ -222,7 +223,7 @@ def load_step(path: Path, settings: Settings) -> Step:
         entries = [e for e in floats if selects(settings.layers, e.name) and 0 not in e.shape]
         if not entries:
             raise ParameterError(f"{path}: no floating-point tensor matches --layers")
-        total = sum(math.prod(entry.shape) for entry in entries)
+        total = sum(entry.size for entry in entries)
         share = None
         if max_values is not None and max_values < total:
             entries, share = _representative(entries, max_values), max_values
@@ -233,8 +234,8 @@ def load_step(path: Path, settings: Settings) -> Step:
 
 def _representative(entries: list[Entry], max_values: int) -> list[Entry]:
     """Return tensors whose sizes represent all; see `load_step`."""
-    ordered = sorted(entries, key=lambda entry: math.prod(entry.shape))
-    sizes = [math.prod(entry.shape) for entry in ordered]
+    ordered = sorted(entries, key=lambda entry: entry.size)
+    sizes = [entry.size for entry in ordered]
     for stride in range(2, len(ordered) + 1):
         count = sum(sizes[stride // 2 :: stride])
         if count <= max_values and 2 * stride * count >= sum(sizes):

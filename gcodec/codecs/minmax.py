@@ -190,7 +190,7 @@ class MinMax(Codec):
 
         bucket_ranges = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
 
-        def tell(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
+        def describe(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
             own = bucket_ranges[np.arange(at, at + codes.size) // bucket]
             values, data = np.empty(codes.size, np.float32), codes.astype(np.uint8)
             uniform.dequantize(
@@ -200,5 +200,5 @@ class MinMax(Codec):
             for element, (code, value) in enumerate(parts, at):
                 yield FieldValue(code, element=element, decoded=(value,))
 
-        yield from walk.fields("level", "code", self.bits, n, tell)
+        yield from walk.fields("level", "code", self.bits, n, describe)
         walk.finish()

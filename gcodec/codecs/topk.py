@@ -61,6 +61,12 @@ class TopKSymbols(NamedTuple):
     values: SparseValues
 
 
+def exact_payload(n: int, positions: np.ndarray, values: np.ndarray) -> Payload:
+    """Return the payload of float32 values at ascending int64 positions among n elements."""
+    symbols = TopKSymbols(n, positions, value_coding.quantize(values, "float32"))
+    return TopK().replaced(k=positions.size).pack(symbols)
+
+
 @register(id=9, name="topk")
 class TopK(Codec):
     """The k elements of largest magnitude.
