@@ -111,6 +111,9 @@ class Codec(Parameters):
     # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
     # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
+    # Whether the codec implements `_dequantize_into`, which can also add values to an array, in
+    # place of `_dequantize`.
+    fuses_add: ClassVar[bool] = False
     # Whether the codec's kernels have CUDA twins.
     has_cuda_kernels: ClassVar[bool] = False
     # Whether payloads, being small, are read on the host even for a tensor on a device.
@@ -354,7 +357,7 @@ class Codec(Parameters):
         raise NotImplementedError
 
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
-        raise NotImplementedError
+        self._dequantize_into(symbols, out, None)
 
     def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Write the payload; its codec has every ``auto`` resolved."""
@@ -588,9 +591,16 @@ class Codec(Parameters):
 
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""
+        if self.fuses_add and dtype in ("float32", "float64"):
+            self._dequantize_into(symbols, out, scale)
+            return
         decoded = empty_beside(out.size, np.float32, out)
         self._dequantize(symbols, decoded)
         arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
+
+    def _dequantize_into(self, symbols: Symbols, out: Array, add: np.float32 | None) -> None:
+        """Write the values to `out`, or add ``add`` times the values; see `fuses_add`."""
+        raise NotImplementedError
 
     # --- Checks
 
