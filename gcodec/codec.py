@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -111,9 +111,9 @@ class Codec(Parameters):
     # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
     # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
-    # Whether the codec implements `_dequantize_into`, which can also add values to an array, in
-    # place of `_dequantize`.
-    fuses_add: ClassVar[bool] = False
+    # Dtypes for which `_dequantize_into` can add values to an array. A codec with such dtypes
+    # implements it in place of `_dequantize`.
+    fused_dtypes: ClassVar[Sequence[str]] = ()
     # Whether the codec's kernels have CUDA twins.
     has_cuda_kernels: ClassVar[bool] = False
     # Whether payloads, being small, are read on the host even for a tensor on a device.
@@ -357,7 +357,7 @@ class Codec(Parameters):
         raise NotImplementedError
 
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
-        self._dequantize_into(symbols, out, None)
+        self._dequantize_into(symbols, "float32", out, None)
 
     def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Write the payload; its codec has every ``auto`` resolved."""
@@ -591,15 +591,17 @@ class Codec(Parameters):
 
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""
-        if self.fuses_add and dtype in ("float32", "float64"):
-            self._dequantize_into(symbols, out, scale)
+        if dtype in self.fused_dtypes:
+            self._dequantize_into(symbols, dtype, out, scale)
             return
         decoded = empty_beside(out.size, np.float32, out)
         self._dequantize(symbols, decoded)
         arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
 
-    def _dequantize_into(self, symbols: Symbols, out: Array, add: np.float32 | None) -> None:
-        """Write the values to `out`, or add ``add`` times the values; see `fuses_add`."""
+    def _dequantize_into(
+        self, symbols: Symbols, dtype: str, out: Array, add: np.float32 | None
+    ) -> None:
+        """Write the values, rounded to one of `fused_dtypes`, to `out`, or add a multiple."""
         raise NotImplementedError
 
     # --- Checks

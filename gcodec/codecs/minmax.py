@@ -77,7 +77,7 @@ class MinMax(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
-    fuses_add = True
+    fused_dtypes = ("float32", "float64")
     reads_segments = True
 
     bits: int = param(Integer(1, 8), 8, "bits of a code")
@@ -132,7 +132,7 @@ class MinMax(Codec):
         return MinMaxSymbols(data, n)
 
     def _dequantize_into(
-        self, symbols: MinMaxSymbols, out: np.ndarray, add: np.float32 | None
+        self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out)
         codes, bucket_ranges = self._parts(symbols)

@@ -128,7 +128,7 @@ class MiniFloatCodec(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
-    fuses_add = True
+    fused_dtypes = ("float32", "float64")
     uses_shape = True
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
@@ -249,7 +249,7 @@ class MiniFloatCodec(Codec):
     # --- dequantize
 
     def _dequantize_into(
-        self, symbols: MiniFloatSymbols, out: np.ndarray, add: np.float32 | None
+        self, symbols: MiniFloatSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
         scales = Scales.of(symbols.scale, self.block, symbols.factors)

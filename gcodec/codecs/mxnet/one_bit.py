@@ -29,6 +29,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.lanes import BLOCK
 from gcodec.wire.kinds import Float32
 from gcodec.wire.params import param
+from gcodec.wire.primitives import FLOATS
 
 
 class OneBitSymbols(NamedTuple):
@@ -55,6 +56,7 @@ class MXNet1Bit(Codec):
 
     keeps_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = FLOATS
     reads_segments = True
 
     threshold: float = param(
@@ -82,15 +84,11 @@ class MXNet1Bit(Codec):
         cut = np.float32(self.threshold)
         return OneBitSymbols(quantize_1bit_residual(tensor.values, residual, decay, cut, out))
 
-    def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
-        self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out)
-
-    def _dequantize_add(
-        self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    def _dequantize_into(
+        self, symbols: OneBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add)
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK

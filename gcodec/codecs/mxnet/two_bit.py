@@ -61,6 +61,7 @@ from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import Field, param
+from gcodec.wire.primitives import FLOATS
 from gcodec.wire.seek import Blocks, SeekTable
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
@@ -114,6 +115,7 @@ class MXNet2Bit(Codec):
 
     keeps_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = FLOATS
     reads_segments = True
     uses_shape = True
 
@@ -229,17 +231,12 @@ class MXNet2Bit(Codec):
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
         return TwoBitSymbols(codes, threshold, n, self._bound_shape(n))
 
-    def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
-        self._check_size(symbols, out.size)
-        level = self._with_threshold(symbols)._level
-        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out)
-
-    def _dequantize_add(
-        self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    def _dequantize_into(
+        self, symbols: TwoBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
         level = self._with_threshold(symbols)._level_in(dtype)
-        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add=scale)
+        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add)
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK

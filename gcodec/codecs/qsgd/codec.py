@@ -106,7 +106,7 @@ class QSGD(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
-    fuses_add = True
+    fused_dtypes = ("float32", "float64")
     uses_shape = True
     takes_up_to = 2.0**64  # norms of larger values may exceed float32
 
@@ -196,7 +196,7 @@ class QSGD(Codec):
     # --- dequantize
 
     def _dequantize_into(
-        self, symbols: QSGDSymbols, out: np.ndarray, add: np.float32 | None
+        self, symbols: QSGDSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         scale = self._checked_scale(symbols, out.size)
         stream = add is None and levels.streams(out)
