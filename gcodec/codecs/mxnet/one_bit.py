@@ -24,7 +24,8 @@ from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
-from gcodec.kernels.quantize.threshold import ONE_BIT, quantize_1bit, quantize_1bit_residual
+from gcodec.kernels.quantize import threshold
+from gcodec.kernels.quantize.threshold import ONE_BIT, Memory
 from gcodec.payload import Payload
 from gcodec.runtime.lanes import BLOCK
 from gcodec.wire.kinds import Float32
@@ -70,7 +71,7 @@ class MXNet1Bit(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
     ) -> OneBitSymbols:
-        return OneBitSymbols(quantize_1bit(values, np.float32(self.threshold)))
+        return OneBitSymbols(threshold.quantize(values, ONE_BIT, np.float32(self.threshold)))
 
     def _quantize_residual(
         self,
@@ -81,8 +82,8 @@ class MXNet1Bit(Codec):
         prior: Any,
         out: np.ndarray,
     ) -> OneBitSymbols:
-        cut = np.float32(self.threshold)
-        return OneBitSymbols(quantize_1bit_residual(tensor.values, residual, decay, cut, out))
+        cut, memory = np.float32(self.threshold), Memory(residual, decay, out)
+        return OneBitSymbols(threshold.quantize(tensor.values, ONE_BIT, cut, memory=memory))
 
     def _dequantize_into(
         self, symbols: OneBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

@@ -50,9 +50,9 @@ from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.numeric.scalar_rules import bounded_rms
 from gcodec.kernels.quantize.threshold import (
     TWO_BIT,
+    Memory,
     check_codes_2bit,
-    quantize_2bit,
-    quantize_2bit_residual,
+    quantize,
 )
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.deferred import Deferred, as_float32, when_known
@@ -199,7 +199,8 @@ class MXNet2Bit(Codec):
         self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
     ) -> TwoBitSymbols:
         threshold = self._threshold_of(values)
-        return self._symbols(quantize_2bit(values, as_float32(threshold)), threshold, values.size)
+        codes = quantize(values, TWO_BIT, as_float32(threshold))
+        return self._symbols(codes, threshold, values.size)
 
     def _quantize_residual(
         self,
@@ -225,7 +226,7 @@ class MXNet2Bit(Codec):
                 )
                 return cast(TwoBitSymbols, unfused)
         levels = as_float32(threshold), as_float32(level)
-        codes = quantize_2bit_residual(tensor.values, residual, decay, *levels, out)
+        codes = quantize(tensor.values, TWO_BIT, *levels, Memory(residual, decay, out))
         return self._symbols(codes, threshold, residual.size)
 
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
