@@ -16,7 +16,7 @@ from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.frame import Frame, check_key
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import Limits
+from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
@@ -355,7 +355,7 @@ def _contents(data: Any) -> tuple[Any, int]:
 def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bool) -> Frame:
     """Read a frame; `is_bounded` states that the caller's own array bounds the memory."""
     if limits is None and is_bounded:
-        limits = Limits(1 << 62, 1 << 62)
+        limits = NO_LIMITS
     return Frame.from_bytes(byte_buffer(data, "frame"), limits=limits, key=key)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
@@ -114,6 +114,9 @@ class Codec(Parameters):
     # Whether training suffers without error feedback, because the codec drops the same parts of a
     # tensor at every step. No choice without feedback then considers the codec.
     needs_feedback: ClassVar[bool] = False
+    # Dtypes for which `_dequantize_into` can add values to an array. A codec with such dtypes
+    # implements it in place of `_dequantize`.
+    fused_dtypes: ClassVar[Sequence[str]] = ()
     # Whether the codec's kernels have CUDA twins.
     has_cuda_kernels: ClassVar[bool] = False
     # Whether payloads, being small, are read on the host even for a tensor on a device.
@@ -357,7 +360,7 @@ class Codec(Parameters):
         raise NotImplementedError
 
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
-        raise NotImplementedError
+        self._dequantize_into(symbols, "float32", out, None)
 
     def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Write the payload; its codec has every ``auto`` resolved."""
@@ -595,9 +598,18 @@ class Codec(Parameters):
 
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""
+        if dtype in self.fused_dtypes:
+            self._dequantize_into(symbols, dtype, out, scale)
+            return
         decoded = empty_beside(out.size, np.float32, out)
         self._dequantize(symbols, decoded)
         arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
+
+    def _dequantize_into(
+        self, symbols: Symbols, dtype: str, out: Array, add: np.float32 | None
+    ) -> None:
+        """Write the values, rounded to one of `fused_dtypes`, to `out`, or add a multiple."""
+        raise NotImplementedError
 
     # --- Checks
 

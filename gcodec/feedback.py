@@ -27,7 +27,7 @@ from gcodec.frame import Frame, check_key
 from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
-from gcodec.limits import Limits
+from gcodec.limits import NO_LIMITS
 from gcodec.policy import Policy
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import resolved
@@ -88,7 +88,6 @@ class SpareArrays:
 
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
 _MAX_STEPS = 1 << 62
-_NO_LIMITS = Limits(1 << 62, 1 << 62)
 
 
 class L1Norms(NamedTuple):
@@ -592,7 +591,7 @@ class Transaction:
 def _prior_of(key: str, array: np.ndarray) -> tuple[Frame, Symbols]:
     """Return the frame in an entry of a state_dict, and its symbols."""
     try:
-        frame = Frame.from_bytes(array.tobytes(), limits=_NO_LIMITS)
+        frame = Frame.from_bytes(array.tobytes(), limits=NO_LIMITS)
         return frame, frame.codec.unpack(frame.payload, frame.shape)
     except FormatError as error:
         raise ParameterError(f"state: {key} is not a frame: {error}") from error

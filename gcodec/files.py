@@ -17,7 +17,7 @@ from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.frame import check_key
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.limits import Limits
+from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.tensorfiles import structure
@@ -169,7 +169,7 @@ def load_file(
     [array([ 1.25, -1.25], dtype=float32), 3]
     """
     if like is not None and limits is None:
-        limits = Limits(1 << 62, 1 << 62)
+        limits = NO_LIMITS
     with open(path, limits=limits, key=key) as file:
         return file.load(like)
 

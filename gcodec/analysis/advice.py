@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,13 +15,12 @@ from gcodec.analysis import stats
 from gcodec.analysis.groups import selects
 from gcodec.analysis.host import processor
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
-from gcodec.analysis.settings import Progress
+from gcodec.analysis.settings import Settings
 from gcodec.analysis.synthetic import parse_synthetic
 from gcodec.analysis.timing import TIMED_VALUES, draw_step, load_step, quick_speeds
 from gcodec.analysis.trials import Trial, attempt, total_cost
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
 from gcodec.runtime.pool import thread_count
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.wire import primitives
@@ -79,33 +77,8 @@ class Source(NamedTuple):
     skipped: int = 0
 
 
-def measure_dump(
-    path: Path,
-    codecs: Sequence[Codec],
-    layers: tuple[str, ...],
-    max_values: int,
-    seed: int,
-    limits: Limits,
-    progress: Progress,
-) -> tuple[Source, list[MeasuredCodec]]:
+def measure_dump(path: Path, settings: Settings) -> tuple[Source, list[MeasuredCodec]]:
     """Measure codecs on a dump, one tensor in memory at a time.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The dump.
-    codecs : sequence of Codec
-        Codecs to measure.
-    layers : tuple of str
-        Globs that select tensors; see `gcodec.analysis.groups.selects`.
-    max_values : int
-        Number of values in a sample of a larger tensor.
-    seed : int
-        Seed of the run.
-    limits : Limits
-        Bounds on each tensor.
-    progress : Progress
-        Receiver of the progress.
 
     Raises
     ------
@@ -114,17 +87,18 @@ def measure_dump(
     FormatError, OSError
         If the file cannot be read.
     """
+    codecs = settings.codecs
     trials: list[list[tuple[Sample, Trial | str]]] = [[] for _ in codecs]
-    with open_dump(path, limits=limits) as dump:
-        entries = [entry for entry in dump.entries if selects(layers, entry.name)]
+    with open_dump(path, limits=settings.limits) as dump:
+        entries = [entry for entry in dump.entries if selects(settings.layers, entry.name)]
         floats = [entry for entry in entries if entry.dtype in primitives.FLOATS]
-        sizes = [math.prod(entry.shape) for entry in floats]
+        sizes = [entry.size for entry in floats]
         if not sum(sizes):
             raise ParameterError(f"{path}: there are no values of a gradient to measure here")
-        with progress(path.name, sum(sizes)) as advance:
+        with settings.progress(path.name, sum(sizes)) as advance:
             for entry, size in zip(floats, sizes, strict=True):
                 if size:
-                    sample = load_sample(dump, entry, max_values, seed)
+                    sample = load_sample(dump, entry, settings.max_values, settings.seed)
                     measured = [attempt(sample, codec) for codec in codecs]
                     sample = sample._replace(values=np.empty(0))  # free the memory
                     for results, trial in zip(trials, measured, strict=True):
@@ -136,46 +110,33 @@ def measure_dump(
     return source, list(map(_combined, codecs, trials))
 
 
-def measure_synthetic(
-    text: str, codecs: Sequence[Codec], seed: int, progress: Progress
-) -> tuple[Source, list[MeasuredCodec]]:
+def measure_synthetic(text: str, settings: Settings) -> tuple[Source, list[MeasuredCodec]]:
     """Measure codecs on drawn values with the root mean square `SYNTHETIC_RMS`.
 
     Parameters
     ----------
     text : str
         See `gcodec.analysis.synthetic.parse_synthetic`.
-    codecs : sequence of Codec
-        Codecs to measure.
-    seed : int
-        Seed of the run.
-    progress : Progress
-        Receiver of the progress.
+    settings : Settings
+        Settings of the measurement.
 
     Raises
     ------
     ParameterError
         If `text` names no distribution.
     """
-    sample = draw_sample(parse_synthetic(text), "synthetic", seed)
+    sample = draw_sample(parse_synthetic(text), "synthetic", settings.seed)
     if rms := stats.rms_error(sample.values):
         np.multiply(sample.values, np.float32(SYNTHETIC_RMS / rms), out=sample.values)
     measured = []
-    with progress("synthetic", len(codecs)) as advance:
-        for codec in codecs:
+    with settings.progress("synthetic", len(settings.codecs)) as advance:
+        for codec in settings.codecs:
             measured.append(_combined(codec, [(sample, attempt(sample, codec))]))
             advance(1)
     return Source(f"{text}, of rms {SYNTHETIC_RMS:g}", sample.size, 32), measured
 
 
-def measure_machine(
-    source: str,
-    codecs: Sequence[Codec],
-    layers: tuple[str, ...],
-    seed: int,
-    limits: Limits,
-    progress: Progress,
-) -> Machine:
+def measure_machine(source: str, settings: Settings) -> Machine:
     """Measure the coding speeds of this machine in one or two seconds.
 
     Parameters
@@ -183,14 +144,14 @@ def measure_machine(
     source : str
         Path of a dump, see `gcodec.analysis.timing.load_step`; or synthetic values, see
         `gcodec.analysis.synthetic.parse_synthetic`.
-    codecs, layers, seed, limits, progress
-        See `measure_dump`.
+    settings : Settings
+        Settings of the measurement, except for the number of values.
     """
     if source.startswith("synthetic:"):
-        samples = [draw_step(source, seed, limits)]
+        samples = [draw_step(source, settings)]
     else:
-        samples = load_step(Path(source), layers, TIMED_VALUES, seed, limits).samples
-    pairs = zip(codecs, quick_speeds(codecs, samples, progress), strict=True)
+        samples = load_step(Path(source), settings._replace(max_values=TIMED_VALUES)).samples
+    pairs = zip(settings.codecs, quick_speeds(samples, settings), strict=True)
     speeds = {str(codec): speed for codec, speed in pairs if speed is not None}
     threads = thread_count()
     facts = (source, processor(), f"{threads} thread{'' if threads == 1 else 's'}")

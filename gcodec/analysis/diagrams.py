@@ -111,7 +111,7 @@ def measure_links(
     front = [useful[i] for i in pareto([(point.bits, point.error) for point in useful])]
     if not front:
         return [], []
-    step = load_step(path, settings.layers, TIMED_VALUES, settings.seed, settings.limits)
+    step = load_step(path, settings._replace(max_values=TIMED_VALUES))
     codecs = [point.codec for point in front[:: -(-len(front) // _MAX_LINKS)]]
     timings = time_codecs(codecs, step.samples, ROUNDS, settings.progress, refusals=[])
     return timings, step.samples

@@ -90,12 +90,8 @@ def inspect(
     """
     allowed = "a finite number above 0"
     settings = Settings(
-        codecs=(),
-        budget=None,
         error=check_number("nmse", nmse, allowed),
-        layers=(),
         max_values=None if max_values is None else _count("max_values", max_values),
-        seed=0,
         limits=Limits.or_default(limits),
     )
     if not 0 < settings.error < math.inf:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,7 +73,7 @@ def load_sample(dump: Dump, entry: Entry, max_values: int | None, seed: int) -> 
     values = dump.load(entry)
     if max_values is not None:
         values = stats.sample(values, max_values, tensor_seed)
-    size, origin = math.prod(entry.shape), Origin.WHOLE
+    size, origin = entry.size, Origin.WHOLE
     if values.size < size and len(entry.shape) > 1:
         origin = Origin.ROWS if values.ndim > 1 else Origin.FLAT
     finite, nonfinite = without_nonfinite(values)

@@ -1,4 +1,4 @@
-"""Settings of `gcodec.analysis.measure`, which other modules read without importing SciPy."""
+"""Settings of measurements, which other modules read without importing SciPy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Settings(NamedTuple):
     Attributes
     ----------
     codecs : tuple of Codec
-        Codecs to try on all tensors.
+        Codecs to measure on all tensors.
     budget : Budget or None
         Budget within which to search the best codec.
     error : float
@@ -44,12 +44,12 @@ class Settings(NamedTuple):
         Whether to keep the data of diagrams.
     """
 
-    codecs: tuple[Codec, ...]
-    budget: Budget | None
-    error: float
-    layers: tuple[str, ...]
-    max_values: int | None
-    seed: int
-    limits: Limits
+    codecs: tuple[Codec, ...] = ()
+    budget: Budget | None = None
+    error: float = 0.01
+    layers: tuple[str, ...] = ()
+    max_values: int | None = None
+    seed: int = 0
+    limits: Limits = Limits()
     progress: Progress = lambda title, total: nullcontext(lambda amount: None)
     keep_pictures: bool = False

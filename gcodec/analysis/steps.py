@@ -85,7 +85,7 @@ class StepGroup:
     @property
     def values(self) -> int:
         """Number of values at one step."""
-        return sum(math.prod(member.shape) for member in self.members)
+        return sum(member.size for member in self.members)
 
     @property
     def side(self) -> int:
@@ -133,7 +133,7 @@ class StepGroup:
     def _series(self, measure: Callable[[list[tuple[int, StepPoint]]], float]) -> list[float]:
         series = []
         for points in self.points:
-            own = [(math.prod(m.shape), points[m]) for m in self.members if m in points]
+            own = [(m.size, points[m]) for m in self.members if m in points]
             series.append(measure(own) if own else math.nan)
         return series
 
@@ -251,11 +251,11 @@ def measure_step(path: Path, settings: Settings) -> dict[Entry, StepPoint]:
     with open_dump(path, limits=settings.limits) as dump:
         gradients = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
         entries = [entry for entry in gradients if selects(settings.layers, entry.name)]
-        total = sum(math.prod(entry.shape) for entry in entries)
+        total = sum(entry.size for entry in entries)
         with settings.progress(path.name, total) as advance:
             for entry in entries:
                 points[entry] = _point(dump.load(entry), entry, settings)
-                advance(math.prod(entry.shape))
+                advance(entry.size)
     return points
 
 

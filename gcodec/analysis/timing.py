@@ -21,12 +21,12 @@ from gcodec.analysis import stats
 from gcodec.analysis.dissect import Dissection
 from gcodec.analysis.groups import selects
 from gcodec.analysis.samples import Sample, doubt, draw_sample, load_sample
-from gcodec.analysis.settings import Progress
+from gcodec.analysis.settings import Progress, Settings
 from gcodec.analysis.synthetic import parse_synthetic
-from gcodec.analysis.trials import NO_LIMITS, joint_rms, squared_ratio
+from gcodec.analysis.trials import joint_rms, squared_ratio
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
+from gcodec.limits import NO_LIMITS
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.tensorfiles.entries import Array, Entry
 from gcodec.wire import primitives
@@ -195,10 +195,8 @@ class Step(NamedTuple):
     skipped: int
 
 
-def load_step(
-    path: Path, layers: tuple[str, ...], max_values: int | None, seed: int, limits: Limits
-) -> Step:
-    """Load the floating-point tensors of a dump; of a large dump, some of them.
+def load_step(path: Path, settings: Settings) -> Step:
+    """Load the selected floating-point tensors of a dump; of a large dump, some of them.
 
     The coding time per value of these tensors is about that of all. They are every k-th tensor in
     the order of sizes, because a part of each tensor would spread the costs of a message over
@@ -209,14 +207,8 @@ def load_step(
     ----------
     path : pathlib.Path
         The dump.
-    layers : tuple of str
-        Globs that select tensors; see `gcodec.analysis.groups.selects`.
-    max_values : int or None
-        Largest number of values; None loads all values.
-    seed : int
-        Seed of the run.
-    limits : Limits
-        Bounds on each tensor.
+    settings : Settings
+        Settings of the measurement, whose `max_values` bounds the values of all tensors together.
 
     Raises
     ------
@@ -225,24 +217,25 @@ def load_step(
     FormatError, OSError
         If the file cannot be read.
     """
-    with open_dump(path, limits=limits) as dump:
+    max_values = settings.max_values
+    with open_dump(path, limits=settings.limits) as dump:
         floats = [entry for entry in dump.entries if entry.dtype in primitives.FLOATS]
-        entries = [e for e in floats if selects(layers, e.name) and 0 not in e.shape]
+        entries = [e for e in floats if selects(settings.layers, e.name) and 0 not in e.shape]
         if not entries:
             raise ParameterError(f"{path}: no floating-point tensor matches --layers")
-        total = sum(math.prod(entry.shape) for entry in entries)
+        total = sum(entry.size for entry in entries)
         share = None
         if max_values is not None and max_values < total:
             entries, share = _representative(entries, max_values), max_values
-        samples = [load_sample(dump, entry, share, seed) for entry in entries]
+        samples = [load_sample(dump, entry, share, settings.seed) for entry in entries]
         samples = [x._replace(values=np.ascontiguousarray(x.values)) for x in samples]
         return Step(samples, total, len(dump.entries) - len(floats))
 
 
 def _representative(entries: list[Entry], max_values: int) -> list[Entry]:
     """Return tensors whose sizes represent all; see `load_step`."""
-    ordered = sorted(entries, key=lambda entry: math.prod(entry.shape))
-    sizes = [math.prod(entry.shape) for entry in ordered]
+    ordered = sorted(entries, key=lambda entry: entry.size)
+    sizes = [entry.size for entry in ordered]
     for stride in range(2, len(ordered) + 1):
         count = sum(sizes[stride // 2 :: stride])
         if count <= max_values and 2 * stride * count >= sum(sizes):
@@ -253,11 +246,11 @@ def _representative(entries: list[Entry], max_values: int) -> list[Entry]:
     return [next(entry for entry, count in pairs if 2 * count >= sum(sizes))]
 
 
-def draw_step(source: str, seed: int, limits: Limits) -> Sample:
+def draw_step(source: str, settings: Settings) -> Sample:
     """Draw one tensor; see `gcodec.analysis.synthetic.parse_synthetic`."""
     synthetic = parse_synthetic(source)
-    limits.check("the tensor", synthetic.count(), 4 * synthetic.count())
-    return draw_sample(synthetic, str(synthetic), seed)
+    settings.limits.check("the tensor", synthetic.count(), 4 * synthetic.count())
+    return draw_sample(synthetic, str(synthetic), settings.seed)
 
 
 def time_codecs(
@@ -300,21 +293,13 @@ def time_codecs(
     return [stopwatch.timing() for stopwatch in stopwatches]
 
 
-def quick_speeds(
-    codecs: Sequence[Codec], samples: Sequence[Sample], progress: Progress
-) -> list[CodingSpeed | None]:
-    """Measure coding speeds in one or two seconds; None for codecs that refuse a tensor.
-
-    Parameters
-    ----------
-    codecs, samples, progress
-        See `time_codecs`.
-    """
+def quick_speeds(samples: Sequence[Sample], settings: Settings) -> list[CodingSpeed | None]:
+    """Measure coding speeds in one or two seconds; None for codecs that refuse a tensor."""
     outs = [sample.values.copy() for sample in samples]
     stopwatches: list[Stopwatch | None] = []
-    with progress("coding speeds", len(codecs)) as advance:
+    with settings.progress("coding speeds", len(settings.codecs)) as advance:
         start = time.monotonic()
-        for codec in codecs:
+        for codec in settings.codecs:
             try:
                 stopwatches.append(Stopwatch(codec, samples, outs))
             except ParameterError:

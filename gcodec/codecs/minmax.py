@@ -77,6 +77,7 @@ class MinMax(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = ("float32", "float64")
     reads_segments = True
 
     bits: int = param(Integer(1, 8), 8, "bits of a code")
@@ -130,21 +131,12 @@ class MinMax(Codec):
         uniform.quantize(values, bucket_ranges, bucket, self.bits, key, data[start:])
         return MinMaxSymbols(data, n)
 
-    def _dequantize(self, symbols: MinMaxSymbols, out: np.ndarray) -> None:
-        self._check_size(symbols, out)
-        codes, bucket_ranges = self._parts(symbols)
-        uniform.dequantize(codes, bucket_ranges, self._bucket(out.size), self.bits, out)
-
-    def _dequantize_add(
-        self, symbols: MinMaxSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    def _dequantize_into(
+        self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        if dtype not in ("float32", "float64"):  # x̂ is rounded to the dtype before the sum
-            super()._dequantize_add(symbols, dtype, scale, out)
-            return
         self._check_size(symbols, out)
         codes, bucket_ranges = self._parts(symbols)
-        bucket = self._bucket(out.size)
-        uniform.dequantize_add(codes, bucket_ranges, bucket, self.bits, scale, out)
+        uniform.dequantize(codes, bucket_ranges, self._bucket(out.size), self.bits, out, add)
 
     def _slice_unit(self, n: int) -> int:
         bucket = self._bucket(n)
@@ -190,7 +182,7 @@ class MinMax(Codec):
 
         bucket_ranges = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
 
-        def tell(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
+        def describe(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
             own = bucket_ranges[np.arange(at, at + codes.size) // bucket]
             values, data = np.empty(codes.size, np.float32), codes.astype(np.uint8)
             uniform.dequantize(
@@ -200,5 +192,5 @@ class MinMax(Codec):
             for element, (code, value) in enumerate(parts, at):
                 yield FieldValue(code, element=element, decoded=(value,))
 
-        yield from walk.fields("level", "code", self.bits, n, tell)
+        yield from walk.fields("level", "code", self.bits, n, describe)
         walk.finish()

@@ -44,7 +44,7 @@ from gcodec.kernels.numeric import arithmetic, convert, scatter
 from gcodec.kernels.numeric.draw import draw
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
-from gcodec.runtime.device import hosted
+from gcodec.runtime.device import host, hosted
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
 
@@ -143,7 +143,7 @@ class RandomK(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> RandomKSymbols:
         check_finite(values)
         positions = draw(values.size, self._sent(values.size), seed, values)
-        return self._rounded(scatter.take_to_host(values, positions), values.size, seed)
+        return self._rounded(host(scatter.take(values, positions)), values.size, seed)
 
     def _rounded(self, values: np.ndarray, n: int, seed: int) -> RandomKSymbols:
         """Quantize the (k,) values that are sent for n elements."""

@@ -147,7 +147,7 @@ class Raw(Codec):
         return RawSymbols(payload.data.view(self._bits_dtype))
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+        def describe(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             values = np.empty(bits.size, self._values_dtype)
             self._dequantize(RawSymbols(bits.astype(self._bits_dtype)), values)
             for element, value in enumerate(values.tolist(), at):
@@ -159,7 +159,7 @@ class Raw(Codec):
             def read() -> RawSymbols:
                 return self._unpack(payload, n)
 
-            yield from walk.checked("value", "value", width, n, tell, read, little=True)
+            yield from walk.checked("value", "value", width, n, describe, read, little=True)
         else:
-            yield from walk.fields("value", "value", width, n, tell, little=True)
+            yield from walk.fields("value", "value", width, n, describe, little=True)
         walk.finish()

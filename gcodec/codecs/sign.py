@@ -33,10 +33,11 @@ from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.scalar_rules import negative
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import as_float32, when_known
+from gcodec.runtime.deferred import when_known
 from gcodec.runtime.lanes import BLOCK
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
+from gcodec.wire.primitives import FLOATS
 
 _SCALE = Field(
     "scale",
@@ -74,6 +75,7 @@ class Sign(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = FLOATS
     reads_segments = True
 
     scale: str = param(
@@ -105,16 +107,13 @@ class Sign(Codec):
         scale = scalar_rules.mean_of(total, values.size, root=self.scale == "l2")
         return SignSymbols(bits, values.size, scale)
 
-    def _dequantize(self, symbols: SignSymbols, out: np.ndarray) -> None:
-        self._check_size(symbols, out)
-        dequantize(symbols.bits, LEVELS_1BIT, as_float32(negative(symbols.scale)), out)
-
-    def _dequantize_add(
-        self, symbols: SignSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    def _dequantize_into(
+        self, symbols: SignSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        self._check_size(symbols, out)
+        fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)
+        self._require(fits, out.size)
         level = convert.round_number(negative(symbols.scale), dtype)
-        dequantize(symbols.bits, LEVELS_1BIT, level, out, add=scale)
+        dequantize(symbols.bits, LEVELS_1BIT, level, out, add)
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK
@@ -122,10 +121,6 @@ class Sign(Codec):
     def _slice(self, symbols: SignSymbols, start: int, stop: int) -> SignSymbols:
         part = slice(signs.SIGNS.nbytes(start), signs.SIGNS.nbytes(stop))
         return SignSymbols(symbols.bits[part], stop - start, symbols.scale)
-
-    def _check_size(self, symbols: SignSymbols, out: np.ndarray) -> None:
-        fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)
-        self._require(fits, out.size)
 
     def _pack(self, symbols: SignSymbols) -> Payload:
         scalars = {field.name: symbols.scale for field in self.scalar_fields()}

@@ -64,6 +64,7 @@ from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
+from gcodec.wire.primitives import FLOATS
 from gcodec.wire.seek import Blocks, SeekTable
 
 _SCALE = Field(
@@ -105,6 +106,7 @@ class TernGrad(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = FLOATS
     reads_segments = True
     uses_shape = True
 
@@ -248,17 +250,13 @@ class TernGrad(Codec):
         check_top(sums.largest, values)
         return scalar_rules.clipped_size(*sums, values.size, float(np.float32(self.clip)))
 
-    def _dequantize(self, symbols: TernarySymbols, out: np.ndarray) -> None:
-        self._check_size(symbols, out)
-        scale = as_float32(symbols.scale)
-        ternary.dequantize_ternary(symbols.codes, scale, out, self._pack_rule)
-
-    def _dequantize_add(
-        self, symbols: TernarySymbols, dtype: str, scale: np.float32, out: np.ndarray
+    def _dequantize_into(
+        self, symbols: TernarySymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
-        self._check_size(symbols, out)
+        nbytes = ternary.packed_nbytes(out.size, self._pack_rule)
+        self._require(symbols.codes.size == nbytes, out.size, symbols.shape)
         level = convert.round_number(symbols.scale, dtype)
-        ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add=scale)
+        ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add)
 
     def _slice_unit(self, n: int) -> int:
         # The codes of ``terngrad`` lie in strides; ``context`` stores no array of codes.
@@ -267,10 +265,6 @@ class TernGrad(Codec):
     def _slice(self, symbols: TernarySymbols, start: int, stop: int) -> TernarySymbols:
         first, last = (ternary.packed_nbytes(at, self._pack_rule) for at in (start, stop))
         return TernarySymbols(symbols.codes[first:last], symbols.scale)
-
-    def _check_size(self, symbols: TernarySymbols, out: np.ndarray) -> None:
-        nbytes = ternary.packed_nbytes(out.size, self._pack_rule)
-        self._require(symbols.codes.size == nbytes, out.size, symbols.shape)
 
     def _pack(self, symbols: TernarySymbols) -> Payload:
         scalars, codes = {"scale": symbols.scale}, symbols.codes

@@ -61,6 +61,12 @@ class TopKSymbols(NamedTuple):
     values: SparseValues
 
 
+def exact_payload(n: int, positions: np.ndarray, values: np.ndarray) -> Payload:
+    """Return the payload of float32 values at ascending int64 positions among n elements."""
+    symbols = TopKSymbols(n, positions, value_coding.quantize(values, "float32"))
+    return TopK().replaced(k=positions.size).pack(symbols)
+
+
 @register(id=9, name="topk")
 class TopK(Codec):
     """The k elements of largest magnitude.
@@ -184,8 +190,7 @@ class TopK(Codec):
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         k = self._message_count(n)
         yield from values(walk, k, self.value)
-        span = BitSpan(payload.data, walk.at, walk.end)
-        yield from positions(walk, IndexString(span, self.index, k, n))
+        yield from positions(walk, self.index, k, n)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         symbols = self._unpack(payload, n)

@@ -33,27 +33,28 @@ _PARAMETER_NBITS = _MAX_PARAMETER.bit_length()  # at the start of a group
 _RAW_NBITS = np.array([gap_classes.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
 
 
-def positions(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
+def positions(walk: FieldWalker, code: str, k: int, n: int) -> Iterator[FieldSpan]:
     """Describe positions up to the end of the payload.
 
     Parameters
     ----------
     walk : FieldWalker
         Walker at the first bit of the positions.
-    string : IndexString
-        The opened string.
+    code, k, n
+        See `IndexString`.
 
     Raises
     ------
     FormatError
     """
+    string = IndexString(BitSpan(walk.data, walk.at, walk.end), code, k, n)
     string.check()
-    if string.k:
-        if string.code in TABLED:
+    if k:
+        if code in TABLED:
             yield from _classes(walk, string)
         else:
             describers = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
-            yield from describers[string.code](walk, string)
+            yield from describers[code](walk, string)
     walk.finish()
 
 

@@ -55,8 +55,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.codecs.sign import Sign, SignSymbols
-from gcodec.codecs.topk import TopK, TopKSymbols
-from gcodec.entropy import values as value_coding
+from gcodec.codecs.topk import TopK, exact_payload
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
@@ -276,9 +275,7 @@ def to_frame(
     else:
         positions, values = _read_pairs(packed, n, compressor, None)
         order = np.argsort(positions)
-        stored = value_coding.quantize(values[order], "float32")
-        codec = TopK().replaced(k=positions.size)
-        payload = codec.pack(TopKSymbols(n, positions[order].astype(np.int64), stored))
+        payload = exact_payload(n, positions[order].astype(np.int64), values[order])
     return Frame(payload.codec, "float32", sizes, payload, name)
 
 

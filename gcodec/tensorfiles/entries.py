@@ -49,6 +49,11 @@ class Entry(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        """Number of elements of the tensor."""
+        return math.prod(self.shape)
+
 
 def shown(text: object) -> str:
     """Quote text from a file for a message: at most 100 characters, none of them control."""

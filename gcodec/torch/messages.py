@@ -29,7 +29,7 @@ from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
-from gcodec.limits import Limits
+from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import clear, empty_beside, flattened
@@ -41,7 +41,6 @@ from gcodec.wire.primitives import TAG_NBYTES, encode_name
 _ZERO, _CODED, _PLAIN = range(3)
 _PROBE = 1024  # elements
 _RAW = Raw()
-_TRUSTED = Limits(1 << 62, 1 << 62)  # shapes are compared with those of the bucket
 
 
 class Part(NamedTuple):
@@ -253,7 +252,8 @@ def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Fr
         raise Corrupt("its kinds are missing or unknown")
     frames, ends, end = [], [], start + count
     while end < len(message):
-        frame, end = Frame.read(message, end, _TRUSTED, key)
+        # Shapes are compared with those of the bucket.
+        frame, end = Frame.read(message, end, NO_LIMITS, key)
         frames.append(frame)
         ends.append(end)
     return kinds, frames, ends

@@ -15,20 +15,18 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gcodec.arrays.large_bytes import joined
-from gcodec.codecs.topk import TopK, TopKSymbols
-from gcodec.entropy import values as value_coding
+from gcodec.codecs import topk
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction
 from gcodec.frame import Frame
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import all_finite
-from gcodec.limits import Limits
+from gcodec.limits import NO_LIMITS
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
 
 _REFUSAL = b"!"  # first byte of a message that carries an error text in place of frames
 _T = TypeVar("_T")
-_NO_LIMITS = Limits(1 << 62, 1 << 62)  # shapes are compared before any memory is allocated
 
 Sparse = tuple[np.ndarray, np.ndarray]
 """Ascending positions and their values, as `gcodec.decode_sparse` returns them."""
@@ -374,7 +372,8 @@ def _frames(message: bytes, rank: int) -> list[Frame]:
     frames, start = [], 0
     while start < len(message):
         try:
-            frame, start = Frame.read(message, start, _NO_LIMITS, None)
+            # Shapes are compared before any memory is allocated.
+            frame, start = Frame.read(message, start, NO_LIMITS, None)
         except FormatError as error:
             raise type(error)(f"the message of rank {rank}: {error}") from error
         frames.append(frame)
@@ -421,8 +420,6 @@ def _topk_frames(shapes: Sequence[tuple[int, ...]], vectors: Sequence[Sparse]) -
     """Write sparse vectors as consecutive ``topk`` frames."""
     frames = []
     for shape, (positions, values) in zip(shapes, vectors, strict=True):
-        stored = value_coding.quantize(values, "float32")
-        symbols = TopKSymbols(math.prod(shape), positions, stored)
-        payload = TopK().replaced(k=positions.size).pack(symbols)
+        payload = topk.exact_payload(math.prod(shape), positions, values)
         frames.append(Frame(payload.codec, "float32", shape, payload).to_bytes())
     return joined(frames)

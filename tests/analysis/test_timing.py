@@ -19,7 +19,6 @@ from gcodec.analysis import timing
 from gcodec.analysis.diagrams import Point, measure_links
 from gcodec.analysis.settings import Settings
 from gcodec.cli.main import cli
-from gcodec.limits import Limits
 from gcodec.tensorfiles.dumps import write_dump
 
 SPECS = ("sign", "minmax:bits=4", "qsgd:bucket=512", "topk:ratio=0.02", "ecsq")
@@ -66,7 +65,7 @@ def test_bench_report_and_advice_agree_on_break_even() -> None:
     bench = document("bench", DUMP, "--rounds", 2, *chosen(SPECS))["codecs"]
     words = ("--step-time", "1ms", "--nodes", 64, "--between", "1Gbit/s")
     advice = document("advise", DUMP, *words, *chosen(SPECS))["codecs"]
-    settings = Settings((), None, 0.01, (), None, 0, Limits(), quiet)
+    settings = Settings(progress=quiet)
     # Fewer bits and larger errors, so that the Pareto front contains all codecs.
     points = [Point(gcodec.parse(spec), k, 0.5 / (k + 1)) for k, spec in enumerate(SPECS)]
     timings, samples = measure_links(DUMP, points, settings)
@@ -124,7 +123,7 @@ def test_larger_models_are_timed_on_a_drawn_matrix() -> None:
 
 
 def loaded(path: Path, values: int | None) -> list[tuple[str, int]]:
-    step = timing.load_step(path, (), values, 0, Limits())
+    step = timing.load_step(path, Settings(max_values=values))
     return [(sample.name, sample.values.size) for sample in step.samples]
 
 
@@ -142,10 +141,10 @@ def test_large_dumps_are_represented_by_whole_tensors(tmp_path: Path) -> None:
     # Every second one of a, b, c, d, e; then every fourth.
     assert loaded(path, 149) == loaded(path, 60) == [("b", 20), ("d", 40)]
     assert loaded(path, 59) == [("c", 30)]
-    step = timing.load_step(path, ("a", "b"), None, 0, Limits())
+    step = timing.load_step(path, Settings(layers=("a", "b")))
     assert (step.total, step.skipped) == (30, 1)
     with pytest.raises(gcodec.ParameterError, match="no floating-point tensor"):
-        timing.load_step(path, ("nix",), None, 0, Limits())
+        timing.load_step(path, Settings(layers=("nix",)))
 
 
 def test_small_tensors_never_represent_a_dump_of_large_ones(tmp_path: Path) -> None:
@@ -157,9 +156,9 @@ def test_small_tensors_never_represent_a_dump_of_large_ones(tmp_path: Path) -> N
 
 def test_codec_that_refuses_a_tensor_has_no_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)
-    sample = timing.draw_step("synthetic:gennorm,n=100", 0, Limits())
+    sample = timing.draw_step("synthetic:gennorm,n=100", Settings())
     huge = sample._replace(values=np.full(100, 3e38, np.float32))
-    codecs = [gcodec.parse("sign"), gcodec.parse("randomk:unbiased=yes")]
-    sign, randomk = timing.quick_speeds(codecs, [huge], quiet)
+    codecs = gcodec.parse("sign"), gcodec.parse("randomk:unbiased=yes")
+    sign, randomk = timing.quick_speeds([huge], Settings(codecs=codecs, progress=quiet))
     assert randomk is None
     assert isinstance(sign, advisor.CodingSpeed) and min(sign) > 0

@@ -15,6 +15,7 @@ from reference import halves, mxnet, sums
 
 import gcodec
 from gcodec.kernels.bits import dequantize
+from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.quantize import threshold
 from gcodec.runtime import cover
 
@@ -85,7 +86,8 @@ def test_kernels_take_any_threshold(value: float) -> None:
     rng = np.random.default_rng(5)
     for x in steps(30, seed=2):
         tiny = np.where(rng.random(N) < 0.5, x * np.float32(1e-40), x).astype(np.float32)
-        codes = threshold.quantize_2bit_residual(tiny, residual, np.float32(1), t, t, residual)
+        memory = threshold.Memory(residual, np.float32(1), residual)
+        codes = threshold.quantize(tiny, threshold.TWO_BIT, t, t, memory)
         assert codes.tobytes() == oracle.step(tiny)
         assert gs.same_bits(residual, oracle.residual)
         out = np.empty(N, np.float32)
@@ -94,23 +96,27 @@ def test_kernels_take_any_threshold(value: float) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("name", ["quantize_1bit_residual", "quantize_2bit_residual"])
+@pytest.mark.parametrize("layout", [threshold.ONE_BIT, threshold.TWO_BIT], ids=["1bit", "2bit"])
 def test_residual_may_be_written_elsewhere(
-    name: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+    layout: FieldLayout, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both paths give the same bits: through the cache, and past it in whole cache lines."""
     monkeypatch.setattr(cover, "_STREAMING", 1 if stream else 1 << 40)
-    quantize, half = getattr(threshold, name), np.float32(0.5)
-    thresholds = (half, half) if name == "quantize_2bit_residual" else (half,)
+    cut, level = np.float32(0.5), np.float32(1 if layout == threshold.ONE_BIT else 0.5)
+
+    def quantize(x: np.ndarray, residual: np.ndarray, left: np.ndarray) -> np.ndarray:
+        memory = threshold.Memory(residual, np.float32(0.9), left)
+        return threshold.quantize(x, layout, cut, level, memory)
+
     rng = np.random.default_rng(6)
     for n, offset in itertools.product((0, 1, 31, 32, 63, 64, 333, 5000), (0, 3, 4, 8, 12)):
         x, before = rng.standard_normal((2, n), np.float32)
         in_place = before.copy()
-        codes = quantize(x, in_place, np.float32(0.9), *thresholds, in_place)
+        codes = quantize(x, in_place, in_place)
         before.flags.writeable = False
         memory = gs.placed(np.full(n + 64, 7, np.float32), offset)
         residual = memory[32 : 32 + n]
-        assert np.array_equal(quantize(x, before, np.float32(0.9), *thresholds, residual), codes)
+        assert np.array_equal(quantize(x, before, residual), codes)
         assert gs.same_bits(residual.copy(), in_place)
         assert np.all(memory[:32] == 7)
         assert np.all(memory[32 + n :] == 7)

@@ -27,8 +27,7 @@ def test_norms(gpu: Device, kind: Norm, bucket: int) -> None:
         write_norms(actual, data[1:])
         write_norms(wanted, here[1:])
         assert same(gpu.to_host(data), here)
-        again = read_norms(data[1 : 1 + wanted.nbytes])
-        assert same(gpu.to_host(again), wanted)
+        assert same(read_norms(here[1 : 1 + wanted.nbytes]), wanted)
 
 
 def test_large_norm(gpu: Device) -> None:
@@ -37,12 +36,11 @@ def test_large_norm(gpu: Device) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0, -0.0])
-def test_no_norms(gpu: Device, wrong: float) -> None:
+def test_no_norms(wrong: float) -> None:
     data = np.zeros(40, np.uint8)
     write_norms(np.array([1, 2, wrong, np.nan], np.float32), data)
-    for where in (data, gpu.to_device(data)):
-        with pytest.raises(gcodec.Corrupt, match=r"not negative.* 8"):
-            read_norms(where)
+    with pytest.raises(gcodec.Corrupt, match=r"not negative.* 8"):
+        read_norms(data)
 
 
 @pytest.mark.parametrize("s", [1, 127, 128, 40000, 1 << 24])

@@ -12,6 +12,7 @@ from test_shim_minifloat_choice import tensors
 import gcodec
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.quantize import threshold
+from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT, Memory
 from gcodec.runtime.device import Device
 
 THRESHOLDS = tuple(map(np.float32, (0.5, 1.0, 2.0**-126, np.inf)))
@@ -22,14 +23,14 @@ def test_2bit(gpu: Device, cut: np.float32) -> None:
     for n in (*SIZES, LARGE):
         x, residual = arbitrary_floats(n), arbitrary_floats(n, 1)
         on_device, kept = gpu.to_device(x), gpu.to_device(residual)
-        assert same(
-            gpu.to_host(threshold.quantize_2bit(on_device, cut)), threshold.quantize_2bit(x, cut)
-        )
-        scalars = np.float32(0.9), cut, np.float32(cut * np.float32(1.001))
+        codes = threshold.quantize(x, TWO_BIT, cut)
+        assert same(gpu.to_host(threshold.quantize(on_device, TWO_BIT, cut)), codes)
+        decay, levels = np.float32(0.9), (cut, np.float32(cut * np.float32(1.001)))
         left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
-        codes = threshold.quantize_2bit_residual(x, residual, *scalars, wanted)
+        codes = threshold.quantize(x, TWO_BIT, *levels, Memory(residual, decay, wanted))
         for out in (left, kept):
-            actual = threshold.quantize_2bit_residual(on_device, kept, *scalars, out)
+            memory = Memory(kept, decay, out)
+            actual = threshold.quantize(on_device, TWO_BIT, *levels, memory)
             assert same(gpu.to_host(actual), codes)
             assert same(gpu.to_host(out), wanted)
 
@@ -41,13 +42,14 @@ def test_1bit(gpu: Device, cut: np.float32) -> None:
     for n in SIZES:
         x, residual = arbitrary_floats(n), arbitrary_floats(n, 1)
         on_device, kept = gpu.to_device(x), gpu.to_device(residual)
-        assert same(
-            gpu.to_host(threshold.quantize_1bit(on_device, cut)), threshold.quantize_1bit(x, cut)
-        )
+        codes = threshold.quantize(x, ONE_BIT, cut)
+        assert same(gpu.to_host(threshold.quantize(on_device, ONE_BIT, cut)), codes)
+        decay = np.float32(1)
         left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
-        codes = threshold.quantize_1bit_residual(x, residual, np.float32(1), cut, wanted)
+        codes = threshold.quantize(x, ONE_BIT, cut, memory=Memory(residual, decay, wanted))
         for out in (left, kept):
-            actual = threshold.quantize_1bit_residual(on_device, kept, np.float32(1), cut, out)
+            memory = Memory(kept, decay, out)
+            actual = threshold.quantize(on_device, ONE_BIT, cut, memory=memory)
             assert same(gpu.to_host(actual), codes)
             assert same(gpu.to_host(out), wanted)
 
@@ -55,7 +57,7 @@ def test_1bit(gpu: Device, cut: np.float32) -> None:
 def test_sent_codes(gpu: Device) -> None:
     for n in (0, 1, 33, 9001):
         for cut in (np.float32(2), np.float32(2.0**-126)):  # sends few elements, and most elements
-            codes = threshold.quantize_2bit(gradient(n), cut)
+            codes = threshold.quantize(gradient(n), TWO_BIT, cut)
             on_device, before = gpu.to_device(codes), getattr(gpu, "fetched", 0)
             wanted, actual = sent_codes.sent(codes), sent_codes.sent(on_device)
             assert getattr(gpu, "fetched", 1) == before + 1

@@ -49,10 +49,8 @@ def test_levels(gpu: Device, bits: int, seed: int | None) -> None:
         uniform.dequantize(on_device, gpu.to_device(actual), bucket, bits, out)
         assert same(gpu.to_host(out), values)
         acc = gpu.to_device(x)
-        uniform.dequantize_add(
-            on_device, gpu.to_device(actual), bucket, bits, np.float32(0.3), acc
-        )
-        uniform.dequantize_add(here, actual, bucket, bits, np.float32(0.3), x)
+        uniform.dequantize(on_device, gpu.to_device(actual), bucket, bits, acc, np.float32(0.3))
+        uniform.dequantize(here, actual, bucket, bits, x, np.float32(0.3))
         assert same(gpu.to_host(acc), x)
 
 

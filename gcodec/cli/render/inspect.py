@@ -13,7 +13,7 @@ from rich.console import Console
 
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.stats import SPAN
-from gcodec.analysis.trials import Cost, total_cost
+from gcodec.analysis.trials import Cost, Trial, total_cost
 from gcodec.cli.outcome import Outcome
 from gcodec.cli.render import text
 from gcodec.cli.render.output import (
@@ -397,12 +397,7 @@ class DumpView:
             "codecs": [
                 {"codec": str(codec), "problem": trial}
                 if isinstance(trial, str)
-                else {
-                    "codec": str(codec),
-                    "bytes": trial.nbytes,
-                    "bits_per_value": number(trial.bits),
-                    "nmse": number(trial.error),
-                }
+                else {"codec": str(codec), "bytes": trial.nbytes, **_cost_document(trial)}
                 for codec, trial in zip(self.settings.codecs, sample.trials, strict=True)
             ],
             **self._best_document(tensor.group),
@@ -596,7 +591,7 @@ def _last_name(tensor: TensorStats) -> str:
     return tensor.entry.name.rpartition(".")[2]
 
 
-def _cost_document(cost: Cost | None) -> dict[str, Any]:
+def _cost_document(cost: Cost | Trial | None) -> dict[str, Any]:
     if cost is None:
         return {"bits_per_value": None, "nmse": None}
     return {"bits_per_value": number(cost.bits), "nmse": number(cost.error)}

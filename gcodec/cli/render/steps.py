@@ -145,7 +145,7 @@ class StepsView:
                     "name": entry.name,
                     "shape": list(entry.shape),
                     "dtype": entry.dtype,
-                    "values": math.prod(entry.shape),
+                    "values": entry.size,
                     "points": [
                         {"step": step, **_point_document(points[entry])}
                         for step, points in zip(run.steps, run.points, strict=True)
@@ -173,7 +173,7 @@ class StepsView:
                 "tensor": entry.name,
                 "shape": "x".join(map(str, entry.shape)),
                 "dtype": entry.dtype,
-                "values": math.prod(entry.shape),
+                "values": entry.size,
                 **_point_document(point),
             }
             for step, path, points in zip(run.steps, run.paths, run.points, strict=True)

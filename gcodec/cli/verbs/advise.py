@@ -207,6 +207,7 @@ def command(
         measure_machine,
         measure_synthetic,
     )
+    from gcodec.analysis.settings import Settings
     from gcodec.cli.render.advise import document, show
     from gcodec.cli.render.output import print_document, progress, stdout
     from gcodec.codec import registered
@@ -227,22 +228,28 @@ def command(
     coder = None if machine == "this" else find_machine(machine)
     default_specs = () if other_schemes else registered() if coder is None else coder.speeds
     codecs = list(dict.fromkeys(parse(spec) for spec in specs or default_specs))
-    bar = partial(progress, quiet=quiet or as_json)
+    settings = Settings(
+        codecs=tuple(codecs),
+        layers=layers,
+        max_values=max_values,
+        seed=seed,
+        limits=limits,
+        progress=partial(progress, quiet=quiet or as_json),
+    )
     if source is None:
         assert params is not None
         source = _synthetic(params)
     if source.startswith("synthetic:"):
-        origin, measured = measure_synthetic(source, codecs, seed, bar)
+        origin, measured = measure_synthetic(source, settings)
     else:
-        path = Path(source)
-        origin, measured = measure_dump(path, codecs, layers, max_values, seed, limits, bar)
+        origin, measured = measure_dump(Path(source), settings)
     if not codecs or not cluster.levels or (encode is not None and decode is not None):
         coder = None  # no speed of a codec counts
     elif coder is None:
         # A larger model than that of SOURCE has larger tensors, which take less time per value.
         is_larger = params is not None and params >= _LARGER * origin.values
         timed = _synthetic(params) if params is not None and is_larger else source
-        coder = measure_machine(timed, codecs, layers, seed, limits, bar)
+        coder = measure_machine(timed, settings)
     work = advisor.Work(
         values=params or origin.values,
         compute=step_time,

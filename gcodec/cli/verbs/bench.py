@@ -114,6 +114,7 @@ def command(
     them encodes a step, sends it, and decodes both messages, which is faster than to add up the
     tensors.
     """
+    from gcodec.analysis.settings import Settings
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import inputs, is_dump
     from gcodec.cli.render.bench import BenchView
@@ -123,17 +124,20 @@ def command(
 
     form = options.check_form(form, as_json)
     codecs = [parse(spec) for spec in (dict.fromkeys(specs) if specs else registered())]
+    settings = Settings(
+        layers=layers, max_values=None if full else max_values, seed=seed, limits=limits
+    )
     notes, refusals = list[str](), list[str]()
     if source.startswith("synthetic:"):
         if layers:
             raise ParameterError("--layers: synthetic values have no layers")
-        samples = [draw_step(source, seed, limits)]
+        samples = [draw_step(source, settings)]
     else:
         paths = inputs([source], "dump", is_dump)
         if len(paths) > 1 or not is_dump(paths[0]):
             allowed = "must be one file of tensors, or synthetic:shape=ROWSxCOLUMNS"
             raise ParameterError(f"{source}: {allowed}")
-        step = load_step(paths[0], layers, None if full else max_values, seed, limits)
+        step = load_step(paths[0], settings)
         samples = step.samples
         if step.skipped:
             tensors = count(step.skipped, "tensor")

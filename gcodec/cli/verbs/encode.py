@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import math
 import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -258,7 +257,7 @@ def _write(
     values = nbytes = raw_nbytes = 0
     counts: Counter[str] = Counter()
     missed: dict[str, dict[str, Any]] = {}
-    total = sum(math.prod(entry.shape) for entry, _ in codecs)
+    total = sum(entry.size for entry, _ in codecs)
     with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
         for entry, codec in codecs:
             array = dump.load(entry)

@@ -8,8 +8,6 @@ import numpy as np
 
 from gcodec.codecs.dct8 import levels, payload
 from gcodec.codecs.dct8.levels import SIGN, Levels
-from gcodec.entropy.coder import BitSpan
-from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields.positions import positions
 from gcodec.fields.walker import (
@@ -49,9 +47,7 @@ def payload_fields(
     if k == size or not total:
         walk.finish()
     elif index == "rice":
-        span = BitSpan(walk.data, walk.at, walk.end)
-        string = IndexString(span, "rice", total, len(scales) * size)
-        for piece in positions(walk, string):
+        for piece in positions(walk, "rice", total, len(scales) * size):
             yield _in_chunk(piece, k, size)
     else:
         yield from _positions(walk, total, k, size)

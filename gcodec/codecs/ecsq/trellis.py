@@ -26,10 +26,11 @@ from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.kernels.context import lane_order
 from gcodec.kernels.context.escapes import symbols_from
-from gcodec.kernels.numeric.scatter import replace, take_to_host
+from gcodec.kernels.numeric.scatter import replace, take
 from gcodec.kernels.quantize import scalar_quantize, trellis, trellis_search
 from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.trellis import ODD
+from gcodec.runtime.device import host
 from gcodec.runtime.memory import empty_beside
 
 _LAMBDA = 0.48  # price of a bit, in squares of half a step
@@ -155,7 +156,7 @@ def best(x: np.ndarray, step: float, setting: Setting) -> tuple[QuantizedLevels,
     outliers = np.empty(0, np.int64)
     if errors.escapes:
         positions, escapes = symbols_from(symbols, ODD)
-        nearest = trellis_search.beyond(take_to_host(x, positions), _factor(step), escapes)
+        nearest = trellis_search.beyond(host(take(x, positions)), _factor(step), escapes)
         # The level nearest to an escaped value may have a symbol, although no model codes it.
         is_symbol, outliers = nearest < ODD, nearest[nearest >= ODD]
         replace(symbols, positions[is_symbol], nearest[is_symbol])
@@ -173,7 +174,7 @@ def _first_table(x: np.ndarray, step: float, symbols: np.ndarray, scales: Scales
     starts = [last * k // (_PIECES - 1) for k in range(_PIECES)]
     parts = [(0, x.size)] if whole else [(at, at + _PIECE) for at in starts]
     positions = np.concatenate([np.arange(i, j) for i, j in parts])
-    sample, classes = take_to_host(x, positions), scales.classes_at(positions).astype(np.uint8)
+    sample, classes = host(take(x, positions)), scales.classes_at(positions).astype(np.uint8)
     factor, moved = _factor(step), np.zeros(3, np.float32)
     path, in_turns, class_turns = (np.empty(sample.size, np.uint8) for _ in range(3))
     lane_order.to_turns(classes, _LANES, class_turns)

@@ -128,6 +128,7 @@ class MiniFloatCodec(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = ("float32", "float64")
     uses_shape = True
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
@@ -247,19 +248,8 @@ class MiniFloatCodec(Codec):
 
     # --- dequantize
 
-    def _dequantize(self, symbols: MiniFloatSymbols, out: np.ndarray) -> None:
-        self._dequantize_into(symbols, out, None)
-
-    def _dequantize_add(
-        self, symbols: MiniFloatSymbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        if dtype in ("float16", "bfloat16"):  # x̂ is rounded to the dtype before the sum
-            super()._dequantize_add(symbols, dtype, scale, out)
-        else:
-            self._dequantize_into(symbols, out, scale)
-
     def _dequantize_into(
-        self, symbols: MiniFloatSymbols, out: np.ndarray, add: np.float32 | None
+        self, symbols: MiniFloatSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
         scales = Scales.of(symbols.scale, self.block, symbols.factors)

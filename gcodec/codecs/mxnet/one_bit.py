@@ -24,11 +24,13 @@ from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
-from gcodec.kernels.quantize.threshold import ONE_BIT, quantize_1bit, quantize_1bit_residual
+from gcodec.kernels.quantize import threshold
+from gcodec.kernels.quantize.threshold import ONE_BIT, Memory
 from gcodec.payload import Payload
 from gcodec.runtime.lanes import BLOCK
 from gcodec.wire.kinds import Float32
 from gcodec.wire.params import param
+from gcodec.wire.primitives import FLOATS
 
 
 class OneBitSymbols(NamedTuple):
@@ -55,6 +57,7 @@ class MXNet1Bit(Codec):
 
     keeps_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = FLOATS
     reads_segments = True
 
     threshold: float = param(
@@ -68,7 +71,7 @@ class MXNet1Bit(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
     ) -> OneBitSymbols:
-        return OneBitSymbols(quantize_1bit(values, np.float32(self.threshold)))
+        return OneBitSymbols(threshold.quantize(values, ONE_BIT, np.float32(self.threshold)))
 
     def _quantize_residual(
         self,
@@ -79,18 +82,14 @@ class MXNet1Bit(Codec):
         prior: Any,
         out: np.ndarray,
     ) -> OneBitSymbols:
-        cut = np.float32(self.threshold)
-        return OneBitSymbols(quantize_1bit_residual(tensor.values, residual, decay, cut, out))
+        cut, memory = np.float32(self.threshold), Memory(residual, decay, out)
+        return OneBitSymbols(threshold.quantize(tensor.values, ONE_BIT, cut, memory=memory))
 
-    def _dequantize(self, symbols: OneBitSymbols, out: np.ndarray) -> None:
-        self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out)
-
-    def _dequantize_add(
-        self, symbols: OneBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    def _dequantize_into(
+        self, symbols: OneBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add=scale)
+        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add)
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK

@@ -50,9 +50,9 @@ from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.numeric.scalar_rules import bounded_rms
 from gcodec.kernels.quantize.threshold import (
     TWO_BIT,
+    Memory,
     check_codes_2bit,
-    quantize_2bit,
-    quantize_2bit_residual,
+    quantize,
 )
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.deferred import Deferred, as_float32, when_known
@@ -61,6 +61,7 @@ from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import Field, param
+from gcodec.wire.primitives import FLOATS
 from gcodec.wire.seek import Blocks, SeekTable
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
@@ -114,6 +115,7 @@ class MXNet2Bit(Codec):
 
     keeps_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = FLOATS
     reads_segments = True
     uses_shape = True
 
@@ -197,7 +199,8 @@ class MXNet2Bit(Codec):
         self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
     ) -> TwoBitSymbols:
         threshold = self._threshold_of(values)
-        return self._symbols(quantize_2bit(values, as_float32(threshold)), threshold, values.size)
+        codes = quantize(values, TWO_BIT, as_float32(threshold))
+        return self._symbols(codes, threshold, values.size)
 
     def _quantize_residual(
         self,
@@ -223,23 +226,18 @@ class MXNet2Bit(Codec):
                 )
                 return cast(TwoBitSymbols, unfused)
         levels = as_float32(threshold), as_float32(level)
-        codes = quantize_2bit_residual(tensor.values, residual, decay, *levels, out)
+        codes = quantize(tensor.values, TWO_BIT, *levels, Memory(residual, decay, out))
         return self._symbols(codes, threshold, residual.size)
 
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
         return TwoBitSymbols(codes, threshold, n, self._bound_shape(n))
 
-    def _dequantize(self, symbols: TwoBitSymbols, out: np.ndarray) -> None:
-        self._check_size(symbols, out.size)
-        level = self._with_threshold(symbols)._level
-        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out)
-
-    def _dequantize_add(
-        self, symbols: TwoBitSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    def _dequantize_into(
+        self, symbols: TwoBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
         level = self._with_threshold(symbols)._level_in(dtype)
-        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add=scale)
+        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add)
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK
@@ -338,8 +336,7 @@ class MXNet2Bit(Codec):
         if self.form == "context":
             return context_string(walk, "level", "code", n, describe_each(lookup("0 +-", level)))
         k = payload.scalars["count"]
-        string = IndexString(BitSpan(payload.data, k, walk.end), self.index, k, n)
-        return chain(signs(walk, k, level), positions_in(walk, string))
+        return chain(signs(walk, k, level), positions_in(walk, self.index, k, n))
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         if self.form == "context":

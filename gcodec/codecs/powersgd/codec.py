@@ -186,7 +186,7 @@ class PowerSGD(Codec):
     def _described(
         self, walk: FieldWalker, payload: Payload, n: int, name: str, count: int
     ) -> Iterator[FieldSpan]:
-        def tell(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+        def describe(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
             for element, value in enumerate(numbers(bits).tolist(), at):
                 if name == "value":
                     yield FieldValue(value, element=element, decoded=(value,))
@@ -194,7 +194,7 @@ class PowerSGD(Codec):
                     yield FieldValue(value)
 
         check = lambda: self._unpack(payload, n)  # noqa: E731
-        yield from walk.checked("value", name, 32, count, tell, check, little=True)
+        yield from walk.checked("value", name, 32, count, describe, check, little=True)
 
 
 def _beside(symbols: PowerSGDSymbols, array: np.ndarray) -> PowerSGDSymbols:

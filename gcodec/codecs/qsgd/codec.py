@@ -106,6 +106,7 @@ class QSGD(Codec):
 
     refuses_nonfinite = True
     has_cuda_kernels = True
+    fused_dtypes = ("float32", "float64")
     uses_shape = True
     takes_up_to = 2.0**64  # norms of larger values may exceed float32
 
@@ -194,19 +195,8 @@ class QSGD(Codec):
 
     # --- dequantize
 
-    def _dequantize(self, symbols: QSGDSymbols, out: np.ndarray) -> None:
-        self._dequantize_into(symbols, out, None)
-
-    def _dequantize_add(
-        self, symbols: QSGDSymbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        if dtype in ("float16", "bfloat16"):
-            super()._dequantize_add(symbols, dtype, scale, out)
-        else:
-            self._dequantize_into(symbols, out, scale)
-
     def _dequantize_into(
-        self, symbols: QSGDSymbols, out: np.ndarray, add: np.float32 | None
+        self, symbols: QSGDSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         scale = self._checked_scale(symbols, out.size)
         stream = add is None and levels.streams(out)

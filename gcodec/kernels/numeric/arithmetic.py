@@ -9,15 +9,14 @@ from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
-from gcodec.runtime.memory import aligned_empty, magnitude_bits
+from gcodec.runtime.memory import empty_beside, magnitude_bits
 
 _TOPS = 8  # lanes of maxima
 
 
-@dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
     """Return x + decay·residual of (n,) float32 arrays; each step is rounded once."""
-    out = aligned_empty(x.size, np.float32)
+    out = empty_beside(x.size, np.float32, x)
     correct(x, residual, decay, out)
     return out
 

@@ -9,13 +9,6 @@ from gcodec.runtime.cuda_grid import device_with, launch_striding
 from gcodec.runtime.deferred import Deferred
 
 
-def corrected(x: Array, residual: Array, decay: np.float32) -> Array:
-    """Return x + decay·residual."""
-    out = device_with(x).empty(x.size, np.float32)
-    correct(x, residual, decay, out)
-    return out
-
-
 def correct(x: Array, residual: Array, decay: np.float32, out: Array) -> Deferred:
     """Write x + decay·residual to `out`; return the bits of the largest magnitude."""
     device, n = device_with(x), x.size

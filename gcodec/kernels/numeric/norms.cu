@@ -78,13 +78,3 @@ extern "C" __global__ void write_norms(const u32* norms, i64 count, u8* data) {
     for (i64 k = GCODEC_FIRST; k < 4 * count; k += GCODEC_STEP)
         data[k] = (u8)(norms[k / 4] >> (24 - 8 * (k % 4)));
 }
-
-// Reports the first norm that is not finite, or negative.
-extern "C" __global__ void read_norms(const u8* data, i64 count, u32* norms, u64* wrong) {
-    for (i64 b = GCODEC_FIRST; b < count; b += GCODEC_STEP) {
-        const u8* at = data + 4 * b;
-        u32 bits = (u32)at[0] << 24 | (u32)at[1] << 16 | (u32)at[2] << 8 | at[3];
-        if (bits >= INFINITY_BITS) report(wrong, b);  // the sign is the highest bit
-        norms[b] = bits;
-    }
-}

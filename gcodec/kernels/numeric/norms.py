@@ -63,9 +63,8 @@ def write_norms(norms: np.ndarray, data: np.ndarray) -> None:
     data[: norms.nbytes] = norms.astype(">f4").view(np.uint8)
 
 
-@dispatched("gcodec.kernels.numeric.norms_cuda")
 def read_norms(data: np.ndarray) -> np.ndarray:
-    """Read the norms that `write_norms` wrote to 4·k bytes."""
+    """Read the norms that `write_norms` wrote to 4·k bytes on the host."""
     bits = data.view(">u4").astype(np.uint32)
     wrong = np.flatnonzero(bits >= INFINITY_BITS)  # the sign is the highest bit
     if wrong.size:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.norms import Norm, norm_error
+from gcodec.kernels.numeric.norms import Norm
 from gcodec.kernels.numeric.reduce import LANES
 from gcodec.kernels.numeric.reduce_cuda import folded, tiles
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import (
-    THREADS,
-    blocks,
-    device_with,
-    launch_striding,
-    raise_reported,
-)
+from gcodec.runtime.cuda_grid import THREADS, blocks, device_with, launch_striding
 from gcodec.runtime.device import placed
 
 
@@ -45,12 +39,3 @@ def write_norms(norms: Array, data: Array) -> None:
     nbytes = 4 * norms.size
     arguments = placed(norms, data), norms.size, data[:nbytes]
     launch_striding(device_with(data), "norms", "write_norms", nbytes, *arguments)
-
-
-def read_norms(data: Array) -> Array:
-    """Read the norms that `write_norms` wrote."""
-    device, count = device_with(data), data.size // 4
-    norms, wrong = device.empty(count, np.float32), device.zeros(1, np.uint64)
-    launch_striding(device, "norms", "read_norms", count, data, count, norms, wrong)
-    raise_reported(device, wrong, norm_error)
-    return norms

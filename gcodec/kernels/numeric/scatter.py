@@ -41,12 +41,6 @@ def take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 @dispatched("gcodec.kernels.numeric.scatter_cuda")
-def take_to_host(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return the result of `take` on the host, even if the values are on a device."""
-    return take(values, positions)
-
-
-@dispatched("gcodec.kernels.numeric.scatter_cuda")
 def take_runs(values: np.ndarray, chosen: np.ndarray, length: int) -> np.ndarray:
     """Return the elements of whole runs of neighbors.
 

@@ -21,11 +21,6 @@ def take(values: Array, positions: Array) -> Array:
     return _taken(values, _inside(device, positions, n), 1)
 
 
-def take_to_host(values: Array, positions: Array) -> np.ndarray:
-    """Return the elements at positions, on the host."""
-    return device_with(values).to_host(take(values, positions))
-
-
 def take_runs(values: Array, chosen: Array, length: int) -> Array:
     """Return the elements of whole runs of float32 values."""
     return _taken(values, placed(chosen, values), length)

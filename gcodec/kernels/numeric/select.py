@@ -26,7 +26,6 @@ _WORD = 64  # elements that are compared at once
 _TABLES = 4  # equal neighbors would wait for each other's count
 
 
-@dispatched("gcodec.kernels.numeric.select_cuda")
 def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     """Find the k largest magnitudes; the first of equal ones are taken.
 
@@ -68,7 +67,6 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     return selection if positions is None else positions[selection]
 
 
-@dispatched("gcodec.kernels.numeric.select_cuda")
 def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
     """Find all magnitudes not below a threshold, which is not NaN; see `largest`."""
     level = int(threshold.view(np.int32)) if threshold > 0 else 0

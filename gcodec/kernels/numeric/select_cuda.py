@@ -16,37 +16,9 @@ _WIDE = 1024  # threads of a block that sums counts
 _TOP = 2  # index of the largest magnitude's bits in the state
 
 
-def largest(values: Array, k: int) -> Array:
-    """Find the k largest magnitudes."""
-    device = device_with(values)
-    out = device.empty(k, np.int64)
-    top = _find_largest(device, values, k, out)[_TOP:]
-    return out if int(device.to_host(top)[0]) < INFINITY_BITS else None
-
-
-def at_least(values: Array, threshold: np.float32) -> Array:
-    """Find all magnitudes not below a threshold."""
-    selection = _select_from(values, threshold)
-    return None if selection is None else selection[1:]
-
-
 def take_largest(values: Array, k: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return positions and elements of the k largest magnitudes, on the host."""
-    device = device_with(values)
-    selection = device.empty(k + 1, np.int64)
-    selection[:1] = _find_largest(device, values, k, selection[1:])[_TOP:]
-    return _taken(device, values, selection)
-
-
-def take_at_least(values: Array, threshold: np.float32) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return positions and elements of the magnitudes not below a threshold, on the host."""
-    selection = _select_from(values, threshold)
-    return None if selection is None else _taken(device_with(values), values, selection)
-
-
-def _find_largest(device: Device, values: Array, k: int, out: Array) -> Array:
-    """Write the positions of the k largest magnitudes; return the state."""
-    n = values.size
+    device, n = device_with(values), values.size
     if 0 < k < n:
         state = _state(device, k, 0)
         counts = counts_of(device, values)
@@ -56,12 +28,14 @@ def _find_largest(device: Device, values: Array, k: int, out: Array) -> Array:
         device.launch("select", "choose_bin", 1, _WIDE, counts, 1 << SHIFT, 0, state)
     else:
         state = _state(device, 0, -1 if k else INFINITY_BITS)
-    _write(device, values, state, *_counted(device, values, state), out)
-    return state
+    selection = device.empty(k + 1, np.int64)
+    _write(device, values, state, *_counted(device, values, state), selection[1:])
+    selection[:1] = state[_TOP:]
+    return _taken(device, values, selection)
 
 
-def _select_from(values: Array, threshold: np.float32) -> Array:
-    """Return a zero, and the positions of all magnitudes not below a threshold."""
+def take_at_least(values: Array, threshold: np.float32) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions and elements of the magnitudes not below a threshold, on the host."""
     device = device_with(values)
     level = int(threshold.view(np.int32)) if threshold > 0 else 0
     state = _state(device, 0, level - 1)
@@ -71,10 +45,10 @@ def _select_from(values: Array, threshold: np.float32) -> Array:
     count, top = device.to_host(summary).tolist()
     if top >= INFINITY_BITS:
         return None
-    out = device.empty(count + 1, np.int64)
-    out[:1] = 0
-    _write(device, values, state, above, equal, out[1:])
-    return out
+    selection = device.empty(count + 1, np.int64)
+    selection[:1] = 0
+    _write(device, values, state, above, equal, selection[1:])
+    return _taken(device, values, selection)
 
 
 def _taken(

@@ -26,7 +26,7 @@ from gcodec.kernels.quantize.scalar_quantize import (
     quantize_plainly,
 )
 from gcodec.runtime import pool
-from gcodec.runtime.device import dispatched
+from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import kernel
 
 _KNEE = np.int32(44)  # the class from which on rounding is to the nearest level
@@ -91,7 +91,6 @@ def rated_levels(x: np.ndarray, step: np.float32, of: ScaleArrays, out: np.ndarr
     return Errors.of(*pool.run(task, x.size))
 
 
-@dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
 def scaled_levels(
     x: np.ndarray,
     step: np.float32,
@@ -118,7 +117,7 @@ def scaled_levels(
     errors : Errors
     """
     width, group, _ = matrix
-    if not pool.is_one(x.size):
+    if device_of(x) is not None or not pool.is_one(x.size):
         sums = plain_sums(x, step, width, group > 0)
         rows, columns = scales_of_sums(x.size, matrix, ones, *sums)
         return rows, columns, rated_levels(x, step, (rows, columns, width), out)

@@ -9,7 +9,6 @@ import numpy as np
 
 from gcodec.kernels.context.class_map import ScaleArrays
 from gcodec.kernels.context.class_map_cuda import magnitude_sums, map_classes
-from gcodec.kernels.context.scale_logs import scales_of_sums
 from gcodec.kernels.numeric.reduce import LANES
 from gcodec.kernels.numeric.reduce_cuda import fold, tiles
 from gcodec.kernels.quantize.rated_levels import Errors
@@ -57,15 +56,6 @@ def rated_by(
     source = x, n, inverse(step).view(np.uint32), classes
     launch_striding(device, _SOURCE, "rated_levels", n, *source, out, target, target.size, sums)
     return sums
-
-
-def scaled_levels(
-    x: Array, step: np.float32, matrix: tuple[int, int, int], ones: tuple[int, int], out: Array
-) -> tuple[np.ndarray, np.ndarray, Errors]:
-    """Quantize by the classes that the plain levels of the same elements have."""
-    width, group, _ = matrix
-    rows, columns = scales_of_sums(x.size, matrix, ones, *plain_sums(x, step, width, group > 0))
-    return rows, columns, rated_levels(x, step, (rows, columns, width), out)
 
 
 def random_squares(x: Array, step: np.float32) -> int:

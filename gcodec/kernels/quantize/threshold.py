@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,60 +23,83 @@ from gcodec.runtime.memory import aligned_empty
 TWO_BIT = FieldLayout(width=2, align=4)
 ONE_BIT = FieldLayout(width=1, align=4)
 
-_ZERO, _ONE = np.float32(0), np.float32(1)
+ONE = np.float32(1)
+
+
+class Memory(NamedTuple):
+    """The residual of a tensor, which a quantizer adds and replaces.
+
+    Attributes
+    ----------
+    residual : (n,) float32 array
+    decay : float32
+    left : (n,) float32 array
+        Output: v minus the decoded value. May be `residual`.
+    """
+
+    residual: np.ndarray
+    decay: np.float32
+    left: np.ndarray
 
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
-def quantize_2bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
-    """Return packed codes of a (n,) float32 array: 11 for x ≥ t, 10 for x ≤ −t, else 00."""
-    return _quantize(TWO_BIT, x, None, _ZERO, threshold, threshold)
-
-
-@dispatched("gcodec.kernels.quantize.threshold_cuda")
-def quantize_2bit_residual(
+def quantize(
     x: np.ndarray,
-    residual: np.ndarray,
-    decay: np.float32,
+    layout: FieldLayout,
     threshold: np.float32,
-    level: np.float32,
-    left: np.ndarray,
+    level: np.float32 = ONE,
+    memory: Memory | None = None,
 ) -> np.ndarray:
-    """Quantize v = x + decay·residual by a threshold, and write the new residual.
+    """Quantize v, which is x or x + decay·residual, by a threshold.
 
     Parameters
     ----------
-    x, residual : (n,) float32 array
-    decay : float32
+    x : (n,) float32 array
+    layout : TWO_BIT or ONE_BIT
+        Two bits: 11 for v ≥ t, 10 for v ≤ −t, else 00. One bit: 1 for v > t, else 0.
     threshold : float32
     level : float32
-        Magnitude of the decoded values other than 0.
-    left : (n,) float32 array
-        Output: v minus the decoded value. May be `residual`.
+        Magnitude of the decoded values other than 0, on which the new residual depends.
+    memory : Memory, optional
+        The residual.
 
     Returns
     -------
-    (TWO_BIT.nbytes(n),) uint8 array
-        Packed codes.
+    (layout.nbytes(n),) uint8 array
+        Packed codes, padded with zero bits.
     """
-    return _quantize(TWO_BIT, x, (residual, left), decay, threshold, level)
+    n, width = x.size, layout.width
+    residual, decay, left = memory or (x, np.float32(0), x)
+    head = to_cache_line(left, 8 // width)
+    stream = memory is not None and residual is not left and streams(left[head:])
+    loop, numbers = _quantizer(width, stream), (decay, threshold, level)
+    out = aligned_empty(layout.nbytes(n), np.uint8)
+    out[-(-n * width // 8) :] = 0
 
+    def blocks(start: int, stop: int) -> None:
+        part = out[start * width // 8 : stop * width // 8]
+        if memory is None:
+            zeros, ignored = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
+            loop(x[start:stop], zeros, ignored, 0, *numbers, part)
+        else:
+            loop(x[start:stop], residual[start:stop], left[start:stop], 1, *numbers, part)
 
-@dispatched("gcodec.kernels.quantize.threshold_cuda")
-def quantize_1bit(x: np.ndarray, threshold: np.float32) -> np.ndarray:
-    """Return packed codes of a (n,) float32 array: 1 for x > t, else 0."""
-    return _quantize(ONE_BIT, x, None, _ZERO, threshold, _ONE)
+    def padded(start: int, stop: int) -> None:
+        # NaN reaches no threshold, so the bits of the padding are zero.
+        values = np.full(BLOCK, np.nan, np.float32)
+        values[: stop - start] = x[start:stop]
+        error = np.zeros(BLOCK, np.float32)
+        if memory is not None:
+            error[: stop - start] = residual[start:stop]
+        packed = np.empty(BLOCK * width // 8, np.uint8)
+        _quantizer(width, False)(values, error, error, 1, *numbers, packed)
+        if memory is not None:
+            left[start:stop] = error[: stop - start]
+        at, size = start * width // 8, -(-(stop - start) * width // 8)
+        out[at : at + size] = packed[:size]
 
-
-@dispatched("gcodec.kernels.quantize.threshold_cuda")
-def quantize_1bit_residual(
-    x: np.ndarray,
-    residual: np.ndarray,
-    decay: np.float32,
-    threshold: np.float32,
-    left: np.ndarray,
-) -> np.ndarray:
-    """Quantize to ±1, and write the new residual; see `quantize_2bit_residual`."""
-    return _quantize(ONE_BIT, x, (residual, left), decay, threshold, _ONE)
+    cover(blocks, padded, head, n, x)
+    return out
 
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
@@ -90,50 +113,6 @@ def check_codes_2bit(data: np.ndarray, n: int) -> None:
 def code_error() -> Corrupt:
     """Make the error for an invalid code."""
     return Corrupt("a field of two bits holds the invalid code 01")
-
-
-def _quantize(
-    layout: FieldLayout,
-    x: np.ndarray,
-    memory: tuple[np.ndarray, np.ndarray] | None,
-    *scalars: np.float32,
-) -> np.ndarray:
-    """Run a quantizer over `x`; return the packed codes, padded with zero bits.
-
-    `memory` is the residual, and the array for the new residual.
-    """
-    n, width = x.size, layout.width
-    head = to_cache_line(x if memory is None else memory[1], 8 // width)
-    stream = memory is not None and memory[0] is not memory[1] and streams(memory[1][head:])
-    loop = _quantizer(width, stream)
-    out = aligned_empty(layout.nbytes(n), np.uint8)
-    out[-(-n * width // 8) :] = 0
-
-    def blocks(start: int, stop: int) -> None:
-        part = out[start * width // 8 : stop * width // 8]
-        if memory is None:
-            zeros, ignored = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-            loop(x[start:stop], zeros, ignored, 0, *scalars, part)
-        else:
-            before, after = (array[start:stop] for array in memory)
-            loop(x[start:stop], before, after, 1, *scalars, part)
-
-    def padded(start: int, stop: int) -> None:
-        # NaN reaches no threshold, so the bits of the padding are zero.
-        values = np.full(BLOCK, np.nan, np.float32)
-        values[: stop - start] = x[start:stop]
-        error = np.zeros(BLOCK, np.float32)
-        if memory is not None:
-            error[: stop - start] = memory[0][start:stop]
-        packed = np.empty(BLOCK * width // 8, np.uint8)
-        _quantizer(width, False)(values, error, error, 1, *scalars, packed)
-        if memory is not None:
-            memory[1][start:stop] = error[: stop - start]
-        at, size = start * width // 8, -(-(stop - start) * width // 8)
-        out[at : at + size] = packed[:size]
-
-    cover(blocks, padded, head, n, x)
-    return out
 
 
 def _quantize_block(rule: Callable[..., tuple[Any, Any]], stream: bool) -> Any:

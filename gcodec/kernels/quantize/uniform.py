@@ -58,40 +58,24 @@ def quantize(
 
 @dispatched("gcodec.kernels.quantize.uniform_cuda")
 def dequantize(
-    data: np.ndarray, ranges: np.ndarray, bucket: int, bits: int, out: np.ndarray
-) -> None:
-    """Decode packed codes to (n,) float32 `out`; see `quantize`."""
-    store: Store = "stream" if streams(out) else "write"
-    _dequantize(data, ranges, bucket, bits, store, np.float32(1), out)
-
-
-@dispatched("gcodec.kernels.quantize.uniform_cuda")
-def dequantize_add(
     data: np.ndarray,
     ranges: np.ndarray,
     bucket: int,
     bits: int,
-    scale: np.float32,
     out: np.ndarray,
+    add: np.float32 | None = None,
 ) -> None:
-    """Decode packed codes, and add `scale` times their values to (n,) float32 `out`."""
-    _dequantize(data, ranges, bucket, bits, "add", scale, out)
+    """Write the values of packed codes to (n,) float32 `out`, or add a multiple of them.
 
-
-def _dequantize(
-    data: np.ndarray,
-    ranges: np.ndarray,
-    bucket: int,
-    bits: int,
-    store: Store,
-    scale: np.float32,
-    out: np.ndarray,
-) -> None:
+    See `quantize` for the other parameters.
+    """
+    store: Store = "add" if add is not None else "stream" if streams(out) else "write"
     loop, flat = _dequantizer(bits, store), ranges.reshape(-1)
+    factor = np.float32(1 if add is None else add)
 
     def task(start: int, stop: int) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        loop(part, np.uint64(start), flat, bucket, scale, *_scratch(), out[start:stop])
+        loop(part, np.uint64(start), flat, bucket, factor, *_scratch(), out[start:stop])
 
     pool.run(task, out.size, _TILE)
 

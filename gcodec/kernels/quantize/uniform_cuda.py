@@ -20,22 +20,16 @@ def quantize(
     launch_striding(device, "uniform", "quantize_tiles", n, *arguments, per_thread=_GROUP)
 
 
-def dequantize(data: Array, ranges: Array, bucket: int, bits: int, out: Array) -> None:
-    """Decode packed codes."""
-    _dequantize(data, ranges, bucket, bits, None, out)
-
-
-def dequantize_add(
-    data: Array, ranges: Array, bucket: int, bits: int, scale: np.float32, out: Array
+def dequantize(
+    data: Array,
+    ranges: Array,
+    bucket: int,
+    bits: int,
+    out: Array,
+    add: np.float32 | None = None,
 ) -> None:
-    """Decode packed codes, and add `scale` times their values."""
-    _dequantize(data, ranges, bucket, bits, scale, out)
-
-
-def _dequantize(
-    data: Array, ranges: Array, bucket: int, bits: int, scale: np.float32 | None, out: Array
-) -> None:
+    """Write the values of packed codes, or add a multiple of them."""
     device, n = device_with(data), out.size
-    factor = 1.0 if scale is None else scale, scale is not None
+    factor = 1.0 if add is None else add, add is not None
     arguments = data, data.size, ranges, bucket, bits, *factor, out, n
     launch_striding(device, "uniform", "dequantize_tiles", n, *arguments, per_thread=_GROUP)
