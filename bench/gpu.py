@@ -5,18 +5,24 @@ is `Codec.encode`, whose payload stays on the device, and decoding is `Codec.dec
 payload. Speeds are GB of float32 per second; the speed of a copy counts the bytes that it reads
 once, and the fractions are relative to that speed. The fastest round counts. Values are normal
 with a heavy tail, as in a gradient; the CPU is measured on the smallest sizes.
+``python -m bench.gpu --machine NAME --mb 16`` prints the rows of the device for
+gcodec/advisor/machines.csv instead, with the speeds of the last size.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from datetime import date
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 import gcodec
+from gcodec.advisor.machines import CodingSpeed, Machine
 from gcodec.runtime.device import Device, cuda_device
 
 SPECS = (
@@ -109,13 +115,31 @@ def table(measured: Iterator[Row]) -> Iterator[str]:
         yield f"| `{row.spec}` | {row.megabytes:g} | " + " | ".join(numbers) + " |"
 
 
+def write_machine(file: TextIO, name: str, measured: Iterator[Row]) -> None:
+    """Write rows for gcodec/advisor/machines.csv, of the last size that was measured."""
+    speeds, megabytes = {}, 0.0
+    for row in measured:
+        spec, megabytes = str(gcodec.parse(row.spec)), row.megabytes
+        speeds[spec] = CodingSpeed(1e9 / 4 * row.encode, 1e9 / 4 * row.decode)
+    source = f"python -m bench.gpu --mb {megabytes:g}; {name}; {date.today().isoformat()}"
+    machine_rows = Machine(name, source, speeds).rows()
+    writer = csv.DictWriter(file, machine_rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(machine_rows)
+
+
 def main() -> None:
     """Measure on device 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("specs", nargs="*", default=SPECS, metavar="SPEC")
     parser.add_argument("--mb", type=float, nargs="+", default=MEGABYTES, help="sizes")
+    parser.add_argument("--machine", metavar="NAME", help="print rows of the table of machines")
     asked = parser.parse_args()
-    for line in table(rows(cuda_device(0), tuple(asked.specs), tuple(asked.mb))):
+    measured = rows(cuda_device(0), tuple(asked.specs), tuple(asked.mb))
+    if asked.machine:
+        write_machine(sys.stdout, asked.machine, measured)
+        return
+    for line in table(measured):
         print(line, flush=True)
 
 

@@ -109,9 +109,11 @@ def exact(spec: str = SPEC) -> dict[str, Any]:
     memories = [gcodec.Feedback(spec, seed=5, rank=rank) for rank in range(dist.get_world_size())]
     scale = np.float32(1 / len(memories))
     wrong = []
+    coded = []  # totals after each compressed step
     for step in range(6):
         local = [training.local_gradients(step, rank) for rank in range(len(memories))]
         training.step(step)
+        coded += [totals_of(training.state)] * (step > 0)
         for name, gradient_mean in training.gradients().items():
             expected = np.zeros_like(gradient_mean)
             for memory, gradients in zip(memories, local, strict=True):
@@ -140,16 +142,39 @@ def exact(spec: str = SPEC) -> dict[str, Any]:
         "received": training.state.received_nbytes,
         "coding": (training.state.encode_seconds, training.state.decode_seconds),
         "pays_below": training.state.pays_below,
-        "break_even": 8
-        * advisor.break_even(
-            training.state.gradient_nbytes,
-            training.state.sent_nbytes,
-            training.state.encode_seconds,
-            training.state.decode_seconds / len(memories),
-            len(memories),
-        ),
+        "break_even": break_even_of(coded[-1] - coded[0]),
         "gradient_nbytes": training.state.gradient_nbytes,
         "values": sum(p.numel() for p in training.net.parameters()),
+    }
+
+
+def totals_of(state: gcodec.torch.DdpState) -> np.ndarray:
+    """Return the bytes of gradients and messages so far, and the seconds of both directions."""
+    seconds = state.encode_seconds, state.decode_seconds
+    return np.array([state.gradient_nbytes, state.sent_nbytes, *seconds])
+
+
+def break_even_of(totals: np.ndarray) -> float:
+    """Return the link speed in bits per second at which steps with these totals break even."""
+    nbytes, sent, encode, decode = totals.tolist()
+    size = dist.get_world_size()
+    return 8 * advisor.break_even(nbytes, sent, encode, decode / size, size)
+
+
+def first_step() -> dict[str, Any]:
+    """Read the break-even link while there is only one compressed step, and after the second."""
+    training = Training()
+    seen, text = [], ""
+    for step in range(3):
+        training.step(step)
+        text = text or repr(training.state)
+        if step:
+            seen.append((training.state.pays_below, totals_of(training.state)))
+    (first, one), (second, two) = seen
+    return {
+        "first": first == break_even_of(one),
+        "second": second == break_even_of(two - one),
+        "text": text,
     }
 
 

@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -150,6 +151,12 @@ def test_bytes_likes(kind: Any) -> None:
 def test_inputs_that_are_not_bytes(data: Any) -> None:
     with pytest.raises(TypeError):
         gcodec.decode(data)
+
+
+@pytest.mark.parametrize("path", ["grads.gcf", Path("grads.gcf")])
+def test_path_in_place_of_bytes(path: Any) -> None:
+    with pytest.raises(TypeError, match=r"^frame is a .*: must be bytes; gcodec.load_file reads"):
+        gcodec.decode(path)
 
 
 # --- refusals: structure ------------------------------------------------------------------------

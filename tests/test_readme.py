@@ -131,6 +131,23 @@ def test_python_blocks(page: str) -> None:
     run_python(page)
 
 
+def test_own_codec_works_in_the_command_and_passes_the_laws(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "add-a-codec.md").read_text("utf-8")
+    (tmp_path / "own.py").write_text(blocks(page, "python")[0])
+    commands = [shlex.split(line) for block in blocks(page, "text") for line in block.splitlines()]
+    inspect, bench, laws = commands
+    assert inspect[0] == bench[0] == laws[1] == "python" and laws[0] == "PYTHONPATH=."
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    layers = ["-L", "fc.*"]
+    for words in ([*inspect[1:], *layers], [*bench[1:], *layers], [*laws[2:], "-n", "0"]):
+        words = [word.replace("grads.safetensors", EXAMPLE) for word in words]
+        done = subprocess.run(
+            [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert " passed" in done.stdout or "own-int8" in done.stdout
+
+
 @functools.cache
 def example_tensors() -> dict[str, np.ndarray]:
     with open_dump(ROOT / EXAMPLE) as dump:

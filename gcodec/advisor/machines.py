@@ -60,6 +60,25 @@ class Machine(NamedTuple):
     source: str
     speeds: dict[str, CodingSpeed]
 
+    def rows(self) -> list[dict[str, str]]:
+        """Return rows of ``machines.csv`` with these speeds, in GB of float32 per second.
+
+        Examples
+        --------
+        >>> Machine("node", "a stopwatch", {"sign": CodingSpeed(2e9, 4e9)}).rows()[0]["codec"]
+        'sign'
+        """
+        return [
+            {
+                "machine": self.name,
+                "codec": codec,
+                "encode_gb_per_s": f"{4e-9 * speed.encode:.3g}",
+                "decode_gb_per_s": f"{4e-9 * speed.decode:.3g}",
+                "source": self.source,
+            }
+            for codec, speed in self.speeds.items()
+        ]
+
 
 def machines() -> dict[str, Machine]:
     """Return the machines of the table by their names.

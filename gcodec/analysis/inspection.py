@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from gcodec.analysis.measure import TensorStats, measure, measure_tensors
 from gcodec.analysis.settings import Settings
 from gcodec.arrays.source import Source, is_array
 from gcodec.arrays.source import inspect as source_of
+from gcodec.codec import Codec, CodecLike
+from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 from gcodec.tensorfiles.entries import Array, Dump, Entry, native
@@ -40,6 +43,7 @@ def inspect(
     tree: Any,
     *,
     nmse: float = 0.01,
+    codecs: CodecLike | Sequence[CodecLike] = (),
     max_values: int | None = 65_536,
     limits: Limits | None = None,
 ) -> Inspection:
@@ -53,9 +57,11 @@ def inspect(
         as a .safetensors file.
     nmse : float
         Normalized error ‖x − x̂‖²/‖x‖², above 0, at which the entropy is measured.
+    codecs : str, mapping, Codec or sequence of these
+        Codecs to try on every tensor; see `gcodec.parse`.
     max_values : int, optional
-        Number of values in a sample of a larger tensor, on which the distribution and the entropy
-        are measured; None measures all values.
+        Number of values in a sample of a larger tensor, on which the distribution, the entropy
+        and the codecs are measured; None measures all values.
     limits : Limits, optional
         Bounds on the size of a tensor in a file.
 
@@ -67,17 +73,19 @@ def inspect(
         `gcodec.save_file`, or "tensor" for a single array. "shape" and "dtype" are text;
         "values", "measured" (the size of the sample), "zeros" and "nonfinite" are counts; "rms"
         and "max_abs" are in the unit of the values; "fit", "beta", "w2_in_rms" and "ks" describe
-        the nearest distribution; "entropy_bits" is in bits per value. Integers and booleans are
-        not measured: "measured" and the counts are 0, "fit" is empty, and the numbers are NaN, as
-        "fit" and its numbers are for tensors of few values.
+        the nearest distribution; "entropy_bits" is in bits per value. The bits of a codec, such as
+        "sign bits_per_value", count whole frames; "sign nmse" is its error; the spec is as in
+        `codecs`. Integers and booleans are not measured: "measured" and the counts are 0, "fit" is
+        empty, and the numbers are NaN, as "fit" and its numbers are for tensors of few values, and
+        those of a codec for a tensor that it refuses.
 
     Raises
     ------
     TypeError
         If `tree` is no array, tree or path, or an array is sparse, masked or unreadable.
     ParameterError
-        If `nmse` or `max_values` is invalid, two tensors have the same name, or `tree` is nested
-        too deeply.
+        If `nmse`, `codecs` or `max_values` is invalid, two tensors have the same name, or `tree`
+        is nested too deeply.
     FormatError, OSError
         If a file cannot be read.
 
@@ -89,7 +97,10 @@ def inspect(
     [('fc.weight', '4x4', 0.5), ('fc.step', '', nan)]
     """
     allowed = "a finite number above 0"
+    listed = [codecs] if isinstance(codecs, (str, Mapping, Codec)) else codecs
+    named = {c if isinstance(c, str) else str(parse(c)): parse(c) for c in listed}
     settings = Settings(
+        codecs=tuple(named.values()),
         error=check_number("nmse", nmse, allowed),
         max_values=None if max_values is None else _count("max_values", max_values),
         limits=Limits.or_default(limits),
@@ -102,7 +113,7 @@ def inspect(
     else:
         with _TreeDump(tree, settings.limits) as dump:
             tensors = measure_tensors(dump, settings)
-    return Inspection(tensor.record() for tensor in tensors)
+    return Inspection(tensor.record(list(named)) for tensor in tensors)
 
 
 class _TreeDump(Dump):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,14 +84,23 @@ class TensorStats(NamedTuple):
         """Number of NaN and Inf among all values."""
         return 0 if self.summary is None else self.summary.nonfinite
 
-    def record(self) -> dict[str, Any]:
+    def record(self, codecs: Sequence[str] = ()) -> dict[str, Any]:
         """Return the measurements as a flat record, with the nearest fit.
 
         Each key has values of one type. A tensor that is no gradient, or has too few values for a
         fit, has 0, NaN and empty texts in place of the measurements that it lacks.
+
+        Parameters
+        ----------
+        codecs : sequence of str
+            Names of the codecs of the settings, whose bits and errors are appended.
         """
         summary, sample = self.summary, self.sample
         fit = sample.fits[0] if sample is not None and sample.fits else None
+        costs = dict[str, float]()
+        for name, trial in zip_longest(codecs, () if sample is None else sample.trials):
+            cost = (trial.bits, trial.error) if isinstance(trial, Trial) else (math.nan, math.nan)
+            costs[f"{name} bits_per_value"], costs[f"{name} nmse"] = cost
         return {
             "tensor": self.entry.name,
             "shape": "x".join(map(str, self.entry.shape)),
@@ -105,6 +116,7 @@ class TensorStats(NamedTuple):
             "w2_in_rms": math.nan if fit is None else fit.w2,
             "ks": math.nan if fit is None else fit.ks,
             "entropy_bits": math.nan if sample is None else sample.entropy.bits,
+            **costs,
         }
 
     @property

@@ -90,6 +90,12 @@ class Timing(NamedTuple):
         return statistics.median(ratios)
 
     @property
+    def speed(self) -> CodingSpeed:
+        """Medians over rounds of the values per second."""
+        encode, decode = statistics.median(self.encode), statistics.median(self.decode)
+        return CodingSpeed(self.values / encode, self.values / decode)
+
+    @property
     def pays_below(self) -> float:
         """Link speed in bits per second below which two workers gain; see `advisor.break_even`."""
         encode, decode = statistics.median(self.encode), statistics.median(self.decode)

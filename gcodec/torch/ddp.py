@@ -13,6 +13,7 @@ import json
 import math
 import operator
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -114,10 +115,24 @@ class Settings:
         codec = self.policy.codec(name, shape, "float32")
         return None if codec == _DENSE else codec
 
+    @property
+    def globs(self) -> list[str]:
+        """Globs of `exclude` and of the rules of `policy`."""
+        return [*self.exclude, *(glob for rule in self.policy.rules for glob in rule.names)]
+
     def to_dict(self) -> dict[str, object]:
         """Return all settings as JSON types; equal settings give equal dicts."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"policy": self.policy.to_dict()["rules"]}
+
+
+class _Totals(NamedTuple):
+    """Sums over compressed steps; see the attributes of `DdpState` with these names."""
+
+    gradient_nbytes: int = 0
+    sent_nbytes: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 _SPARE_NBYTES = 64  # head of a message: 9/8 of the last longest message and these bytes
@@ -220,6 +235,11 @@ def ddp_hook(
     ParameterError
         If an argument is out of range.
 
+    Warns
+    -----
+    UserWarning
+        If a glob of `policy` or `exclude` matches no parameter of `model`.
+
     Examples
     --------
     Under ``torchrun``, ``dist.init_process_group("gloo")`` makes the group.
@@ -249,7 +269,10 @@ def ddp_hook(
     )
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
-    return DdpState(settings, ParameterNames(model), process_group, timeout, secret), _hook
+    names = ParameterNames(model)
+    for glob in names.unmatched(settings.globs):
+        warnings.warn(f"ddp_hook: no parameter of the model matches {glob!r}", stacklevel=2)
+    return DdpState(settings, names, process_group, timeout, secret), _hook
 
 
 class DdpState:
@@ -305,6 +328,7 @@ class DdpState:
         self._is_open = False  # whether a step has begun and not ended
         self._is_finite = True  # whether all means of that step are finite so far
         self._failure: Exception | None = None
+        self._first_step: _Totals | None = None
         if dist.is_initialized():  # all ranks make the group together
             _ = self._communicator
 
@@ -338,13 +362,26 @@ class DdpState:
         """Link speed in bits per second below which the steps so far gained time.
 
         It follows from the measured bytes and seconds if nothing overlaps; see
-        `gcodec.advisor.break_even`. It is NaN before the first compressed step.
+        `gcodec.advisor.break_even`. The first compressed step, which compiles or loads kernels,
+        counts only until the second one ends. It is NaN before the first compressed step.
         """
         if not self.gradient_nbytes:
             return math.nan
         _, size = self._rank_and_size()
-        seconds = self.encode_seconds, self.decode_seconds / size
-        return 8 * break_even(self.gradient_nbytes, self.sent_nbytes, *seconds, members=size)
+        totals, first = self._totals, self._first_step or _Totals()
+        if totals.gradient_nbytes > first.gradient_nbytes:
+            totals = _Totals(*map(operator.sub, totals, first))
+        nbytes, sent, encode, decode = totals
+        return 8 * break_even(nbytes, sent, encode, decode / size, members=size)
+
+    @property
+    def _totals(self) -> _Totals:
+        return _Totals(*(getattr(self, name) for name in _Totals._fields))
+
+    def __repr__(self) -> str:
+        codecs = ", ".join(dict.fromkeys(str(rule.codec) for rule in self.settings.policy.rules))
+        share = f"{self.sent_nbytes:,} bytes sent for {self.gradient_nbytes:,} of gradients"
+        return f"<DdpState: {codecs}, step {self.iteration}, {share}>"
 
     def residual(self, name: str) -> torch.Tensor:
         """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`.
@@ -490,6 +527,8 @@ class DdpState:
             self.iteration += 1
         else:
             self._coder.rollback()
+        if self._first_step is None:
+            self._first_step = self._totals
         self._is_open, self._is_finite = False, True
 
     def _average(
@@ -607,6 +646,13 @@ class ParameterNames:
                     raise ParameterError(f"model: it lacks a parameter of shape {shape}")
                 self._add(parameter, str(len(self._parameters)))
         return [self._names[id(parameter)] for parameter in parameters]
+
+    def unmatched(self, globs: Iterable[str]) -> list[str]:
+        """Return globs that match no parameter; none of them without a model."""
+        if not self._has_model:
+            return []
+        names = list(self._parameters)
+        return [g for g in globs if not any(fnmatch.fnmatchcase(name, g) for name in names)]
 
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         if self._parameters.setdefault(name, parameter) is not parameter:

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ JOINING = ("PyTorch: DistributedDataParallel", "MPI")
 
 
 def run_apart(code: str) -> str:
-    """Run a program as the only process of its group; return what it prints."""
+    """Run a program as the only process of its group, in its own folder; return its output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -52,14 +53,16 @@ def run_apart(code: str) -> str:
         "RANK": "0",
         "WORLD_SIZE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
     if "cannot load MPI library" in done.stderr:
         pytest.skip("there is no MPI library")
     assert done.returncode == 0, done.stderr

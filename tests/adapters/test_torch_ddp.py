@@ -21,7 +21,7 @@ if importlib.util.find_spec("torch") is None:
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = (
-    *("exact", "exact_at_random", "no_sync", "nonfinite", "resume", "policies"),
+    *("exact", "exact_at_random", "first_step", "no_sync", "nonfinite", "resume", "policies"),
     *("scaler", "scaler_of_half", "under_way", "keys"),
     *("layouts", "sparse", "arguments", "early", "mismatch", "communicator", "stalled"),
 )
@@ -91,6 +91,14 @@ def test_hook_made_before_the_process_group(pair: Callable[[str], list[Any]]) ->
     for rank in pair("early"):
         seen = {"equal": True, "iteration": 4, "ranks": 2, "size": 2, "pays_below": "nan"}
         assert rank == seen
+
+
+def test_first_compressed_step_is_no_part_of_break_even(
+    pair: Callable[[str], list[Any]],
+) -> None:
+    """It compiles or loads kernels."""
+    text = "<DdpState: topk:ratio=0.05, step 1, 0 bytes sent for 0 of gradients>"
+    assert pair("first_step") == [{"first": True, "second": True, "text": text}] * 2
 
 
 def test_dead_rank_fails_the_others(tmp_path: Path) -> None:
@@ -292,6 +300,19 @@ def test_rollback_restores_arrays_without_copies(spec: str) -> None:
         }
         # One spare array for each tensor of a step, and one that a step has read twice.
         assert coder.feedback._tensors.spares.counts() == [3]
+
+
+def test_globs_that_match_no_parameter_are_named() -> None:
+    import torch
+
+    import gcodec.torch
+
+    layer = torch.nn.Linear(4, 4)
+    options = {"policy": {"*.wieght": "topk", "weight": "sign"}, "exclude": ["bias", "norm"]}
+    with pytest.warns(UserWarning) as caught:
+        gcodec.torch.ddp_hook("sign", model=layer, **options)
+    prefix = "ddp_hook: no parameter of the model matches "
+    assert [str(each.message) for each in caught] == [f"{prefix}'norm'", f"{prefix}'*.wieght'"]
 
 
 def test_tampered_messages_are_refused() -> None:

@@ -35,6 +35,30 @@ def test_rows_are_those_of_the_command() -> None:
     assert gcodec.inspect(str(EXAMPLE), nmse=0.1, max_values=1000) == rows
 
 
+def test_codecs_are_tried_as_by_the_command() -> None:
+    specs = ["topk:ratio=0.1", "sign"]
+    rows = gcodec.inspect(EXAMPLE, codecs=specs)
+    words = [word for spec in specs for word in ("-c", spec)]
+    printed = CliRunner().invoke(cli, ["inspect", str(EXAMPLE), "--csv", "-q", *words]).stdout
+    for row, line in zip(rows, csv.DictReader(io.StringIO(printed)), strict=True):
+        assert {key: str(value) for key, value in row.items() if value == value}.items() <= (
+            line.items()
+        )
+        assert list(row)[-4:] == [f"{s} {k}" for s in specs for k in ("bits_per_value", "nmse")]
+    w = gaussian(30, 40)
+    frame = gcodec.encode(w, "sign", name="tensor")
+    (row,) = gcodec.inspect(w, codecs="sign")
+    assert row["sign bits_per_value"] == 8 * len(frame) / w.size
+    error = float(np.square(w - gcodec.decode(frame), dtype=float).sum())
+    assert row["sign nmse"] == pytest.approx(error / float(np.square(w, dtype=float).sum()))
+    (row,) = gcodec.inspect(w, codecs=("topk:ratio=0.01", "topk"))  # keys as the caller writes
+    assert row["topk:ratio=0.01 nmse"] == row["topk nmse"]
+    (row,) = gcodec.inspect({"n": np.arange(3)}, codecs=gcodec.parse("sign"))
+    assert math.isnan(row["sign bits_per_value"]) and math.isnan(row["sign nmse"])
+    with pytest.raises(gcodec.ParameterError, match="codec='nix'"):
+        gcodec.inspect(w, codecs=["nix"])
+
+
 def test_containers_and_arrays() -> None:
     w = gaussian(30, 40)
     tree = {"a": {"w": w, 7: [w[0], None, "text", 1.5]}, "n": np.arange(3), "s": np.float32(2)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from example_files import DUMP
 
 import gcodec
+from gcodec.advisor.machines import find_machine
 from gcodec.analysis import synthetic, timing
 from gcodec.cli.main import cli
 from gcodec.feedback import derive_seed
@@ -225,3 +227,20 @@ def test_default_source_is_a_drawn_matrix():
     assert powersgd["doubt"] is None and "independent" in dct8["doubt"]
     printed = run("synthetic:gennorm,n=3000", "-c", "powersgd", "--rounds", "1").stdout
     assert "? powersgd: not judged here, as independent values have no rows" in printed
+
+
+def test_rows_of_a_machine_fit_the_table(tmp_path, monkeypatch):
+    result = run(DUMP, "-c", "sign", "-c", "topk:ratio=0.1", "--threads", "1", "--machine", "node")
+    module = importlib.import_module("gcodec.advisor.machines")
+    listed, printed = module._TABLE.read_text("utf-8"), result.stdout.partition("\n")
+    assert printed[0] == listed.partition("\n")[0]
+    table = tmp_path / "machines.csv"
+    table.write_text(listed + printed[2], "utf-8")
+    monkeypatch.setattr(module, "_TABLE", table)
+    assert find_machine("epyc-zen4").speeds
+    machine = find_machine("node")
+    assert [*machine.speeds] == ["sign", "topk:ratio=0.1"]
+    assert machine.source.startswith(f"gcodec bench {DUMP} --rounds 2 --threads 1; ")
+    assert all(rate > 0 for speed in machine.speeds.values() for rate in speed)
+    result = run(DUMP, "-c", "sign", "--machine", "node", "--json", code=2)
+    assert "--machine and --json exclude each other" in result.stderr

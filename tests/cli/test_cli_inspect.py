@@ -154,6 +154,14 @@ def test_narrow_terminal_omits_whole_columns(columns):
     assert lines[-1].split()[0] == "total" and "8.4e-03" in lines[-1]
 
 
+def test_requested_codecs_stay_longer_than_other_columns():
+    specs = ("sign", "minmax", "topk", "terngrad", "raw")
+    words = [word for spec in specs for word in ("-c", spec)]
+    result = run("inspect", EXAMPLE, "--top", "3", *words, "--width", "120")
+    assert {*specs} <= {word for line in result.stdout.splitlines()[1:3] for word in line.split()}
+    assert "distribution" in result.stderr
+
+
 def test_long_names_are_shortened_in_the_middle(tmp_path):
     name = "first." + "x" * 100 + ".last"
     lines = run("inspect", dump(tmp_path, **{name: gaussian(9)})).stdout.splitlines()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gcodec.advisor.machines import Machine
 from gcodec.analysis.host import processor, version_of
 from gcodec.analysis.samples import Sample
 from gcodec.analysis.timing import Timing
@@ -83,6 +85,16 @@ class BenchView:
                     print_line(console, line, "yellow")
             if not quiet:
                 note_hidden(console, hidden)
+        if not quiet:
+            for line in self._notes:
+                note(line)
+
+    def show_machine(self, name: str, quiet: bool) -> None:
+        """Print the coding speeds as rows of the table of machines."""
+        threads = f"--rounds {self._rounds} --threads {thread_count()}"
+        facts = f"gcodec bench {self._source} {threads}", processor(), date.today().isoformat()
+        speeds = {str(timing.codec): timing.speed for timing in self._timings}
+        print_csv(Machine(name, "; ".join(facts), speeds).rows())
         if not quiet:
             for line in self._notes:
                 note(line)

@@ -296,9 +296,8 @@ class DumpView:
             Column(f"entropy\nat {self.settings.error:g}", _entropy, rank=38),
         ]
         for place, codec in enumerate(self.settings.codecs):
-            # The first codec always stays, the second one longer than most columns.
-            rank = (0, 10)[place] if place < 2 else 48 + min(place, 50)
-            columns.append(_codec_column(codec, place, rank))
+            # The first codec always stays, the others longer than what nobody asked for.
+            columns.append(_codec_column(codec, place, min(place and 9 + place, 19)))
         if self.settings.budget is not None:
             budget = str(self.settings.budget)
             if not text.can_show("≤"):
@@ -414,19 +413,15 @@ class DumpView:
         return [self._record(tensor) for tensor in self.tensors]
 
     def _record(self, tensor: TensorStats) -> dict[str, Any]:
-        document = self._tensor_document(tensor)
+        specs = [str(codec) for codec in self.settings.codecs]
         record = {
             key: number(value) if isinstance(value, float) else value
-            for key, value in tensor.record().items()
+            for key, value in tensor.record(specs).items()
         }
         if tensor.summary is None:  # a cell without a measurement is empty
             record |= dict.fromkeys(("measured", "zeros", "nonfinite"))
-        trials = document.get("codecs", [{}] * len(self.settings.codecs))
-        for codec, trial in zip(self.settings.codecs, trials, strict=True):
-            for key in ("bits_per_value", "nmse"):
-                record[f"{codec} {key}"] = trial.get(key)
         if self.settings.budget is not None:
-            best = document.get("best") or {}
+            best = self._best_document(tensor.group).get("best") or {}
             record["best"] = best.get("codec")
             for key in ("bits_per_value", "nmse"):
                 record[f"best_{key}"] = best.get(key)
@@ -465,7 +460,8 @@ class DumpView:
         shares = self._best_shares()
         if shares and (share := max(shares.values())) < 1:
             best = max(shares, key=lambda spec: shares[spec])
-            notes.append(f"{best} is the best for {100 * share:.0f} % of the values")
+            percent = min(round(100 * share), 99)
+            notes.append(f"{best} is the best for {percent} % of the values")
         if settings.budget is not None:
             groups = [g for g in self.groups if g.gradient_values and not g.best(settings.budget)]
             names = [group.name for group in groups]

@@ -47,6 +47,10 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
             "Print a Markdown table, the smallest nmse first.",
             "gcodec bench grads.safetensors -L 'layer1.*' --sort nmse --markdown",
         ),
+        (
+            "Print the rows of a machine for the table that gcodec advise --machine reads.",
+            "gcodec bench synthetic:shape=256x1024 --threads 1 --machine my-node",
+        ),
     ],
 )
 @click.argument("source", metavar="[SOURCE]", type=options.FILE, default=_SOURCE)
@@ -78,6 +82,11 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 @click.option("--full", is_flag=True, help="Measure all values.")
 @options.seed
 @options.limits
+@click.option(
+    "--machine",
+    metavar="NAME",
+    help="Print the coding speeds as rows of gcodec/advisor/machines.csv under this name.",
+)
 @options.csv
 @options.markdown
 @options.quiet
@@ -93,6 +102,7 @@ def command(
     full: bool,
     seed: int,
     limits: Limits,
+    machine: str | None,
     form: str | None,
     quiet: bool,
     as_json: bool,
@@ -123,6 +133,8 @@ def command(
     from gcodec.codecs import parse
 
     form = options.check_form(form, as_json)
+    if machine is not None and form is not None:
+        raise click.UsageError(f"--machine and --{form} exclude each other: pass one of them.")
     codecs = [parse(spec) for spec in (dict.fromkeys(specs) if specs else registered())]
     settings = Settings(
         layers=layers, max_values=None if full else max_values, seed=seed, limits=limits
@@ -160,7 +172,11 @@ def command(
         notes += [f"skipped: {refusal}" for refusal in refusals]
         if order is not None:
             timings.sort(key=_ORDERS[order])
-        BenchView(source, samples, timings, rounds, notes).show(form, quiet)
+        view = BenchView(source, samples, timings, rounds, notes)
+        if machine is None:
+            view.show(form, quiet)
+        else:
+            view.show_machine(machine, quiet)
     return 0
 
 
