@@ -465,6 +465,23 @@ class Codec(Parameters):
     ) -> Payload | Selection[Payload]:
         return self._pack(self._quantize(values, seed, prior))
 
+    def _try(
+        self, values: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+        """Return the decoded values of a tensor on the host, and `_sized` of its symbols."""
+        symbols = self._quantize(values, seed, None)
+        decoded = empty_beside(values.size, self._values_dtype, None)
+        self._dequantize(symbols, decoded)
+        return decoded, functools.partial(self._sized, symbols)
+
+    def _sized(self, symbols: Symbols) -> Payload | Selection[Payload]:
+        """Return the payload of symbols on the host, possibly with zeros in place of its bytes.
+
+        Its codec, scalars and size are those of `_pack`. An override writes nothing if it knows
+        the size without writing, and so needs fewer kernels.
+        """
+        return self._pack(symbols)
+
     def _decode(self, payload: Payload, n: int, out: Array | None = None) -> np.ndarray:
         """Return the values, or write them to `out`; an error may leave `out` half written."""
         symbols = self._unpack(payload, n)  # validate before allocating

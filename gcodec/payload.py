@@ -221,12 +221,16 @@ class Candidate(Generic[_T]):
         Bits of the price that `nbits` lacks.
     count : int or Deferred
         Number of symbols or bits that an open gate lets through; see `Gate`.
+    blank : callable, optional
+        Returns the string with zeros in place of its bits. None if its size is not known before it
+        is written.
     """
 
     nbits: int | Deferred
     write: Callable[[Gate | None], _T]
     more_nbits: int = 0
     count: int | Deferred = 0
+    blank: Callable[[], _T] | None = None
 
     @property
     def price(self) -> int:
@@ -256,7 +260,10 @@ class EstimatedCandidate(NamedTuple):
 
 
 def write_shortest(
-    candidates: Sequence[Candidate[_T]], estimated: EstimatedCandidate | None = None
+    candidates: Sequence[Candidate[_T]],
+    estimated: EstimatedCandidate | None = None,
+    *,
+    sized: bool = False,
 ) -> Selection[_T]:
     """Select and write the shortest of several strings, the first of equals.
 
@@ -271,13 +278,17 @@ def write_shortest(
         Not empty.
     estimated : EstimatedCandidate, optional
         A further string, the last of equals.
+    sized : bool
+        Whether a string on the host may be a blank one of the same size.
     """
-    if len(candidates) == 1 and estimated is None:
+    if len(candidates) == 1 and estimated is None and not sized:
         return Selection([candidates[0].write(None)])
     device = device_of(*(candidate.nbits for candidate in candidates))
     if device is None:
         shortest = min(candidates, key=lambda candidate: candidate.price)
         string = None if estimated is None else estimated.write_below(shortest.price)
+        if string is None and sized and shortest.blank is not None:
+            string = shortest.blank()
         return Selection([shortest.write(None) if string is None else string])
     strings = [*candidates] if estimated is None else [*candidates, estimated.plan()]
     from gcodec.kernels.prefix.table_choice_cuda import choose_string

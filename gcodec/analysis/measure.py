@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcodec.analysis import fits, rates, stats
-from gcodec.analysis.candidates import Budget, all_settings, shortlist
+from gcodec.analysis.candidates import Budget, all_settings, probe, shortlist, try_all
 from gcodec.analysis.groups import grouped, pattern_of, selects
 from gcodec.analysis.samples import Sample, load_sample, without_nonfinite
 from gcodec.analysis.settings import Settings
@@ -228,15 +228,14 @@ def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec
     values = sampled(values, entry, settings)
     seed = derive_seed(settings.seed, name=entry.name)
     sample = Sample(entry.name, size, without_nonfinite(values)[0], seed)
-    trials = [attempt(sample, codec) for codec in (*settings.codecs, *candidates)]
-    requested = len(settings.codecs)
+    trials = [attempt(sample, codec) for codec in settings.codecs]
     measured = SampleStats(
         size=values.size,
         histogram=stats.histogram(values, summary.rms),
         fits=fits.fit_all(values),
         entropy=rates.entropy_at(sample.values, settings.error),
-        trials=tuple(trials[:requested]),
-        candidates=tuple(trial for trial in trials[requested:] if not isinstance(trial, str)),
+        trials=tuple(trials),
+        candidates=tuple(try_all(sample, candidates, settings.budget)) if settings.budget else (),
         picture=fits.Picture.of(values) if settings.keep_pictures else None,
     )
     return TensorStats(entry, size, summary, indices, measured)
@@ -255,11 +254,7 @@ def _candidates(dump: Dump, entries: list[Entry], settings: Settings) -> list[Co
     with settings.progress(title, len(probes) * len(codecs)) as advance:
         for entry in probes.values():
             sample = load_sample(dump, entry, _PROBE_SIZE, settings.seed)
-            trials.append([])
-            for codec in codecs:
-                trial = attempt(sample, codec)
-                trials[-1] += [] if isinstance(trial, str) else [trial]
-                advance(1)
+            trials.append(probe(sample, codecs, settings.budget, advance))
     return shortlist(trials, settings.budget)
 
 

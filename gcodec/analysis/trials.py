@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gcodec.analysis import stats
+from gcodec.analysis.bounds import least_bits, least_error
 from gcodec.analysis.samples import Sample
-from gcodec.api import decode, encode
+from gcodec.arrays.nonfinite import with_policy
+from gcodec.arrays.source import inspect, outlet
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
+from gcodec.frame import Frame
 
-NO_LIMITS = Limits(1 << 62, 1 << 62)
-"""Limits for frames that this process has encoded itself."""
+_UNWANTED = "other codecs have a smaller error or fewer bits"
 
 
 class Trial(NamedTuple):
@@ -62,23 +63,55 @@ class Cost(NamedTuple):
     error: float
 
 
-def attempt(sample: Sample, codec: Codec) -> Trial | str:
-    """Encode and decode a sample of a tensor.
+def attempt(
+    sample: Sample,
+    codec: Codec,
+    is_wanted: Callable[[float, float], bool] = lambda error, bits: True,
+) -> Trial | str:
+    """Encode and decode a sample of a tensor, with as few kernels as possible.
+
+    The error is that of the symbols, which are dequantized without being read from a payload. The
+    size is that of a payload whose bytes need not be written. Both equal those of `gcodec.encode`
+    and `gcodec.decode`.
+
+    Parameters
+    ----------
+    sample : Sample
+        The sample.
+    codec : Codec
+        The codec.
+    is_wanted : callable
+        Tells whether the codec is of interest, given lower bounds of its nmse and of its bits per
+        value. It is called before the trial, and again when the error is known.
 
     Returns
     -------
     Trial or str
-        The result, or the reason why the codec refuses the values.
+        The result, or the reason why there is none: the codec refuses the values, or is not
+        wanted.
     """
     values = sample.values
+    source = inspect(values, "x")
     try:
-        frame = encode(values, codec, seed=sample.seed, name=sample.name)
+        with source.context():
+            tensor = source.read()
+            if not codec.refuses_nonfinite:  # a float64 may exceed float32
+                tensor = with_policy(tensor, "raise")
+            bound = codec._bound_to(tensor)
+            bits = least_bits(bound, values.size)
+            if not is_wanted(least_error(bound, tensor.values), bits):
+                return _UNWANTED
+            flat, sized = bound._try(tensor.values, sample.seed)
+            decoded = outlet(flat, tensor.dtype).reshape(tensor.shape)
+            rms, rms_error = stats.rms_error(values), stats.rms_error(values, decoded)
+            if not is_wanted(squared_ratio(rms_error, rms), bits):
+                return _UNWANTED
+            payload = sized().resolved()
     except ParameterError as error:
         return str(error)
-    decoded = decode(frame, limits=NO_LIMITS)
-    bits = 8 * len(frame) / values.size if values.size else math.nan
-    rms, rms_error = stats.rms_error(values), stats.rms_error(values, decoded)
-    return Trial(codec, len(frame), bits, rms, rms_error)
+    nbytes = Frame(payload.codec, tensor.dtype, tensor.shape, payload, sample.name).nbytes
+    bits = 8 * nbytes / values.size if values.size else math.nan
+    return Trial(codec, nbytes, bits, rms, rms_error)
 
 
 def total_cost(trials: Iterable[tuple[int, Trial]]) -> Cost | None:

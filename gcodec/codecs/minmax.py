@@ -20,7 +20,7 @@ Source: min-max (affine) quantization, as in Banner et al., NeurIPS 2018; this l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -130,6 +130,22 @@ class MinMax(Codec):
         key = seed if self.rounding == "stochastic" else None
         uniform.quantize(values, bucket_ranges, bucket, self.bits, key, data[start:])
         return MinMaxSymbols(data, n)
+
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Callable[[], Payload]]:
+        bucket = self._bucket(values.size)
+        if self.rounding == "stochastic":
+            symbols = self._quantize(values, seed, None)
+            decoded = empty_beside(values.size, np.float32, None)
+            self._dequantize(symbols, decoded)
+            return decoded, lambda: self._pack(symbols)
+        bucket_ranges, finite = ranges(values, bucket)
+        require(finite, lambda: nonfinite_error(values))
+        nbytes = -(-self.max_payload_nbits(values.size) // 8)
+
+        def sized() -> Payload:
+            return self._pack(MinMaxSymbols(np.zeros(nbytes, np.uint8), values.size))
+
+        return uniform.rounded(values, bucket_ranges, bucket, self.bits), sized
 
     def _dequantize_into(
         self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

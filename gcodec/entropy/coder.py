@@ -92,6 +92,12 @@ class Written(NamedTuple):
     seek: SeekTable | None = None
 
 
+def blank(nbits: int, lead: int = 0) -> Written:
+    """Return a string of zeros after `lead` bytes, without a seek table."""
+    total = 8 * lead + nbits
+    return Written(np.zeros(-(-total // 8), np.uint8), total)
+
+
 class BitSpan(NamedTuple):
     """A range of bits that contains a string, and the seek table of its payload.
 

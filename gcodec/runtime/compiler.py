@@ -7,11 +7,13 @@ and become machine code, and an entry of gcodec's own takes the place of Numba's
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -22,6 +24,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import LoweringPass, PassManager, register_pass
 from numba.core.cpu import CPUContext
 from numba.core.funcdesc import FunctionDescriptor, PythonFunctionDescriptor
+from numba.core.imputils import builtin_registry
 from numba.core.lowering import Lower
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
@@ -41,6 +44,7 @@ from numba.core.untyped_passes import (
     TranslateByteCode,
 )
 from numba.extending import typeof_impl
+from numba.np import linalg
 from numba.np.arrayobj import populate_array
 
 from gcodec.runtime import loader
@@ -73,13 +77,25 @@ def loop_code(kernel: Kernel, processor: Processor, checked: bool) -> tuple[str,
     code : bytes
         Object file. It defines the loop twice: for the entry, and for loops that call it.
     """
-    # The compiler makes many objects, and reference counts free nearly all of them.
+    with global_compiler_lock, _without_garbage_collection():
+        return _loop_code(kernel, _target(processor, checked))
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Collect no garbage: reference counts free nearly all of the compiler's many objects.
+
+    Freezing and unfreezing moves all others to the oldest generation, so that no collection of a
+    younger one visits them.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with global_compiler_lock:
-            return _loop_code(kernel, _target(processor, checked))
+        yield
     finally:
+        if not gc.get_freeze_count():  # the program itself has frozen nothing
+            gc.freeze()
+            gc.unfreeze()
         if collecting:
             gc.enable()
 
@@ -381,8 +397,7 @@ class _Target:
 
     def __init__(self, processor: Processor, checked: bool) -> None:
         generic = cpu_target.target_context
-        cpu_target.typing_context.refresh()
-        generic.refresh()
+        _load_declarations(generic)
         self._flags = {inlined: _flags(checked, inlined) for inlined in (False, True)}
         self.helpers: dict[Helper, dict[tuple[Any, ...], _Compiled]] = {}
         self.kernels: dict[Linked, _External] = {}
@@ -409,6 +424,25 @@ class _Target:
         pipeline.state.metadata["symbol"] = symbol
         compiled: _Compiled = pipeline.compile_extra(function)
         return compiled
+
+
+def _load_declarations(generic: Any) -> None:
+    """Load all that Numba declares, as its own first compilation does, but in fewer steps."""
+    if "numba.np.arraymath" not in sys.modules:
+        # That module looks for a BLAS by importing SciPy, which gcodec requires to be there.
+        check, linalg.ensure_blas = linalg.ensure_blas, lambda: None
+        try:
+            CPUContext.load_additional_registries(generic)
+        finally:
+            linalg.ensure_blas = check
+    generic.install_registry(builtin_registry)
+    # Each declaration would load all others before it is added to these.
+    generic.refresh = lambda: None
+    try:
+        cpu_target.typing_context.refresh()
+    finally:
+        del generic.refresh
+    generic.refresh()
 
 
 @functools.cache

@@ -278,16 +278,26 @@ class MiniFloatCodec(Codec):
     def _pack(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
         return self._packed(symbols, symbols.codes)
 
+    def _sized(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
+        return self._packed(symbols, symbols.codes, sized=True)
+
     def _packed(
-        self, symbols: MiniFloatSymbols, codes: np.ndarray | Drainable
+        self,
+        symbols: MiniFloatSymbols,
+        codes: np.ndarray | Drainable,
+        *,
+        sized: bool = False,
     ) -> Payload | Selection[Payload]:
-        """Return the payload of symbols; their codes are released if they are a `Drainable`."""
+        """Return the payload of symbols; their codes are released if they are a `Drainable`.
+
+        With `sized`, zeros may take the place of its string.
+        """
         _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
         # `_message` copies factors that lie on a device into the payload.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
         strings = payload_coding.write(
-            codes, n, self._format, self.code, self.table, shape or (n,), lead
+            codes, n, self._format, self.code, self.table, shape or (n,), lead, sized=sized
         )
         return strings.map(partial(self._message, symbols))
 

@@ -6,6 +6,7 @@ With ``code=context`` the symbol of a code is twice the code of its magnitude, p
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from gcodec.codecs.minifloat.coding_choice import (
     static,
 )
 from gcodec.entropy import tabled
-from gcodec.entropy.coder import BitSpan, CodedString, Take, Written
+from gcodec.entropy.coder import BitSpan, CodedString, Take, Written, blank
 from gcodec.entropy.context import symbol_coder
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
@@ -37,7 +38,7 @@ from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_short
 from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
-from gcodec.wire.seek import SeekTable
+from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
 
 if TYPE_CHECKING:
     from gcodec.kernels.prefix.table_choice_cuda import Gate
@@ -54,6 +55,8 @@ def write(
     book: int | str,
     shape: tuple[int, ...],
     lead: np.ndarray,
+    *,
+    sized: bool = False,
 ) -> Selection[WrittenCodes]:
     """Write the shortest payload of n codes.
 
@@ -73,6 +76,8 @@ def write(
         Shape of the tensor.
     lead : uint8 array
         Bytes that precede the codes.
+    sized : bool
+        See `gcodec.payload.write_shortest`.
     """
     # Codes that are released for a context string are quantized again if the string is not the
     # shortest. The limit is half of the codes, plus the bytes of float32 scales of blocks.
@@ -110,13 +115,21 @@ def write(
         raw = plane_nbits(n, fmt) if plan.code == "planes" else 0
         count = coded_nbytes(n, fmt, plan.code) if plan.table else n * fmt.width
         writer = functools.partial(write_plan, plan)
-        candidates.append(Candidate(plan.nbits, writer, raw, count))
+        empty = _blank(plan, n, raw, lead) if sized else None
+        candidates.append(Candidate(plan.nbits, writer, raw, count, empty))
     if code != "auto" or book not in ("auto", "empirical") or not n:
-        return write_shortest(candidates)
+        return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(
         write_context_below, plan_context, symbol_coder.SHORTEST, 8 * lead.size
     )
-    return write_shortest(candidates, context)
+    return write_shortest(candidates, context, sized=sized)
+
+
+def _blank(plan: Plan, n: int, raw: int, lead: np.ndarray) -> Callable[[], WrittenCodes] | None:
+    """Return a function that makes a blank string of a plan, if the plan has an exact size."""
+    if not plan.nbits or plan.code == "rans" or n >= MIN_ELEMENTS:
+        return None
+    return lambda: (plan.code, plan.book, blank(int(plan.nbits) + raw, lead.size))
 
 
 def _plain(

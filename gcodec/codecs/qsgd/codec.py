@@ -248,15 +248,26 @@ class QSGD(Codec):
         levels.check(symbols.levels, self.s)
         return self._packed(*symbols)
 
+    def _sized(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
+        return self._packed(*symbols, sized=True)
+
     def _packed(
-        self, norms: np.ndarray, symbols: np.ndarray | Drainable, shape: tuple[int, ...] | None
+        self,
+        norms: np.ndarray,
+        symbols: np.ndarray | Drainable,
+        shape: tuple[int, ...] | None,
+        *,
+        sized: bool = False,
     ) -> Payload | Selection[Payload]:
-        """Return the payload of norms and symbols; a `Drainable` of symbols is released."""
+        """Return the payload of norms and symbols; a `Drainable` of symbols is released.
+
+        With `sized`, zeros may take the place of its string.
+        """
         n = contents(symbols).size
         scale = self._checked_scale(QSGDSymbols(norms, contents(symbols), shape), n)
         coded, lead = coded_mask_of(scale, n), 4 * norms.size
         strings = payload_coding.write(
-            symbols, self.s, coded, self.form, self.code, shape or (n,), lead
+            symbols, self.s, coded, self.form, self.code, shape or (n,), lead, sized=sized
         )
         return self._message(scale, strings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from gcodec.entropy.coder import (
     Take,
     WordString,
     Written,
+    blank,
     into,
     seek_of_blocks,
     unpacked,
@@ -46,7 +48,7 @@ from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_short
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
-from gcodec.wire.seek import LOG2_BLOCK, SeekTable
+from gcodec.wire.seek import LOG2_BLOCK, MIN_ELEMENTS, SeekTable
 
 if TYPE_CHECKING:
     from gcodec.kernels.prefix.table_choice_cuda import Gate
@@ -66,8 +68,21 @@ def universal_candidates(
     The host returns only the shortest of them. See `write` for the parameters.
     """
     best = level_codes.plan(contents(symbols), s, coded, form, code)
-    plan = Plan(best.form, best.code, best.scalars)
-    return [Candidate(best.nbits, lambda gate: write_plan(plan, s, symbols, coded, lead))]
+    plan = Plan(best.form, best.code, best.scalars, None, best.nbits)
+    return [
+        Candidate(
+            best.nbits,
+            lambda gate: write_plan(plan, s, symbols, coded, lead),
+            blank=_blank(plan, coded, lead),
+        )
+    ]
+
+
+def _blank(plan: Plan, coded: CodedMask, lead: int) -> Callable[[], PlannedString] | None:
+    """Return a function that makes a blank string of a plan, if the plan has an exact size."""
+    if not plan.nbits or plan.code == "rans" or coded.n >= MIN_ELEMENTS:
+        return None
+    return lambda: (plan, blank(int(plan.nbits), lead))
 
 
 def write(
@@ -78,6 +93,8 @@ def write(
     code: str,
     shape: tuple[int, ...],
     lead: int,
+    *,
+    sized: bool = False,
 ) -> Selection[PlannedString]:
     """Write the shortest string of levels.
 
@@ -96,6 +113,8 @@ def write(
         Shape of the tensor.
     lead : int
         Number of free bytes before the string and its table.
+    sized : bool
+        See `gcodec.payload.write_shortest`.
     """
     array = contents(symbols)
 
@@ -131,13 +150,14 @@ def write(
             count = Deferred(device, words_in(device, coded))
         for plan in tabled_plans(array, s, coded, code):
             writer = functools.partial(write_plan, plan, s, symbols, coded, lead)
-            candidates.append(Candidate(plan.nbits, writer, count=count))
+            empty = _blank(plan, coded, lead) if sized else None
+            candidates.append(Candidate(plan.nbits, writer, count=count, blank=empty))
     if not adapts:
-        return write_shortest(candidates)
+        return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(
         write_context_below, plan_context, symbol_coder.SHORTEST, lead_nbits=8 * lead
     )
-    return write_shortest(candidates, context)
+    return write_shortest(candidates, context, sized=sized)
 
 
 def write_plan(

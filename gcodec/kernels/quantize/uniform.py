@@ -24,6 +24,7 @@ from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, fence, floats, 
 
 Store = Literal["write", "stream", "add"]
 
+_PART = 1 << 16  # elements that `rounded` has in memory as float64
 _TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width end on a byte
 
 
@@ -78,6 +79,27 @@ def dequantize(
         loop(part, np.uint64(start), flat, bucket, factor, *_scratch(), out[start:stop])
 
     pool.run(task, out.size, _TILE)
+
+
+def rounded(x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int) -> np.ndarray:
+    """Return the values that `dequantize` decodes from the codes of `quantize`, without a kernel.
+
+    Rounding is to nearest. NumPy takes longer than the kernels, but there are two kernels to
+    compile for each number of bits. See `quantize` for the parameters.
+    """
+    levels = 2**bits - 1
+    out = np.empty(x.size, np.float32)
+    for start in range(0, x.size, _PART):
+        part = x[start : start + _PART].astype(np.float64)
+        low, high = ranges[np.arange(start, start + part.size) // bucket].astype(np.float64).T
+        width = high - low
+        factor = np.divide(levels, width, out=np.zeros(part.size), where=width > 0)
+        codes, step = np.rint((part - low) * factor), width / levels
+        is_from_low = np.abs(low) <= np.abs(high)
+        out[start : start + _PART] = np.where(
+            is_from_low, low + codes * step, high + (levels - codes) * -step
+        )
+    return out
 
 
 def _scratch() -> tuple[np.ndarray, ...]:

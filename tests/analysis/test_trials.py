@@ -1,0 +1,95 @@
+"""Trials measure what `gcodec.encode` and `gcodec.decode` do, and omit only what cannot win."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from strategies import DTYPES, settings_of
+
+import gcodec
+from gcodec.analysis import stats
+from gcodec.analysis.bounds import least_bits, least_error
+from gcodec.analysis.candidates import Budget, all_settings, probe, shortlist
+from gcodec.analysis.samples import Sample
+from gcodec.analysis.trials import Trial, attempt
+from gcodec.wire.seek import MIN_ELEMENTS
+
+RNG = np.random.default_rng(8)
+SCALES = np.exp2(RNG.integers(-3, 4, (48, 1))).astype(np.float32)
+TENSORS = {
+    "matrix": SCALES * RNG.laplace(size=(48, 90)).astype(np.float32),
+    "vector": RNG.standard_normal(65).astype(np.float32),
+    "filters": RNG.standard_normal((6, 5, 3, 3)).cumsum(axis=3).astype(np.float32),
+    "sparse": (RNG.random(3000) < 0.02) * RNG.standard_normal(3000).astype(np.float32),
+    "few levels": RNG.integers(-1, 2, 700).astype(np.float32),
+    "constant": np.full((4, 8), -0.3, np.float32),
+    "zeros": np.zeros((3, 7), np.float32),
+    "one": np.array([2.5], np.float32),
+    "none": np.zeros((0, 4), np.float32),
+}
+BUDGETS = Budget(max_nmse=0.01), Budget(max_nmse=0.3), Budget(max_bits=4), Budget(0.05, 3)
+
+
+def sample_of(values: np.ndarray) -> Sample:
+    return Sample("name", values.size, values, seed=5)
+
+
+def check(values: np.ndarray, codec: gcodec.Codec) -> None:
+    """Check that a trial has the size and the error of the frame, within their lower bounds."""
+    trial = attempt(sample_of(values), codec)
+    try:
+        frame = gcodec.encode(values, codec, seed=5, name="name")
+    except gcodec.ParameterError as error:
+        assert trial == str(error)
+        return
+    assert isinstance(trial, Trial)
+    decoded = gcodec.decode(frame)
+    expected = len(frame), stats.rms_error(values), stats.rms_error(values, decoded)
+    assert (trial.nbytes, trial.rms, trial.rms_error) == expected, codec
+    flat = values.astype(np.float32).reshape(-1)
+    assert least_error(codec, flat) <= trial.error
+    assert not values.size or least_bits(codec, values.size) <= trial.bits
+
+
+@pytest.mark.parametrize("name", sorted(gcodec.codecs()))
+def test_trials_measure_frames(name):
+    """Trials of all settings of a codec, most of which write no payload."""
+    for codec in settings_of(gcodec.codecs()[name]):
+        for values in (TENSORS["matrix"], TENSORS["few levels"]):
+            check(values, codec)
+
+
+@pytest.mark.parametrize("kind", sorted(TENSORS))
+def test_trials_of_candidates_measure_frames(kind):
+    for codec in all_settings(BUDGETS[0]):
+        check(TENSORS[kind], codec)
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_trials_in_each_dtype(dtype):
+    """Trials of tensors whose decoded values are rounded, or pass the range of their dtype."""
+    for spec in ("raw", "sign", "minmax:bits=3", "qsgd:code=auto", "minifloat", "ecsq", "topk"):
+        for factor in (1, 300, 1e-7):
+            check(
+                (TENSORS["matrix"] * np.float32(factor)).astype(DTYPES[dtype]), gcodec.parse(spec)
+            )
+    if dtype == "float64":
+        check(np.array([1.0, 1e300]), gcodec.parse("raw"))
+
+
+@pytest.mark.parametrize("spec", ["qsgd:code=auto", "qsgd:s=1000,code=auto", "minifloat"])
+def test_trials_count_seek_tables(spec):
+    values = RNG.standard_normal(2 * MIN_ELEMENTS).astype(np.float32)
+    check(values, gcodec.parse(spec))
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+@pytest.mark.parametrize("kind", ["matrix", "vector", "sparse", "few levels", "zeros"])
+def test_probes_omit_only_codecs_that_are_not_shortlisted(kind, budget):
+    sample, codecs = sample_of(TENSORS[kind]), all_settings(budget)
+    trials = [attempt(sample, codec) for codec in codecs]
+    complete = [trial for trial in trials if isinstance(trial, Trial)]
+    probed = probe(sample, codecs, budget)
+    assert probed == [trial for trial in complete if trial in probed]
+    assert shortlist([probed], budget) == shortlist([complete], budget)
+    assert len(probed) < len(complete) or budget.max_nmse is None or kind == "zeros"
