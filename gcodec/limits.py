@@ -127,5 +127,6 @@ class Limits:
                 f"to allow it, pass limits=gcodec.Limits(max_products={products})"
             )
 
+
 NO_LIMITS = Limits(1 << 62, 1 << 62, max_products=1 << 62)
 """Limits for frames of this process, and where the caller's own arrays bound the memory."""

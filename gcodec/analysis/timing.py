@@ -31,7 +31,6 @@ from gcodec.tensorfiles.dumps import open_dump
 from gcodec.tensorfiles.entries import Array, Entry
 from gcodec.wire import primitives
 
-_NO_LIMITS = Limits(1 << 62, 1 << 62)  # for frames that this process has encoded itself
 _MIN_SECONDS = 2e-3  # duration of a measurement, long enough for the resolution of the clock
 _QUICK_SECONDS, _QUICK_ROUNDS = 1.5, 5  # of `quick_speeds`: after either, no round begins
 
@@ -142,7 +141,7 @@ class Stopwatch:
 
     def _decode(self) -> None:
         for frame, out in zip(self._frames, self._outs, strict=True):
-            gcodec.decode(frame, out=out, limits=_NO_LIMITS)
+            gcodec.decode(frame, out=out, limits=NO_LIMITS)
 
     def _copy(self) -> None:
         for sample, out in zip(self._samples, self._outs, strict=True):
@@ -325,7 +324,7 @@ def split_bits(frames: Sequence[bytes]) -> dict[str, int]:
     """Count the bits of frames by their kind, as ``gcodec dissect`` does."""
     total: Counter[str] = Counter()
     for data in frames:
-        dissection = Dissection(data, most=0, limits=_NO_LIMITS)
+        dissection = Dissection(data, most=0, limits=NO_LIMITS)
         for _ in dissection:
             pass
         if dissection.error is not None:

@@ -27,8 +27,8 @@ def test_products(gpu: Device) -> None:
         on_device, top = gpu.to_device(matrix), int(max_abs_bits(matrix.reshape(-1)))
         for multiply, size in ((low_rank.times_transposed, k), (low_rank.times, m)):
             rows = low_rank.fixed(low_rank.start(1, 5, size))
-            for given in (None, top):
-                assert same(multiply(on_device, rows, given), multiply(matrix, rows, given))
+            for bits in (None, top):
+                assert same(multiply(on_device, rows, bits), multiply(matrix, rows, bits))
         left, right = (gradient(3 * n, n).reshape(3, n) for n in (m, k))
         total, actual = matrix.reshape(-1).copy(), gpu.to_device(matrix.reshape(-1))
         products.add_product(left, right, np.float32(0.3), total)

@@ -172,8 +172,8 @@ class Encoder:
         plain = self._plain(nmse=nmse) if self._values.size <= _SAMPLE else None
         expected = self._expected_nbits(nmse) if plain is None else plain.nbits
         most_nbits = self._ecsq().max_payload_nbits(self._values.size)
-        found = (each for split in splits for each in self._with_factors(split, nmse, expected))
-        fitting = (candidate for candidate in found if candidate.nbits <= most_nbits)
+        factored = (each for split in splits for each in self._with_factors(split, nmse, expected))
+        fitting = (candidate for candidate in factored if candidate.nbits <= most_nbits)
         best = min(fitting, key=lambda candidate: candidate.nbits, default=None)
         if plain is None and (best is None or best.nbits > _SURELY_SHORT * expected):
             plain = self._plain(nmse=nmse)
