@@ -230,7 +230,10 @@ class LowRank(Codec):
         symbols = LowRankSymbols(
             parts.split, self._message_step, parts.exponents, right, left, residual
         )
-        self._check_range(self._product(symbols, n), residual is None)
+        if not self._check_range(self._product(symbols, n), residual is None):
+            values = empty_beside(n, np.float32, payload.data)
+            self._dequantize(symbols, values)
+            _check_sums(values)
         return symbols
 
     def _plain(self, payload: Payload, n: int) -> Payload:
@@ -262,8 +265,8 @@ class LowRank(Codec):
         if parts.residual is not None:
             decoded = parts.residual.codec._decode(parts.residual, n)
             arithmetic.add_scaled(beside(decoded, values), np.float32(1), values)
-            if not is_safe and not all_finite(values):
-                raise Corrupt("a value exceeds float32")
+            if not is_safe:
+                _check_sums(values)
         return values
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
@@ -281,9 +284,10 @@ class LowRank(Codec):
             product.rows(first, last).put(rows)
         values = rows[start - first * k : stop - first * k].copy()
         if parts.residual is not None:
-            values += parts.residual.codec._decode_range(parts.residual, n, start, stop)
-            if not is_safe and not all_finite(values):
-                raise Corrupt("a value exceeds float32")
+            decoded = parts.residual.codec._decode_range(parts.residual, n, start, stop)
+            arithmetic.add_scaled(decoded, np.float32(1), values)
+            if not is_safe:
+                _check_sums(values)
         return values
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
@@ -304,3 +308,9 @@ class LowRank(Codec):
             return no_blocks(log2_block)
         table: SeekTable = whole.codec._index(whole, n, log2_block)
         return table
+
+
+def _check_sums(values: np.ndarray) -> None:
+    """Refuse sums of products and a residual that exceed float32."""
+    if not all_finite(values):
+        raise Corrupt("a value exceeds float32")
