@@ -189,7 +189,7 @@ def _with_blocks() -> tuple[Codec, ...]:
 def _suits_all(codec: Codec) -> bool:
     """Return whether the codec accepts all finite gradients, whatever its target."""
     declared: Any = codec
-    if codec.name != "ecsq":
+    if codec.name not in ("ecsq", "lowrank"):
         return True
     aims = declared.step == "auto" and not declared.bits and bool(declared.nmse > 1e-6)
     return aims and declared.transform != "dct"  # which does not accept vectors

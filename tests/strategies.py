@@ -73,6 +73,11 @@ _CHOSEN = {
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=1e-06", "ecsq:step=0.25", "ecsq:step=0.001"),
         *("ecsq:rounding=stochastic", "ecsq:rounding=stochastic,step=0.5", "ecsq:step=1000.0"),
     ),
+    "lowrank": (
+        *("lowrank", "lowrank:nmse=0.5", "lowrank:nmse=0.001", "lowrank:trellis=yes"),
+        *("lowrank:step=0.25", "lowrank:rank=0,step=0.5", "lowrank:rank=1,step=0.5"),
+        "lowrank:rank=2,trellis=yes,step=1.0",
+    ),
     "powersgd": ("powersgd", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=65536"),
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
@@ -86,7 +91,11 @@ _TARGETS = {
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=0.001", "ecsq:rounding=stochastic"),
         *("ecsq:rounding=stochastic,nmse=0.25", "ecsq:trellis=yes", "ecsq:nmse=0.2,trellis=yes"),
         "ecsq:transform=none",
-    )
+    ),
+    "lowrank": (
+        *("lowrank", "lowrank:nmse=0.5", "lowrank:nmse=0.001", "lowrank:nmse=0.02,trellis=yes"),
+        "lowrank:nmse=0.3,transform=none",
+    ),
 }
 MODERATE = np.float32(1e30)  # every codec accepts finite values up to this magnitude
 
