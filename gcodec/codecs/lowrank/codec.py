@@ -27,7 +27,7 @@ information transmission in the case of continuous signals", IRE Trans. Informat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.payload import Payload
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
@@ -129,6 +130,15 @@ class LowRank(Codec):
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the fields of the centroids of a message of ecsq alone."""
         return _CENTROIDS if self.rank in (0, "auto") else ()
+
+    def of_message(self, values: Mapping[str, Any]) -> LowRank:
+        """Return the codec of a message: with its step and transform, and without targets."""
+        resolved = {
+            name: values[name]
+            for name in ("step", "transform")
+            if name in values and type(values[name]) is not Deferred
+        }
+        return self.replaced(**{"nmse": _NMSE, "bits": 0.0, **resolved})
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of a payload of ecsq, those of a second string, and those of a head."""
