@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.codec import Codec
-from gcodec.wire.kinds import Integer
+from gcodec.wire.kinds import Choice, Integer, Kind
 from gcodec.wire.params import Param
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
@@ -196,11 +196,15 @@ def missing_scalars(codec: Codec) -> list[str]:
 def scalars_for(codec: Codec) -> dict[str, Any]:
     """Return a value for each scalar that bare bytes of this codec lack."""
     fields = {field.name: field.kind for field in codec.message_fields()}
-    return {
-        name: 2 if isinstance(fields[name], Integer) else 0.5
-        for name in missing_scalars(codec)
-        if name in fields
-    }
+    names = [name for name in missing_scalars(codec) if name in fields]
+    return {name: _sample(fields[name]) for name in names}
+
+
+def _sample(kind: Kind) -> Any:
+    """Return a value of a field."""
+    if isinstance(kind, Choice):
+        return kind.words[0]
+    return 2 if isinstance(kind, Integer) else 0.5
 
 
 def codecs() -> st.SearchStrategy[Codec]:
