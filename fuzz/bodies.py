@@ -16,6 +16,7 @@ from reference import (
     fields,
     integers,
     leb128,
+    lowrank,
     minifloat,
     minmax,
     mxnet_sparse,
@@ -28,6 +29,7 @@ from reference import (
     tabled,
     ternary,
     topk,
+    trellis,
     universal,
 )
 
@@ -309,28 +311,80 @@ def _powersgd(rng: random.Random, shape: tuple[int, ...]) -> Body:
     return Body(12, params, b"", data, 8 * len(data))
 
 
-def _ecsq(rng: random.Random, shape: tuple[int, ...]) -> Body:
-    n = _size(shape)
-    step = np.float32(rng.choice((0.0, 1.0, 1e-30)))
-    if not n or not step:
-        message = ecsq.Message("nearest", step, (0, 255, 7), None)
-        return Body(13, b"", ecsq.scalars(message), b"", 0)
+def _context_string(rng: random.Random, n: int, with_trellis: bool = False) -> contexts.String:
+    """Return a valid string of n > 0 random symbols."""
     width = rng.randint(min(n, 8), n)
     group = rng.randint(1, width) if n >= 8 * width and rng.random() < 0.8 else 0
     few = [0, *range(1 + rng.randrange(9), 128, rng.choice((1, 2, 8)))]
     rows = [rng.choice(few) for _ in range(-(-n // width))]
     columns = [rng.choice(few) for _ in range(-(-width // group))] if group else []
     symbols = [rng.choice((0, 0, 0, 2, 3, 4, 9, 252, 253, 255, 7654321)) for _ in range(n)]
-    number = rng.randrange(len(contexts.static_tables()))
+    number = rng.randrange(len((trellis if with_trellis else contexts).static_tables()))
     lists = rng.choice((contexts.RICE, contexts.HUFFMAN, contexts.RANS)), contexts.RICE
     string = contexts.write_string(
         symbols, width, group, (rows, columns), number, rng.choice(contexts.LANES), lists
     )
-    transforms = ecsq.TRANSFORMS[: 1 if ecsq.taps(shape) is None else 2]
-    arguments = step, (rng.randrange(256), 0, 255), string, rng.choice(transforms)
+    # The outliers of a trellis differ from those of plain symbols; these numbers suit any.
+    return string._replace(gap_k=7, symbol_k=20) if with_trellis else string
+
+
+def _ecsq(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n = _size(shape)
+    step = np.float32(rng.choice((0.0, 1.0, 1e-30)))
+    if not n or not step:
+        message = ecsq.Message("nearest", step, (0, 255, 7), None)
+        return Body(13, b"", ecsq.scalars(message), b"", 0)
+    string = _context_string(rng, n)
+    arguments = step, (rng.randrange(256), 0, 255), string, _transform(rng, shape)
     message = ecsq.Message(rng.choice(ecsq.ROUNDINGS), *arguments)
     params = ecsq.parameters(message.rounding)
     return Body(13, params, ecsq.scalars(message), message.data, 8 * len(message.data))
+
+
+def _lowrank(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, with_trellis = _size(shape), rng.random() < 0.3
+    ranks = {split: _most_rank(shape, split) for split in range(1, len(shape))}
+    splits = [split for split, most in ranks.items() if most]
+    step = np.float32(rng.choice((0.0, -0.0, 1.0, 1e-30, 1e-42, 1e20)))
+    if not splits or rng.random() < 0.3:
+        step = np.float32(0) if not n else np.abs(step)
+        string = _context_string(rng, n, with_trellis) if step else None
+        data = b"" if string is None else lowrank.string_data(string, with_trellis)
+        params = lowrank.parameters(0, with_trellis)
+        whole = ecsq.Message("nearest", step, (9, 128, 0), None, _transform(rng, shape))
+        return Body(14, params, ecsq.scalars(whole), data, 8 * len(data))
+    split = rng.choice(splits)
+    rank = rng.randint(1, ranks[split])
+    sizes = _size(shape[split:]), _size(shape[:split])
+    right, left = (
+        lowrank.Factor(
+            (rng.randrange(256), 0, 255),
+            lowrank.string_data(_context_string(rng, rank * size, with_trellis), with_trellis),
+        )
+        for size in sizes
+    )
+    falls = [rng.choice((0, 0, 1, 5)) for _ in range(rank - 1)]
+    last = rng.choice((0, 3, 100, 2047 - sum(falls)))
+    exponents = [last + sum(falls[j:]) for j in range(rank)]
+    residual = None
+    if rng.random() < 0.5:
+        size = np.float32(rng.choice((1.0, 1e-42, 1e28)))
+        inner = ecsq.Message("nearest", size, (0, 255, 7), None, _transform(rng, shape))
+        data = lowrank.string_data(_context_string(rng, n, with_trellis), with_trellis)
+        residual = inner, data
+    message = lowrank.Message(split, exponents, right, left, residual)
+    params = lowrank.parameters(rank, with_trellis)
+    return Body(14, params, lowrank.scalars(step), message.data, 8 * len(message.data))
+
+
+def _most_rank(shape: tuple[int, ...], split: int) -> int:
+    """Return the largest rank whose factors have fewer values than the matrix, or 0."""
+    m, k = _size(shape[:split]), _size(shape[split:])
+    return min((m * k - 1) // (m + k), 9) if m * k else 0
+
+
+def _transform(rng: random.Random, shape: tuple[int, ...]) -> str:
+    return rng.choice(ecsq.TRANSFORMS[: 1 if ecsq.taps(shape) is None else 2])
 
 
 WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
@@ -347,4 +401,5 @@ WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "dct8": _dct8,
     "powersgd": _powersgd,
     "ecsq": _ecsq,
+    "lowrank": _lowrank,
 }

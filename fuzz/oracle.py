@@ -19,6 +19,7 @@ from reference import (
     halves,
     integers,
     leb128,
+    lowrank,
     minifloat,
     minmax,
     mxnet,
@@ -231,6 +232,15 @@ def _ecsq(m: Message) -> Any:
     return ecsq.read(*arguments, sizes=sizes)[1]
 
 
+def _lowrank(m: Message) -> Any:
+    if not m.codec.rank:
+        return _ecsq(m)
+    if m.codec.transform != "none":
+        raise universal.Corrupt("the transform of a tensor with factors")
+    arguments = m.codec.rank, _finite(m.scalars["step"]), m.codec.trellis == "yes"
+    return lowrank.decode(m.data, m.nbits, m.shape, *arguments)
+
+
 DECODERS: dict[str, Callable[[Message], Any]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -245,6 +255,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "dct8": _dct8,
     "powersgd": _powersgd,
     "ecsq": _ecsq,
+    "lowrank": _lowrank,
 }
 ERRORS = (ValueError, struct.error)
 """What oracles raise for payloads that are wrong."""

@@ -189,8 +189,10 @@ def _with_blocks() -> tuple[Codec, ...]:
 def _suits_all(codec: Codec) -> bool:
     """Return whether the codec accepts all finite gradients, whatever its target."""
     declared: Any = codec
-    if codec.name != "ecsq":
+    if codec.name not in ("ecsq", "lowrank"):
         return True
+    if codec.name == "lowrank" and declared.rank != "auto":  # for which a step is given
+        return False
     aims = declared.step == "auto" and not declared.bits and bool(declared.nmse > 1e-6)
     return aims and declared.transform != "dct"  # which does not accept vectors
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gcodec
 from gcodec.codec import Codec
-from gcodec.wire.kinds import Integer
+from gcodec.wire.kinds import Choice, Integer, Kind
 from gcodec.wire.params import Param
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
@@ -73,6 +73,11 @@ _CHOSEN = {
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=1e-06", "ecsq:step=0.25", "ecsq:step=0.001"),
         *("ecsq:rounding=stochastic", "ecsq:rounding=stochastic,step=0.5", "ecsq:step=1000.0"),
     ),
+    "lowrank": (
+        *("lowrank", "lowrank:nmse=0.5", "lowrank:nmse=0.001", "lowrank:trellis=yes"),
+        *("lowrank:step=0.25", "lowrank:rank=0,step=0.5", "lowrank:rank=1,step=0.5"),
+        "lowrank:rank=2,trellis=yes,step=1.0",
+    ),
     "powersgd": ("powersgd", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=65536"),
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),
@@ -86,7 +91,11 @@ _TARGETS = {
         *("ecsq", "ecsq:nmse=0.5", "ecsq:nmse=0.001", "ecsq:rounding=stochastic"),
         *("ecsq:rounding=stochastic,nmse=0.25", "ecsq:trellis=yes", "ecsq:nmse=0.2,trellis=yes"),
         "ecsq:transform=none",
-    )
+    ),
+    "lowrank": (
+        *("lowrank", "lowrank:nmse=0.5", "lowrank:nmse=0.001", "lowrank:nmse=0.02,trellis=yes"),
+        "lowrank:nmse=0.3,transform=none",
+    ),
 }
 MODERATE = np.float32(1e30)  # every codec accepts finite values up to this magnitude
 
@@ -187,11 +196,15 @@ def missing_scalars(codec: Codec) -> list[str]:
 def scalars_for(codec: Codec) -> dict[str, Any]:
     """Return a value for each scalar that bare bytes of this codec lack."""
     fields = {field.name: field.kind for field in codec.message_fields()}
-    return {
-        name: 2 if isinstance(fields[name], Integer) else 0.5
-        for name in missing_scalars(codec)
-        if name in fields
-    }
+    names = [name for name in missing_scalars(codec) if name in fields]
+    return {name: _sample(fields[name]) for name in names}
+
+
+def _sample(kind: Kind) -> Any:
+    """Return a value of a field."""
+    if isinstance(kind, Choice):
+        return kind.words[0]
+    return 2 if isinstance(kind, Integer) else 0.5
 
 
 def codecs() -> st.SearchStrategy[Codec]:

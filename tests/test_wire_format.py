@@ -209,6 +209,7 @@ def test_numbers_of_the_page_agree_with_the_code() -> None:
     limits = gcodec.Limits()
     assert (limits.max_elements, limits.max_bytes) == (2**28, 2**31)
     assert "2^28 elements and 2^31 bytes" in TEXT
+    assert limits.max_products == 2**36 and "2^36 products of factors" in TEXT
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ GOOD = {
     [
         ({"codec_id": 0}, gcodec.Unsupported),
         ({"codec_id": 2, "scalars": b""}, gcodec.Corrupt),  # no form
-        ({"codec_id": 14}, gcodec.Unsupported),
+        ({"codec_id": 15}, gcodec.Unsupported),
         ({"dtype_code": 0}, gcodec.Unsupported),
         ({"dtype_code": 5}, gcodec.Unsupported),
         ({"params": b"\2"}, gcodec.Unsupported),

@@ -65,7 +65,7 @@ def context_string(
     if number == SENT:
         table: Any = TrellisTable if with_trellis else ClassTable
         _, end = table.read(number, walk.data, walk.at, walk.end)
-        yield from walk.summary("frequency", 1, {"table": end - walk.at})
+        yield from walk.summary("frequency", 1, {"table": end - walk.at}, checked=True)
     if count:
         yield from _outliers(walk, count, n)
     string = coder.open(BitSpan(walk.data, first, walk.end), n, with_trellis=with_trellis)
@@ -121,7 +121,8 @@ def _scales(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
     rice_fields = [("centre", 7), ("k", 3)] if not code.field_value.value else []
     for name, nbits in [("shift", 2), ("least", 7), *rice_fields]:
         yield walk.field("scale", name, nbits)
-    yield from walk.summary(f"scale of a {line}", count, {"scale": end - walk.at})
+    nbits = end - walk.at
+    yield from walk.summary(f"scale of a {line}", count, {"scale": nbits}, checked=True)
 
 
 def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:

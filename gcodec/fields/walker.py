@@ -114,7 +114,7 @@ class FieldWalker:
     at : int
         The bit after the last described span.
     skipped : bool
-        Whether the walker has summarized symbols instead of describing them one by one.
+        Whether the walker has summarized symbols that nobody has read.
     """
 
     def __init__(self, data: np.ndarray, end: int, most: int | None = None, start: int = 0):
@@ -132,14 +132,17 @@ class FieldWalker:
         self.at += nbits
         return FieldSpan(kind, name, first, nbits, value, number, 1, {kind: nbits})
 
-    def summary(self, name: str, count: int, split: Mapping[str, int]) -> Iterator[FieldSpan]:
+    def summary(
+        self, name: str, count: int, split: Mapping[str, int], checked: bool = False
+    ) -> Iterator[FieldSpan]:
         """Summarize the next `count` symbols in one span, given their bits of each kind.
 
-        Yield nothing if there is no symbol.
+        Yield nothing if there is no symbol. `checked` states that the caller has read the symbols,
+        and that they are valid.
         """
         if not count:
             return
-        self.skipped = True
+        self.skipped |= not checked
         nbits = sum(split.values())
         kinds = [kind for kind, part in split.items() if part] or [*split][:1]
         kind = kinds[0] if len(kinds) == 1 else "several"

@@ -27,7 +27,7 @@ information transmission in the case of continuous signals", IRE Trans. Informat
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.payload import Payload
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
@@ -130,6 +131,15 @@ class LowRank(Codec):
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the fields of the centroids of a message of ecsq alone."""
         return _CENTROIDS if self.rank in (0, "auto") else ()
+
+    def of_message(self, values: Mapping[str, Any]) -> LowRank:
+        """Return the codec of a message: with its step and transform, and without targets."""
+        resolved = {
+            name: values[name]
+            for name in ("step", "transform")
+            if name in values and type(values[name]) is not Deferred
+        }
+        return self.replaced(**{"nmse": _NMSE, "bits": 0.0, **resolved})
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of a payload of ecsq, those of a second string, and those of a head."""
@@ -228,7 +238,10 @@ class LowRank(Codec):
         symbols = LowRankSymbols(
             parts.split, self._message_step, parts.exponents, right, left, residual
         )
-        self._check_range(self._product(symbols, n), residual is None)
+        if not self._check_range(self._product(symbols, n), residual is None):
+            values = empty_beside(n, np.float32, payload.data)
+            self._dequantize(symbols, values)
+            _check_sums(values)
         return symbols
 
     def _plain(self, payload: Payload, n: int) -> Payload:
@@ -260,8 +273,8 @@ class LowRank(Codec):
         if parts.residual is not None:
             decoded = parts.residual.codec._decode(parts.residual, n)
             arithmetic.add_scaled(beside(decoded, values), np.float32(1), values)
-            if not is_safe and not all_finite(values):
-                raise Corrupt("a value exceeds float32")
+            if not is_safe:
+                _check_sums(values)
         return values
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
@@ -279,9 +292,10 @@ class LowRank(Codec):
             product.rows(first, last).put(rows)
         values = rows[start - first * k : stop - first * k].copy()
         if parts.residual is not None:
-            values += parts.residual.codec._decode_range(parts.residual, n, start, stop)
-            if not is_safe and not all_finite(values):
-                raise Corrupt("a value exceeds float32")
+            decoded = parts.residual.codec._decode_range(parts.residual, n, start, stop)
+            arithmetic.add_scaled(decoded, np.float32(1), values)
+            if not is_safe:
+                _check_sums(values)
         return values
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
@@ -302,3 +316,9 @@ class LowRank(Codec):
             return no_blocks(log2_block)
         table: SeekTable = whole.codec._index(whole, n, log2_block)
         return table
+
+
+def _check_sums(values: np.ndarray) -> None:
+    """Refuse sums of products and a residual that exceed float32."""
+    if not all_finite(values):
+        raise Corrupt("a value exceeds float32")

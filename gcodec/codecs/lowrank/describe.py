@@ -3,53 +3,110 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from gcodec.codecs.lowrank.message import CENTROIDS, GAMMA, Head, Parts
+from gcodec.codecs.lowrank.message import (
+    CENTROIDS,
+    GAMMA,
+    MOST_EXPONENT,
+    Parts,
+    ecsq,
+    factor_sizes,
+)
+from gcodec.errors import Corrupt
+from gcodec.fields import words
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
-from gcodec.kernels.prefix import prefix
 from gcodec.payload import Payload
+from gcodec.wire.primitives import Reader
+
+_FLAGS = {1: "no residual", 2: "a residual follows the factors"}
 
 
 def message(payload: Payload, shape: tuple[int, ...], walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the payload of a tensor of `shape` with factors; raise `FormatError` at damage."""
-    head = Head.read(payload)
-    yield from _words(head, walk)
+    if walk.end % 8:
+        raise Corrupt("the payload is not whole bytes")
+    rank = payload.codec.rank
+    split = int(words.read(walk, GAMMA, 1)[0][0])
+    factor_sizes(split, rank, shape)
+    yield from words.word(
+        walk, "header", "dimensions of the rows", GAMMA, split, FieldValue(split), 0
+    )
+    flag = int(words.read(walk, GAMMA, 1)[0][0])
+    if flag not in _FLAGS:
+        raise Corrupt(f"the residual is {flag}, neither 1 nor 2")
+    value = FieldValue(flag, _FLAGS[flag])
+    yield from words.word(walk, "header", "residual", GAMMA, flag, value, 0)
+    yield from _components(rank, walk)
     yield from walk.pad(-walk.at % 8)
-    for name, centroids in zip(("right", "left"), head.centroids, strict=True):
-        for number, centroid in enumerate(centroids):
-            meaning = f"{CENTROIDS[number]} of the {name} factor"
-            yield walk.span("table", "centroid", 8, FieldValue(centroid, meaning), number)
-    for name, nbytes, value in head.lengths:
-        yield walk.span("header", name, 8 * nbytes, FieldValue(value))
-    parts = Parts.read(payload, shape)
-    if head.fields is not None and parts.residual is not None:
-        for item in parts.residual.codec.scalars_in(memoryview(head.fields)):
-            nbits, name = 8 * (item.end - item.start), f"{item.field.name} of the residual"
-            yield walk.span("scale", name, nbits, FieldValue(item.value))
-    names, counts = ("right factor", "left factor", "residual"), parts.counts(math.prod(shape))
-    for name, part, n, (_, stop) in zip(names, parts.messages, counts, head.strings, strict=False):
-        if part is not None:
-            with walk.within(8 * stop):
-                for span in part.codec._describe(part, n, walk):
-                    yield _renamed(span, name)
+    for name in ("right", "left"):
+        yield from _centroids(name, walk)
+    yield from _length("bytes of the right factor", walk)
+    if flag == 2:
+        yield from _length("bytes of the left factor", walk)
+        count = yield from _length("bytes of the scalars", walk)
+        yield from _scalars(count, walk)
+    yield from _strings(Parts.read(payload, shape), shape, walk)
     walk.finish()
 
 
-def _words(head: Head, walk: FieldWalker) -> Iterator[FieldSpan]:
-    """Describe the words of the head."""
-    falls = head.exponents[:-1] - head.exponents[1:]
-    has_residual = head.fields is not None
-    values = [head.split, 1 + has_residual, int(head.exponents[0]) + 1, *(falls + 1).tolist()]
-    lengths = prefix.lengths(GAMMA, np.array(values, np.uint64)).tolist()
-    yield walk.span("header", "dimensions of the rows", lengths[0], FieldValue(values[0]))
-    note = "a residual follows the factors" if has_residual else "no residual"
-    yield walk.span("header", "residual", lengths[1], FieldValue(values[1], note))
-    for number, exponent in enumerate(head.exponents.tolist()):
-        value = FieldValue(values[number + 2], f"exponent {exponent}")
-        yield walk.span("scale", "component", lengths[number + 2], value, number)
+def _components(rank: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+    """Describe the words of the exponents."""
+    symbols, error = words.readable(walk, GAMMA, rank)
+    falls = np.minimum(symbols, MOST_EXPONENT + 2).astype(np.int64) - 1
+    exponents = np.cumsum(np.concatenate([falls[:1], -falls[1:]]))
+    invalid = np.flatnonzero((falls > MOST_EXPONENT) | (exponents < 0))
+    if invalid.size:
+        symbols = symbols[: invalid[0]]
+        error = Corrupt("an exponent is below 0, or too large")
+
+    def describe(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+        for number, symbol in enumerate(symbols.tolist(), at):
+            yield FieldValue(symbol, f"exponent {exponents[number]}")
+
+    with walk.within(walk.at + int(words.lengths(GAMMA, symbols).sum())):
+        yield from words.words(walk, "scale", "component", GAMMA, symbols.size, describe)
+    if error is not None:
+        raise error
+
+
+def _centroids(name: str, walk: FieldWalker) -> Iterator[FieldSpan]:
+    """Describe the centroids of a factor."""
+
+    def describe(at: int, values: np.ndarray) -> Iterator[FieldValue]:
+        for number, value in enumerate(values.tolist(), at):
+            yield FieldValue(value, CENTROIDS[number])
+
+    count = len(CENTROIDS)
+    yield from walk.fields("table", f"centroid of the {name} factor", 8, count, describe)
+
+
+def _length(name: str, walk: FieldWalker) -> Generator[FieldSpan, None, int]:
+    """Describe a LEB128 number of bytes, and return it."""
+    reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    value = reader.leb128()
+    yield walk.span("header", name, 8 * reader.at - walk.at, FieldValue(value))
+    return value
+
+
+def _scalars(count: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+    """Describe the scalars of a residual, which have `count` bytes."""
+    fields = Reader(walk.data[: walk.end // 8].data, walk.at // 8).take(count)
+    for item in ecsq().scalars_in(fields):
+        nbits, name = 8 * (item.end - item.start), f"{item.field.name} of the residual"
+        yield walk.span("scale", name, nbits, FieldValue(item.value, item.field.doc))
+
+
+def _strings(parts: Parts, shape: tuple[int, ...], walk: FieldWalker) -> Iterator[FieldSpan]:
+    """Describe the strings of the factors and of the residual."""
+    names, counts = ("right factor", "left factor", "residual"), parts.counts(math.prod(shape))
+    for name, part, n in zip(names, parts.messages, counts, strict=True):
+        if part is not None:
+            with walk.within(walk.at + part.nbits):
+                for span in part.codec._describe(part, n, walk):
+                    yield _renamed(span, name)
 
 
 def _renamed(span: FieldSpan, name: str) -> FieldSpan:

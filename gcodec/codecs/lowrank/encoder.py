@@ -199,7 +199,8 @@ class Encoder:
         if symbols is None:
             return
         residual = self._residual(symbols)
-        share = nmse * self._energy / float(sum_squares(residual))
+        lacking = float(sum_squares(residual))
+        share = nmse * self._energy / lacking if lacking else math.inf
         if 0 < share < _MOST_SHARE:
             before = self._prior.residual if self._prior and self._prior.rank else None
             codec = self._ecsq(nmse=binary32(share), transform=self._transform)

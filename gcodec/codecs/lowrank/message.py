@@ -61,6 +61,16 @@ def fits(rank: int, sizes: tuple[int, int]) -> bool:
     return rank * sum(sizes) < math.prod(sizes)
 
 
+def factor_sizes(split: int, rank: int, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return k and m; raise `Corrupt` unless a tensor of `shape` has such factors."""
+    if split >= len(shape):
+        raise Corrupt(f"{split} of {len(shape)} dimensions form the rows")
+    m, k = matrix_sizes(shape, split)
+    if not fits(rank, (m, k)):
+        raise Corrupt(f"factors of rank {rank} have no fewer values than {m} x {k}")
+    return k, m
+
+
 def head_nbits(n: int) -> int:
     """Return an upper bound of the bits of a head of factors that have less than n values."""
     return math.isqrt(n) * _EXPONENT_NBITS + _OTHER_NBITS
@@ -258,7 +268,9 @@ class Parts(NamedTuple):
         FormatError
         """
         codec, head = payload.codec, Head.read(payload)
-        sizes = head.check(codec.rank, shape)
+        if codec.transform != "none":
+            raise Corrupt(f"transform={codec.transform} of a tensor with factors")
+        sizes = factor_sizes(head.split, codec.rank, shape)
         strings, data = [], host(payload.data)  # factors are small
         for factor, size, (start, stop) in zip(head.centroids, sizes, head.strings, strict=False):
             inner = factor_codec(codec.trellis, (codec.rank, size))
@@ -290,24 +302,18 @@ class Head(NamedTuple):
     ----------
     split : int
     exponents : (r,) int64 array
-    words_end : int
-        Bit after the words.
     centroids : tuple of bytes
         Centroids of the right and the left factor, three bytes each.
     fields : bytes or None
         Scalars of the residual's message.
-    lengths : tuple of (str, int, int)
-        Name, number of bytes and value of each length.
     strings : tuple of (int, int)
         First byte, and byte after the last, of each string.
     """
 
     split: int
     exponents: np.ndarray
-    words_end: int
     centroids: tuple[bytes, bytes]
     fields: bytes | None
-    lengths: tuple[tuple[str, int, int], ...]
     strings: tuple[tuple[int, int], ...]
 
     @classmethod
@@ -331,17 +337,10 @@ class Head(NamedTuple):
         BitSpan(data, words_end, nbits).aligned("exponents and centroids")
         reader = Reader(data.data, at)
         centroids = bytes(reader.take(3)), bytes(reader.take(3))
-        lengths: list[tuple[str, int, int]] = []
-
-        def length(name: str) -> int:
-            start, value = reader.at, reader.leb128()
-            lengths.append((name, reader.at - start, value))
-            return value
-
-        nbytes, fields = [length("bytes of the right factor")], None
+        nbytes, fields = [reader.leb128()], None
         if words[1] == 2:
-            nbytes.append(length("bytes of the left factor"))
-            fields = bytes(reader.take(length("bytes of the scalars")))
+            nbytes.append(reader.leb128())
+            fields = bytes(reader.take(reader.leb128()))
         strings, start = [], reader.at
         for size in nbytes:
             if size > data.size - start:
@@ -349,15 +348,4 @@ class Head(NamedTuple):
             strings.append((start, start + size))
             start += size
         strings.append((start, data.size))
-        return cls(
-            int(words[0]), exponents, words_end, centroids, fields, tuple(lengths), tuple(strings)
-        )
-
-    def check(self, rank: int, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return k and m; raise `Corrupt` unless a tensor of `shape` has such factors."""
-        if self.split >= len(shape):
-            raise Corrupt(f"{self.split} of {len(shape)} dimensions form the rows")
-        m, k = matrix_sizes(shape, self.split)
-        if not fits(rank, (m, k)):
-            raise Corrupt(f"factors of rank {rank} have no fewer values than {m} x {k}")
-        return k, m
+        return cls(int(words[0]), exponents, centroids, fields, tuple(strings))
