@@ -28,6 +28,8 @@ from gcodec.tensorfiles.tree import take_apart
 
 __all__ = ["TensorFile", "load_file", "open", "save_file"]
 
+_OTHER_FORMATS = (".safetensors", ".npz", ".npy", ".pt", ".pth")
+
 
 def save_file(
     tree: Any,
@@ -53,7 +55,8 @@ def save_file(
         is loaded, any node that is registered with it. Keys are texts and integers. Leaves are
         arrays, as for `gcodec.encode`, and numbers, texts and None, which are stored exactly.
     path : str or os.PathLike
-        File to write, by convention with the suffix .gcf. An existing file is replaced.
+        File to write, by convention with the suffix .gcf. An existing file is replaced. The
+        suffixes of other formats are refused.
     codec : str, mapping, Codec or Policy
         Codec of all tensors, or a `gcodec.Policy` that picks one for each name. Integers and
         booleans are always stored unchanged, with the codec ``raw``.
@@ -94,6 +97,9 @@ def save_file(
     seed = check_seed(seed)
     check_nonfinite(nonfinite)
     check_key(key)
+    if str(path).lower().endswith(_OTHER_FORMATS):
+        allowed = "a file named .gcf, because it contains frames and no other format"
+        raise ParameterError.of("path", str(path), allowed)
     outline, tensors = take_apart(tree)
     if len(tensors) > MAX_ENTRIES:
         raise ParameterError(f"tree: has {len(tensors)} tensors, must have at most {MAX_ENTRIES}")

@@ -244,9 +244,8 @@ class Target(NamedTuple):
         """
         passed = {key: bound for key, bound in bounds.items() if bound is not None}
         if len(passed) != 1:
-            key = next(iter(passed), "max_nmse")
-            allowed = "a number if no other bound is passed, and exactly one of max_nmse, max_bits"
-            raise ParameterError.of(key, passed.get(key), allowed)
+            listed = ", ".join(f"{key}={bound!r}" for key, bound in passed.items()) or "no bound"
+            raise ParameterError(f"{listed}: pass exactly one of max_nmse, max_bits")
         ((key, bound),) = passed.items()
         number = check_between(key, bound, 0, sys.float_info.max, "a finite number, at least 0")
         return cls(**{_ALIASES.get(key, key): number})

@@ -79,7 +79,8 @@ def open_dump(path: str | os.PathLike[str], *, limits: Limits | None = None) -> 
     for suffix, reader in _READERS.items():
         if target.name.lower().endswith(suffix):
             return reader(target, Limits.or_default(limits))
-    allowed = f"a file named {', '.join(_READERS)}, or a folder of .distcp files with .metadata"
+    suffixes = ", ".join([*_READERS][1:])
+    allowed = f"a file named {suffixes} or {_INDEX}, or a folder of .distcp files with .metadata"
     raise ParameterError.of("path", str(target), allowed)
 
 

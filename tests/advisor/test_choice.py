@@ -347,6 +347,8 @@ def test_max_err_is_an_alias():
     assert str(choose.Target.parse("auto:err=0.1")) == "auto:nmse=0.1"
     with pytest.raises(gcodec.ParameterError, match="exactly one of max_nmse, max_bits"):
         gcodec.choose(LAPLACE, max_err=0.1, max_nmse=0.1)
+    with pytest.raises(gcodec.ParameterError, match="no bound: pass exactly one of max_nmse"):
+        gcodec.choose(LAPLACE)
     with pytest.raises(gcodec.ParameterError, match="max_err=-1"):
         gcodec.choose(LAPLACE, max_err=-1)
 

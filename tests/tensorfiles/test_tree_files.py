@@ -245,6 +245,10 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     circle.append(circle)
     with pytest.raises(gcodec.ParameterError, match="nested at most 64 deep"):
         gcodec.save_file(circle, path, "raw")
+    for name in ("x.safetensors", "X.NPZ", "x.pt"):
+        with pytest.raises(gcodec.ParameterError, match=r"must be a file named \.gcf"):
+            gcodec.save_file({"a": array(1)}, tmp_path / name, "raw")
+        assert not (tmp_path / name).exists()
     with pytest.raises(TypeError, match="path is a int"):
         gcodec.open(3)  # type: ignore[arg-type]
     assert not path.exists()
