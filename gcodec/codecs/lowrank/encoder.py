@@ -126,7 +126,7 @@ class Encoder:
 
         `rank` is the number of components; None selects those that pay.
         """
-        for split in self._splits()[:1] if rank != 0 else ():
+        for split in self._splits()[:1] if rank != 0 and step else ():
             factorizer = self._factorizer(split)
             symbols = self._symbols(split, factorizer.at_step(step * self._lift, rank))
             if symbols is not None:
@@ -141,6 +141,8 @@ class Encoder:
         if not self._splits():
             return self._plain(bits=target)
         n, best = self._values.size, None
+        if not self._splits():
+            return self._plain(bits=target)
         low, high, octave = -math.inf, math.inf, math.log2(0.1)
         for _ in range(_RATE_TRIALS):
             octave = min(max(octave, math.log2(_FINEST)), -(2.0**-6))

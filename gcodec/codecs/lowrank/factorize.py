@@ -188,9 +188,10 @@ class Factorizer:
 
     def _quantize_right(self, rank: int, step: float) -> tuple[Any, np.ndarray] | None:
         """Return symbols and points of the right factor; None if all of its levels are 0."""
-        rows = (self.subspace.components[:rank] / step).astype(np.float32)
-        if not rows.size or np.abs(rows).max() > _LARGEST_LEVEL:
+        wide = self.subspace.components[:rank] / step
+        if not wide.size or np.abs(wide).max() > _LARGEST_LEVEL:
             return None
+        rows = wide.astype(np.float32)
         symbols, points = quantized(rows, self._trellis)
         nonzero = points.any(axis=1)
         if not nonzero.all():
