@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 import gcodec
 from gcodec.codecs.lowrank.allocation import allocate, nbits, shannon_bound
-from gcodec.codecs.lowrank.factorize import Factorizer
+from gcodec.codecs.lowrank.factorize import Factorizer, quantized
 from gcodec.codecs.lowrank.message import exponents_of, scales
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace
 from gcodec.kernels.numeric import low_rank
@@ -253,6 +253,23 @@ def test_ranges_and_sums_equal_the_decoded_tensor() -> None:
         total = np.zeros(x.shape, np.float32)
         gcodec.decode_add(frame, total)
         assert np.array_equal(total.reshape(-1), whole)
+
+
+def test_noise_does_not_make_the_search_slow() -> None:
+    """Where no factors pay, the search ends after a few random rows."""
+    x = np.random.default_rng(7).standard_normal((400, 500)).astype(np.float32)
+    for nmse in (0.02, 0.0005):
+        factorizer = Factorizer(Matrix(x), "no", 0)
+        bits = gcodec.parse(f"ecsq:nmse={nmse}").encode(x).nbits
+        assert factorizer.find(nmse * factorizer.matrix.energy, bits) is None
+        assert factorizer.subspace.width <= 32
+
+
+def test_dependent_rows_of_levels_have_no_inverse() -> None:
+    """Coarse levels of independent components may be the same."""
+    factorizer = Factorizer(Matrix(matrix_of(20, 30)), "no", 0)
+    _, points = quantized(np.array([[1.0, 2.0, 0.0], [1.0, 2.0, 0.0]], np.float32), "no")
+    assert factorizer._left(None, points) is None
 
 
 def test_subspace_finds_the_principal_components() -> None:

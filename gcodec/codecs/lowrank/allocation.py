@@ -72,7 +72,7 @@ def allocation_at(
 ) -> Allocation:
     """Return the allocation for a mean squared error of each value; see `allocate`."""
     rank = rank_at(distortion, energies, sizes)
-    coded = float(energies[:rank].sum())
+    coded = math.fsum(energies[:rank])
     error = max(energy - coded, 0.0) + rank * sum(sizes) * distortion
     return Allocation(rank, distortion, error)
 
@@ -97,7 +97,7 @@ def shannon_bound(energies: np.ndarray, sizes: tuple[float, float], target: floa
 
     This is a bound for codes that treat the values of factors as independent.
     """
-    allocation = allocate(energies, float(energies.sum()), sizes, target)
+    allocation = allocate(energies, math.fsum(energies), sizes, target)
     bits = nbits(allocation, energies, sizes)
     return bits - _OVERHEAD * sum(sizes) * allocation.rank
 

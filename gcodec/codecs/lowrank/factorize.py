@@ -24,6 +24,8 @@ from gcodec.kernels.numeric.reduce import fold
 from gcodec.wire.kinds import binary32
 
 _FIRST_WIDTH = 16  # random dimensions of the first subspace
+_PROMISING = {32: 0.5, 128: 0.8}  # least share of the energy, from a number of dimensions on
+_MOST_WIDTH = 256  # dimensions; a residual is shorter where more are necessary
 _SPARE = 4  # dimensions beyond the rank, so that the subspace contains the components
 _LEAST_NBITS = 0.8  # of a value of a factor, at least
 _FOUND_EARLY = 0.5  # random rows find less than the components that remain
@@ -34,6 +36,7 @@ _FINER = 0.85  # of a step, where the right factor leaves nothing to the left on
 _MOST_TRIALS = 6  # quantizations of a factor
 _SLOPE = 1.7  # approximate octaves of the error for each octave of the step
 _STEP_SQUARES = 10.0  # squared steps of a dead-zone quantizer for each unit of its squared error
+_DEPENDENT = 2.0**-20  # share of a squared norm that is independent of the preceding rows
 _LARGEST_LEVEL = 2.0**20  # in units of the step, far below the limit of ecsq
 
 
@@ -95,7 +98,7 @@ class Factorizer:
                 break
             if self.subspace.width >= self._most_width:
                 break
-            if self._least_nbits(target) > most_nbits:
+            if self._least_nbits(target) > most_nbits or not self._is_promising(target):
                 return None
             self._widen(max(2 * self.subspace.width, _FIRST_WIDTH))
         if not self._is_refined and is_met and allocation.rank:
@@ -103,14 +106,23 @@ class Factorizer:
             allocation = self._allocate(target)
         return allocation if allocation.rank and allocation.error <= target else None
 
+    def _is_promising(self, target: float) -> bool:
+        """Return whether the known components have so much energy that more are worth a search."""
+        share = math.fsum(self.subspace.energies) / (self.matrix.energy - target)
+        width = self.subspace.width
+        return all(share >= least for first, least in _PROMISING.items() if width >= first)
+
     def _least_nbits(self, target: float) -> float:
         """Return the approximate least number of bits, given the components that are known."""
         energies = self.subspace.energies
         if not energies.size or not energies[-1]:
             return 0.0
-        missing = self.matrix.energy - float(energies.sum()) - target
-        rank = energies.size + max(missing / float(energies[-1]), 0.0) * _FOUND_EARLY
-        return rank * sum(self.subspace.sizes) * _LEAST_NBITS
+        least, sizes = float(energies[-1]), self.subspace.sizes
+        missing = self.matrix.energy - math.fsum(energies) - target
+        rank = energies.size + max(missing / least, 0.0) * _FOUND_EARLY
+        distortion = target / (rank * sum(sizes))
+        ratio = max(least / (max(sizes) * distortion), 1.0)
+        return rank * sum(sizes) * max(math.log2(ratio) / 2, _LEAST_NBITS)
 
     def meet(self, allocation: Allocation, target: float) -> Factors | None:
         """Return factors whose squared error is at most, and nearly, `target`."""
@@ -122,7 +134,7 @@ class Factorizer:
                 return None
             points = right[1]
             difference = self.subspace.components[: len(points)] - points * step
-            error = max(self.matrix.energy - float(energies[: len(points)].sum()), 0.0)
+            error = max(self.matrix.energy - math.fsum(energies[: len(points)]), 0.0)
             error += sum(map(low_rank.energy, difference)) * (1 + m / k)
             if _CLOSE * target <= error <= target:
                 break
@@ -131,7 +143,8 @@ class Factorizer:
         for _ in range(_MOST_TRIALS):
             if right is None:
                 return None
-            factors = self._left(*right).meet(step, target * _SURE)
+            left = self._left(*right)
+            factors = None if left is None else left.meet(step, target * _SURE)
             if factors is not None:
                 return factors
             step *= _FINER
@@ -152,22 +165,20 @@ class Factorizer:
             self._widen(max(2 * self.subspace.width, _FIRST_WIDTH))
         if wanted and not self._is_refined:
             self._refine(wanted)
-        right = self._quantize_right(min(wanted, self._most_width), step)
-        return None if right is None else self._left(*right).at(step)
+        return self._both(min(wanted, self._most_width), step)
 
     def with_residual(self, target: float) -> Factors | None:
         """Return factors for a residual that is coded, too, with the squared error `target`."""
         energies, sizes = self.subspace.energies, self.subspace.sizes
         allocation = beside_residual(energies, self.matrix.energy, sizes, target)
         step = math.sqrt(_STEP_SQUARES * allocation.distortion)
-        right = self._quantize_right(allocation.rank, step)
-        return None if right is None else self._left(*right).at(step)
+        return self._both(allocation.rank, step)
 
     @property
     def _most_width(self) -> int:
-        """Largest number of dimensions of which the factors have fewer values than the matrix."""
+        """Largest number of dimensions: factors must have fewer values than the matrix."""
         m, k = self.matrix.sizes
-        return (m * k - 1) // (m + k)
+        return min((m * k - 1) // (m + k), _MOST_WIDTH)
 
     def _allocate(self, target: float) -> Allocation:
         subspace = self.subspace
@@ -200,8 +211,18 @@ class Factorizer:
             symbols, points = quantized(rows[nonzero], self._trellis)
         return (symbols, points) if points.any(axis=1).all() else None
 
-    def _left(self, symbols: Any, points: np.ndarray) -> _LeftFactor:
-        return _LeftFactor(self.matrix, symbols, points, self._trellis)
+    def _both(self, rank: int, step: float) -> Factors | None:
+        """Return both factors with a step."""
+        right = self._quantize_right(rank, step)
+        left = None if right is None else self._left(*right)
+        return None if left is None else left.at(step)
+
+    def _left(self, symbols: Any, points: np.ndarray) -> _LeftFactor | None:
+        """Return the left factor; None if the rows of the right factor depend on each other."""
+        inverse = _inverse(gram_of(points))
+        if inverse is None:
+            return None
+        return _LeftFactor(self.matrix, symbols, points, inverse, self._trellis)
 
 
 def quantized(rows: np.ndarray, trellis: str) -> tuple[Any, np.ndarray]:
@@ -221,15 +242,18 @@ class _LeftFactor:
         Symbols of the right factor.
     points : (r, k) float32 array
         Points of the right factor.
+    inverse : (r, r) float64 array
+        Inverse of the inner products of the points.
     trellis : {"no", "yes"}
     """
 
-    def __init__(self, matrix: Matrix, right: Any, points: np.ndarray, trellis: str) -> None:
+    def __init__(
+        self, matrix: Matrix, right: Any, points: np.ndarray, inverse: np.ndarray, trellis: str
+    ) -> None:
         self._matrix, self._right, self._points, self._trellis = matrix, right, points, trellis
         self._images = matrix.projected_exactly(points.astype(np.float64))
         self._gram = gram_of(points)
         self._exponents = message.exponents_of(np.sqrt(np.diagonal(self._gram)))
-        inverse = _inverse(self._gram)
         images = self._images.astype(np.float32)
         self._solution = low_rank.times(images, low_rank.fixed(inverse))
 
@@ -284,14 +308,17 @@ def _sum(values: np.ndarray) -> float:
     return fold(np.ascontiguousarray(values).reshape(-1))
 
 
-def _inverse(matrix: np.ndarray) -> np.ndarray:
-    """Return the inverse of a symmetric positive definite (r, r) matrix, by elimination.
+def _inverse(matrix: np.ndarray) -> np.ndarray | None:
+    """Return the inverse of a symmetric (r, r) matrix; None if it is not positive definite.
 
-    Element-wise operations give the same bits everywhere, which a library's solver does not.
+    Elimination by element-wise operations gives the same bits everywhere; a library's solver does
+    not.
     """
     r = len(matrix)
     tableau = np.concatenate([matrix, np.eye(r)], axis=1)
     for j in range(r):
+        if not tableau[j, j] > _DEPENDENT * matrix[j, j]:
+            return None
         tableau[j] /= tableau[j, j]
         factors = tableau[:, j].copy()
         factors[j] = 0.0
