@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -33,7 +33,13 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("GCODEC_HYPOTHESIS_PROFILE", "default"))
 
-_BYTECODE = pytest.StashKey[str]()
+_BYTECODE = pytest.StashKey[str | None]()
+
+
+def is_whole(config: pytest.Config) -> bool:
+    """Return whether this process runs all tests, or lets workers run them."""
+    chosen = config.option.keyword or config.option.markexpr or hasattr(config, "workerinput")
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not chosen
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,22 +47,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Without bytecode, each of them would compile all modules that it imports.
     """
-    if not sys.dont_write_bytecode:
-        return
     folder = getattr(config, "workerinput", {}).get("bytecode")
-    if folder is None:
+    if sys.dont_write_bytecode and is_whole(config):
         folder = tempfile.mkdtemp(prefix="gcodec-bytecode-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    if not config.getoption("numprocesses", None):  # this process runs tests
+    config.stash[_BYTECODE] = folder
+    if folder and not config.getoption("numprocesses", None):  # this process runs tests
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = folder
-    config.stash[_BYTECODE] = folder
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Share the folder for bytecode with the workers of pytest-xdist."""
-    node.workerinput["bytecode"] = node.config.stash.get(_BYTECODE, None)
+    node.workerinput["bytecode"] = node.config.stash[_BYTECODE]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -65,17 +69,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     Workers and the processes that they start would compile the helpers of kernels several times,
     and wait for each other.
     """
-    config = session.config
-    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if is_whole and not hasattr(config, "workerinput") and not config.option.collectonly:
+    if is_whole(session.config) and not session.config.option.collectonly:
         command = [sys.executable, "-m", "gcodec", "warmup"]
-        subprocess.run(command, cwd=config.rootpath, check=False)
+        subprocess.run(command, cwd=session.config.rootpath, check=False)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Exempt what exists before the first test from garbage collection: it stays until the end."""
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

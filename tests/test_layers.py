@@ -84,44 +84,43 @@ def room(parts: tuple[str, ...]) -> str:
     return "entropy.context" if parts[:2] == ("entropy", "context") else parts[0]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_down_only(path: Path) -> None:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    own = room(parts)
-    assert own in ROW, f"{own} belongs to no layer"
-    for name in imported(path):
-        if not name.startswith("gcodec."):
+def test_imports_go_down_only() -> None:
+    for path in MODULES:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        own = room(parts)
+        assert own in ROW, f"{own} belongs to no layer"
+        for name in imported(path):
+            if not name.startswith("gcodec."):
+                continue
+            other = room(tuple(name.split(".")[1:]))
+            if other not in ROW:  # a public name of the top package: only the command may use it
+                assert own == "cli", f"{own} imports {name} through the top"
+                continue
+            assert own == other or ROW[other] < ROW[own], f"{'.'.join(parts)} imports {name}"
+
+
+def test_codecs_do_not_import_each_other() -> None:
+    for path in sorted((PACKAGE / "codecs").rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts == ("codecs", "__init__"):
             continue
-        other = room(tuple(name.split(".")[1:]))
-        if other not in ROW:  # a public name of the top package: only the command may use it
-            assert own == "cli", f"{own} imports {name} through the top"
-            continue
-        assert own == other or ROW[other] < ROW[own], f"{'.'.join(parts)} imports {name}"
+        for name in imported(path):
+            if name.startswith("gcodec.codecs."):
+                assert name.split(".")[2] == parts[1], f"{'.'.join(parts)} imports {name}"
 
 
-@pytest.mark.parametrize(
-    "path", sorted((PACKAGE / "codecs").rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE))
-)
-def test_codecs_do_not_import_each_other(path: Path) -> None:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    if parts == ("codecs", "__init__"):
-        return
-    for name in imported(path):
-        if name.startswith("gcodec.codecs."):
-            assert name.split(".")[2] == parts[1], f"{'.'.join(parts)} imports {name}"
+def test_only_adapters_import_frameworks() -> None:
+    for path in MODULES:
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        own = {ADAPTERS.get(parts[0]), ADAPTERS.get(".".join(parts))}
+        assert not (FRAMEWORKS - own) & {name.split(".")[0] for name in imported(path)}, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_only_adapters_import_frameworks(path: Path) -> None:
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    own = {ADAPTERS.get(parts[0]), ADAPTERS.get(".".join(parts))}
-    assert not (FRAMEWORKS - own) & {name.split(".")[0] for name in imported(path)}
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_only_the_runtime_knows_numba(path: Path) -> None:
-    if path.relative_to(PACKAGE).parts[0] not in ("runtime", "kernels"):
-        assert not {"numba", "llvmlite"} & {name.split(".")[0] for name in imported(path)}
+def test_only_the_runtime_knows_numba() -> None:
     own = "jit.py", "compiler.py", "kernel_cache.py", "memory.py", "lanes.py", "words.py"
-    if path.name not in own:
-        assert "numba" not in {name.split(".")[0] for name in imported(path)}
+    for path in MODULES:
+        if path.relative_to(PACKAGE).parts[0] not in ("runtime", "kernels"):
+            names = {name.split(".")[0] for name in imported(path)}
+            assert not {"numba", "llvmlite"} & names, path
+        if path.name not in own:
+            assert "numba" not in {name.split(".")[0] for name in imported(path)}, path

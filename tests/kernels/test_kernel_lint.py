@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
+from collections import deque
 from pathlib import Path
-
-import pytest
 
 import gcodec
 from gcodec.kernels.numeric import words
@@ -23,6 +23,7 @@ def decorator_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+@functools.cache
 def compiled_functions(source: Path) -> list[ast.FunctionDef]:
     tree = ast.parse(source.read_text(encoding="utf-8"))
     return [
@@ -71,54 +72,49 @@ def test_compiled_functions_have_unique_names() -> None:
     assert len(names) == len(set(names)) >= 15, sorted(names)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_compiled_functions_neither_raise_nor_allocate(source: Path) -> None:
+def test_compiled_functions_neither_raise_nor_allocate() -> None:
     forbidden = (ast.Raise, ast.Assert, ast.Try, ast.With, ast.Yield, ast.Lambda, ast.ListComp)
     allocating = {"empty", "zeros", "ones", "full", "array", "arange", "copy", "astype", "append"}
-    for function in compiled_functions(source):
-        for node in ast.walk(function):
-            where = f"{source.name}:{getattr(node, 'lineno', '?')}"
-            assert not isinstance(node, forbidden), where
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                assert node.func.attr not in allocating, where
-            if isinstance(node, ast.Subscript):
-                assert not negative(node.slice), f"{where}: a negative index"
+    for source in SOURCES:
+        for function in compiled_functions(source):
+            for node in ast.walk(function):
+                where = f"{source.name}:{getattr(node, 'lineno', '?')}"
+                assert not isinstance(node, forbidden), where
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    assert node.func.attr not in allocating, where
+                if isinstance(node, ast.Subscript):
+                    assert not negative(node.slice), f"{where}: a negative index"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_no_compiler_option_changes_bits(source: Path) -> None:
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.keyword):
-            assert node.arg not in ("fastmath", "parallel"), source.name
-        if isinstance(node, (ast.Attribute, ast.Name)):
-            name = node.attr if isinstance(node, ast.Attribute) else node.id
-            assert name not in ("prange", "guvectorize", "vectorize", "stencil"), source.name
-            if source.name != "jit.py":
-                assert name not in ("njit", "jit", "cfunc", "generated_jit"), source.name
+def test_no_compiler_option_changes_bits() -> None:
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword):
+                assert node.arg not in ("fastmath", "parallel"), source.name
+            if isinstance(node, (ast.Attribute, ast.Name)):
+                name = node.attr if isinstance(node, ast.Attribute) else node.id
+                assert name not in ("prange", "guvectorize", "vectorize", "stencil"), source.name
+                if source.name != "jit.py":
+                    assert name not in ("njit", "jit", "cfunc", "generated_jit"), source.name
 
 
-@pytest.mark.parametrize(
-    "source", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
-)
-def test_numba_is_imported_inside_functions_only(source: Path) -> None:
+def test_numba_is_imported_inside_functions_only() -> None:
     """The modules that consist of a compiler are themselves imported inside functions only."""
-    own = ".".join(("gcodec", *source.relative_to(PACKAGE).with_suffix("").parts))
-    forbidden = COMPILING if own in COMPILING else ("numba", "llvmlite", *COMPILING)
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    inside = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        if any(f"{name}.".startswith(f"{one}.") for name in names for one in forbidden):
-            assert id(node) in inside, f"{source}: line {node.lineno}"
+    for source in sorted(PACKAGE.rglob("*.py")):
+        own = ".".join(("gcodec", *source.relative_to(PACKAGE).with_suffix("").parts))
+        forbidden = COMPILING if own in COMPILING else ("numba", "llvmlite", *COMPILING)
+        outside = deque([ast.parse(source.read_text(encoding="utf-8"))])
+        while outside:
+            node = outside.popleft()
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            wrong = [n for n in names if any(f"{n}.".startswith(f"{one}.") for one in forbidden)]
+            assert not wrong, f"{source}: line {node.lineno}"
+            if not isinstance(node, ast.FunctionDef):
+                outside.extend(ast.iter_child_nodes(node))
 
 
 def test_the_rules_detect_violations() -> None:
@@ -137,14 +133,14 @@ def test_the_rules_detect_violations() -> None:
     assert stored(function) == {"a", "b"}
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
-def test_constant_shifts_are_below_64(source: Path) -> None:
-    for function in compiled_functions(source):
-        for node in ast.walk(function):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.LShift, ast.RShift)):
-                count = node.right
-                if isinstance(count, ast.Constant):
-                    assert 0 <= count.value < 64, f"{source.name}:{node.lineno}"
+def test_constant_shifts_are_below_64() -> None:
+    for source in SOURCES:
+        for function in compiled_functions(source):
+            for node in ast.walk(function):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.LShift, ast.RShift)):
+                    count = node.right
+                    if isinstance(count, ast.Constant):
+                        assert 0 <= count.value < 64, f"{source.name}:{node.lineno}"
 
 
 def test_kernels_are_listed() -> None:
