@@ -119,6 +119,7 @@ def run_python(page: str) -> None:
         "docs/advise.md",
         "docs/advise-exercises.md",
         "docs/ecsq.md",
+        "docs/lowrank.md",
         "docs/inspect.md",
         "docs/training.md",
         "docs/codecs.md",
