@@ -51,7 +51,7 @@ def expected(verb: str | None, parameters: Mapping[str, Any]) -> tuple[int, str]
         None if the number is unknown: the command reads frames of any codec, or has several.
     """
     if verb == "inspect" and (parameters["max_nmse"] or parameters["max_bits"]):
-        return CANDIDATES, "all codecs"
+        return CANDIDATES, "trying all codecs"
     specs = [*(parameters.get("specs") or ()), *filter(None, [parameters.get("spec")])]
     if len(specs) != 1:
         return None

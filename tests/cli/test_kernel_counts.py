@@ -34,7 +34,7 @@ def test_counts_are_found_by_spec():
     assert trellis == (COUNTS["ecsq:trellis=yes"][1], "ecsq")
     assert expected("inspect", {"specs": (), "max_nmse": 0.1, "max_bits": None}) == (
         CANDIDATES,
-        "all codecs",
+        "trying all codecs",
     )
     for verb, parameters in {
         "decode": {},
