@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gcodec.cli.kernel_counts import expected
 from gcodec.cli.outcome import EXIT_CODES
 from gcodec.errors import GcodecError
 from gcodec.limits import Limits
@@ -35,6 +36,7 @@ FILE = click.Path(readable=False)
 """Type of an argument for a file or a directory, which the verb itself checks."""
 
 _MAX_NAMES = 500  # in a completion
+_BAR = 20  # characters
 
 
 class Verb(click.Command):
@@ -66,7 +68,7 @@ class Verb(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; it announces on stderr that it compiles kernels, before the first one."""
-        announce = _Announcement()
+        announce = _Announcement(expected(self.name, ctx.params))
         if not ctx.params.get("quiet") and self.name != "warmup":  # which has a progress bar
             compilation_watchers.append(announce)
         try:
@@ -83,23 +85,44 @@ class Verb(click.Command):
 
 
 class _Announcement:
-    """A watcher of compilations: a line in a pipe, and a running count in a terminal."""
+    """A watcher of compilations: a line in a pipe, and a bar or a running count in a terminal.
 
-    def __init__(self) -> None:
-        self._count = 0
+    Parameters
+    ----------
+    expected : (int, str) or None
+        Number of kernels that the command needs, and what needs them; see `kernel_counts`.
+    """
+
+    def __init__(self, expected: tuple[int, str] | None) -> None:
+        self._count, self._expected = 0, expected
 
     def __call__(self, kernel: str, done: bool) -> None:
         """Announce that a kernel is about to be compiled, or erase this."""
         self._count += not done
         if sys.stderr.isatty():
-            count = "" if done else f"compiling kernels, once: {self._count} …"
-            click.echo(f"\r\x1b[2K{count}", err=True, nl=False)
+            click.echo(f"\r\x1b[2K{'' if done else self._position()}", err=True, nl=False)
         elif self._count == 1 and not done:
+            needs = ""
+            if self._expected is not None:
+                number, what = self._expected
+                needs = f" ({what} needs about {number})"
             click.echo(
-                "gcodec: compiling kernels, once; later runs load them "
+                f"gcodec: compiling kernels, once{needs}; later runs load them "
                 "(gcodec warmup compiles all of them in advance)",
                 err=True,
             )
+
+    def _position(self) -> str:
+        """Return the position of the kernel among all that the command needs, cached or not."""
+        from gcodec.runtime import kernel_cache
+
+        if self._expected is None:
+            return f"compiling kernels, once: {self._count} …"
+        number, (total, what) = len(kernel_cache.loaded()) + 1, self._expected
+        total = max(total, number)
+        filled = _BAR * number // total
+        bar = "━" * filled + "╌" * (_BAR - filled)
+        return f"compiling kernel {number} of about {total} for {what}, once {bar}"
 
 
 def write_examples(

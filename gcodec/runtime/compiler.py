@@ -7,13 +7,12 @@ and become machine code, and an entry of gcodec's own takes the place of Numba's
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
@@ -77,25 +76,13 @@ def loop_code(kernel: Kernel, processor: Processor, checked: bool) -> tuple[str,
     code : bytes
         Object file. It defines the loop twice: for the entry, and for loops that call it.
     """
-    with global_compiler_lock, _without_garbage_collection():
-        return _loop_code(kernel, _target(processor, checked))
-
-
-@contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage: reference counts free nearly all of the compiler's many objects.
-
-    Freezing and unfreezing moves all others to the oldest generation, so that no collection of a
-    younger one visits them.
-    """
+    # The compiler makes many objects, and reference counts free nearly all of them.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with global_compiler_lock:
+            return _loop_code(kernel, _target(processor, checked))
     finally:
-        if not gc.get_freeze_count():  # the program itself has frozen nothing
-            gc.freeze()
-            gc.unfreeze()
         if collecting:
             gc.enable()
 

@@ -214,4 +214,5 @@ def test_the_first_compilation_is_announced(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     assert runs[0].stderr.count("gcodec: compiling kernels, once") == 1
+    assert "(sign needs about 3)" in runs[0].stderr
     assert "compiling" not in runs[1].stderr

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels.numeric.words import words_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
@@ -237,7 +238,7 @@ def packing(width: int, msb: bool) -> Any:
     def pack_groups(codes, out, count):
         # Eight codes take `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
         groups = codes.size // 8
-        lanes = codes[: groups * 8].view(np.uint64)
+        lanes = words_of(codes[: groups * 8])
         for g in range(groups):  # (g + 1) * width <= out.size
             x = moved(moved(moved(lanes[g], a1, a2, a3, a4), b1, b2, b3, b4), c1, c2, c3, c4)
             for b in range(width):
@@ -280,7 +281,7 @@ def unpacking(width: int, msb: bool) -> Any:
     def unpack_groups(data, codes):
         # data.size >= ceil(codes.size * width / 8)
         groups = codes.size // 8
-        lanes = codes[: groups * 8].view(np.uint64)
+        lanes = words_of(codes[: groups * 8])
         for g in range(groups):  # (g + 1) * width <= data.size
             x = np.uint64(0)
             for b in range(width):

@@ -37,6 +37,34 @@ def store_word(typing_context: Any, data: Any, at: Any, word: Any) -> Any:
     return types.void(data, at, word), generate
 
 
+@intrinsic
+def words_of(typing_context: Any, data: Any) -> Any:
+    """View a uint8 array of whole words as words, the first byte of each lowest.
+
+    It is aligned if the array is. Numba's `view` first compiles a function that checks its dtype.
+    """
+    from numba.core import types
+    from numba.np.arrayobj import populate_array
+
+    kind = data.copy(dtype=types.uint64)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source = context.make_array(data)(context, builder, args[0])
+        words = context.make_array(kind)(context, builder)
+        nitems = source.nitems
+        populate_array(
+            words,
+            data=builder.bitcast(source.data, words.data.type),
+            shape=[builder.lshr(nitems, nitems.type(3))],
+            strides=[nitems.type(8)],
+            itemsize=nitems.type(8),
+            meminfo=None,
+        )
+        return words._getvalue()
+
+    return kind(data), generate
+
+
 def _word_at(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     data = context.make_array(signature.args[0])(context, builder, args[0]).data
     return builder.gep(data, [args[1]])

@@ -1,0 +1,63 @@
+"""How many kernels a command needs, so that it can tell how much it compiles.
+
+``python tools/kernel_counts.py`` measures the numbers. They are those of float32 matrices of some
+thousand values; other tensors need a few kernels more or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COUNTS = {
+    "raw": (1, 1),
+    "qsgd": (7, 11),
+    "qsgd:code=auto": (22, 26),
+    "mxnet-2bit": (2, 4),
+    "mxnet-2bit:form=auto": (24, 29),
+    "mxnet-1bit": (2, 3),
+    "terngrad": (3, 5),
+    "minmax": (2, 3),
+    "sign": (2, 3),
+    "minifloat": (26, 31),
+    "minifloat:code=none": (6, 8),
+    "topk": (9, 11),
+    "randomk": (6, 7),
+    "dct8": (5, 8),
+    "powersgd": (3, 3),
+    "ecsq": (24, 30),
+    "ecsq:rounding=stochastic": (26, 32),
+    "ecsq:trellis=yes": (34, 39),
+}
+"""Kernels that encode, and that encode and decode, by codec."""
+
+CANDIDATES = 90
+"""Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
+
+
+def expected(verb: str | None, parameters: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Return the number of kernels that a command needs, and what needs them.
+
+    Parameters
+    ----------
+    verb : str or None
+        Name of the command.
+    parameters : mapping
+        Its parameters by name.
+
+    Returns
+    -------
+    (int, str) or None
+        None if the number is unknown: the command reads frames of any codec, or has several.
+    """
+    if verb == "inspect" and (parameters["max_nmse"] or parameters["max_bits"]):
+        return CANDIDATES, "trying all codecs"
+    specs = [*(parameters.get("specs") or ()), *filter(None, [parameters.get("spec")])]
+    if len(specs) != 1:
+        return None
+    name, _, text = specs[0].partition(":")
+    settings = {name, *text.split(",")}
+    fitting = [key for key in COUNTS if settings.issuperset(key.replace(":", ",").split(","))]
+    if not fitting:
+        return None
+    return COUNTS[max(fitting, key=len)][verb != "encode"], name
