@@ -21,7 +21,16 @@ from pathlib import Path
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet8_digits_step0300.safetensors"
 SPECS = (
     *("sign", "mxnet-2bit", "mxnet-1bit", "minmax:bits=4", "terngrad", "qsgd", "randomk"),
-    *("topk", "dct8", "powersgd", "minifloat", "qsgd:code=auto", "ecsq", "ecsq:trellis=yes"),
+    *(
+        "topk",
+        "dct8",
+        "powersgd",
+        "minifloat",
+        "qsgd:code=auto",
+        "ecsq",
+        "ecsq:trellis=yes",
+        "lowrank",
+    ),
 )
 ENCODE = """
 import numpy as np, gcodec
