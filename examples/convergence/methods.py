@@ -81,9 +81,9 @@ def dgc(communicator: Communicator, momentum: float) -> Average:
     return lambda step, gradients: method.average(gradients, epoch=step // 20)
 
 
-def power_sgd(communicator: Communicator) -> Average:
-    """Average by PowerSGD with factors of rank 4."""
-    method = PowerSGD(communicator, rank=4)
+def power_sgd(communicator: Communicator, rank: int = 4) -> Average:
+    """Average by PowerSGD with factors of the given rank."""
+    method = PowerSGD(communicator, rank=rank)
     return lambda step, gradients: method.average(gradients)
 
 
