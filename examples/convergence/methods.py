@@ -81,9 +81,9 @@ def dgc(communicator: Communicator, momentum: float) -> Average:
     return lambda step, gradients: method.average(gradients, epoch=step // 20)
 
 
-def power_sgd(communicator: Communicator) -> Average:
-    """Average by PowerSGD with factors of rank 4."""
-    method = PowerSGD(communicator, rank=4)
+def power_sgd(communicator: Communicator, rank: int = 4) -> Average:
+    """Average by PowerSGD with factors of the given rank."""
+    method = PowerSGD(communicator, rank=rank)
     return lambda step, gradients: method.average(gradients)
 
 
@@ -108,8 +108,11 @@ FRAMED = {
     "DCT": ("dct8:chunk=16x16,k=16", 1.0),
     "top-1 %": ("topk:ratio=0.01", 1.0),
     "ecsq": ("ecsq:bits=1", 1.0),
+    "lowrank 0.1": ("lowrank:nmse=0.1", 1.0),
+    "lowrank 0.3": ("lowrank:nmse=0.3", 1.0),
     "1-bit": ("sign", 1.0),
 }
+WITH_FEEDBACK_ALONE = {"lowrank 0.3"}
 
 
 def methods(momentum: float) -> dict[str, Method]:
@@ -117,7 +120,8 @@ def methods(momentum: float) -> dict[str, Method]:
     by_name = {"dense": Method(dense, "all-reduce")}
     for name, (spec, decay) in FRAMED.items():
         by_name[name] = Method(framed(spec, decay), spec, "yes")
-        by_name[f"{name}, none"] = Method(framed(spec, 0.0), spec, "no")
+        if name not in WITH_FEEDBACK_ALONE:
+            by_name[f"{name}, none"] = Method(framed(spec, 0.0), spec, "no")
     by_name["DGC"] = Method(lambda c: dgc(c, momentum), "topk:ratio=0.01", "yes", True)
     by_name["PowerSGD"] = Method(power_sgd, "rank 4", "yes")
     by_name["dense Adam"] = Method(dense, "all-reduce", adam=True)

@@ -50,6 +50,22 @@ def mean(outcomes: list[Outcome]) -> float:
     return statistics.fmean(outcome.score for outcome in outcomes)
 
 
+def spread(outcomes: list[Outcome], seeds: int, digits: int) -> str:
+    """Return the standard deviation of scores as text, and the seeds if they are not all."""
+    size = len(outcomes)
+    deviation = f" ± {statistics.pstdev(outcome.score for outcome in outcomes):.{digits}f}"
+    if size == seeds:
+        return deviation
+    return f"{deviation} ({size} seeds)" if size > 1 else " (1 seed)"
+
+
+def dense_score(name: str, outcomes: Outcomes) -> float:
+    """Return the mean score of the dense method over the seeds of another method."""
+    seeds = {outcome.seed for outcome in outcomes[name]}
+    group = outcomes[baseline(name, outcomes)]
+    return mean([outcome for outcome in group if outcome.seed in seeds])
+
+
 def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
     """Return the lines of a task's table."""
     groups = by_method(outcomes, key)
@@ -69,13 +85,11 @@ def table(key: str, task: Task, outcomes: Iterable[Outcome]) -> list[str]:
         if failed:
             cells = [f"{len(failed)} of {len(group)} runs failed", "–", "–", "–"]
         else:
-            scores = [outcome.score for outcome in group]
-            spread = statistics.pstdev(scores)
             digits = 1 if task.metric == "accuracy" else 3
-            dense = mean(groups[baseline(name, groups)])
+            dense = dense_score(name, groups)
             mark = "**" if method.feedback and worse(task, mean(group), dense) > 1 else ""
             cells = [
-                f"{mean(group):.{digits}f} ± {spread:.{digits}f}",
+                f"{mean(group):.{digits}f}{spread(group, len(groups['dense']), digits)}",
                 f"{mark}{from_dense(task, mean(group), dense)}{mark}",
                 f"{bits:.2f}",
                 f"{dense_bits / bits:.1f}",
@@ -93,7 +107,7 @@ def outside_tolerance(tasks: dict[str, Task], outcomes: list[Outcome]) -> list[t
         for name, method in methods(task.momentum).items():
             if name not in of_task or method.feedback != "yes":
                 continue
-            score, dense = mean(of_task[name]), mean(of_task[baseline(name, of_task)])
+            score, dense = mean(of_task[name]), dense_score(name, of_task)
             if not worse(task, score, dense) <= 1:  # NaN fails as well
                 rows.append((key, name))
     return rows

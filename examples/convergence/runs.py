@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,27 +52,44 @@ def run(key: str, name: str, seed: int, changes: Changes) -> Outcome:
     task = chosen(() if changes.folder is not None else (key,), changes)[key]
     torch.set_num_threads(1)
     method, simulator, start = methods(task.momentum)[name], Simulator(WORKERS), time.monotonic()
+    train = train_adam if method.start is None else train_means
+    try:
+        model = trained(
+            task, simulator, seed, lambda model, one: train(task, method, model, one, seed)
+        )
+    except (ValueError, FloatingPointError) as failure:
+        return Outcome(key, name, seed, float("nan"), 0.0, time.monotonic() - start, str(failure))
+    bits = 8 * simulator.total / (WORKERS * values_of(model) * task.steps)
+    return Outcome(key, name, seed, task.score(model), bits, time.monotonic() - start)
 
+
+def trained(
+    task: Task,
+    simulator: Simulator,
+    seed: int,
+    train: Callable[[nn.Module, Communicator], Iterator[int]],
+) -> nn.Module:
+    """Train a replica of a task's model on each worker; return one, after comparing all."""
     torch.manual_seed(seed)
     state = task.model().state_dict()
 
     def replica(communicator: Communicator) -> nn.Module:
         model = task.model()
         model.load_state_dict(state)
-        train = train_adam if method.start is None else train_means
-        train(task, method, model, communicator, seed)
+        for _ in train(model, communicator):
+            pass
         return model
 
-    try:
-        replicas = simulator.run(replica)
-    except (ValueError, FloatingPointError) as failure:
-        return Outcome(key, name, seed, float("nan"), 0.0, time.monotonic() - start, str(failure))
-    for other in replicas[1:]:
-        for one, another in zip(replicas[0].parameters(), other.parameters(), strict=True):
+    first, *others = simulator.run(replica)
+    for other in others:
+        for one, another in zip(first.parameters(), other.parameters(), strict=True):
             assert torch.equal(one, another), "replicas differ"
-    values = sum(p.numel() for p in replicas[0].parameters())
-    bits = 8 * simulator.total / (WORKERS * values * task.steps)
-    return Outcome(key, name, seed, task.score(replicas[0]), bits, time.monotonic() - start)
+    return first
+
+
+def values_of(model: nn.Module) -> int:
+    """Return the number of values of a model."""
+    return sum(p.numel() for p in model.parameters())
 
 
 def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarray]:
@@ -86,18 +104,18 @@ def gradients_of(model: nn.Module, task: Task, batch: Any) -> dict[str, np.ndarr
 
 def train_means(
     task: Task, method: Method, model: nn.Module, communicator: Communicator, seed: int
-) -> None:
-    """Train with averaged gradients."""
+) -> Iterator[int]:
+    """Train with averaged gradients; yield the number of steps after each."""
     assert method.start is not None
     average = method.start(communicator)
     momentum = 0.0 if method.momentum_inside else task.momentum
     optimizer: torch.optim.Optimizer
     if method.adam:
-        optimizer = torch.optim.Adam(model.parameters())
+        optimizer = torch.optim.AdamW(model.parameters(), weight_decay=task.weight_decay)
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=momentum)
     largest = task.adam_rate if method.adam else task.rate
-    batches = task.batches(seed, communicator.rank, WORKERS)
+    batches = task.batches(seed, communicator.rank, communicator.size)
     for step in range(task.steps):
         means = average(step, gradients_of(model, task, next(batches)))
         for parameter, mean in zip(model.parameters(), means.values(), strict=True):
@@ -105,15 +123,17 @@ def train_means(
         for group in optimizer.param_groups:
             group["lr"] = largest * share_of_rate(task, step)
         optimizer.step()
+        yield step + 1
 
 
 def train_adam(
     task: Task, method: Method, model: nn.Module, communicator: Communicator, seed: int
-) -> None:
-    """Train with 1-bit Adam."""
+) -> Iterator[int]:
+    """Train with 1-bit Adam; yield the number of steps after each."""
     adam = OneBitAdam(communicator, warmup=max(1, round(WARM * task.steps)))
     own = {name: p.detach().numpy() for name, p in model.named_parameters()}
-    batches = task.batches(seed, communicator.rank, WORKERS)
+    batches = task.batches(seed, communicator.rank, communicator.size)
     for step in range(task.steps):
         gradients = gradients_of(model, task, next(batches))
         adam.step(own, gradients, rate=task.adam_rate * share_of_rate(task, step))
+        yield step + 1

@@ -42,6 +42,8 @@ class Task(NamedTuple):
         end.
     score : callable
         Takes a model; returns the metric on held-out data.
+    weight_decay : float
+        Weight decay of Adam, apart from the gradient.
     """
 
     title: str
@@ -54,6 +56,7 @@ class Task(NamedTuple):
     model: Callable[[], nn.Module]
     batches: Callable[[int, int, int], Iterator[tuple[torch.Tensor, torch.Tensor]]]
     score: Callable[[nn.Module], float]
+    weight_decay: float = 0.0
 
 
 # --- digits -------------------------------------------------------------------------------------
@@ -228,11 +231,11 @@ def _text_batches(length: int, batch: int) -> Callable[..., Iterator[tuple[torch
     return batches
 
 
-def _loss(length: int) -> Callable[[nn.Module], float]:
+def _loss(length: int, windows: int = 512) -> Callable[[nn.Module], float]:
     def loss(model: nn.Module) -> float:
         model.eval()
         _, text = _text()
-        starts = np.random.default_rng(_SPLIT).integers(0, len(text) - length - 1, 512)
+        starts = np.random.default_rng(_SPLIT).integers(0, len(text) - length - 1, windows)
         total = 0.0
         with torch.no_grad():
             for at in range(0, len(starts), 64):
@@ -267,6 +270,23 @@ LSTM_BYTES = Task(
     batches=_text_batches(32, 8),
     score=_loss(32),
 )
+
+
+def large_gpt(width: int = 208, layers: int = 4, length: int = 64, windows: int = 256) -> Task:
+    """Return a task for AdamW; its rate and momentum are those of an outer optimizer."""
+    return Task(
+        "Larger GPT on bytes",
+        "loss",
+        steps=96,
+        batch=4,
+        rate=0.7,
+        momentum=0.6,
+        adam_rate=2e-3,
+        model=lambda: GPT(width, layers, length),
+        batches=_text_batches(length, 4),
+        score=_loss(length, windows),
+        weight_decay=0.1,
+    )
 
 
 def error(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
