@@ -27,13 +27,12 @@ from gcodec.analysis.settings import Settings
 from gcodec.analysis.timing import TIMED_VALUES, load_step, time_codecs
 from gcodec.cli.main import cli
 from gcodec.codec import Codec
-from gcodec.limits import Limits
 
 SPECS = (
     *("sign", "mxnet-2bit:threshold=auto", "minmax:bits=4", "topk:ratio=0.02"),
     *("qsgd:bucket=512", "minifloat", "ecsq"),
 )
-_SETTINGS = Settings((), None, 0.01, (), None, 0, Limits())
+_SETTINGS = Settings()
 
 
 class Seconds(NamedTuple):
@@ -61,7 +60,7 @@ class BreakEven(NamedTuple):
 
 def measure(path: Path, codecs: Sequence[Codec], rounds: int) -> dict[Codec, Seconds]:
     """Time codecs in turn, and return the fastest of `rounds` measurements of each."""
-    samples = load_step(path, (), TIMED_VALUES, 0, Limits()).samples
+    samples = load_step(path, Settings(max_values=TIMED_VALUES)).samples
     timings = time_codecs(codecs, samples, rounds, _SETTINGS.progress)
     return {
         t.codec: Seconds(*(min(rounds) / t.values for rounds in (t.encode, t.decode, t.copies)))

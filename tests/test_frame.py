@@ -184,7 +184,7 @@ def test_unknown_flags(flag: int) -> None:
     refused(with_header(bytes(header), bytes.fromhex("e2c00000")), Unsupported, "flags")
 
 
-@pytest.mark.parametrize("codec_id", [0, 14, 100, 191, 254, 255])
+@pytest.mark.parametrize("codec_id", [0, 15, 100, 191, 254, 255])
 def test_unknown_codec_id(codec_id: int) -> None:
     refused(build(codec_id=codec_id), Unsupported, f"codec id {codec_id}")
 
@@ -509,7 +509,7 @@ def test_default_limits_do_not_apply_if_an_array_fixes_the_shape(
 ) -> None:
     x = np.ones(64, np.float32)
     frame = gcodec.encode(x, "raw")
-    monkeypatch.setattr(Limits.__init__, "__defaults__", (16, 2**31, None))
+    monkeypatch.setattr(Limits.__init__, "__defaults__", (16, 2**31, None, 2**36))
     refused(frame, LimitExceeded)
     assert gcodec.decode(frame, like=x).sum() == 64
     assert gcodec.decode(frame, out=np.empty_like(x)).sum() == 64
