@@ -172,7 +172,7 @@ def _estimate(codec: Codec, tried: Sequence[Trial]) -> tuple[float, float]:
 def _wanted(
     codec: Codec, budget: Budget, tried: Sequence[Trial] = ()
 ) -> Callable[[float, float], bool]:
-    """Return a function that tells from lower bounds whether a codec is worth a trial.
+    """Return a predicate of lower bounds: whether a codec is worth a trial.
 
     It is not if its error is far outside of the budget, or if it takes more bits than the trials
     that `shortlist` would choose now and is not the most exact.

@@ -141,8 +141,6 @@ class Encoder:
         if not self._splits():
             return self._plain(bits=target)
         n, best = self._values.size, None
-        if not self._splits():
-            return self._plain(bits=target)
         low, high, octave = -math.inf, math.inf, math.log2(0.1)
         for _ in range(_RATE_TRIALS):
             octave = min(max(octave, math.log2(_FINEST)), -(2.0**-6))

@@ -230,8 +230,7 @@ class Parts(NamedTuple):
         flag = 1 if self.residual is None else 2
         numbers = np.concatenate([[self.split, flag], self.exponents[:1] + 1, falls + 1])
         words = numbers.astype(np.uint64)
-        data, nbits = prefix.write(GAMMA, words)
-        head = data[: -(-nbits // 8)].tobytes()
+        head = prefix.write(GAMMA, words)[0].tobytes()
         for factor in (self.right, self.left):
             head += bytes(int(factor.scalars[name]) for name in CENTROIDS)
         head += leb128(self.right.nbits // 8)
