@@ -81,7 +81,7 @@ def attempt(
     codec : Codec
         The codec.
     is_wanted : callable
-        Decides whether the codec is of interest, given lower bounds of its nmse and of its bits per
+        Decides whether the codec is of interest, given lower bounds of its nmse and its bits per
         value. It is called before the trial, and again when the error is known.
 
     Returns
