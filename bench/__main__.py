@@ -2,7 +2,8 @@
 
 Every round times each row once, together with a memcpy and the row's stream twin, so that a change
 in the speed of the host affects all of them; the ratios are medians over rounds. A ratio above 1
-is faster than the memcpy.
+is faster than the memcpy. The column "× base" is the row's time divided by that of the call that
+it extends: `encode` for error feedback, and ``decode(out=)`` for the other ways to decode.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Tabl
 
     for row in table:  # compile kernels, and fault pages in
         row.run()
-        if row.twin is not None:
-            row.twin()
-    own, against, beside = ({row.name: [] for row in table} for _ in range(3))
+        for other in (row.twin, row.base):
+            if other is not None:
+                other()
+    own, against, beside, based = ({row.name: [] for row in table} for _ in range(4))
     for _ in range(rounds):
         for row in table:
             baseline = seconds(memcpy)
@@ -45,7 +47,9 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Tabl
             against[row.name].append(baseline / took)
             if row.twin is not None:
                 beside[row.name].append(seconds(row.twin) / took)
-    shown = Table("what", "ms", "÷ memcpy", "÷ twin", "goal", box=None, header_style="")
+            if row.base is not None:
+                based[row.name].append(took / seconds(row.base))
+    shown = Table("what", "ms", "÷ memcpy", "÷ twin", "goal", "× base", box=None, header_style="")
     for column in shown.columns[1:]:
         column.justify = "right"
     for row in table:
@@ -55,6 +59,7 @@ def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Tabl
             f"{np.median(against[row.name]):.2f}",
             f"{np.median(beside[row.name]):.2f}" if beside[row.name] else "",
             "" if row.goal is None else f"{row.goal:.3g}",
+            f"{np.median(based[row.name]):.2f}" if based[row.name] else "",
         )
     return shown
 

@@ -85,12 +85,20 @@ def _calls(
     out, other = np.empty(data.size, np.uint8), np.ones(x.size, np.float32)
     feedback = gcodec.Feedback(codec)
     packed = width in (1, 2)  # widths that the stream twins support
+
+    def encode() -> bytes:
+        return gcodec.encode(x, codec)
+
+    def decode() -> np.ndarray:
+        return gcodec.decode(frame, out=acc)
+
     return [
         Row(
             f"{spec}: quantize_residual",
             lambda: codec.quantize_residual(x, residual),
             (lambda: twins.quantize_residual(x, other, out, width)) if packed else None,
             goals.residual,
+            encode,
         ),
         Row(
             f"{spec}: payload",
@@ -98,11 +106,11 @@ def _calls(
             twins.stream(x.size, 32, width) if width else None,
             goals.payload,
         ),
-        Row(f"{spec}: encode", lambda: gcodec.encode(x, codec)),
-        Row(f"{spec}: Feedback.compress", lambda: feedback.compress("x", x)),
+        Row(f"{spec}: encode", encode),
+        Row(f"{spec}: Feedback.compress", lambda: feedback.compress("x", x), base=encode),
         Row(
             f"{spec}: decode(out=)",
-            lambda: gcodec.decode(frame, out=acc),
+            decode,
             (lambda: twins.dequantize(data, other, width, False)) if packed else None,
             goals.decode,
         ),
@@ -111,6 +119,7 @@ def _calls(
             lambda: gcodec.decode_add(frame, acc),
             (lambda: twins.dequantize(data, other, width, True)) if packed else None,
             goals.add,
+            decode,
         ),
-        Row(f"{spec}: decode", lambda: gcodec.decode(frame)),
+        Row(f"{spec}: decode", lambda: gcodec.decode(frame), base=decode),
     ]

@@ -9,12 +9,25 @@ import numpy as np
 
 
 class Row(NamedTuple):
-    """A row of the benchmark: a call to time."""
+    """A row of the benchmark: a call to time.
+
+    Attributes
+    ----------
+    name : str
+    run : callable
+    twin : callable, optional
+        Stream twin; see `bench.twins`.
+    goal : float, optional
+        Speed goal, relative to memcpy.
+    base : callable, optional
+        Call whose time the row's time is divided by: the encode or decode that it extends.
+    """
 
     name: str
     run: Callable[[], object]
     twin: Callable[[], object] | None = None
     goal: float | None = None
+    base: Callable[[], object] | None = None
 
 
 def kernel_rows(x: np.ndarray) -> list[Row]:

@@ -65,7 +65,7 @@ __all__ = [
 
 Symbols = Any  # each codec declares its own NamedTuple
 
-_PART = 1 << 18  # elements that stay in a cache while they are converted
+_PART = 1 << 16  # elements that stay in a cache while several passes process them
 _SAFE = 2.0**127  # sums of magnitudes below this bound are finite in float32
 
 _Self = TypeVar("_Self", bound="Codec")
@@ -500,6 +500,26 @@ class Codec(Parameters):
         """
         raise NotImplementedError
 
+    def _sliceable(self, symbols: Symbols) -> Symbols:
+        """Return symbols with what `_slice` would otherwise compute for each slice."""
+        return symbols
+
+    def _dequantized(
+        self, symbols: Symbols, start: int, stop: int, length: int
+    ) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yield the values of `_sliceable` symbols part by part, in a buffer that stays cached."""
+        buffer = np.empty(min(length, stop - start), np.float32)
+        for begin in range(start, stop, length):
+            end = min(begin + length, stop)
+            part = buffer[: end - begin]
+            self._dequantize(self._slice(symbols, begin, end), part)
+            yield slice(begin, end), part
+
+    def _part_length(self, n: int) -> int:
+        """Return the number of elements of a part that stays in a cache, or 0 if parts depend."""
+        unit = self._slice_unit(n)
+        return max(_PART // unit, 1) * unit if unit else 0
+
     def _decode_as(
         self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
     ) -> np.ndarray:
@@ -510,25 +530,29 @@ class Codec(Parameters):
         """
         if dtype == "float32" or dtype in INTEGERS:
             return self._decode(payload, n, out)
-        unit = self._slice_unit(n)
-        symbols = self._unpack(payload, n) if unit else None
-        values = np.empty(0, np.float32) if unit else self._decode(payload, n)
+        length = self._part_length(n)
+        if length:
+            symbols = self._sliceable(self._unpack(payload, n))
+            converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
+
+            def convert_slices(start: int, stop: int) -> None:
+                for places, part in self._dequantized(symbols, start, stop, length):
+                    convert.put(part, dtype, converted[places])
+
+            pool.run(convert_slices, n, length)
+            return converted
+        values = self._decode(payload, n)
         is_own = not np.may_share_memory(values, payload.data)
         drained: Any = Drainable(values) if is_own else values
         converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
-        length = -(-_PART // max(unit, 1)) * max(unit, 1)
 
-        def task(start: int, stop: int) -> None:
-            buffer = np.empty(min(length, stop - start) if unit else 0, np.float32)
-            for begin in range(start, stop, length):
-                end = min(begin + length, stop)
-                part = buffer[: end - begin] if unit else values[begin:end]
-                if unit:
-                    self._dequantize(self._slice(symbols, begin, end), part)
-                convert.put(part, dtype, converted[begin:end])
+        def convert_values(start: int, stop: int) -> None:
+            for begin in range(start, stop, _PART):
+                end = min(begin + _PART, stop)
+                convert.put(values[begin:end], dtype, converted[begin:end])
                 release(drained, begin, end)
 
-        pool.run(task, n, length)
+        pool.run(convert_values, n, _PART)
         return converted
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
@@ -556,14 +580,14 @@ class Codec(Parameters):
         minus = np.float32(-1)  # u − x̂ is u + (−1)·x̂, bit for bit
         values, top_bits, is_accepted = self._corrected(tensor, residual, decay, out)
         if is_accepted:
-            symbols = self._quantize(values, seed, prior)
+            symbols = self._quantize_below(values, top_bits, seed, prior)
             self._dequantize_add(symbols, tensor.dtype, minus, values)
             return symbols
         if self.bounds_decoded and tensor.dtype in ("float32", "float64"):
             prefetch(top_bits)  # fetch it together with the numbers that the symbols need
         else:
             top_bits = INFINITY_BITS
-        symbols = self._quantize(values, seed, prior)
+        symbols = self._quantize_below(values, top_bits, seed, prior)
         self._dequantize_add(symbols, tensor.dtype, minus, values)
 
         def check(is_infinite: bool) -> None:
@@ -618,9 +642,19 @@ class Codec(Parameters):
         if dtype in self.fused_dtypes:
             self._dequantize_into(symbols, dtype, out, scale)
             return
-        decoded = empty_beside(out.size, np.float32, out)
-        self._dequantize(symbols, decoded)
-        arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
+        length = self._part_length(out.size) if device_of(out) is None else 0
+        if not length:
+            decoded = empty_beside(out.size, np.float32, out)
+            self._dequantize(symbols, decoded)
+            arithmetic.add_scaled(convert.round_to(decoded, dtype), scale, out)
+            return
+        symbols = self._sliceable(symbols)
+
+        def task(start: int, stop: int) -> None:
+            for places, part in self._dequantized(symbols, start, stop, length):
+                arithmetic.add_scaled(convert.round_to(part, dtype), scale, out[places])
+
+        pool.run(task, out.size, length)
 
     def _dequantize_into(
         self, symbols: Symbols, dtype: str, out: Array, add: np.float32 | None

@@ -20,6 +20,8 @@ BLOCK = 32  # elements
 SIGN = 0x80000000  # sign bit of a float32
 AHEAD = 256  # elements between a block and the block that it prefetches
 _PERMUTE = "llvm.x86.avx512.permvar.qi.512"
+_ONE_TABLE = "llvm.x86.avx2.permps"
+_TWO_TABLES = "llvm.x86.avx512.vpermi2var.ps.512"
 _LINE = 16  # float32 elements in a cache line
 
 
@@ -152,6 +154,32 @@ class Emitter:
         ]
         return self.gathered(table, indices, kind)
 
+    def looked_up_floats(self, table: Any, places: Any) -> Any:
+        """Emit the look-up of 32 places below `floats_in_registers()` in a table of float32."""
+        builder, parts = self.builder, []
+        wide = compiles_for("avx512f")
+        count = 16 if wide else 8
+        registers = [
+            self.load(self.element(table, first), floats(count))
+            for first in range(0, floats_in_registers(), count)
+        ]
+        for first in range(0, BLOCK, count):
+            own = lanes(32, count)([*range(first, first + count)])
+            part = builder.shuffle_vector(places, places, own)
+            if wide:
+                pairs = zip(registers[::2], registers[1::2], strict=True)
+                found = [self._call(_TWO_TABLES, floats(count), [a, part, b]) for a, b in pairs]
+            else:
+                found = [self._call(_ONE_TABLE, floats(count), [t, part]) for t in registers]
+            split = floats_in_registers() // 2
+            is_low = builder.icmp_unsigned("<", part, part.type([split] * count))
+            parts.append(builder.select(is_low, *found))
+        while len(parts) > 1:
+            whole = lanes(32, 2 * parts[0].type.count)([*range(2 * parts[0].type.count)])
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [builder.shuffle_vector(a, b, whole) for a, b in pairs]
+        return parts[0]
+
     def indices(self, places: Any) -> list[Any]:
         """Emit an even number of 32-bit lanes as a list of 64-bit words."""
         from llvmlite import ir
@@ -252,6 +280,11 @@ class Emitter:
 def compiles_for(feature: str) -> bool:
     """Return whether kernels are compiled for processors with a feature, such as ``avx2``."""
     return processor.target().has(feature)
+
+
+def floats_in_registers() -> int:
+    """Return the number of float32 that `Emitter.looked_up_floats` can look up, or 0 if none."""
+    return 64 if compiles_for("avx512f") else 16 if compiles_for("avx2") else 0
 
 
 def lanes(bits: int, count: int = BLOCK) -> Any:

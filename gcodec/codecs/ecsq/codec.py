@@ -323,12 +323,33 @@ class ECSQ(Codec):
         return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer()
 
     def _dequantize(self, symbols: QuantizedLevels, out: np.ndarray) -> None:
-        transform = None
-        if symbols.transform != "none":
-            transform = FilterTransform.of(self._bound_shape(out.size))
+        transform = self._possible_transform() if symbols.transform != "none" else None
         is_possible = (transform is None) == (symbols.transform == "none")
         self._require(symbols.symbols.size == out.size and is_possible, out.size)
         self._reconstruction(symbols.step, symbols.centroids, transform).put(symbols, out)
+
+    def _dequantize_add(
+        self, symbols: QuantizedLevels, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        if symbols.transform != "none" or device_of(out) is not None:
+            super()._dequantize_add(symbols, dtype, scale, out)
+            return
+        self._require(symbols.symbols.size == out.size, out.size)
+        self._reconstruction(symbols.step, symbols.centroids, None).add(symbols, dtype, scale, out)
+
+    def _possible_transform(self) -> FilterTransform | None:
+        """Return the transform of the tensor's filters, or None if its shape has none."""
+        return None if self._shape is None else FilterTransform.of(self._shape)
+
+    def _slice_unit(self, n: int) -> int:
+        transform = self._possible_transform()
+        return 1 if transform is None else transform.size
+
+    def _sliceable(self, symbols: QuantizedLevels) -> QuantizedLevels:
+        return reconstruction.with_positions(symbols)
+
+    def _slice(self, symbols: QuantizedLevels, start: int, stop: int) -> QuantizedLevels:
+        return reconstruction.part_of(symbols, start, stop)
 
     def _reconstruction(
         self, step: Any, centroids: np.ndarray, transform: FilterTransform | None
@@ -417,9 +438,7 @@ class ECSQ(Codec):
 
     def _filter_transform(self) -> FilterTransform | None:
         """Return the transform of the tensor's filters; None if there is none, or none wanted."""
-        if self._shape is None or self.transform == "none":
-            return None
-        return FilterTransform.of(self._shape)
+        return None if self.transform == "none" else self._possible_transform()
 
     @property
     def _message_step(self) -> float:

@@ -24,9 +24,10 @@ from gcodec.errors import Corrupt
 from gcodec.fields.walker import FieldValue
 from gcodec.kernels.context import escapes
 from gcodec.kernels.context.escapes import symbols_from
+from gcodec.kernels.numeric import scatter
 from gcodec.kernels.numeric.arithmetic import add_scaled
+from gcodec.kernels.numeric.convert import round_to
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
-from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.quantize import scalar_quantize
 from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE
@@ -148,10 +149,31 @@ def reconstruct(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
 
     pool.run(task, out.size, beside=out)
     if levels.outliers.size:
-        positions = levels.outlier_positions
-        if positions is None:
-            positions, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
-        replace(out, positions, points_of(levels.outliers, unit, levels.centroids))
+        positions = with_positions(levels).outlier_positions
+        scatter.replace(out, positions, points_of(levels.outliers, unit, levels.centroids))
+
+
+def with_positions(levels: QuantizedLevels) -> QuantizedLevels:
+    """Return levels with the positions of their outliers."""
+    if levels.outlier_positions is not None or levels.on_device is not None:
+        return levels
+    positions = np.empty(0, np.int64)
+    if levels.outliers.size:
+        positions, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+    return levels._replace(outlier_positions=positions)
+
+
+def part_of(levels: QuantizedLevels, start: int, stop: int) -> QuantizedLevels:
+    """Return the levels `start` to `stop - 1`, without scales, of levels `with_positions`."""
+    positions = levels.outlier_positions
+    assert positions is not None
+    first, last = np.searchsorted(positions, (start, stop))
+    return levels._replace(
+        symbols=levels.symbols[start:stop],
+        outliers=levels.outliers[first:last],
+        scales=None,
+        outlier_positions=positions[first:last] - start,
+    )
 
 
 def squares_of(errors: Errors) -> float:
@@ -198,6 +220,24 @@ class Reconstruction(NamedTuple):
         reconstruct(levels, self.unit, out)
         if self.transform is not None:
             self.transform.inverse(out)
+
+    def add(self, levels: QuantizedLevels, dtype: str, scale: np.float32, out: np.ndarray) -> None:
+        """Add ``scale`` times the reconstruction, rounded to `dtype`, to an array on the host.
+
+        The levels are not those of coefficients.
+        """
+        table = round_to(point_table(self.unit, self.centroids), dtype)
+        if levels.outliers.size:
+            table[models.least_escape(levels.lanes > 0) :] = 0
+
+        def task(start: int, stop: int) -> None:
+            scalar_quantize.add_points(levels.symbols[start:stop], table, scale, out[start:stop])
+
+        pool.run(task, out.size)
+        if levels.outliers.size:
+            positions = with_positions(levels).outlier_positions
+            points = points_of(levels.outliers, self.unit, self.centroids)
+            scatter.add(out, positions, round_to(points, dtype), scale)
 
     def are_finite(self, levels: QuantizedLevels, top: float = math.inf) -> bool:
         """Return whether all reconstructed values are finite.
@@ -251,7 +291,7 @@ class Reconstruction(NamedTuple):
             scalar_quantize.put_points(symbols[first - at : last - at], table, part)
             if outliers.positions.size:
                 within = outliers.within(first, last)
-                replace(part, outliers.positions[within] - first, points[within])
+                scatter.replace(part, outliers.positions[within] - first, points[within])
             if inverse is not None:
                 inverse.written(first - start, last - start)
 

@@ -14,6 +14,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.lanes import BLOCK, Emitter, block, floats_in_registers, lanes
+
+Store = Literal["write", "add"]
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
 MOST = 126  # the largest magnitude that has a symbol of its own
@@ -130,7 +134,14 @@ def put_points(symbols: np.ndarray, points: np.ndarray, out: np.ndarray) -> None
         Point of each symbol.
     out : (n,) float32 array
     """
-    _put_points(symbols, points, out)
+    _points_writer("write")(symbols, points, np.float32(1), out)
+
+
+def add_points(
+    symbols: np.ndarray, points: np.ndarray, scale: np.float32, out: np.ndarray
+) -> None:
+    """Add scale times the points to `out`, each step rounded once; see `put_points`."""
+    _points_writer("add")(symbols, points, scale, out)
 
 
 def points_of(unit: float, moves: Sequence[int]) -> np.ndarray:
@@ -191,8 +202,43 @@ def _fill_points(unit, one, two, more, out):
         out[2 * k], out[2 * k + 1] = point, -point
 
 
-@kernel("in uint8[], in float32[], out float32[]")
-def _put_points(symbols, points, out):
-    # symbols.size == out.size; points.size == 256.
-    for i in range(out.size):
-        out[i] = points[symbols[i]]
+def _points_block(store: Store) -> Any:
+    """Make the block that writes the points of 32 symbols from i, which registers hold."""
+
+    @block("symbols", "i", "points", "zero", "scale", "out")
+    def points_of_block(e: Emitter) -> None:
+        symbols = e.load(e.address("symbols", "i"), lanes(8), 1)
+        places = e.builder.zext(symbols, lanes(32))
+        values = e.looked_up_floats(e.address("points", "zero"), places)
+        e.store_as(store, values, e.address("out", "i"))
+
+    return points_of_block
+
+
+@factory(lambda: ((store,) for store in get_args(Store)))
+def _points_writer(store: Store) -> Kernel:
+    adds, in_registers = store == "add", np.uint8(floats_in_registers())
+    one_block = _points_block(store) if in_registers else None
+
+    @kernel("in uint8[], in float32[], float32, out float32[]", variant=store)
+    def write_points(symbols, points, scale, out):
+        # symbols.size == out.size; points.size == 256.
+        for tile in range(0, out.size, _TILE):
+            part, target = symbols[tile : tile + _TILE], out[tile : tile + _TILE]
+            first = np.int64(0)
+            if in_registers:
+                top = np.uint8(0)
+                for i in range(part.size):
+                    top = max(top, part[i])
+                if top < in_registers:
+                    first = target.size - target.size % BLOCK
+                    for i in range(0, first, BLOCK):
+                        one_block(part, i, points, 0, scale, target)
+            for i in range(first, target.size):
+                point = points[part[i]]
+                if adds:
+                    target[i] += scale * point
+                else:
+                    target[i] = point
+
+    return write_points

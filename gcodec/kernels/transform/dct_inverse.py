@@ -9,6 +9,8 @@ without coefficients would add ±0, and are omitted.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gcodec.runtime.jit import kernel, subroutine
@@ -18,7 +20,7 @@ TABLED = 256  # points of the largest basis that is a table of n·n entries; oth
 SHORT = 64  # points that share a factor
 Sizes = tuple[int, int, int]
 
-_TOGETHER = 8  # rows that are added up at a time
+_TOGETHER = 64  # most rows whose factors are gathered at a time
 
 
 def inverse(
@@ -47,39 +49,79 @@ def inverse(
     out : (m·a·b·c,) float32 array
     """
     a, b, c = sizes
-    rows = np.empty((b + _TOGETHER - 1) * c, np.float32)
-    planes = np.empty((a + _TOGETHER - 1) * b * c if a > 1 else 0, np.float32)
+    rows = np.empty(b * c, np.float32)
+    planes = np.empty(a * b * c if a > 1 else 0, np.float32)
     factors = np.zeros(max(a, b) * _TOGETHER, np.float32)
     lines, layers = np.empty(b, np.int64), np.empty(a, np.int64)
     scratch = lines, rows, layers, planes, factors
     _inverse(starts, places, values, *sizes, *bases, *scratch, out)
 
 
-@block("rows", "row", "length", "factors", "at", "out", "to", "begin")
+@block("rows", "row", "length", "count", "factors", "n", "i", "j", "out", "at", "other", "begin")
 def _add_rows(e: Emitter) -> None:
-    """Add multiples of rows of `length` elements to 32 elements of `out`, or to 0 at the begin."""
-    builder = e.builder
-    source, factor = e.address("rows", "row"), e.address("factors", "at")
-    target = e.address("out", "to")
+    """Add multiples of `count` rows of `length` elements to two times 32 elements of `out`.
+
+    A row has n factors: factor i is that of the elements from `at` on, and factor j that of the
+    elements from `other` on. At the begin the elements are 0.
+    """
+    builder, one = e.builder, e.args["count"].type(1)
+    zeros, places = floats()([0.0] * BLOCK), [e.address("out", name) for name in ("at", "other")]
+    totals = [builder.select(e.args["begin"], zeros, e.load(p, floats())) for p in places]
+    begin = [one.type(0), e.address("rows", "row"), e.args["factors"], *totals]
+
+    def row(current: list[Any]) -> list[Any]:
+        number, source, factors, *sums = current
+        values = e.load(source, floats())
+        for k, name in enumerate(("i", "j")):
+            factor = e.splat(builder.load(builder.gep(factors, [e.args[name]])))
+            sums[k] = builder.fadd(sums[k], builder.fmul(factor, values))
+        following = (builder.gep(source, [e.args["length"]]), builder.gep(factors, [e.args["n"]]))
+        return [builder.add(number, one), *following, *sums]
+
+    def going(current: list[Any]) -> Any:
+        return builder.icmp_signed("<", current[0], e.args["count"])
+
+    _, _, _, *totals = e.loop(begin, going, row)
+    for total, place in zip(totals, places, strict=True):
+        e.store(total, place)
+
+
+@block("products", "span", "places", "values", "k", "count", "origin", "q", "longs", "out", "at")
+def _add_waves(e: Emitter) -> None:
+    """Set `SHORT` elements to the sum of the basis rows of `count` coefficients from k on.
+
+    A row of the basis has `span` factors: `SHORT` cosines and sines of an element, then `longs`
+    cosines and sines of a group of elements, of which the group has number q.
+    """
+    builder, one = e.builder, e.args["k"].type(1)
     zeros = floats()([0.0] * BLOCK)
-    total = builder.select(e.args["begin"], zeros, e.load(target, floats()))
-    for r in range(_TOGETHER):
-        times = e.splat(builder.load(e.element(factor, r)))
-        total = builder.fadd(total, builder.fmul(times, e.load(source, floats())))
-        source = builder.gep(source, [e.args["length"]])
-    e.store(total, target)
+    short = one.type(SHORT)
 
+    def wave(current: list[Any]) -> list[Any]:
+        number, *sums = current
+        at = builder.add(e.args["k"], number)
+        place = builder.sext(builder.load(builder.gep(e.args["places"], [at])), one.type)
+        row = builder.mul(builder.sub(place, e.args["origin"]), e.args["span"])
+        near = builder.gep(e.args["products"], [row])
+        far = builder.gep(near, [builder.add(builder.add(short, short), e.args["q"])])
+        factors = (far, builder.gep(far, [e.args["longs"]]))
+        cosine, sine = (e.splat(builder.load(place)) for place in factors)
+        value = e.splat(builder.load(builder.gep(e.args["values"], [at])))
+        for k in range(len(sums)):
+            cosines, sines = (
+                builder.fmul(factor, e.load(e.element(near, first + k * BLOCK), floats()))
+                for factor, first in ((cosine, 0), (sine, SHORT))
+            )
+            product = builder.fmul(value, builder.fsub(cosines, sines))
+            sums[k] = builder.fadd(sums[k], product)
+        return [builder.add(number, one), *sums]
 
-@block("products", "near", "cosine", "sine", "value", "row", "at")
-def _add_entries(e: Emitter) -> None:
-    """Add a multiple of 32 entries of a basis to as many elements."""
-    builder, near, target = e.builder, e.address("products", "near"), e.address("row", "at")
-    factors = (e.splat(e.args[name]) for name in ("cosine", "sine"))
-    waves = (e.load(place, floats()) for place in (near, e.element(near, SHORT)))
-    cosines, sines = (builder.fmul(*pair) for pair in zip(factors, waves, strict=True))
-    entries = builder.fsub(cosines, sines)
-    product = builder.fmul(e.splat(e.args["value"]), entries)
-    e.store(builder.fadd(e.load(target, floats()), product), target)
+    def going(current: list[Any]) -> Any:
+        return builder.icmp_signed("<", current[0], e.args["count"])
+
+    _, *sums = e.loop([one.type(0), *[zeros] * (SHORT // BLOCK)], going, wave)
+    for k, total in enumerate(sums):
+        e.store(total, e.element(e.address("out", "at"), k * BLOCK))
 
 
 @subroutine(variant="entry")
@@ -99,25 +141,26 @@ def _add_row(entries, value, row):
         row[j] += value * entries[j]
 
 
-@subroutine(variant="add_long_row")
-def _add_long_row(products, n, u, value, rows, to):
-    """Add a multiple of row u of a basis of n > TABLED points to n elements from `to` on."""
-    longs = (n + SHORT - 1) // SHORT
-    near = u * 2 * (SHORT + longs)
-    far = near + 2 * SHORT
+@subroutine(variant="set_long_row")
+def _set_long_row(products, n, places, values, k, stop, u, rows, to):
+    """Set n > TABLED elements from `to` on to the sum of the coefficients k to `stop` of row u."""
+    longs, whole = (n + SHORT - 1) // SHORT, n - n % SHORT
+    span, count, origin = 2 * (SHORT + longs), stop - k, u * n
     for q in range(n // SHORT):
-        cosine, sine = products[far + q], products[far + longs + q]
-        for i in range(0, SHORT, BLOCK):
-            _add_entries(products, near + i, cosine, sine, value, rows, to + q * SHORT + i)
-    for i in range(n - n % SHORT, n):
-        rows[to + i] += np.float32(value * _entry(products, n, u, i))
+        at = to + q * SHORT
+        _add_waves(products, span, places, values, k, count, origin, q, longs, rows, at)
+    rows[to + whole : to + n] = np.float32(0)
+    for t in range(k, stop):
+        for i in range(whole, n):
+            entry = _entry(products, n, places[t] - origin, i)
+            rows[to + i] += np.float32(values[t] * entry)
 
 
 @subroutine(variant="sum_rows")
 def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
     """Set n rows of `out` from `to` on to the sums of `count` rows times entries of the basis.
 
-    0 < count <= used.size == n, rows.size == (n + 7) * length, factors.size >= 8 * n, and
+    0 < count <= used.size == n, rows.size == n * length, factors.size >= _TOGETHER * n, and
     to + n * length <= out.size.
     """
     if n == 1:  # the only entry is 1
@@ -125,25 +168,26 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
             out[to + i] = rows[i]
         return
     whole = length - length % BLOCK
-    rows[count * length : (count + -count % _TOGETHER) * length] = np.float32(0)
     for r in range(0, count, _TOGETHER):
-        # Rows after the last one are 0, so their factors do not matter.
-        for q in range(min(_TOGETHER, count - r)):
+        together = min(_TOGETHER, count - r)
+        for q in range(together):
             u = used[r + q]
             for i in range(n):
                 if n <= TABLED:
-                    factors[i * _TOGETHER + q] = basis[u * n + i]
+                    factors[q * n + i] = basis[u * n + i]
                 else:
-                    factors[i * _TOGETHER + q] = _entry(basis, n, u, i)
+                    factors[q * n + i] = _entry(basis, n, u, i)
+        for i in range(0, n, 2):
+            k = min(i + 1, n - 1)  # the last of an odd number is computed twice
+            for j in range(0, whole, BLOCK):
+                row, at, other = r * length + j, to + i * length + j, to + k * length + j
+                _add_rows(rows, row, length, together, factors, n, i, k, out, at, other, r == 0)
         for i in range(n):
             target = to + i * length
-            for j in range(0, whole, BLOCK):
-                row = r * length + j
-                _add_rows(rows, row, length, factors, i * _TOGETHER, out, target + j, r == 0)
             for j in range(whole, length):
                 total = np.float32(0) if r == 0 else out[target + j]
-                for q in range(_TOGETHER):
-                    factor = factors[i * _TOGETHER + q]
+                for q in range(together):
+                    factor = factors[q * n + i]
                     total = np.float32(total + factor * rows[(r + q) * length + j])
                 out[target + j] = total
 
@@ -171,8 +215,8 @@ def _inverse(
     out,
 ):
     # out.size == (starts.size - 1) * a * b * c, starts rises up to places.size == values.size,
-    # 0 <= places < a * b * c; lines.size == b, rows.size == (b + 7) * c, layers.size == a,
-    # planes.size == (a + 7) * b * c if a > 1; the bases have a, b and c points.
+    # 0 <= places < a * b * c; lines.size == b, rows.size == b * c, layers.size == a,
+    # planes.size == a * b * c if a > 1; the bases have a, b and c points.
     for chunk in range(starts.size - 1):
         base = chunk * a * b * c
         k, stop = starts[chunk], starts[chunk + 1]
@@ -180,27 +224,28 @@ def _inverse(
             out[base : base + a * b * c] = np.float32(0)
         depth = 0
         while k < stop:
-            t = places[k] // (b * c)
+            layer = places[k] // (b * c)
             height = 0
-            while k < stop and places[k] < (t + 1) * b * c:
+            while k < stop and places[k] < (layer + 1) * b * c:
                 u = places[k] // c
                 row = height * c  # height < b
-                rows[row : row + c] = np.float32(0)
+                begin = k
                 while k < stop and places[k] < (u + 1) * c:
-                    v = places[k] - u * c
-                    value = values[k]
-                    if c <= TABLED:
-                        _add_row(last[v * c : v * c + c], value, rows[row : row + c])
-                    else:
-                        _add_long_row(last, c, v, value, rows, row)
                     k += 1
-                lines[height] = u - t * b
+                if c <= TABLED:
+                    rows[row : row + c] = np.float32(0)
+                    for t in range(begin, k):
+                        v = places[t] - u * c
+                        _add_row(last[v * c : v * c + c], values[t], rows[row : row + c])
+                else:
+                    _set_long_row(last, c, places, values, begin, k, u, rows, row)
+                lines[height] = u - layer * b
                 height += 1
             if a == 1:
                 _sum_rows(rows, c, lines, height, middle, b, factors, out, base)
             else:
                 _sum_rows(rows, c, lines, height, middle, b, factors, planes, depth * b * c)
-                layers[depth] = t
+                layers[depth] = layer
                 depth += 1
         if depth:
             _sum_rows(planes, b * c, layers, depth, first, a, factors, out, base)
