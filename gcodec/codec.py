@@ -31,7 +31,12 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits_corrected, newly_infinite
+from gcodec.kernels.numeric.reduce import (
+    INFINITY_BITS,
+    float_of_bits,
+    max_abs_bits_corrected,
+    newly_infinite,
+)
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, one_wait, prefetch, resolved, when_known
@@ -577,29 +582,39 @@ class Codec(Parameters):
         `out` is either another array than `residual`, which is then only read; or, on the host,
         the same array, which a `ParameterError` leaves unchanged.
         """
-        minus = np.float32(-1)  # u − x̂ is u + (−1)·x̂, bit for bit
         values, top_bits, is_accepted = self._corrected(tensor, residual, decay, out)
         if is_accepted:
-            symbols = self._quantize_below(values, top_bits, seed, prior)
-            self._dequantize_add(symbols, tensor.dtype, minus, values)
-            return symbols
-        if self.bounds_decoded and tensor.dtype in ("float32", "float64"):
+            return self._quantize_left(values, top_bits, tensor.dtype, seed, prior)
+        is_bounded = self.bounds_decoded and tensor.dtype in ("float32", "float64")
+        if is_bounded:
             prefetch(top_bits)  # fetch it together with the numbers that the symbols need
-        else:
-            top_bits = INFINITY_BITS
-        symbols = self._quantize_below(values, top_bits, seed, prior)
-        self._dequantize_add(symbols, tensor.dtype, minus, values)
+        symbols = self._quantize_left(values, top_bits, tensor.dtype, seed, prior)
 
         def check(is_infinite: bool) -> None:
             if is_infinite:
                 raise ParameterError(f"x: must not exceed the range of {self} or {tensor.dtype}")
 
-        largest = _float_of(top_bits)
+        largest = float_of_bits(top_bits) if is_bounded else math.inf
         if not largest < _SAFE or not largest + self._decoded_bound(symbols) < _SAFE:
             when_known(newly_infinite(values, tensor.values, residual, decay), check)
         if values is not out:
             out[:] = values
         return symbols
+
+    def _quantize_left(
+        self, values: Array, top_bits: int | Deferred, dtype: str, seed: int, prior: Symbols | None
+    ) -> Symbols:
+        """Quantize values, and replace them by what is left of them: by values − x̂."""
+        symbols = self._quantize_below(values, top_bits, seed, prior)
+        # u − x̂ is u + (−1)·x̂, bit for bit.
+        self._dequantize_add(symbols, dtype, np.float32(-1), values)
+        return symbols
+
+    def _quantize_below(
+        self, values: Array, top_bits: int | Deferred, seed: int, prior: Symbols | None
+    ) -> Symbols:
+        """Quantize values, given the bit pattern of their largest magnitude."""
+        return self._quantize(values, seed, prior)
 
     def _decoded_bound(self, symbols: Symbols) -> float:
         """Return an upper bound of |x̂| before rounding."""
@@ -631,7 +646,7 @@ class Codec(Parameters):
             top_bits = max_abs_bits_corrected(x, residual, decay)
         if is_checkable and bound == math.inf:
             check_top(top_bits, x)
-        is_accepted = is_checkable and (bound == math.inf or _float_of(top_bits) <= bound)
+        is_accepted = is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
         if out is not residual:
             return out, top_bits, is_accepted
         values = out if is_accepted else empty_beside(out.size, np.float32, None)
@@ -715,11 +730,6 @@ class Codec(Parameters):
         if not isinstance(nbits, (int, np.integer)) or nbits < 0:
             raise ParameterError.of("nbits", nbits, "a non-negative integer")
         return Payload(codec, values, flat, int(nbits))
-
-
-def _float_of(bits: int | Deferred) -> float:
-    """Return the float32 with a bit pattern; wait for the device if it is deferred."""
-    return float(np.uint32(int(bits)).view(np.float32))
 
 
 CodecLike: TypeAlias = str | Mapping[str, Any] | Codec

@@ -31,6 +31,46 @@ def state_of(feedback: Feedback) -> dict[str, bytes]:
     return {key: value.tobytes() for key, value in feedback.state_dict().items()}
 
 
+# --- fused kernels -------------------------------------------------------------------------------
+
+FUSED = [
+    "minmax:bits=3",
+    "minmax:bits=8,rounding=stochastic",
+    "minmax:bits=4,bucket=50",
+    "terngrad",
+    "terngrad:clip=0,pack=base3",
+    *(f"qsgd:s={s},bucket={bucket}" for s in (3, 300, 70000) for bucket in (0, 64, 100)),
+    "dct8:chunk=8x8,k=5",
+    "dct8:chunk=16x16,k=9,layout=tiles",
+    "ecsq:step=0.3",
+    "ecsq:step=0.004",
+    "ecsq:trellis=yes",
+    "ecsq:transform=dct,step=0.1",
+]
+
+
+@pytest.mark.parametrize("spec", FUSED)
+@pytest.mark.parametrize("scale", [1.0, 1e-33, 0.0])
+def test_fused_residual_equals_that_of_separate_passes(spec: str, scale: float) -> None:
+    shape = (70, 11, 3, 3)
+    x = np.random.default_rng(1).standard_normal(shape, np.float32).reshape(-1) ** 3
+    x[::7] = -0.0
+    x[3000:4000] *= np.float32(1e-34)
+    x *= np.float32(scale)
+    codec = gcodec.parse(spec)._with_shape(shape)
+    top_bits = int(np.abs(x).max().view(np.uint32))
+    fused, separate = x.copy(), x.copy()
+    symbols = codec._quantize_left(fused, top_bits, "float32", 5, None)
+    expected = codec._quantize(x, 5, None)
+    decoded = np.empty_like(x)
+    codec._dequantize(expected, decoded)
+    separate += np.float32(-1) * decoded
+    assert np.array_equal(fused.view(np.uint32), separate.view(np.uint32))
+    assert codec._pack(symbols).resolved().data.tobytes() == (
+        codec._pack(expected).resolved().data.tobytes()
+    )
+
+
 # --- conservation -------------------------------------------------------------------------------
 
 EXACT = ["raw", "mxnet-2bit:threshold=0.25", "mxnet-2bit", "mxnet-2bit:threshold=4", "mxnet-1bit"]

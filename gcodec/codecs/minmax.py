@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,7 +38,8 @@ from gcodec.kernels.numeric.ranges import (
 )
 from gcodec.kernels.quantize import uniform
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import require
+from gcodec.runtime.deferred import Deferred, require
+from gcodec.runtime.device import device_of
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Integer
@@ -120,6 +121,18 @@ class MinMax(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None
     ) -> MinMaxSymbols:
+        return self._quantized(values, seed)
+
+    def _quantize_left(
+        self, values: np.ndarray, top_bits: int | Deferred, dtype: str, seed: int, prior: Any
+    ) -> MinMaxSymbols:
+        if dtype not in self.fused_dtypes or device_of(values) is not None:
+            symbols: MinMaxSymbols = super()._quantize_left(values, top_bits, dtype, seed, prior)
+            return symbols
+        return self._quantized(values, seed, leave=True)
+
+    def _quantized(self, values: np.ndarray, seed: int, *, leave: bool = False) -> MinMaxSymbols:
+        """Quantize values; with `leave`, they become what is left of them."""
         n = values.size
         bucket = self._bucket(n)
         bucket_ranges, finite = ranges(values, bucket)
@@ -128,7 +141,7 @@ class MinMax(Codec):
         start = self._ranges_nbytes(n)
         write_ranges(bucket_ranges, data)
         key = seed if self.rounding == "stochastic" else None
-        uniform.quantize(values, bucket_ranges, bucket, self.bits, key, data[start:])
+        uniform.quantize(values, bucket_ranges, bucket, self.bits, key, data[start:], leave)
         return MinMaxSymbols(data, n)
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Callable[[], Payload]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.transform.dct_inverse import Sizes
 
 PART = 1 << 18  # most elements of a part, unless a single chunk has more
@@ -60,10 +61,15 @@ class Runs:
         part = out[first * self.size : stop * self.size]
         return part if part.size == (stop - first) * self.size else None
 
-    def put(self, part: np.ndarray, out: np.ndarray, first: int, stop: int) -> None:
-        """Copy the elements of a part to (n,) values, without the padding."""
+    def put(
+        self, part: np.ndarray, out: np.ndarray, first: int, stop: int, add: np.float32 | None
+    ) -> None:
+        """Copy the elements of a part to (n,) values, without the padding, or add a multiple."""
         target = out[first * self.size : stop * self.size]
-        target[:] = part[: target.size]
+        if add is None:
+            target[:] = part[: target.size]
+        else:
+            add_scaled(part[: target.size], add, target)
 
 
 @dataclass(frozen=True)
@@ -120,15 +126,24 @@ class Tiles:
     def room(self, out: np.ndarray, first: int, stop: int) -> None:
         """Return None, because the elements of a tile are not contiguous."""
 
-    def put(self, part: np.ndarray, out: np.ndarray, first: int, stop: int) -> None:
-        """Copy the elements of a part to (n,) values, without the padding."""
+    def put(
+        self, part: np.ndarray, out: np.ndarray, first: int, stop: int, add: np.float32 | None
+    ) -> None:
+        """Copy the elements of a part to (n,) values, without the padding, or add a multiple."""
         _, a, b = self.sizes
         down, across, strip = self._strip(out, first, stop)
+        if add is not None:
+            part *= add
         tiles = part.reshape(down, across, a, b).swapaxes(1, 2)
+        target, source = strip, tiles
         if strip.shape == (down * a, across * b):
-            strip.reshape(down, a, across, b)[:] = tiles  # reshaping makes a view here
+            target = strip.reshape(down, a, across, b)  # a view
         else:
-            strip[:] = tiles.reshape(down * a, across * b)[: strip.shape[0], : strip.shape[1]]
+            source = tiles.reshape(down * a, across * b)[: strip.shape[0], : strip.shape[1]]
+        if add is None:
+            target[:] = source
+        else:
+            target += source
 
     def _strip(self, values: np.ndarray, first: int, stop: int) -> tuple[int, int, np.ndarray]:
         """Return the number of tiles of a part in each direction, and the submatrix it covers."""

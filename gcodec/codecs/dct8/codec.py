@@ -100,6 +100,7 @@ class DCT8(Codec):
     has_cuda_kernels = True
     symbols_on_host = True
     bounds_decoded = True
+    fused_dtypes = ("float32", "float64")
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"
@@ -178,7 +179,9 @@ class DCT8(Codec):
         self._dequantize(symbols, decoded)
         return all_finite(decoded)
 
-    def _dequantize(self, symbols: DCT8Symbols, out: np.ndarray) -> None:
+    def _dequantize_into(
+        self, symbols: DCT8Symbols, dtype: str, out: np.ndarray, add: np.float32 | None
+    ) -> None:
         cut = self._chunks(out.size)
         n, size, scales, codes, positions = symbols
         coded = levels.coded_chunks(scales)
@@ -188,7 +191,7 @@ class DCT8(Codec):
         starts = np.zeros(cut.count + 1, np.int64)
         np.cumsum(shape[1] * coded, out=starts[1:])
         coefficients = levels.dequantize(Levels(scales, codes), self.values).reshape(-1)
-        transform.restore(starts, positions.reshape(-1), coefficients, cut, out)
+        transform.restore(starts, positions.reshape(-1), coefficients, cut, out, add=add)
 
     def _decoded_bound(self, symbols: DCT8Symbols) -> float:
         return levels.most(symbols.scales, min(self.k, symbols.size), self.values)

@@ -64,19 +64,23 @@ def restore(
     chunks: Chunks,
     out: np.ndarray,
     other: Basis | None = None,
+    add: np.float32 | None = None,
 ) -> None:
-    """Write the (n,) values of coefficients; see `select` and `dct_inverse.inverse`."""
+    """Write the (n,) values of coefficients, or add a multiple of them on the host.
+
+    See `select` and `dct_inverse.inverse`.
+    """
     a, b, c = chunks.sizes
     bases = _table(a, other), _table(b, other), _table(c, other)
     parts = chunks.parts()
 
     def task(start: int, stop: int) -> None:
         for first, end in parts[start // PART : -(-stop // PART)]:
-            room = chunks.room(out, first, end)
+            room = chunks.room(out, first, end) if add is None else None
             part = np.empty((end - first) * chunks.size, np.float32) if room is None else room
             inverse(starts[first : end + 1], positions, coefficients, chunks.sizes, bases, part)
             if room is None:
-                chunks.put(part, out, first, end)
+                chunks.put(part, out, first, end, add)
 
     pool.run(task, PART * len(parts), PART)
 

@@ -11,12 +11,14 @@ import numpy as np
 
 from gcodec.codecs.dct8.chunks import Chunks, Tiles
 from gcodec.codecs.dct8.transform import Basis
+from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.transform import basis
 from gcodec.kernels.transform.dct_inverse import TABLED
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.device import Device
+from gcodec.runtime.memory import empty_beside
 
 _HELD = 4096  # most elements of a chunk that fit into shared memory
 _LISTED = 512  # most rows of coefficients whose lists fit into shared memory
@@ -52,8 +54,14 @@ def restore(
     chunks: Chunks,
     out: Array,
     other: Basis | None = None,
+    add: np.float32 | None = None,
 ) -> None:
-    """Write the values of coefficients."""
+    """Write the values of coefficients, or add a multiple of them."""
+    if add is not None:
+        decoded = empty_beside(out.size, np.float32, out)
+        restore(starts, positions, coefficients, chunks, decoded, other)
+        add_scaled(decoded, add, out)
+        return
     device, (a, b, _) = device_with(out), chunks.sizes
     most = min(int(np.diff(starts).max(initial=0)), a * b)
     blocks = _blocks(chunks.count, chunks.size)

@@ -64,6 +64,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.reduce import float_of_bits
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.payload import MissedTarget, Payload
 from gcodec.runtime.deferred import Deferred, map_deferred
@@ -209,13 +210,25 @@ class ECSQ(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: QuantizedLevels | None
     ) -> QuantizedLevels:
+        return self._quantize_below(values, None, seed, prior)
+
+    def _quantize_below(
+        self,
+        values: np.ndarray,
+        top_bits: int | Deferred | None,
+        seed: int,
+        prior: QuantizedLevels | None,
+    ) -> QuantizedLevels:
         transform = self._filter_transform()
         if isinstance(self.step, float) and transform is None and self.transform != "dct":
             shape = self._bound_shape(values.size)
             levels = levels_at(values, self.step, shape, self._quantizer(seed))
             if levels is not None:
                 return levels
-        largest = reconstruction.largest(values)
+        if top_bits is None:
+            largest = reconstruction.largest(values)
+        else:
+            largest = float_of_bits(top_bits)
         if not math.isfinite(largest):
             raise nonfinite_error(values)
         if self.transform == "dct" and transform is None:

@@ -27,7 +27,7 @@ from gcodec.kernels.context.escapes import symbols_from
 from gcodec.kernels.numeric import scatter
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.convert import round_to
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import scalar_quantize
 from gcodec.kernels.quantize.rated_levels import Errors
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE
@@ -94,8 +94,7 @@ class QuantizedLevels(NamedTuple):
 
 def largest(x: np.ndarray) -> float:
     """Return the largest magnitude of (n,) float32 values: not finite if a value is not."""
-    bits = int(max_abs_bits(x)) if x.size else 0
-    return float(np.uint32(bits).view(np.float32))
+    return float_of_bits(max_abs_bits(x)) if x.size else 0.0
 
 
 def scaled(x: np.ndarray, factor: float) -> np.ndarray:
@@ -149,18 +148,22 @@ def reconstruct(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
 
     pool.run(task, out.size, beside=out)
     if levels.outliers.size:
-        positions = with_positions(levels).outlier_positions
+        positions = _positions_of_outliers(levels)
         scatter.replace(out, positions, points_of(levels.outliers, unit, levels.centroids))
 
 
+def _positions_of_outliers(levels: QuantizedLevels) -> np.ndarray:
+    if levels.outlier_positions is not None:
+        return levels.outlier_positions
+    if not levels.outliers.size:
+        return np.empty(0, np.int64)
+    positions, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
+    return positions
+
+
 def with_positions(levels: QuantizedLevels) -> QuantizedLevels:
-    """Return levels with the positions of their outliers."""
-    if levels.outlier_positions is not None or levels.on_device is not None:
-        return levels
-    positions = np.empty(0, np.int64)
-    if levels.outliers.size:
-        positions, _ = symbols_from(levels.symbols, models.least_escape(levels.lanes > 0))
-    return levels._replace(outlier_positions=positions)
+    """Return levels on the host with the positions of their outliers, for `part_of`."""
+    return levels._replace(outlier_positions=_positions_of_outliers(levels))
 
 
 def part_of(levels: QuantizedLevels, start: int, stop: int) -> QuantizedLevels:
@@ -235,7 +238,7 @@ class Reconstruction(NamedTuple):
 
         pool.run(task, out.size)
         if levels.outliers.size:
-            positions = with_positions(levels).outlier_positions
+            positions = _positions_of_outliers(levels)
             points = points_of(levels.outliers, self.unit, self.centroids)
             scatter.add(out, positions, round_to(points, dtype), scale)
 

@@ -63,29 +63,32 @@ class BucketQuantizer:
         _check_norms(scale.norms, s, values)
         return cls(values, scale, coded_mask_of(scale, n), seed, fuses_norms=False)
 
-    def __call__(self, start: int, stop: int, out: np.ndarray) -> np.ndarray:
-        """Write and return the symbols of a range, which must begin at a bucket."""
+    def __call__(self, start: int, stop: int, out: np.ndarray, leave: bool = False) -> np.ndarray:
+        """Write and return the symbols of a range, which must begin at a bucket.
+
+        With `leave`, on the host, the values become what is left of them.
+        """
         part, scale = self.values[start:stop], self.scale
         if self.fuses_norms:
-            bucket_levels.quantize(part, scale, self.seed, start, out)
+            bucket_levels.quantize(part, scale, self.seed, start, out, leave)
             buckets = slice(start // scale.bucket, -(-stop // scale.bucket))
             _check_norms(scale.norms[buckets], scale.s, self.values)
             assert self.coded.silent is not None
             self.coded.silent[buckets] = scale.norms[buckets] == 0
         else:
-            levels.quantize(part, scale, self.seed, start, out)
+            levels.quantize(part, scale, self.seed, start, out, leave)
         return out
 
-    def first(self, n: int, out: np.ndarray) -> None:
+    def first(self, n: int, out: np.ndarray, leave: bool = False) -> None:
         """Write the symbols of the first n elements to `out`, on the threads of the pool.
 
-        If `fuses_norms`, n is rounded up to whole buckets.
+        If `fuses_norms`, n is rounded up to whole buckets. For `leave`, see `__call__`.
         """
         if self.fuses_norms:
             n = min(-(-n // self.scale.bucket) * self.scale.bucket, self.values.size)
 
         def task(start: int, stop: int) -> None:
-            self(start, stop, out[start:stop])
+            self(start, stop, out[start:stop], leave)
 
         pool.run(task, n, beside=self.values)
 

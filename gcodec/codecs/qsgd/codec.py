@@ -55,6 +55,7 @@ from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
 from gcodec.wire.kinds import Choice, Integer
@@ -173,9 +174,21 @@ class QSGD(Codec):
         return BucketQuantizer.of(values, self._bucket(values.size), norm, self.s, seed)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
+        return self._quantized(values, seed)
+
+    def _quantize_left(
+        self, values: np.ndarray, top_bits: int | Deferred, dtype: str, seed: int, prior: Any
+    ) -> QSGDSymbols:
+        if dtype not in self.fused_dtypes or device_of(values) is not None:
+            symbols: QSGDSymbols = super()._quantize_left(values, top_bits, dtype, seed, prior)
+            return symbols
+        return self._quantized(values, seed, leave=True)
+
+    def _quantized(self, values: np.ndarray, seed: int, *, leave: bool = False) -> QSGDSymbols:
+        """Quantize values; with `leave`, they become what is left of them."""
         quantize = self._quantizer(values, seed)
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-        quantize.first(values.size, out)
+        quantize.first(values.size, out, leave)
         return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
 
     def _encode(

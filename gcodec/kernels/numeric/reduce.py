@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.runtime import pool
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, floats, lanes
@@ -88,6 +89,11 @@ def fold(sums: np.ndarray) -> float:
 def max_abs_bits(x: np.ndarray) -> int:
     """Return the bit pattern of the largest |x| of (n,) float32; NaN is larger than infinity."""
     return max(pool.run(lambda i, j: int(_max_abs_bits(x[i:j].view(np.uint32))), x.size, 1, x))
+
+
+def float_of_bits(bits: int | Deferred) -> float:
+    """Return the float32 with a bit pattern, such as that of `max_abs_bits`; wait for it."""
+    return float(np.uint32(int(bits)).view(np.float32))
 
 
 @dispatched("gcodec.kernels.numeric.reduce_cuda")

@@ -5,6 +5,8 @@ Norms and levels are those of `norms` and `levels`.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from gcodec.kernels.numeric.norms import Norm, norms
@@ -26,7 +28,9 @@ def has_loop(bucket: int, norm: Norm, s: int) -> bool:
     return bucket in BUCKETS and norm == "l2" and symbol_dtype(s) == np.uint8
 
 
-def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:
+def quantize(
+    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, leave: bool = False
+) -> None:
     """Compute the norms of a part of a tensor and quantize it, on the calling thread.
 
     Parameters
@@ -41,32 +45,35 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
         Number of the first element of a bucket.
     out : (n,) uint8 array
         Undefined in buckets whose norm is not finite.
+    leave : bool
+        Whether x becomes what is left of it, x − x̂.
     """
     bucket = scale.bucket
     at, whole = first // bucket, x.size - x.size % bucket
     own_norms = scale.norms[at : at + -(-x.size // bucket)]
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
-    if _quantizer(bucket)(x[:whole], *numbers, np.empty(1), own_norms, out):
-        levels.quantize(x[:whole], scale, seed, first, out[:whole])
+    if _quantizer(bucket, leave)(x[:whole], *numbers, np.empty(1), own_norms, out):
+        levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave)
     if whole < x.size:
         own_norms[-1:] = norms(x[whole:], bucket, "l2")
-        levels.quantize(x[whole:], scale, seed, first + whole, out[whole:])
+        levels.quantize(x[whole:], scale, seed, first + whole, out[whole:], leave)
 
 
-@factory(lambda: ((bucket,) for bucket in BUCKETS))
-def _quantizer(bucket: int) -> Kernel:
+@factory(lambda: itertools.product(BUCKETS, (False, True)))
+def _quantizer(bucket: int, leave: bool) -> Kernel:
     squares = bucket_squares(bucket)
-    two_blocks = quantize_block(8, 2, "same", ahead=bucket)
-    scale_by = factoring(up=True)
+    two_blocks = quantize_block(8, 2, "same", ahead=bucket, leave=leave)
+    scale_by, step_of = factoring(up=True), factoring(up=False)
 
     @kernel(
-        "in float32[], uint64, uint64, uint32, out float64[], out float32[], out uint8[]",
-        variant=str(bucket),
+        f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
+        "out float32[], out uint8[]",
+        variant=f"{bucket} {leave}",
     )
     def quantize_buckets(x, seed, first, s, square, norms, out):
         # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,
         # x.size <= out.size; square.size == 1. Returns whether any norm is tiny; elements of such
-        # buckets are wrong.
+        # buckets get level 0.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
@@ -74,10 +81,12 @@ def _quantizer(bucket: int) -> Kernel:
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm
             factor = scale_by(norm, s)
+            step = step_of(norm, s) if leave else np.float32(0)
             any_tiny |= 0 < norm < TINY
             for i in range(start, start + bucket, _PAIR):
                 element = first + np.uint64(i)
-                two_blocks(x, i, factor, s, seed, element, element >> COUNTER_SPAN, out, i)
+                span = element >> COUNTER_SPAN
+                two_blocks(x, i, factor, step, s, seed, element, span, out, i)
         return any_tiny
 
     return quantize_buckets

@@ -20,7 +20,7 @@ from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, wo
 from gcodec.runtime import cover
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import AHEAD, BLOCK, Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, block, fence, floats, lanes
 
 KINDS = tuple(map(np.dtype, (np.uint8, np.uint16, np.uint32)))  # dtypes of symbols
 TINY = 2.0**-100  # least norm whose factors stay within float32
@@ -109,7 +109,9 @@ def levels_error(s: int) -> ParameterError:
 
 
 @dispatched("gcodec.kernels.quantize.levels_cuda")
-def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray) -> None:
+def quantize(
+    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, leave: bool = False
+) -> None:
     """Quantize a part of a tensor on the calling thread.
 
     Parameters
@@ -123,34 +125,47 @@ def quantize(x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray
     first : int
         Multiple of 32.
     out : (n,) array of `symbol_dtype(scale.s)`
+    leave : bool
+        Whether x becomes what is left of it, x − x̂; only on the host.
     """
-    loop, numbers = _quantizer(out.dtype), np.empty(BLOCK, np.float32)
+    loop, numbers = _quantizer(out.dtype, leave), np.empty((2, BLOCK), np.float32)
     key, whole = np.uint64(seed), x.size - x.size % BLOCK
-    tiny = loop(x[:whole], key, np.uint64(first), *scale.part(first), numbers, out[:whole])
+    tiny = loop(x[:whole], key, np.uint64(first), *scale.part(first), *numbers, out[:whole])
     if whole < x.size:
         padded, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, out.dtype)
         padded[: x.size - whole] = x[whole:]
         start = first + whole
-        tiny |= loop(padded, key, np.uint64(start), *scale.part(start), numbers, last)
+        tiny |= loop(padded, key, np.uint64(start), *scale.part(start), *numbers, last)
         out[whole:] = last[: x.size - whole]
+        if leave:
+            x[whole:] = padded[: x.size - whole]
     if tiny:
-        for begin in range(0, x.size, _TINY_PART):
-            _quantize_tiny(x, scale, seed, first, out, slice(begin, begin + _TINY_PART))
+        quantize_tiny(x, scale, seed, first, out, leave)
 
 
-def _quantize_tiny(
-    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, part: slice
+def quantize_tiny(
+    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, leave: bool
 ) -> None:
-    """Quantize the elements with tiny norms again, in float64."""
-    places = scale.tiny(first, x.size, part)
-    size = np.abs(x[places]).astype(np.float64)
-    r = (size * (scale.s / scale.of(first + places))).astype(np.float32)
-    whole = np.floor(r)
-    bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
-    random = words(seed, first + part.start, min(part.stop, x.size) - part.start)
-    level = whole.astype(np.uint32) + (random[places - part.start] >> 1 < bound)
-    level = np.minimum(level, np.uint32(scale.s))
-    out[places] = 2 * level + ((level > 0) & (x[places] < 0))
+    """Quantize the elements with tiny norms in float64; see `quantize`."""
+    for begin in range(0, x.size, _TINY_PART):
+        end = min(begin + _TINY_PART, x.size)
+        places = scale.tiny(first, x.size, slice(begin, end))
+        of, size = scale.of(first + places), np.abs(x[places]).astype(np.float64)
+        r = (size * (scale.s / of)).astype(np.float32)
+        whole = np.floor(r)
+        bound = ((r - whole) * np.float32(2.0**31)).astype(np.int32)
+        random = words(seed, first + begin, end - begin)
+        level = whole.astype(np.uint32) + (random[places - begin] >> 1 < bound)
+        level = np.minimum(level, np.uint32(scale.s))
+        out[places] = 2 * level + ((level > 0) & (x[places] < 0))
+        if leave:
+            x[places] -= _tiny_values(out[places], of, scale.s)
+
+
+def _tiny_values(symbols: np.ndarray, norms: np.ndarray, s: int) -> np.ndarray:
+    """Return the values of (k,) symbols of (k,) tiny norms."""
+    size = (symbols >> 1) * (norms / s)
+    return np.where(symbols & 1, -size, size).astype(np.float32)
 
 
 def streams(out: np.ndarray) -> bool:
@@ -189,8 +204,7 @@ def dequantize(
             places = scale.tiny(first, out.size, part)
             before, symbol = out[places], symbols[places]
             _dequantize_part(symbols[part], scale, first + begin, out[part], add, stream)
-            size = (symbol >> 1) * (scale.of(first + places) / scale.s)
-            value = np.where(symbol & 1, -size, size).astype(np.float32)
+            value = _tiny_values(symbol, scale.of(first + places), scale.s)
             out[places] = value if add is None else before + add * value
     else:
         _dequantize_part(symbols, scale, first, out, add, stream)
@@ -227,13 +241,16 @@ def _emit_factors(e: Emitter) -> Any:
     return e.builder.select(is_first, e.splat(e.args["factor"]), e.splat(e.args["other"]))
 
 
-def quantize_block(bits: int, blocks: int, factors: Factors, ahead: int = AHEAD) -> Any:
+def quantize_block(
+    bits: int, blocks: int, factors: Factors, ahead: int = AHEAD, *, leave: bool = False
+) -> Any:
     """Make the block that quantizes 32·blocks elements of x from i, or `start` of the tensor, on.
 
-    It prefetches the elements that lie `ahead` elements further on.
+    It prefetches the elements that lie `ahead` elements further on. With `leave`, x becomes what
+    is left of it; `step`, a number or an array for "each", is the value of level 1.
     """
 
-    @block("x", "i", *_FACTORS[factors], "s", "seed", "start", "span", "out", "at")
+    @block("x", "i", *_FACTORS[factors], "step", "s", "seed", "start", "span", "out", "at")
     def levels_of(e: Emitter) -> None:
         seed, start, span = (e.args[name] for name in ("seed", "start", "span"))
         stream = seed.type(ROUNDING)
@@ -241,14 +258,31 @@ def quantize_block(bits: int, blocks: int, factors: Factors, ahead: int = AHEAD)
         for k, halves in enumerate(random):
             source = e.element(e.address("x", "i"), k * BLOCK)
             e.fetch(source, ahead)
-            symbols = _emit_symbols(e, e.load(source, floats()), halves, lanes(bits))
+            x = e.load(source, floats())
+            level = _emit_levels(e, x, halves)
+            symbols = _emit_symbols(e, x, level, lanes(bits))
             e.store(symbols, e.element(e.address("out", "at"), k * BLOCK), align=1)
+            if leave:
+                step = e.args["step"]
+                one_each = factors == "each"
+                steps = e.load(e.address("step", "zero"), floats()) if one_each else e.splat(step)
+                e.store(_emit_left(e, x, level, steps), source)
 
     return levels_of
 
 
-def _emit_symbols(e: Emitter, x: Any, halves: Any, kind: Any) -> Any:
-    """Emit the symbols of 32 values, given their random words, halved."""
+def _emit_left(e: Emitter, x: Any, level: Any, steps: Any) -> Any:
+    """Emit x − x̂ for 32 values; a value of level 0 stays as it is."""
+    builder, word = e.builder, lanes(32)
+    sign = builder.and_(builder.bitcast(x, word), word([SIGN] * BLOCK))
+    size = builder.fmul(builder.sitofp(level, floats()), steps)
+    value = builder.bitcast(builder.or_(builder.bitcast(size, word), sign), floats())
+    is_zero = builder.icmp_signed("==", level, word([0] * BLOCK))
+    return builder.select(is_zero, x, builder.fsub(x, value))
+
+
+def _emit_levels(e: Emitter, x: Any, halves: Any) -> Any:
+    """Emit the levels of 32 values, given their random words, halved."""
     builder, word = e.builder, lanes(32)
     size = builder.bitcast(e.magnitude_bits(x), floats())
     r = builder.fmul(size, _emit_factors(e))
@@ -259,7 +293,12 @@ def _emit_symbols(e: Emitter, x: Any, halves: Any, kind: Any) -> Any:
     level = builder.sub(whole, builder.sext(up, word))
     top = e.splat(e.args["s"])
     # r may exceed s because the norm is rounded.
-    level = builder.select(builder.icmp_signed("<", level, top), level, top)
+    return builder.select(builder.icmp_signed("<", level, top), level, top)
+
+
+def _emit_symbols(e: Emitter, x: Any, level: Any, kind: Any) -> Any:
+    """Emit the symbols of 32 values, given their levels."""
+    builder, word = e.builder, lanes(32)
     one = word([1] * BLOCK)
     sign = builder.lshr(builder.bitcast(x, word), word([31] * BLOCK))
     symbols = builder.trunc(builder.or_(builder.shl(level, one), sign), kind)
@@ -339,36 +378,38 @@ def _spreading(up: bool) -> Any:
     return spread
 
 
-@factory(lambda: ((kind,) for kind in KINDS))
-def _quantizer(kind: np.dtype[Any]) -> Kernel:
+@factory(lambda: itertools.product(KINDS, (False, True)))
+def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
     dtype = kind.name
-    one_block = quantize_block(8 * kind.itemsize, 1, "each")
-    two_blocks = quantize_block(8 * kind.itemsize, 2, "same")
+    one_block = quantize_block(8 * kind.itemsize, 1, "each", leave=leave)
+    two_blocks = quantize_block(8 * kind.itemsize, 2, "same", leave=leave)
     pair, odd = np.int64(2 * BLOCK), np.uint64(BLOCK)
-    spread = _spreading(True)
+    spread, spread_steps = _spreading(True), _spreading(False)
 
     @kernel(
-        "in float32[], uint64, uint64, in float32[], int64, int64, uint32, out float32[], "
-        f"out {dtype}[]",
-        variant=dtype,
+        f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, int64, "
+        f"uint32, out float32[], out float32[], out {dtype}[]",
+        variant=f"{dtype} {leave}",
     )
-    def quantize_part(x, seed, first, norms, phase, bucket, s, numbers, out):
+    def quantize_part(x, seed, first, norms, phase, bucket, s, numbers, steps, out):
         # out.size == x.size, a multiple of BLOCK, as is `first`. The first bucket begins `phase`
-        # elements before x; numbers.size == BLOCK. Returns whether any norm is tiny; elements of
-        # such buckets are wrong.
+        # elements before x; numbers.size == steps.size == BLOCK. Returns whether any norm is tiny;
+        # elements of such buckets get level 0.
         i, same, b, any_tiny = np.int64(0), np.int64(0), np.int64(0), False
         while i < x.size:
             if i + BLOCK > same:
+                if leave:
+                    spread_steps(steps, norms, bucket, i + phase, s, b)
                 limit, tiny, b = spread(numbers, norms, bucket, i + phase, s, b)
                 same = min(limit - phase, x.size)  # end of the elements with these factors, or i
                 any_tiny |= tiny
             start = first + np.uint64(i)
             span = start >> COUNTER_SPAN
             if i + pair <= same and start & odd == 0:
-                two_blocks(x, i, numbers[0], s, seed, start, span, out, i)
+                two_blocks(x, i, numbers[0], steps[0], s, seed, start, span, out, i)
                 i += pair
             else:
-                one_block(x, i, numbers, 0, s, seed, start, span, out, i)
+                one_block(x, i, numbers, 0, steps, s, seed, start, span, out, i)
                 i += BLOCK
         return any_tiny
 

@@ -10,7 +10,9 @@ from gcodec.runtime.cuda_grid import byte_view, device_with, launch_striding, ra
 from gcodec.runtime.device import placed
 
 
-def quantize(x: Array, scale: Scale, seed: int, first: int, out: Array) -> None:
+def quantize(
+    x: Array, scale: Scale, seed: int, first: int, out: Array, leave: bool = False
+) -> None:
     """Quantize a part of a tensor from element `first` on, a multiple of 4."""
     n = x.size
     arguments = x, n, seed, first, *_part(scale, first, x), *byte_view(out)

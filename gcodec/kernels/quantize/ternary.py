@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import cover
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, floats, lanes
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 Pack = Literal["chapter", "terngrad", "base3"]
@@ -58,7 +58,13 @@ def packed_nbytes(n: int, pack: Pack) -> int:
 
 
 @dispatched("gcodec.kernels.quantize.ternary_cuda")
-def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndarray:
+def quantize(
+    x: np.ndarray,
+    scale: np.float32,
+    seed: int,
+    pack: Pack,
+    level: np.float32 | None = None,
+) -> np.ndarray:
     """Quantize a (n,) float32 array and pack the codes.
 
     Parameters
@@ -70,20 +76,32 @@ def quantize(x: np.ndarray, scale: np.float32, seed: int, pack: Pack) -> np.ndar
     seed : int
         Seed for stochastic rounding.
     pack : Pack
+    level : float32, optional
+        Magnitude to which elements are decoded. If it is given, x becomes what is left of it,
+        x − x̂; only on the host, and not for ``terngrad``.
 
     Returns
     -------
     (packed_nbytes(n, pack),) uint8 array
     """
-    level = scale if scale > 0 else np.float32(np.inf)  # 0/0 would be NaN
+    leave, level = level is not None, np.float32(0) if level is None else level
+    numbers = _Numbers(scale if scale > 0 else np.float32(np.inf), level, np.uint64(seed))
     out = aligned_empty(packed_nbytes(x.size, pack), np.uint8)
     if pack == "chapter":
-        _quantize_chapter(x, level, np.uint64(seed), out)
+        _quantize_chapter(x, numbers, leave, out)
     elif pack == "terngrad":
-        _quantize_strided(convert.whole(x), level, np.uint64(seed), out)
+        _quantize_strided(convert.whole(x), numbers, out)
     else:
-        _quantize_base3(x, level, np.uint64(seed), out)
+        _quantize_base3(x, numbers, leave, out)
     return out
+
+
+class _Numbers(NamedTuple):
+    """Arguments of the kernels."""
+
+    scale: np.float32  # not 0, as 0/0 would be NaN
+    level: np.float32
+    seed: np.uint64
 
 
 def dequantize_ternary(
@@ -158,14 +176,14 @@ def pad_digits_error(at: int) -> Corrupt:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
+def _ternary_block(emit_codes: Callable[[Emitter, Any], Any], leave: bool = False) -> Any:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     `emit_codes` takes 32-bit lanes, which are 0 or have the sign of the element that is sent.
-    `emit_words` describes `span`.
+    `emit_words` describes `span`. With `leave`, elements that are sent lose `level`.
     """
 
-    @block("x", "i", "scale", "seed", "start", "span", "out", "at")
+    @block("x", "i", "scale", "level", "seed", "start", "span", "out", "at")
     def ternary(e: Emitter) -> None:
         builder = e.builder
         source = e.address("x", "i")
@@ -185,6 +203,12 @@ def _ternary_block(emit_codes: Callable[[Emitter, Any], Any]) -> Any:
         # An element that is sent is not 0, so as an integer its bits have its sign.
         signed = builder.select(sent, builder.bitcast(x, word), word([0] * BLOCK))
         e.store(emit_codes(e, signed), e.address("out", "at"), align=1)
+        if leave:
+            sign = builder.and_(builder.bitcast(x, word), word([SIGN] * BLOCK))
+            level = builder.bitcast(e.splat(e.args["level"]), word)
+            value = builder.bitcast(builder.or_(level, sign), floats())
+            left = builder.select(sent, builder.fsub(x, value), x)
+            e.store(left, source)
 
     return ternary
 
@@ -245,38 +269,47 @@ def _four_per_byte(e: Emitter, signed: Any) -> Any:
     return builder.trunc(builder.or_(even, builder.shl(odd, half([8] * 4))), lanes(16, 4))
 
 
-_chapter_block = _ternary_block(_four_per_byte)
-_digits_block = _ternary_block(_one_per_byte(0, 1, 2))
-
-
 # --- chapter: four codes in a byte, the first lowest ---------------------------------------------
 
 
-def _quantize_chapter(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.ndarray) -> None:
+def _quantize_chapter(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.ndarray) -> None:
+    loop = _chapter_blocks(leave)
+
     def blocks(start: int, stop: int) -> None:
-        part = out[start // 4 : stop // 4]
-        _chapter_blocks(x[start:stop], scale, seed, np.uint64(start), part)
+        loop(x[start:stop], *numbers, np.uint64(start), out[start // 4 : stop // 4])
 
     def padded(start: int, stop: int) -> None:
         values, packed = np.zeros(BLOCK, np.float32), np.empty(BLOCK // 4, np.uint8)
         values[: stop - start] = x[start:stop]
-        _chapter_blocks(values, scale, seed, np.uint64(start), packed)
+        loop(values, *numbers, np.uint64(start), packed)
         out[start // 4 :] = packed[: out.size - start // 4]
+        if leave:
+            x[start:stop] = values[: stop - start]
 
     cover(blocks, padded, 0, x.size, x)
 
 
-@kernel("in float32[], float32, uint64, uint64, out uint8[]")
-def _chapter_blocks(x, scale, seed, start, out):
-    # x.size is a multiple of BLOCK, out.size == x.size // 4
-    span = start >> COUNTER_SPAN
-    if (start + np.uint64(x.size)) >> COUNTER_SPAN == span:  # nearly always
-        for i in range(0, x.size, BLOCK):
-            _chapter_block(x, i, scale, seed, start + np.uint64(i), span, out, i // 4)
-    else:
-        for i in range(0, x.size, BLOCK):
-            element = start + np.uint64(i)
-            _chapter_block(x, i, scale, seed, element, element >> COUNTER_SPAN, out, i // 4)
+@factory(lambda: ((leave,) for leave in (False, True)))
+def _chapter_blocks(leave: bool) -> Kernel:
+    one_block = _ternary_block(_four_per_byte, leave)
+
+    @kernel(
+        f"{'out' if leave else 'in'} float32[], float32, float32, uint64, uint64, out uint8[]",
+        variant=f"{leave}",
+    )
+    def chapter_blocks(x, scale, level, seed, start, out):
+        # x.size is a multiple of BLOCK, out.size == x.size // 4
+        span = start >> COUNTER_SPAN
+        if (start + np.uint64(x.size)) >> COUNTER_SPAN == span:  # nearly always
+            for i in range(0, x.size, BLOCK):
+                one_block(x, i, scale, level, seed, start + np.uint64(i), span, out, i // 4)
+        else:
+            for i in range(0, x.size, BLOCK):
+                element = start + np.uint64(i)
+                span = element >> COUNTER_SPAN
+                one_block(x, i, scale, level, seed, element, span, out, i // 4)
+
+    return chapter_blocks
 
 
 @kernel("in uint8[]")
@@ -291,7 +324,7 @@ def _code_11_bits(data):
 # --- terngrad: byte i holds codes i, i + Q, i + 2Q, i + 3Q of Q bytes, each plus one -------------
 
 
-def _quantize_strided(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.ndarray) -> None:
+def _quantize_strided(x: np.ndarray, numbers: _Numbers, out: np.ndarray) -> None:
     size = out.size
 
     def task(start: int, stop: int) -> None:
@@ -301,7 +334,7 @@ def _quantize_strided(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np
         for field in range(4):
             part = x[: (field + 1) * size]
             first = field * size + start
-            _stride(field)(part, scale, seed, codes, padded, first, out[start:stop])
+            _stride(field)(part, *numbers, codes, padded, first, out[start:stop])
 
     pool.run(task, size)
     for pad in range(4 * size - x.size):
@@ -315,10 +348,10 @@ def _stride(field: int) -> Kernel:
     one_block = _ternary_block(_one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
 
     @kernel(
-        "in float32[], float32, uint64, out uint8[], out float32[], int64, out uint8[]",
+        "in float32[], float32, float32, uint64, out uint8[], out float32[], int64, out uint8[]",
         variant=f"{field}",
     )
-    def add_stride(x, scale, seed, codes, padded, first, out):
+    def add_stride(x, scale, level, seed, codes, padded, first, out):
         # Byte i of `out` gets the code of element first + i, if x has it.
         # codes.size == _TILE + 2 * BLOCK, padded.size == BLOCK
         for tile in range(0, out.size, _TILE):
@@ -329,11 +362,11 @@ def _stride(field: int) -> Kernel:
                 at, start = i - aligned, np.uint64(i)
                 span = start >> COUNTER_SPAN
                 if i + BLOCK <= x.size:
-                    one_block(x, i, scale, seed, start, span, codes, at)
+                    one_block(x, i, scale, level, seed, start, span, codes, at)
                 else:
                     for k in range(x.size - i):  # fewer than BLOCK
                         padded[k] = x[i + k]
-                    one_block(padded, 0, scale, seed, start, span, codes, at)
+                    one_block(padded, 0, scale, level, seed, start, span, codes, at)
             own = codes[begin - aligned :][: max(end - begin, 0)]
             part = out[tile : tile + own.size]
             for i in range(part.size):  # part.size == own.size
@@ -345,37 +378,54 @@ def _stride(field: int) -> Kernel:
 # --- base3: five codes in a byte, the first with weight 1 ----------------------------------------
 
 
-def _quantize_base3(x: np.ndarray, scale: np.float32, seed: np.uint64, out: np.ndarray) -> None:
+def _quantize_base3(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.ndarray) -> None:
+    loop = _base3_tiles(leave)
+
     def task(start: int, stop: int) -> None:
         codes = np.zeros(_TILE + _SLACK, np.uint8)
         padded = np.zeros(BLOCK, np.float32)
         part = out[start // TRITS : -(-stop // TRITS)]
-        _base3_tiles(x[start:stop], scale, seed, np.uint64(start), codes, padded, part)
+        loop(x[start:stop], *numbers, np.uint64(start), codes, padded, part)
 
     pool.run(task, x.size, _TILE, x)
 
 
-@kernel("in float32[], float32, uint64, uint64, out uint8[], out float32[], out uint8[]")
-def _base3_tiles(x, scale, seed, start, codes, padded, out):
-    # out.size == ceil(x.size / TRITS); codes.size == _TILE + _SLACK; padded is BLOCK zeros
-    five, top = np.uint64((1 << 8 * TRITS) - 1), np.uint64(8 * (TRITS - 1))
-    for tile in range(0, x.size, _TILE):
-        values = x[tile : tile + _TILE]
-        whole = values.size - values.size % BLOCK
-        for i in range(0, whole, BLOCK):
-            element = start + np.uint64(tile + i)
-            _digits_block(values, i, scale, seed, element, element >> COUNTER_SPAN, codes, i)
-        if whole < values.size:  # whole + BLOCK <= _TILE
-            for i in range(values.size - whole):
-                padded[i] = values[whole + i]
-            element = start + np.uint64(tile + whole)
-            _digits_block(padded, 0, scale, seed, element, element >> COUNTER_SPAN, codes, whole)
-        for i in range(values.size, values.size + TRITS):  # pad codes; TRITS <= _SLACK
-            codes[i] = np.uint8(0)
-        part = out[tile // TRITS : (tile + _TILE) // TRITS]
-        for j in range(part.size):  # TRITS * j + 8 <= codes.size
-            word = load_word(codes, j * TRITS) & five
-            part[j] = np.uint8((word * np.uint64(_COLLECT)) >> top)
+@factory(lambda: ((leave,) for leave in (False, True)))
+def _base3_tiles(leave: bool) -> Kernel:
+    one_block = _ternary_block(_one_per_byte(0, 1, 2), leave)
+
+    @kernel(
+        f"{'out' if leave else 'in'} float32[], float32, float32, uint64, uint64, out uint8[], "
+        "out float32[], out uint8[]",
+        variant=f"{leave}",
+    )
+    def base3_tiles(x, scale, level, seed, start, codes, padded, out):
+        # out.size == ceil(x.size / TRITS); codes.size == _TILE + _SLACK; padded is BLOCK zeros
+        five, top = np.uint64((1 << 8 * TRITS) - 1), np.uint64(8 * (TRITS - 1))
+        for tile in range(0, x.size, _TILE):
+            values = x[tile : tile + _TILE]
+            whole = values.size - values.size % BLOCK
+            for i in range(0, whole, BLOCK):
+                element = start + np.uint64(tile + i)
+                span = element >> COUNTER_SPAN
+                one_block(values, i, scale, level, seed, element, span, codes, i)
+            if whole < values.size:  # whole + BLOCK <= _TILE
+                for i in range(values.size - whole):
+                    padded[i] = values[whole + i]
+                element = start + np.uint64(tile + whole)
+                span = element >> COUNTER_SPAN
+                one_block(padded, 0, scale, level, seed, element, span, codes, whole)
+                if leave:
+                    for i in range(values.size - whole):
+                        values[whole + i] = padded[i]
+            for i in range(values.size, values.size + TRITS):  # pad codes; TRITS <= _SLACK
+                codes[i] = np.uint8(0)
+            part = out[tile // TRITS : (tile + _TILE) // TRITS]
+            for j in range(part.size):  # TRITS * j + 8 <= codes.size
+                word = load_word(codes, j * TRITS) & five
+                part[j] = np.uint8((word * np.uint64(_COLLECT)) >> top)
+
+    return base3_tiles
 
 
 @dispatched("gcodec.kernels.quantize.ternary_cuda")

@@ -22,7 +22,7 @@ from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reporte
 _KERNELS = {"chapter": "chapter_bytes", "terngrad": "strided_bytes", "base3": "base3_bytes"}
 
 
-def quantize(x: Array, scale: np.float32, seed: int, pack: Pack) -> Array:
+def quantize(x: Array, scale: np.float32, seed: int, pack: Pack, level: None = None) -> Array:
     """Quantize and pack the codes."""
     device, n = device_with(x), x.size
     out = device.empty(packed_nbytes(n, pack), np.uint8)

@@ -30,7 +30,13 @@ _TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width en
 
 @dispatched("gcodec.kernels.quantize.uniform_cuda")
 def quantize(
-    x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int, seed: int | None, out: np.ndarray
+    x: np.ndarray,
+    ranges: np.ndarray,
+    bucket: int,
+    bits: int,
+    seed: int | None,
+    out: np.ndarray,
+    leave: bool = False,
 ) -> None:
     """Quantize a (n,) float32 array and pack the codes, most significant bit first.
 
@@ -46,13 +52,16 @@ def quantize(
     seed : int or None
         Seed for stochastic rounding; None rounds to nearest, ties to even.
     out : (ceil(n * bits / 8),) uint8 array
+    leave : bool
+        Whether x becomes what is left of it, x − x̂; only on the host.
     """
-    loop, key = _quantizer(bits, seed is not None), np.uint64(seed or 0)
+    loop, key = _quantizer(bits, seed is not None, leave), np.uint64(seed or 0)
     flat = ranges.reshape(-1)
 
     def task(start: int, stop: int) -> None:
         part = out[start * bits // 8 : -(-stop * bits // 8)]
-        loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), part)
+        ends = np.empty(2 * BLOCK)
+        loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), ends, part)
 
     pool.run(task, x.size, _TILE, x)
 
@@ -140,29 +149,44 @@ def _fill(numbers, flips, ranges, bucket, start, numbers_of):
     return start
 
 
-def _numbers(e: Emitter) -> tuple[Any, Any]:
-    """Emit the loads of the two numbers."""
-    first = e.address("numbers", "zero")
+def _numbers(e: Emitter, name: str = "numbers") -> tuple[Any, Any]:
+    """Emit the loads of the two numbers in an array."""
+    first = e.address(name, "zero")
     return e.load(first, doubles(), 8), e.load(e.element(first, BLOCK), doubles(), 8)
 
 
 # --- quantize ------------------------------------------------------------------------------------
 
 
-def _quantize_block(bits: int, stochastic: bool) -> Any:
+def _decoded(e: Emitter, codes: Any, name: str) -> Any:
+    """Emit the values of 32 codes, as 8-bit lanes.
+
+    For each lane, the array of this name holds the end from which levels are counted and the step,
+    and `flips` the bits that are inverted in a code that counts from the other end.
+    """
+    builder = e.builder
+    flips = e.load(e.address("flips", "zero"), lanes(8), 1)
+    end, step = _numbers(e, name)
+    steps = builder.sitofp(builder.zext(builder.xor(codes, flips), lanes(32)), doubles())
+    return builder.fptrunc(builder.fadd(end, builder.fmul(steps, step)), floats())
+
+
+def _quantize_block(bits: int, stochastic: bool, leave: bool) -> Any:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
-    A code takes a byte. `numbers` holds the low and the factor of each lane.
+    A code takes a byte. `numbers` holds the low and the factor of each lane, and `ends` what
+    `_decoded` needs.
     """
     levels = 2**bits - 1
 
-    @block("x", "i", "numbers", "zero", "seed", "start", "codes", "at")
+    @block("x", "i", "numbers", "ends", "flips", "zero", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
         builder = e.builder
         word = lanes(32)
         source = e.address("x", "i")
         e.fetch(source)
-        wide = builder.fpext(e.load(source, floats()), doubles())
+        x = e.load(source, floats())
+        wide = builder.fpext(x, doubles())
         low, factor = _numbers(e)
         r = builder.fmul(builder.fsub(wide, low), factor)
         if stochastic:
@@ -179,14 +203,18 @@ def _quantize_block(bits: int, stochastic: bool) -> Any:
             codes = builder.select(builder.icmp_signed(">", codes, top), top, codes)
         else:
             codes = builder.fptosi(e.call("llvm.rint", r), word)
-        e.store(builder.trunc(codes, lanes(8)), e.address("codes", "at"), align=1)
+        codes = builder.trunc(codes, lanes(8))
+        e.store(codes, e.address("codes", "at"), align=1)
+        if leave:
+            e.store(builder.fsub(x, _decoded(e, codes, "ends")), source)
 
     return quantize_block
 
 
-@factory(lambda: itertools.product(range(1, 9), (False, True)))
-def _quantizer(bits: int, stochastic: bool) -> Kernel:
-    one_block = _quantize_block(bits, stochastic)
+@factory(lambda: itertools.product(range(1, 9), (False, True), (False, True)))
+def _quantizer(bits: int, stochastic: bool, leave: bool) -> Kernel:
+    one_block = _quantize_block(bits, stochastic, leave)
+    end_of = _end_of(bits)
     pack = packing(bits, True)
     packed = bits < 8
     levels = np.float64(2**bits - 1)
@@ -196,13 +224,14 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
         return low, levels / (high - low) if high > low else 0.0, np.uint8(0)
 
     @kernel(
-        "in float32[], uint64, uint64, in float32[], int64, "
-        "out uint8[], out float32[], out float64[], out uint8[], out uint8[]",
-        variant=f"{bits} {stochastic}",
+        f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, out uint8[], "
+        "out float32[], out float64[], out uint8[], out float64[], out uint8[]",
+        variant=f"{bits} {stochastic} {leave}",
     )
-    def quantize_tiles(x, first, seed, ranges, bucket, codes, padded, numbers, flips, out):
+    def quantize_tiles(x, first, seed, ranges, bucket, codes, padded, numbers, flips, ends, out):
         # x begins with element `first`, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
-        # codes.size == _TILE + BLOCK; padded and flips have BLOCK elements, numbers twice as many.
+        # codes.size == _TILE + BLOCK; padded and flips have BLOCK elements, numbers and ends twice
+        # as many.
         limit = np.int64(first)
         for tile in range(0, x.size, _TILE):
             values = x[tile : tile + _TILE]
@@ -213,15 +242,21 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
                 start = np.int64(first) + tile + i
                 if start + BLOCK > limit:
                     limit = _fill(numbers, flips, ranges, bucket, start, factor_of)
-                one_block(values, i, numbers, 0, seed, np.uint64(start), target, i)
+                    if leave:
+                        _fill(ends, flips, ranges, bucket, start, end_of)
+                one_block(values, i, numbers, ends, flips, 0, seed, np.uint64(start), target, i)
             if whole < values.size:
                 start = np.int64(first) + tile + whole
                 limit = _fill(numbers, flips, ranges, bucket, start, factor_of)
+                if leave:
+                    _fill(ends, flips, ranges, bucket, start, end_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
-                one_block(padded, 0, numbers, 0, seed, np.uint64(start), codes, _TILE)
+                one_block(padded, 0, numbers, ends, flips, 0, seed, np.uint64(start), codes, _TILE)
                 for k in range(values.size - whole):
                     target[whole + k] = codes[_TILE + k]
+                    if leave:
+                        values[whole + k] = padded[k]
             if packed:
                 pack(codes[: values.size], part, False)
 
@@ -232,35 +267,19 @@ def _quantizer(bits: int, stochastic: bool) -> Kernel:
 
 
 def _dequantize_block(store: Store) -> Any:
-    """Make the block that decodes 32 codes from `at` to elements of `out` from i on.
-
-    For each lane, `numbers` holds the end from which levels are counted and the step, and `flips`
-    the bits that are inverted in a code that counts from the other end.
-    """
+    """Make the block that decodes 32 codes from `at` to elements of `out` from i on."""
 
     @block("codes", "at", "numbers", "flips", "zero", "scale", "out", "i")
     def dequantize_block(e: Emitter) -> None:
-        builder = e.builder
-        target = e.address("out", "i")
-        flips = e.load(e.address("flips", "zero"), lanes(8), 1)
-        codes = builder.xor(e.load(e.address("codes", "at"), lanes(8), 1), flips)
-        end, step = _numbers(e)
-        steps = builder.sitofp(builder.zext(codes, lanes(32)), doubles())
-        exact = builder.fadd(end, builder.fmul(steps, step))
-        values = builder.fptrunc(exact, floats())
-        e.store_as(store, values, target)
+        codes = e.load(e.address("codes", "at"), lanes(8), 1)
+        e.store_as(store, _decoded(e, codes, "numbers"), e.address("out", "i"))
 
     return dequantize_block
 
 
-@factory(lambda: itertools.product(range(1, 9), get_args(Store)))
-def _dequantizer(bits: int, store: Store) -> Kernel:
-    one_block = _dequantize_block(store)
-    last_block = _dequantize_block("add" if store == "add" else "write")
-    unpack = unpacking(bits, True)
+def _end_of(bits: int) -> Any:
+    """Make the helper (low, high) -> end, step and flip, the numbers of `_decoded`."""
     levels = 2**bits - 1
-    packed = bits < 8
-    streaming = store == "stream"
 
     @inline
     def end_of(low, high):
@@ -268,6 +287,18 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
         if abs(low) <= abs(high):
             return low, step, np.uint8(0)
         return high, -step, np.uint8(levels)
+
+    return end_of
+
+
+@factory(lambda: itertools.product(range(1, 9), get_args(Store)))
+def _dequantizer(bits: int, store: Store) -> Kernel:
+    one_block = _dequantize_block(store)
+    last_block = _dequantize_block("add" if store == "add" else "write")
+    unpack = unpacking(bits, True)
+    packed = bits < 8
+    streaming = store == "stream"
+    end_of = _end_of(bits)
 
     @kernel(
         "in uint8[], uint64, in float32[], int64, float32, "

@@ -11,7 +11,13 @@ _GROUP = 8  # elements, whose codes end on a byte
 
 
 def quantize(
-    x: Array, ranges: Array, bucket: int, bits: int, seed: int | None, out: Array
+    x: Array,
+    ranges: Array,
+    bucket: int,
+    bits: int,
+    seed: int | None,
+    out: Array,
+    leave: bool = False,
 ) -> None:
     """Quantize and pack the codes."""
     n = x.size
