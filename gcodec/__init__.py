@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gcodec.api import (
         decode,
         decode_add,
+        decode_many,
         decode_range,
         decode_sparse,
         encode,
@@ -75,6 +76,7 @@ __all__ = [
     "codecs",
     "decode",
     "decode_add",
+    "decode_many",
     "decode_range",
     "decode_sparse",
     "encode",
@@ -93,7 +95,10 @@ __all__ = [
 
 # Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
 _PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
-_API = ("decode", "decode_add", "decode_range", "decode_sparse", "encode", "iter_frames", "warmup")
+_API = (
+    *("decode", "decode_add", "decode_many", "decode_range", "decode_sparse", "encode"),
+    *("iter_frames", "warmup"),
+)
 _FILES = ("TensorFile", "load_file", "open", "save_file")
 _MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "files")
 _MODULES |= {

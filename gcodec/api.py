@@ -13,15 +13,15 @@ from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, with_policy
 from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
-from gcodec.errors import ParameterError
-from gcodec.frame import Frame, check_key
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, read_members
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
 from gcodec.tensorfiles.frame_file import mapped, mapped_file
-from gcodec.wire.primitives import encode_name
+from gcodec.wire.primitives import ITEMSIZE, encode_name
 
 
 def encode(
@@ -341,6 +341,71 @@ def iter_frames(
     while start < end:
         frame, start = Frame.read(contents, start, limits, key)
         yield frame
+
+
+def decode_many(
+    message: bytes | bytearray | memoryview,
+    *,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> dict[str, np.ndarray]:
+    """Decode a message of many tensors, such as that of `Feedback.compress_many`.
+
+    Parameters
+    ----------
+    message : bytes-like
+        Frames without gaps.
+    limits, key
+        See `decode`. The limits also hold for the sum of all tensors.
+
+    Returns
+    -------
+    dict
+        Tensors by name, in the order of the message.
+
+    Raises
+    ------
+    FormatError
+        If the message is damaged, has a tensor without a name or two of the same name, or exceeds
+        the limits.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> message = gcodec.Feedback("raw").compress_many({"a": np.ones(2), "b": np.zeros((1, 2))})
+    >>> {name: x.shape for name, x in gcodec.decode_many(message).items()}
+    {'a': (2,), 'b': (1, 2)}
+    """
+    limits = Limits.or_default(limits)
+    tensors: dict[str, np.ndarray] = {}
+    members: list[Member] | None = None
+    elements = nbytes = 0
+    for number, frame in enumerate(iter_frames(message, limits=limits, key=key)):
+        elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
+        limits.check("the message", elements, nbytes)
+        if members is None and frame.name == MEMBERS_NAME:
+            if frame.dtype != "uint8" or len(frame.shape) != 1:
+                raise Corrupt(f"frame {number}: the list of members is not a vector of uint8")
+            members = read_members(frame.decode().tobytes())
+            continue
+        if members is None:
+            if frame.name is None:
+                raise Corrupt(f"frame {number} has no name")
+            members = [Member(frame.name, frame.shape)]
+        elif frame.name is not None or len(frame.shape) != 1:
+            raise Corrupt(f"frame {number}: tensors that share a frame are a vector without name")
+        if sum(member.size for member in members) != frame.size:
+            raise Corrupt(f"frame {number} has {frame.size} elements, but its members have others")
+        flat, start = frame.decode().reshape(-1), 0
+        for member in members:
+            if member.name in tensors:
+                raise Corrupt(f"frame {number}: {member.name!r} occurs twice")
+            tensors[member.name] = flat[start : start + member.size].reshape(member.shape)
+            start += member.size
+        members = None
+    if members is not None:
+        raise Truncated("the message ends after a list of members")
+    return tensors
 
 
 def _contents(data: Any) -> tuple[Any, int]:

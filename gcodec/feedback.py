@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import hashlib
+import itertools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gcodec.api import encode
+from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
     check_corrected,
@@ -23,17 +27,17 @@ from gcodec.arrays.source import Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse
 from gcodec.errors import FormatError, ParameterError
-from gcodec.frame import Frame, check_key
+from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
 from gcodec.limits import NO_LIMITS
 from gcodec.policy import Policy
-from gcodec.runtime import Array
+from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import Device, beside, device_of, host
 from gcodec.runtime.memory import clear, empty_beside
-from gcodec.wire.kinds import check_number
+from gcodec.wire.kinds import check_integer, check_number
 from gcodec.wire.primitives import encode_name
 
 
@@ -78,7 +82,12 @@ class SpareArrays:
             return empty_beside(size, np.float32, beside)
 
     def give(self, array: Array) -> None:
-        """Make an array available; the caller must not read it any more."""
+        """Make an array available; the caller must not read it any more.
+
+        A part of the array of a group is not kept, because other parts may be in use.
+        """
+        if _is_part(array):
+            return
         self._arrays.setdefault((device_of(array), array.size), []).append(array.reshape(-1))
 
     def counts(self) -> list[int]:
@@ -86,6 +95,13 @@ class SpareArrays:
         return [len(arrays) for arrays in self._arrays.values()]
 
 
+def _is_part(array: Array) -> bool:
+    """Return whether an array is a part of a larger one."""
+    whole = array.base if type(array) is np.ndarray else None
+    return type(whole) is np.ndarray and whole.nbytes >= array.nbytes + _MORE_NBYTES
+
+
+_MORE_NBYTES = 128  # more than the alignment of an array takes
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
 _MAX_STEPS = 1 << 62
 
@@ -151,6 +167,53 @@ class _TensorState(NamedTuple):
         return self.memory.residual
 
 
+class _Group(NamedTuple):
+    """Residuals of small tensors that share a frame.
+
+    Attributes
+    ----------
+    residual : (n,) float32 array
+        Residuals of all tensors, end to end.
+    parts : list of array
+        Views of the residual, in the shapes of the tensors.
+    """
+
+    residual: np.ndarray
+    parts: list[np.ndarray]
+
+    def is_of(self, states: Sequence[_TensorState | None]) -> bool:
+        """Return whether the states of the tensors still have these residuals."""
+        if len(states) != len(self.parts):
+            return False
+        pairs = zip(states, self.parts, strict=True)
+        return all(state is not None and state.array is part for state, part in pairs)
+
+
+class _GroupStep(NamedTuple):
+    """Result of a step of small tensors that share a frame.
+
+    Attributes
+    ----------
+    names : tuple of str
+    group : _Group
+        New residuals.
+    counts : list of int
+        Number of steps of each tensor before this one.
+    frames : list of bytes
+        The list of the members, and the frame that they share.
+    """
+
+    names: tuple[str, ...]
+    group: _Group
+    counts: list[int]
+    frames: list[bytes]
+
+    def states(self) -> dict[str, _TensorState]:
+        """Return the new states of the tensors."""
+        members = zip(self.names, self.group.parts, self.counts, strict=True)
+        return {name: _TensorState(Memory(part, n + 1, None)) for name, part, n in members}
+
+
 class _Tensors:
     """States by tensor name, a lock for each name, and spare arrays.
 
@@ -161,6 +224,7 @@ class _Tensors:
     def __init__(self, states: Mapping[str, _TensorState] | None = None) -> None:
         self.states: dict[str, _TensorState] = dict(states or {})
         self.spares = SpareArrays()
+        self.groups: dict[tuple[str, ...], _Group] = {}
         self._locks: dict[tuple[int, str], threading.Lock] = {}
         self._shown: dict[int, Array] = {}  # borrowed arrays that no state has any more
 
@@ -179,9 +243,48 @@ class _Tensors:
         before = self.states.get(name)
         self.states[name] = state  # first: an interrupt may come at any time
         if before is not None and before.use is not _Use.OWN:
-            self._drop(before)
+            self.drop(before)
         elif device_of(read) is device_of(state.array):
             self.spares.give(read)
+
+    def replace_groups(self, steps: Sequence[_GroupStep]) -> None:
+        """Set the states of groups after their step; the caller holds the locks of all names."""
+        before = [[self.states.get(name) for name in step.names] for step in steps]
+        states = {name: state for step in steps for name, state in step.states().items()}
+        self.states.update(states)  # at once: an interrupt may come at any time
+        for step, old in zip(steps, before, strict=True):
+            last = self.groups.get(step.names)
+            self.groups[step.names] = step.group
+            known = [state for state in old if state is not None]
+            if last is not None and last.is_of(old) and all(s.use is _Use.OWN for s in known):
+                self.spares.give(last.residual)
+                continue
+            for state in known:
+                self.drop(state)
+
+    def residual_of(self, names: tuple[str, ...], arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the residuals of a group, end to end; the caller holds the locks."""
+        before, last = [self.states.get(name) for name in names], self.groups.get(names)
+        for name, state, array in zip(names, before, arrays, strict=True):
+            if state is not None and state.array.shape != array.shape:
+                allowed = f"{state.array.shape} for {name!r}"
+                raise ParameterError.of("grads.shape", array.shape, allowed)
+        if last is not None and last.is_of(before):
+            return last.residual
+        parts = [
+            np.zeros(array.size, np.float32) if state is None else host(state.array).reshape(-1)
+            for state, array in zip(before, arrays, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    @contextlib.contextmanager
+    def locked(self, names: Iterable[str]) -> Iterator[None]:
+        """Hold the locks of several names."""
+        locks = [self.lock(name) for name in sorted(names)]  # in one order, so none waits forever
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            yield
 
     def show(self, name: str) -> _TensorState | None:
         """Return the state of a tensor; no later step will write to its array."""
@@ -215,7 +318,7 @@ class _Tensors:
                     use |= _Use.SHOWN
                 self.states[name] = _TensorState(memory, use, norm)
             if before is not None and before.array is not memory.residual:
-                self._drop(before)
+                self.drop(before)
 
     def take_back(self, name: str, array: Array) -> None:
         """End the loan of an array."""
@@ -226,7 +329,7 @@ class _Tensors:
             elif self._shown.pop(id(array), None) is None:
                 self.spares.give(array)
 
-    def _drop(self, state: _TensorState) -> None:
+    def drop(self, state: _TensorState) -> None:
         """Release the array of a state that was replaced."""
         if state.use is _Use.OWN:
             self.spares.give(state.array)
@@ -354,6 +457,114 @@ class Feedback:
             with tensors.lock(name):
                 return self._compress(tensors, name, tensor, key)
 
+    def compress_many(
+        self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
+    ) -> bytes:
+        """Compress one step's gradients of many tensors as one message.
+
+        Small tensors with the same codec share a frame, as if they were one vector: its scale and
+        tables are those of all of them. Larger tensors have frames of their own, those of
+        `compress`, and are compressed on several threads.
+
+        Parameters
+        ----------
+        grads : mapping
+            Gradients by name; see `compress`. A step compresses each name once.
+        group_below : int
+            Number of elements from which on a tensor has its own frame; 0 if all have. Only
+            float32 arrays on the host share frames, and none with `track`, as it needs the norm of
+            each.
+        key : bytes, optional
+            See `compress`.
+
+        Returns
+        -------
+        bytes
+            A message that `gcodec.decode_many` reads. Specification: docs/wire-format.md,
+            "Messages of many tensors".
+
+        Raises
+        ------
+        ParameterError, TypeError
+            If an argument is invalid. Any exception leaves all residuals and step counts
+            unchanged.
+
+        Examples
+        --------
+        >>> import gcodec, numpy as np
+        >>> feedback = gcodec.Feedback("sign")
+        >>> message = feedback.compress_many({"a": np.ones(3), "b": np.array([2.0, -2.0])})
+        >>> {name: x.tolist() for name, x in gcodec.decode_many(message).items()}
+        {'a': [1.0, 1.0, 1.0], 'b': [2.0, -2.0]}
+        """
+        if not isinstance(grads, Mapping):
+            raise ParameterError.of("grads", type(grads).__name__, "a mapping of names to arrays")
+        most = "an integer from 0 to 2**24"
+        group_below = check_integer("group_below", group_below, 0, 1 << 24, most)
+        check_key(key)
+        for name in grads:
+            if encode_name(name) == MEMBERS_NAME.encode():
+                raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
+        grouped = {} if self.track else self._grouped(grads, group_below)
+        shared = {name for _, names in grouped.values() for name in names}
+        own = [name for name in grads if name not in shared]
+        tensors, steps = self._tensors, Transaction(self)
+
+        def compress_one(number: int, _: int) -> bytes:
+            return steps.compress(own[number], grads[own[number]], key=key)
+
+        try:
+            frames = pool.run_each(compress_one, len(own))
+            with tensors.locked(shared):
+                done = []
+                for codec, names in grouped.values():
+                    members = {name: grads[name] for name in names}
+                    done.append(self._compress_group(tensors, codec, members, key))
+                tensors.replace_groups(done)
+        except BaseException:
+            steps.rollback()
+            raise
+        steps.commit()
+        return joined([*(frame for step in done for frame in step.frames), *frames])
+
+    def _grouped(
+        self, grads: Mapping[str, Any], group_below: int
+    ) -> dict[int, tuple[Codec, list[str]]]:
+        """Return the codecs of groups, and the names of the tensors in them."""
+        grouped: dict[int, tuple[Codec, list[str]]] = {}
+        for name, grad in grads.items():
+            is_plain = type(grad) is np.ndarray and grad.dtype == np.float32
+            if is_plain and 0 < grad.size < group_below:
+                codec = self.codec
+                if isinstance(codec, Policy):
+                    codec = codec.codec(name, grad.shape, "float32")
+                grouped.setdefault(id(codec), (codec, []))[1].append(name)
+        return {number: each for number, each in grouped.items() if len(each[1]) > 1}
+
+    def _compress_group(
+        self, tensors: _Tensors, codec: Codec, grads: dict[str, np.ndarray], key: bytes | None
+    ) -> _GroupStep:
+        """Compress a group whose locks are held, without changing its state."""
+        names, arrays = tuple(grads), list(grads.values())
+        values = np.concatenate([array.reshape(-1) for array in arrays])
+        residual = tensors.residual_of(names, arrays)
+        states = [tensors.states.get(name) for name in names]
+        counts = [0 if state is None else state.memory.step for state in states]
+        seed = derive_seed(self.seed, name="\0".join(names), step=max(counts), rank=self.rank)
+        left = tensors.spares.take(values.size, values)
+        tensor = Tensor(values, "float32", values.shape)
+        bound = codec._bound_to(tensor)
+        frame, _, _ = self._step(bound, tensor, residual, left, seed, None, None, key)
+        members = [Member(name, array.shape) for name, array in grads.items()]
+        text = np.frombuffer(write_members(members), np.uint8)
+        listed = encode(text, "raw", name=MEMBERS_NAME, key=key)
+        ends = list(itertools.accumulate(member.size for member in members))
+        parts = [
+            left[end - member.size : end].reshape(member.shape)
+            for member, end in zip(members, ends, strict=True)
+        ]
+        return _GroupStep(names, _Group(left, parts), counts, [listed, frame])
+
     def _compress(self, tensors: _Tensors, name: str, tensor: Tensor, key: bytes | None) -> bytes:
         values, before = tensor.values, tensors.states.get(name)
         if before is not None and before.array.shape != tensor.shape:
@@ -363,7 +574,7 @@ class Feedback:
         if isinstance(codec, Policy):
             codec = codec.codec(name, tensor.shape, tensor.dtype)
         codec = codec._bound_to(tensor)
-        left, decay = tensors.spares.take(values.size, values), np.float32(self.decay)
+        left = tensors.spares.take(values.size, values)
         if before is None:
             zeros = tensors.spares.take(values.size, values)
             clear(zeros)
@@ -371,33 +582,49 @@ class Feedback:
         else:
             memory = before.memory
         residual = beside(memory.residual, values).reshape(-1)
+        seed = derive_seed(self.seed, name=name, step=memory.step, rank=self.rank)
+        prior = None
+        # A codec handles the symbols of other parameters, but not of other codecs.
+        if memory.prior is not None and type(memory.prior[0]) is type(codec):
+            prior = memory.prior[1]
+        frame, symbols, tensor = self._step(codec, tensor, residual, left, seed, prior, name, key)
+        norm = _l1_norm(tensor.values) if self.track else None
+        last = (codec, resolved(symbols)) if codec.uses_prior else memory.prior
+        memory = Memory(left.reshape(tensor.shape), memory.step + 1, last)
+        tensors.replace(name, residual, _TensorState(memory, gradient_norm=norm))
+        return frame
+
+    def _step(
+        self,
+        codec: Codec,
+        tensor: Tensor,
+        residual: Array,
+        left: Array,
+        seed: int,
+        prior: Symbols | None,
+        name: str | None,
+        key: bytes | None,
+    ) -> tuple[bytes, Symbols, Tensor]:
+        """Write the new residual to `left`; return the frame, its symbols and the tensor in it."""
+        values, decay = tensor.values, np.float32(self.decay)
         # Whether NaN and Inf are found while quantizing, or else in the new residual.
         is_checked_later = codec.refuses_nonfinite or codec.keeps_nonfinite
         if self.nonfinite == "zero" and device_of(values) is not None:
             is_checked_later = False  # a second attempt would wait for the device
         if not is_checked_later:
             tensor = self._finite(tensor, residual, decay)
-        seed = derive_seed(self.seed, name=name, step=memory.step, rank=self.rank)
-        prior = None
-        # A codec handles the symbols of other parameters, but not of other codecs.
-        if memory.prior is not None and type(memory.prior[0]) is type(codec):
-            prior = memory.prior[1]
         try:
             symbols = codec._quantize_residual(tensor, residual, decay, seed, prior, left)
             if is_checked_later and codec.keeps_nonfinite and self.nonfinite != "propagate":
                 check_left(left, tensor.values, residual, decay, "grad")
             payload = codec._pack(symbols).resolved(with_data=True)
-            frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, key).to_bytes()
+            frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, key)
+            return frame.to_bytes(), symbols, tensor
         except ParameterError:
             finite = self._finite(tensor, residual, decay)  # may raise a better message
             if not is_checked_later or finite is tensor:
                 raise
-            return self._compress(tensors, name, finite, key)
-        norm = _l1_norm(tensor.values) if self.track else None
-        last = (codec, resolved(symbols)) if codec.uses_prior else memory.prior
-        memory = Memory(left.reshape(tensor.shape), memory.step + 1, last)
-        tensors.replace(name, residual, _TensorState(memory, gradient_norm=norm))
-        return frame
+            return self._step(codec, finite, residual, left, seed, prior, name, key)
 
     def _finite(self, tensor: Tensor, residual: Array, decay: np.float32) -> Tensor:
         """Apply `nonfinite`, and refuse a gradient that would make the residual infinite."""
@@ -567,6 +794,15 @@ class Transaction:
         if name not in self._before:
             self._before[name] = self.feedback.memory(name)
         return self.feedback.compress(name, grad, key=key)
+
+    def compress_many(
+        self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
+    ) -> bytes:
+        """Compress as `Feedback.compress_many` does, and record the memory of new names."""
+        for name in grads:
+            if name not in self._before:
+                self._before[name] = self.feedback.memory(name)
+        return self.feedback.compress_many(grads, group_below=group_below, key=key)
 
     def commit(self) -> None:
         """Keep all steps since the last commit or rollback."""

@@ -7,14 +7,19 @@ and tags. The bytes of the payload belong to the codecs, and primitives such as 
 from gcodec.frame.frame import Frame
 from gcodec.frame.header import check_shape, dtype_named, read_name
 from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, crc32c, tag_of
+from gcodec.frame.members import MEMBERS_NAME, Member, read_members, write_members
 
 __all__ = [
     "CHECKSUM_NBYTES",
+    "MEMBERS_NAME",
     "Frame",
+    "Member",
     "check_key",
     "check_shape",
     "crc32c",
     "dtype_named",
+    "read_members",
     "read_name",
     "tag_of",
+    "write_members",
 ]

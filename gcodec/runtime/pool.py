@@ -70,6 +70,13 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     return _Segments(task, n, length).run()
 
 
+def run_each(task: Callable[[int, int], _T], count: int) -> list[_T]:
+    """Call ``task(i, i + 1)`` for each i below `count`, on several threads; return the results."""
+    if thread_count() == 1 or count < 2:
+        return [task(i, i + 1) for i in range(count)]
+    return _Segments(task, count, 1).run()
+
+
 def is_one(n: int) -> bool:
     """Return whether `run` makes a single call for n elements on the host."""
     return n < _THRESHOLD or thread_count() == 1
