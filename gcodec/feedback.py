@@ -9,7 +9,8 @@ import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,8 @@ class SpareArrays:
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[Device | None, int], list[Array]] = {}
+        # Owners of the memory of groups, by identity.
+        self._shared: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
     def take(self, size: int, beside: Array) -> Array:
         """Return an uninitialized (size,) array on the device of the array `beside`."""
@@ -84,24 +87,34 @@ class SpareArrays:
     def give(self, array: Array) -> None:
         """Make an array available; the caller must not read it any more.
 
-        A part of the array of a group is not kept, because other parts may be in use.
+        Parts of a shared array are not kept.
         """
-        if _is_part(array):
+        owner = getattr(array, "base", None)
+        if owner is not None and self._shared.get(id(owner)) is owner:
             return
         self._arrays.setdefault((device_of(array), array.size), []).append(array.reshape(-1))
+
+    def share(self, array: np.ndarray) -> None:
+        """Note that parts of an array on the host are the residuals of several tensors."""
+        owner = _owner(array)
+        self._shared[id(owner)] = owner
+
+    def give_shared(self, array: np.ndarray) -> None:
+        """Make a shared array available; nobody reads any of its parts any more."""
+        self._shared.pop(id(_owner(array)), None)
+        self.give(array)
 
     def counts(self) -> list[int]:
         """Return the number of spare arrays of each device and size."""
         return [len(arrays) for arrays in self._arrays.values()]
 
 
-def _is_part(array: Array) -> bool:
-    """Return whether an array is a part of a larger one."""
-    whole = array.base if type(array) is np.ndarray else None
-    return type(whole) is np.ndarray and whole.nbytes >= array.nbytes + _MORE_NBYTES
+def _owner(array: np.ndarray) -> np.ndarray:
+    """Return the array that owns the memory of an array on the host."""
+    owner = array.base
+    return owner if isinstance(owner, np.ndarray) else array
 
 
-_MORE_NBYTES = 128  # more than the alignment of an array takes
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
 _MAX_STEPS = 1 << 62
 
@@ -255,9 +268,10 @@ class _Tensors:
         for step, old in zip(steps, before, strict=True):
             last = self.groups.get(step.names)
             self.groups[step.names] = step.group
+            self.spares.share(step.group.residual)
             known = [state for state in old if state is not None]
             if last is not None and last.is_of(old) and all(s.use is _Use.OWN for s in known):
-                self.spares.give(last.residual)
+                self.spares.give_shared(last.residual)
                 continue
             for state in known:
                 self.drop(state)
@@ -497,6 +511,23 @@ class Feedback:
         >>> {name: x.tolist() for name, x in gcodec.decode_many(message).items()}
         {'a': [1.0, 1.0, 1.0], 'b': [2.0, -2.0]}
         """
+        steps = Transaction(self)
+        try:
+            message = self._compress_many(grads, group_below, key, steps.compress)
+        except BaseException:
+            steps.rollback()
+            raise
+        steps.commit()
+        return message
+
+    def _compress_many(
+        self,
+        grads: Mapping[str, Any],
+        group_below: int,
+        key: bytes | None,
+        compress: Callable[..., bytes],
+    ) -> bytes:
+        """Return the message; `compress` compresses a tensor that has a frame of its own."""
         if not isinstance(grads, Mapping):
             raise ParameterError.of("grads", type(grads).__name__, "a mapping of names to arrays")
         most = "an integer from 0 to 2**24"
@@ -508,24 +539,18 @@ class Feedback:
         grouped = {} if self.track else self._grouped(grads, group_below)
         shared = {name for _, names in grouped.values() for name in names}
         own = [name for name in grads if name not in shared]
-        tensors, steps = self._tensors, Transaction(self)
 
         def compress_one(number: int, _: int) -> bytes:
-            return steps.compress(own[number], grads[own[number]], key=key)
+            return compress(own[number], grads[own[number]], key=key)
 
-        try:
-            frames = pool.run_each(compress_one, len(own))
-            with tensors.locked(shared):
-                done = []
-                for codec, names in grouped.values():
-                    members = {name: grads[name] for name in names}
-                    done.append(self._compress_group(tensors, codec, members, key))
-                tensors.replace_groups(done)
-        except BaseException:
-            steps.rollback()
-            raise
-        steps.commit()
-        return joined([*(frame for step in done for frame in step.frames), *frames])
+        frames, tensors = pool.run_each(compress_one, len(own)), self._tensors
+        with tensors.locked(shared):
+            steps = []
+            for codec, names in grouped.values():
+                members = {name: grads[name] for name in names}
+                steps.append(self._compress_group(tensors, codec, members, key))
+            tensors.replace_groups(steps)
+        return joined([*(frame for step in steps for frame in step.frames), *frames])
 
     def _grouped(
         self, grads: Mapping[str, Any], group_below: int
@@ -791,18 +816,23 @@ class Transaction:
 
     def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
-        if name not in self._before:
-            self._before[name] = self.feedback.memory(name)
+        self._record(name)
         return self.feedback.compress(name, grad, key=key)
 
     def compress_many(
         self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
     ) -> bytes:
-        """Compress as `Feedback.compress_many` does, and record the memory of new names."""
+        """Compress as `Feedback.compress_many` does, and record the memory of new names.
+
+        After an exception, only `rollback` leads back to a consistent state.
+        """
         for name in grads:
-            if name not in self._before:
-                self._before[name] = self.feedback.memory(name)
-        return self.feedback.compress_many(grads, group_below=group_below, key=key)
+            self._record(name)
+        return self.feedback._compress_many(grads, group_below, key, self.compress)
+
+    def _record(self, name: str) -> None:
+        if name not in self._before:
+            self._before[name] = self.feedback.memory(name)
 
     def commit(self) -> None:
         """Keep all steps since the last commit or rollback."""

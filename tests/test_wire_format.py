@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,26 @@ def check_tree(fields: dict[str, str]) -> None:
         tree.check(fields, Path(folder))
 
 
+def check_members(fields: dict[str, str]) -> None:
+    spec, text, grad, decoded, message = keys(
+        fields, "codec", "members", "grad", "decoded", "message"
+    )
+    members = json.loads(text)
+    ends = np.cumsum([np.prod(shape, dtype=int) for _, shape in members])[:-1]
+
+    def tensors(words: str) -> dict[str, np.ndarray]:
+        parts = np.split(np.array(words.split(), np.float32), ends)
+        pairs = zip(members, parts, strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in pairs}
+
+    data = vector.data(message)
+    assert gcodec.Feedback(spec).compress_many(tensors(grad)) == data
+    actual = gcodec.decode_many(data)
+    assert {name: x.tolist() for name, x in actual.items()} == {
+        name: x.tolist() for name, x in tensors(decoded).items()
+    }
+
+
 PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
     "leb128": check_leb128,
     "crc-32c": check_crc,
@@ -146,6 +167,7 @@ PRIMITIVES: dict[str, Callable[[dict[str, str]], None]] = {
     "universal": check_universal,
     "tree": check_tree,
     "tree-refused": tree.check_refused,
+    "members": check_members,
     "float16": lambda fields: check_halves("float16", fields),
     "bfloat16": lambda fields: check_halves("bfloat16", fields),
 }

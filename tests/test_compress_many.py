@@ -1,0 +1,262 @@
+"""Messages of many tensors under error feedback, in which small tensors share frames."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import Feedback, ParameterError
+from gcodec.feedback import Transaction
+from gcodec.frame.members import read_members
+
+SHAPES = {"a": (7, 3), "b": (64,), "empty": (0, 4), "large": (80, 60), "c": (2, 2, 2), "one": ()}
+SPECS = ["sign", "minmax:bits=4", "terngrad", "qsgd:bucket=64", "ecsq:nmse=0.05", "topk", "raw"]
+
+
+def gradients(step: int, names: Any = SHAPES) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(step)
+    return {name: rng.standard_normal(SHAPES[name], np.float32) for name in names}
+
+
+def state_of(feedback: Feedback) -> dict[str, bytes]:
+    return {key: value.tobytes() for key, value in feedback.state_dict().items()}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_decoded_sum_plus_residual_equals_gradient_sum(spec: str) -> None:
+    feedback = Feedback(spec)
+    total = {name: np.zeros(shape) for name, shape in SHAPES.items()}
+    sent = copy.deepcopy(total)
+    for step in range(6):
+        grads = gradients(step)
+        decoded = gcodec.decode_many(feedback.compress_many(grads))
+        assert decoded.keys() == SHAPES.keys()
+        for name, x in decoded.items():
+            total[name] += grads[name]
+            sent[name] += x
+            left = feedback.residual(name)
+            assert left.shape == SHAPES[name]
+            assert np.allclose(sent[name] + left, total[name], atol=1e-4)
+
+
+def test_small_tensors_share_a_frame() -> None:
+    grads = gradients(0, ["a", "b", "c"])
+    message = Feedback("sign").compress_many(grads)
+    listed, shared = gcodec.iter_frames(message)
+    whole = np.concatenate([x.reshape(-1) for x in grads.values()])
+    assert json.loads(listed.decode().tobytes()) == [[n, list(SHAPES[n])] for n in grads]
+    assert shared.to_bytes() == gcodec.encode(whole, "sign")
+
+
+def test_large_tensors_have_the_frames_of_compress() -> None:
+    one, many = Feedback("terngrad", seed=3), Feedback("terngrad", seed=3)
+    for step in range(3):
+        grads = gradients(step)
+        frames = b"".join(one.compress(name, x) for name, x in grads.items())
+        assert many.compress_many(grads, group_below=0) == frames
+    assert state_of(one) == state_of(many)
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_message_does_not_depend_on_threads(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Feedback("minmax").compress_many(gradients(1))
+    monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+    assert Feedback("minmax").compress_many(gradients(1)) == expected
+
+
+def test_groups_may_change_between_steps() -> None:
+    feedback, steps = Feedback("sign"), [["a", "b", "c"], ["c", "a"], ["a"], ["b", "a", "c"]]
+    total: dict[str, Any] = dict.fromkeys("abc", 0.0)
+    for step, names in enumerate(steps * 2):
+        grads = gradients(step, names)
+        if step == 5:
+            decoded = {"a": gcodec.decode(feedback.compress("a", grads["a"]))}
+            grads = {"a": grads["a"]}
+        else:
+            decoded = gcodec.decode_many(feedback.compress_many(grads))
+        for name, x in decoded.items():
+            total[name] = total[name] + grads[name] - x
+    for name, expected in total.items():
+        assert np.allclose(feedback.residual(name), expected, atol=1e-5)
+    counts = [int(feedback.state_dict()[f"step:{name}"]) for name in "abc"]
+    assert counts == [8, 4, 5]
+
+
+def test_policy_groups_by_codec() -> None:
+    policy = gcodec.Policy([{"name": "a", "codec": "raw"}, {"codec": "sign"}])
+    message = Feedback(policy).compress_many(gradients(0, ["a", "b", "c"]))
+    names = [frame.name for frame in gcodec.iter_frames(message)]
+    assert names == ["\\members", None, "a"]
+    assert np.array_equal(gcodec.decode_many(message)["a"], gradients(0, ["a", "b", "c"])["a"])
+
+
+def test_refused_step_changes_nothing() -> None:
+    feedback = Feedback("minmax")
+    feedback.compress_many(gradients(0))
+    before = state_of(feedback)
+    for name in ("b", "large", "one"):
+        grads = gradients(1)
+        grads[name].reshape(-1)[-1] = np.nan
+        with pytest.raises(ParameterError, match="finite"):
+            feedback.compress_many(grads)
+        assert state_of(feedback) == before
+    with pytest.raises(ParameterError, match="'a'"):
+        feedback.compress_many({**gradients(1), "a": np.ones(4, np.float32)})
+    assert state_of(feedback) == before
+
+
+def test_nonfinite_zero() -> None:
+    feedback, grads = Feedback("minmax", nonfinite="zero"), gradients(0, ["a", "b"])
+    grads["a"][0, 0] = np.inf
+    decoded = gcodec.decode_many(feedback.compress_many(grads))
+    assert abs(decoded["a"][0, 0]) < 0.1
+
+
+def test_transaction_rolls_back() -> None:
+    feedback = Feedback("sign")
+    feedback.compress_many(gradients(0))
+    before, steps = state_of(feedback), Transaction(feedback)
+    message = steps.compress_many(gradients(1))
+    assert state_of(feedback) != before
+    assert {key: x.tobytes() for key, x in steps.state_dict().items()} == before
+    steps.rollback()
+    assert state_of(feedback) == before
+    assert steps.compress_many(gradients(1)) == message
+    steps.commit()
+
+
+@pytest.mark.parametrize("has_transaction", [False, True])
+def test_spare_arrays_do_not_accumulate(has_transaction: bool) -> None:
+    feedback = Feedback("sign")
+    steps = Transaction(feedback)
+    for step in range(20):
+        (steps if has_transaction else feedback).compress_many(gradients(step))
+        steps.commit()
+    assert sum(feedback._tensors.spares.counts()) <= len(SHAPES) + 2
+
+
+def test_returned_residual_never_changes() -> None:
+    feedback = Feedback("sign")
+    feedback.compress_many(gradients(0))
+    shown = {name: feedback.residual(name) for name in SHAPES}
+    copies = {name: x.copy() for name, x in shown.items()}
+    other = copy.copy(feedback)
+    for step in range(1, 5):
+        feedback.compress_many(gradients(step))
+        other.compress_many(gradients(step))
+    assert all(np.array_equal(shown[name], copies[name]) for name in SHAPES)
+    assert state_of(feedback) == state_of(other)
+
+
+def test_state_dict_restores_groups() -> None:
+    feedback, again = Feedback("terngrad"), Feedback("terngrad")
+    feedback.compress_many(gradients(0))
+    again.load_state_dict(feedback.state_dict())
+    assert feedback.compress_many(gradients(1)) == again.compress_many(gradients(1))
+
+
+def test_track_and_other_arrays_have_their_own_frames() -> None:
+    tracked = Feedback("sign", track=True)
+    message = tracked.compress_many(gradients(0, ["a", "b"]))
+    assert [frame.name for frame in gcodec.iter_frames(message)] == ["a", "b"]
+    assert tracked.l1_norms("a").gradient > 0
+    wide = {name: x.astype(np.float64) for name, x in gradients(0, ["a", "b"]).items()}
+    message = Feedback("sign").compress_many(wide)
+    assert [frame.dtype for frame in gcodec.iter_frames(message)] == ["float64", "float64"]
+
+
+def test_keys() -> None:
+    message = Feedback("sign").compress_many(gradients(0), key=b"secret")
+    assert gcodec.decode_many(message, key=b"secret").keys() == SHAPES.keys()
+    with pytest.raises(gcodec.FormatError):
+        gcodec.decode_many(message, key=b"other")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda feedback: feedback.compress_many([("a", np.ones(3))]),
+        lambda feedback: feedback.compress_many({"\\members": np.ones(3)}),
+        lambda feedback: feedback.compress_many({3: np.ones(3)}),
+        lambda feedback: feedback.compress_many({"a": np.ones(3)}, group_below=-1),
+        lambda feedback: feedback.compress_many({"a": np.ones(3)}, key=b""),
+    ],
+)
+def test_invalid_arguments(call: Callable[[Feedback], bytes]) -> None:
+    with pytest.raises(ParameterError):
+        call(Feedback("sign"))
+
+
+def test_empty_message() -> None:
+    assert Feedback("sign").compress_many({}) == b""
+    assert gcodec.decode_many(b"") == {}
+
+
+# --- hostile messages ---------------------------------------------------------------------------
+
+
+def members_frame(text: str) -> bytes:
+    return gcodec.encode(np.frombuffer(text.encode(), np.uint8), "raw", name="\\members")
+
+
+VECTOR = gcodec.encode(np.arange(4, dtype=np.float32), "raw")
+NAMED = gcodec.encode(np.arange(4, dtype=np.float32), "raw", name="a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "3", "null", "[3]", "[[]]", '[["a"]]', '[["a",[4],1]]', "[[1,[4]]]"),
+        *('[["a",4]]', '[["a",[4.0]]]', '[["a",[-4]]]', '[["a",[true]]]', '[["a",[5]]]'),
+        *('[["a",[2]],["a",[2]]]', '[["\\ud800",[4]]]', '[["a",[99999999999999999999999]]]'),
+        *("[" * 100_000, '[["a",[4611686018427387904,0]]]', '[["a",' + str([1] * 65) + "]]"),
+    ],
+)
+def test_damaged_lists_are_refused(text: str) -> None:
+    with pytest.raises(gcodec.Corrupt):
+        gcodec.decode_many(members_frame(text) + VECTOR)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (VECTOR, gcodec.Corrupt),
+        (NAMED + NAMED, gcodec.Corrupt),
+        (members_frame('[["b",[4]]]') + NAMED, gcodec.Corrupt),
+        (members_frame('[["b",[4]]]') * 2 + VECTOR, gcodec.Corrupt),
+        (members_frame('[["b",[4]]]'), gcodec.Truncated),
+        (gcodec.encode(np.ones(3, np.float32), "raw", name="\\members"), gcodec.Corrupt),
+    ],
+)
+def test_damaged_messages_are_refused(message: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        gcodec.decode_many(message)
+
+
+def test_any_cut_is_refused_or_shorter() -> None:
+    message = Feedback("sign").compress_many(gradients(0))
+    whole = gcodec.decode_many(message)
+    for end in range(len(message)):
+        try:
+            part = gcodec.decode_many(message[:end])
+        except gcodec.FormatError:
+            continue
+        assert part.keys() < whole.keys()
+
+
+def test_limits_hold_for_the_sum() -> None:
+    message = b"".join(gcodec.encode(np.ones(9, np.float32), "raw", name=n) for n in "abc")
+    assert len(gcodec.decode_many(message, limits=gcodec.Limits(max_elements=27))) == 3
+    with pytest.raises(gcodec.LimitExceeded):
+        gcodec.decode_many(message, limits=gcodec.Limits(max_elements=26))
+
+
+def test_too_long_list_is_refused() -> None:
+    with pytest.raises(gcodec.Corrupt, match="more than"):
+        read_members(b" " * (2**23 + 1))
