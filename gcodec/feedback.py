@@ -202,7 +202,7 @@ class _Group(NamedTuple):
         return all(state is not None and state.array is part for state, part in pairs)
 
 
-class _GroupStep(NamedTuple):
+class GroupStep(NamedTuple):
     """Result of a step of small tensors that share a frame.
 
     Attributes
@@ -260,7 +260,7 @@ class _Tensors:
         elif device_of(read) is device_of(state.array):
             self.spares.give(read)
 
-    def replace_groups(self, steps: Sequence[_GroupStep]) -> None:
+    def replace_groups(self, steps: Sequence[GroupStep]) -> None:
         """Set the states of groups after their step; the caller holds the locks of all names."""
         before = [[self.states.get(name) for name in step.names] for step in steps]
         states = {name: state for step in steps for name, state in step.states().items()}
@@ -543,14 +543,24 @@ class Feedback:
         def compress_one(number: int, _: int) -> bytes:
             return compress(own[number], grads[own[number]], key=key)
 
-        frames, tensors = pool.run_each(compress_one, len(own)), self._tensors
-        with tensors.locked(shared):
-            steps = []
+        frames = pool.run_each(compress_one, len(own))
+        steps = self._compress_groups(grads, grouped, key)
+        return joined([*(frame for step in steps for frame in step.frames), *frames])
+
+    def _compress_groups(
+        self,
+        grads: Mapping[str, Any],
+        grouped: dict[int, tuple[Codec, list[str]]],
+        key: bytes | None,
+    ) -> list[GroupStep]:
+        """Compress the tensors of `_grouped` codecs, all or none of them."""
+        tensors, steps = self._tensors, []
+        with tensors.locked(name for _, names in grouped.values() for name in names):
             for codec, names in grouped.values():
                 members = {name: grads[name] for name in names}
                 steps.append(self._compress_group(tensors, codec, members, key))
             tensors.replace_groups(steps)
-        return joined([*(frame for step in steps for frame in step.frames), *frames])
+        return steps
 
     def _grouped(
         self, grads: Mapping[str, Any], group_below: int
@@ -568,7 +578,7 @@ class Feedback:
 
     def _compress_group(
         self, tensors: _Tensors, codec: Codec, grads: dict[str, np.ndarray], key: bytes | None
-    ) -> _GroupStep:
+    ) -> GroupStep:
         """Compress a group whose locks are held, without changing its state."""
         names, arrays = tuple(grads), list(grads.values())
         values = np.concatenate([array.reshape(-1) for array in arrays])
@@ -588,7 +598,7 @@ class Feedback:
             left[end - member.size : end].reshape(member.shape)
             for member, end in zip(members, ends, strict=True)
         ]
-        return _GroupStep(names, _Group(left, parts), counts, [listed, frame])
+        return GroupStep(names, _Group(left, parts), counts, [listed, frame])
 
     def _compress(self, tensors: _Tensors, name: str, tensor: Tensor, key: bytes | None) -> bytes:
         values, before = tensor.values, tensors.states.get(name)
@@ -829,6 +839,15 @@ class Transaction:
         for name in grads:
             self._record(name)
         return self.feedback._compress_many(grads, group_below, key, self.compress)
+
+    def compress_shared(
+        self, grads: Mapping[str, Any], group_below: int, key: bytes | None
+    ) -> list[GroupStep]:
+        """Compress the tensors that share frames, and no others; see `Feedback.compress_many`."""
+        for name in grads:
+            self._record(name)
+        feedback = self.feedback
+        return feedback._compress_groups(grads, feedback._grouped(grads, group_below), key)
 
     def _record(self, name: str) -> None:
         if name not in self._before:

@@ -63,7 +63,7 @@ class Settings:
     ----------
     policy : Policy
         Rules that pick the codec of a tensor; see `joined_policy`.
-    feedback, decay, start_iter, seed, exclude, min_numel
+    feedback, decay, start_iter, seed, exclude, min_numel, group_below
         See `gcodec.torch.ddp_hook`. `exclude` is stored as a tuple.
     named : bool
         Whether parameters have names.
@@ -83,6 +83,7 @@ class Settings:
     seed: int
     exclude: Sequence[str]
     min_numel: int
+    group_below: int
     named: bool
     keyed: bool
 
@@ -98,7 +99,7 @@ class Settings:
         checked = Feedback(self.policy, decay=self.decay, seed=self.seed)
         if not isinstance(self.feedback, bool):  # "no" would count as true
             raise ParameterError.of("feedback", self.feedback, "True or False")
-        for name in ("start_iter", "min_numel"):
+        for name in ("start_iter", "min_numel", "group_below"):
             number = check_integer(
                 name, getattr(self, name), 0, 1 << 62, "an integer from 0 to 2**62"
             )
@@ -178,6 +179,7 @@ def ddp_hook(
     policy: Any = None,
     exclude: str | Sequence[str] = (),
     min_numel: int = 1024,
+    group_below: int = 0,
     process_group: dist.ProcessGroup | None = None,
     timeout: float | None = None,
     key: bytes | None = None,
@@ -215,6 +217,10 @@ def ddp_hook(
         Glob or globs; parameters whose names match are sent dense.
     min_numel : int
         Tensors with fewer elements are sent dense.
+    group_below : int
+        With feedback, compressed tensors with fewer elements and the same codec share a frame, and
+        thus its scale and tables; see `gcodec.Feedback.compress_many`. This saves time where a
+        model has many small matrices.
     process_group : ProcessGroup, optional
         Process group of the model. Default: the group of all processes.
     timeout : float, optional
@@ -264,6 +270,7 @@ def ddp_hook(
         seed=seed,
         exclude=exclude,
         min_numel=min_numel,
+        group_below=group_below,
         named=model is not None,
         keyed=key is not None,
     )
@@ -351,7 +358,7 @@ class DdpState:
         rank, _ = self._rank_and_size()
         if settings.feedback:
             memory = Feedback(settings.policy, decay=settings.decay, seed=settings.seed, rank=rank)
-        return BucketCoder(memory, settings.seed, rank, self._key)
+        return BucketCoder(memory, settings.seed, rank, self._key, settings.group_below)
 
     def _rank_and_size(self) -> tuple[int, int]:
         _check_initialized()

@@ -2,9 +2,10 @@
 
     [tag] · kinds · [frame of the dense tensors] · frames
 
-The kinds are one byte for each tensor that is not dense: `_ZERO`, `_CODED` or `_PLAIN`. The dense
-tensors follow, end to end, in one ``raw`` frame; then come the frames of the other tensors that
-have one, in the order of the bucket.
+The kinds are one byte for each tensor that is not dense: `_ZERO`, `_CODED`, `_PLAIN` or `_SHARED`.
+The dense tensors follow, end to end, in one ``raw`` frame; then come the frames of the other
+tensors that have one of their own, in the order of the bucket; and at last the message of the
+tensors that share frames, see `gcodec.Feedback.compress_many`.
 
 With a key, every frame carries its own tag, and the message begins with another tag. That tag
 covers the number of preceding buckets, the rank, the names of the tensors, the kinds and the tags
@@ -15,7 +16,7 @@ the frame of another rank.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -27,18 +28,18 @@ from gcodec.codec import Codec
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
-from gcodec.frame import Frame, check_key, tag_of
+from gcodec.frame import MEMBERS_NAME, Frame, check_key, read_members, tag_of
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
-from gcodec.runtime.device import beside
+from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import clear, empty_beside, flattened
 from gcodec.wire.primitives import TAG_NBYTES, encode_name
 
 # No frame, because all values are 0, as for a parameter that took no part in the step; a frame of
-# the tensor's codec; or a raw frame of a gradient that the codec refuses, so that loss scalers
-# find its NaN or Inf.
-_ZERO, _CODED, _PLAIN = range(3)
+# the tensor's codec; a raw frame of a gradient that the codec refuses, so that loss scalers find
+# its NaN or Inf; or a frame that several small tensors share.
+_ZERO, _CODED, _PLAIN, _SHARED = range(4)
 _PROBE = 1024  # elements
 _RAW = Raw()
 
@@ -95,10 +96,15 @@ class BucketCoder:
     seed, rank : int
     key : Key
         Key of the tags in messages.
+    group_below : int
+        Number of elements below which tensors share frames, with feedback and on the host.
     """
 
-    def __init__(self, feedback: Feedback | None, seed: int, rank: int, key: Key) -> None:
+    def __init__(
+        self, feedback: Feedback | None, seed: int, rank: int, key: Key, group_below: int = 0
+    ) -> None:
         self.feedback = feedback
+        self._group_below = 0 if feedback is None else group_below
         self._steps = None if feedback is None else Transaction(feedback)
         self._seed, self._rank, self._key = seed, rank, key
         self._count = 0  # buckets so far, equal on every rank
@@ -117,13 +123,17 @@ class BucketCoder:
                 values[start : start + array.size] = array
                 start += array.size
             frames.append(encode(values, _RAW, nonfinite="propagate", key=key))
+        shared, shared_frames = self._share(parts)
         for name, values, codec in parts:
             if codec is None:
                 continue
-            kind, frame = self._encode_part(name, values, codec, step)
+            kind, frame = _SHARED, b""
+            if name not in shared:
+                kind, frame = self._encode_part(name, values, codec, step)
             kinds.append(kind)
             if frame:
                 frames.append(frame)
+        frames += shared_frames
         message = [bytes(kinds), *frames]
         if key is not None:
             message.insert(0, _tag(key, self._count, self._rank, parts, bytes(kinds), frames))
@@ -159,12 +169,14 @@ class BucketCoder:
                 if dense:
                     next(unread).decode_add(total, scale)
                 for kind, part in zip(kinds, coded, strict=True):
-                    if kind == _ZERO:
+                    if kind in (_ZERO, _SHARED):
                         continue
                     frame = next(unread)
                     if frame.name != part.name:
                         raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
                     frame.decode_add(part.values, scale)
+                pairs = zip(kinds, coded, strict=True)
+                _add_shared({p.name: p for kind, p in pairs if kind == _SHARED}, unread, scale)
                 if next(unread, None) is not None:
                     raise Corrupt("it has too many frames")
             except (FormatError, ParameterError, StopIteration) as error:
@@ -198,6 +210,26 @@ class BucketCoder:
             self.feedback.load_state_dict(state)
             self._steps = Transaction(self.feedback)
 
+    def _share(self, parts: Sequence[Part]) -> tuple[set[str], list[bytes]]:
+        """Compress the tensors that share frames; return their names and the frames."""
+        small = {
+            part.name: part.values
+            for part in parts
+            if part.codec is not None
+            and 0 < part.values.size < self._group_below
+            and device_of(part.values) is None
+            and max_abs_bits(flattened(part.values))
+        }
+        if self._steps is None or len(small) < 2:
+            return set(), []
+        try:
+            frames = self._steps.compress_shared(small, self._group_below, self._key.value)
+        except ParameterError:  # `_encode_part` tells which one is not finite
+            return set(), []
+        return {name for step in frames for name in step.names}, [
+            frame for step in frames for frame in step.frames
+        ]
+
     def _encode_part(self, name: str, values: Array, codec: Codec, step: int) -> tuple[int, bytes]:
         """Return the kind of a tensor, and its frame."""
         flat, key = flattened(values), self._key.value
@@ -224,6 +256,26 @@ class BucketCoder:
         return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
 
 
+def _add_shared(parts: dict[str, Part], frames: Iterator[Frame], scale: float) -> None:
+    """Add the tensors of the frames that several parts share; raise `Corrupt` unless all match."""
+    while parts:
+        listed, frame = next(frames), next(frames)
+        if listed.name != MEMBERS_NAME or listed.dtype != "uint8" or frame.name is not None:
+            raise Corrupt("it lacks the frames that several tensors share")
+        members = read_members(listed.decode().tobytes())
+        if frame.shape != (sum(member.size for member in members),):
+            raise Corrupt("the members of a shared frame have another number of elements")
+        total, start = np.zeros(frame.size, np.float32), 0
+        frame.decode_add(total, scale)
+        for name, shape in members:
+            part = parts.pop(name, None)
+            if part is None or part.values.shape != shape:
+                raise Corrupt(f"a shared frame has {name!r}, which is not expected there")
+            size = part.values.size
+            part.values[...] += total[start : start + size].reshape(shape)
+            start += size
+
+
 def _empty_for(arrays: Sequence[Array]) -> Array:
     """Return a float32 array for the elements of all arrays, on the device of the first one."""
     size = sum(array.size for array in arrays)
@@ -248,7 +300,7 @@ def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Fr
     """Return the kinds of `count` tensors, all frames, and the end of each frame in bytes."""
     start = 0 if key is None else TAG_NBYTES
     kinds = message[start : start + count]
-    if len(kinds) < count or any(kind > _PLAIN for kind in kinds):
+    if len(kinds) < count or any(kind > _SHARED for kind in kinds):
         raise Corrupt("its kinds are missing or unknown")
     frames, ends, end = [], [], start + count
     while end < len(message):

@@ -26,6 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "exclude": (),
     "min_numel": 8,
+    "group_below": 0,
     "named": True,
 }
 
@@ -208,6 +209,64 @@ def test_zero_gradient_sends_nothing_and_keeps_residual() -> None:
     coder.average(zeros, [message])
     assert kept(coder) == before
     assert not any(part.values.any() for part in zeros)
+
+
+def shared_coders(spec: str = "minmax:bits=3", key: bytes | None = None) -> list[BucketCoder]:
+    feedbacks = [gcodec.Feedback(spec, seed=3, rank=rank) for rank in range(2)]
+    return [BucketCoder(each, 3, rank, Key(key), 200) for rank, each in enumerate(feedbacks)]
+
+
+@pytest.mark.parametrize("key", [None, b"secret"])
+def test_small_tensors_share_frames(key: bytes | None) -> None:
+    pair = shared_coders(key=key)
+    total: dict[str, Any] = dict.fromkeys(NAMES, 0.0)
+    sent: dict[str, Any] = dict.fromkeys(NAMES, 0.0)
+    for step in range(4):
+        buckets = [parts(10 * step + rank, "minmax:bits=3") for rank in range(2)]
+        for name, one, two in zip(NAMES, *buckets, strict=True):
+            total[name] = total[name] + (one.values + two.values) / 2
+        messages = [coder.encode(each, step) for coder, each in zip(pair, buckets, strict=True)]
+        assert all(b"members" in message for message in messages)
+        for coder, bucket in zip(pair, buckets, strict=True):
+            coder.average(bucket, messages)
+            coder.commit()
+        for name, one, two in zip(NAMES, *buckets, strict=True):
+            assert np.array_equal(one.values, two.values)
+            sent[name] = sent[name] + one.values
+    for name in NAMES:
+        left = 0.0
+        if f"step:{name}" in kept(pair[0]):
+            assert kept(pair[0])[f"step:{name}"] == 4
+            left = sum(np.array(kept(coder)[f"residual:{name}"]) for coder in pair) / 2
+        assert np.allclose(sent[name] + left, total[name], atol=1e-5)
+
+
+def test_tensors_with_nan_or_zeros_share_no_frame() -> None:
+    pair = shared_coders()
+    before = [kept(coder) for coder in pair]
+    buckets = [parts(rank, "minmax:bits=3") for rank in range(2)]
+    buckets[0][0].values[...] = 0
+    buckets[1][1].values.reshape(-1)[3] = np.nan
+    messages = [coder.encode(each, 0) for coder, each in zip(pair, buckets, strict=True)]
+    for coder, bucket in zip(pair, buckets, strict=True):
+        coder.average(bucket, messages)
+        coder.rollback()
+    assert np.isnan(buckets[0][1].values.reshape(-1)[3])
+    for a, b in zip(*buckets, strict=True):
+        assert np.array_equal(a.values, b.values, equal_nan=True)
+    assert [kept(coder) for coder in pair] == before
+
+
+def test_damaged_shared_frames_are_refused() -> None:
+    coder = shared_coders()[0]
+    message = coder.encode(parts(1, "minmax:bits=3"), 0)
+    at = message.index(b'[["a"')
+    for bad in (message[: at - 30], message[:-1], message + message[at:]):
+        with pytest.raises(Corrupt, match=r"^the message of rank 1 is not of this bucket: "):
+            coder.average(parts(1, "minmax:bits=3"), [message, bad])
+    kinds = sum(part.codec is not None for part in parts(1, "minmax:bits=3"))
+    with pytest.raises(Corrupt):
+        coder.average(parts(1, "minmax:bits=3"), [b"\3" * kinds + message[kinds:][:40]])
 
 
 def test_seeds_without_feedback_depend_on_step_rank_and_name() -> None:
