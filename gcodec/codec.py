@@ -595,7 +595,7 @@ class Codec(Parameters):
                 raise ParameterError(f"x: must not exceed the range of {self} or {tensor.dtype}")
 
         largest = float_of_bits(top_bits) if is_bounded else math.inf
-        if not largest < _SAFE or not largest + self._decoded_bound(symbols) < _SAFE:
+        if not largest < _SAFE or not largest + self._decoded_bound(symbols, largest) < _SAFE:
             when_known(newly_infinite(values, tensor.values, residual, decay), check)
         if values is not out:
             out[:] = values
@@ -616,8 +616,8 @@ class Codec(Parameters):
         """Quantize values, given the bit pattern of their largest magnitude."""
         return self._quantize(values, seed, prior)
 
-    def _decoded_bound(self, symbols: Symbols) -> float:
-        """Return an upper bound of |x̂| before rounding."""
+    def _decoded_bound(self, symbols: Symbols, largest: float) -> float:
+        """Return an upper bound of |x̂| before rounding, given that of |x|."""
         return math.inf
 
     def _corrected(

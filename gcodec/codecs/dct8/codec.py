@@ -193,7 +193,7 @@ class DCT8(Codec):
         coefficients = levels.dequantize(Levels(scales, codes), self.values).reshape(-1)
         transform.restore(starts, positions.reshape(-1), coefficients, cut, out, add=add)
 
-    def _decoded_bound(self, symbols: DCT8Symbols) -> float:
+    def _decoded_bound(self, symbols: DCT8Symbols, largest: float) -> float:
         return levels.most(symbols.scales, min(self.k, symbols.size), self.values)
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:

@@ -116,6 +116,7 @@ class ECSQ(Codec):
     refuses_nonfinite = True
     has_cuda_kernels = True
     takes_up_to = 0.0  # a point may exceed float32
+    bounds_decoded = True
     uses_shape = True
 
     rounding: str = param(
@@ -349,6 +350,14 @@ class ECSQ(Codec):
             return
         self._require(symbols.symbols.size == out.size, out.size)
         self._reconstruction(symbols.step, symbols.centroids, None).add(symbols, dtype, scale, out)
+
+    def _decoded_bound(self, symbols: QuantizedLevels, largest: float) -> float:
+        step: Any = symbols.step
+        if type(step) is Deferred:
+            return math.inf
+        transform = self._possible_transform() if symbols.transform != "none" else None
+        gain = 1 if transform is None else transform.size
+        return gain * (gain * largest + 2 * float(step))  # a point is within two steps of a value
 
     def _possible_transform(self) -> FilterTransform | None:
         """Return the transform of the tensor's filters, or None if its shape has none."""
