@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         decode_add,
         decode_range,
         decode_sparse,
+        decode_sum,
         encode,
         iter_frames,
         warmup,
@@ -77,6 +78,7 @@ __all__ = [
     "decode_add",
     "decode_range",
     "decode_sparse",
+    "decode_sum",
     "encode",
     "entropy",
     "inspect",
@@ -93,7 +95,8 @@ __all__ = [
 
 # Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
 _PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
-_API = ("decode", "decode_add", "decode_range", "decode_sparse", "encode", "iter_frames", "warmup")
+_DECODERS = ("decode", "decode_add", "decode_range", "decode_sparse", "decode_sum")
+_API = (*_DECODERS, "encode", "iter_frames", "warmup")
 _FILES = ("TensorFile", "load_file", "open", "save_file")
 _MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "files")
 _MODULES |= {

@@ -28,6 +28,7 @@ from gcodec.arrays.source import (
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
@@ -499,6 +500,27 @@ class Codec(Parameters):
         Both are multiples of `_slice_unit`, except that `stop` may be the number of all elements.
         """
         raise NotImplementedError
+
+    def _adder(
+        self, symbols: Symbols, dtype: str, scale: np.float32
+    ) -> Callable[[int, int, np.ndarray], None]:
+        """Return a function that adds elements `start` to `stop - 1` to an array on the host.
+
+        It gets `start`, `stop` and the array; see `_slice`, which must be implemented, and
+        `_dequantize_add`.
+        """
+
+        def add(start: int, stop: int, out: np.ndarray) -> None:
+            self._dequantize_add(self._slice(symbols, start, stop), dtype, scale, out)
+
+        return add
+
+    def _level_string(self, symbols: Symbols, dtype: str) -> LevelString | None:
+        """Return symbols on the host as a string of codes of ±level and 0; None if they are not.
+
+        `_slice_unit` must not be 0. Strings of the same code are added by one kernel.
+        """
+        return None
 
     def _decode_as(
         self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None

@@ -51,6 +51,7 @@ from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.dequantize import LEVELS_LOW_FIRST, LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -257,6 +258,12 @@ class TernGrad(Codec):
         self._require(symbols.codes.size == nbytes, out.size, symbols.shape)
         level = convert.round_number(symbols.scale, dtype)
         ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add)
+
+    def _level_string(self, symbols: TernarySymbols, dtype: str) -> LevelString | None:
+        if self._pack_rule != "chapter":
+            return None
+        level = convert.round_number(symbols.scale, dtype)
+        return LevelString(symbols.codes, LEVELS_LOW_FIRST, level)
 
     def _slice_unit(self, n: int) -> int:
         # The codes of ``terngrad`` lie in strides; ``context`` stores no array of codes.

@@ -406,11 +406,15 @@ class Frame(_Secret):
         positions, values = self.codec._decode_sparse(self.payload, self.size)
         return positions, outlet(values, self.dtype)
 
-    def decode_add(self, acc: Any, scale: float = 1.0) -> None:
-        """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+    def check_floats(self) -> None:
+        """Raise `ParameterError` if the frame stores integers or booleans."""
         if self.dtype in INTEGERS:
             allowed = f"one of {', '.join(FLOATS)}; use decode for integers and booleans"
             raise ParameterError.of("frame.dtype", self.dtype, allowed)
+
+    def decode_add(self, acc: Any, scale: float = 1.0) -> None:
+        """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+        self.check_floats()
         scale = check_number("scale", scale)
         source = inspect(acc, "acc")
         with source.stream():

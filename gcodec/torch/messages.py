@@ -27,12 +27,12 @@ from gcodec.codec import Codec
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
-from gcodec.frame import Frame, check_key, tag_of
+from gcodec.frame import Frame, FrameSum, check_key, tag_of
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
 from gcodec.runtime.device import beside
-from gcodec.runtime.memory import clear, empty_beside, flattened
+from gcodec.runtime.memory import empty_beside, flattened
 from gcodec.wire.primitives import TAG_NBYTES, encode_name
 
 # No frame, because all values are 0, as for a parameter that took no part in the step; a frame of
@@ -140,12 +140,8 @@ class BucketCoder:
         coded = [part for part in parts if part.codec is not None]
         dense = [part for part in parts if part.codec is None]
         total = _empty_for([part.values for part in dense])
-        clear(total)
-        for part in coded:
-            if part.values.flags.c_contiguous:
-                clear(part.values.reshape(-1))
-            else:
-                part.values[...] = 0
+        dense_sum = FrameSum(total, total.shape)
+        sums = [FrameSum(part.values, part.values.shape) for part in coded]
         scale, key = 1 / len(messages), self._key.value
         for rank, message in enumerate(messages):
             try:
@@ -157,14 +153,14 @@ class BucketCoder:
                         raise Corrupt("it does not bear the tag of this key")
                 unread = iter(frames)
                 if dense:
-                    next(unread).decode_add(total, scale)
-                for kind, part in zip(kinds, coded, strict=True):
+                    dense_sum.add(next(unread), scale)
+                for kind, part, part_sum in zip(kinds, coded, sums, strict=True):
                     if kind == _ZERO:
                         continue
                     frame = next(unread)
                     if frame.name != part.name:
                         raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
-                    frame.decode_add(part.values, scale)
+                    part_sum.add(frame, scale)
                 if next(unread, None) is not None:
                     raise Corrupt("it has too many frames")
             except (FormatError, ParameterError, StopIteration) as error:
@@ -172,6 +168,8 @@ class BucketCoder:
                 raise Corrupt(
                     f"the message of rank {rank} is not of this bucket: {reason}"
                 ) from error
+        for one_sum in (dense_sum, *sums):
+            one_sum.finish()
         start = 0
         for part in dense:
             size = part.values.size
