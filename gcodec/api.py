@@ -10,18 +10,19 @@ from typing import IO, Any
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, with_policy
+from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_policy
 from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import Frame, FrameSum, check_key
 from gcodec.kernels.numeric.philox import check_seed
+from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.tensorfiles.frame_file import mapped, mapped_file
 from gcodec.wire.primitives import encode_name
 
@@ -103,7 +104,13 @@ def encode(
         if isinstance(codec, Policy):
             codec = codec.codec(name, *source.described())
         tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
-        if nonfinite != "raise" or not codec.refuses_nonfinite:
+        is_checked_later = (
+            nonfinite == "raise"
+            and out is None
+            and source.device is None
+            and codec._sends(tensor.values)
+        )
+        if nonfinite != "raise" or not (codec.refuses_nonfinite or is_checked_later):
             tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
         payload = codec._bound_to(tensor)._encode(tensor.values, seed, None)
         payload = payload.resolved(with_data=True)
@@ -112,6 +119,12 @@ def encode(
             report(payload.missed)
         if out is not None:
             return _write(frame, out)
+        if is_checked_later:
+
+            def check(chunk: np.ndarray) -> None:
+                check_top(max_abs_bits(chunk.view(np.float32)), tensor.values)
+
+            return frame.checked(check)
         is_own = source.device is None and not shares_memory(payload.data, tensor.values)
         return frame.drained() if is_own else frame.to_bytes()
 
@@ -359,7 +372,7 @@ def decode_sum(
     if len(scales) != len(read):
         raise ParameterError.of("scale", scale, f"a number, or one for each of {len(read)} frames")
     size, shape = read[0].size, read[0].shape
-    total = empty_beside(size, np.float32, None).reshape(shape) if out is None else out
+    total = result_beside(size, np.float32, None).reshape(shape) if out is None else out
     added = FrameSum(total, shape)
     for index, (frame, factor) in enumerate(zip(read, scales, strict=True)):
         with _naming(index):

@@ -38,6 +38,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, one_wait, prefetch, resolved, when_known
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32, check_number
 from gcodec.wire.params import Parameters, param
 from gcodec.wire.primitives import FLOATS, INTEGERS, encode_name, max_header_nbytes
@@ -239,7 +240,7 @@ class Codec(Parameters):
         ParameterError
             If the number of symbols does not match the shape.
         """
-        out = empty_beside(size_of(shape), self._values_dtype, None)
+        out = result_beside(size_of(shape), self._values_dtype, None)
         self._with_shape(shape)._dequantize(symbols, out)
         return out.reshape(shape)
 
@@ -466,6 +467,13 @@ class Codec(Parameters):
     ) -> Payload | Selection[Payload]:
         return self._pack(self._quantize(values, seed, prior))
 
+    def _sends(self, values: Array) -> bool:
+        """Return whether the payload consists of these float32 values on the host, unchanged.
+
+        The values are then checked while the frame is written, not in a pass of its own.
+        """
+        return False
+
     def _try(
         self, values: np.ndarray, seed: int
     ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
@@ -486,7 +494,7 @@ class Codec(Parameters):
     def _decode(self, payload: Payload, n: int, out: Array | None = None) -> np.ndarray:
         """Return the values, or write them to `out`; an error may leave `out` half written."""
         symbols = self._unpack(payload, n)  # validate before allocating
-        values = empty_beside(n, self._values_dtype, payload.data) if out is None else out
+        values = result_beside(n, self._values_dtype, payload.data) if out is None else out
         self._dequantize(symbols, values)
         return values
 
@@ -537,7 +545,7 @@ class Codec(Parameters):
         values = np.empty(0, np.float32) if unit else self._decode(payload, n)
         is_own = not np.may_share_memory(values, payload.data)
         drained: Any = Drainable(values) if is_own else values
-        converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
+        converted = result_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
         length = -(-_PART // max(unit, 1)) * max(unit, 1)
 
         def task(start: int, stop: int) -> None:

@@ -63,6 +63,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.deferred import as_float32, one_wait
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
 from gcodec.wire.primitives import FLOATS
@@ -309,7 +310,7 @@ class TernGrad(Codec):
         # Each range is dequantized as soon as it is read, so no array of codes is needed.
         string, points = self._string(payload, n), np.zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
-        values = empty_beside(n, np.float32, payload.data) if out is None else out
+        values = result_beside(n, np.float32, payload.data) if out is None else out
 
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])

@@ -22,6 +22,7 @@ from gcodec.frame import Frame, FrameSum
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import NO_LIMITS
+from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
 
@@ -395,7 +396,7 @@ def _check_shapes(
 
 def _sum_of(frames: Sequence[Frame]) -> np.ndarray:
     """Return the sum of the frames of all ranks, added in the order of ranks."""
-    total = np.empty(frames[0].shape, np.float32)
+    total = result_beside(frames[0].size, np.float32, None).reshape(frames[0].shape)
     added = FrameSum(total, total.shape)
     for frame in frames:
         added.add(frame)
