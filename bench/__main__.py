@@ -23,6 +23,7 @@ from bench.codec_rows import codec_rows
 from bench.interop_rows import interop_rows
 from bench.kernel_rows import Row, kernel_rows
 from bench.matrix_rows import matrix_rows
+from bench.sum_rows import sum_rows
 
 
 def measure(memcpy: Callable[[], object], table: list[Row], rounds: int) -> Table:
@@ -84,7 +85,7 @@ def main() -> None:
     )
     copy = np.ones(x.size, np.float32)
     rows = (*kernel_rows(x), *codec_rows(x), *matrix_rows(x.size), *interop_rows(x))
-    table = [row for row in rows if options.only in row.name]
+    table = [row for row in (*rows, *sum_rows(x)) if options.only in row.name]
     Console(width=100).print(measure(lambda: np.copyto(copy, x), table, options.rounds))
 
 

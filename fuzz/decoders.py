@@ -115,7 +115,7 @@ def _agreed(
             if outcome is None or expected is None:
                 continue
             wanted = expected
-            if name.startswith("decode_add"):
+            if name.startswith(("decode_add", "decode_sum")):
                 wanted = np.float32(0) + expected.astype(np.float32)
             elif outcome.dtype != expected.dtype:
                 wanted = expected.astype(outcome.dtype)
@@ -183,6 +183,7 @@ def _ways(data: bytes, frame: gcodec.Frame, limits: Limits) -> Ways:
     }
     if floats:  # integers have no decode_add, and their symbols do not contain the dtype
         ways["decode_add"] = lambda: added(np.zeros(frame.shape, np.float32))
+        ways["decode_sum"] = lambda: gcodec.decode_sum([data], **bounds)
         ways["unpack and dequantize"] = dequantized
     return ways
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         decode_many,
         decode_range,
         decode_sparse,
+        decode_sum,
         encode,
         iter_frames,
         warmup,
@@ -79,6 +80,7 @@ __all__ = [
     "decode_many",
     "decode_range",
     "decode_sparse",
+    "decode_sum",
     "encode",
     "entropy",
     "inspect",
@@ -95,10 +97,10 @@ __all__ = [
 
 # Modules of the public names. Each loads on first use, so `import gcodec` stays fast.
 _PACKAGES = ("advisor", "codecs", "entropy", "interop", "training")
-_API = (
-    *("decode", "decode_add", "decode_many", "decode_range", "decode_sparse", "encode"),
-    *("iter_frames", "warmup"),
+_DECODERS = (
+    *("decode", "decode_add", "decode_many", "decode_range", "decode_sparse", "decode_sum"),
 )
+_API = (*_DECODERS, "encode", "iter_frames", "warmup")
 _FILES = ("TensorFile", "load_file", "open", "save_file")
 _MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "files")
 _MODULES |= {

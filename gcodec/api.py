@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, with_policy
+from gcodec.arrays.nonfinite import NonFinite, check_nonfinite, check_top, with_policy
 from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_bytes
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
-from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, read_members
+from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, Member, check_key, read_members
 from gcodec.kernels.numeric.philox import check_seed
+from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.limits import NO_LIMITS, Limits
 from gcodec.payload import MissedTarget
 from gcodec.policy import Policy
 from gcodec.runtime import jit, kernel_cache
+from gcodec.runtime.reuse import result_beside
 from gcodec.tensorfiles.frame_file import mapped, mapped_file
 from gcodec.wire.primitives import ITEMSIZE, encode_name
 
@@ -101,7 +104,13 @@ def encode(
         if isinstance(codec, Policy):
             codec = codec.codec(name, *source.described())
         tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
-        if nonfinite != "raise" or not codec.refuses_nonfinite:
+        is_checked_later = (
+            nonfinite == "raise"
+            and out is None
+            and source.device is None
+            and codec._sends(tensor.values)
+        )
+        if nonfinite != "raise" or not (codec.refuses_nonfinite or is_checked_later):
             tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
         payload = codec._bound_to(tensor)._encode(tensor.values, seed, None)
         payload = payload.resolved(with_data=True)
@@ -110,6 +119,12 @@ def encode(
             report(payload.missed)
         if out is not None:
             return _write(frame, out)
+        if is_checked_later:
+
+            def check(chunk: np.ndarray) -> None:
+                check_top(max_abs_bits(chunk.view(np.float32)), tensor.values)
+
+            return frame.checked(check)
         is_own = source.device is None and not shares_memory(payload.data, tensor.values)
         return frame.drained() if is_own else frame.to_bytes()
 
@@ -294,6 +309,85 @@ def decode_add(
     array([ 0.25, -1.  ], dtype=float32)
     """
     _receive(frame, limits, key, True).decode_add(acc, scale)
+
+
+def decode_sum(
+    frames: Iterable[bytes | bytearray | memoryview | Frame],
+    *,
+    out: Any = None,
+    scale: float | Sequence[float] = 1.0,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> Any:
+    """Decode frames of one shape, and return their sum.
+
+    The result has the same bits as calls of `decode_add`, in the order of the frames, on an array
+    of zeros. Every frame is added to a part of the sum while that part is in the cache, so the
+    call takes less time than a loop. Frames that cannot be decoded in parts, such as those of
+    ``topk``, are added one after another.
+
+    Parameters
+    ----------
+    frames : iterable of bytes-like or Frame
+        At least one frame of floats. The shapes must be equal; codecs and dtypes may differ.
+    out : float32 array, optional
+        Array of the frames' shape that receives the sum. The contents are undefined after a
+        `FormatError`.
+    scale : float or sequence of float
+        Factor of all frames, or the factors of the individual frames; see `decode_add`.
+    limits, key
+        See `decode`. The limits apply to each frame; a `Frame` has already been checked.
+
+    Returns
+    -------
+    float32 array
+        A NumPy array of the frames' shape, or `out`.
+
+    Raises
+    ------
+    FormatError
+        If a frame is damaged or is no frame. The message states the index of the frame.
+    ParameterError
+        If an argument is invalid, if the shapes differ, or if a frame stores integers or booleans.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> gradients = [np.array([0.5, -2, 3], np.float32), np.array([1.5, 1, -1], np.float32)]
+    >>> frames = [gcodec.encode(gradient, "raw") for gradient in gradients]
+    >>> gcodec.decode_sum(frames, scale=1 / 2)  # the mean
+    array([ 1. , -0.5,  1. ], dtype=float32)
+    """
+    read: list[Frame] = []
+    for index, data in enumerate(frames):
+        if isinstance(data, Frame):
+            read.append(data)
+            continue
+        with _naming(index):
+            read.append(_receive(data, limits, key, out is not None))
+    if not read:
+        raise ParameterError.of("frames", [], "at least one frame")
+    factors: Any = scale
+    scales: list[float] = [factors] * len(read) if np.ndim(scale) == 0 else list(factors)
+    if len(scales) != len(read):
+        raise ParameterError.of("scale", scale, f"a number, or one for each of {len(read)} frames")
+    size, shape = read[0].size, read[0].shape
+    total = result_beside(size, np.float32, None).reshape(shape) if out is None else out
+    added = FrameSum(total, shape)
+    for index, (frame, factor) in enumerate(zip(read, scales, strict=True)):
+        with _naming(index):
+            added.add(frame, factor)
+    added.finish()
+    return total
+
+
+@contextmanager
+def _naming(index: int) -> Iterator[None]:
+    """Add the index of a frame to the message of a `FormatError`."""
+    try:
+        yield
+    except FormatError as error:
+        raise type(error)(f"frame {index}: {error}") from error
 
 
 def iter_frames(

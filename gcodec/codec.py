@@ -28,6 +28,7 @@ from gcodec.arrays.source import (
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.philox import check_seed
@@ -42,6 +43,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import Deferred, one_wait, prefetch, resolved, when_known
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32, check_number
 from gcodec.wire.params import Parameters, param
 from gcodec.wire.primitives import FLOATS, INTEGERS, encode_name, max_header_nbytes
@@ -243,7 +245,7 @@ class Codec(Parameters):
         ParameterError
             If the number of symbols does not match the shape.
         """
-        out = empty_beside(size_of(shape), self._values_dtype, None)
+        out = result_beside(size_of(shape), self._values_dtype, None)
         self._with_shape(shape)._dequantize(symbols, out)
         return out.reshape(shape)
 
@@ -470,6 +472,13 @@ class Codec(Parameters):
     ) -> Payload | Selection[Payload]:
         return self._pack(self._quantize(values, seed, prior))
 
+    def _sends(self, values: Array) -> bool:
+        """Return whether the payload consists of these float32 values on the host, unchanged.
+
+        The values are then checked while the frame is written, not in a pass of its own.
+        """
+        return False
+
     def _try(
         self, values: np.ndarray, seed: int
     ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
@@ -490,7 +499,7 @@ class Codec(Parameters):
     def _decode(self, payload: Payload, n: int, out: Array | None = None) -> np.ndarray:
         """Return the values, or write them to `out`; an error may leave `out` half written."""
         symbols = self._unpack(payload, n)  # validate before allocating
-        values = empty_beside(n, self._values_dtype, payload.data) if out is None else out
+        values = result_beside(n, self._values_dtype, payload.data) if out is None else out
         self._dequantize(symbols, values)
         return values
 
@@ -525,6 +534,28 @@ class Codec(Parameters):
         unit = self._slice_unit(n)
         return max(_PART // unit, 1) * unit if unit else 0
 
+    def _adder(
+        self, symbols: Symbols, dtype: str, scale: np.float32
+    ) -> Callable[[int, int, np.ndarray], None]:
+        """Return a function that adds elements `start` to `stop - 1` to an array on the host.
+
+        It gets `start`, `stop` and the array; see `_slice`, which must be implemented, and
+        `_dequantize_add`.
+        """
+        symbols = self._sliceable(symbols)
+
+        def add(start: int, stop: int, out: np.ndarray) -> None:
+            self._dequantize_add(self._slice(symbols, start, stop), dtype, scale, out)
+
+        return add
+
+    def _level_string(self, symbols: Symbols, dtype: str) -> LevelString | None:
+        """Return symbols on the host as a string of codes of ±level and 0; None if they are not.
+
+        `_slice_unit` must not be 0. Strings of the same code are added by one kernel.
+        """
+        return None
+
     def _decode_as(
         self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
     ) -> np.ndarray:
@@ -538,7 +569,8 @@ class Codec(Parameters):
         length = self._part_length(n)
         if length:
             symbols = self._sliceable(self._unpack(payload, n))
-            converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
+            kind = NUMPY_DTYPES[dtype]
+            converted = result_beside(n, kind, payload.data) if out is None else out
 
             def convert_slices(start: int, stop: int) -> None:
                 for places, part in self._dequantized(symbols, start, stop, length):
@@ -549,7 +581,7 @@ class Codec(Parameters):
         values = self._decode(payload, n)
         is_own = not np.may_share_memory(values, payload.data)
         drained: Any = Drainable(values) if is_own else values
-        converted = empty_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
+        converted = result_beside(n, NUMPY_DTYPES[dtype], payload.data) if out is None else out
 
         def convert_values(start: int, stop: int) -> None:
             for begin in range(start, stop, _PART):

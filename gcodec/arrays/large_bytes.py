@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from gcodec.runtime.memory import page_adviser as _adviser
 
 LEAST_NBYTES = 1 << 22  # NumPy's threshold for huge pages
 _CHUNK = 1 << 23  # bytes that are copied before their memory is released
+_OBSERVED = 1 << 20  # bytes that stay in the cache until they are copied
 
 # Functions of Python's C API, declared without changing the declarations that others see.
 _new_bytes = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
@@ -28,15 +30,36 @@ _address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object)(
 )
 
 
-def joined(parts: Sequence[bytes | memoryview | Drainable]) -> bytes:
+class Observed(NamedTuple):
+    """Part whose bytes are also read by a function, in the same pass over memory.
+
+    Attributes
+    ----------
+    part : contiguous array or Drainable
+        Bytes to copy.
+    observe : callable
+        Function that gets consecutive chunks of the bytes. It may change the parts that follow,
+        but not their sizes.
+    """
+
+    part: np.ndarray | Drainable
+    observe: Callable[[np.ndarray], None]
+
+
+def joined(parts: Sequence[bytes | bytearray | memoryview | Drainable | Observed]) -> bytes:
     """Concatenate contiguous parts, as ``b"".join`` does.
 
     The memory of a part that is a `Drainable` of bytes is released while it is copied.
     """
-    nbytes = sum(memoryview(contents(part)).nbytes for part in parts)
+    sources = [part.part if isinstance(part, Observed) else part for part in parts]
+    observers = [part.observe if isinstance(part, Observed) else None for part in parts]
+    nbytes = sum(memoryview(contents(source)).nbytes for source in sources)
     advise = _adviser()
     if nbytes < LEAST_NBYTES or advise is None:
-        return b"".join(contents(part) for part in parts)
+        for source, observe in zip(sources, observers, strict=True):
+            if observe is not None:
+                observe(contents(source))
+        return b"".join(contents(source) for source in sources)
     # Python's C API allows writing to a bytes object before any other code has seen it.
     result: bytes = _new_bytes(None, nbytes)
     memory = (ctypes.c_uint8 * nbytes).from_address(_address_of(result))
@@ -46,10 +69,13 @@ def joined(parts: Sequence[bytes | memoryview | Drainable]) -> bytes:
     # An error is ignored: the pages are then mapped one by one.
     advise(first * page, (last - first) * page, mmap.MADV_HUGEPAGE)
     offset = 0
-    for part in parts:
+    for part, observe in zip(sources, observers, strict=True):
         source = np.frombuffer(contents(part), np.uint8)
-        for start in range(0, source.size, _CHUNK):
-            stop = min(start + _CHUNK, source.size)
+        size = _CHUNK if observe is None else _OBSERVED
+        for start in range(0, source.size, size):
+            stop = min(start + size, source.size)
+            if observe is not None:
+                observe(source[start:stop])
             target[offset + start : offset + stop] = source[start:stop]
             release(part, start, stop)
         offset += source.size

@@ -167,6 +167,13 @@ class MinMax(Codec):
         codes, bucket_ranges = self._parts(symbols)
         uniform.dequantize(codes, bucket_ranges, self._bucket(out.size), self.bits, out, add)
 
+    def _adder(
+        self, symbols: MinMaxSymbols, dtype: str, scale: np.float32
+    ) -> Callable[[int, int, np.ndarray], None]:
+        if dtype not in self.fused_dtypes:
+            return super()._adder(symbols, dtype, scale)
+        return uniform.adder(*self._parts(symbols), self._bucket(symbols.n), self.bits, scale)
+
     def _slice_unit(self, n: int) -> int:
         bucket = self._bucket(n)
         return math.lcm(bucket if bucket < n else 1, BLOCK)

@@ -26,6 +26,7 @@ from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import is_converted, whole
 from gcodec.payload import Payload
+from gcodec.runtime import Array
 from gcodec.runtime.memory import aligned_copy
 from gcodec.wire.kinds import Choice
 from gcodec.wire.params import param
@@ -121,6 +122,10 @@ class Raw(Codec):
         if type(source) is np.ndarray and self.dtype == "float32" and self._integers != "bool":
             return self._pack(RawSymbols(source.view(self._bits_dtype)))
         return self._pack(self._quantize(values, seed, prior))
+
+    def _sends(self, values: Array) -> bool:
+        is_plain: bool = type(values) is np.ndarray and values.dtype == np.float32
+        return is_plain and self._integers is None and self.dtype == "float32"
 
     def _dequantize(self, symbols: RawSymbols, out: np.ndarray) -> None:
         fits = symbols.bits.dtype == self._bits_dtype and symbols.bits.size == out.size

@@ -28,7 +28,7 @@ from gcodec.codec import Codec, register
 from gcodec.fields.packed import signs as signs_in
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import signs
-from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
+from gcodec.kernels.bits.dequantize import LEVELS_1BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.scalar_rules import negative
@@ -112,8 +112,11 @@ class Sign(Codec):
     ) -> None:
         fits = symbols.n == out.size and symbols.bits.size == signs.SIGNS.nbytes(out.size)
         self._require(fits, out.size)
+        dequantize(*self._level_string(symbols, dtype), out, add)
+
+    def _level_string(self, symbols: SignSymbols, dtype: str) -> LevelString:
         level = convert.round_number(negative(symbols.scale), dtype)
-        dequantize(symbols.bits, LEVELS_1BIT, level, out, add)
+        return LevelString(symbols.bits, LEVELS_1BIT, level)
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK

@@ -51,6 +51,7 @@ from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.dequantize import LEVELS_LOW_FIRST, LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert, scalar_rules
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -63,6 +64,7 @@ from gcodec.runtime.deferred import Deferred, as_float32, one_wait
 from gcodec.runtime.device import device_of
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
 from gcodec.wire.primitives import FLOATS
@@ -270,6 +272,12 @@ class TernGrad(Codec):
         level = convert.round_number(symbols.scale, dtype)
         ternary.dequantize_ternary(symbols.codes, level, out, self._pack_rule, add)
 
+    def _level_string(self, symbols: TernarySymbols, dtype: str) -> LevelString | None:
+        if self._pack_rule != "chapter":
+            return None
+        level = convert.round_number(symbols.scale, dtype)
+        return LevelString(symbols.codes, LEVELS_LOW_FIRST, level)
+
     def _slice_unit(self, n: int) -> int:
         # The codes of ``terngrad`` lie in strides; ``context`` stores no array of codes.
         return 0 if self.packing in ("terngrad", "context") else ternary.TRITS * BLOCK
@@ -314,7 +322,7 @@ class TernGrad(Codec):
         # Each range is dequantized as soon as it is read, so no array of codes is needed.
         string, points = self._string(payload, n), np.zeros(256, np.float32)
         points[[2, 3]] = np.float32(payload.scalars["scale"]) * np.array([1, -1], np.float32)
-        values = empty_beside(n, np.float32, payload.data) if out is None else out
+        values = result_beside(n, np.float32, payload.data) if out is None else out
 
         def take(at: int, part: np.ndarray) -> None:
             scalar_quantize.put_points(part, points, values[at : at + part.size])

@@ -1,18 +1,21 @@
 """Frames: self-describing bytes of one compressed tensor.
 
-`frame` defines the class, `header` the fields before the payload, and `integrity` the checksums
-and tags. The bytes of the payload belong to the codecs, and primitives such as LEB128 to `wire`.
+`frame` defines the class, `header` the fields before the payload, `integrity` the checksums and
+tags, and `summation` the sum of several frames. The bytes of the payload belong to the codecs, and
+primitives such as LEB128 to `wire`.
 """
 
 from gcodec.frame.frame import Frame
 from gcodec.frame.header import check_shape, dtype_named, read_name
 from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, crc32c, tag_of
 from gcodec.frame.members import MEMBERS_NAME, Member, read_members, write_members
+from gcodec.frame.summation import FrameSum
 
 __all__ = [
     "CHECKSUM_NBYTES",
     "MEMBERS_NAME",
     "Frame",
+    "FrameSum",
     "Member",
     "check_key",
     "check_shape",

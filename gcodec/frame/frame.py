@@ -14,25 +14,33 @@ from __future__ import annotations
 import copy
 import html
 import math
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcodec.arrays.large_bytes import joined
+from gcodec.arrays.large_bytes import Observed, joined
 from gcodec.arrays.source import inspect, is_flat, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import header
-from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, check_tag, crc32c, tag_of
+from gcodec.frame.integrity import (
+    CHECKSUM_NBYTES,
+    RunningChecksum,
+    check_key,
+    check_tag,
+    crc32c,
+    tag_of,
+)
 from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import copy_to_device, one_wait
 from gcodec.runtime.device import Device, device_of, host, no_twin
-from gcodec.runtime.memory import Drainable
+from gcodec.runtime.memory import Drainable, contents
 from gcodec.wire import primitives
 from gcodec.wire.kinds import check_integer, check_number
 from gcodec.wire.primitives import FLOATS, INTEGERS, Reader
@@ -193,18 +201,41 @@ class Frame(_Secret):
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the frame."""
-        return joined(self.parts())
+        return self._joined(np.ascontiguousarray(host(self.payload.data)))
+
+    def checked(self, check: Callable[[np.ndarray], None]) -> bytes:
+        """Return the bytes of the frame; `check` gets consecutive chunks of the payload's bytes.
+
+        Each chunk but the last has a multiple of 8 bytes.
+        """
+        return self._joined(np.ascontiguousarray(host(self.payload.data)), check)
 
     def drained(self) -> bytes:
         """Return the bytes of the frame, and release the payload while it is copied.
 
         Nothing else may read the payload during or after this call.
         """
-        parts = self.parts()
         data = self.payload.data
         if type(data) is np.ndarray and data.flags.c_contiguous:
-            parts[1] = Drainable(data)
-        return joined(parts)
+            return self._joined(Drainable(data))
+        return self.to_bytes()
+
+    def _joined(
+        self, payload: Any, check: Callable[[np.ndarray], None] = lambda chunk: None
+    ) -> bytes:
+        """Return the bytes of the frame; the checksum takes no other pass over the payload."""
+        checksum = RunningChecksum()
+
+        def observe(chunk: np.ndarray) -> None:
+            check(chunk)
+            checksum.update(chunk)
+
+        head = self.header()
+        if self.key is None:
+            return joined([head, Observed(payload, observe), checksum.stored])
+        observe(contents(payload))
+        parts: list[Any] = [head, payload, checksum.stored]
+        return joined([*parts, tag_of(self.key, map(contents, parts))])
 
     def parts(self) -> list[Any]:
         """Return the frame as bytes-like parts: header, payload, checksum and tag."""
@@ -406,11 +437,15 @@ class Frame(_Secret):
         positions, values = self.codec._decode_sparse(self.payload, self.size)
         return positions, outlet(values, self.dtype)
 
-    def decode_add(self, acc: Any, scale: float = 1.0) -> None:
-        """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+    def check_floats(self) -> None:
+        """Raise `ParameterError` if the frame stores integers or booleans."""
         if self.dtype in INTEGERS:
             allowed = f"one of {', '.join(FLOATS)}; use decode for integers and booleans"
             raise ParameterError.of("frame.dtype", self.dtype, allowed)
+
+    def decode_add(self, acc: Any, scale: float = 1.0) -> None:
+        """Add ``scale`` times the tensor to `acc`; see `gcodec.decode_add`."""
+        self.check_floats()
         scale = check_number("scale", scale)
         source = inspect(acc, "acc")
         with source.stream():

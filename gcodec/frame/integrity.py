@@ -23,6 +23,25 @@ def crc32c(data: Any) -> bytes:
     return int(google_crc32c.value(array)).to_bytes(CHECKSUM_NBYTES, "little")
 
 
+class RunningChecksum:
+    """CRC-32C of bytes that arrive in chunks.
+
+    Attributes
+    ----------
+    stored : bytearray
+        Checksum of the chunks so far, as the frame stores it.
+    """
+
+    def __init__(self) -> None:
+        self._value = 0
+        self.stored = bytearray(CHECKSUM_NBYTES)
+
+    def update(self, chunk: np.ndarray) -> None:
+        """Continue with a chunk."""
+        self._value = google_crc32c.extend(self._value, chunk)
+        self.stored[:] = self._value.to_bytes(CHECKSUM_NBYTES, "little")
+
+
 def check_key(key: bytes | None) -> bytes | None:
     """Return the key of a tag, or None; raise `ParameterError` if the key is invalid."""
     if key is not None and not (isinstance(key, bytes) and 1 <= len(key) <= 64):

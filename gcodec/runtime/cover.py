@@ -45,6 +45,9 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
     return 0 if head % step or head > stream.size else head
 
 
-def streams(out: np.ndarray) -> bool:
-    """Return whether stores to (n,) float32 `out` can and should bypass the cache."""
-    return out.size >= _STREAMING and out.ctypes.data % 32 == 0
+def streams(out: np.ndarray, align: int = 32) -> bool:
+    """Return whether stores to (n,) float32 `out` can and should bypass the cache.
+
+    `align` is the alignment in bytes that the stores need.
+    """
+    return out.size >= _STREAMING and out.ctypes.data % align == 0

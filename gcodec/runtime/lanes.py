@@ -23,6 +23,7 @@ _PERMUTE = "llvm.x86.avx512.permvar.qi.512"
 _ONE_TABLE = "llvm.x86.avx2.permps"
 _TWO_TABLES = "llvm.x86.avx512.vpermi2var.ps.512"
 _LINE = 16  # float32 elements in a cache line
+_ONE_OF_FOUR = "llvm.x86.avx.vpermilvar.ps.256"
 
 
 def block(*names: str, apart: bool = False) -> Callable[[Callable[[Emitter], None]], Any]:
@@ -200,6 +201,38 @@ class Emitter:
             entry = builder.load(builder.gep(table, [index]))
             vector = builder.insert_element(vector, entry, ir.IntType(32)(k))
         return vector
+
+    def one_of_four(self, values: list[Any], places: Any) -> Any:
+        """Emit the selection from 4 float32 values by the lowest 2 bits of 32 lanes."""
+        from llvmlite import ir
+
+        builder = self.builder
+        if not compiles_for("avx"):  # LLVM has no portable instruction for it
+            splats = [self.splat(value) for value in values]
+            none = places.type([0] * BLOCK)
+            first, second = (
+                builder.icmp_unsigned("!=", builder.and_(places, places.type([bit] * BLOCK)), none)
+                for bit in (1, 2)
+            )
+            upper, lower = (builder.select(first, splats[k + 1], splats[k]) for k in (2, 0))
+            return builder.select(second, upper, lower)
+        quarter = ir.VectorType(ir.FloatType(), 8)
+        entries = quarter(ir.Undefined)
+        for k in range(quarter.count):
+            entries = builder.insert_element(entries, values[k % 4], ir.IntType(32)(k))
+        parts = []
+        for start in range(0, BLOCK, quarter.count):
+            within = lanes(32, quarter.count)(list(range(start, start + quarter.count)))
+            part = builder.shuffle_vector(places, places, within)
+            parts.append(self._call(_ONE_OF_FOUR, quarter, [entries, part]))
+        while len(parts) > 1:
+            count = 2 * parts[0].type.count
+            order = lanes(32, count)(list(range(count)))
+            parts = [
+                builder.shuffle_vector(a, b, order)
+                for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+        return parts[0]
 
     def first_highest(self, mask: Any) -> Any:
         """Emit the bits of a mask; the first lane is the highest bit of the first byte."""

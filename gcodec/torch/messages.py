@@ -28,12 +28,12 @@ from gcodec.codec import Codec
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
-from gcodec.frame import MEMBERS_NAME, Frame, check_key, read_members, tag_of
+from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, check_key, read_members, tag_of
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
 from gcodec.runtime.device import beside, device_of
-from gcodec.runtime.memory import clear, empty_beside, flattened
+from gcodec.runtime.memory import empty_beside, flattened
 from gcodec.wire.primitives import TAG_NBYTES, encode_name
 
 # No frame, because all values are 0, as for a parameter that took no part in the step; a frame of
@@ -150,12 +150,9 @@ class BucketCoder:
         coded = [part for part in parts if part.codec is not None]
         dense = [part for part in parts if part.codec is None]
         total = _empty_for([part.values for part in dense])
-        clear(total)
-        for part in coded:
-            if part.values.flags.c_contiguous:
-                clear(part.values.reshape(-1))
-            else:
-                part.values[...] = 0
+        dense_sum = FrameSum(total, total.shape)
+        sums = [FrameSum(part.values, part.values.shape) for part in coded]
+        shared: list[tuple[Part, np.ndarray]] = []
         scale, key = 1 / len(messages), self._key.value
         for rank, message in enumerate(messages):
             try:
@@ -167,16 +164,17 @@ class BucketCoder:
                         raise Corrupt("it does not bear the tag of this key")
                 unread = iter(frames)
                 if dense:
-                    next(unread).decode_add(total, scale)
-                for kind, part in zip(kinds, coded, strict=True):
+                    dense_sum.add(next(unread), scale)
+                for kind, part, part_sum in zip(kinds, coded, sums, strict=True):
                     if kind in (_ZERO, _SHARED):
                         continue
                     frame = next(unread)
                     if frame.name != part.name:
                         raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
-                    frame.decode_add(part.values, scale)
+                    part_sum.add(frame, scale)
                 pairs = zip(kinds, coded, strict=True)
-                _add_shared({p.name: p for kind, p in pairs if kind == _SHARED}, unread, scale)
+                sharing = {part.name: part for kind, part in pairs if kind == _SHARED}
+                shared += _read_shared(sharing, unread, scale)
                 if next(unread, None) is not None:
                     raise Corrupt("it has too many frames")
             except (FormatError, ParameterError, StopIteration) as error:
@@ -184,6 +182,10 @@ class BucketCoder:
                 raise Corrupt(
                     f"the message of rank {rank} is not of this bucket: {reason}"
                 ) from error
+        for one_sum in (dense_sum, *sums):
+            one_sum.finish()
+        for part, values in shared:
+            part.values[...] += values
         start = 0
         for part in dense:
             size = part.values.size
@@ -256,8 +258,17 @@ class BucketCoder:
         return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
 
 
-def _add_shared(parts: dict[str, Part], frames: Iterator[Frame], scale: float) -> None:
-    """Add the tensors of the frames that several parts share; raise `Corrupt` unless all match."""
+def _read_shared(
+    parts: dict[str, Part], frames: Iterator[Frame], scale: float
+) -> list[tuple[Part, np.ndarray]]:
+    """Return ``scale`` times the tensors of the frames that several parts share.
+
+    Raises
+    ------
+    Corrupt
+        If a list of members is invalid, or the lists do not match the parts.
+    """
+    shared = []
     while parts:
         listed, frame = next(frames), next(frames)
         if listed.name != MEMBERS_NAME or listed.dtype != "uint8" or frame.name is not None:
@@ -271,9 +282,10 @@ def _add_shared(parts: dict[str, Part], frames: Iterator[Frame], scale: float) -
             part = parts.pop(name, None)
             if part is None or part.values.shape != shape:
                 raise Corrupt(f"a shared frame has {name!r}, which is not expected there")
-            size = part.values.size
-            part.values[...] += total[start : start + size].reshape(shape)
-            start += size
+            values = total[start : start + part.values.size]
+            shared.append((part, values.reshape(shape)))
+            start += values.size
+    return shared
 
 
 def _empty_for(arrays: Sequence[Array]) -> Array:

@@ -18,10 +18,11 @@ from gcodec.arrays.large_bytes import joined
 from gcodec.codecs import topk
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction
-from gcodec.frame import Frame
+from gcodec.frame import Frame, FrameSum
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import NO_LIMITS
+from gcodec.runtime.reuse import result_beside
 from gcodec.training.communicator import Communicator
 from gcodec.training.state import as_float32
 
@@ -66,12 +67,11 @@ def all_gather_mean(communicator: Communicator, frames: Sequence[bytes]) -> list
     [array([-1., -1., -1.], dtype=float32), array([-1., -1., -1.], dtype=float32)]
     """
     gathered = _matching_frames(communicator.all_gather(joined(frames)), communicator.rank)
-    means = [np.zeros(frame.shape, np.float32) for frame in gathered[communicator.rank]]
-    for rank_frames in gathered:
-        for frame, mean in zip(rank_frames, means, strict=True):
-            frame.decode_add(mean)
-    for mean in means:
+    means = []
+    for frames_of_all in zip(*gathered, strict=True):
+        mean = _sum_of(frames_of_all)
         mean /= np.float32(communicator.size)
+        means.append(mean)
     return means
 
 
@@ -137,9 +137,7 @@ def two_phase_mean(
     def compress_means() -> bytes:
         frames = []
         for index, name in enumerate(arrays):
-            total = np.zeros(contributions[rank][index].shape, np.float32)
-            for rank_frames in contributions:
-                rank_frames[index].decode_add(total)
+            total = _sum_of([rank_frames[index] for rank_frames in contributions])
             total /= np.float32(size)
             frames.append(averaged.compress(name, total))
         return joined(frames)
@@ -394,6 +392,16 @@ def _check_shapes(
 ) -> None:
     if [frame.shape for frame in frames] != list(shapes):
         raise Corrupt(f"rank {rank} sent tensors of other shapes than rank {own_rank}")
+
+
+def _sum_of(frames: Sequence[Frame]) -> np.ndarray:
+    """Return the sum of the frames of all ranks, added in the order of ranks."""
+    total = result_beside(frames[0].size, np.float32, None).reshape(frames[0].shape)
+    added = FrameSum(total, total.shape)
+    for frame in frames:
+        added.add(frame)
+    added.finish()
+    return total
 
 
 def _share(array: np.ndarray, share: int, size: int) -> np.ndarray:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gcodec
 from gcodec.arrays import large_bytes
-from gcodec.arrays.large_bytes import LEAST_NBYTES, joined
+from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
+from gcodec.runtime.memory import Drainable
 
 FRONT, END = b"front", memoryview(b"end")
 
@@ -26,6 +28,39 @@ def test_joined_equals_bytes_join(nbytes: int) -> None:
     assert result == b"".join([FRONT, piece.tobytes(), END])
     assert hash(result) == hash(bytes(bytearray(result)))
     assert joined([]) == b""
+
+
+@pytest.mark.parametrize("drained", [False, True])
+@pytest.mark.parametrize("nbytes", [0, 5, LEAST_NBYTES + 12_345])
+def test_observed_parts(nbytes: int, drained: bool) -> None:
+    """An observer sees all bytes in order, and may write to a part that follows."""
+    piece = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    expected, chunks, last = piece.tobytes(), list[bytes](), bytearray(1)
+
+    def observe(chunk: np.ndarray) -> None:
+        chunks.append(chunk.tobytes())
+        last[0] = len(chunks)
+
+    part = Drainable(piece) if drained else piece
+    result = joined([FRONT, Observed(part, observe), last])
+    assert b"".join(chunks) == expected
+    assert result == FRONT + expected + bytes([len(chunks)])
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+@pytest.mark.parametrize("n", [9, LEAST_NBYTES // 4 + 77, (1 << 21) + 5])
+def test_raw_values_are_checked_while_they_are_copied(n: int, key: bytes | None) -> None:
+    x = np.random.default_rng(n).standard_normal(n, np.float32)
+    frame = gcodec.encode(x, "raw", key=key)
+    out = bytearray(len(frame))
+    assert gcodec.encode(x, "raw", key=key, out=out) == len(frame)
+    assert out == frame == gcodec.Frame.from_bytes(frame, key=key).to_bytes()
+    assert gcodec.encode(x[::-1], "raw", key=key) == gcodec.encode(x[::-1].copy(), "raw", key=key)
+    x[[3, -1]] = np.inf, np.nan
+    for options in ({}, {"out": out}):
+        with pytest.raises(gcodec.ParameterError, match="2 NaN or Inf, the first at flat index 3"):
+            gcodec.encode(x, "raw", key=key, **options)
+    gcodec.encode(x, "raw", key=key, nonfinite="propagate")
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has no huge pages")

@@ -70,6 +70,7 @@ from gcodec.payload import MissedTarget, Payload
 from gcodec.runtime.deferred import Deferred, map_deferred
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer, binary32
 from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
@@ -413,7 +414,7 @@ class ECSQ(Codec):
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         string = self._string(payload, n)
-        values = empty_beside(n, np.float32, payload.data) if out is None else out
+        values = result_beside(n, np.float32, payload.data) if out is None else out
         return self._read(string, payload, 0, values)
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:

@@ -46,6 +46,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
@@ -268,7 +269,7 @@ class LowRank(Codec):
         parts = Parts.read(payload, self._bound_shape(n))
         product = parts.product(self._message_step)
         is_safe = self._check_range(product, parts.residual is None)
-        values = empty_beside(n, np.float32, payload.data) if out is None else out
+        values = result_beside(n, np.float32, payload.data) if out is None else out
         product.put(values)
         if parts.residual is not None:
             decoded = parts.residual.codec._decode(parts.residual, n)

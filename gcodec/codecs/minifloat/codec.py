@@ -67,6 +67,7 @@ from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime.deferred import Deferred, map_deferred, require
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import param
 from gcodec.wire.seek import Blocks, SeekTable
@@ -345,7 +346,7 @@ class MiniFloatCodec(Codec):
         # Each range is dequantized where it is read, so no array of codes is needed.
         fmt, string = self._format, self._string(payload, n)
         scales = Scales.of(cast(float, self.scale), self.block, self._factors(payload, n))
-        values = empty_beside(n, np.float32, None) if out is None else out
+        values = result_beside(n, np.float32, None) if out is None else out
         stream = minifloat.streams(values, fmt)
 
         def take(at: int, part: np.ndarray) -> None:

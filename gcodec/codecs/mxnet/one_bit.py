@@ -22,7 +22,7 @@ from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walker import FieldSpan, FieldWalker
-from gcodec.kernels.bits.dequantize import LEVELS_1BIT, dequantize
+from gcodec.kernels.bits.dequantize import LEVELS_1BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.quantize import threshold
 from gcodec.kernels.quantize.threshold import ONE_BIT, Memory
@@ -89,7 +89,10 @@ class MXNet1Bit(Codec):
         self, symbols: OneBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._require(symbols.codes.size == ONE_BIT.nbytes(out.size), out.size)
-        dequantize(symbols.codes, LEVELS_1BIT, np.float32(1), out, add)
+        dequantize(*self._level_string(symbols, dtype), out, add)
+
+    def _level_string(self, symbols: OneBitSymbols, dtype: str) -> LevelString:
+        return LevelString(symbols.codes, LEVELS_1BIT, np.float32(1))
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK

@@ -42,7 +42,7 @@ from gcodec.fields.positions import positions as positions_in
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.dequantize import LEVELS_2BIT, dequantize
+from gcodec.kernels.bits.dequantize import LEVELS_2BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, pack_fields, packer
 from gcodec.kernels.bits.sent_codes import turned
 from gcodec.kernels.numeric import arithmetic, convert, scatter
@@ -236,8 +236,12 @@ class MXNet2Bit(Codec):
         self, symbols: TwoBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
     ) -> None:
         self._check_size(symbols, out.size)
+        _, code, level = self._level_string(symbols, dtype)
+        dequantize(beside(symbols.codes, out), code, level, out, add)
+
+    def _level_string(self, symbols: TwoBitSymbols, dtype: str) -> LevelString:
         level = self._with_threshold(symbols)._level_in(dtype)
-        dequantize(beside(symbols.codes, out), LEVELS_2BIT, level, out, add)
+        return LevelString(symbols.codes, LEVELS_2BIT, level)
 
     def _slice_unit(self, n: int) -> int:
         return BLOCK

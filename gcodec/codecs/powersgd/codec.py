@@ -39,6 +39,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.deferred import when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Integer
 from gcodec.wire.params import param
 
@@ -152,7 +153,7 @@ class PowerSGD(Codec):
         if self._sizes(n) is not None or device_of(payload.data, out) is not None:
             return super()._decode(payload, n, out)
         check_length(payload.nbits, 32 * n)
-        values = empty_beside(n, np.float32, None) if out is None else out
+        values = result_beside(n, np.float32, None) if out is None else out
         values.view(np.uint32)[:] = payload.data.view(np.uint32)
         _refuse_nonfinite(values)
         return values

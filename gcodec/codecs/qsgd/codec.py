@@ -58,6 +58,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
@@ -230,13 +231,13 @@ class QSGD(Codec):
         # Each range is dequantized where it is read, so no array of symbols is needed.
         scale = self._read_scale(payload, n)
         if self.form == "sparse":
-            values = empty_beside(n, np.float32, payload.data) if out is None else out
+            values = result_beside(n, np.float32, payload.data) if out is None else out
             clear(values)
             place_scaled = partial(place_values, scale=scale, out=values)
             self._sparse_string(payload, scale).read(place_scaled)
             return values
         string = self._dense_string(payload, scale, n)
-        values = empty_beside(n, np.float32, payload.data) if out is None else out
+        values = result_beside(n, np.float32, payload.data) if out is None else out
         if string.read_scaled(scale, values):
             return values
         stream = levels.streams(values)

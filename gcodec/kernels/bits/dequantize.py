@@ -1,12 +1,14 @@
 """Dequantization of codes of one or two bits to ±level and 0.
 
 A `LevelCode` defines the layout and the meaning of the fields. Each `LevelCode` has kernels of its
-own, which write, add, or stream the values past the cache.
+own, which write, add, or stream the values past the cache. `adder` adds many arrays of codes while
+the sum is in the cache.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -15,6 +17,7 @@ from gcodec.runtime.cover import cover, streams, to_cache_line
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
+from gcodec.runtime.memory import aligned_empty
 
 Store = Literal["write", "add", "stream"]
 
@@ -69,6 +72,8 @@ LEVELS_LOW_FIRST = LevelCode(2, order="lsb", meaning="minus-plus")
 LEVELS_IN_BYTES = LevelCode(2, spread=True, meaning="minus-plus")
 LEVELS_STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4))
 _CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, *LEVELS_STRIDED)
+_ADDED = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST)  # codes that `adder` accepts
+_TILE = 1 << 12  # elements of the sum in the first-level cache
 
 
 @dispatched("gcodec.kernels.bits.dequantize_cuda")
@@ -114,6 +119,153 @@ def dequantize(
         out[start:stop] = values[: stop - start]
 
     cover(blocks, padded, head, out.size)
+
+
+class LevelString(NamedTuple):
+    """Array of codes, and the meaning of a code.
+
+    Attributes
+    ----------
+    data : (code.nbytes(n),) uint8 array
+        Codes of n elements.
+    code : LevelCode
+        A code of 1 bit, or a code of 2 bits that shares bytes with others.
+    level : float32
+        Value of +.
+    """
+
+    data: np.ndarray
+    code: LevelCode
+    level: np.float32
+
+
+def adder(
+    strings: Sequence[LevelString], scales: Sequence[np.float32], streaming: bool
+) -> Callable[[int, int, np.ndarray, bool], None]:
+    """Return a function that adds multiples of the values of strings, in their order.
+
+    The result has the same bits as that of `dequantize` for each string.
+
+    Parameters
+    ----------
+    strings : sequence of LevelString
+        Strings on the host that have the same code and the same number of elements.
+    scales : sequence of float32
+        Factor of each string.
+    streaming : bool
+        Whether the sums bypass the cache; `out` must then start at a multiple of 16 bytes.
+
+    Returns
+    -------
+    callable
+        Function of `start`, `stop`, `out` and `is_fresh`. It adds the elements `start`, which is a
+        multiple of 32, to `stop - 1` to float32 `out`; or if `is_fresh`, to zeros.
+    """
+    code = strings[0].code
+    # The kernel adds two strings at once. A string of zeros that decode to −0 changes no sum.
+    count = len(strings) + len(strings) % 2
+    levels, zeros = np.full(count, 0, np.float32), np.full(count, -0.0, np.float32)
+    with np.errstate(all="ignore"):
+        for k, (string, scale) in enumerate(zip(strings, scales, strict=True)):
+            levels[k], zeros[k] = scale * string.level, scale * np.float32(0)
+    loop = _adding(code, streaming)
+
+    def add(start: int, stop: int, out: np.ndarray, is_fresh: bool) -> None:
+        begin, end = code.nbytes(start), code.nbytes(stop)
+        stride = code.nbytes(-(-out.size // BLOCK) * BLOCK)
+        packed = np.empty((count, stride), np.uint8)
+        for row, string in zip(packed, strings, strict=False):
+            row[: end - begin] = string.data[begin:end]
+            row[end - begin :] = 0
+        packed[len(strings) :] = 0
+        room = aligned_empty(_TILE, np.float32)
+        loop(packed.reshape(-1), stride, levels, zeros, int(is_fresh), room, out)
+
+    return add
+
+
+@factory(lambda: itertools.product(_ADDED, (False, True)))
+def _adding(code: LevelCode, streaming: bool) -> Kernel:
+    """Make the kernel that adds strings of a code; the sums may bypass the cache."""
+    two_blocks = _added_blocks(code)
+    per_byte = code.per_byte
+
+    @kernel(
+        "in uint8[], int64, in float32[], in float32[], int64, out float32[], out float32[]",
+        variant=f"{code} {'stream' if streaming else 'write'}",
+    )
+    def add_strings(data, stride, levels, zeros, is_fresh, room, out):
+        # data.size == levels.size * stride, levels.size is even, and room.size == _TILE. The last
+        # block of a string may extend beyond `out`, but not beyond `room`.
+        for tile in range(0, out.size, _TILE):
+            values = out[tile : tile + _TILE]
+            total = room[: values.size]
+            if is_fresh:
+                for k in range(total.size):
+                    total[k] = 0
+            else:
+                for k in range(total.size):
+                    total[k] = values[k]
+            for k in range(0, levels.size, 2):
+                at = k * stride + tile // per_byte
+                level, zero = levels[k], zeros[k]
+                next_level, next_zero = levels[k + 1], zeros[k + 1]
+                for i in range(0, values.size, BLOCK):
+                    first = at + i // per_byte
+                    two_blocks(
+                        data, first, first + stride, level, zero, next_level, next_zero, room, i
+                    )
+            streamed = total.size - total.size % BLOCK if streaming else 0
+            for i in range(0, streamed, BLOCK):
+                _stream_block(room, values, i)
+            for k in range(streamed, total.size):
+                values[k] = total[k]
+        if streaming:
+            fence()
+
+    return add_strings
+
+
+@block("total", "out", "i")
+def _stream_block(e: Emitter) -> None:
+    """Copy 32 elements from i on past the cache."""
+    values = e.load(e.address("total", "i"), floats(), align=64)
+    e.store(values, e.address("out", "i"), align=16, streaming=True)
+
+
+def _added_blocks(code: LevelCode) -> Any:
+    """Make the block that adds 32 elements of two strings, from the bytes `at` and `after`.
+
+    The accumulator is in the first-level cache, so the block with the fewest instructions is the
+    fastest: it moves each field to the lowest bits of its lane and looks the value up.
+    """
+    # The bytes of a word are in little-endian order.
+    places = [
+        32 - code.width - code.left_shift(k) + 8 * (k // code.per_byte % 4) for k in range(BLOCK)
+    ]
+
+    def values(e: Emitter, at: str, level: str, zero: str) -> Any:
+        """Emit the values of a string."""
+        builder, kind = e.builder, lanes(32)
+        words = e.load(e.address("data", at), lanes(32, BLOCK * code.width // 32), align=1)
+        own_words = kind([k * code.width // 32 for k in range(BLOCK)])
+        fields = builder.lshr(builder.shuffle_vector(words, words, own_words), kind(places))
+        plus, none = e.args[level], e.args[zero]
+        minus = builder.fneg(plus)
+        if code.width == 1:
+            return e.one_of_four([minus, plus, minus, plus], fields)  # ignores a second bit
+        if code.meaning == "sent-plus":
+            return e.one_of_four([none, none, minus, plus], fields)
+        return e.one_of_four([none, plus, minus, minus], fields)
+
+    @block("data", "at", "after", "level", "zero", "next_level", "next_zero", "out", "i")
+    def add_blocks(e: Emitter) -> None:
+        target = e.address("out", "i")
+        first = e.builder.fadd(e.load(target, floats()), values(e, "at", "level", "zero"))
+        both = e.builder.fadd(first, values(e, "after", "next_level", "next_zero"))
+        e.store(both, target)
+
+    return add_blocks
 
 
 @factory(lambda: itertools.product(_CODES, get_args(Store)))

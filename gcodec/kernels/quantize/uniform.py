@@ -10,6 +10,7 @@ L)·D: counted from the end with the smaller magnitude, both ends are exact.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -88,6 +89,23 @@ def dequantize(
         loop(part, np.uint64(start), flat, bucket, factor, *_scratch(), out[start:stop])
 
     pool.run(task, out.size, _TILE)
+
+
+def adder(
+    data: np.ndarray, ranges: np.ndarray, bucket: int, bits: int, scale: np.float32
+) -> Callable[[int, int, np.ndarray], None]:
+    """Return a function that adds a multiple of some elements to an array.
+
+    The function gets `start`, which is a multiple of 32, `stop`, and an array on the host for the
+    elements `start` to `stop - 1`. See `dequantize` for the parameters.
+    """
+    loop, flat = _dequantizer(bits, "add"), ranges.reshape(-1)
+
+    def add(start: int, stop: int, out: np.ndarray) -> None:
+        part = data[start * bits // 8 : -(-stop * bits // 8)]
+        loop(part, np.uint64(start), flat, bucket, scale, *_scratch(), out)
+
+    return add
 
 
 def rounded(x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int) -> np.ndarray:

@@ -1,0 +1,30 @@
+"""Rows of the benchmark for sums of frames; their twin is `decode_add` of one frame."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.kernel_rows import Row
+
+COUNT = 8  # frames
+SPECS = (
+    *("sign", "mxnet-1bit", "mxnet-2bit", "terngrad", "terngrad:pack=base3", "minmax", "raw"),
+    *("minmax:bits=4,bucket=512", "topk", "terngrad:pack=rans", "qsgd:bucket=512", "ecsq:step=1"),
+)
+
+
+def sum_rows(x: np.ndarray) -> list[Row]:
+    """Return benchmark rows for the sum of `COUNT` frames of (n,) float32 elements."""
+    import gcodec
+
+    total = np.ones(x.size, np.float32)  # with every page touched
+
+    def row(spec: str) -> Row:
+        frames = [gcodec.encode(np.roll(x, seed), spec, seed=seed) for seed in range(COUNT)]
+        return Row(
+            f"{spec}: decode_sum of {COUNT}",
+            lambda: gcodec.decode_sum(frames, out=total),
+            lambda: gcodec.decode_add(frames[0], total),
+        )
+
+    return [row(spec) for spec in SPECS]

@@ -1,0 +1,122 @@
+"""Reuse of the memory of large results that the caller has dropped.
+
+The system zeroes fresh pages at their first use, which takes longer than most codecs decode. The C
+library reuses only the memory of smaller arrays. So when the last view of a large result is gone,
+its memory waits here for the next result of about the same size.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from gcodec.errors import ParameterError
+from gcodec.runtime import Array
+from gcodec.runtime.device import device_of
+from gcodec.runtime.memory import aligned_empty, empty_beside, page_adviser
+
+_LEAST = 1 << 24  # bytes of the smallest array whose memory waits; see `memory._LARGEST_REUSED`
+_DEFAULT_MIB = 256
+_EXCESS = 1 / 8  # a block may exceed the array that reuses it by this share of the array
+
+
+def kept_nbytes() -> int:
+    """Return the bytes of dropped results that may wait: ``GCODEC_KEPT_MIB``, or else 256 MiB."""
+    text = os.environ.get("GCODEC_KEPT_MIB")
+    if text is None:
+        return _DEFAULT_MIB << 20
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise ParameterError.of("GCODEC_KEPT_MIB", text, "a number of MiB, or 0 to keep none")
+    return int(text) << 20
+
+
+class _Blocks:
+    """Blocks of memory that nobody uses, in the order in which they were dropped."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: list[np.ndarray] = []
+        self._limit = 0
+        self._advise = page_adviser()
+
+    def take(self, nbytes: int) -> np.ndarray | None:
+        """Return the latest block for an array of `nbytes`, or None."""
+        self._limit = kept_nbytes()
+        with self._lock:
+            if not self._limit:
+                self._blocks.clear()
+            for index in reversed(range(len(self._blocks))):
+                if nbytes <= self._blocks[index].nbytes <= nbytes + math.floor(_EXCESS * nbytes):
+                    return self._blocks.pop(index)
+        return None
+
+    def put(self, block: np.ndarray) -> None:
+        """Keep a block, and free the oldest blocks beyond the limit.
+
+        This method runs when an array is freed, at any place in any thread, even within `take`. It
+        therefore never waits: it frees the block if the lock is taken.
+        """
+        if block.nbytes > self._limit or not self._lock.acquire(blocking=False):
+            return
+        try:
+            total = block.nbytes + sum(other.nbytes for other in self._blocks)
+            while total > self._limit:
+                total -= self._blocks.pop(0).nbytes
+            self._make_reclaimable(block)
+            self._blocks.append(block)
+        finally:
+            self._lock.release()
+
+    def forget(self) -> None:
+        """Free all blocks in a forked child, where another thread of the parent held the lock."""
+        self._lock = threading.Lock()
+        self._blocks = []
+
+    def _make_reclaimable(self, block: np.ndarray) -> None:
+        """Allow the system to take the pages when memory is scarce; until then, they stay."""
+        if self._advise is not None and hasattr(mmap, "MADV_FREE"):
+            start, page = block.__array_interface__["data"][0], mmap.PAGESIZE
+            first, last = -(-start // page), (start + block.nbytes) // page
+            self._advise(first * page, (last - first) * page, mmap.MADV_FREE)
+
+
+class _Lease:
+    """Owner of a block on behalf of the arrays that view it, whose last one returns the block."""
+
+    __slots__ = ("__array_interface__", "_block", "_blocks")
+
+    def __init__(self, block: np.ndarray, blocks: _Blocks) -> None:
+        self._block, self._blocks = block, blocks
+        self.__array_interface__: dict[str, Any] = {
+            "data": (block.__array_interface__["data"][0], False),
+            "shape": (block.nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self._blocks.put(self._block)
+
+
+_BLOCKS = _Blocks()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_BLOCKS.forget)
+
+
+def result_beside(size: int, dtype: Any, array: Array) -> np.ndarray:
+    """Return an uninitialized (size,) result on the host, or on the device of another array.
+
+    When the last view of a large result on the host is gone, its memory waits for other results.
+    """
+    nbytes = size * np.dtype(dtype).itemsize
+    if nbytes < _LEAST or device_of(array) is not None:
+        return empty_beside(size, dtype, array)
+    block = _BLOCKS.take(nbytes)
+    lease = _Lease(aligned_empty(nbytes, np.uint8) if block is None else block, _BLOCKS)
+    return np.asarray(lease)[:nbytes].view(dtype)
