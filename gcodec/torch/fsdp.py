@@ -10,11 +10,10 @@ end of a pass; the pass has ended when a module reduces its gradients again.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ import torch
 import torch.distributed as dist
 
 from gcodec.codec import CodecLike
-from gcodec.codecs.raw import Raw
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
@@ -33,9 +31,13 @@ from gcodec.torch.agreement import check_agreement
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.ddp import joined_policy
 from gcodec.torch.messages import BucketCoder, Key, Part
-from gcodec.wire.kinds import check_integer
+from gcodec.torch.selection import (
+    lossy_codec,
+    lossy_codecs,
+    unmatched_globs,
+    with_dense_rules,
+)
 
-_DENSE = Raw()
 _MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message to one rank
 _COUNTERS = ("step", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
 
@@ -177,10 +179,14 @@ class FsdpComm:
 
     Examples
     --------
+    >>> import torch.distributed as dist
     >>> import gcodec.torch
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> comm = gcodec.torch.fsdp_comm("sign")
     >>> comm.step, comm.sent_nbytes
     (0, 0)
+    >>> comm.load_state_dict(comm.state_dict())  # as from a checkpoint
+    >>> dist.destroy_process_group()
     """
 
     def __init__(
@@ -192,22 +198,14 @@ class FsdpComm:
     ) -> None:
         if not isinstance(options.feedback, bool):  # "no" would count as true
             raise ParameterError.of("feedback", options.feedback, "True or False")
-        min_numel = check_integer(
-            "min_numel", options.min_numel, 0, 1 << 62, "an integer from 0 to 2**62"
-        )
-        globs = (options.exclude,) if isinstance(options.exclude, str) else options.exclude
-        if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-            raise ParameterError.of("exclude", options.exclude, "a glob or a sequence of globs")
         if replicas is not None and gradients is None:
             raise ParameterError("replicas: must come with a codec for gradients")
         checked = Feedback("raw", decay=options.decay, seed=options.seed)
         self._policies = {
-            name: None if policy is None else _with_dense_rules(policy, tuple(globs), min_numel)
+            name: policy and with_dense_rules(policy, options.exclude, options.min_numel)
             for name, policy in (("codec", gradients), ("parameters", parameters))
         }
-        self._options = options._replace(
-            exclude=tuple(globs), min_numel=min_numel, decay=checked.decay, seed=checked.seed
-        )
+        self._options = options
         self._replicas = replicas
         if not dist.is_initialized():
             raise ParameterError("fsdp_comm: call torch.distributed.init_process_group first")
@@ -251,8 +249,7 @@ class FsdpComm:
             from torch.distributed.tensor import DTensor
         except ImportError as error:
             raise ImportError("gcodec.torch.fsdp_comm needs PyTorch 2.9 or newer") from error
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._warn_of_unmatched(names.values())
+        names = {parameter: name for name, parameter in model.named_parameters()}
         modules = [
             (name, module)
             for name, module in model.named_modules()
@@ -260,9 +257,11 @@ class FsdpComm:
         ]
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
+        for glob in unmatched_globs(filter(None, self._policies.values()), names.values()):
+            warnings.warn(f"fsdp_comm: no parameter of the model matches {glob!r}", stacklevel=2)
         for name, module in modules:
             managed = [
-                (names[id(parameter)], parameter)
+                (names[parameter], parameter)
                 for parameter in _managed_parameters(module, FSDPModule)
                 if isinstance(parameter, DTensor)
             ]
@@ -286,15 +285,6 @@ class FsdpComm:
         module.set_custom_reduce_scatter(_Collective(reduce_scatter))
         if is_hybrid:
             module.set_all_reduce_hook(partial(self._check_replicas, layout, mesh.get_group(0)))
-
-    def _warn_of_unmatched(self, names: Iterable[str]) -> None:
-        policies = filter(None, self._policies.values())
-        globs = [glob for policy in policies for rule in policy.rules for glob in rule.names]
-        known = list(names)
-        for glob in dict.fromkeys(globs):
-            if not any(fnmatch.fnmatchcase(name, glob) for name in known):
-                message = f"fsdp_comm: no parameter of the model matches {glob!r}"
-                warnings.warn(message, stacklevel=3)
 
     # Collectives
 
@@ -447,9 +437,8 @@ class FsdpComm:
         assert policy is not None
         for name, shape in pieces:
             end = start + math.prod(shape)
-            codec = policy.codec(name, shape, "float32")
             part = values[start:end].reshape(shape)
-            parts.append(Part(prefix + name, part, None if codec == _DENSE else codec))
+            parts.append(Part(prefix + name, part, lossy_codec(policy, name, shape)))
             start = end
         return parts
 
@@ -458,11 +447,14 @@ class FsdpComm:
         found = TorchCommunicator(group)
         key = found.group.group_name
         if key not in self._communicators:
-            values = self._options._asdict() | {
-                name: None if policy is None else policy.to_dict()["rules"]
+            options = self._options
+            values: dict[str, object] = {
+                name: policy and policy.to_dict()["rules"]
                 for name, policy in self._policies.items()
             }
-            values |= {"replicas": self._replicas is not None, "step": self.step}
+            values |= {"feedback": options.feedback, "decay": options.decay}
+            values |= {"seed": options.seed, "step": self.step}
+            values |= {"replicas": self._replicas is not None}
             check_agreement(found, "fsdp_comm", values)
             self._communicators[key] = found
         return self._communicators[key]
@@ -567,11 +559,9 @@ class FsdpComm:
         return {"worker": self._gradients, "server": self._means}
 
     def __repr__(self) -> str:
-        policies = filter(None, self._policies.values())
-        codecs = [str(rule.codec) for policy in policies for rule in policy.rules]
-        shown = ", ".join(codec for codec in dict.fromkeys(codecs) if codec != str(_DENSE))
+        codecs = lossy_codecs(filter(None, self._policies.values()))
         nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
-        return f"<FsdpComm: {shown}, step {self.step}, {nbytes}>"
+        return f"<FsdpComm: {codecs}, step {self.step}, {nbytes}>"
 
 
 class _Collective:
@@ -598,7 +588,7 @@ class _Collective:
 
 def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
     """Return the parameters that FSDP2 concatenates for a module, in its order."""
-    found: dict[int, torch.Tensor] = {}
+    found: dict[torch.Tensor, None] = {}  # ordered, and compared by identity
     visited = set()
 
     def visit(module: Any) -> None:
@@ -607,10 +597,10 @@ def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
             if child not in visited and not isinstance(child, fsdp_module):
                 visit(child)
         for parameter in module.parameters(recurse=False):
-            found.setdefault(id(parameter), parameter)
+            found[parameter] = None
 
     visit(module)
-    return list(found.values())
+    return list(found)
 
 
 def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
@@ -631,16 +621,6 @@ def _share_of(parts: Sequence[Part], share: int, size: int, prefix: str = "") ->
     return shares
 
 
-def _with_dense_rules(policy: Policy, globs: Sequence[str], min_numel: int) -> Policy:
-    """Return a policy that first picks ``raw`` for the shards that are sent uncompressed."""
-    rules: list[dict[str, Any]] = [{"ndim": [0, 1], "codec": "raw"}]
-    if globs:
-        rules.append({"name": list(globs), "codec": "raw"})
-    if min_numel:
-        rules.append({"max_bytes": 4 * min_numel - 1, "codec": "raw"})
-    return Policy([*rules, *(rule.to_dict() for rule in policy.rules)])
-
-
 def _rule_of_shares(rule: dict[str, Any]) -> dict[str, Any]:
     """Return a rule whose globs match the names of shares, ``"RANK/NAME"``."""
     names = rule.get("name", [])
@@ -652,4 +632,5 @@ def _to_host(tensor: torch.Tensor) -> np.ndarray:
     """Return the values of a tensor as float32, without a copy if they are there already."""
     if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise ParameterError.of("dtype", tensor.dtype, "float32, float16 or bfloat16")
-    return tensor.detach().to("cpu", torch.float32).numpy()
+    values: np.ndarray = tensor.detach().to("cpu", torch.float32).numpy()
+    return values
