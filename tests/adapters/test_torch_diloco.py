@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_processes import run_ranks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -395,3 +396,24 @@ def test_workers_with_different_arguments() -> None:
 
     with pytest.raises(ParameterError, match=r"DiLoCo: the ranks differ: every=3 on rank 0, 4"):
         run(2, worker)
+
+
+def test_exchanges_overlap_with_training(tmp_path: Path) -> None:
+    first, second = (
+        rank["overlap"] for rank in run_ranks("diloco_ranks.py", 2, tmp_path, "overlap")
+    )
+    assert first == second
+    assert first["wrong"] == []
+    assert (first["in_flight"], first["same"], first["outer_steps"]) == (1, True, 4)
+
+
+def test_worker_dies_and_another_joins(tmp_path: Path) -> None:
+    ranks = [rank["elastic"] for rank in run_ranks("diloco_ranks.py", 4, tmp_path, "elastic")]
+    survivors, joined = ranks[:2], ranks[3]
+    for rank in survivors:
+        assert rank["error"].startswith("DiLoCo: outer step 1, fragment 0: ")
+        assert rank["seconds"] < 30
+    for rank in (*survivors, joined):
+        assert rank["regrouped"] == 2  # the exchange that failed is repeated at once
+        assert rank["digests"] == joined["digests"]
+        assert rank["steps"] == [12, 3]
