@@ -6,6 +6,7 @@ python tests/diloco_ranks.py RANK SIZE DIRECTORY SCENARIO...
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -39,7 +40,7 @@ class Worker:
     def __init__(self, **options: Any) -> None:
         torch.manual_seed(RANK)
         sizes = (24, 40, 30, 9)
-        layers = [torch.nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False)]
+        layers = [torch.nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
         self.model = torch.nn.Sequential(*layers)
         self.inner = torch.optim.Adam(self.model.parameters(), lr=0.01)
         outer = torch.optim.SGD(self.model.parameters(), lr=0.7, momentum=0.5, nesterov=True)

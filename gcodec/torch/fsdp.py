@@ -25,7 +25,7 @@ from gcodec.codec import CodecLike
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
-from gcodec.policy import Policy
+from gcodec.policy import Policy, behind_prefix
 from gcodec.runtime.device import host
 from gcodec.torch.agreement import check_agreement
 from gcodec.torch.communicator import TorchCommunicator
@@ -214,8 +214,7 @@ class FsdpComm:
         worker = server = None
         policy = self._policies["codec"]
         if options.feedback and policy is not None:
-            shares = Policy([_rule_of_shares(rule.to_dict()) for rule in policy.rules])
-            worker = Feedback(shares, decay=decay, seed=seed, rank=rank)
+            worker = Feedback(behind_prefix(policy, "*/"), decay=decay, seed=seed, rank=rank)
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
         self._means = BucketCoder(server, seed, rank, Key(None))
@@ -619,13 +618,6 @@ def _share_of(parts: Sequence[Part], share: int, size: int, prefix: str = "") ->
         part = rows[len(rows) * share // size : len(rows) * (share + 1) // size]
         shares.append(Part(prefix + name, part, codec))
     return shares
-
-
-def _rule_of_shares(rule: dict[str, Any]) -> dict[str, Any]:
-    """Return a rule whose globs match the names of shares, ``"RANK/NAME"``."""
-    names = rule.get("name", [])
-    globs = [f"*/{glob}" for glob in ([names] if isinstance(names, str) else names)]
-    return rule | ({"name": globs} if globs else {})
 
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:
