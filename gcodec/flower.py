@@ -285,7 +285,8 @@ class FrameGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """See the grid of the server app."""
-        return self._grid.get_node_ids()
+        nodes: Iterable[int] = self._grid.get_node_ids()
+        return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, with frames in place of arrays where a codec or a key asks for them."""

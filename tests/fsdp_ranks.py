@@ -148,10 +148,10 @@ def counted() -> dict[str, Any]:
     training, seen = Training(parameters="minmax:bucket=64"), []
     real_to_all, real_gather = dist.all_to_all_single, dist.all_gather
 
-    def to_all(out: Any, given: Any, *splits: Any, group: Any) -> None:
+    def to_all(out: Any, sent: Any, *splits: Any, group: Any) -> None:
         if splits:
-            seen.append(given.numel() - splits[1][dist.get_rank()])
-        real_to_all(out, given, *splits, group=group)
+            seen.append(sent.numel() - splits[1][dist.get_rank()])
+        real_to_all(out, sent, *splits, group=group)
 
     def gather(rows: Any, row: Any, group: Any) -> None:
         seen.append((len(rows) - 1) * row.numel())
@@ -313,9 +313,9 @@ def arguments() -> dict[str, Any]:
     return {"wrong": wrong, "plain": plain, "warned": [str(w.message) for w in caught]}
 
 
-def refusal_of(call: Any, *given: Any, **options: Any) -> str | None:
+def refusal_of(call: Any, *arguments: Any, **options: Any) -> str | None:
     try:
-        call(*given, **options)
+        call(*arguments, **options)
     except ParameterError as error:
         return str(error)
     return None

@@ -201,9 +201,9 @@ class DiLoCo:
         key: bytes | None = None,
     ) -> None:
         self._key = Key(check_key(key))
-        self._every = check_integer("every", every, 1, 1 << 40, "an integer from 1 to 2**40")
+        self._period = check_integer("every", every, 1, 1 << 40, "an integer from 1 to 2**40")
         allowed = "an integer from 0 to every - 1"
-        self._overlap = check_integer("overlap", overlap, 0, self._every - 1, allowed)
+        self._overlap = check_integer("overlap", overlap, 0, self._period - 1, allowed)
         check_between("mixing", mixing, 0, 1, "a number from 0 to 1")
         self._mixing = float(mixing)
         if not isinstance(feedback, bool):  # "no" would count as true
@@ -235,7 +235,7 @@ class DiLoCo:
         self._thread: ThreadPoolExecutor | None = None
         self._settings = {
             "policy": self._policy.to_dict()["rules"],
-            "every": self._every,
+            "every": self._period,
             "fragments": self._fragments,
             "overlap": self._overlap,
             "mixing": self._mixing,
@@ -266,11 +266,11 @@ class DiLoCo:
             raise GcodecError(f"call regroup first: {self._failure}") from self._failure
         self.inner_step += 1
         count = len(self._fragments)
-        offsets = [(index + 1) * self._every // count for index in range(count)]
+        offsets = [(index + 1) * self._period // count for index in range(count)]
         self._due = [
             index
             for index, offset in enumerate(offsets)
-            if (self.inner_step - offset) % self._every == 0 and self.inner_step >= offset
+            if (self.inner_step - offset) % self._period == 0 and self.inner_step >= offset
         ]
         while self._flights and self._flights[0].apply_at <= self.inner_step:
             self._finish()
@@ -572,7 +572,7 @@ class DiLoCo:
         codecs = lossy_codecs([self._policy])
         steps = f"inner step {self.inner_step}, outer step {self.outer_step}"
         nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
-        return f"<DiLoCo: {codecs}, every {self._every}, {steps}, {nbytes}>"
+        return f"<DiLoCo: {codecs}, every {self._period}, {steps}, {nbytes}>"
 
 
 def _trainable_parameters(

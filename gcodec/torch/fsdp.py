@@ -153,12 +153,12 @@ class _Layout(NamedTuple):
         """Name of the module for messages."""
         return repr(self.module) if self.module else "the root module"
 
-    def pieces(self, given: Sequence[tuple[str, Any]], numel: int, size: int) -> list[_Piece]:
+    def pieces(self, parameters: Sequence[tuple[str, Any]], numel: int, size: int) -> list[_Piece]:
         """Cut a rank's part of a buffer into the shards of the parameters.
 
         A part of another size, such as that of a module with unused parameters, is one piece.
         """
-        pieces = [_Piece(name, _shard_shape(parameter, size)) for name, parameter in given]
+        pieces = [_Piece(name, _shard_shape(parameter, size)) for name, parameter in parameters]
         if sum(math.prod(piece.shape) for piece in pieces) == numel:
             return pieces
         name = f"{self.module}.{numel} values" if self.module else f"{numel} values"
@@ -292,7 +292,7 @@ class FsdpComm:
         layout: _Layout,
         is_hybrid: bool,
         output: torch.Tensor,
-        given: torch.Tensor,
+        buffer: torch.Tensor,
         group: dist.ProcessGroup,
         op: Any,
     ) -> None:
@@ -305,7 +305,7 @@ class FsdpComm:
             )
         communicator = self._communicator(group)
         size = communicator.size
-        rows = _to_host(given).reshape(size, -1)
+        rows = _to_host(buffer).reshape(size, -1)
         pieces = layout.pieces(layout.trainable, rows.shape[1], size)
         shares = [self._parts(row, pieces, f"{rank}/") for rank, row in enumerate(rows)]
         mean = np.empty(rows.shape[1], np.float32)
@@ -365,19 +365,19 @@ class FsdpComm:
         self,
         layout: _Layout,
         output: torch.Tensor,
-        given: torch.Tensor,
+        buffer: torch.Tensor,
         group: dist.ProcessGroup,
         op: Any,
     ) -> None:
         """Gather the parameters of all ranks; all ranks, also the sender, decode the messages."""
         communicator, coder = self._communicator(group), self._parameters
         size = communicator.size
-        self.dense_nbytes += (size - 1) * given.numel() * given.element_size()
-        if not given.is_floating_point():  # the bytes of parameters of several dtypes
-            self.sent_nbytes += (size - 1) * given.numel() * given.element_size()
-            dist.all_gather_into_tensor(output, given, group=group)
+        self.dense_nbytes += (size - 1) * buffer.numel() * buffer.element_size()
+        if not buffer.is_floating_point():  # the bytes of parameters of several dtypes
+            self.sent_nbytes += (size - 1) * buffer.numel() * buffer.element_size()
+            dist.all_gather_into_tensor(output, buffer, group=group)
             return
-        values = _to_host(given)
+        values = _to_host(buffer)
         pieces = layout.pieces(layout.parameters, values.size, size)
         own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
         # One seed for all steps: the forward and the backward pass see the same parameters.
@@ -443,8 +443,8 @@ class FsdpComm:
 
     def _communicator(self, group: dist.ProcessGroup | None) -> TorchCommunicator:
         """Return the communicator of a group, whose ranks agree on the arguments."""
-        found = TorchCommunicator(group)
-        key = found.group.group_name
+        communicator = TorchCommunicator(group)
+        key = communicator.group.group_name
         if key not in self._communicators:
             options = self._options
             values: dict[str, object] = {
@@ -454,8 +454,8 @@ class FsdpComm:
             values |= {"feedback": options.feedback, "decay": options.decay}
             values |= {"seed": options.seed, "step": self.step}
             values |= {"replicas": self._replicas is not None}
-            check_agreement(found, "fsdp_comm", values)
-            self._communicators[key] = found
+            check_agreement(communicator, "fsdp_comm", values)
+            self._communicators[key] = communicator
         return self._communicators[key]
 
     # Steps
@@ -587,7 +587,7 @@ class _Collective:
 
 def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
     """Return the parameters that FSDP2 concatenates for a module, in its order."""
-    found: dict[torch.Tensor, None] = {}  # ordered, and compared by identity
+    ordered: dict[torch.Tensor, None] = {}  # ordered, and compared by identity
     visited = set()
 
     def visit(module: Any) -> None:
@@ -596,10 +596,10 @@ def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
             if child not in visited and not isinstance(child, fsdp_module):
                 visit(child)
         for parameter in module.parameters(recurse=False):
-            found[parameter] = None
+            ordered[parameter] = None
 
     visit(module)
-    return list(found)
+    return list(ordered)
 
 
 def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:

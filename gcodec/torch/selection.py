@@ -64,4 +64,4 @@ def unmatched_globs(policies: Iterable[Policy], names: Iterable[str]) -> list[st
 def lossy_codecs(policies: Iterable[Policy]) -> str:
     """Return the specs of all lossy codecs, for a text about an object."""
     codecs = [rule.codec for policy in policies for rule in policy.rules]
-    return ", ".join(dict.fromkeys(str(codec) for codec in codecs if codec != _DENSE))
+    return ", ".join(dict.fromkeys(str(codec) for codec in codecs if codec != _DENSE)) or "raw"
