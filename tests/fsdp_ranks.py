@@ -252,7 +252,17 @@ def nonfinite() -> dict[str, Any]:
         training.step(step)
     before = training.comm.state_dict()
     error = spoiled(training, 2, 1)
-    return {"error": error, "same": same(before, training.comm.state_dict())}
+    after = training.comm.state_dict()
+    training.net.reset_iter_state()
+    twin = Training()
+    for each, steps in ((training, (2,)), (twin, (0, 1, 2))):
+        for step in steps:
+            each.step(step)
+    return {
+        "error": error,
+        "same": same(before, after),
+        "continues": training.digest() == twin.digest(),
+    }
 
 
 def mismatch() -> dict[str, Any]:

@@ -38,6 +38,7 @@ from gcodec.torch.selection import (
     with_dense_rules,
 )
 
+_TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
 _MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message to one rank
 _COUNTERS = ("step", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
 
@@ -171,7 +172,7 @@ class FsdpComm:
     Attributes
     ----------
     step : int
-        Number of backward passes that have ended.
+        Number of backward passes so far.
     sent_nbytes : int
         Number of bytes that this rank has sent to other ranks.
     dense_nbytes : int
@@ -247,7 +248,9 @@ class FsdpComm:
             from torch.distributed.fsdp import FSDPModule
             from torch.distributed.tensor import DTensor
         except ImportError as error:
-            raise ImportError("gcodec.torch.fsdp_comm needs PyTorch 2.9 or newer") from error
+            raise ImportError(_TOO_OLD) from error
+        if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+            raise ImportError(_TOO_OLD)
         names = {parameter: name for name, parameter in model.named_parameters()}
         modules = [
             (name, module)
@@ -266,20 +269,21 @@ class FsdpComm:
             ]
             layout = _Layout(name, managed, [(n, p) for n, p in managed if p.requires_grad])
             if managed:
-                self._register_module(module, layout, managed[0][1].device_mesh)
+                self._register_module(module, layout)
 
-    def _register_module(self, module: Any, layout: _Layout, mesh: Any) -> None:
+    def _register_module(self, module: Any, layout: _Layout) -> None:
+        (_, parameter), *_ = layout.parameters
+        mesh, is_hybrid = parameter.device_mesh, _is_hybrid(parameter)
         if self._policies["parameters"] is not None:
             module.set_custom_all_gather(_Collective(partial(self._all_gather, layout)))
         if self._policies["codec"] is None:
             return
         if self._replicas is not None:
-            if mesh.ndim > 1:
+            if is_hybrid:
                 allowed = "None, because the mesh of the model has a dimension of replicas"
                 raise ParameterError.of("replicas", self._replicas, allowed)
-            module.set_all_reduce_hook(partial(self._all_reduce, layout, mesh.get_group()))
+            module.set_all_reduce_hook(partial(self._all_reduce, layout, mesh.get_group(0)))
             return
-        is_hybrid = mesh.ndim > 1
         reduce_scatter = partial(self._reduce_scatter, layout, is_hybrid)
         module.set_custom_reduce_scatter(_Collective(reduce_scatter))
         if is_hybrid:
@@ -602,10 +606,15 @@ def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
     return list(ordered)
 
 
+def _is_hybrid(parameter: Any) -> bool:
+    """Tell whether the first dimension of a parameter's mesh replicates it, as in HSDP."""
+    return parameter.device_mesh.ndim > 1 and bool(parameter.placements[0].is_replicate())
+
+
 def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
     """Return the shape of each rank's shard of a parameter, with its padding."""
     shape = list(parameter.shape)
-    dim = getattr(parameter.placements[-1], "dim", 0)
+    dim = getattr(parameter.placements[int(_is_hybrid(parameter))], "dim", 0)
     shape[dim] = -(-shape[dim] // size)
     return tuple(shape)
 

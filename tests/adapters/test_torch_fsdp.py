@@ -80,7 +80,7 @@ def test_nan_of_one_rank_fails_all_and_keeps_residuals(
         "fsdp_comm: step 2, the root module: the gradient of 'first.weight' contains NaN or Inf, "
         "on rank 1"
     )
-    assert pair("nonfinite") == [{"error": error, "same": True}] * 2
+    assert pair("nonfinite") == [{"error": error, "same": True, "continues": True}] * 2
 
 
 def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -> None:
