@@ -119,27 +119,26 @@ class FrameMod:
         reply = call_next(message, context)
         if reply.has_content():
             key = _key_of(self._key, "client", nonce, node)
-            feedback = self._restored(context, str(settings["accepted"]))
-            before = feedback.state_dict()
+            last = context.state.config_records.get(_RECORD, {"nonce": "", "replies": 0})
+            feedback = self._restored(context, last["nonce"] == settings["accepted"])
+            before, replies = feedback.state_dict(), int(last["replies"])
             try:
-                reply.content = self._encoded(reply.content, received, feedback, key)
+                reply.content = self._encoded(reply.content, received, feedback, replies, key)
             except ParameterError as error:
                 return _refusal(message, f"the client's reply: {error}")
-            if reply.content.array_records and self._has_feedback:
+            if reply.content.array_records:
                 context.state[_BEFORE] = _to_record(before)
                 context.state[_STATE] = _to_record(feedback.state_dict())
-                context.state[_RECORD] = ConfigRecord({"nonce": nonce})
+                context.state[_RECORD] = ConfigRecord({"nonce": nonce, "replies": replies + 1})
         return reply
 
-    def _restored(self, context: Any, accepted: str) -> Feedback:
-        """Return the feedback of this client after the last update that the server accepted."""
+    def _restored(self, context: Any, was_accepted: bool) -> Feedback:
+        """Return this client's feedback, as it was before the last update if that was dropped."""
         codec = self._codec
         if isinstance(codec, Policy):
             codec = behind_prefix(codec, "*/")
         rank = int(context.node_id) % (1 << 64)
         feedback = Feedback(codec, decay=self._decay, seed=self._seed, rank=rank)
-        last = context.state.config_records.get(_RECORD)
-        was_accepted = last is not None and last["nonce"] == accepted
         record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)
         if record is not None:
             feedback.load_state_dict(_to_numpy(record))
@@ -150,6 +149,7 @@ class FrameMod:
         content: RecordDict,
         received: Mapping[str, Mapping[str, np.ndarray]],
         feedback: Feedback,
+        replies: int,
         key: bytes | None,
     ) -> RecordDict:
         """Return the records of a reply with frames in place of arrays."""
@@ -167,7 +167,7 @@ class FrameMod:
                     codec = self._codec
                     if isinstance(codec, Policy):
                         codec = codec.codec(key_of_array, array.shape, array.dtype)
-                    seed = derive_seed(self._seed, name=path, rank=feedback.rank)
+                    seed = derive_seed(self._seed, name=path, step=replies, rank=feedback.rank)
                     frame = encode(array - base, codec, seed=seed, name=_UPDATE + path, key=key)
                 frames[key_of_array] = _frame_array(array, frame)
             records[name] = ArrayRecord(frames)
@@ -191,6 +191,22 @@ class _Sent(NamedTuple):
     message: Message
     nonce: str
     arrays: dict[str, dict[str, np.ndarray]]
+
+
+class _Encoded(NamedTuple):
+    """A record of arrays for clients.
+
+    Attributes
+    ----------
+    record, frames : ArrayRecord
+        The strategy's record, and what is sent.
+    arrays : dict
+        What a client decodes, by name.
+    """
+
+    record: ArrayRecord
+    frames: ArrayRecord
+    arrays: dict[str, np.ndarray]
 
 
 class FrameGrid(Grid):
@@ -308,26 +324,27 @@ class FrameGrid(Grid):
             self._grid.send_and_receive([item.message for item in sent], timeout=timeout)
         )
         self._remember(sent)
-        return self._received(replies)
+        received = self._received(replies)
+        for item in sent:  # no reply can come any more
+            self._sent.pop(item.message.metadata.message_id, None)
+        return received
 
     # Messages
 
     def _prepared(self, messages: Iterable[Message]) -> list[_Sent]:
         """Return messages with frames and a nonce, and what their clients will decode."""
         prepared = []
+        shared: dict[tuple[str, int], _Encoded] = {}  # by the record, which most messages share
         for message in messages:
             node, nonce = message.metadata.dst_node_id, os.urandom(16).hex()
-            arrays = _arrays_of(message.content)
             records: dict[str, Any] = dict(message.content)
             key = _key_of(self._key_of_node(node), "server", nonce, node)
-            if self._codec is not None or key is not None:
-                for name, group in arrays.items():
-                    frames = {}
-                    for key_of_array, array in group.items():
-                        frame = self._frame(f"{name}/{key_of_array}", key_of_array, array, key)
-                        frames[key_of_array] = _frame_array(array, frame)
-                        group[key_of_array] = Frame.from_bytes(frame, key=key).decode()
-                    records[name] = ArrayRecord(frames)
+            arrays = {}
+            for name, record in message.content.array_records.items():
+                encoded = shared.get((name, id(record)))
+                if encoded is None or key is not None:
+                    encoded = shared[name, id(record)] = self._encode(name, record, key)
+                records[name], arrays[name] = encoded.frames, encoded.arrays
             settings = {"nonce": nonce, "accepted": self._accepted.get(node, "")}
             records[_RECORD] = ConfigRecord(settings)
             message.content = RecordDict(records)
@@ -335,14 +352,22 @@ class FrameGrid(Grid):
             prepared.append(_Sent(message, nonce, arrays))
         return prepared
 
-    def _frame(self, path: str, name: str, array: np.ndarray, key: bytes | None) -> bytes:
-        codec: Any = "raw"
-        if self._codec is not None and array.dtype.kind == "f":
-            codec = self._codec
-            if isinstance(codec, Policy):
-                codec = codec.codec(name, array.shape, array.dtype)
-        frame: bytes = encode(array, codec, name=_VALUE + path, key=key)
-        return frame
+    def _encode(self, name: str, record: ArrayRecord, key: bytes | None) -> _Encoded:
+        """Return a record with frames where a codec or a key asks for them."""
+        arrays = _to_numpy(record)
+        if self._codec is None and key is None:
+            return _Encoded(record, record, arrays)
+        frames = {}
+        for key_of_array, array in arrays.items():
+            codec: Any = "raw"
+            if self._codec is not None and array.dtype.kind == "f":
+                codec = self._codec
+                if isinstance(codec, Policy):
+                    codec = codec.codec(key_of_array, array.shape, array.dtype)
+            frame = encode(array, codec, name=f"{_VALUE}{name}/{key_of_array}", key=key)
+            frames[key_of_array] = _frame_array(array, frame)
+            arrays[key_of_array] = Frame.from_bytes(frame, key=key).decode()
+        return _Encoded(record, ArrayRecord(frames), arrays)
 
     def _key_of_node(self, node: int) -> bytes | None:
         return check_key(self._secret(node)) if callable(self._secret) else self._secret
@@ -355,13 +380,17 @@ class FrameGrid(Grid):
         checked = []
         for reply in replies:
             sent = self._sent.pop(reply.metadata.reply_to_message_id, None)
-            if sent is not None and reply.has_content():
+            if sent is None:
+                node = reply.metadata.src_node_id
+                self.dropped.append((node, "a reply to no message of this grid"))
+                continue
+            if reply.has_content():
                 self.received_nbytes += _nbytes(reply.content)
                 reply = self._checked(reply, sent)
             checked.append((reply, sent))
         self._drop_odd_metrics(checked)
         for reply, sent in checked:
-            if sent is not None and reply.has_content() and reply.content.array_records:
+            if reply.has_content() and reply.content.array_records:
                 self._accepted[sent.message.metadata.dst_node_id] = sent.nonce
         return [reply for reply, _ in checked]
 
@@ -369,7 +398,7 @@ class FrameGrid(Grid):
         node = sent.message.metadata.dst_node_id
         try:
             reply.content = self._plain_reply(reply.content, sent, node)
-        except (FormatError, ParameterError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever a hostile reply provokes
             return self._drop(sent, str(error))
         return reply
 
@@ -378,7 +407,7 @@ class FrameGrid(Grid):
         self.dropped.append((node, reason))
         return _refusal(sent.message, f"dropped: {reason}")
 
-    def _drop_odd_metrics(self, checked: list[tuple[Message, _Sent | None]]) -> None:
+    def _drop_odd_metrics(self, checked: list[tuple[Message, _Sent]]) -> None:
         """Drop replies to a training message whose metrics have other names than most replies'.
 
         Strategies would give up the whole round because of them.
@@ -391,7 +420,7 @@ class FrameGrid(Grid):
         groups = [
             (index, reply, sent)
             for index, (reply, sent) in enumerate(checked)
-            if sent is not None and reply.has_content() and _is_training(sent.message)
+            if reply.has_content() and _is_training(sent.message)
         ]
         counts = Counter(names(reply) for _, reply, _ in groups)
         for index, reply, sent in groups:

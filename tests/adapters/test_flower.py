@@ -285,6 +285,34 @@ def test_replay_of_an_older_reply_is_dropped() -> None:
     assert [(node, "tag" in text) for node, text in grid.dropped] == [(1, True)]
 
 
+def test_reply_to_no_message_is_dropped() -> None:
+    def strange(reply: Message) -> None:
+        if reply.metadata.src_node_id == 1:
+            reply.metadata.__dict__["_reply_to_message_id"] = "another"
+
+    mod = gcodec.flower.FrameMod("topk:ratio=1")
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 2, strange))
+    values = rounds(grid)["weight"]
+    assert grid.dropped == [(1, "a reply to no message of this grid")]
+    np.testing.assert_allclose(values, START["weight"] + drift(2, "weight"), atol=1e-6)
+
+
+def test_seeds_of_rounds_differ_without_feedback() -> None:
+    """The same update is rounded differently in the next round."""
+    frames: list[bytes] = []
+
+    def look(reply: Message) -> None:
+        frames.append(reply.content["arrays"]["weight"].data)
+
+    mod = gcodec.flower.FrameMod("qsgd:bucket=64", feedback=False)
+    local = LocalGrid(client_app(mod), 1, look)
+    rounds(gcodec.flower.FrameGrid(local), 2)
+    again = LocalGrid(client_app(mod), 1, look)
+    rounds(gcodec.flower.FrameGrid(again), 2)
+    assert frames[0] != frames[1]
+    assert frames[0] == frames[2]
+
+
 def test_key_of_each_client() -> None:
     keys = {1: b"one", 2: b"two"}
     mod = gcodec.flower.FrameMod("topk:ratio=1", key=keys[1])
