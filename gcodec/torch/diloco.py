@@ -404,12 +404,13 @@ class DiLoCo:
             self._feedback.rank = communicator.rank
         check_agreement(communicator, "DiLoCo", self._settings)
         message = self._state_message(None)
-        due = [*dict.fromkeys([*(flight.fragment for flight in self._flights), *self._due])]
+        unfinished = [*(flight.fragment for flight in self._flights), *self._due]
+        self._due = [*dict.fromkeys(unfinished)]
         own = _Status(
             self._is_fresh,
             self.inner_step,
             self.outer_step,
-            due,
+            self._due,
             _digest(message),
             os.urandom(16).hex(),
         )
@@ -436,6 +437,7 @@ class DiLoCo:
             received = communicator.broadcast(sent, root)
             self.sent_nbytes += (communicator.size - 1) * len(sent)
             if own.digest != newest.digest:
+                self._is_fresh = True  # until the state is complete
                 self._load_state_message(received, secret, newest.digest)
                 self.restore()
         self.inner_step, self.outer_step = newest.inner_step, newest.outer_step
