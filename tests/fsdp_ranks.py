@@ -362,7 +362,7 @@ def replicas() -> dict[str, Any]:
 
 def gpt() -> dict[str, Any]:
     """Train the small GPT of the example, with dense and with compressed collectives."""
-    steps = 20 if dist.get_world_size() == 2 else 12
+    steps = 12 if dist.get_world_size() == 2 else 8
     dense, _ = train(None, None, steps)
     loss, text = train("ecsq:bits=2", None, steps)
     return {"dense": dense, "loss": loss, "text": text}
