@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
@@ -265,6 +267,46 @@ def nonfinite() -> dict[str, Any]:
     }
 
 
+def damaged() -> dict[str, Any]:
+    """Flip a bit of the message that rank 1 receives for the last module of a step."""
+    training = Training()
+    training.step(0)
+    before, calls = training.comm.state_dict(), []
+    real = gcodec.torch.TorchCommunicator.all_to_all
+
+    def flipped(communicator: Any, messages: Any) -> list[bytes]:
+        received = real(communicator, messages)
+        calls.append(1)
+        if len(calls) == 2 and dist.get_rank() == 1:
+            last = received[0][-1] ^ 1
+            received[0] = received[0][:-1] + bytes([last])
+        return received
+
+    gcodec.torch.TorchCommunicator.all_to_all = flipped  # type: ignore[method-assign]
+    error = ""
+    try:
+        training.step(1)
+    except GcodecError as caught:
+        error = str(caught)
+        training.net.reset_iter_state()
+    gcodec.torch.TorchCommunicator.all_to_all = real  # type: ignore[method-assign]
+    return {"error": error, "same": same(before, training.comm.state_dict())}
+
+
+def killed() -> dict[str, Any]:
+    """Kill one rank; the other ranks must fail soon."""
+    training = Training()
+    training.step(0)
+    if dist.get_rank() == 1:
+        os._exit(0)
+    start, error = time.monotonic(), ""
+    try:
+        training.step(1)
+    except RuntimeError as caught:
+        error = str(caught)
+    return {"error": error, "seconds": time.monotonic() - start}
+
+
 def mismatch() -> dict[str, Any]:
     """Give the ranks different arguments."""
     try:
@@ -382,6 +424,8 @@ def main() -> None:
     for name in sys.argv[4:]:
         results[name] = globals()[name]()
         (directory / f"rank{rank}.json").write_text(json.dumps(results))
+    if "killed" in results:
+        os._exit(0)  # threads of gloo may still wait for the rank
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
 
 PAIR = (
     *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
-    *("halves", "arguments", "mismatch", "gpt"),
+    *("halves", "arguments", "mismatch", "damaged", "gpt"),
 )
 
 
@@ -30,8 +30,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]
 def four(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
     """Return a function that returns the results of four ranks for a scenario."""
     directory = tmp_path_factory.mktemp("four")
-    results = run_ranks("fsdp_ranks.py", 4, directory, "exact", "replicas", "gpt")
-    return lambda scenario: [rank[scenario] for rank in results]
+    results = run_ranks("fsdp_ranks.py", 4, directory, "exact", "replicas", "gpt", "killed")
+    return lambda scenario: [rank[scenario] for rank in results if scenario in rank]
 
 
 def check_exact(seen: list[Any]) -> None:
@@ -81,6 +81,23 @@ def test_nan_of_one_rank_fails_all_and_keeps_residuals(
         "on rank 1"
     )
     assert pair("nonfinite") == [{"error": error, "same": True, "continues": True}] * 2
+
+
+def test_damaged_message_is_refused(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("damaged")
+    assert first == {"error": "", "same": False}
+    assert second["error"].startswith(
+        "fsdp_comm: step 1, the root module: the message of rank 0 is not of this bucket: "
+    )
+    assert second["same"]
+
+
+def test_dead_rank_fails_the_others(four: Callable[[str], list[Any]]) -> None:
+    ranks = four("killed")
+    assert len(ranks) == 3
+    for rank in ranks:
+        assert rank["error"]
+        assert rank["seconds"] < 45  # less than the timeout of 60 seconds
 
 
 def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -> None:
