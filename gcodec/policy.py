@@ -186,6 +186,22 @@ class Policy:
         return f"Policy({self.to_dict()['rules']!r})"
 
 
+def behind_prefix(policy: Policy, prefix: str) -> Policy:
+    """Return a policy that treats the name ``PREFIX NAME`` as `policy` treats ``NAME``.
+
+    Parameters
+    ----------
+    policy : Policy
+    prefix : str
+        Glob that matches what precedes a name.
+    """
+    rules = []
+    for rule in policy.rules:
+        globs = [prefix + glob for glob in rule.names]
+        rules.append(rule._replace(names=tuple(globs)).to_dict())
+    return Policy(rules)
+
+
 def _rules(source: Any) -> tuple[Rule, ...]:
     if isinstance(source, Mapping) and "rules" not in source:
         rules = [_name_rule(glob, spec) for glob, spec in source.items()]

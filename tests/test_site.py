@@ -25,6 +25,7 @@ MODULES = {  # by the library that each needs
     "gcodec.entropy": None,
     "gcodec.interop": None,
     "gcodec.training": None,
+    "gcodec.flower": "flwr",
     "gcodec.jax": "jax",
     "gcodec.numcodecs": "numcodecs",
     "gcodec.torch": "torch",

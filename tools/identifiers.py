@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("gcodec", "tests", "bench", "fuzz", "tools", "examples")
 VAGUE = frozenset({"told", "found", "some", "given", "how", "made", "there", "every"})
 PUBLIC = frozenset({"how"})  # attributes that callers of `gcodec.advisor` use
+PUBLIC_PARAMETERS = frozenset({"every"})  # of `gcodec.torch.DiLoCo`
 VAGUE_PACKS = VAGUE | {"what", "where", "rest", "more", "known", "others", "these", "all_"}
 
 
@@ -41,8 +42,11 @@ def vague_identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
     uses_hypothesis = any(  # whose decorator is called `given`
         isinstance(node, ast.ImportFrom) and node.module == "hypothesis" for node in ast.walk(tree)
     )
+    parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for node in ast.walk(tree):
         for name in names_in(node):
+            if name in PUBLIC_PARAMETERS & parameters and isinstance(node, (ast.arg, ast.Name)):
+                continue
             if name == "given" and uses_hypothesis:
                 continue
             if name in PUBLIC and isinstance(node, (ast.Attribute, ast.FunctionDef)):

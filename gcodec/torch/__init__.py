@@ -14,6 +14,17 @@ except ImportError as error:
 
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.ddp import DdpState, ddp_hook
+from gcodec.torch.diloco import DiLoCo
+from gcodec.torch.fsdp import FsdpComm, fsdp_comm
 from gcodec.torch.tensors import decode, encode
 
-__all__ = ["DdpState", "TorchCommunicator", "ddp_hook", "decode", "encode"]
+__all__ = [
+    "DdpState",
+    "DiLoCo",
+    "FsdpComm",
+    "TorchCommunicator",
+    "ddp_hook",
+    "decode",
+    "encode",
+    "fsdp_comm",
+]

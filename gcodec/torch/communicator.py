@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from gcodec.arrays.large_bytes import joined
 from gcodec.errors import ParameterError
+from gcodec.wire.kinds import check_between
 
 _LENGTH_NBYTES = 8
 
@@ -55,6 +57,35 @@ class TorchCommunicator:
             raise ParameterError("group: this process is not a member of it")
         on_device = dist.get_backend(self.group) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_device else "cpu"
+
+    @classmethod
+    def apart(
+        cls, group: dist.ProcessGroup | None = None, timeout: float | None = None
+    ) -> TorchCommunicator:
+        """Make a gloo group with the members of another one, and return its communicator.
+
+        All members must call this method together. Their messages do not mingle with those of
+        the other group, so another thread may send them.
+
+        Parameters
+        ----------
+        group : ProcessGroup, optional
+            Process group of the members. Default: the group of all processes.
+        timeout : float, optional
+            Number of seconds after which a waiting member fails. Default: that of
+            torch.distributed.
+        """
+        if not dist.is_initialized():
+            raise ParameterError("group: call torch.distributed.init_process_group first")
+        if timeout is not None:
+            check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
+        apart = dist.new_group(
+            None if group is None else dist.get_process_group_ranks(group),
+            timeout=None if timeout is None else timedelta(seconds=timeout),
+            backend="gloo",
+            use_local_synchronization=group is not None,
+        )
+        return cls(apart)
 
     def all_gather(self, message: bytes, head_nbytes: int = 0) -> list[bytes]:
         """Send one message to all members; return the messages of all members by rank.

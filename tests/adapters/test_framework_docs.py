@@ -31,12 +31,13 @@ QUICK_STARTS = {
 }
 QUICK_NEEDS = {
     "PyTorch DDP": "torch",
+    "PyTorch FSDP2": "torch",
     "DiLoCo": "torch",
     "NumPy": "numpy",
     "JAX": "jax",
     "Zarr": "zarr",
 }
-GUIDES = ("ddp", "diloco")
+GUIDES = ("ddp", "fsdp2", "diloco")
 # Those that join a group of processes do so in one of their own.
 JOINING = ("PyTorch: DistributedDataParallel", "MPI")
 

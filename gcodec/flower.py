@@ -1,0 +1,555 @@
+"""gcodec for Flower: clients send compressed updates, and strategies see plain arrays.
+
+    app = ClientApp(mods=[gcodec.flower.FrameMod("ecsq:nmse=0.05", key=KEY)])
+
+    @server.main()
+    def main(grid, context):
+        strategy.start(gcodec.flower.FrameGrid(grid, key=KEY), initial_arrays)
+
+Needs the extra ``flower``. A mod and a grid are the two ends of one connection: the mod sends the
+difference between the arrays that it received and those that the client returns, with error
+feedback across rounds; the grid adds the difference to what it sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+    from flwr.serverapp import Grid
+except ImportError as error:
+    raise ImportError("gcodec.flower needs Flower: pip install 'gcodec[flower]'") from error
+
+from gcodec.api import encode
+from gcodec.codec import CodecLike
+from gcodec.codecs import parse
+from gcodec.errors import Corrupt, FormatError, ParameterError
+from gcodec.feedback import Feedback, derive_seed
+from gcodec.frame import Frame, check_key, tag_of
+from gcodec.limits import Limits
+from gcodec.policy import Policy, behind_prefix
+from gcodec.wire.kinds import check_number
+
+__all__ = ["FrameGrid", "FrameMod"]
+
+_STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
+_RECORD = "gcodec"  # record of a message that is ours
+_STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
+_UPDATE, _VALUE = "update:", "value:"  # what a frame contains, before the name of the array
+_MOD_FAILED = 6  # Flower's code for a mod that refuses a message
+
+_Next = Callable[[Message, Any], Message]
+
+
+class FrameMod:
+    """Client mod that receives and sends arrays as frames.
+
+    It must be the first of the app's mods, so that it sees the reply last. The residual of each
+    array stays in the client's context. If the server did not accept the client's last update,
+    the residual returns to what it was before that update.
+
+    Parameters
+    ----------
+    codec : str, mapping, Codec or Policy
+        Codec of updates; see `gcodec.parse` and `gcodec.Policy`. Integers, and arrays that the
+        client did not receive in that shape, are sent without loss.
+    key : bytes, optional
+        Secret of 1 to 64 bytes that this client shares with the server. It authenticates arrays
+        and metrics, each for one message.
+    feedback : bool
+        Whether to send later what an update left out. It pays off if a client takes part often.
+    decay : float
+        Factor of the residual in each round; see `gcodec.Feedback`.
+    seed : int
+        Seed for stochastic rounding.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> import gcodec.flower
+    >>> from flwr.clientapp import ClientApp
+    >>> app = ClientApp(mods=[gcodec.flower.FrameMod("qsgd:bucket=512")])
+    """
+
+    def __init__(
+        self,
+        codec: str | Mapping[str, Any] | CodecLike | Policy,
+        *,
+        key: bytes | None = None,
+        feedback: bool = True,
+        decay: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self._codec = codec if isinstance(codec, Policy) else parse(codec)
+        self._key = check_key(key)
+        if not isinstance(feedback, bool):  # "no" would count as true
+            raise ParameterError.of("feedback", feedback, "True or False")
+        self._has_feedback, self._decay, self._seed = feedback, decay, seed
+        Feedback(self._codec, decay=decay, seed=seed)  # refuses invalid arguments
+
+    def __call__(self, message: Message, context: Any, call_next: _Next) -> Message:
+        """Decode the arrays of a message, and encode those of its reply."""
+        settings = message.content.config_records.get(_RECORD)
+        if settings is None:
+            if self._key is not None:
+                return _refusal(message, "the server does not use a FrameGrid")
+            return call_next(message, context)
+        nonce, node = str(settings["nonce"]), int(context.node_id)
+        try:
+            key = _key_of(self._key, "server", nonce, node)
+            message.content = _plain_instruction(message.content, key)
+        except FormatError as error:
+            return _refusal(message, f"the server's message: {error}")
+        received = _arrays_of(message.content)
+        reply = call_next(message, context)
+        if reply.has_content():
+            key = _key_of(self._key, "client", nonce, node)
+            last = context.state.config_records.get(_RECORD, {"nonce": "", "replies": 0})
+            feedback = self._restored(context, last["nonce"] == settings["accepted"])
+            before, replies = feedback.state_dict(), int(last["replies"])
+            try:
+                reply.content = self._encoded(reply.content, received, feedback, replies, key)
+            except ParameterError as error:
+                return _refusal(message, f"the client's reply: {error}")
+            if reply.content.array_records:
+                context.state[_BEFORE] = _to_record(before)
+                context.state[_STATE] = _to_record(feedback.state_dict())
+                context.state[_RECORD] = ConfigRecord({"nonce": nonce, "replies": replies + 1})
+        return reply
+
+    def _restored(self, context: Any, was_accepted: bool) -> Feedback:
+        """Return this client's feedback, as it was before the last update if that was dropped."""
+        codec = self._codec
+        if isinstance(codec, Policy):
+            codec = behind_prefix(codec, "*/")
+        rank = int(context.node_id) % (1 << 64)
+        feedback = Feedback(codec, decay=self._decay, seed=self._seed, rank=rank)
+        record = context.state.array_records.get(_STATE if was_accepted else _BEFORE)
+        if record is not None:
+            feedback.load_state_dict(_to_numpy(record))
+        return feedback
+
+    def _encoded(
+        self,
+        content: RecordDict,
+        received: Mapping[str, Mapping[str, np.ndarray]],
+        feedback: Feedback,
+        replies: int,
+        key: bytes | None,
+    ) -> RecordDict:
+        """Return the records of a reply with frames in place of arrays."""
+        records: dict[str, Any] = dict(content)
+        for name, arrays in _arrays_of(content).items():
+            frames = {}
+            for key_of_array, array in arrays.items():
+                base = received.get(name, {}).get(key_of_array)
+                path = f"{name}/{key_of_array}"
+                if base is None or not _is_update(array, base):
+                    frame = encode(array, "raw", name=_VALUE + path, key=key)
+                elif self._has_feedback:
+                    frame = feedback.compress(_UPDATE + path, array - base, key=key)
+                else:
+                    codec = self._codec
+                    if isinstance(codec, Policy):
+                        codec = codec.codec(key_of_array, array.shape, array.dtype)
+                    seed = derive_seed(self._seed, name=path, step=replies, rank=feedback.rank)
+                    frame = encode(array - base, codec, seed=seed, name=_UPDATE + path, key=key)
+                frames[key_of_array] = _frame_array(array, frame)
+            records[name] = ArrayRecord(frames)
+        if key is not None:
+            records[_RECORD] = ConfigRecord({"tag": _tag_of_metrics(content, key)})
+        return RecordDict(records)
+
+
+class _Sent(NamedTuple):
+    """A message to a client.
+
+    Attributes
+    ----------
+    message : Message
+    nonce : str
+        Text that no other message has.
+    arrays : dict
+        What the client decodes, by the names of record and array.
+    """
+
+    message: Message
+    nonce: str
+    arrays: dict[str, dict[str, np.ndarray]]
+
+
+class _Encoded(NamedTuple):
+    """A record of arrays for clients.
+
+    Attributes
+    ----------
+    record, frames : ArrayRecord
+        The strategy's record, and what is sent.
+    arrays : dict
+        What a client decodes, by name.
+    """
+
+    record: ArrayRecord
+    frames: ArrayRecord
+    arrays: dict[str, np.ndarray]
+
+
+class FrameGrid(Grid):
+    """Grid whose replies contain plain arrays, whatever codec the clients chose.
+
+    Pass it to any strategy in place of the grid that the server app received. A reply that is
+    damaged, hostile or not authentic reaches the strategy as an error with the reason, as if the
+    client had failed; the round goes on with the other replies.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid of the server app.
+    codec : str, mapping, Codec or Policy, optional
+        Codec of the arrays that clients receive, without feedback. Default: without loss.
+    key : bytes or callable, optional
+        Secret that the server shares with its clients, or a function that returns the secret of
+        a client, given the id of its node.
+    max_norm : float, optional
+        Largest allowed L2 norm of an update. Default: any finite update is allowed.
+    limits : Limits, optional
+        Bounds for arrays that the client did not receive; see `gcodec.Limits`.
+
+    Attributes
+    ----------
+    dropped : list of (int, str)
+        Node and reason of each reply that was dropped.
+    sent_nbytes, received_nbytes : int
+        Number of bytes of arrays and frames in messages and replies so far.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> import gcodec.flower
+    >>> from flwr.serverapp import ServerApp
+    >>> from flwr.serverapp.strategy import FedAvg
+    >>> app = ServerApp()
+    >>> @app.main()
+    ... def main(grid, context):
+    ...     FedAvg().start(gcodec.flower.FrameGrid(grid, max_norm=10), initial_arrays)
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        codec: str | Mapping[str, Any] | CodecLike | Policy | None = None,
+        key: bytes | Callable[[int], bytes] | None = None,
+        max_norm: float | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._grid = grid
+        self._codec = codec if codec is None or isinstance(codec, Policy) else parse(codec)
+        self._secret = key if callable(key) else check_key(key)
+        allowed = "a positive number"
+        self._max_norm = (
+            math.inf if max_norm is None else check_number("max_norm", max_norm, allowed)
+        )
+        if not self._max_norm > 0:
+            raise ParameterError.of("max_norm", max_norm, allowed)
+        self._limits = limits or Limits()
+        self._sent: dict[str, _Sent] = {}  # by the id of the message
+        self._accepted: dict[int, str] = {}  # nonce of the last update of each node
+        self.dropped: list[tuple[int, str]] = []
+        self.sent_nbytes = self.received_nbytes = 0
+
+    # What the grid of the server app does
+
+    def set_run(self, run: Any) -> None:
+        """See the grid of the server app."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """Run of the grid of the server app."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """See the grid of the server app."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See the grid of the server app."""
+        nodes: Iterable[int] = self._grid.get_node_ids()
+        return nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, with frames in place of arrays where a codec or a key asks for them."""
+        sent = self._prepared(messages)
+        ids = list(self._grid.push_messages([item.message for item in sent]))
+        self._remember(sent)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that have arrived, with plain arrays."""
+        return self._received(self._grid.pull_messages(message_ids))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages, wait for their replies, and return these with plain arrays."""
+        sent = self._prepared(messages)
+        replies = list(
+            self._grid.send_and_receive([item.message for item in sent], timeout=timeout)
+        )
+        self._remember(sent)
+        received = self._received(replies)
+        for item in sent:  # no reply can come any more
+            self._sent.pop(item.message.metadata.message_id, None)
+        return received
+
+    # Messages
+
+    def _prepared(self, messages: Iterable[Message]) -> list[_Sent]:
+        """Return messages with frames and a nonce, and what their clients will decode."""
+        prepared = []
+        shared: dict[tuple[str, int], _Encoded] = {}  # by the record, which most messages share
+        for message in messages:
+            node, nonce = message.metadata.dst_node_id, os.urandom(16).hex()
+            records: dict[str, Any] = dict(message.content)
+            key = _key_of(self._key_of_node(node), "server", nonce, node)
+            arrays = {}
+            for name, record in message.content.array_records.items():
+                encoded = shared.get((name, id(record)))
+                if encoded is None or key is not None:
+                    encoded = shared[name, id(record)] = self._encode(name, record, key)
+                records[name], arrays[name] = encoded.frames, encoded.arrays
+            settings = {"nonce": nonce, "accepted": self._accepted.get(node, "")}
+            records[_RECORD] = ConfigRecord(settings)
+            message.content = RecordDict(records)
+            self.sent_nbytes += _nbytes(message.content)
+            prepared.append(_Sent(message, nonce, arrays))
+        return prepared
+
+    def _encode(self, name: str, record: ArrayRecord, key: bytes | None) -> _Encoded:
+        """Return a record with frames where a codec or a key asks for them."""
+        arrays = _to_numpy(record)
+        if self._codec is None and key is None:
+            return _Encoded(record, record, arrays)
+        frames = {}
+        for key_of_array, array in arrays.items():
+            codec: Any = "raw"
+            if self._codec is not None and array.dtype.kind == "f":
+                codec = self._codec
+                if isinstance(codec, Policy):
+                    codec = codec.codec(key_of_array, array.shape, array.dtype)
+            frame = encode(array, codec, name=f"{_VALUE}{name}/{key_of_array}", key=key)
+            frames[key_of_array] = _frame_array(array, frame)
+            arrays[key_of_array] = Frame.from_bytes(frame, key=key).decode()
+        return _Encoded(record, ArrayRecord(frames), arrays)
+
+    def _key_of_node(self, node: int) -> bytes | None:
+        return check_key(self._secret(node)) if callable(self._secret) else self._secret
+
+    def _remember(self, sent: Iterable[_Sent]) -> None:
+        self._sent |= {item.message.metadata.message_id: item for item in sent}
+
+    def _received(self, replies: Iterable[Message]) -> list[Message]:
+        """Return replies with plain arrays, or with the reason why one was dropped."""
+        checked = []
+        for reply in replies:
+            sent = self._sent.pop(reply.metadata.reply_to_message_id, None)
+            if sent is None:
+                node = reply.metadata.src_node_id
+                self.dropped.append((node, "a reply to no message of this grid"))
+                continue
+            if reply.has_content():
+                self.received_nbytes += _nbytes(reply.content)
+                reply = self._checked(reply, sent)
+            checked.append((reply, sent))
+        self._drop_odd_metrics(checked)
+        for reply, sent in checked:
+            if reply.has_content() and reply.content.array_records:
+                self._accepted[sent.message.metadata.dst_node_id] = sent.nonce
+        return [reply for reply, _ in checked]
+
+    def _checked(self, reply: Message, sent: _Sent) -> Message:
+        node = sent.message.metadata.dst_node_id
+        try:
+            reply.content = self._plain_reply(reply.content, sent, node)
+        except Exception as error:  # whatever a hostile reply provokes
+            return self._drop(sent, str(error))
+        return reply
+
+    def _drop(self, sent: _Sent, reason: str) -> Message:
+        node = sent.message.metadata.dst_node_id
+        self.dropped.append((node, reason))
+        return _refusal(sent.message, f"dropped: {reason}")
+
+    def _drop_odd_metrics(self, checked: list[tuple[Message, _Sent]]) -> None:
+        """Drop replies to a training message whose metrics have other names than most replies'.
+
+        Strategies would give up the whole round because of them.
+        """
+
+        def names(reply: Message) -> frozenset[tuple[str, str]]:
+            records = reply.content.metric_records
+            return frozenset((name, key) for name, record in records.items() for key in record)
+
+        groups = [
+            (index, reply, sent)
+            for index, (reply, sent) in enumerate(checked)
+            if reply.has_content() and _is_training(sent.message)
+        ]
+        counts = Counter(names(reply) for _, reply, _ in groups)
+        for index, reply, sent in groups:
+            if names(reply) != counts.most_common(1)[0][0]:
+                checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
+
+    def _plain_reply(self, content: RecordDict, sent: _Sent, node: int) -> RecordDict:
+        """Return the records of a reply with plain arrays."""
+        key = _key_of(self._key_of_node(node), "client", sent.nonce, node)
+        records: dict[str, Any] = dict(content)
+        own = records.pop(_RECORD, None)
+        if key is not None:
+            tag = own.get("tag") if isinstance(own, ConfigRecord) else None
+            if not isinstance(tag, bytes) or not hmac.compare_digest(
+                tag, _tag_of_metrics(content, key)
+            ):
+                raise Corrupt("the metrics do not bear the tag of this key")
+        for name, metrics in content.metric_records.items():
+            if not all(np.isfinite(value).all() for value in metrics.values()):
+                raise Corrupt(f"the metrics {name!r} contain NaN or Inf")
+        names = {name: set(record) for name, record in content.array_records.items()}
+        if _is_training(sent.message) and names != {n: set(a) for n, a in sent.arrays.items()}:
+            raise Corrupt("the reply has other arrays than the message")
+        squares = 0.0
+        for name, record in content.array_records.items():
+            plain = {}
+            for key_of_array, array in record.items():
+                base = sent.arrays.get(name, {}).get(key_of_array)
+                values = self._values(f"{name}/{key_of_array}", array, base, key)
+                plain[key_of_array] = Array(values)
+                if base is not None and values.dtype.kind == "f":
+                    difference = values.astype(np.float64) - base
+                    squares += float((difference * difference).sum())
+            records[name] = ArrayRecord(plain)
+        if not math.sqrt(squares) <= self._max_norm:
+            raise Corrupt(f"the update has a norm of {math.sqrt(squares):.3g}")
+        return RecordDict(records)
+
+    def _values(
+        self, path: str, array: Array, base: np.ndarray | None, key: bytes | None
+    ) -> np.ndarray:
+        """Return the finite values of one array of a reply."""
+        if array.stype != _STYPE:
+            if key is not None:
+                raise Corrupt(f"{path!r} is not a frame")
+            values = array.numpy()
+        else:
+            limits = self._limits
+            if base is not None:
+                limits = dataclasses.replace(limits, max_elements=max(base.size, 1))
+            frame = Frame.from_bytes(array.data, limits=limits, key=key)
+            if frame.name not in (_UPDATE + path, _VALUE + path):
+                raise Corrupt(f"{path!r} has a frame of {frame.name!r}")
+            if base is not None and (frame.shape, frame.dtype) != (base.shape, str(base.dtype)):
+                raise Corrupt(f"{path!r} has another shape or dtype than the message")
+            values = frame.decode()
+            if frame.name == _UPDATE + path:
+                if base is None:
+                    raise Corrupt(f"{path!r} is the update of an array that was not sent")
+                values = base + values
+        if base is not None and (values.shape, values.dtype) != (base.shape, base.dtype):
+            raise Corrupt(f"{path!r} has another shape or dtype than the message")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise Corrupt(f"{path!r} contains NaN or Inf")
+        return np.asarray(values)
+
+
+def _refusal(message: Message, reason: str) -> Message:
+    return Message(Error(_MOD_FAILED, f"gcodec.flower: {reason}"), reply_to=message)
+
+
+def _is_training(message: Message) -> bool:
+    return str(message.metadata.message_type).startswith(MessageType.TRAIN)
+
+
+def _is_update(array: np.ndarray, base: np.ndarray) -> bool:
+    """Tell whether the difference of two arrays can be compressed."""
+    return array.dtype.kind == "f" and (array.shape, array.dtype) == (base.shape, base.dtype)
+
+
+def _key_of(key: bytes | None, sender: str, nonce: str, node: int) -> bytes | None:
+    """Return a key that is valid for one message in one direction."""
+    if key is None:
+        return None
+    return hashlib.blake2b(f"gcodec.flower {sender} {nonce} {node}".encode(), key=key).digest()
+
+
+def _tag_of_metrics(content: RecordDict, key: bytes) -> bytes:
+    """Return the tag of all metrics of a reply."""
+    metrics = {name: dict(record) for name, record in content.metric_records.items()}
+    return tag_of(key, [b"gcodec.flower metrics", json.dumps(metrics, sort_keys=True).encode()])
+
+
+def _plain_instruction(content: RecordDict, key: bytes | None) -> RecordDict:
+    """Return the records of a message to a client with plain arrays, without our own record."""
+    records: dict[str, Any] = dict(content)
+    del records[_RECORD]
+    for name, record in content.array_records.items():
+        plain = {}
+        for key_of_array, array in record.items():
+            plain[key_of_array] = array
+            if array.stype == _STYPE:
+                frame = Frame.from_bytes(array.data, key=key)
+                if frame.name != f"{_VALUE}{name}/{key_of_array}":
+                    raise Corrupt(f"{key_of_array!r} has a frame of {frame.name!r}")
+                plain[key_of_array] = Array(np.asarray(frame.decode()))
+            elif key is not None:
+                raise Corrupt(f"{key_of_array!r} is not a frame")
+        records[name] = ArrayRecord(plain)
+    return RecordDict(records)
+
+
+def _arrays_of(content: RecordDict) -> dict[str, dict[str, np.ndarray]]:
+    """Return the arrays of all records."""
+    return {name: _to_numpy(record) for name, record in content.array_records.items()}
+
+
+def _to_numpy(record: ArrayRecord) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _to_record(arrays: Mapping[str, np.ndarray]) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def _frame_array(array: np.ndarray, frame: bytes) -> Array:
+    return Array(dtype=str(array.dtype), shape=tuple(array.shape), stype=_STYPE, data=frame)
+
+
+def _nbytes(content: RecordDict) -> int:
+    records = content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())

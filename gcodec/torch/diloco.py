@@ -1,0 +1,639 @@
+"""DiLoCo: workers train alone, and every so many steps average how far they went.
+
+The pseudo-gradient of a parameter is its outer value, which all workers share, minus the value of
+this worker. An exchange gathers the compressed pseudo-gradients of one fragment of the model, and
+the outer optimizer takes a step along their mean. With overlap, a thread exchanges a fragment
+while the worker trains on, as in Streaming DiLoCo.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gcodec.api import encode
+from gcodec.arrays.large_bytes import joined
+from gcodec.codec import CodecLike
+from gcodec.errors import Corrupt, GcodecError, ParameterError
+from gcodec.feedback import Feedback
+from gcodec.frame import Frame, check_key
+from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.limits import Limits
+from gcodec.policy import Policy
+from gcodec.torch.agreement import check_agreement
+from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.ddp import joined_policy
+from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.selection import lossy_codec, lossy_codecs, unmatched_globs, with_dense_rules
+from gcodec.training.communicator import Communicator
+from gcodec.wire.kinds import check_between, check_integer
+
+_MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message
+_DIGEST_NBYTES = 32
+_KEYS = {"inner_step", "outer_step", "outer", "optimizer", "feedback", "in_flight"}
+
+
+class _Refused(GcodecError):
+    """A worker cannot send its pseudo-gradient; all workers know the reason."""
+
+
+@dataclass
+class _Flight:
+    """An exchange that has begun.
+
+    Attributes
+    ----------
+    fragment : int
+        Index of the fragment.
+    apply_at : int
+        Inner step at which the outer optimizer uses the mean.
+    mixing : float
+        Share of the worker's own value in the parameters after that step.
+    coder : BucketCoder or None
+        Encoder whose changes of the feedback are not committed yet; None after a restart.
+    parts : sequence of Part
+        Pseudo-gradients, which the exchange replaces by their means.
+    done : Future
+        Future of the exchange.
+    """
+
+    fragment: int
+    apply_at: int
+    mixing: float
+    coder: BucketCoder | None
+    parts: Sequence[Part]
+    done: Future[None]
+
+
+class _Status(NamedTuple):
+    """What a worker tells the others when a group forms.
+
+    Attributes
+    ----------
+    is_fresh : bool
+        Whether the worker has no outer state of its own.
+    inner_step, outer_step : int
+    due : list of int
+        Fragments whose exchange is unfinished.
+    digest : str
+        Digest of the outer state.
+    nonce : str
+        Random text, so that no message of another group has a valid tag.
+    """
+
+    is_fresh: bool
+    inner_step: int
+    outer_step: int
+    due: list[int]
+    digest: str
+    nonce: str
+
+
+class DiLoCo:
+    """Infrequent exchange of compressed pseudo-gradients between replicas of a model.
+
+    Call `step` after each step of the inner optimizer. Workers that construct this object with
+    the same group start with the parameters of rank 0. All of them need the same arguments.
+
+    Parameters
+    ----------
+    model : Module or iterable of (name, parameter)
+        Replica of this worker. Its parameters are exchanged; buffers are not.
+    outer_optimizer : Optimizer
+        Optimizer over the same parameters, such as SGD with Nesterov momentum. It receives the
+        mean pseudo-gradient as the gradient.
+    codec : str, mapping, Codec or Policy
+        See `gcodec.parse` and `gcodec.Policy`.
+    every : int
+        Number of inner steps from one exchange of a parameter to the next.
+    fragments : int or sequence of sequences of str
+        Number of fragments of about equal size, or the globs of each fragment's parameters. The
+        exchanges of fragments are spread evenly over `every` steps.
+    overlap : int
+        Number of inner steps that an exchange may take. The result is used that much later.
+    mixing : float
+        With overlap, the share of a worker's own value in a parameter after an outer step.
+    feedback : bool
+        Whether to send later what a message left out.
+    decay : float
+        Factor of the residual in each exchange; see `gcodec.Feedback`.
+    seed : int
+        Seed for stochastic rounding.
+    exclude : str or sequence of str
+        Globs; parameters whose names match one are sent uncompressed.
+    min_numel : int
+        Tensors with fewer elements, or with fewer than two dimensions, are sent uncompressed.
+    communicator : Communicator, optional
+        Group of workers. Default: a gloo group of all processes of torch.distributed.
+    timeout : float, optional
+        Number of seconds after which the default group fails if a worker does not answer.
+    key : bytes, optional
+        Secret of 1 to 64 bytes that authenticates all exchanged values.
+
+    Attributes
+    ----------
+    inner_step, outer_step : int
+        Number of inner steps, and of exchanges of any fragment, so far.
+    sent_nbytes : int
+        Number of bytes that this worker has sent to others.
+    dense_nbytes : int
+        Number of bytes that ring all-reduces of float32 values would have sent in their place.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range, or the workers' arguments differ.
+
+    Warns
+    -----
+    UserWarning
+        If a glob of `codec` or `exclude` matches no parameter.
+
+    Examples
+    --------
+    >>> import torch, gcodec.torch
+    >>> from gcodec.training import Simulator
+    >>> def worker(communicator):
+    ...     model = torch.nn.Linear(64, 32)
+    ...     inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+    ...     diloco = gcodec.torch.DiLoCo(
+    ...         model, outer, "ecsq:bits=2", every=4, communicator=communicator
+    ...     )
+    ...     for step in range(8):
+    ...         inner.zero_grad()
+    ...         model(torch.ones(1, 64) + communicator.rank).square().mean().backward()
+    ...         inner.step()
+    ...         diloco.step()
+    ...     return model.weight.detach()
+    >>> first, second = Simulator(2).run(worker)
+    >>> torch.equal(first, second)
+    True
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
+        outer_optimizer: torch.optim.Optimizer,
+        codec: str | Mapping[str, Any] | CodecLike | Policy,
+        *,
+        every: int,
+        fragments: int | Sequence[Sequence[str]] = 1,
+        overlap: int = 0,
+        mixing: float = 0.5,
+        feedback: bool = True,
+        decay: float = 1.0,
+        seed: int = 0,
+        exclude: str | Sequence[str] = (),
+        min_numel: int = 1024,
+        communicator: Communicator | None = None,
+        timeout: float | None = None,
+        key: bytes | None = None,
+    ) -> None:
+        self._key = Key(check_key(key))
+        self._period = check_integer("every", every, 1, 1 << 40, "an integer from 1 to 2**40")
+        allowed = "an integer from 0 to every - 1"
+        self._overlap = check_integer("overlap", overlap, 0, self._period - 1, allowed)
+        check_between("mixing", mixing, 0, 1, "a number from 0 to 1")
+        self._mixing = float(mixing)
+        if not isinstance(feedback, bool):  # "no" would count as true
+            raise ParameterError.of("feedback", feedback, "True or False")
+        self._policy = with_dense_rules(joined_policy(None, codec), exclude, min_numel)
+        checked = Feedback(self._policy, decay=decay, seed=seed)
+        self._seed = checked.seed
+        self._feedback = checked if feedback else None
+        self._parameters = _trainable_parameters(model)
+        for name, parameter in self._parameters.items():
+            if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+                allowed = "float32, float16 or bfloat16"
+                raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
+        self._optimizer = outer_optimizer
+        held = {p for group in outer_optimizer.param_groups for p in group["params"]}
+        if held != set(self._parameters.values()):
+            raise ParameterError("outer_optimizer: must hold exactly the parameters of the model")
+        for glob in unmatched_globs([self._policy], self._parameters):
+            warnings.warn(f"DiLoCo: no parameter of the model matches {glob!r}", stacklevel=2)
+        self._fragments = _fragments_of(self._parameters, fragments)
+        self._outer = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self.inner_step = self.outer_step = 0
+        self.sent_nbytes = self.dense_nbytes = 0
+        self._is_fresh = True
+        self._flights: list[_Flight] = []  # in the order of their exchanges
+        self._due: list[int] = []  # fragments to exchange in this step
+        self._failure: Exception | None = None
+        self._session = b""  # what all workers of this group know, and no other group
+        self._thread: ThreadPoolExecutor | None = None
+        self._settings = {
+            "policy": self._policy.to_dict()["rules"],
+            "every": self._period,
+            "fragments": self._fragments,
+            "overlap": self._overlap,
+            "mixing": self._mixing,
+            "feedback": feedback,
+            "decay": checked.decay,
+            "seed": checked.seed,
+            "shapes": {name: list(p.shape) for name, p in self._parameters.items()},
+            "keyed": key is not None,
+        }
+        self._communicator: Communicator
+        if communicator is None:
+            communicator = TorchCommunicator.apart(timeout=timeout)
+        self.regroup(communicator)
+
+    # Steps
+
+    def step(self) -> None:
+        """Count an inner step, and exchange the fragments that are due.
+
+        Raises
+        ------
+        GcodecError
+            If a worker cannot take part, for example because its parameters contain NaN: on all
+            workers, whose feedback and outer parameters keep their state; see `restore`. Or if
+            the communication fails: see `regroup`.
+        """
+        if self._failure is not None:
+            raise GcodecError(f"call regroup first: {self._failure}") from self._failure
+        self.inner_step += 1
+        count = len(self._fragments)
+        offsets = [(index + 1) * self._period // count for index in range(count)]
+        self._due = [
+            index
+            for index, offset in enumerate(offsets)
+            if (self.inner_step - offset) % self._period == 0 and self.inner_step >= offset
+        ]
+        while self._flights and self._flights[0].apply_at <= self.inner_step:
+            self._finish()
+        while self._due:
+            self._start(self._due[0], self._overlap)
+            del self._due[0]
+            if not self._overlap:
+                self._finish()
+
+    def restore(self) -> None:
+        """Return the model to the outer parameters, which all workers share."""
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(self._outer[name])
+
+    def _start(self, fragment: int, overlap: int) -> None:
+        """Begin the exchange of a fragment."""
+        names = self._fragments[fragment]
+        parts = []
+        for name in names:
+            difference = self._outer[name].float() - self._parameters[name].detach().float()
+            values = difference.to("cpu").contiguous().numpy()
+            parts.append(Part(name, values, lossy_codec(self._policy, name, values.shape)))
+        communicator, rank = self._communicator, self._communicator.rank
+        secret = self._key_of("exchange", self.outer_step + len(self._flights), fragment)
+        coder = BucketCoder(self._feedback, self._seed, rank, Key(secret))
+        ring = 2 * 4 * sum(part.values.size for part in parts) * (communicator.size - 1)
+        self.dense_nbytes += ring // communicator.size
+        done: Future[None]
+        if overlap:
+            self._thread = self._thread or ThreadPoolExecutor(1, "gcodec-diloco")
+            done = self._thread.submit(self._exchange, coder, parts, self.outer_step)
+        else:
+            done = Future()
+            try:
+                self._exchange(coder, parts, self.outer_step)
+                done.set_result(None)
+            except Exception as error:
+                done.set_exception(error)
+        mixing = self._mixing if overlap else 0.0
+        apply_at = self.inner_step + overlap
+        self._flights.append(_Flight(fragment, apply_at, mixing, coder, parts, done))
+
+    def _exchange(self, coder: BucketCoder, parts: Sequence[Part], step: int) -> None:
+        """Replace pseudo-gradients by their means over all workers."""
+        refusal, message = None, b""
+        for part in parts:
+            if refusal is None and not all_finite(part.values.reshape(-1)):
+                refusal = f"the pseudo-gradient of {part.name!r} contains NaN or Inf"
+        if refusal is None:
+            try:
+                message = _MESSAGE + coder.encode(parts, step)
+            except ParameterError as error:
+                refusal = str(error)
+        if refusal is not None:
+            message = _REFUSAL + f"{refusal}, on rank {self._communicator.rank}".encode()
+        messages = self._communicator.all_gather(message)
+        self.sent_nbytes += (len(messages) - 1) * len(message)
+        for received in messages:
+            if received.startswith(_REFUSAL):
+                raise _Refused(received.removeprefix(_REFUSAL).decode(errors="replace"))
+        coder.average(parts, [received.removeprefix(_MESSAGE) for received in messages])
+
+    def _finish(self) -> None:
+        """Wait for the first exchange, and take its outer step."""
+        flight = self._flights[0]
+        place = f"DiLoCo: outer step {self.outer_step}, fragment {flight.fragment}"
+        try:
+            flight.done.result()
+        except _Refused as refused:
+            del self._flights[0]
+            if flight.coder is not None:
+                flight.coder.rollback()
+            raise GcodecError(f"{place}: {refused}") from None
+        except Exception as error:
+            self._failure = GcodecError(f"{place}: {error}")
+            raise self._failure from error
+        self._take_outer_step(flight)
+        if flight.coder is not None:
+            flight.coder.commit()
+        del self._flights[0]
+
+    def _take_outer_step(self, flight: _Flight) -> None:
+        gradients = {name: p.grad for name, p in self._parameters.items()}
+        own = {}
+        with torch.no_grad():
+            for parameter in self._parameters.values():
+                parameter.grad = None
+            for name, values, _ in flight.parts:
+                parameter = self._parameters[name]
+                own[name] = parameter.detach().clone()
+                parameter.copy_(self._outer[name])
+                parameter.grad = torch.from_numpy(values).to(parameter.device, parameter.dtype)
+        self._optimizer.step()
+        with torch.no_grad():
+            for name, local in own.items():
+                parameter = self._parameters[name]
+                self._outer[name].copy_(parameter)
+                if flight.mixing:
+                    parameter.lerp_(local, flight.mixing)
+            for name, parameter in self._parameters.items():
+                parameter.grad = gradients[name]
+        self.outer_step += 1
+
+    # Groups
+
+    def regroup(self, communicator: Communicator) -> None:
+        """Continue with another group of workers, after some have left or joined.
+
+        All members of the new group call this method together; for a worker that joins, the
+        constructor does. Workers without the newest outer state receive it, as frames whose
+        digest they compare, from the lowest rank that has it. Then all members repeat the
+        exchanges that failed.
+
+        Parameters
+        ----------
+        communicator : Communicator
+            Group of workers, such as the `TorchCommunicator` of a new process group.
+
+        Raises
+        ------
+        ParameterError
+            If the workers' arguments differ.
+        FormatError
+            If the received state is damaged or has another digest.
+        """
+        for flight in self._flights:
+            flight.done.exception()  # waits for its end
+        self._communicator = communicator
+        if self._feedback is not None:
+            self._feedback.rank = communicator.rank
+        check_agreement(communicator, "DiLoCo", self._settings)
+        message = self._state_message(None)
+        unfinished = [*(flight.fragment for flight in self._flights), *self._due]
+        self._due = [*dict.fromkeys(unfinished)]
+        own = _Status(
+            self._is_fresh,
+            self.inner_step,
+            self.outer_step,
+            self._due,
+            _digest(message),
+            os.urandom(16).hex(),
+        )
+        texts = communicator.all_gather(json.dumps(own).encode())
+        self._session = hashlib.blake2b(joined(texts), digest_size=_DIGEST_NBYTES).digest()
+        statuses = [_Status(*json.loads(text)) for text in texts]
+        root = max(
+            range(len(statuses)),
+            key=lambda rank: (not statuses[rank].is_fresh, statuses[rank].outer_step, -rank),
+        )
+        newest = statuses[root]
+        # Messages that the newest worker has used count as sent.
+        used = newest.outer_step - self.outer_step
+        for index, flight in enumerate(self._flights):
+            if flight.coder is not None and index < used:
+                flight.coder.commit()
+            elif flight.coder is not None:
+                flight.coder.rollback()
+        self._flights.clear()
+        if any(status.digest != newest.digest for status in statuses):
+            secret = self._key_of("state", newest.outer_step, root)
+            is_root = communicator.rank == root
+            sent = self._state_message(secret) if is_root else b""
+            received = communicator.broadcast(sent, root)
+            self.sent_nbytes += (communicator.size - 1) * len(sent)
+            if own.digest != newest.digest:
+                self._is_fresh = True  # until the state is complete
+                self._load_state_message(received, secret, newest.digest)
+                self.restore()
+        self.inner_step, self.outer_step = newest.inner_step, newest.outer_step
+        self._is_fresh = False
+        self._failure, self._due = None, list(newest.due)
+        while self._due:
+            self._start(self._due[0], overlap=0)
+            self._finish()
+            del self._due[0]
+
+    def _key_of(self, purpose: str, step: int, index: int) -> bytes | None:
+        """Return a key that is valid for one message of each worker in this group."""
+        if self._key.value is None:
+            return None
+        text = f"gcodec DiLoCo {purpose} {step} {index}".encode()
+        return hashlib.blake2b(text + self._session, key=self._key.value).digest()
+
+    def _state_message(self, key: bytes | None) -> bytes:
+        """Return the outer parameters and the state of the outer optimizer as frames."""
+        tensors = [("outer:" + name, tensor) for name, tensor in self._outer.items()]
+        state = self._optimizer.state_dict()
+        numbers: dict[str, Any] = {}
+        for index, values in state["state"].items():
+            for name, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    tensors.append((f"state:{index}:{name}", value))
+                else:
+                    numbers[f"{index}:{name}"] = value
+        header = {
+            "numbers": numbers,
+            "groups": state["param_groups"],
+            "tensors": [[name, str(x.dtype), list(x.shape)] for name, x in tensors],
+        }
+        text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)
+        arrays = [("header", text), *((name, _bytes_of(tensor)) for name, tensor in tensors)]
+        return joined([encode(array, "raw", name=name, key=key) for name, array in arrays])
+
+    def _load_state_message(self, message: bytes, key: bytes | None, digest: str) -> None:
+        largest = max((tensor.numel() for tensor in self._outer.values()), default=0)
+        limits = Limits(max_elements=max(8 * largest, 1 << 24))  # bytes
+        arrays, end = {}, 0
+        while end < len(message):
+            frame, end = Frame.read(message, end, limits, key)
+            arrays[frame.name] = frame.decode()
+        try:
+            header = json.loads(arrays["header"].tobytes())
+            tensors = {
+                name: _tensor_of(arrays[name], dtype, shape)
+                for name, dtype, shape in header["tensors"]
+            }
+            outer = {name: tensors["outer:" + name] for name in self._outer}
+            state: dict[int, dict[str, Any]] = {}
+            for path, value in header["numbers"].items():
+                index, _, name = path.partition(":")
+                state.setdefault(int(index), {})[name] = value
+            for path, tensor in tensors.items():
+                kind, _, rest = path.partition(":")
+                if kind == "state":
+                    index, _, name = rest.partition(":")
+                    state.setdefault(int(index), {})[name] = tensor
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(f"the state of another worker: {error}") from error
+        for name, tensor in outer.items():
+            if tensor.shape != self._outer[name].shape:
+                raise Corrupt(f"the state of another worker: {name!r} has another shape")
+            self._outer[name].copy_(tensor)
+        groups = header["groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if _digest(self._state_message(None)) != digest:
+            raise Corrupt("the state of another worker does not have the digest that it announced")
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the outer state, this worker's residuals and counters; each worker saves its own.
+
+        An exchange under way is waited for, and its mean saved. The model and the inner optimizer
+        are not part of it.
+
+        Returns
+        -------
+        dict
+            Plain values and tensors, which ``torch.load(weights_only=True)`` accepts.
+        """
+        in_flight = []
+        for flight in self._flights:
+            flight.done.result()
+            means = {part.name: torch.from_numpy(part.values.copy()) for part in flight.parts}
+            in_flight.append([flight.fragment, flight.apply_at, means])
+        arrays = {} if self._feedback is None else self._feedback.state_dict()
+        return {
+            "inner_step": self.inner_step,
+            "outer_step": self.outer_step,
+            "outer": {name: tensor.clone() for name, tensor in self._outer.items()},
+            "optimizer": self._optimizer.state_dict(),
+            "feedback": {name: torch.from_numpy(array) for name, array in arrays.items()},
+            "in_flight": in_flight,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a dict that `state_dict` returned.
+
+        Raises
+        ------
+        ParameterError
+            If `state` is not such a dict, or belongs to another model.
+        """
+        if not isinstance(state, Mapping) or state.keys() != _KEYS:
+            raise ParameterError.of("state", state, "a DiLoCo's state_dict")
+        shapes = {name: tensor.shape for name, tensor in state["outer"].items()}
+        if shapes != {name: tensor.shape for name, tensor in self._outer.items()}:
+            raise ParameterError("state: its parameters are not those of the model")
+        if self._feedback is not None:
+            self._feedback.load_state_dict(state["feedback"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        for name, tensor in state["outer"].items():
+            self._outer[name].copy_(tensor)
+        self.inner_step, self.outer_step = state["inner_step"], state["outer_step"]
+        self._due, self._flights = [], []
+        for fragment, apply_at, means in state["in_flight"]:
+            done: Future[None] = Future()
+            done.set_result(None)
+            parts = [Part(name, mean.numpy().copy(), None) for name, mean in means.items()]
+            flight = _Flight(fragment, apply_at, self._mixing, None, parts, done)
+            self._flights.append(flight)
+
+    def residual(self, name: str) -> torch.Tensor:
+        """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`."""
+        if self._feedback is None:
+            raise ParameterError("feedback=False: there are no residuals")
+        return torch.from_numpy(np.array(self._feedback.residual(name)))
+
+    def __repr__(self) -> str:
+        codecs = lossy_codecs([self._policy])
+        steps = f"inner step {self.inner_step}, outer step {self.outer_step}"
+        nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
+        return f"<DiLoCo: {codecs}, every {self._period}, {steps}, {nbytes}>"
+
+
+def _trainable_parameters(
+    model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
+) -> dict[str, torch.Tensor]:
+    """Return the parameters that have gradients, by name."""
+    try:
+        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
+        parameters = dict(pairs)
+        if not all(isinstance(name, str) for name in parameters):
+            raise TypeError
+        return {name: p for name, p in parameters.items() if p.requires_grad}
+    except (AttributeError, TypeError, ValueError):
+        allowed = "a Module, or pairs of a name and a parameter"
+        raise ParameterError.of("model", model, allowed) from None
+
+
+def _fragments_of(
+    parameters: Mapping[str, torch.Tensor], fragments: int | Sequence[Sequence[str]]
+) -> list[list[str]]:
+    """Return the names of the parameters of each fragment."""
+    if isinstance(fragments, int) and not isinstance(fragments, bool):
+        allowed = f"an integer from 1 to {len(parameters)}, the number of parameters"
+        count = check_integer("fragments", fragments, 1, max(len(parameters), 1), allowed)
+        total = sum(p.numel() for p in parameters.values())
+        parts: list[list[str]] = [[] for _ in range(count)]
+        start = 0
+        for name, parameter in parameters.items():
+            parts[min(count * start // max(total, 1), count - 1)].append(name)
+            start += parameter.numel()
+        return [part for part in parts if part]
+    allowed = "a number, or a sequence of sequences of globs"
+    if isinstance(fragments, (str, bytes)) or not isinstance(fragments, Sequence):
+        raise ParameterError.of("fragments", fragments, allowed)
+    parts = []
+    for globs in fragments:
+        if isinstance(globs, str) or not all(isinstance(glob, str) for glob in globs):
+            raise ParameterError.of("fragments", fragments, allowed)
+        parts.append(
+            [n for n in parameters if any(fnmatch.fnmatchcase(n, glob) for glob in globs)]
+        )
+    for name in parameters:
+        matches = sum(name in part for part in parts)
+        if matches != 1:
+            raise ParameterError(f"fragments: {name!r} must be in one of them, not in {matches}")
+    return parts
+
+
+def _digest(message: bytes) -> str:
+    return hashlib.blake2b(message, digest_size=_DIGEST_NBYTES).hexdigest()
+
+
+def _bytes_of(tensor: torch.Tensor) -> np.ndarray:
+    """Return the bytes of a tensor of any dtype."""
+    values = tensor.detach().to("cpu").contiguous().reshape(-1)
+    return np.asarray(values.view(torch.uint8).numpy())
+
+
+def _tensor_of(array: np.ndarray, dtype: str, shape: Sequence[int]) -> torch.Tensor:
+    """Return the tensor with these bytes; the inverse of `_bytes_of`."""
+    kind = getattr(torch, str(dtype).removeprefix("torch."))
+    return torch.from_numpy(array.copy()).view(kind).reshape(tuple(shape))

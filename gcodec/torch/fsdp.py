@@ -1,0 +1,637 @@
+"""Collectives of FSDP2: compressed gradients and parameters replace the dense shards.
+
+FSDP2 hands over flat buffers without names. The layout of a module, which `FsdpComm.register`
+derives from its sharded parameters, cuts them into one piece for each parameter and rank.
+
+All changes of the feedback in one backward pass form a transaction. FSDP2 does not announce the
+end of a pass; the pass has ended when a module reduces its gradients again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gcodec.codec import CodecLike
+from gcodec.errors import GcodecError, ParameterError
+from gcodec.feedback import Feedback
+from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.policy import Policy, behind_prefix
+from gcodec.runtime.device import host
+from gcodec.torch.agreement import check_agreement
+from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.ddp import joined_policy
+from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.selection import (
+    lossy_codec,
+    lossy_codecs,
+    unmatched_globs,
+    with_dense_rules,
+)
+
+_TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
+_MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message to one rank
+_COUNTERS = ("step", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
+
+
+def fsdp_comm(
+    codec: str | Mapping[str, Any] | CodecLike | Policy | None,
+    *,
+    parameters: str | Mapping[str, Any] | CodecLike | Policy | None = None,
+    replicas: dist.ProcessGroup | None = None,
+    feedback: bool = True,
+    decay: float = 1.0,
+    seed: int = 0,
+    exclude: str | Sequence[str] = (),
+    min_numel: int = 1024,
+) -> FsdpComm:
+    """Make the compressed collectives of a model that `fully_shard` has sharded.
+
+    Each rank encodes the shard of each other rank with error feedback, and sends it there. The
+    owner decodes the messages in the order of ranks and averages them in float32, so the result
+    depends on nothing but the gradients. All ranks must call this function with the same
+    arguments; the first exchange compares them.
+
+    Parameters
+    ----------
+    codec : str, mapping, Codec, Policy or None
+        Codec of gradients; see `gcodec.parse` and `gcodec.Policy`. The rules of a policy match
+        the names of parameters and the shapes of shards. None leaves gradients uncompressed.
+    parameters : str, mapping, Codec, Policy or None
+        Codec of parameters in the all-gather, such as ``"minmax:bucket=256"``, without feedback.
+        The optimizer still updates exact shards. None leaves parameters uncompressed.
+    replicas : ProcessGroup, optional
+        Ranks of other nodes that hold the same shard. The reduce-scatter among the ranks that
+        share a model then stays uncompressed, and `codec` compresses the mean over `replicas`.
+    feedback : bool
+        Whether to send later what a message left out.
+    decay : float
+        Factor of the residual in each step; see `gcodec.Feedback`.
+    seed : int
+        Seed for stochastic rounding.
+    exclude : str or sequence of str
+        Globs; parameters whose names match one are sent uncompressed.
+    min_numel : int
+        Shards with fewer elements, or with fewer than two dimensions, are sent uncompressed.
+
+    Returns
+    -------
+    FsdpComm
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Examples
+    --------
+    Under ``torchrun``, ``dist.init_process_group("gloo")`` makes the group.
+
+    >>> import torch, torch.distributed as dist
+    >>> from torch.distributed.device_mesh import init_device_mesh
+    >>> from torch.distributed.fsdp import fully_shard
+    >>> import gcodec.torch
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 8))
+    >>> for module in (*model, model):
+    ...     _ = fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+    >>> comm = gcodec.torch.fsdp_comm("topk:ratio=0.05", parameters="minmax:bucket=256")
+    >>> comm.register(model)
+    >>> model(torch.ones(1, 64)).sum().backward()
+    >>> dist.destroy_process_group()
+    """
+    return FsdpComm(
+        None if codec is None else joined_policy(None, codec),
+        None if parameters is None else joined_policy(None, parameters),
+        replicas,
+        _Options(feedback, decay, seed, exclude, min_numel),
+    )
+
+
+class _Options(NamedTuple):
+    """Arguments of `fsdp_comm` that say how, and which shards, a codec compresses."""
+
+    feedback: bool
+    decay: float
+    seed: int
+    exclude: str | Sequence[str]
+    min_numel: int
+
+
+class _Piece(NamedTuple):
+    """Shard of one parameter in a flat buffer, padded to equal size on all ranks."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+class _Layout(NamedTuple):
+    """Parameters of one module in the order in which FSDP2 concatenates them.
+
+    Attributes
+    ----------
+    module : str
+        Name of the module.
+    parameters, trainable : sequence of (name, parameter)
+        All parameters, and those that have gradients.
+    """
+
+    module: str
+    parameters: Sequence[tuple[str, Any]]
+    trainable: Sequence[tuple[str, Any]]
+
+    @property
+    def title(self) -> str:
+        """Name of the module for messages."""
+        return repr(self.module) if self.module else "the root module"
+
+    def pieces(self, parameters: Sequence[tuple[str, Any]], numel: int, size: int) -> list[_Piece]:
+        """Cut a rank's part of a buffer into the shards of the parameters.
+
+        A part of another size, such as that of a module with unused parameters, is one piece.
+        """
+        pieces = [_Piece(name, _shard_shape(parameter, size)) for name, parameter in parameters]
+        if sum(math.prod(piece.shape) for piece in pieces) == numel:
+            return pieces
+        name = f"{self.module}.{numel} values" if self.module else f"{numel} values"
+        return [_Piece(name, (1, numel))]
+
+
+class FsdpComm:
+    """Compressed collectives of one model, the residuals of this rank, and counters.
+
+    Attributes
+    ----------
+    step : int
+        Number of backward passes so far.
+    sent_nbytes : int
+        Number of bytes that this rank has sent to other ranks.
+    dense_nbytes : int
+        Number of bytes that a ring would have sent for the same collectives, uncompressed.
+
+    Examples
+    --------
+    >>> import torch.distributed as dist
+    >>> import gcodec.torch
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> comm = gcodec.torch.fsdp_comm("sign")
+    >>> comm.step, comm.sent_nbytes
+    (0, 0)
+    >>> comm.load_state_dict(comm.state_dict())  # as from a checkpoint
+    >>> dist.destroy_process_group()
+    """
+
+    def __init__(
+        self,
+        gradients: Policy | None,
+        parameters: Policy | None,
+        replicas: dist.ProcessGroup | None,
+        options: _Options,
+    ) -> None:
+        if not isinstance(options.feedback, bool):  # "no" would count as true
+            raise ParameterError.of("feedback", options.feedback, "True or False")
+        if replicas is not None and gradients is None:
+            raise ParameterError("replicas: must come with a codec for gradients")
+        checked = Feedback("raw", decay=options.decay, seed=options.seed)
+        self._policies = {
+            name: policy and with_dense_rules(policy, options.exclude, options.min_numel)
+            for name, policy in (("codec", gradients), ("parameters", parameters))
+        }
+        self._options = options
+        self._replicas = replicas
+        if not dist.is_initialized():
+            raise ParameterError("fsdp_comm: call torch.distributed.init_process_group first")
+        rank = dist.get_rank()
+        seed, decay = checked.seed, checked.decay
+        worker = server = None
+        policy = self._policies["codec"]
+        if options.feedback and policy is not None:
+            worker = Feedback(behind_prefix(policy, "*/"), decay=decay, seed=seed, rank=rank)
+            server = Feedback(policy, decay=decay, seed=seed, rank=rank)
+        self._gradients = BucketCoder(worker, seed, rank, Key(None))
+        self._means = BucketCoder(server, seed, rank, Key(None))
+        self._parameters = BucketCoder(None, seed, rank, Key(None))
+        self._communicators: dict[str, TorchCommunicator] = {}
+        self._reduced: set[str] = set()  # modules in the current backward pass
+        self._refusal: str | None = None
+        self.step = self.sent_nbytes = self.dense_nbytes = 0
+
+    def register(self, model: torch.nn.Module) -> None:
+        """Replace the collectives of all FSDP2 modules of a model.
+
+        Parameters
+        ----------
+        model : Module
+            Root module, after all calls of `fully_shard`.
+
+        Raises
+        ------
+        ParameterError
+            If the model has no FSDP2 module, or `replicas` is combined with a mesh that
+            replicates the model already.
+
+        Warns
+        -----
+        UserWarning
+            If a glob of `exclude` or of a policy matches no parameter.
+        """
+        try:
+            from torch.distributed.fsdp import FSDPModule
+            from torch.distributed.tensor import DTensor
+        except ImportError as error:
+            raise ImportError(_TOO_OLD) from error
+        if not hasattr(FSDPModule, "set_custom_reduce_scatter"):
+            raise ImportError(_TOO_OLD)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        modules = [
+            (name, module)
+            for name, module in model.named_modules()
+            if isinstance(module, FSDPModule)
+        ]
+        if not modules:
+            raise ParameterError("model: none of its modules is sharded; call fully_shard first")
+        for glob in unmatched_globs(filter(None, self._policies.values()), names.values()):
+            warnings.warn(f"fsdp_comm: no parameter of the model matches {glob!r}", stacklevel=2)
+        for name, module in modules:
+            managed = [
+                (names[parameter], parameter)
+                for parameter in _managed_parameters(module, FSDPModule)
+                if isinstance(parameter, DTensor)
+            ]
+            layout = _Layout(name, managed, [(n, p) for n, p in managed if p.requires_grad])
+            if managed:
+                self._register_module(module, layout)
+
+    def _register_module(self, module: Any, layout: _Layout) -> None:
+        (_, parameter), *_ = layout.parameters
+        mesh, is_hybrid = parameter.device_mesh, _is_hybrid(parameter)
+        if self._policies["parameters"] is not None:
+            module.set_custom_all_gather(_Collective(partial(self._all_gather, layout)))
+        if self._policies["codec"] is None:
+            return
+        if self._replicas is not None:
+            if is_hybrid:
+                allowed = "None, because the mesh of the model has a dimension of replicas"
+                raise ParameterError.of("replicas", self._replicas, allowed)
+            module.set_all_reduce_hook(partial(self._all_reduce, layout, mesh.get_group(0)))
+            return
+        reduce_scatter = partial(self._reduce_scatter, layout, is_hybrid)
+        module.set_custom_reduce_scatter(_Collective(reduce_scatter))
+        if is_hybrid:
+            module.set_all_reduce_hook(partial(self._check_replicas, layout, mesh.get_group(0)))
+
+    # Collectives
+
+    def _reduce_scatter(
+        self,
+        layout: _Layout,
+        is_hybrid: bool,
+        output: torch.Tensor,
+        buffer: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+    ) -> None:
+        """Average a buffer over the ranks of a group, of which each keeps its own part."""
+        is_sum = op == dist.ReduceOp.SUM
+        if not is_sum and op != dist.ReduceOp.AVG:
+            raise ParameterError(
+                "fsdp_comm: FSDP2 asks for another reduction than SUM and AVG; call "
+                "set_force_sum_reduction_for_comms(True) on the model"
+            )
+        communicator = self._communicator(group)
+        size = communicator.size
+        rows = _to_host(buffer).reshape(size, -1)
+        pieces = layout.pieces(layout.trainable, rows.shape[1], size)
+        shares = [self._parts(row, pieces, f"{rank}/") for rank, row in enumerate(rows)]
+        mean = np.empty(rows.shape[1], np.float32)
+        own = self._parts(mean, pieces, f"{communicator.rank}/")
+        self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
+        with self._backward_pass(layout):
+            self._refusal = self._average_shares(communicator, shares, own, None)
+            if self._refusal is not None and not is_hybrid:
+                raise ParameterError(self._refusal)
+        if self._refusal is not None:
+            # The ranks of other replicas wait in an all-reduce, which carries NaN to them.
+            mean.fill(np.nan)
+        if is_sum:
+            mean *= np.float32(size)
+        output.copy_(torch.from_numpy(mean))
+
+    def _check_replicas(
+        self, layout: _Layout, group: dist.ProcessGroup, output: torch.Tensor
+    ) -> None:
+        """Raise the error of any replica, after the all-reduce of hybrid sharding."""
+        if not torch.isnan(output).all():
+            return
+        refusal, self._refusal = self._refusal, None
+        reasons = self._communicator(group).all_gather((refusal or "").encode())
+        reason = next(filter(None, reasons), b"the mean contains only NaN").decode()
+        error = self._error(layout, reason)
+        self.rollback()
+        raise error
+
+    def _all_reduce(self, layout: _Layout, node: dist.ProcessGroup, output: torch.Tensor) -> None:
+        """Average a shard over all replicas: first each share of it, then all shares."""
+        replicas = self._communicator(self._replicas)
+        size = replicas.size
+        values = _to_host(output)
+        pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
+        whole = self._parts(values, pieces)
+        shares = [_share_of(whole, share, size, f"{share}/") for share in range(size)]
+        mean = np.empty(values.size, np.float32)
+        targets = [_share_of(self._parts(mean, pieces), share, size) for share in range(size)]
+        own = _share_of(self._parts(mean, pieces), replicas.rank, size, f"{replicas.rank}/")
+        self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
+        # A gradient that is not finite has reached one shard of this node only.
+        reason = self._reason_of(whole) or ""
+        reasons = self._communicator(node).all_gather(reason.encode())
+        with self._backward_pass(layout):
+            refusal = next((text.decode() for text in reasons if text), None)
+            refusal = self._average_shares(replicas, shares, own, refusal)
+            if refusal is not None:
+                raise ParameterError(refusal)
+            message = self._means.encode(targets[replicas.rank], self.step)
+            self.sent_nbytes += (size - 1) * len(message)
+            for parts, received in zip(targets, replicas.all_gather(message), strict=True):
+                self._means.average(parts, [received])
+        output.copy_(torch.from_numpy(mean))
+
+    def _all_gather(
+        self,
+        layout: _Layout,
+        output: torch.Tensor,
+        buffer: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+    ) -> None:
+        """Gather the parameters of all ranks; all ranks, also the sender, decode the messages."""
+        communicator, coder = self._communicator(group), self._parameters
+        size = communicator.size
+        self.dense_nbytes += (size - 1) * buffer.numel() * buffer.element_size()
+        if not buffer.is_floating_point():  # the bytes of parameters of several dtypes
+            self.sent_nbytes += (size - 1) * buffer.numel() * buffer.element_size()
+            dist.all_gather_into_tensor(output, buffer, group=group)
+            return
+        values = _to_host(buffer)
+        pieces = layout.pieces(layout.parameters, values.size, size)
+        own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
+        # One seed for all steps: the forward and the backward pass see the same parameters.
+        message = coder.encode(own, 0)
+        self.sent_nbytes += (size - 1) * len(message)
+        rows = np.empty((size, values.size), np.float32)
+        for rank, received in enumerate(communicator.all_gather(message)):
+            coder.average(self._parts(rows[rank], pieces, f"{rank}/", "parameters"), [received])
+        output.copy_(torch.from_numpy(rows.reshape(-1)))
+
+    def _average_shares(
+        self,
+        communicator: TorchCommunicator,
+        shares: Sequence[Sequence[Part]],
+        own: Sequence[Part],
+        refusal: str | None,
+    ) -> str | None:
+        """Send share i to rank i, and write the mean of the shares received to `own`.
+
+        A rank that cannot take part sends the reason, because the other ranks wait for it. All
+        ranks then return the first reason.
+        """
+        if refusal is None:
+            refusal = next(filter(None, map(self._reason_of, shares)), None)
+        if refusal is None:
+            try:
+                messages = [
+                    _MESSAGE + self._gradients.encode(share, self.step) for share in shares
+                ]
+            except ParameterError as error:
+                refusal = f"{error}, on rank {dist.get_rank()}"
+        if refusal is not None:
+            messages = [_REFUSAL + refusal.encode()] * communicator.size
+        received = communicator.all_to_all(messages)
+        self.sent_nbytes += sum(map(len, messages)) - len(messages[communicator.rank])
+        for message in received:
+            if message.startswith(_REFUSAL):
+                return message.removeprefix(_REFUSAL).decode()
+        self._gradients.average(own, [message.removeprefix(_MESSAGE) for message in received])
+        return None
+
+    def _reason_of(self, parts: Sequence[Part]) -> str | None:
+        """Return why this rank cannot send its gradients; None if all values are finite."""
+        for part in parts:
+            if not all_finite(part.values.reshape(-1)):
+                name = part.name.partition("/")[2] or part.name
+                return f"the gradient of {name!r} contains NaN or Inf, on rank {dist.get_rank()}"
+        return None
+
+    def _parts(
+        self, values: np.ndarray, pieces: Sequence[_Piece], prefix: str = "", of: str = "codec"
+    ) -> list[Part]:
+        """Cut a flat array into parts with the shape and the codec of each piece."""
+        parts, start = [], 0
+        policy = self._policies[of]
+        assert policy is not None
+        for name, shape in pieces:
+            end = start + math.prod(shape)
+            part = values[start:end].reshape(shape)
+            parts.append(Part(prefix + name, part, lossy_codec(policy, name, shape)))
+            start = end
+        return parts
+
+    def _communicator(self, group: dist.ProcessGroup | None) -> TorchCommunicator:
+        """Return the communicator of a group, whose ranks agree on the arguments."""
+        communicator = TorchCommunicator(group)
+        key = communicator.group.group_name
+        if key not in self._communicators:
+            options = self._options
+            values: dict[str, object] = {
+                name: policy and policy.to_dict()["rules"]
+                for name, policy in self._policies.items()
+            }
+            values |= {"feedback": options.feedback, "decay": options.decay}
+            values |= {"seed": options.seed, "step": self.step}
+            values |= {"replicas": self._replicas is not None}
+            check_agreement(communicator, "fsdp_comm", values)
+            self._communicators[key] = communicator
+        return self._communicators[key]
+
+    # Steps
+
+    @contextlib.contextmanager
+    def _backward_pass(self, layout: _Layout) -> Iterator[None]:
+        """Reduce a module; an error undoes all changes of the backward pass."""
+        if not self._reduced or layout.module in self._reduced:  # a new pass
+            for coder in self._gradients, self._means:
+                coder.commit()
+            self._reduced.clear()
+            self.step += 1
+        self._reduced.add(layout.module)
+        try:
+            yield
+        except Exception as error:
+            failure = self._error(layout, error)
+            self.rollback()
+            raise failure from error
+
+    def rollback(self) -> None:
+        """Undo what the last backward pass changed in the residuals.
+
+        Call this on all ranks after a step that the optimizer skips.
+        """
+        for coder in self._gradients, self._means:
+            coder.rollback()
+        self.step -= bool(self._reduced)
+        self._reduced.clear()
+
+    def _error(self, layout: _Layout, reason: object) -> GcodecError:
+        return GcodecError(f"fsdp_comm: step {self.step - 1}, {layout.title}: {reason}")
+
+    # State
+
+    def residual(self, name: str) -> torch.Tensor:
+        """Return a copy of the unsent remainder of a shard; see `gcodec.Feedback.residual`.
+
+        Parameters
+        ----------
+        name : str
+            Rank of the owner and name of the parameter, such as ``"1/layer.weight"``.
+        """
+        feedback = self._gradients.feedback
+        if feedback is None:
+            raise ParameterError("fsdp_comm: there are no residuals")
+        return torch.from_numpy(host(feedback.residual(name)).copy())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return copies of this rank's residuals and counters; each rank saves its own.
+
+        Call this method between two steps.
+
+        Returns
+        -------
+        dict
+            ``"step"``, ``"rank"`` and ``"size"``, int64 scalars, and the arrays of
+            `gcodec.Feedback.state_dict` as tensors, with the prefix ``"worker:"``, or, for means
+            over replicas, ``"server:"``.
+        """
+        counters = zip(_COUNTERS, (self.step, dist.get_rank(), dist.get_world_size()), strict=True)
+        state = {key: torch.tensor(number) for key, number in counters}
+        for prefix, coder in self._coders().items():
+            if coder.feedback is not None:
+                arrays = coder.feedback.state_dict()
+                state |= {f"{prefix}:{key}": torch.from_numpy(x) for key, x in arrays.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a dict that `state_dict` returned on the same rank.
+
+        Raises
+        ------
+        ParameterError
+            If `state` is not such a dict, or belongs to another rank or number of ranks.
+        """
+        allowed = "a FsdpComm's state_dict"
+        if not isinstance(state, Mapping) or any(key not in state for key in _COUNTERS):
+            raise ParameterError.of("state", state, allowed)
+        step, *place = (operator.index(state[key]) for key in _COUNTERS)
+        own = dist.get_rank(), dist.get_world_size()
+        for key, value, expected in zip(("rank", "size"), place, own, strict=True):
+            if value != expected:
+                because = f"{expected}, because each rank has its own state"
+                raise ParameterError.of(f"state[{key!r}]", value, because)
+        coders = self._coders()
+        arrays: dict[str, dict[str, Any]] = {prefix: {} for prefix in coders}
+        for key, value in state.items():
+            prefix, _, name = key.partition(":")
+            if prefix in arrays:
+                arrays[prefix][name] = value
+            elif key not in _COUNTERS:
+                raise ParameterError.of("state", key, allowed)
+        for prefix, coder in coders.items():
+            coder.load_state_dict(arrays[prefix])
+        self.step = step
+        self._reduced.clear()
+
+    def _coders(self) -> dict[str, BucketCoder]:
+        return {"worker": self._gradients, "server": self._means}
+
+    def __repr__(self) -> str:
+        codecs = lossy_codecs(filter(None, self._policies.values()))
+        nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
+        return f"<FsdpComm: {codecs}, step {self.step}, {nbytes}>"
+
+
+class _Collective:
+    """Collective as FSDP2 calls it: a function and the allocation of its buffers."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def allocate(
+        self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any = dist.ReduceOp.AVG,
+        async_op: bool = False,
+    ) -> None:
+        self._function(output_tensor, input_tensor, group, op)
+
+
+def _managed_parameters(module: Any, fsdp_module: type) -> list[torch.Tensor]:
+    """Return the parameters that FSDP2 concatenates for a module, in its order."""
+    ordered: dict[torch.Tensor, None] = {}  # ordered, and compared by identity
+    visited = set()
+
+    def visit(module: Any) -> None:
+        visited.add(module)
+        for child in module.children():
+            if child not in visited and not isinstance(child, fsdp_module):
+                visit(child)
+        for parameter in module.parameters(recurse=False):
+            ordered[parameter] = None
+
+    visit(module)
+    return list(ordered)
+
+
+def _is_hybrid(parameter: Any) -> bool:
+    """Tell whether the first dimension of a parameter's mesh replicates it, as in HSDP."""
+    return parameter.device_mesh.ndim > 1 and bool(parameter.placements[0].is_replicate())
+
+
+def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
+    """Return the shape of each rank's shard of a parameter, with its padding."""
+    shape = list(parameter.shape)
+    dim = getattr(parameter.placements[int(_is_hybrid(parameter))], "dim", 0)
+    shape[dim] = -(-shape[dim] // size)
+    return tuple(shape)
+
+
+def _share_of(parts: Sequence[Part], share: int, size: int, prefix: str = "") -> list[Part]:
+    """Return the share of each part that one of `size` ranks averages: rows, or elements."""
+    shares = []
+    for name, values, codec in parts:
+        rows = values if len(values) >= size else values.reshape(-1)
+        part = rows[len(rows) * share // size : len(rows) * (share + 1) // size]
+        shares.append(Part(prefix + name, part, codec))
+    return shares
+
+
+def _to_host(tensor: torch.Tensor) -> np.ndarray:
+    """Return the values of a tensor as float32, without a copy if they are there already."""
+    if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise ParameterError.of("dtype", tensor.dtype, "float32, float16 or bfloat16")
+    values: np.ndarray = tensor.detach().to("cpu", torch.float32).numpy()
+    return values

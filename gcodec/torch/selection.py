@@ -1,0 +1,67 @@
+"""Selection of the tensors that a codec compresses; the other tensors are sent as they are."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gcodec.codec import Codec
+from gcodec.codecs.raw import Raw
+from gcodec.errors import ParameterError
+from gcodec.policy import Policy
+from gcodec.wire.kinds import check_integer
+
+_DENSE = Raw()
+
+
+def with_dense_rules(policy: Policy, exclude: object, min_numel: object) -> Policy:
+    """Return a policy that first picks ``raw`` for tensors that are small or excluded.
+
+    Parameters
+    ----------
+    policy : Policy
+    exclude : str or sequence of str
+        Globs of names.
+    min_numel : int
+        Tensors with fewer elements, or with fewer than two dimensions, are small.
+
+    Raises
+    ------
+    ParameterError
+        If `exclude` or `min_numel` is invalid.
+    """
+    allowed = "an integer from 0 to 2**32"
+    least = check_integer("min_numel", min_numel, 0, 1 << 32, allowed)
+    globs = (exclude,) if isinstance(exclude, str) else exclude
+    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
+        raise ParameterError.of("exclude", exclude, "a glob or a sequence of globs")
+    rules: list[dict[str, Any]] = [{"ndim": [0, 1], "codec": "raw"}]
+    if globs:
+        rules.append({"name": list(globs), "codec": "raw"})
+    if least:
+        rules.append({"max_bytes": 4 * least - 1, "codec": "raw"})
+    return Policy([*rules, *(rule.to_dict() for rule in policy.rules)])
+
+
+def lossy_codec(policy: Policy, name: str, shape: tuple[int, ...]) -> Codec | None:
+    """Return the codec of a float32 tensor, or None if the tensor is sent as it is."""
+    codec = policy.codec(name, shape, "float32")
+    return None if codec == _DENSE else codec
+
+
+def unmatched_globs(policies: Iterable[Policy], names: Iterable[str]) -> list[str]:
+    """Return the globs of all policies that match none of the names."""
+    globs = [glob for policy in policies for rule in policy.rules for glob in rule.names]
+    known = list(names)
+    return [
+        glob
+        for glob in dict.fromkeys(globs)
+        if not any(fnmatch.fnmatchcase(name, glob) for name in known)
+    ]
+
+
+def lossy_codecs(policies: Iterable[Policy]) -> str:
+    """Return the specs of all lossy codecs, for a text about an object."""
+    codecs = [rule.codec for policy in policies for rule in policy.rules]
+    return ", ".join(dict.fromkeys(str(codec) for codec in codecs if codec != _DENSE)) or "raw"

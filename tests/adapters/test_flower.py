@@ -1,0 +1,371 @@
+"""Flower: updates as frames, feedback in the client's state, and replies that are dropped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.task_identity import TaskIdentity
+
+import gcodec
+import gcodec.flower
+from gcodec.errors import ParameterError
+
+KEY = b"a secret of the clients and the server"
+START = {
+    "weight": np.random.default_rng(0).standard_normal((40, 30), np.float32),
+    "bias": np.zeros(30, np.float32),
+    "count": np.array([3], np.int64),
+}
+
+
+TaskIdentity.task_id = TaskIdentity.run_id = 1
+TaskIdentity.node_id = 0
+
+
+def drift(node: int, name: str) -> np.ndarray:
+    """Return what a client adds to an array in each round."""
+    shape = START[name].shape
+    return np.random.default_rng([node, len(name)]).standard_normal(shape, np.float32)
+
+
+class LocalGrid(Grid):
+    """A grid that runs client apps in this process; a function may change what they send."""
+
+    def __init__(self, app: ClientApp, nodes: int, change: Callable[[Message], Any] | None = None):
+        self.app, self.change = app, change
+        self.contexts = {
+            node: Context(1, node, {}, RecordDict(), {}) for node in range(1, nodes + 1)
+        }
+        self.seen: list[Message] = []
+        self.replies: dict[str, Message] = {}
+        self.count = 0
+
+    run = None
+
+    def set_run(self, run: Any) -> None:
+        pass
+
+    def create_message(self, *parts: Any, **options: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            self.count += 1
+            message.metadata.__dict__["_message_id"] = str(self.count)
+            context = self.contexts[message.metadata.dst_node_id]
+            received = Message(RecordDict(dict(message.content)), 0, "train")
+            received.__dict__["_metadata"] = message.metadata
+            self.seen.append(received)
+            reply = self.app(received, context)
+            if self.change is not None:
+                self.change(reply)
+            self.replies[str(self.count)] = reply
+            ids.append(str(self.count))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(each) for each in message_ids]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(messages))
+
+
+def client_app(*mods: Any) -> ClientApp:
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        assert set(message.content) == {"arrays", "config"}
+        arrays = {name: x.numpy() for name, x in message.content["arrays"].items()}
+        for name in ("weight", "bias"):
+            arrays[name] = arrays[name] + drift(context.node_id, name)
+        arrays["count"] = arrays["count"] + 1
+        return reply_to(message, arrays)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        total = float(message.content["arrays"]["weight"].numpy().sum())
+        metrics = MetricRecord({"num-examples": 1, "sum": total})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def reply_to(message: Message, arrays: dict[str, np.ndarray]) -> Message:
+    records = {
+        "arrays": ArrayRecord({name: Array(x) for name, x in arrays.items()}),
+        "metrics": MetricRecord({"num-examples": 2}),
+    }
+    return Message(RecordDict(records), reply_to=message)
+
+
+def rounds(grid: Any, number: int = 1, evaluate: float = 0.0) -> dict[str, np.ndarray]:
+    strategy = FedAvg(fraction_evaluate=evaluate, min_train_nodes=1, min_available_nodes=1)
+    arrays = ArrayRecord({name: Array(x) for name, x in START.items()})
+    result = strategy.start(grid, arrays, num_rounds=number)
+    return {name: x.numpy() for name, x in result.arrays.items()}
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+def test_lossless_codec_gives_the_plain_average(key: bytes | None) -> None:
+    plain = rounds(LocalGrid(client_app(), 3), 2)
+    mod = gcodec.flower.FrameMod("topk:ratio=1", key=key)
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 3), key=key)
+    for name, values in rounds(grid, 2, evaluate=1.0).items():
+        assert values.dtype == plain[name].dtype
+        np.testing.assert_allclose(values, plain[name], atol=1e-6)
+    assert grid.dropped == []
+
+
+def test_feedback_spans_rounds() -> None:
+    """All updates of a client minus those that arrived equal the residual in its state."""
+    mod = gcodec.flower.FrameMod("topk:ratio=0.1")
+    local = LocalGrid(client_app(mod), 1)
+    grid = gcodec.flower.FrameGrid(local)
+    memory = gcodec.Feedback("topk:ratio=0.1", rank=1)
+    expected = START["weight"].copy()
+    for _ in range(3):
+        expected += gcodec.decode(memory.compress("update:arrays/weight", drift(1, "weight")))
+    arrived = rounds(grid, 3)["weight"]
+    np.testing.assert_allclose(arrived, expected, atol=1e-5)
+    record = local.contexts[1].state["gcodec.feedback"]
+    residual = record["residual:update:arrays/weight"].numpy()
+    total = START["weight"] + 3 * drift(1, "weight")
+    np.testing.assert_allclose(arrived + residual, total, atol=1e-5)
+
+
+def test_bytes_of_a_round() -> None:
+    policy = gcodec.Policy({"bias": "raw", "*": "ecsq:bits=2"})
+    mod = gcodec.flower.FrameMod(policy)
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 2), codec="minmax:bucket=64")
+    rounds(grid)
+    dense = 2 * sum(x.nbytes for x in START.values())
+    assert grid.received_nbytes < 0.25 * dense
+    assert grid.sent_nbytes < 0.4 * dense
+
+
+def test_clients_compute_from_what_they_decode() -> None:
+    mod = gcodec.flower.FrameMod("topk:ratio=1")
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 1), codec="sign", key=None)
+    coarse = gcodec.decode(gcodec.encode(START["weight"], "sign"))
+    np.testing.assert_allclose(rounds(grid)["weight"], coarse + drift(1, "weight"), atol=1e-6)
+
+
+def of_node(node: int, change: Callable[[Any], Any]) -> Callable[[Message], None]:
+    """Return a function that changes the content of the replies of one node."""
+
+    def changed(reply: Message) -> None:
+        if reply.metadata.src_node_id == node:
+            change(reply.content)
+
+    return changed
+
+
+def set_frame(content: RecordDict, name: str, change: Callable[[bytes], bytes]) -> None:
+    array = content["arrays"][name]
+    content["arrays"][name] = Array(array.dtype, array.shape, array.stype, change(array.data))
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:60] + bytes([data[60] ^ 1]) + data[61:]
+
+
+def another_frame(values: np.ndarray, name: str = "update:arrays/weight") -> Callable[..., bytes]:
+    return lambda _: gcodec.encode(values, "raw", name=name, nonfinite="propagate")
+
+
+def renamed(content: RecordDict) -> None:
+    content["arrays"]["other"] = content["arrays"].pop("weight")
+
+
+def other_metrics(content: RecordDict) -> None:
+    content["metrics"] = MetricRecord({"examples": 2})
+
+
+def infinite_metrics(content: RecordDict) -> None:
+    content["metrics"] = MetricRecord({"num-examples": float("inf")})
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: set_frame(c, "weight", lambda x: x[:-1]), "too early|tag"),
+        (
+            lambda c: set_frame(c, "weight", lambda x: x[:60] + bytes([x[60] ^ 1]) + x[61:]),
+            "sum|tag",
+        ),
+        (lambda c: set_frame(c, "weight", lambda x: b"\x80\x04."), "not a frame"),
+        (lambda c: set_frame(c, "weight", another_frame(np.zeros(3, np.float32))), "shape|tag"),
+        (lambda c: set_frame(c, "weight", another_frame(np.zeros(2000, np.float32))), "limit|tag"),
+        (lambda c: set_frame(c, "weight", another_frame(START["weight"] * np.nan)), "NaN|tag"),
+        (lambda c: set_frame(c, "weight", another_frame(START["weight"] * 1e9)), "norm|tag"),
+        (lambda c: set_frame(c, "weight", another_frame(START["weight"], "x")), "'x'|tag"),
+        (renamed, "other arrays"),
+        (other_metrics, "metrics"),
+        (infinite_metrics, "metrics"),
+    ],
+)
+def test_damaged_or_hostile_reply_is_dropped(
+    key: bytes | None, change: Callable[[Any], Any], reason: str
+) -> None:
+    """The round goes on with the other clients, and the reason names what is wrong."""
+    app = client_app(gcodec.flower.FrameMod("topk:ratio=1", key=key))
+    local = LocalGrid(app, 3, of_node(2, change))
+    grid = gcodec.flower.FrameGrid(local, key=key, max_norm=1e4)
+    values = rounds(grid)["weight"]
+    ((node, text),) = grid.dropped
+    assert node == 2
+    assert any(word in text for word in reason.split("|")), text
+    expected = START["weight"] + (drift(1, "weight") + drift(3, "weight")) / 2
+    np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+def test_dropped_update_is_sent_again() -> None:
+    """The client's residual returns to what it was, so the server misses one round only."""
+    mod = gcodec.flower.FrameMod("topk:ratio=0.1")
+    seen: list[int] = []
+
+    def damage(reply: Message) -> None:
+        seen.append(1)
+        if len(seen) == 2:
+            set_frame(reply.content, "weight", lambda data: data[:-1])
+
+    local = LocalGrid(client_app(mod), 1, damage)
+    grid = gcodec.flower.FrameGrid(local)
+    rounds(grid, 3)
+    memory = gcodec.Feedback("topk:ratio=0.1", rank=1)
+    for _ in range(2):
+        memory.compress("update:arrays/weight", drift(1, "weight"))
+    residual = local.contexts[1].state["gcodec.feedback"]["residual:update:arrays/weight"]
+    np.testing.assert_allclose(
+        residual.numpy(), memory.residual("update:arrays/weight"), atol=1e-5
+    )
+    assert len(grid.dropped) == 1
+
+
+def test_replay_of_an_older_reply_is_dropped() -> None:
+    mod = gcodec.flower.FrameMod("topk:ratio=1", key=KEY)
+    seen: list[Any] = []
+
+    def replay(reply: Message) -> None:
+        if reply.metadata.src_node_id == 1:
+            seen.append(RecordDict(dict(reply.content)))
+            if len(seen) == 2:
+                reply.content = seen[0]
+
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 2, replay), key=KEY)
+    rounds(grid, 2)
+    assert [(node, "tag" in text) for node, text in grid.dropped] == [(1, True)]
+
+
+def test_reply_to_no_message_is_dropped() -> None:
+    def strange(reply: Message) -> None:
+        if reply.metadata.src_node_id == 1:
+            reply.metadata.__dict__["_reply_to_message_id"] = "another"
+
+    mod = gcodec.flower.FrameMod("topk:ratio=1")
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 2, strange))
+    values = rounds(grid)["weight"]
+    assert grid.dropped == [(1, "a reply to no message of this grid")]
+    np.testing.assert_allclose(values, START["weight"] + drift(2, "weight"), atol=1e-6)
+
+
+def test_seeds_of_rounds_differ_without_feedback() -> None:
+    """The same update is rounded differently in the next round."""
+    frames: list[bytes] = []
+
+    def look(reply: Message) -> None:
+        frames.append(reply.content["arrays"]["weight"].data)
+
+    mod = gcodec.flower.FrameMod("qsgd:bucket=64", feedback=False)
+    local = LocalGrid(client_app(mod), 1, look)
+    rounds(gcodec.flower.FrameGrid(local), 2)
+    again = LocalGrid(client_app(mod), 1, look)
+    rounds(gcodec.flower.FrameGrid(again), 2)
+    assert frames[0] != frames[1]
+    assert frames[0] == frames[2]
+
+
+def test_key_of_each_client() -> None:
+    keys = {1: b"one", 2: b"two"}
+    mod = gcodec.flower.FrameMod("topk:ratio=1", key=keys[1])
+    grid = gcodec.flower.FrameGrid(LocalGrid(client_app(mod), 2), key=keys.__getitem__)
+    values = rounds(grid)["weight"]
+    np.testing.assert_allclose(values, START["weight"] + drift(1, "weight"), atol=1e-6)
+
+
+def errors_of(mod: Any, grid: Callable[[Grid], Grid]) -> list[str]:
+    local = LocalGrid(client_app(mod), 1)
+    record = RecordDict(
+        {
+            "arrays": ArrayRecord({name: Array(x) for name, x in START.items()}),
+            "config": ConfigRecord(),
+        }
+    )
+    replies = grid(local).send_and_receive([Message(record, 1, "train")])
+    return [str(reply.error.reason) for reply in replies if reply.has_error()]
+
+
+def test_client_with_a_key_refuses_other_servers() -> None:
+    mod = gcodec.flower.FrameMod("sign", key=KEY)
+    assert errors_of(mod, lambda grid: grid) == [
+        "gcodec.flower: the server does not use a FrameGrid"
+    ]
+    (error,) = errors_of(mod, lambda grid: gcodec.flower.FrameGrid(grid, key=b"other"))
+    assert "the server's message" in error
+    (error,) = errors_of(mod, gcodec.flower.FrameGrid)
+    assert "is not a frame" in error
+
+
+def test_server_without_frames_sees_plain_arrays() -> None:
+    assert errors_of(gcodec.flower.FrameMod("sign"), lambda grid: grid) == []
+
+
+def test_client_without_the_mod_sends_plain_arrays() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return reply_to(message, {n: x.numpy() for n, x in message.content["arrays"].items()})
+
+    grid = gcodec.flower.FrameGrid(LocalGrid(app, 1))
+    np.testing.assert_array_equal(rounds(grid)["weight"], START["weight"])
+
+
+@pytest.mark.parametrize("options", [{"key": "text"}, {"feedback": 1}, {"decay": 2}, {"seed": -1}])
+def test_invalid_arguments_of_the_mod(options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(options))):
+        gcodec.flower.FrameMod("sign", **options)
+
+
+@pytest.mark.parametrize("options", [{"key": 5}, {"max_norm": 0}, {"codec": "no such codec"}])
+def test_invalid_arguments_of_the_grid(options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        gcodec.flower.FrameGrid(LocalGrid(client_app(), 1), **options)

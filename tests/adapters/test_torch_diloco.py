@@ -1,0 +1,419 @@
+"""DiLoCo: replicas, feedback, fragments, groups that change, and checkpoints."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_processes import run_ranks
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import gcodec  # noqa: E402
+import gcodec.torch  # noqa: E402
+from gcodec.errors import GcodecError, ParameterError  # noqa: E402
+from gcodec.training import Simulator  # noqa: E402
+
+SETTINGS = {"every": 3, "min_numel": 64}
+
+
+def network(seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(24, 20), torch.nn.Tanh(), torch.nn.Linear(20, 9))
+
+
+class Worker:
+    """A replica with an inner optimizer, an outer one, and data of its own."""
+
+    def __init__(
+        self, communicator: Any, codec: Any = "ecsq:bits=2", outer: Any = None, **options: Any
+    ) -> None:
+        self.rank = communicator.rank
+        self.model = network(self.rank)
+        self.inner = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        outer = outer or {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+        optimizer = torch.optim.SGD(self.model.parameters(), **outer)
+        settings = {**SETTINGS, "communicator": communicator, **options}
+        self.diloco = gcodec.torch.DiLoCo(self.model, optimizer, codec, **settings)
+
+    def local_step(self, step: int) -> float:
+        generator = torch.Generator().manual_seed(100 * step + self.rank)
+        x = torch.randn(16, 24, generator=generator)
+        self.inner.zero_grad()
+        loss = (self.model(x) - x[:, :9].tanh()).square().mean()
+        loss.backward()
+        self.inner.step()
+        return float(loss.detach())
+
+    def train(self, steps: Sequence[int]) -> list[float]:
+        losses = []
+        for step in steps:
+            losses.append(self.local_step(step))
+            self.diloco.step()
+        return losses
+
+    def values(self) -> dict[str, np.ndarray]:
+        return {name: p.detach().numpy().copy() for name, p in self.model.named_parameters()}
+
+
+def train_on(communicator: Any, own: Worker, steps: Sequence[int]) -> None:
+    """Train in another run of the simulator, with the same members."""
+    own.diloco._communicator = communicator
+    own.train(steps)
+
+
+def equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def run(size: int, function: Callable[..., Any], *arguments: Sequence[Any]) -> list[Any]:
+    return Simulator(size).run(function, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("codec", "outer", "options"),
+    [
+        ("ecsq:bits=2", None, {}),
+        ("lowrank:nmse=0.5", None, {}),
+        ("qsgd:s=7,bucket=64", None, {}),
+        # Settings like SparseLoCo's: few values of few bits, decaying feedback, plain outer SGD.
+        ("topk:ratio=0.05,value=int8", {"lr": 1.0}, {"decay": 0.95}),
+    ],
+)
+def test_outer_step_is_that_of_the_mean_of_feedback(
+    codec: str, outer: Any, options: dict[str, Any]
+) -> None:
+    """The replicas have the same bits after each exchange, and those of a loop by hand."""
+
+    def worker(communicator: Any) -> Any:
+        own = Worker(communicator, codec, outer, **options)
+        starts, exchanged = [own.values()], []
+        for step in range(9):
+            own.local_step(step)
+            exchanged.append(own.values())
+            own.diloco.step()
+            if step % 3 == 2:
+                starts.append(own.values())
+        residuals = {n: own.diloco.residual(n).numpy() for n in ("0.weight", "2.weight")}
+        return starts, exchanged, residuals, repr(own.diloco)
+
+    workers = run(3, worker)
+    reference = network(0)
+    optimizer = torch.optim.SGD(
+        reference.parameters(), **(outer or {"lr": 0.7, "momentum": 0.9, "nesterov": True})
+    )
+    memories = [gcodec.Feedback(codec, rank=rank, **options) for rank in range(3)]
+    for index in range(3):
+        for starts, *_ in workers:
+            assert equal(starts[index], dict(named(reference)))
+        for name, parameter in reference.named_parameters():
+            mean = np.zeros(tuple(parameter.shape), np.float32)
+            for (_, exchanged, *_), memory in zip(workers, memories, strict=True):
+                difference = parameter.detach().numpy() - exchanged[3 * index + 2][name]
+                frame = gcodec.encode(difference, "raw")
+                if name.endswith("weight"):
+                    frame = memory.compress(name, difference)
+                gcodec.decode_add(frame, mean, np.float32(1 / 3))
+            parameter.grad = torch.from_numpy(mean)
+        optimizer.step()
+    for rank, (starts, _, residuals, text) in enumerate(workers):
+        assert equal(starts[3], dict(named(reference)))
+        for name, residual in residuals.items():
+            np.testing.assert_array_equal(residual, memories[rank].residual(name))
+        assert "every 3, inner step 9, outer step 3" in text
+
+
+def named(model: Any) -> list[tuple[str, np.ndarray]]:
+    return [(name, p.detach().numpy()) for name, p in model.named_parameters()]
+
+
+@pytest.mark.parametrize("codec", ["raw", "ecsq:bits=2", "lowrank:nmse=0.5"])
+def test_training_learns(codec: str) -> None:
+    def worker(communicator: Any) -> Any:
+        outer = {"lr": 0.7, "momentum": 0.5, "nesterov": True}
+        own = Worker(communicator, codec, outer)
+        losses = own.train(range(90))
+        return losses, own.diloco.sent_nbytes, own.diloco.dense_nbytes
+
+    losses, sent, dense = run(2, worker)[0]
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    if codec != "raw":
+        assert sent < 0.5 * dense
+
+
+def test_fragments_are_exchanged_at_different_steps() -> None:
+    def worker(communicator: Any) -> Any:
+        own = Worker(communicator, fragments=[["0.*"], ["2.*"]], every=4)
+        seen = []
+        for step in range(8):
+            own.local_step(step)
+            before = own.values()
+            own.diloco.step()
+            after = own.values()
+            moved = {name[0] for name in before if not np.array_equal(before[name], after[name])}
+            seen.append((sorted(moved), after))
+        return seen
+
+    first, second = run(2, worker)
+    assert [moved for moved, _ in first] == [[], ["0"], [], ["2"]] * 2
+    for (moved, values), (_, others) in zip(first, second, strict=True):
+        for name in values:
+            assert np.array_equal(values[name], others[name]) == (name[0] in moved)
+
+
+def test_nan_of_one_worker_fails_all_and_changes_nothing() -> None:
+    def worker(communicator: Any) -> Any:
+        own = Worker(communicator)
+        own.train(range(3))
+        before = copy.deepcopy(own.diloco.state_dict())
+        for step in (3, 4):
+            own.local_step(step)
+            own.diloco.step()
+        if communicator.rank == 1:
+            with torch.no_grad():
+                own.model[0].weight[0, 0] = float("nan")
+        with pytest.raises(GcodecError) as caught:
+            own.diloco.step()
+        after = own.diloco.state_dict()
+        own.diloco.restore()
+        restored = own.values()
+        own.train(range(6, 9))
+        return before, after, restored, own.values(), str(caught.value)
+
+    workers = run(2, worker)
+    for before, after, restored, last, error in workers:
+        assert error == (
+            "DiLoCo: outer step 1, fragment 0: the pseudo-gradient of '0.weight' contains NaN or "
+            "Inf, on rank 1"
+        )
+        assert (before["outer_step"], after["outer_step"]) == (1, 1)
+        for part in ("outer", "feedback"):
+            assert all(torch.equal(before[part][n], after[part][n]) for n in after[part])
+        assert equal(restored, workers[0][2])
+        assert equal(last, workers[0][3])
+        assert all(np.isfinite(x).all() for x in last.values())
+
+
+@pytest.mark.parametrize("key", [None, b"a secret"])
+def test_workers_leave_and_join(key: bytes | None) -> None:
+    """The worker that joins receives the outer state; the others continue where they were."""
+    survivors = run(3, lambda c: Worker(c, key=key))
+    run(3, lambda c, own: train_on(c, own, range(7)), survivors)
+    local = [own.values() for own in survivors]
+    residuals = [own.diloco.residual("0.weight") for own in survivors]
+
+    def regroup(communicator: Any, own: Worker | None) -> Worker:
+        if own is None:
+            return Worker(communicator, key=key)
+        own.diloco.regroup(communicator)
+        return own
+
+    # Rank 1 leaves; a new worker takes rank 0.
+    members = run(3, regroup, [None, survivors[0], survivors[2]])
+    joined = members[0]
+    assert (joined.diloco.inner_step, joined.diloco.outer_step) == (7, 2)
+    outer = [own.diloco.state_dict()["outer"] for own in members]
+    assert all(torch.equal(outer[0][n], x[n]) for x in outer for n in x)
+    assert equal(joined.values(), {name: x.numpy() for name, x in outer[0].items()})
+    for own, values, residual in zip(members[1:], local[::2], residuals[::2], strict=True):
+        assert equal(own.values(), values)
+        assert torch.equal(own.diloco.residual("0.weight"), residual)
+    run(3, lambda c, own: train_on(c, own, range(7, 12)), members)
+    assert equal(members[0].values(), members[1].values())
+    assert equal(members[0].values(), members[2].values())
+
+
+def test_worker_that_missed_an_outer_step_receives_it() -> None:
+    """Only one worker got all messages; the others' messages count as sent."""
+    workers = run(2, Worker)
+
+    def train(communicator: Any, own: Worker) -> None:
+        train_on(communicator, own, range(2))
+        own.local_step(2)
+        if communicator.rank == 1:
+            own.diloco._communicator = Broken(communicator)
+            with pytest.raises(GcodecError, match="outer step 0, fragment 0: the cable is cut"):
+                own.diloco.step()
+            with pytest.raises(GcodecError, match="call regroup first"):
+                own.diloco.step()
+        else:
+            own.diloco.step()
+
+    run(2, train, workers)
+    assert not equal(workers[0].values(), workers[1].values())
+    run(2, lambda c, own: own.diloco.regroup(c), workers)
+    assert equal(workers[0].values(), workers[1].values())
+    steps = [int(own.diloco.state_dict()["feedback"]["step:0.weight"]) for own in workers]
+    assert steps == [1, 1]
+    run(2, lambda c, own: train_on(c, own, range(3, 6)), workers)
+    assert equal(workers[0].values(), workers[1].values())
+
+
+class Broken:
+    """A communicator whose messages arrive, but which fails before it returns."""
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator = communicator
+        self.rank, self.size = communicator.rank, communicator.size
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        self._communicator.all_gather(message)
+        raise OSError("the cable is cut")
+
+
+def test_failed_exchange_is_repeated() -> None:
+    """No worker got the messages, so their feedback returns to the state before."""
+    workers, twins = run(2, Worker), run(2, Worker)
+
+    def train(communicator: Any, own: Worker) -> None:
+        train_on(communicator, own, range(2))
+        own.local_step(2)
+        own.diloco._communicator = Broken(communicator)
+        with pytest.raises(GcodecError):
+            own.diloco.step()
+
+    run(2, train, workers)
+    run(2, lambda c, own: own.diloco.regroup(c), workers)
+    run(2, lambda c, own: train_on(c, own, range(3)), twins)
+    for own, twin in zip(workers, twins, strict=True):
+        assert equal(own.values(), twin.values())
+        assert torch.equal(own.diloco.residual("0.weight"), twin.diloco.residual("0.weight"))
+
+
+def test_damaged_state_is_refused() -> None:
+    def worker(communicator: Any) -> str:
+        relay = Damaging(communicator)
+        if communicator.rank == 0:
+            Worker(relay)
+            return ""
+        with pytest.raises(gcodec.FormatError) as caught:
+            Worker(relay)
+        return str(caught.value)
+
+    assert "digest" in run(2, worker)[1]
+
+
+class Damaging:
+    """A communicator that exchanges the values of one frame for others."""
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator = communicator
+        self.rank, self.size = communicator.rank, communicator.size
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        gathered: list[bytes] = self._communicator.all_gather(message)
+        return gathered
+
+    def broadcast(self, message: bytes, root: int = 0) -> bytes:
+        received = self._communicator.broadcast(message, root)
+        frames = list(gcodec.iter_frames(received))
+        changed = frames[1].decode()
+        changed[0] ^= 1
+        frames[1] = gcodec.Frame.from_bytes(gcodec.encode(changed, "raw", name=frames[1].name))
+        return b"".join(frame.to_bytes() for frame in frames)
+
+
+def test_workers_with_different_keys() -> None:
+    with pytest.raises(gcodec.FormatError, match="tag"):
+        run(2, lambda c: Worker(c, key=bytes([65 + c.rank])))
+
+
+def test_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+    whole = run(2, Worker)
+    run(2, lambda c, own: train_on(c, own, range(8)), whole)
+    half = run(2, Worker)
+    run(2, lambda c, own: train_on(c, own, range(4)), half)
+
+    def resume(communicator: Any, own: Worker) -> Worker:
+        path = tmp_path / f"{own.rank}.pt"
+        parts = {"diloco": own.diloco.state_dict(), "model": own.model.state_dict()}
+        torch.save(parts | {"inner": own.inner.state_dict()}, path)
+        loaded = torch.load(path, weights_only=True)
+        again = Worker(communicator)
+        again.diloco.load_state_dict(loaded["diloco"])
+        again.model.load_state_dict(loaded["model"])
+        again.inner.load_state_dict(loaded["inner"])
+        again.train(range(4, 8))
+        return again
+
+    for own, again in zip(whole, run(2, resume, half), strict=True):
+        assert equal(own.values(), again.values())
+        assert torch.equal(own.diloco.residual("0.weight"), again.diloco.residual("0.weight"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"every": 0},
+        {"overlap": 3},
+        {"mixing": 2},
+        {"feedback": "no"},
+        {"decay": 2},
+        {"exclude": 5},
+        {"min_numel": -1},
+        {"fragments": 0},
+        {"fragments": "0.*"},
+        {"fragments": [["0.*"]]},
+        {"model": 5},
+        {"state": {}},
+        {"key": "text"},
+    ],
+    ids=str,
+)
+def test_invalid_arguments(options: dict[str, Any]) -> None:
+    (name,) = options
+
+    def worker(communicator: Any) -> None:
+        if name == "state":
+            Worker(communicator).diloco.load_state_dict(options["state"])
+        elif name == "model":
+            model = network()
+            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+            gcodec.torch.DiLoCo(5, optimizer, "sign", every=2, communicator=communicator)
+        else:
+            Worker(communicator, **options)
+
+    with pytest.raises((ParameterError, TypeError), match=name):
+        run(1, worker)
+
+
+def test_optimizer_of_other_parameters() -> None:
+    def worker(communicator: Any) -> None:
+        optimizer = torch.optim.SGD(network().parameters(), lr=1.0)
+        gcodec.torch.DiLoCo(network(), optimizer, "sign", every=2, communicator=communicator)
+
+    with pytest.raises(ParameterError, match="outer_optimizer: must hold exactly"):
+        run(1, worker)
+
+
+def test_workers_with_different_arguments() -> None:
+    def worker(communicator: Any) -> None:
+        Worker(communicator, every=3 + communicator.rank)
+
+    with pytest.raises(ParameterError, match=r"DiLoCo: the ranks differ: every=3 on rank 0, 4"):
+        run(2, worker)
+
+
+def test_exchanges_overlap_with_training(tmp_path: Path) -> None:
+    first, second = (
+        rank["overlap"] for rank in run_ranks("diloco_ranks.py", 2, tmp_path, "overlap")
+    )
+    assert first == second
+    assert first["wrong"] == []
+    assert (first["in_flight"], first["same"], first["outer_steps"]) == (1, True, 4)
+
+
+def test_worker_dies_and_another_joins(tmp_path: Path) -> None:
+    ranks = [rank["elastic"] for rank in run_ranks("diloco_ranks.py", 4, tmp_path, "elastic")]
+    survivors, joined = ranks[:2], ranks[3]
+    for rank in survivors:
+        assert rank["error"].startswith("DiLoCo: outer step 1, fragment 0: ")
+        assert rank["seconds"] < 30
+    for rank in (*survivors, joined):
+        assert rank["regrouped"] == 2  # the exchange that failed is repeated at once
+        assert rank["digests"] == joined["digests"]
+        assert rank["steps"] == [12, 3]

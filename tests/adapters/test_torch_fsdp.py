@@ -1,0 +1,146 @@
+"""FSDP2's collectives in real processes, which communicate through gloo over the loopback."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rank_processes import run_ranks
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+PAIR = (
+    *("exact", "exact_at_random", "counted", "parameters", "resume", "nonfinite", "unused"),
+    *("halves", "arguments", "mismatch", "damaged", "gpt"),
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    """Return a function that returns the results of both ranks for a scenario."""
+    results = run_ranks("fsdp_ranks.py", 2, tmp_path_factory.mktemp("pair"), *PAIR)
+    return lambda scenario: [rank[scenario] for rank in results]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    """Return a function that returns the results of four ranks for a scenario."""
+    directory = tmp_path_factory.mktemp("four")
+    results = run_ranks("fsdp_ranks.py", 4, directory, "exact", "replicas", "gpt", "killed")
+    return lambda scenario: [rank[scenario] for rank in results if scenario in rank]
+
+
+def check_exact(seen: list[Any]) -> None:
+    for rank in seen:
+        assert rank["wrong"] == []
+        assert rank["kept"]
+        assert rank["digest"] == seen[0]["digest"]
+        assert rank["step"] == 4
+
+
+@pytest.mark.parametrize("scenario", ["exact", "exact_at_random"])
+def test_shards_equal_mean_of_feedback_per_rank(
+    pair: Callable[[str], list[Any]], scenario: str
+) -> None:
+    check_exact(pair(scenario))
+
+
+def test_shards_of_four_ranks(four: Callable[[str], list[Any]]) -> None:
+    check_exact(four("exact"))
+
+
+def test_counted_bytes_are_those_on_the_wire(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("counted"):
+        # The length of each gathered message travels with it; the longest one sets the length.
+        assert rank["sent"] <= rank["wire"] <= rank["sent"] + 3 * 8 + 64
+        assert rank["sent"] < 0.6 * rank["dense"]
+
+
+def test_all_ranks_compute_with_decoded_parameters(pair: Callable[[str], list[Any]]) -> None:
+    assert pair("parameters") == [{"decoded": True, "dense": True, "same": True}] * 2
+
+
+def test_resumed_run_has_the_same_bits(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("resume")
+    assert first == second
+    whole, again, half = first["digests"]
+    assert whole == again != half
+    assert first["step"] == 4
+    assert first["refused"] == ["state=None", "state={}", "state", "state='x"]
+
+
+def test_nan_of_one_rank_fails_all_and_keeps_residuals(
+    pair: Callable[[str], list[Any]],
+) -> None:
+    error = (
+        "fsdp_comm: step 2, the root module: the gradient of 'first.weight' contains NaN or Inf, "
+        "on rank 1"
+    )
+    assert pair("nonfinite") == [{"error": error, "same": True, "continues": True}] * 2
+
+
+def test_damaged_message_is_refused(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("damaged")
+    assert first == {"error": "", "same": False}
+    assert second["error"].startswith(
+        "fsdp_comm: step 1, the root module: the message of rank 0 is not of this bucket: "
+    )
+    assert second["same"]
+
+
+def test_dead_rank_fails_the_others(four: Callable[[str], list[Any]]) -> None:
+    ranks = four("killed")
+    assert len(ranks) == 3
+    for rank in ranks:
+        assert rank["error"]
+        assert rank["seconds"] < 45  # less than the timeout of 60 seconds
+
+
+def test_unused_parameter_changes_the_layout(pair: Callable[[str], list[Any]]) -> None:
+    first, second = pair("unused")
+    assert first == second
+    assert len(first["names"]) == 4
+
+
+def test_reduced_dtypes_are_close_to_dense(pair: Callable[[str], list[Any]]) -> None:
+    assert pair("halves") == [{"close": True}] * 2
+
+
+def test_arguments(pair: Callable[[str], list[Any]]) -> None:
+    for rank in pair("arguments"):
+        assert rank["wrong"] == []
+        assert rank["plain"].startswith("model: ")
+        assert rank["warned"] == ["fsdp_comm: no parameter of the model matches 'nothing.*'"]
+
+
+def test_ranks_with_different_arguments(pair: Callable[[str], list[Any]]) -> None:
+    error = "fsdp_comm: the ranks differ: seed=0 on rank 0, 1 on rank 1"
+    assert pair("mismatch") == [{"error": error}] * 2
+
+
+def test_replicas_on_other_nodes(four: Callable[[str], list[Any]]) -> None:
+    """Once with HSDP's own all-reduce of shards, and once compressed between nodes only."""
+    results = four("replicas")
+    for rank in results:
+        assert rank["digests"] == results[0]["digests"]
+        assert rank["same"] == [True, True]
+        hybrid, between = rank["errors"]
+        assert hybrid.endswith("the gradient of 'first.weight' contains NaN or Inf, on rank 3")
+        assert "'first.weight' contains NaN or Inf, on rank " in between
+        assert rank["far"] < 0.02
+
+
+@pytest.mark.parametrize("ranks", ["pair", "four"])
+def test_small_gpt_learns_as_with_dense_collectives(
+    ranks: str, request: pytest.FixtureRequest
+) -> None:
+    for rank in request.getfixturevalue(ranks)("gpt"):
+        assert rank["loss"] < 1.01 * rank["dense"]
+        counts = re.search(r"([\d,]+) bytes sent in place of ([\d,]+)", rank["text"])
+        assert counts is not None
+        sent, dense = (int(text.replace(",", "")) for text in counts.groups())
+        assert sent < 0.1 * dense

@@ -1,0 +1,433 @@
+"""One rank of the tests of FSDP2's collectives: it runs scenarios, and writes results as JSON.
+
+    python tests/fsdp_ranks.py RANK SIZE DIRECTORY SCENARIO...
+
+All ranks run the same scenarios in one process group, because starting a process takes seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+import gcodec
+import gcodec.torch
+from examples.fsdp2 import train
+from gcodec.errors import GcodecError, ParameterError
+
+SPEC = "topk:ratio=0.05"
+MATRICES = ("first.weight", "second.weight")
+
+
+class Net(torch.nn.Module):
+    """Network with sizes that no number of ranks divides, and a nested module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = torch.nn.Linear(16, 47)
+        self.norm = torch.nn.LayerNorm(47)
+        self.second = torch.nn.Linear(47, 33)
+        self.unused = torch.nn.Linear(8, 8)
+        self.unused.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.norm(self.first(x))))
+
+
+def batch(step: int, rank: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + 10 * rank)
+    return torch.randn(8, 16, generator=generator)
+
+
+def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return (model(x).float() ** 2).mean()
+
+
+class Training:
+    """A sharded model with compressed collectives, one inner module by itself."""
+
+    def __init__(
+        self, spec: Any = SPEC, mesh: DeviceMesh | None = None, dtype: Any = None, **options: Any
+    ) -> None:
+        self.net = Net()
+        if mesh is None:
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        policy = MixedPrecisionPolicy(reduce_dtype=dtype)
+        for module in (self.net.second, self.net):
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+            if mesh.ndim > 1 or "replicas" in options or spec is None:  # gloo has no mean
+                module.set_force_sum_reduction_for_comms(True)
+        self.comm = gcodec.torch.fsdp_comm(spec, **{"min_numel": 64, "seed": 5, **options})
+        if spec is not None or "parameters" in options:
+            self.comm.register(self.net)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
+
+    def step(self, step: int) -> None:
+        self.optimizer.zero_grad()
+        loss_of(self.net, batch(step, dist.get_rank())).backward()
+        self.optimizer.step()
+
+    def whole(self) -> dict[str, torch.Tensor]:
+        return {name: p.full_tensor() for name, p in self.net.state_dict().items()}
+
+    def local_gradients(self, step: int, rank: int) -> dict[str, np.ndarray]:
+        own = Net()
+        own.load_state_dict(self.whole())
+        loss_of(own, batch(step, rank)).backward()
+        pairs = own.named_parameters()
+        return {name: p.grad.numpy() for name, p in pairs if p.grad is not None}
+
+    def shards(self) -> dict[str, np.ndarray]:
+        pairs = self.net.named_parameters()
+        return {n: p.grad.to_local().numpy() for n, p in pairs if p.grad is not None}
+
+    def digest(self) -> str:
+        values = [p.detach().reshape(-1) for p in self.whole().values()]
+        return hashlib.sha256(torch.cat(values).numpy().tobytes()).hexdigest()
+
+
+def exact(spec: str = SPEC) -> dict[str, Any]:
+    """Compare the shards bit for bit with the mean of `gcodec.Feedback` over all ranks."""
+    training = Training(spec)
+    size, own = dist.get_world_size(), dist.get_rank()
+    memories = [gcodec.Feedback(spec, seed=5, rank=rank) for rank in range(size)]
+    scale, wrong = np.float32(1 / size), []
+    for step in range(4):
+        local = [training.local_gradients(step, rank) for rank in range(size)]
+        training.step(step)
+        for name, shard in training.shards().items():
+            rows = -(-len(local[0][name]) // size)
+            total = np.zeros((rows, *local[0][name].shape[1:]), np.float32)
+            for memory, gradients in zip(memories, local, strict=True):
+                padded = np.zeros((size * rows, *total.shape[1:]), np.float32)
+                padded[: len(gradients[name])] = gradients[name]
+                for rank, piece in enumerate(padded.reshape(size, *total.shape)):
+                    frame = gcodec.encode(piece, "raw")
+                    if name in MATRICES:
+                        frame = memory.compress(f"{rank}/{name}", piece)
+                    if rank == own:
+                        gcodec.decode_add(frame, total, scale)
+            if not np.array_equal(shard, total[: len(shard)]):
+                wrong.append((step, name))
+    kept = [
+        np.array_equal(
+            training.comm.residual(f"{rank}/{name}"), memories[own].residual(f"{rank}/{name}")
+        )
+        for name in MATRICES
+        for rank in range(size)
+    ]
+    return {
+        "wrong": wrong,
+        "kept": all(kept),
+        "digest": training.digest(),
+        "step": training.comm.step,
+        "text": repr(training.comm),
+    }
+
+
+def exact_at_random() -> dict[str, Any]:
+    """Run `exact` with stochastic rounding, whose seeds depend on rank, step and name."""
+    return exact("qsgd:s=7,bucket=64")
+
+
+def counted() -> dict[str, Any]:
+    """Compare the counted bytes with those of the tensors that reach torch.distributed."""
+    training, seen = Training(parameters="minmax:bucket=64"), []
+    real_to_all, real_gather = dist.all_to_all_single, dist.all_gather
+
+    def to_all(out: Any, sent: Any, *splits: Any, group: Any) -> None:
+        if splits:
+            seen.append(sent.numel() - splits[1][dist.get_rank()])
+        real_to_all(out, sent, *splits, group=group)
+
+    def gather(rows: Any, row: Any, group: Any) -> None:
+        seen.append((len(rows) - 1) * row.numel())
+        real_gather(rows, row, group=group)
+
+    dist.all_to_all_single, dist.all_gather = to_all, gather
+    training.step(0)
+    first, seen[:] = training.comm.sent_nbytes, []
+    training.step(1)
+    dist.all_to_all_single, dist.all_gather = real_to_all, real_gather
+    sent, dense = training.comm.sent_nbytes - first, training.comm.dense_nbytes // 2
+    return {"sent": sent, "wire": sum(seen), "dense": dense}
+
+
+def parameters() -> dict[str, Any]:
+    """Expect the decoded parameters on every rank in the forward pass, and exact shards."""
+    training = Training(None, parameters="minmax:bucket=64", exclude="second.*")
+    shards = {n: p.to_local().clone() for n, p in training.net.named_parameters()}
+    seen: dict[str, torch.Tensor] = {}
+
+    def look(module: Any, arguments: Any) -> None:
+        seen.update({n: p.detach().clone() for n, p in module.named_parameters(recurse=False)})
+
+    training.net.first.register_forward_pre_hook(look)
+    size = dist.get_world_size()
+    loss_of(training.net, batch(0, 0)).backward()
+    weight = Net().first.weight.detach()
+    rows = -(-len(weight) // size)
+    padded = torch.zeros(size * rows, weight.shape[1])
+    padded[: len(weight)] = weight
+    expected = torch.cat(
+        [gcodec.torch.decode(gcodec.encode(x, "minmax:bucket=64")) for x in padded.split(rows)]
+    )[: len(weight)]
+    same = all(torch.equal(p.to_local(), shards[n]) for n, p in training.net.named_parameters())
+    return {
+        "decoded": torch.equal(seen["weight"], expected) and not torch.equal(weight, expected),
+        "dense": torch.equal(seen["bias"], Net().first.bias),
+        "same": same,
+    }
+
+
+def resume() -> dict[str, Any]:
+    """Save and load a run, and expect the same bits as without interruption."""
+    spec = "qsgd:s=3,bucket=128"
+    whole, half = Training(spec), Training(spec)
+    for step in range(4):
+        whole.step(step)
+    for step in range(2):
+        half.step(step)
+    path = Path(sys.argv[3]) / f"state{dist.get_rank()}.pt"
+    torch.save(half.comm.state_dict(), path)
+    loaded = torch.load(path, weights_only=True)
+    again = Training(spec)
+    again.comm.load_state_dict(loaded)
+    again.net.load_state_dict(half.net.state_dict())
+    again.optimizer.load_state_dict(half.optimizer.state_dict())
+    for step in range(2, 4):
+        again.step(step)
+    refusals = [
+        refusal_of(again.comm.load_state_dict, state)
+        for state in (None, {}, {**loaded, "rank": torch.tensor(7)}, {**loaded, "x:y": 1})
+    ]
+    return {
+        "digests": [whole.digest(), again.digest(), half.digest()],
+        "step": again.comm.step,
+        "refused": [str(text).partition(":")[0].partition("[")[0] for text in refusals],
+    }
+
+
+def spoiled(training: Training, step: int, rank: int) -> str:
+    """Let the gradients below the norm contain NaN on one rank; return the error of the step.
+
+    The gradient of the inner module, which is reduced before, is finite.
+    """
+
+    def spoil(module: Any, inputs: Any, output: torch.Tensor) -> None:
+        if dist.get_rank() == rank:
+            output.register_hook(lambda gradient: gradient * float("nan"))
+
+    handle = training.net.norm.register_forward_hook(spoil)
+    try:
+        training.step(step)
+    except GcodecError as error:
+        return str(error)
+    finally:
+        handle.remove()
+    return "no error"
+
+
+def same(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bool:
+    return before.keys() == after.keys() and all(torch.equal(before[k], after[k]) for k in before)
+
+
+def nonfinite() -> dict[str, Any]:
+    """Expect an error on all ranks that names the rank, and the residuals of the step before."""
+    training = Training()
+    for step in range(2):
+        training.step(step)
+    before = training.comm.state_dict()
+    error = spoiled(training, 2, 1)
+    after = training.comm.state_dict()
+    training.net.reset_iter_state()
+    twin = Training()
+    for each, steps in ((training, (2,)), (twin, (0, 1, 2))):
+        for step in steps:
+            each.step(step)
+    return {
+        "error": error,
+        "same": same(before, after),
+        "continues": training.digest() == twin.digest(),
+    }
+
+
+def damaged() -> dict[str, Any]:
+    """Flip a bit of the message that rank 1 receives for the last module of a step."""
+    training = Training()
+    training.step(0)
+    before, calls = training.comm.state_dict(), []
+    real = gcodec.torch.TorchCommunicator.all_to_all
+
+    def flipped(communicator: Any, messages: Any) -> list[bytes]:
+        received = real(communicator, messages)
+        calls.append(1)
+        if len(calls) == 2 and dist.get_rank() == 1:
+            last = received[0][-1] ^ 1
+            received[0] = received[0][:-1] + bytes([last])
+        return received
+
+    gcodec.torch.TorchCommunicator.all_to_all = flipped  # type: ignore[method-assign]
+    error = ""
+    try:
+        training.step(1)
+    except GcodecError as caught:
+        error = str(caught)
+        training.net.reset_iter_state()
+    gcodec.torch.TorchCommunicator.all_to_all = real  # type: ignore[method-assign]
+    return {"error": error, "same": same(before, training.comm.state_dict())}
+
+
+def killed() -> dict[str, Any]:
+    """Kill one rank; the other ranks must fail soon."""
+    training = Training()
+    training.step(0)
+    if dist.get_rank() == 1:
+        os._exit(0)
+    start, error = time.monotonic(), ""
+    try:
+        training.step(1)
+    except RuntimeError as caught:
+        error = str(caught)
+    return {"error": error, "seconds": time.monotonic() - start}
+
+
+def mismatch() -> dict[str, Any]:
+    """Give the ranks different arguments."""
+    try:
+        Training("sign", seed=dist.get_rank()).step(0)
+    except GcodecError as error:
+        return {"error": str(error)}
+    return {}
+
+
+def unused() -> dict[str, Any]:
+    """Leave out a parameter in one pass: the buffer has another size then."""
+    training = Training("raw:dtype=bfloat16")
+    training.net.second.requires_grad_(True)
+    training.step(0)
+    training.net.norm.weight.requires_grad_(False)
+    training.step(1)
+    training.net.norm.weight.requires_grad_(True)
+    training.step(2)
+    names = [key for key in training.comm.state_dict() if "values" in key]
+    return {"digest": training.digest(), "names": sorted(names)}
+
+
+def halves() -> dict[str, Any]:
+    """Reduce in bfloat16, and in float16 with FSDP2's own division; compare with dense."""
+    close = []
+    for dtype in (torch.bfloat16, torch.float16):
+        seen = []
+        for spec in (None, "topk:ratio=1"):
+            training = Training(spec, dtype=dtype)
+            training.step(0)
+            seen.append(training.shards())
+        close += [np.allclose(seen[0][n], seen[1][n], rtol=0.02, atol=1e-3) for n in seen[0]]
+    return {"close": all(close)}
+
+
+def arguments() -> dict[str, Any]:
+    """Pass invalid arguments, which must be refused by name."""
+    cases: list[dict[str, Any]] = [
+        {"feedback": "no"},
+        {"min_numel": -1},
+        {"decay": 2},
+        {"seed": -1},
+        {"exclude": 5},
+    ]
+    wrong = [
+        c
+        for c in cases
+        if not str(refusal_of(gcodec.torch.fsdp_comm, "sign", **c)).startswith(next(iter(c)))
+    ]
+    comm = gcodec.torch.fsdp_comm("sign", exclude="nothing.*")
+    plain = refusal_of(comm.register, Net())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        net = fully_shard(Net(), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+        comm.register(net)
+    return {"wrong": wrong, "plain": plain, "warned": [str(w.message) for w in caught]}
+
+
+def refusal_of(call: Any, *arguments: Any, **options: Any) -> str | None:
+    try:
+        call(*arguments, **options)
+    except ParameterError as error:
+        return str(error)
+    return None
+
+
+def meshes() -> Iterator[tuple[DeviceMesh, Any]]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "rank"))
+    yield mesh, None
+    yield mesh["rank"], mesh.get_group("node")
+
+
+def replicas() -> dict[str, Any]:
+    """Train on two nodes of two ranks: dense inside and compressed between, and HSDP's way."""
+    results: dict[str, Any] = {"digests": [], "errors": [], "same": [], "text": []}
+    for mesh, group in meshes():
+        options = {} if group is None else {"replicas": group}
+        training = Training("ecsq:bits=2", mesh, **options)
+        for step in range(3):
+            training.step(step)
+        results["digests"].append(training.digest())
+        results["text"].append(repr(training.comm))
+        before = training.comm.state_dict()
+        results["errors"].append(spoiled(training, 3, 3))
+        results["same"].append(same(before, training.comm.state_dict()))
+    dense = Training(None)
+    for step in range(3):
+        dense.step(step)
+    results["far"] = max(
+        float((a - b).norm() / b.norm())
+        for a, b in zip(training.whole().values(), dense.whole().values(), strict=True)
+    )
+    return results
+
+
+def gpt() -> dict[str, Any]:
+    """Train the small GPT of the example, with dense and with compressed collectives."""
+    steps = 12 if dist.get_world_size() == 2 else 8
+    dense, _ = train(None, None, steps)
+    loss, text = train("ecsq:bits=2", None, steps)
+    return {"dense": dense, "loss": loss, "text": text}
+
+
+def main() -> None:
+    rank, size, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{directory / 'store'}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=60),
+    )
+    results = {}
+    for name in sys.argv[4:]:
+        results[name] = globals()[name]()
+        (directory / f"rank{rank}.json").write_text(json.dumps(results))
+    if "killed" in results:
+        os._exit(0)  # threads of gloo may still wait for the rank
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
