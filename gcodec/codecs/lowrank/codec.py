@@ -41,9 +41,9 @@ from gcodec.entropy.coder import no_blocks
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred
+from gcodec.runtime.deferred import Deferred, resolved
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
@@ -167,9 +167,10 @@ class LowRank(Codec):
 
     def _best(self, values: np.ndarray, seed: int, prior: LowRankSymbols | None) -> Candidate:
         """Return the shortest message that meets the target."""
-        check_top(max_abs_bits(values), values)
+        statistics = resolved(moments(values))
+        check_top(statistics.largest, values)
         shape = self._bound_shape(values.size)
-        encoder = Encoder(values, shape, self.trellis, self.transform, seed, prior)
+        encoder = Encoder(values, statistics, shape, self.trellis, self.transform, seed, prior)
         rank = None if self.rank == "auto" else int(self.rank)
         if isinstance(self.step, float):
             return encoder.at_step(self.step, rank)

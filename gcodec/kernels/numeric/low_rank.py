@@ -17,7 +17,7 @@ import numpy as np
 
 from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
-from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, fold, max_abs_bits
+from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, max_abs_bits
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.memory import flattened
@@ -227,9 +227,20 @@ def _rotate_pairs(matrix, vectors, r):
             break
 
 
-def energy(values: np.ndarray) -> float:
-    """Return the sum of squares of (n,) float64 values, in the order of `fold`."""
-    return fold(values * values)
+def energies(rows: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of each of (r, k) float64 rows, in the order of `fold`."""
+    sums, totals = np.empty(max(-(-rows.shape[1] // TILE), 1)), np.empty(len(rows))
+    _energies(np.ascontiguousarray(rows).reshape(-1), np.empty(LANES), sums, totals)
+    return totals
+
+
+@kernel("in float64[], out float64[], out float64[], out float64[]")
+def _energies(rows, lanes, sums, totals):
+    # rows.size == totals.size * k; lanes.size == LANES; sums.size == max(ceil(k / TILE), 1)
+    k = rows.size // max(totals.size, 1)
+    for j in range(totals.size):
+        row = rows[j * k : j * k + k]
+        totals[j] = _dot(row, row, lanes, sums)
 
 
 def most(p: np.ndarray, q: np.ndarray) -> float:
