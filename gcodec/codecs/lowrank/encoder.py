@@ -106,6 +106,9 @@ class Encoder:
         Seed of the random rows.
     prior : LowRankSymbols or None
         Symbols of the preceding step.
+    keeps_levels : bool
+        Whether the symbols of a message without factors contain its levels. Otherwise their memory
+        is released while the message is written.
     """
 
     def __init__(
@@ -117,9 +120,11 @@ class Encoder:
         transform: str,
         seed: int,
         prior: LowRankSymbols | None,
+        *,
+        keeps_levels: bool,
     ) -> None:
         self._values, self._shape, self._trellis = values, shape, trellis
-        self._transform, self._seed = transform, seed
+        self._transform, self._seed, self._keeps_levels = transform, seed, keeps_levels
         self._prior = prior if prior is not None and prior.fits(shape) else None
         self._statistics, self._energy = statistics, statistics.squares
         self._lift, self._lifted = 1.0, values
@@ -148,7 +153,7 @@ class Encoder:
         low, high, octave = -math.inf, math.inf, math.log2(0.1)
         for _ in range(_RATE_TRIALS):
             octave = min(max(octave, math.log2(_FINEST)), -(2.0**-6))
-            candidate = self.at_error(2.0**octave)
+            candidate = self.at_error(2.0**octave, is_last=False)
             nbits = candidate.nbits / n
             if nbits <= target:
                 high = octave
@@ -168,8 +173,11 @@ class Encoder:
             return self._plain(bits=target)
         return best
 
-    def at_error(self, nmse: float) -> Candidate:
-        """Return the shortest message whose error is at most `nmse`."""
+    def at_error(self, nmse: float, *, is_last: bool = True) -> Candidate:
+        """Return the shortest message whose error is at most `nmse`.
+
+        If it is the last one to be searched, memory for another one is released.
+        """
         splits = self._splits() if nmse > _LEAST_NMSE else []
         if not splits:
             return self._plain(nmse=nmse)
@@ -181,6 +189,8 @@ class Encoder:
         factored = (each for split in splits for each in self._with_factors(split, nmse, expected))
         fitting = (candidate for candidate in factored if candidate.nbits <= most_nbits)
         best = min(fitting, key=lambda candidate: candidate.nbits, default=None)
+        if is_last:
+            self._factorizers.clear()
         if plain is None and (best is None or best.nbits > _SURELY_SHORT * expected):
             plain = self._plain(nmse=nmse)
         if best is None or (plain is not None and plain.nbits <= best.nbits):
@@ -290,6 +300,10 @@ class Encoder:
         """Return the message of ecsq alone."""
         before = self._prior.residual if self._prior and not self._prior.rank else None
         codec = self._ecsq(transform=self._transform, **target)
+        if not self._keeps_levels:
+            return Candidate.of_plain(
+                None, codec._encode(self._values, self._seed, before).resolved()
+            )
         levels = codec._quantize(self._values, self._seed, before)
         return Candidate.of_plain(levels, codec._pack(levels).resolved())
 

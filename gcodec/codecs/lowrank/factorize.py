@@ -336,9 +336,10 @@ class _LeftFactor:
         symbols, points = quantized(rows.astype(np.float32), self._trellis)
         if symbols.scales is None:
             return None
-        values = points * factors
         product = factors * gram_of(points) * factors.T
-        error = self._matrix.energy - 2 * _sum(values * self._images) + _sum(product * self._gram)
+        across = points * factors
+        across *= self._images
+        error = self._matrix.energy - 2 * _sum(across) + _sum(product * self._gram)
         return Factors(
             step, self._exponents, self._right, symbols, self._points, points, float(error)
         )

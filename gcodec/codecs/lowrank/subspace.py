@@ -104,12 +104,12 @@ class Subspace:
 
     def extend(self, rows: np.ndarray) -> None:
         """Add the images M·row of (r, k) float64 rows to the subspace."""
-        images = self.matrix.projected(rows)
-        stacked = np.concatenate([self._basis, images])
-        basis = low_rank.orthonormal(stacked, kept=self.width)
-        added = low_rank.fixed(basis[self.width :])
+        basis, width = np.concatenate([self._basis, self.matrix.projected(rows)]), self.width
+        low_rank.orthonormalize(basis, kept=width)
+        added = low_rank.fixed(basis[width:])
         projections = low_rank.times(self.matrix.values, added, self.matrix.top)
-        self._basis = np.concatenate([self._basis, added.values])
+        np.multiply(added.integers, added.units, out=basis[width:])
+        self._basis = basis
         self._rotate(np.concatenate([self.components, projections]))
 
     def at_random(self, count: int, seed: int) -> np.ndarray:

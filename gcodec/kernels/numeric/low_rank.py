@@ -106,9 +106,13 @@ def step(
 
 def fixed(rows: np.ndarray) -> Fixed:
     """Round (r, m) finite float64 numbers to 16 bits and a sign, ties to even."""
-    _, exponents = np.frexp(np.abs(rows).max(axis=1, initial=0, keepdims=True))
+    most, least = (each(axis=1, initial=0, keepdims=True) for each in (rows.max, rows.min))
+    _, exponents = np.frexp(np.maximum(most, -least))
     units = np.ldexp(1.0, exponents - FACTOR_NBITS)
-    return Fixed(np.rint(rows / units) + 0.0, units)  # without −0
+    integers = rows / units
+    np.rint(integers, out=integers)
+    integers += 0.0  # without −0
+    return Fixed(integers, units)
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda")
@@ -133,9 +137,14 @@ def orthonormal(rows: np.ndarray, kept: int = 0) -> np.ndarray:
     `kept` rows are orthonormal already, or 0.
     """
     basis = np.array(rows, np.float64, order="C")
+    orthonormalize(basis, kept)
+    return basis
+
+
+def orthonormalize(basis: np.ndarray, kept: int = 0) -> None:
+    """Orthonormalize (r, m) contiguous float64 rows in place; see `orthonormal`."""
     sums = np.empty(max(-(-basis.shape[1] // TILE), 1))
     _orthonormalize(basis.reshape(-1), len(basis), kept, np.empty(LANES), sums)
-    return basis
 
 
 @inline
@@ -270,4 +279,5 @@ def _scaled(
     """Return sums of products of values and factors."""
     bits = max_abs_bits(flattened(matrix)) if top is None else top
     sums = multiply(matrix, bits, factors.integers)
-    return sums * (factors.units * unit_of(bits))
+    sums *= factors.units * unit_of(bits)
+    return sums
