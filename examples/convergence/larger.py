@@ -134,7 +134,7 @@ TITLES = {
 def run(task: Task, exchange: str, name: str, seed: int, weights: Path | None = None) -> Curve:
     """Train with one method, and validate every `SCORED` steps.
 
-    `weights` is a folder for the weights at each validation.
+    `weights` is a folder for the weights at each validation, in a folder of the run.
     """
     torch.set_num_threads(1)
     train, simulator, start = EXCHANGES[exchange][0], Simulator(WORKERS), time.monotonic()
@@ -146,8 +146,10 @@ def run(task: Task, exchange: str, name: str, seed: int, weights: Path | None = 
                 sent = sum(by_rank[0] for by_rank in simulator.sent.values())
                 points.append([step, sent, task.score(model)])
                 if weights is not None:
-                    target = weights / f"{exchange}-{name}-{seed}-step{step:04}.safetensors"
-                    save_file({key: p.detach() for key, p in model.named_parameters()}, target)
+                    folder = weights / f"{exchange}-{name}-{seed}"
+                    folder.mkdir(parents=True, exist_ok=True)
+                    tensors = {key: p.detach() for key, p in model.named_parameters()}
+                    save_file(tensors, folder / f"step{step:04}.safetensors")
                 model.train()
             yield step
 
@@ -264,9 +266,7 @@ def draw(curves: list[Curve], path: Path) -> None:
 @click.option("--results", type=click.Path(path_type=Path), default=Path("larger.jsonl"))
 @click.option("--page", type=click.Path(path_type=Path), help="Page for the tables.")
 @click.option("--plot", type=click.Path(path_type=Path), help="File for the plot, as SVG.")
-@click.option(
-    "--weights", type=click.Path(exists=True, path_type=Path), help="Folder for the weights."
-)
+@click.option("--weights", type=click.Path(path_type=Path), help="Folder for the weights.")
 def main(
     exchanges: tuple[str, ...],
     chosen: tuple[str, ...],
