@@ -17,12 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.codecs.lowrank import message
-from gcodec.codecs.lowrank.allocation import (
-    Allocation,
-    allocate,
-    beside_residual,
-    rank_at,
-)
+from gcodec.codecs.lowrank.allocation import Allocation, allocate, beside_residual, rank_at
 from gcodec.codecs.lowrank.allocation import nbits as factor_nbits
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
 from gcodec.kernels.numeric import low_rank
