@@ -3,8 +3,8 @@
 The matrix is square, with as many elements as the square root allows. Its singular values fall
 exponentially, over noise, and the gradient of the next step is nearly the same. The twin of an
 encode is the products that it cannot do without, in float64 as the encoder needs them; that of a
-decode is the product of the factors by BLAS. The last row only writes the matrix, with all threads,
-which is what the memory allows a decode.
+decode is the product of the factors by BLAS. The last row only writes the matrix, with all
+threads, which is what the memory allows a decode.
 """
 
 from __future__ import annotations
