@@ -1,16 +1,18 @@
 """Print the bits of low-rank factors beside those of ecsq and a bound, as in docs/lowrank.md.
 
-Files are dumps of gradients; by default the last step of the run in ``examples/``. Bits count
-whole frames without names, of all tensors. The bound is that of reverse water-filling: the bits of
+Files are dumps of gradients; by default the last step of the run in ``examples/``. With
+``--difference OLD NEW``, a row is about the difference of the tensors of two dumps, such as the
+weights that ``python -m examples.convergence.larger --weights FOLDER`` writes. Bits count whole
+frames without names, of all tensors. The bound is that of reverse water-filling: the bits of
 factors whose values are independent and Gaussian, with the singular values of each matrix, and for
 each tensor the lesser of this and the frame of ``ecsq``. ``--picture`` draws the spectrum of the
-largest matrix of the first file, and the bits that its components get.
+largest matrix of the first row, and the bits that its components get.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,15 @@ def tensors_of(path: str) -> dict[str, np.ndarray]:
     """Return the tensors of a dump as float32 arrays, by name."""
     with open_dump(path) as dump:
         return {each.name: np.asarray(dump.load(each), np.float32) for each in dump.entries}
+
+
+def difference(old: str, new: str) -> tuple[str, dict[str, np.ndarray]]:
+    """Return a label, and the tensors of the dump `new` minus those of the dump `old`."""
+    before, after = tensors_of(old), tensors_of(new)
+    if before.keys() != after.keys():
+        raise ValueError(f"{old} and {new} contain different tensors")
+    label = f"{Path(new).stem} − {Path(old).stem}"
+    return label, {name: x - before[name] for name, x in after.items()}
 
 
 def bound(x: np.ndarray, nmse: float) -> float:
@@ -53,15 +64,16 @@ def row(tensors: dict[str, np.ndarray], nmse: float, trellis: str) -> tuple[floa
     return float(ecsq), float(lowrank), float(least)
 
 
-def table(paths: Sequence[str], errors: Sequence[float]) -> Iterator[str]:
+def table(
+    dumps: Iterable[tuple[str, dict[str, np.ndarray]]], errors: Sequence[float]
+) -> Iterator[str]:
     """Return the rows of a Markdown table: two for each dump, with a cell for each error."""
     yield f"| dump | trellis | {' | '.join(f'nmse {error:g}' for error in errors)} |"
     yield f"|---|---|{'---|' * len(errors)}"
-    for path in paths:
-        tensors = tensors_of(path)
+    for label, tensors in dumps:
         for trellis in ("no", "yes"):
             cells = [cell(*row(tensors, error, trellis)) for error in errors]
-            yield f"| {Path(path).stem} | {trellis} | {' | '.join(cells)} |"
+            yield f"| {label} | {trellis} | {' | '.join(cells)} |"
 
 
 def cell(ecsq: float, lowrank: float, least: float) -> str:
@@ -112,14 +124,21 @@ def draw(x: np.ndarray, name: str, nmse: float, target: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Parse arguments, measure, print and draw."""
     parser = argparse.ArgumentParser(prog="python -m bench.low_rank", description=__doc__)
-    parser.add_argument("files", nargs="*", default=[str(sorted(RUN.iterdir())[-1])])
+    parser.add_argument("files", nargs="*")
+    parser.add_argument(
+        "--difference", nargs=2, action="append", default=[], metavar=("OLD", "NEW")
+    )
     parser.add_argument("--nmse", type=float, action="append", help="target; repeatable")
     parser.add_argument("--picture", type=picture, help="path of the picture, .svg or .png")
     options = parser.parse_args(arguments)
-    for line in table(options.files, options.nmse or ERRORS):
+    if not options.files and not options.difference:
+        options.files = [str(sorted(RUN.iterdir())[-1])]
+    dumps = [(Path(path).stem, tensors_of(path)) for path in options.files]
+    dumps += [difference(old, new) for old, new in options.difference]
+    for line in table(dumps, options.nmse or ERRORS):
         print(line, flush=True)
     if options.picture:
-        tensors = tensors_of(options.files[0])
+        _, tensors = dumps[0]
         matrices = {name: x for name, x in tensors.items() if x.ndim > 1}
         name = max(matrices, key=lambda each: matrices[each].size)
         draw(matrices[name], name, 0.1, options.picture)

@@ -3,7 +3,8 @@
 The matrix is square, with as many elements as the square root allows. Its singular values fall
 exponentially, over noise, and the gradient of the next step is nearly the same. The twin of an
 encode is the products that it cannot do without, in float64 as the encoder needs them; that of a
-decode is the product of the factors by BLAS.
+decode is the product of the factors by BLAS. The last row only writes the matrix, with all
+threads, which is what the memory allows a decode.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SPEC = "lowrank:nmse=0.02"
 def matrix_rows(n: int) -> list[Row]:
     """Return benchmark rows for a matrix of about n elements."""
     import gcodec
+    from gcodec.runtime import pool
 
     side = math.isqrt(n)
     before, x = (_matrix(side, seed) for seed in (1, 2))
@@ -31,6 +33,9 @@ def matrix_rows(n: int) -> list[Row]:
     wide, thin = x.astype(np.float64), np.ones((side, rank))
     left, right = np.ones((side, rank), np.float32), np.ones((rank, side), np.float32)
     name = f"{SPEC}, {side} x {side}, rank {rank}"
+
+    def fill(start: int, stop: int) -> None:
+        out.reshape(-1)[start:stop] = 0
 
     def products(count: int) -> None:
         for number in range(count):
@@ -49,6 +54,7 @@ def matrix_rows(n: int) -> list[Row]:
             lambda: np.matmul(left, right, out=total),
         ),
         Row(f"{name}: decode_add", lambda: gcodec.decode_add(frame, total)),
+        Row(f"{name}: fill(out) by all threads", lambda: pool.run(fill, out.size)),
     ]
 
 

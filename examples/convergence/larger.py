@@ -19,6 +19,7 @@ from typing import NamedTuple
 import click
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from bench.page import parts, put
@@ -130,8 +131,11 @@ TITLES = {
 }
 
 
-def run(task: Task, exchange: str, name: str, seed: int) -> Curve:
-    """Train with one method, and validate every `SCORED` steps."""
+def run(task: Task, exchange: str, name: str, seed: int, weights: Path | None = None) -> Curve:
+    """Train with one method, and validate every `SCORED` steps.
+
+    `weights` is a folder for the weights at each validation, in a folder of the run.
+    """
     torch.set_num_threads(1)
     train, simulator, start = EXCHANGES[exchange][0], Simulator(WORKERS), time.monotonic()
     points: list[list[float]] = []
@@ -141,6 +145,11 @@ def run(task: Task, exchange: str, name: str, seed: int) -> Curve:
             if communicator.rank == 0 and (step % SCORED == 0 or step == task.steps):
                 sent = sum(by_rank[0] for by_rank in simulator.sent.values())
                 points.append([step, sent, task.score(model)])
+                if weights is not None:
+                    folder = weights / f"{exchange}-{name}-{seed}"
+                    folder.mkdir(parents=True, exist_ok=True)
+                    tensors = {key: p.detach() for key, p in model.named_parameters()}
+                    save_file(tensors, folder / f"step{step:04}.safetensors")
                 model.train()
             yield step
 
@@ -257,6 +266,7 @@ def draw(curves: list[Curve], path: Path) -> None:
 @click.option("--results", type=click.Path(path_type=Path), default=Path("larger.jsonl"))
 @click.option("--page", type=click.Path(path_type=Path), help="Page for the tables.")
 @click.option("--plot", type=click.Path(path_type=Path), help="File for the plot, as SVG.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Folder for the weights.")
 def main(
     exchanges: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -265,6 +275,7 @@ def main(
     results: Path,
     page: Path | None,
     plot: Path | None,
+    weights: Path | None,
 ) -> None:
     """Train a larger GPT with compressed messages, and plot its loss against the bytes sent."""
     if steps % INNER:
@@ -280,7 +291,7 @@ def main(
                 for name in EXCHANGES[exchange][1]:
                     if (chosen and name not in chosen) or (exchange, name, seed) in done:
                         continue
-                    curves.append(run(task, exchange, name, seed))
+                    curves.append(run(task, exchange, name, seed, weights))
                     file.write(json.dumps(curves[-1]) + "\n")
                     file.flush()
                     click.echo(f"{exchange}, {name}, seed {seed}: loss {curves[-1].score:.3f}")

@@ -34,6 +34,21 @@ def test_table_and_picture(dump: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert ET.parse(target).getroot().tag.endswith("svg")
 
 
+def test_difference_of_two_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new, other = (str(tmp_path / f"{name}.safetensors") for name in ("old", "new", "other"))
+    x = np.outer(np.arange(1, 41), np.ones(50)).astype(np.float32)
+    save_file({"w": x}, old)
+    save_file({"w": x + np.eye(40, 50, dtype=np.float32)}, new)
+    save_file({"v": x}, other)
+    label, tensors = low_rank.difference(old, new)
+    assert label == "new − old"
+    assert np.array_equal(tensors["w"], np.eye(40, 50))
+    low_rank.main(["--difference", old, new, "--nmse", "0.3"])
+    assert capsys.readouterr().out.count("| new − old |") == 2
+    with pytest.raises(ValueError, match="contain different tensors"):
+        low_rank.difference(old, other)
+
+
 def test_bound_of_a_matrix_with_equal_singular_values() -> None:
     """All components are alike, so each value gets the bits of a Gaussian at this error."""
     x = np.eye(64, dtype=np.float32)

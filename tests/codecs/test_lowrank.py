@@ -12,8 +12,9 @@ import gcodec
 from gcodec.codecs.lowrank.allocation import allocate, nbits, shannon_bound
 from gcodec.codecs.lowrank.factorize import Factorizer, quantized
 from gcodec.codecs.lowrank.message import exponents_of, scales
-from gcodec.codecs.lowrank.subspace import Matrix, Subspace
+from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
 from gcodec.kernels.numeric import low_rank
+from gcodec.kernels.numeric.reduce import fold
 
 DUMPS = sorted((Path(__file__).parents[1] / "data").glob("*.safetensors"))
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
@@ -263,6 +264,38 @@ def test_noise_does_not_make_the_search_slow() -> None:
         bits = gcodec.parse(f"ecsq:nmse={nmse}").encode(x).nbits
         assert factorizer.find(nmse * factorizer.matrix.energy, bits) is None
         assert factorizer.subspace.width <= 32
+
+
+def test_search_ends_early_where_the_preceding_step_had_no_factors() -> None:
+    """A strong component is found all the same."""
+    noise = np.random.default_rng(7).standard_normal((150, 200)).astype(np.float32)
+    for is_doubtful, width in ((True, 16), (False, 32)):
+        factorizer = Factorizer(Matrix(noise), "no", 0, is_doubtful=is_doubtful)
+        assert factorizer.find(0.1 * factorizer.matrix.energy, np.inf) is None
+        assert factorizer.subspace.width == width
+    codec, x = gcodec.parse("lowrank:nmse=0.1"), matrix_of(150, 200)
+    prior = codec.quantize(noise)
+    assert not prior.rank
+    assert codec.encode(x, prior=prior).tobytes() == codec.encode(x).tobytes()
+
+
+def test_inner_products_of_points_are_exact() -> None:
+    """Points with the step 1 are multiples of 1/512; large ones take another path."""
+    random = np.random.default_rng(1)
+    for largest in (1 << 12, 1 << 23):
+        integers = random.integers(-largest, largest, (5, 300))
+        gram = [
+            [sum(a * b for a, b in zip(p, q, strict=True)) for q in integers.tolist()]
+            for p in integers.tolist()
+        ]
+        points = (integers / 512).astype(np.float32)
+        assert np.array_equal(gram_of(points), np.array(gram, np.float64) / 2**18)
+
+
+def test_energies_are_the_sums_of_squares_in_a_fixed_order() -> None:
+    rows = np.random.default_rng(2).standard_normal((3, 9000))
+    wanted = [fold((row * row).copy()) for row in rows]
+    assert low_rank.energies(rows).tolist() == wanted
 
 
 def test_dependent_rows_of_levels_have_no_inverse() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file
 
 pytest.importorskip("torch")
 
@@ -47,6 +48,13 @@ def test_runs_repeat_and_send_less(task: Task, exchange: str) -> None:
     assert curves[0].points == curves[1].points
     assert curves[0].sent < dense.sent
     assert curves[0].score != dense.score
+
+
+def test_weights_are_written_at_each_validation(task: Task, tmp_path: Path) -> None:
+    run(task, "gradients", "dense", 0, tmp_path)
+    path = tmp_path / "gradients-dense-0" / f"step{task.steps:04}.safetensors"
+    shapes = {name: tuple(p.shape) for name, p in task.model().named_parameters()}
+    assert {name: x.shape for name, x in load_file(path).items()} == shapes
 
 
 def test_rounds_of_one_worker_are_plain_steps(task: Task) -> None:

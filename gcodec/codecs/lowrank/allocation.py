@@ -12,6 +12,7 @@ Source: T. Cover and J. Thomas, "Elements of information theory", 2nd edition, s
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from typing import NamedTuple
@@ -56,25 +57,26 @@ def allocate(
         m and k, or the effective numbers of rows and columns.
     target : float
     """
-    high = math.log2(max(energy / sum(sizes), 2.0**-1000))
+    ascending, least, total = energies[::-1].tolist(), _least_energy(sizes), sum(sizes)
+
+    @functools.cache
+    def missing(rank: int) -> float:
+        return max(energy - math.fsum(ascending[len(ascending) - rank :]), 0.0)
+
+    def at(octave: float) -> Allocation:
+        distortion = 2.0**octave
+        rank = len(ascending) - bisect.bisect_right(ascending, distortion * least)
+        return Allocation(rank, distortion, missing(rank) + rank * total * distortion)
+
+    high = math.log2(max(energy / total, 2.0**-1000))
     low = high - _OCTAVES
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if allocation_at(2.0**middle, energies, energy, sizes).error > target:
+        if at(middle).error > target:
             high = middle
         else:
             low = middle
-    return allocation_at(2.0**low, energies, energy, sizes)
-
-
-def allocation_at(
-    distortion: float, energies: np.ndarray, energy: float, sizes: tuple[float, float]
-) -> Allocation:
-    """Return the allocation for a mean squared error of each value; see `allocate`."""
-    rank = rank_at(distortion, energies, sizes)
-    coded = math.fsum(energies[:rank])
-    error = max(energy - coded, 0.0) + rank * sum(sizes) * distortion
-    return Allocation(rank, distortion, error)
+    return at(low)
 
 
 def rank_at(distortion: float, energies: np.ndarray, sizes: tuple[float, float]) -> int:

@@ -41,9 +41,9 @@ from gcodec.entropy.coder import no_blocks
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred
+from gcodec.runtime.deferred import Deferred, resolved
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -161,16 +161,22 @@ class LowRank(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: LowRankSymbols | None
     ) -> LowRankSymbols:
-        return self._best(values, seed, prior).symbols
+        return self._best(values, seed, prior, keeps_levels=True).symbols
 
     def _encode(self, values: np.ndarray, seed: int, prior: LowRankSymbols | None) -> Payload:
-        return self._payload(self._best(values, seed, prior))
+        return self._payload(self._best(values, seed, prior, keeps_levels=False))
 
-    def _best(self, values: np.ndarray, seed: int, prior: LowRankSymbols | None) -> Candidate:
-        """Return the shortest message that meets the target."""
-        check_top(max_abs_bits(values), values)
+    def _best(
+        self, values: np.ndarray, seed: int, prior: LowRankSymbols | None, *, keeps_levels: bool
+    ) -> Candidate:
+        """Return the shortest message that meets the target; see `Encoder`."""
+        statistics = resolved(moments(values))
+        check_top(statistics.largest, values)
         shape = self._bound_shape(values.size)
-        encoder = Encoder(values, shape, self.trellis, self.transform, seed, prior)
+        inner = self.trellis, self.transform
+        encoder = Encoder(
+            values, statistics, shape, *inner, seed, prior, keeps_levels=keeps_levels
+        )
         rank = None if self.rank == "auto" else int(self.rank)
         if isinstance(self.step, float):
             return encoder.at_step(self.step, rank)

@@ -16,7 +16,7 @@ import numpy as np
 
 from gcodec.codec import Codec
 from gcodec.codecs.lowrank import message
-from gcodec.codecs.lowrank.factorize import Factorizer, Factors
+from gcodec.codecs.lowrank.factorize import LEAST_NBITS, Factorizer, Factors
 from gcodec.codecs.lowrank.message import (
     LowRankSymbols,
     Parts,
@@ -28,7 +28,7 @@ from gcodec.codecs.lowrank.message import (
 )
 from gcodec.codecs.lowrank.subspace import Matrix
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.reduce import sum_squares
+from gcodec.kernels.numeric.reduce import Moments, sum_squares
 from gcodec.payload import Payload
 from gcodec.runtime.device import host
 from gcodec.runtime.memory import empty_beside
@@ -36,6 +36,7 @@ from gcodec.wire.kinds import binary32
 
 _LEAST_SIZE = 4  # rows and columns of a matrix that is worth factors
 _SPLITS = 2  # ways to read a tensor as a matrix that are tried
+_LEAST_HEAD_NBITS = 240  # of a message with factors, with the tables of both
 _LEAST_NMSE = 1e-6  # below which the rounding of products matters
 _SAMPLE = 1 << 15  # values by which the size of a message of ecsq is estimated
 _SURELY_SHORT = 0.6  # of the estimate, so that factors are shorter without doubt
@@ -96,6 +97,8 @@ class Encoder:
     ----------
     values : (n,) float32 array
         Finite values.
+    statistics : Moments
+        Statistics of the values.
     shape : tuple of int
     trellis, transform : str
         Parameters of ecsq.
@@ -103,21 +106,27 @@ class Encoder:
         Seed of the random rows.
     prior : LowRankSymbols or None
         Symbols of the preceding step.
+    keeps_levels : bool
+        Whether the symbols of a message without factors contain its levels. Otherwise their memory
+        is released while the message is written.
     """
 
     def __init__(
         self,
         values: np.ndarray,
+        statistics: Moments,
         shape: tuple[int, ...],
         trellis: str,
         transform: str,
         seed: int,
         prior: LowRankSymbols | None,
+        *,
+        keeps_levels: bool,
     ) -> None:
         self._values, self._shape, self._trellis = values, shape, trellis
-        self._transform, self._seed = transform, seed
+        self._transform, self._seed, self._keeps_levels = transform, seed, keeps_levels
         self._prior = prior if prior is not None and prior.fits(shape) else None
-        self._energy = float(sum_squares(values)) if values.size else 0.0
+        self._statistics, self._energy = statistics, statistics.squares
         self._lift, self._lifted = 1.0, values
         self._factorizers: dict[int, Factorizer] = {}
 
@@ -144,7 +153,7 @@ class Encoder:
         low, high, octave = -math.inf, math.inf, math.log2(0.1)
         for _ in range(_RATE_TRIALS):
             octave = min(max(octave, math.log2(_FINEST)), -(2.0**-6))
-            candidate = self.at_error(2.0**octave)
+            candidate = self.at_error(2.0**octave, is_last=False)
             nbits = candidate.nbits / n
             if nbits <= target:
                 high = octave
@@ -164,17 +173,24 @@ class Encoder:
             return self._plain(bits=target)
         return best
 
-    def at_error(self, nmse: float) -> Candidate:
-        """Return the shortest message whose error is at most `nmse`."""
+    def at_error(self, nmse: float, *, is_last: bool = True) -> Candidate:
+        """Return the shortest message whose error is at most `nmse`.
+
+        If it is the last one to be searched, memory for another one is released.
+        """
         splits = self._splits() if nmse > _LEAST_NMSE else []
         if not splits:
             return self._plain(nmse=nmse)
         plain = self._plain(nmse=nmse) if self._values.size <= _SAMPLE else None
         expected = self._expected_nbits(nmse) if plain is None else plain.nbits
+        if plain is not None and expected <= self._least_nbits(splits):
+            return plain
         most_nbits = self._ecsq().max_payload_nbits(self._values.size)
         factored = (each for split in splits for each in self._with_factors(split, nmse, expected))
         fitting = (candidate for candidate in factored if candidate.nbits <= most_nbits)
         best = min(fitting, key=lambda candidate: candidate.nbits, default=None)
+        if is_last:
+            self._factorizers.clear()
         if plain is None and (best is None or best.nbits > _SURELY_SHORT * expected):
             plain = self._plain(nmse=nmse)
         if best is None or (plain is not None and plain.nbits <= best.nbits):
@@ -195,10 +211,11 @@ class Encoder:
                 yield candidate
         if nbits < _MAYBE_LONG * expected:
             return
-        symbols = self._symbols(split, factorizer.with_residual(target))
-        if symbols is None:
+        factors = factorizer.with_residual(target, expected, nbits)
+        symbols = self._symbols(split, factors)
+        if factors is None or symbols is None:
             return
-        residual = self._residual(symbols)
+        residual = self._residual(factors, symbols)
         lacking = float(sum_squares(residual))
         share = nmse * self._energy / lacking if lacking else math.inf
         if 0 < share < _MOST_SHARE:
@@ -224,17 +241,26 @@ class Encoder:
                 splits.append((sum(sizes), split))
         return [split for _, split in sorted(splits)[:_SPLITS]]
 
+    def _least_nbits(self, splits: list[int]) -> float:
+        """Return a lower bound of the bits of a message with factors."""
+        sizes = min(sum(matrix_sizes(self._shape, split)) for split in splits)
+        return _LEAST_HEAD_NBITS + LEAST_NBITS * sizes
+
     def _factorizer(self, split: int) -> Factorizer:
         """Return the factorizer of the tensor, read as a matrix."""
         if split not in self._factorizers:
             m, k = matrix_sizes(self._shape, split)
-            matrix = Matrix(self._lifted_values().reshape(m, k))
+            values = self._lifted_values()
+            statistics = self._statistics if values is self._values else None
+            matrix = Matrix(values.reshape(m, k), statistics)
             rows, prior = None, self._prior
             if prior is not None and prior.rank:
                 sizes = prior.rank, k
                 codec = factor_codec(self._trellis, sizes)
                 rows = points_of(codec, prior.right, sizes).astype(np.float64)
-            self._factorizers[split] = Factorizer(matrix, self._trellis, self._seed, rows)
+            self._factorizers[split] = Factorizer(
+                matrix, self._trellis, self._seed, rows, is_doubtful=prior is not None
+            )
         return self._factorizers[split]
 
     def _lifted_values(self) -> np.ndarray:
@@ -260,10 +286,11 @@ class Encoder:
         points = factors.left_points, factors.right_points
         return symbols if Product.of(*points, step, factors.exponents).is_finite else None
 
-    def _residual(self, symbols: LowRankSymbols) -> np.ndarray:
+    def _residual(self, factors: Factors, symbols: LowRankSymbols) -> np.ndarray:
         """Return what the factors lack, as (n,) float32."""
         residual = empty_beside(self._values.size, np.float32, self._values)
-        Product.of_symbols(symbols, self._shape, self._trellis).put(residual)
+        points = factors.left_points, factors.right_points
+        Product.of(*points, symbols.step, symbols.exponents).put(residual)
         return arithmetic.corrected(self._values, residual, np.float32(-1))
 
     def _ecsq(self, **target: float | str) -> Codec:
@@ -273,6 +300,10 @@ class Encoder:
         """Return the message of ecsq alone."""
         before = self._prior.residual if self._prior and not self._prior.rank else None
         codec = self._ecsq(transform=self._transform, **target)
+        if not self._keeps_levels:
+            return Candidate.of_plain(
+                None, codec._encode(self._values, self._seed, before).resolved()
+            )
         levels = codec._quantize(self._values, self._seed, before)
         return Candidate.of_plain(levels, codec._pack(levels).resolved())
 

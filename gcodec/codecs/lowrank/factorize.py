@@ -18,6 +18,7 @@ import numpy as np
 
 from gcodec.codecs.lowrank import message
 from gcodec.codecs.lowrank.allocation import Allocation, allocate, beside_residual, rank_at
+from gcodec.codecs.lowrank.allocation import nbits as factor_nbits
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.reduce import fold
@@ -25,16 +26,19 @@ from gcodec.wire.kinds import binary32
 
 _FIRST_WIDTH = 16  # random dimensions of the first subspace
 _PROMISING = {32: 0.5, 128: 0.8}  # least share of the energy, from a number of dimensions on
+_DOUBTFUL = 0.5  # of the energy that noise would lack, where the preceding step had no factors
 _MOST_WIDTH = 256  # dimensions; a residual is shorter where more are necessary
 _SPARE = 4  # dimensions beyond the rank, so that the subspace contains the components
-_LEAST_NBITS = 0.8  # of a value of a factor, at least
+LEAST_NBITS = 0.8  # of a value of a factor, at least
+_TABLE_NBITS = 300  # of the table of a residual
+_EXCESS = 1.2  # bits of factors, in relation to the estimate
 _FOUND_EARLY = 0.5  # random rows find less than the components that remain
 _SURE = 0.9985  # of a target, because the matrix is rounded for products
-_TOLERANCE = 0.985  # of the squared error that the left factor may add
-_CLOSE = 0.97  # of a target, for an estimate of the error
+_TOLERANCE = 0.983  # of a target, for the error of the product
+_CLOSE = 0.96  # of a target, for an estimate of the error
 _FINER = 0.85  # of a step, where the right factor leaves nothing to the left one
-_MOST_TRIALS = 6  # quantizations of a factor
-_SLOPE = 1.7  # approximate octaves of the error for each octave of the step
+_MOST_TRIALS = 8  # quantizations of a factor
+_SLOPE = 2.2  # approximate octaves of the error that a step adds, for each octave of the step
 _STEP_SQUARES = 10.0  # squared steps of a dead-zone quantizer for each unit of its squared error
 _DEPENDENT = 2.0**-20  # share of a squared norm that is independent of the preceding rows
 _LARGEST_LEVEL = 2.0**20  # in units of the step, far below the limit of ecsq
@@ -77,14 +81,23 @@ class Factorizer:
         Seed of the random rows.
     prior : (r, k) float64 array or None
         Right factor of the preceding step.
+    is_doubtful : bool
+        Whether the preceding step had no factors, if `prior` is None. The search then ends early.
     """
 
     def __init__(
-        self, matrix: Matrix, trellis: str, seed: int, prior: np.ndarray | None = None
+        self,
+        matrix: Matrix,
+        trellis: str,
+        seed: int,
+        prior: np.ndarray | None = None,
+        *,
+        is_doubtful: bool = False,
     ) -> None:
         self.matrix, self._trellis, self._seed = matrix, trellis, seed
         self.subspace = Subspace(matrix)
         self._is_refined = prior is not None
+        self._is_doubtful = is_doubtful and prior is None
         if prior is not None:
             spare = min(max(_SPARE, len(prior) // 8), self._most_width - len(prior))
             self.subspace.extend(np.concatenate([prior, self.subspace.at_random(spare, seed)]))
@@ -108,8 +121,12 @@ class Factorizer:
 
     def _is_promising(self, target: float) -> bool:
         """Return whether the known components have so much energy that more are worth a search."""
-        share = math.fsum(self.subspace.energies) / (self.matrix.energy - target)
-        width = self.subspace.width
+        energy, width = math.fsum(self.subspace.energies), self.subspace.width
+        if self._is_doubtful and width:
+            lacking = 1 - energy / self.matrix.energy
+            if lacking > _DOUBTFUL * (1 - width / min(self.matrix.sizes)):
+                return False
+        share = energy / (self.matrix.energy - target)
         return all(share >= least for first, least in _PROMISING.items() if width >= first)
 
     def _least_nbits(self, target: float) -> float:
@@ -122,7 +139,7 @@ class Factorizer:
         rank = energies.size + max(missing / least, 0.0) * _FOUND_EARLY
         distortion = target / (rank * sum(sizes))
         ratio = max(least / (max(sizes) * distortion), 1.0)
-        return rank * sum(sizes) * max(math.log2(ratio) / 2, _LEAST_NBITS)
+        return rank * sum(sizes) * max(math.log2(ratio) / 2, LEAST_NBITS)
 
     def meet(self, allocation: Allocation, target: float) -> Factors | None:
         """Return factors whose squared error is at most, and nearly, `target`."""
@@ -134,12 +151,11 @@ class Factorizer:
                 return None
             points = right[1]
             difference = self.subspace.components[: len(points)] - points * step
-            error = max(self.matrix.energy - math.fsum(energies[: len(points)]), 0.0)
-            error += sum(map(low_rank.energy, difference)) * (1 + m / k)
-            if _CLOSE * target <= error <= target:
+            missing = max(self.matrix.energy - math.fsum(energies[: len(points)]), 0.0)
+            added = math.fsum(low_rank.energies(difference)) * (1 + m / k)
+            if _CLOSE * target <= missing + added <= target:
                 break
-            octaves = math.log2((1 + _CLOSE) / 2 * target / max(error, 1e-300)) / _SLOPE
-            step *= 2.0 ** max(min(octaves, 0.5), -1.0)
+            step *= 2.0 ** _move((1 + _CLOSE) / 2 * target - missing, added)
         for _ in range(_MOST_TRIALS):
             if right is None:
                 return None
@@ -167,10 +183,27 @@ class Factorizer:
             self._refine(wanted)
         return self._both(min(wanted, self._most_width), step)
 
-    def with_residual(self, target: float) -> Factors | None:
-        """Return factors for a residual that is coded, too, with the squared error `target`."""
-        energies, sizes = self.subspace.energies, self.subspace.sizes
-        allocation = beside_residual(energies, self.matrix.energy, sizes, target)
+    def with_residual(self, target: float, plain_nbits: float, nbits: float) -> Factors | None:
+        """Return factors for a residual that is coded, too, with the squared error `target`.
+
+        None if that probably takes no fewer bits than ecsq alone, `plain_nbits`, or than factors
+        alone, `nbits`, which is infinite if they cannot meet the target. The residual takes as
+        many bits for each octave of the error as the matrix does.
+        """
+        if not self._is_promising(target):
+            return None
+        energies, sizes, whole = self.subspace.energies, self.subspace.sizes, self.matrix.energy
+        allocation = beside_residual(energies, whole, sizes, target)
+        lacking = max(whole - math.fsum(energies[: allocation.rank]), 0.0)
+        lacking += allocation.rank * sum(sizes) * allocation.distortion
+        octaves = max(math.log2(lacking / target), 0.0)
+        expected = plain_nbits * octaves / math.log2(whole / target) + _TABLE_NBITS
+        excess = _EXCESS
+        if nbits < math.inf:
+            excess = max(nbits / factor_nbits(self._allocate(target), energies, sizes), 1.0)
+        expected += excess * factor_nbits(allocation, energies, sizes)
+        if expected >= min(plain_nbits, nbits):
+            return None
         step = math.sqrt(_STEP_SQUARES * allocation.distortion)
         return self._both(allocation.rank, step)
 
@@ -260,27 +293,30 @@ class _LeftFactor:
     def meet(self, step: float, target: float) -> Factors | None:
         """Return the factors whose squared error is nearest below `target`; start at a step."""
         octave, best = math.log2(step), None
-        low, high = -math.inf, math.inf
+        below, above = (-math.inf, 0.0), (math.inf, 0.0)
         floor = self._matrix.energy - _sum(self._solution * self._images)
         if floor >= target:
             return None
-        for _ in range(_MOST_TRIALS):
+        wanted = max((1 + _TOLERANCE) / 2 * target, (floor + target) / 2) - floor
+        for trial in range(_MOST_TRIALS):
             factors = self.at(2.0**octave)
             if factors is None:
                 return best
             added = max(factors.error - floor, 1e-300)
             if factors.error <= target:
-                low = octave
+                below = octave, added
                 if best is None or factors.error > best.error:
                     best = factors
-                if factors.error >= target * _TOLERANCE or added >= _TOLERANCE * (target - floor):
+                if factors.error >= target * _TOLERANCE:
                     break
             else:
-                high = octave
-            move = math.log2((target - floor) * 0.994 / added) / _SLOPE
-            octave += max(min(move, 1.0), -1.0)
-            if not low < octave < high:
-                octave = (low + high) / 2
+                above = octave, added
+            width = above[0] - below[0]
+            if width < math.inf:
+                share = (wanted - below[1]) / max(above[1] - below[1], 1e-300)
+                octave = below[0] + max(min(share, 0.9), 0.1) * width
+            else:
+                octave += max(trial, 1) * _move(wanted, added)  # errors may hardly change
         return best
 
     def at(self, step: float) -> Factors | None:
@@ -295,12 +331,19 @@ class _LeftFactor:
         symbols, points = quantized(rows.astype(np.float32), self._trellis)
         if symbols.scales is None:
             return None
-        values = points * factors
         product = factors * gram_of(points) * factors.T
-        error = self._matrix.energy - 2 * _sum(values * self._images) + _sum(product * self._gram)
+        across = points * factors
+        across *= self._images
+        error = self._matrix.energy - 2 * _sum(across) + _sum(product * self._gram)
         return Factors(
             step, self._exponents, self._right, symbols, self._points, points, float(error)
         )
+
+
+def _move(wanted: float, added: float) -> float:
+    """Return by how many octaves to change a step, given the errors that it shall add and adds."""
+    octaves = math.log2(max(wanted, 1e-300) / max(added, 1e-300))
+    return max(min(octaves / _SLOPE, 1.0), -1.0)
 
 
 def _sum(values: np.ndarray) -> float:

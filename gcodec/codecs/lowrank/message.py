@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from gcodec.wire.primitives import Reader, leb128
 GAMMA = PrefixCode(codewords.GAMMA, 0, 1)
 MOST_EXPONENT = 2047  # from which on all scales are 0
 MOST_SPLIT = 31
+_SURELY_FINITE = 2.0**127  # sums of magnitudes below this do not exceed float32
 _MANTISSAS = np.array([0x3F800000, 0x3F5744FD, 0x3F3504F3, 0x3F1837F0], np.uint32).view(np.float32)
 _EXPONENT_NBITS = 23  # at most, in Elias gamma
 _OTHER_NBITS = 512  # of the rest of a head, at most
@@ -40,12 +42,14 @@ _EDGES = np.array([0.5452538663326288, 0.6484197773255048, 0.7711054127039704, 0
 CENTROIDS = "centroid1", "centroid2", "centroid3"
 
 
+@functools.lru_cache(maxsize=64)
 def ecsq(**parameters: Any) -> Codec:
     """Return the codec of factors and residuals, which is ecsq."""
     codec: Codec = registered()["ecsq"](**parameters)
     return codec
 
 
+@functools.lru_cache(maxsize=256)
 def factor_codec(trellis: str, sizes: tuple[int, int]) -> Codec:
     """Return the codec of a factor, an (r, m) or (r, k) matrix."""
     return ecsq(step=1.0, trellis=trellis, transform="none")._with_shape(sizes)
@@ -172,6 +176,8 @@ class Product(NamedTuple):
     @property
     def is_finite(self) -> bool:
         """Whether all values of the product, and all partial sums, are finite."""
+        if low_rank.most(self.left, self.right) < _SURELY_FINITE:
+            return True
         is_finite = np.isfinite(self.right).all() and np.isfinite(self.left).all()
         return bool(is_finite and not low_rank.passes_float32(self.left, self.right))
 

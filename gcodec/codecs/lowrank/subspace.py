@@ -20,11 +20,14 @@ import numpy as np
 
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.norms import norms
-from gcodec.kernels.numeric.reduce import fold, max_abs_bits, sum_squares
+from gcodec.kernels.numeric.reduce import Moments, fold, max_abs_bits, moments
+from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import host
 from gcodec.runtime.memory import flattened
 
 STREAM = 3  # of the random words
+_POINT_PARTS = 512  # points with the step 1 are multiples of 1/512
+_EXACT = 2.0**53  # integers up to this are exact in float64
 
 
 class Matrix:
@@ -34,6 +37,8 @@ class Matrix:
     ----------
     values : (m, k) float32 array
         Finite values, not all 0.
+    statistics : Moments, optional
+        Statistics of the values, if they are known.
 
     Attributes
     ----------
@@ -45,11 +50,11 @@ class Matrix:
         Effective number of rows; see `_effective_count`.
     """
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values: np.ndarray, statistics: Moments | None = None) -> None:
         self.values = values
         flat = flattened(values)
-        self.top = int(max_abs_bits(flat))
-        self.energy = float(sum_squares(flat))
+        known = resolved(moments(flat)) if statistics is None else statistics
+        self.top, self.energy = known.largest, known.squares
         self.rows = _effective_count(host(norms(flat, values.shape[1], "l2")).astype(np.float64))
 
     @property
@@ -80,6 +85,8 @@ class Subspace:
         Orthogonal rows in the order of their energies, the largest first.
     energies : (w,) float64 array
         Squared norms of the components.
+    sizes : (float, float)
+        Effective numbers of rows and columns of the matrix.
     """
 
     def __init__(self, matrix: Matrix) -> None:
@@ -88,28 +95,21 @@ class Subspace:
         self._basis = np.empty((0, m))
         self.components = np.empty((0, k))
         self.energies = np.empty(0)
+        self.sizes = matrix.rows, float(k)
 
     @property
     def width(self) -> int:
         """Number of dimensions."""
         return len(self._basis)
 
-    @property
-    def sizes(self) -> tuple[float, float]:
-        """Effective numbers of rows and columns of the matrix."""
-        if not self.width:
-            return self.matrix.rows, float(self.components.shape[1])
-        columns = np.sqrt((self.components * self.components).sum(axis=0))
-        return self.matrix.rows, _effective_count(columns)
-
     def extend(self, rows: np.ndarray) -> None:
         """Add the images M·row of (r, k) float64 rows to the subspace."""
-        images = self.matrix.projected(rows)
-        stacked = np.concatenate([self._basis, images])
-        basis = low_rank.orthonormal(stacked, kept=self.width)
-        added = low_rank.fixed(basis[self.width :])
+        basis, width = np.concatenate([self._basis, self.matrix.projected(rows)]), self.width
+        low_rank.orthonormalize(basis, kept=width)
+        added = low_rank.fixed(basis[width:])
         projections = low_rank.times(self.matrix.values, added, self.matrix.top)
-        self._basis = np.concatenate([self._basis, added.values])
+        np.multiply(added.integers, added.units, out=basis[width:])
+        self._basis = basis
         self._rotate(np.concatenate([self.components, projections]))
 
     def at_random(self, count: int, seed: int) -> np.ndarray:
@@ -123,16 +123,19 @@ class Subspace:
         gram = low_rank.times_transposed(rounded, low_rank.fixed(rows))
         rotation = low_rank.diagonalize((gram + gram.T) / 2)
         self.components = low_rank.times(rounded, low_rank.fixed(rotation))
-        self.energies = np.array([low_rank.energy(row) for row in self.components])
+        self.energies = low_rank.energies(self.components)
         order = np.argsort(-self.energies, kind="stable")
         self.components, self.energies = self.components[order], self.energies[order]
+        columns = np.sqrt((self.components * self.components).sum(axis=0))
+        self.sizes = self.matrix.rows, _effective_count(columns)
 
 
 def gram_of(points: np.ndarray) -> np.ndarray:
-    """Return the (r, r) float64 inner products of (r, k) float32 rows."""
-    gram: np.ndarray = _products(
-        points, points.astype(np.float64), int(max_abs_bits(points.reshape(-1)))
-    )
+    """Return the (r, r) float64 inner products of (r, k) rows of points with the step 1."""
+    wide = points.astype(np.float64)
+    if (float(np.abs(points).max()) * _POINT_PARTS) ** 2 * wide.shape[1] < _EXACT:
+        return wide @ wide.T  # sums of integers, which are exact in any order
+    gram: np.ndarray = _products(points, wide, int(max_abs_bits(points.reshape(-1))))
     symmetric: np.ndarray = (gram + gram.T) / 2
     return symmetric
 
@@ -142,8 +145,10 @@ def _products(matrix: np.ndarray, rows: np.ndarray, top: int) -> np.ndarray:
     leading = low_rank.fixed(rows)
     products: np.ndarray = low_rank.times_transposed(matrix, leading, top)
     rest = rows - leading.values
-    if rest.any():
-        products += low_rank.times_transposed(matrix, low_rank.fixed(rest), top)
+    is_rounded = rest.any(axis=1)
+    if is_rounded.any():
+        rest = low_rank.fixed(rest[is_rounded])
+        products[is_rounded] += low_rank.times_transposed(matrix, rest, top)
     return products
 
 

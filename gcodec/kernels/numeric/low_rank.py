@@ -17,7 +17,7 @@ import numpy as np
 
 from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
-from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, fold, max_abs_bits
+from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, max_abs_bits
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.memory import flattened
@@ -106,9 +106,13 @@ def step(
 
 def fixed(rows: np.ndarray) -> Fixed:
     """Round (r, m) finite float64 numbers to 16 bits and a sign, ties to even."""
-    _, exponents = np.frexp(np.abs(rows).max(axis=1, initial=0, keepdims=True))
+    most, least = (each(axis=1, initial=0, keepdims=True) for each in (rows.max, rows.min))
+    _, exponents = np.frexp(np.maximum(most, -least))
     units = np.ldexp(1.0, exponents - FACTOR_NBITS)
-    return Fixed(np.rint(rows / units) + 0.0, units)  # without −0
+    integers = rows / units
+    np.rint(integers, out=integers)
+    integers += 0.0  # without −0
+    return Fixed(integers, units)
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda")
@@ -133,9 +137,14 @@ def orthonormal(rows: np.ndarray, kept: int = 0) -> np.ndarray:
     `kept` rows are orthonormal already, or 0.
     """
     basis = np.array(rows, np.float64, order="C")
+    orthonormalize(basis, kept)
+    return basis
+
+
+def orthonormalize(basis: np.ndarray, kept: int = 0) -> None:
+    """Orthonormalize (r, m) contiguous float64 rows in place; see `orthonormal`."""
     sums = np.empty(max(-(-basis.shape[1] // TILE), 1))
     _orthonormalize(basis.reshape(-1), len(basis), kept, np.empty(LANES), sums)
-    return basis
 
 
 @inline
@@ -227,9 +236,20 @@ def _rotate_pairs(matrix, vectors, r):
             break
 
 
-def energy(values: np.ndarray) -> float:
-    """Return the sum of squares of (n,) float64 values, in the order of `fold`."""
-    return fold(values * values)
+def energies(rows: np.ndarray) -> np.ndarray:
+    """Return the sum of squares of each of (r, k) float64 rows, in the order of `fold`."""
+    sums, totals = np.empty(max(-(-rows.shape[1] // TILE), 1)), np.empty(len(rows))
+    _energies(np.ascontiguousarray(rows).reshape(-1), np.empty(LANES), sums, totals)
+    return totals
+
+
+@kernel("in float64[], out float64[], out float64[], out float64[]")
+def _energies(rows, lanes, sums, totals):
+    # rows.size == totals.size * k; lanes.size == LANES; sums.size == max(ceil(k / TILE), 1)
+    k = rows.size // max(totals.size, 1)
+    for j in range(totals.size):
+        row = rows[j * k : j * k + k]
+        totals[j] = _dot(row, row, lanes, sums)
 
 
 def most(p: np.ndarray, q: np.ndarray) -> float:
@@ -259,4 +279,5 @@ def _scaled(
     """Return sums of products of values and factors."""
     bits = max_abs_bits(flattened(matrix)) if top is None else top
     sums = multiply(matrix, bits, factors.integers)
-    return sums * (factors.units * unit_of(bits))
+    sums *= factors.units * unit_of(bits)
+    return sums

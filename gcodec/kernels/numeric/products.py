@@ -8,6 +8,7 @@ the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,8 +36,8 @@ def block_of(columns: int) -> tuple[int, int]:
 
 def unit_of(top: int) -> float:
     """Return the unit of integers, a power of two, given the bits of the largest float32 value."""
-    _, exponent = np.frexp(float(np.array([int(top)], np.uint32).view(np.float32)[0]))
-    return float(np.ldexp(1.0, int(exponent) - VALUE_NBITS))
+    _, exponent = math.frexp(float(np.uint32(top).view(np.float32)))
+    return math.ldexp(1.0, exponent - VALUE_NBITS)
 
 
 def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
