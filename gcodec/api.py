@@ -583,3 +583,4 @@ def _use(codec: Codec) -> None:
     for x in (vector, rows * rng.laplace(size=(64, 192)).astype(np.float32)):
         frame = encode(x, codec)
         decode_add(frame, decode(frame))
+        decode_sum([frame, frame])

@@ -107,6 +107,25 @@ def test_symbols_with_memory_of_their_own_do_not_pile_up(monkeypatch: pytest.Mon
     assert pending == [1, 0, 1, 0]
 
 
+def test_values_between_frames() -> None:
+    frames = [gcodec.Frame.from_bytes(frame) for frame in encoded(["sign", "minmax"], 500)]
+    values = np.full((20, 25), 1e-3, np.float32)
+    expected = frames[0].decode()
+    expected += values.reshape(-1)
+    expected += frames[1].decode()
+    total = np.full(500, np.nan, np.float32)
+    added = FrameSum(total, (500,))
+    added.add(frames[0])
+    added.add_values(values)
+    added.add(frames[1])
+    added.finish()
+    assert gs.same_bits(total, expected)
+    alone = FrameSum(total, (500,))
+    alone.add_values(-values)
+    alone.finish()
+    assert gs.same_bits(total, -values.reshape(-1))
+
+
 def test_frames_and_generators() -> None:
     frames = encoded(["sign", "minmax", "topk"], 500)
     expected = looped(frames, [1, 1, 1])

@@ -18,7 +18,7 @@ from gcodec.codec import Symbols
 from gcodec.errors import ParameterError
 from gcodec.frame.frame import Frame
 from gcodec.kernels.bits.dequantize import LevelString, adder
-from gcodec.runtime import pool
+from gcodec.runtime import Array, pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.memory import clear
@@ -108,6 +108,12 @@ class FrameSum:
             # frames could need many times the memory of the sum.
             if not _is_view(symbols, payload.data):
                 self._add_parts()
+
+    def add_values(self, values: Array) -> None:
+        """Add a float32 array of the size and on the device of the sum, after earlier frames."""
+        with self._source.stream(), np.errstate(all="ignore"):
+            self._add_pending()
+            self._sum += values.reshape(-1)
 
     def finish(self) -> None:
         """Complete the sum."""

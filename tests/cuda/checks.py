@@ -29,6 +29,10 @@ def frames_agree(gpu: Device, spec: str, x: np.ndarray, **arguments: Any) -> byt
         gcodec.decode_add(frame, acc, 0.75)
         gcodec.decode_add(frame, wanted, 0.75)
         assert same(gpu.to_host(acc), wanted), spec
+        scales = [0.75, -2]
+        gcodec.decode_sum([frame, frame], out=acc, scale=scales)
+        wanted = gcodec.decode_sum([frame, frame], scale=scales)
+        assert same(gpu.to_host(acc), wanted), spec
     return frame
 
 
