@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.api import encode
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.nonfinite import (
     NonFinite,
@@ -27,6 +26,7 @@ from gcodec.arrays.nonfinite import (
 from gcodec.arrays.source import Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse
+from gcodec.codecs.raw import Raw
 from gcodec.errors import FormatError, ParameterError
 from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
@@ -592,7 +592,8 @@ class Feedback:
         frame, _, _ = self._step(bound, tensor, residual, left, seed, None, None, key)
         members = [Member(name, array.shape) for name, array in grads.items()]
         text = np.frombuffer(write_members(members), np.uint8)
-        listed = encode(text, "raw", name=MEMBERS_NAME, key=key)
+        payload = Raw().encode(text)
+        listed = Frame(payload.codec, "uint8", text.shape, payload, MEMBERS_NAME, key).to_bytes()
         ends = list(itertools.accumulate(member.size for member in members))
         parts = [
             left[end - member.size : end].reshape(member.shape)

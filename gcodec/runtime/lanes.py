@@ -169,12 +169,12 @@ class Emitter:
             part = builder.shuffle_vector(places, places, own)
             if wide:
                 pairs = zip(registers[::2], registers[1::2], strict=True)
-                found = [self._call(_TWO_TABLES, floats(count), [a, part, b]) for a, b in pairs]
+                values = [self._call(_TWO_TABLES, floats(count), [a, part, b]) for a, b in pairs]
             else:
-                found = [self._call(_ONE_TABLE, floats(count), [t, part]) for t in registers]
+                values = [self._call(_ONE_TABLE, floats(count), [t, part]) for t in registers]
             split = floats_in_registers() // 2
             is_low = builder.icmp_unsigned("<", part, part.type([split] * count))
-            parts.append(builder.select(is_low, *found))
+            parts.append(builder.select(is_low, *values))
         while len(parts) > 1:
             whole = lanes(32, 2 * parts[0].type.count)([*range(2 * parts[0].type.count)])
             pairs = zip(parts[::2], parts[1::2], strict=True)
