@@ -28,15 +28,16 @@ LAYERS = [
     {"tensorfiles"},
     {"api", "advisor", "feedback"},
     {"analysis", "files", "interop", "training"},
-    {"torch", "jax", "mpi", "numcodecs", "zarr", "flower"},
+    {"torch", "jax", "mpi", "numcodecs", "zarr", "flower", "nvflare"},
     {"cli"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 FRAMEWORKS = {"torch", "jax", "cupy", "tensorflow", "mlx", "matplotlib"}
-FRAMEWORKS |= {"zarr", "numcodecs", "mpi4py", "flwr"}
+FRAMEWORKS |= {"zarr", "numcodecs", "mpi4py", "flwr", "nvflare"}
 # The one module or package that may import each of them.
 ADAPTERS = {"cli.render.figures": "matplotlib", "torch": "torch", "jax": "jax"}
-ADAPTERS |= {"mpi": "mpi4py", "numcodecs": "numcodecs", "zarr": "zarr", "flower": "flwr"}
+ADAPTERS |= {"mpi": "mpi4py", "numcodecs": "numcodecs", "zarr": "zarr"}
+ADAPTERS |= {"flower": "flwr", "nvflare": "nvflare"}
 
 MODULES = sorted(
     path for path in PACKAGE.rglob("*.py") if path.name not in ("__main__.py", "__init__.py")

@@ -28,6 +28,7 @@ MODULES = {  # by the library that each needs
     "gcodec.flower": "flwr",
     "gcodec.jax": "jax",
     "gcodec.numcodecs": "numcodecs",
+    "gcodec.nvflare": "nvflare",
     "gcodec.torch": "torch",
     "gcodec.zarr": "zarr",
 }

@@ -1,6 +1,8 @@
-"""gcodec for PyTorch: encode and decode tensors, and compress the gradients that DDP exchanges.
+"""gcodec for PyTorch: tensors as frames, and compressed exchanges for DDP, FSDP2 and DiLoCo.
 
     model.register_comm_hook(*gcodec.torch.ddp_hook("topk:ratio=0.01", model=model))
+    gcodec.torch.fsdp_comm("ecsq:bits=2").register(sharded_model)
+    diloco = gcodec.torch.DiLoCo(model, outer_optimizer, "ecsq:bits=1", every=100)
 
 Needs the extra ``torch``. Codecs and error feedback themselves live elsewhere.
 """

@@ -1,0 +1,174 @@
+"""gcodec for NVIDIA FLARE: filters that send arrays as frames.
+
+`FrameEncoder` is a result filter of the clients, `FrameDecoder` one of the server; or, for the
+weights that clients receive, data filters of the server and of the clients. Needs the extra
+``nvflare``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+try:
+    from nvflare.apis.dxo import DXO, DataKind
+    from nvflare.apis.dxo_filter import DXOFilter
+except ImportError as error:
+    raise ImportError(
+        "gcodec.nvflare needs NVIDIA FLARE: pip install 'gcodec[nvflare]'"
+    ) from error
+
+from gcodec.api import encode
+from gcodec.codec import CodecLike
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.feedback import Feedback, derive_seed
+from gcodec.frame import Frame
+from gcodec.limits import Limits
+from gcodec.policy import Policy
+from gcodec.wire.kinds import check_number
+
+__all__ = ["FrameDecoder", "FrameEncoder"]
+
+_KINDS = [DataKind.WEIGHTS, DataKind.WEIGHT_DIFF]
+_NAMES = "gcodec.frames"  # property of a DXO: the names of the arrays that are frames
+
+
+class FrameEncoder(DXOFilter):
+    """Filter that replaces arrays by frames.
+
+    Differences of weights are compressed with error feedback. Weights themselves are compressed
+    without it, and integers without loss. An array that the codec refuses, because it contains NaN
+    or Inf, fails the task of this client.
+
+    Parameters
+    ----------
+    codec : str, mapping, Codec or Policy
+        See `gcodec.parse` and `gcodec.Policy`; a text in the configuration of a job.
+    feedback : bool
+        Whether to send later what a difference left out.
+    decay : float
+        Factor of the residual in each round; see `gcodec.Feedback`.
+    seed : int
+        Seed for stochastic rounding; each client should have its own.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> import gcodec.nvflare, numpy as np
+    >>> from nvflare.apis.dxo import DXO, DataKind
+    >>> from nvflare.apis.fl_context import FLContext
+    >>> update = DXO(DataKind.WEIGHT_DIFF, {"layer": np.ones((64, 32), np.float32)})
+    >>> encoder, decoder = gcodec.nvflare.FrameEncoder("sign"), gcodec.nvflare.FrameDecoder()
+    >>> sent = encoder.process_dxo(update, None, FLContext())
+    >>> len(sent.data["layer"])
+    288
+    >>> decoder.process_dxo(sent, None, FLContext()).data["layer"].shape
+    (64, 32)
+    """
+
+    def __init__(
+        self,
+        codec: str | Mapping[str, Any] | CodecLike | Policy,
+        feedback: bool = True,
+        decay: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(_KINDS, _KINDS)
+        if not isinstance(feedback, bool):  # "no" would count as true
+            raise ParameterError.of("feedback", feedback, "True or False")
+        self._feedback = Feedback(codec, decay=decay, seed=seed)
+        self._has_feedback, self._rounds = feedback, 0
+
+    def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO:
+        """Return a DXO with frames in place of arrays."""
+        has_feedback = self._has_feedback and dxo.data_kind == DataKind.WEIGHT_DIFF
+        data, names = dict(dxo.data), []
+        for name, array in dxo.data.items():
+            if not isinstance(array, np.ndarray):
+                continue
+            if array.dtype.kind != "f":
+                data[name] = encode(array, "raw", name=name)
+            elif has_feedback:
+                data[name] = self._feedback.compress(name, array)
+            else:
+                codec = self._feedback.codec
+                if isinstance(codec, Policy):
+                    codec = codec.codec(name, array.shape, array.dtype)
+                seed = derive_seed(self._feedback.seed, name=name, step=self._rounds)
+                data[name] = encode(array, codec, seed=seed, name=name)
+            names.append(name)
+        self._rounds += 1
+        return DXO(dxo.data_kind, data, {**(dxo.meta or {}), _NAMES: names})
+
+
+class FrameDecoder(DXOFilter):
+    """Filter that replaces frames by arrays.
+
+    On the server, a result that is damaged or hostile raises an error, which NVIDIA FLARE logs;
+    the workflow receives TASK_RESULT_FILTER_ERROR in its place, and goes on with the other
+    clients.
+
+    Parameters
+    ----------
+    max_norm : float, optional
+        Largest allowed L2 norm of all arrays together. Default: any finite arrays are allowed.
+    max_elements : int
+        Largest number of elements of an array; see `gcodec.Limits`.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> import gcodec.nvflare
+    >>> filter = gcodec.nvflare.FrameDecoder(max_norm=10.0)
+    """
+
+    def __init__(self, max_norm: float | None = None, max_elements: int = 2**28) -> None:
+        super().__init__(_KINDS, _KINDS)
+        self._max_norm = math.inf
+        if max_norm is not None:
+            self._max_norm = check_number("max_norm", max_norm, "a number above 0")
+            if not self._max_norm > 0:  # NaN fails as well
+                raise ParameterError.of("max_norm", max_norm, "a number above 0")
+        self._limits = Limits(max_elements=max_elements)
+
+    def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO | None:
+        """Return a DXO with arrays in place of frames; None if it has no frames.
+
+        Raises
+        ------
+        FormatError
+            If a frame is damaged, has another name, or contains NaN or Inf, or if the arrays
+            exceed `max_norm`.
+        """
+        meta = dict(dxo.meta or {})
+        names = meta.pop(_NAMES, None)
+        if names is None:
+            return None
+        data, squares = dict(dxo.data), 0.0
+        for name in names:
+            frame = data.get(name)
+            if not isinstance(frame, bytes):
+                raise Corrupt(f"{name!r} is not a frame")
+            parsed = Frame.from_bytes(frame, limits=self._limits)
+            if parsed.name != name:
+                raise Corrupt(f"{name!r} has a frame of {parsed.name!r}")
+            values = parsed.decode()
+            if values.dtype.kind == "f":
+                if not np.isfinite(values).all():
+                    raise Corrupt(f"{name!r} contains NaN or Inf")
+                squares += float(np.square(values, dtype=np.float64).sum())
+            data[name] = values
+        if not math.sqrt(squares) <= self._max_norm:
+            raise Corrupt(f"the arrays have a norm of {math.sqrt(squares):.3g}")
+        return DXO(dxo.data_kind, data, meta)

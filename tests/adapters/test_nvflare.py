@@ -1,0 +1,97 @@
+"""NVIDIA FLARE: filters that send arrays as frames, and refuse damaged or hostile ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed")
+
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.utils import fobs
+
+import gcodec
+import gcodec.nvflare
+from gcodec.errors import ParameterError
+
+UPDATE = np.random.default_rng(0).standard_normal((40, 30), np.float32)
+
+
+def sent(encoder: Any, kind: str = DataKind.WEIGHT_DIFF, **arrays: Any) -> Any:
+    """Return what arrives when a client's filter has encoded arrays."""
+    dxo = DXO(kind, {"weight": UPDATE, "count": np.array([3], np.int64), **arrays})
+    shareable = encoder.process(dxo.to_shareable(), FLContext())
+    return fobs.loads(fobs.dumps(shareable))
+
+
+def decoded(shareable: Any, **options: Any) -> dict[str, Any]:
+    decoder = gcodec.nvflare.FrameDecoder(**options)
+    return dict(from_shareable(decoder.process(shareable, FLContext())).data)
+
+
+def test_frames_are_decoded_with_feedback() -> None:
+    encoder = gcodec.nvflare.FrameEncoder("topk:ratio=0.1")
+    memory = gcodec.Feedback("topk:ratio=0.1")
+    for _ in range(3):
+        arrived = sent(encoder, text="kept")
+        expected = gcodec.decode(memory.compress("weight", UPDATE))
+        values = decoded(arrived)
+        np.testing.assert_array_equal(values["weight"], expected)
+        assert values["count"].tolist() == [3]
+        assert values["text"] == "kept"
+
+
+def test_weights_have_no_feedback() -> None:
+    encoder = gcodec.nvflare.FrameEncoder(gcodec.Policy({"*": "topk:ratio=0.1"}))
+    for _ in range(2):
+        values = decoded(sent(encoder, DataKind.WEIGHTS))
+        expected = gcodec.decode(gcodec.encode(UPDATE, "topk:ratio=0.1"))
+        np.testing.assert_array_equal(values["weight"], expected)
+
+
+def test_arrays_without_frames_pass() -> None:
+    shareable = DXO(DataKind.WEIGHTS, {"weight": UPDATE}).to_shareable()
+    np.testing.assert_array_equal(decoded(shareable)["weight"], UPDATE)
+
+
+def replaced(name: str, values: np.ndarray) -> Callable[[dict[str, Any]], None]:
+    frame = gcodec.encode(values, "raw", name=name, nonfinite="propagate")
+    return lambda data: data.update(weight=frame)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data.update(weight=data["weight"][:-1]), "too early"),
+        (lambda data: data.update(weight="text"), "not a frame"),
+        (lambda data: data.pop("weight"), "not a frame"),
+        (replaced("other", UPDATE), "'other'"),
+        (replaced("weight", UPDATE * np.nan), "NaN"),
+        (replaced("weight", UPDATE * np.float32(1e9)), "norm"),
+        (replaced("weight", np.zeros(5000, np.float32)), "limit"),
+    ],
+)
+def test_damaged_or_hostile_result_is_refused(
+    change: Callable[[dict[str, Any]], None], reason: str
+) -> None:
+    shareable = sent(gcodec.nvflare.FrameEncoder("sign"))
+    dxo = from_shareable(shareable)
+    change(dxo.data)
+    with pytest.raises(gcodec.FormatError, match=reason):
+        decoded(dxo.update_shareable(shareable), max_norm=1e4, max_elements=2000)
+
+
+@pytest.mark.parametrize("options", [{"feedback": 1}, {"decay": 2}, {"seed": -1}])
+def test_invalid_arguments_of_the_encoder(options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(options))):
+        gcodec.nvflare.FrameEncoder("sign", **options)
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 0}, {"max_elements": 0}])
+def test_invalid_arguments_of_the_decoder(options: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=next(iter(options))):
+        gcodec.nvflare.FrameDecoder(**options)
