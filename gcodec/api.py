@@ -56,7 +56,7 @@ def encode(
         Name of the tensor, stored in the frame.
     nonfinite : {"raise", "zero", "propagate"}
         Policy for NaN and Inf: raise `ParameterError`, replace them by 0, or pass them to the
-        codec.
+        codec. Under ``"raise"``, ``lossless`` accepts them too, as it keeps every bit pattern.
     out : writable buffer, optional
         Buffer of at least ``codec.max_encoded_nbytes(n, name)`` bytes for a tensor of n elements
         (for integers and booleans, pass ``dtype=`` to that method). The frame is written to its
@@ -101,7 +101,8 @@ def encode(
         if isinstance(codec, Policy):
             codec = codec.codec(name, *source.described())
         tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
-        if nonfinite != "raise" or not codec.refuses_nonfinite:
+        is_checked = codec.refuses_nonfinite or codec.keeps_every_bit
+        if nonfinite != "raise" or not is_checked:
             tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
         payload = codec._bound_to(tensor)._encode(tensor.values, seed, None)
         payload = payload.resolved(with_data=True)

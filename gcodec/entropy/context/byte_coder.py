@@ -1,0 +1,300 @@
+"""The context coder of bytes such as exponents: rANS with models by the means of row and column.
+
+Bytes of float exponents differ from row to row and from column to column as the magnitudes do, of
+which they are logarithms. The class of an element is therefore the mean byte of its row plus that
+of its column, in quarters. With S and N, the sum and the number of all bytes that are not 0, and
+S(i), N(i) those of a row, and likewise for a column j,
+
+    row(i) = 40 + 4·(S(i)/N(i) − S/N)      column(j) = 64 + 4·(S(j)/N(j) − S/N)
+
+rounded to the nearest integer, or to a multiple of 2, 4 or 8, and limited to 1 … 127; 0 marks a
+row or column of zeros. The class is row(i) + column(j) − 64, limited to 0 … 63, as in
+`scale_model`. Each class has a rANS model of its own, whose frequencies add up to 2^12. A string
+consists of
+
+    lanes u8 · width LEB128 · group LEB128                                       whole bytes
+    scales of rows · scales of columns, unless group is 0 · models · zeros to a byte
+    rANS of all symbols
+
+where the models are
+
+    first class in 6 bits · last class in 6 bits
+    for each class: least and largest byte, 8 bits each · the frequency of 0, then of each of these
+    bytes: its bit length in 4 bits, and its bits but the highest
+
+The least byte is at least 1; if it exceeds the largest one, only 0 has a frequency, or, if that is
+0, the class uses the model of the preceding class. Classes before the first one and after the last
+one use the nearest model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.entropy import rans
+from gcodec.entropy.bit_reader import BitReader
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, RansString, Written, seek_of_runs
+from gcodec.entropy.context import scale_lists
+from gcodec.entropy.context.scale_model import (
+    ONE,
+    RowLayout,
+    Scales,
+    row_layouts,
+    sampled_rows,
+)
+from gcodec.entropy.context.table_choice import SAMPLE, lanes_of
+from gcodec.errors import Corrupt
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.context import class_map
+from gcodec.kernels.context.class_map import CENTER, CLASSES
+from gcodec.kernels.context.plane_sums import plane_sums
+from gcodec.kernels.context.scale_lists import MOST
+from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans.rans_runs import LOG2_BLOCK
+from gcodec.kernels.rans.rans_table import LEAST_LOG2, read_tables, write_tables
+from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
+from gcodec.kernels.rans.rans_vector import LANES
+from gcodec.runtime.memory import Drainable, contents, release
+from gcodec.wire.primitives import Reader, leb128
+from gcodec.wire.seek import LOG2_STATES
+
+TOTAL = 1 << LEAST_LOG2
+_PER_OCTAVE = 4
+_QUANTA = (1, 2, 4, 8)
+_CLASS, _BYTE, _LENGTH = 6, 8, 4  # bits of the fields of the models
+_MOST_NBITS = 2 * _CLASS + CLASSES * (2 * _BYTE + 256 * (_LENGTH + LEAST_LOG2))
+_HEAD_NBITS = 48  # approximate bits of the fields before the scales
+
+
+class Plan(NamedTuple):
+    """Scales and models of a string, and its estimated size.
+
+    Attributes
+    ----------
+    scales : Scales
+    models : (64, 256) int64 array
+        Frequencies by class and byte.
+    used : (64,) bool array
+        Classes that the string states models of.
+    nbits : int
+        Estimated bits of the string.
+    """
+
+    scales: Scales
+    models: np.ndarray
+    used: np.ndarray
+    nbits: int
+
+
+def plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
+    """Plan the string of (n,) uint8 symbols of a tensor, n > 0."""
+    layouts = row_layouts(shape)
+    sample = sampled_rows(symbols, layouts[0].width, SAMPLE)
+    times = symbols.size / sample.size
+    best: tuple[float, RowLayout] | None = None
+    for layout in dict.fromkeys(layout._replace(quantum=1) for layout in layouts):
+        # A row of a sample stands for `times` rows, but a sample of a single row is that row.
+        width = min(layout.width, sample.size)
+        sums = plane_sums(sample, width, layout.group > 0)
+        for quantum in _QUANTA if layout.width < symbols.size else (1,):
+            own = layout._replace(width=width, quantum=quantum)
+            scales = _scales(own, sample.size, *sums)
+            (counts,) = class_map.class_counts(sample, [scales.arrays], 1)
+            models = models_of(counts)
+            nbits = times * (_string_nbits(counts, models) + scale_lists.nbits(scales.rows))
+            nbits += scales.nbits() - scale_lists.nbits(scales.rows)
+            nbits += sent_nbits(models, counts.any(axis=1))
+            if best is None or nbits < best[0]:
+                best = nbits, layout._replace(quantum=quantum)
+    assert best is not None
+    return _plan_of(symbols, best[1])
+
+
+def _plan_of(symbols: np.ndarray, layout: RowLayout) -> Plan:
+    sums = plane_sums(symbols, layout.width, layout.group > 0)
+    scales = _scales(layout, symbols.size, *sums)
+    (counts,) = class_map.class_counts(symbols, [scales.arrays], 1)
+    models, used = models_of(counts), counts.any(axis=1)
+    nbits = _HEAD_NBITS + scales.nbits() + sent_nbits(models, used)
+    nbits += _string_nbits(counts, models)
+    return Plan(scales, models, used, nbits + 16 * lanes_of(nbits))
+
+
+def _scales(
+    layout: RowLayout,
+    n: int,
+    rows: tuple[np.ndarray, np.ndarray],
+    columns: tuple[np.ndarray, np.ndarray],
+) -> Scales:
+    """Compute the scales of n symbols from sums and numbers of rows and columns."""
+    total, count = int(rows[0].sum()), int(rows[1].sum())
+    mean = total / max(count, 1)
+
+    def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
+        means = sums / np.maximum(counts, 1)
+        quanta = np.floor((means - mean) * (_PER_OCTAVE / layout.quantum) + 0.5)
+        scales = np.clip(one + quanta * layout.quantum, layout.quantum, MOST & -layout.quantum)
+        return np.where(counts > 0, scales, 0).astype(np.uint8)
+
+    by_column, group = np.empty(0, np.uint8), layout.group
+    if group:
+        places = np.arange(0, layout.width, group)
+        by_group = (np.add.reduceat(part, places) for part in columns)
+        by_column = np.repeat(scales_of(*by_group, CENTER), group)[: layout.width]
+    return Scales(layout, scales_of(*rows, ONE), by_column)
+
+
+def models_of(counts: np.ndarray) -> np.ndarray:
+    """Return frequencies for (64, 256) counts, not all 0; unused classes copy others."""
+    numbers = counts.sum(axis=1, keepdims=True)
+    scaled = (2 * TOTAL * counts + numbers) // np.maximum(2 * numbers, 1)
+    scaled = np.where(counts > 0, np.maximum(scaled, 1), 0)
+    used = np.flatnonzero(numbers)
+    largest = scaled[used].argmax(axis=1)
+    scaled[used, largest] += TOTAL - scaled[used].sum(axis=1)
+    for row in used[scaled[used, largest] < 1].tolist():
+        scaled[row] = rans.frequencies(counts[row], LEAST_LOG2)
+    models: np.ndarray = scaled[_sources(numbers[:, 0] > 0)]
+    return models
+
+
+def _sources(used: np.ndarray) -> np.ndarray:
+    """Return the class whose model each class uses: itself, the preceding, or the first one."""
+    classes = np.where(used, np.arange(CLASSES), -1)
+    sources: np.ndarray = np.maximum.accumulate(classes)
+    return np.where(sources < 0, np.argmax(used), sources)
+
+
+def _string_nbits(counts: np.ndarray, models: np.ndarray) -> int:
+    costs = (LEAST_LOG2 << rans.POINT) - rans.log2_table()[models]
+    high, low = counts >> 16, counts & 0xFFFF
+    return (int((high * costs).sum()) << 16) + int((low * costs).sum()) >> rans.POINT
+
+
+def sent_nbits(models: np.ndarray, used: np.ndarray) -> int:
+    """Return the bits that models take in a string."""
+    classes = np.flatnonzero(used)
+    rows = models[classes]
+    lengths = np.frexp(rows)[1]
+    _, lows, highs = _ranges(rows)
+    inside = np.maximum(highs - lows + 1, 0)
+    tails = int(np.maximum(lengths - 1, 0).sum())
+    span = int(classes[-1] - classes[0]) + 1
+    return 2 * _CLASS + span * (2 * _BYTE + _LENGTH) + _LENGTH * int(inside.sum()) + tails
+
+
+def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return whether each model has bytes other than 0, and the least and largest of them."""
+    others = rows[:, 1:] > 0
+    any_other = others.any(axis=1)
+    lows = np.where(any_other, others.argmax(axis=1) + 1, 1)
+    highs = np.where(any_other, 255 - others[:, ::-1].argmax(axis=1), 0)
+    return any_other, lows, highs
+
+
+def _put_models(plan: Plan, string: BitString) -> None:
+    classes = np.flatnonzero(plan.used)
+    first, last = int(classes[0]), int(classes[-1])
+    words = [f"{first:0{_CLASS}b}{last:0{_CLASS}b}"]
+    _, lows, highs = _ranges(plan.models)
+    for row in range(first, last + 1):
+        low, high, model = 1, 0, [0]
+        if plan.used[row]:
+            low, high = int(lows[row]), int(highs[row])
+            model = plan.models[row, [0, *range(low, high + 1)]].tolist()
+        words.append(f"{low:0{_BYTE}b}{high:0{_BYTE}b}")
+        words += [f"{f.bit_length():0{_LENGTH}b}" + (f"{f:b}"[1:] if f else "") for f in model]
+    text = np.frombuffer("".join(words).encode(), np.uint8) - ord("0")
+    string.extend(np.packbits(text), text.size)
+
+
+def read_models(data: np.ndarray, at: int, end: int) -> tuple[np.ndarray, int]:
+    """Read models from bit `at` on; also return the next bit.
+
+    Raises
+    ------
+    FormatError
+    """
+    reader = BitReader(data, at, end, _MOST_NBITS, "the models of classes")
+    first, last = reader.take(_CLASS), reader.take(_CLASS)
+    if last < first:
+        raise Corrupt(f"models of the classes {first} to {last}")
+    models, used = np.zeros((CLASSES, 256), np.int64), np.zeros(CLASSES, np.bool_)
+    for row in range(first, last + 1):
+        low, high = reader.take(_BYTE), reader.take(_BYTE)
+        if low < 1 or (low > high and (low, high) != (1, 0)):
+            raise Corrupt(f"a model of the bytes {low} to {high}")
+        model = [reader.take_sized() for _ in range(2 + high - low)]
+        models[row, 0], models[row, low : high + 1] = model[0], model[1:]
+        used[row] = (low, high) != (1, 0) or model[0] > 0
+        if used[row] and sum(model) != TOTAL:
+            raise Corrupt(f"frequencies of a class do not add up to {TOTAL}")
+    if not used[first]:
+        raise Corrupt("the first class has no model")
+    return models[_sources(used)], reader.at
+
+
+def write(
+    plan: Plan,
+    symbols: np.ndarray | Drainable,
+    front: BitString,
+    lead: Callable[[np.ndarray], np.ndarray] = lambda head: head,
+) -> Written:
+    """Write the string of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+    symbols : (n,) uint8 array
+        n > 0. Released if it is a `Drainable`.
+    front : BitString
+        Whole bytes that precede the string.
+    lead : callable, optional
+        Returns the bytes that precede the rANS string, given `front` and the head of the string.
+    """
+    array, lanes = contents(symbols), lanes_of(plan.nbits)
+    scales, n = plan.scales, contents(symbols).size
+    numbers = (scales.layout.width, scales.layout.group)
+    head = bytes([lanes]) + b"".join(map(leb128, numbers))
+    front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
+    scales.put(front)
+    _put_models(plan, front)
+    nothing = np.empty(0, np.int64)
+
+    def joined(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        class_map.join_symbols(array[start:stop], *scales.arrays, start, nothing, room)
+        release(symbols, start, stop)
+        return room
+
+    tables, log2_run = write_tables(plan.models, LEAST_LOG2), LOG2_BLOCK
+    log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
+    before = lead(front.trimmed())
+    data, nbits, runs = rans_string.write(tables, joined, n, before, log2_run, lanes)
+    return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
+
+
+def open(span: BitSpan, n: int) -> CodedString:
+    """Open the string of n symbols, which begins with a whole byte.
+
+    Raises
+    ------
+    FormatError
+    """
+    if not n:
+        return EmptyString(span)
+    data, first, end, _ = span
+    reader = Reader(data[: end // 8].data, first // 8)
+    lanes = reader.uint(1)
+    layout = RowLayout(reader.leb128(), reader.leb128())
+    if lanes not in STATES:
+        raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
+    scales, at = Scales.read(layout, n, data, 8 * reader.at, end)
+    models, at = read_models(data, at, end)
+    span = span.after(at).aligned("models and symbols")
+    tables = read_tables(models, LEAST_LOG2)
+    string = RansString(span, n, tables, scales.classes, lanes)
+    string.refuse_short()
+    return string
