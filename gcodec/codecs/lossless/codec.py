@@ -12,7 +12,6 @@ All dtypes of frames are accepted, and NaN with any payload, −0 and infinity a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +22,6 @@ from gcodec.codecs.lossless import message
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
 from gcodec.errors import Corrupt
-from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import is_converted, whole

@@ -7,50 +7,87 @@
 
 If zeros is 1, the elements whose bits are all 0 are left out of all planes but the first; see
 `planes`. A plane is stored as it is, constant, or coded by Huffman words or rANS, after the least
-and the largest byte and a table of 0 and of these bytes; or, if it is the first one, by the
-context coder of bytes. The length of a coded plane is that of its string in bytes.
+and the largest byte and a table of 0 and of these bytes. The length of a coded plane is that of
+its string in bytes. The first plane may also be lowered by the scales of rows and columns, which
+then precede it, or coded by the context coder of bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.codecs.lossless.planes import (
     GROUP,
+    LOG2_GROUP,
     TILE,
     PlaneLayout,
     Zeros,
     mark_escapes,
 )
 from gcodec.entropy import tabled
-from gcodec.entropy.coder import BitSpan, EmptyString, RansString, WordString, Written, into
-from gcodec.entropy.context import byte_coder
+from gcodec.entropy.coder import (
+    BitSpan,
+    EmptyString,
+    RansString,
+    Take,
+    WordString,
+    Written,
+    into,
+    seek_of_runs,
+)
+from gcodec.entropy.context import byte_coder, byte_scales
+from gcodec.entropy.context.byte_scales import (
+    PartsOf,
+    Sample,
+    entropy_nbits,
+    layouts_of,
+    scales_of_parts,
+    scales_of_sums,
+)
+from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts, sampled_rows
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.context.byte_scales import LineSums, lower, raise_again
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.payload import Payload
 from gcodec.runtime import pool
-from gcodec.runtime.memory import Drainable
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import LOG2_STATES, SeekTable, refuse_table
 
-STORED, CONSTANT, HUFFMAN, RANS, CLASSES = range(5)
-METHODS = ("stored", "constant", "huffman", "rans", "classes")
-KINDS: dict[int, tabled.Kind] = {HUFFMAN: "huffman", RANS: "rans"}
-FIRST_METHODS = {"fast": (STORED, CONSTANT, HUFFMAN), "small": (STORED, CONSTANT, RANS, CLASSES)}
+METHODS = (
+    *("stored", "constant", "Huffman", "rANS"),
+    *("lowered, Huffman", "lowered, rANS", "rANS by classes"),
+)
+STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES = range(len(METHODS))
+KINDS: dict[int, tabled.Kind] = {
+    HUFFMAN: "huffman",
+    RANS: "rans",
+    LOWERED_HUFFMAN: "huffman",
+    LOWERED_RANS: "rans",
+}
+LOWERED = LOWERED_HUFFMAN, LOWERED_RANS
+FIRST_METHODS = {
+    "fast": (STORED, CONSTANT, HUFFMAN, LOWERED_HUFFMAN),
+    "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
+}
 OTHER_METHODS = (STORED, CONSTANT, HUFFMAN, RANS)
 
+_STEP = 1 << 17  # bytes that are counted at once
+_SCALES_NBITS = 32  # approximate bits of a layout
+_TABLE_NBITS = 512  # approximate bits of a table
 _RANGE_NBITS = 16  # of the least and the largest byte before a table
 _SAMPLE = 1 << 18  # elements by which the other planes are judged
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
+_LOWERED_SHARE = 100  # the first plane is lowered if that saves a hundredth of a sample
+_LEAST_CLASSED = 1 << 11  # elements of a tensor for which classes may pay
 
 
 class Plane(NamedTuple):
@@ -117,7 +154,7 @@ def alphabet(low: int, high: int) -> np.ndarray:
 
 
 class _Statistics(NamedTuple):
-    """What the encoder knows of a tensor before it writes.
+    """What the encoder knows of a tensor before it selects a method for the first plane.
 
     Attributes
     ----------
@@ -131,6 +168,55 @@ class _Statistics(NamedTuple):
     counts: np.ndarray
     zeros: Zeros | None
     others: tuple[tuple[Plane, np.ndarray | None], ...]
+
+    @classmethod
+    def of(cls, bits: np.ndarray, layout: PlaneLayout) -> _Statistics:
+        def parts(start: int, stop: int) -> np.ndarray:
+            room = np.empty(stop - start, np.uint8)
+            layout.take_first(bits[start:stop], room)
+            return room
+
+        counts, zeros = _histogram(parts, bits.size), None
+        if layout.is_float and counts[0]:
+            zeros = _zeros_of(bits, counts, layout.itemsize - 1)
+        others = (_other_plane(bits, layout, k, zeros) for k in range(1, layout.itemsize))
+        return cls(counts, zeros, tuple(others))
+
+
+class _Method(NamedTuple):
+    """A method for the first plane, and its size.
+
+    Attributes
+    ----------
+    method : int
+        Index into `METHODS`.
+    nbits : int
+        Bits of the first plane; an estimate for rANS.
+    table : Table or None
+        Table of a string; None without one, and for classes.
+    alphabet : (int, int)
+        The least byte but 0, and the largest.
+    scales : Scales or None
+        Scales by which the plane is lowered.
+    plan : byte_coder.Plan or None
+        Plan of a string with classes.
+    """
+
+    method: int
+    nbits: int
+    table: tabled.Table | None = None
+    alphabet: tuple[int, int] = (1, 1)
+    scales: Scales | None = None
+    plan: byte_coder.Plan | None = None
+
+    @classmethod
+    def tabled(cls, method: int, counts: np.ndarray, scales: Scales | None = None) -> _Method:
+        low, high = bytes_range(counts)
+        table = tabled.Table.own(KINDS[method], counts, alphabet(low, high))
+        nbits = _RANGE_NBITS + table.nbits(counts)
+        if scales is not None:
+            nbits += _SCALES_NBITS + scales.nbits()
+        return cls(method, nbits, table, (low, high), scales)
 
 
 def write(
@@ -151,46 +237,37 @@ def write(
         The mode of the shortest message among those that the argument allows.
     Written
     """
-    writer = _Writer(bits, layout, shape, _statistics(bits, layout))
-    stored = 8 * bits.nbytes
-    if mode == "fast":
-        nbits = writer.fast_nbits()
-        return ("fast", writer.fast()) if nbits < stored else ("stored", _stored(bits))
-    limit = min(stored, writer.fast_nbits()) if mode == "auto" else stored
-    small = writer.small(limit)
-    if small is not None:
-        return "small", small
-    return ("stored", _stored(bits)) if limit == stored else ("fast", writer.fast())
+    writer, best = _Writer(bits, layout, shape), Written(bits.view(np.uint8), 8 * bits.nbytes)
+    name = "stored"
+    for each in ("small", "fast") if mode == "auto" else (mode,):
+        written = writer.write(each, best.nbits)
+        if written is not None and written.nbits < best.nbits:
+            name, best = each, written
+    return name, best
 
 
-def _stored(bits: np.ndarray) -> Written:
-    return Written(bits.view(np.uint8), 8 * bits.nbytes)
+def bytes_range(counts: np.ndarray) -> tuple[int, int]:
+    """Return the least byte from 1 on that occurs, and the largest; 1 and 1 if there is none."""
+    used = np.flatnonzero(counts[1:]) + 1
+    return (int(used[0]), int(used[-1])) if used.size else (1, 1)
 
 
-def _statistics(bits: np.ndarray, layout: PlaneLayout) -> _Statistics:
-    n = bits.size
+def _histogram(parts: PartsOf, n: int) -> np.ndarray:
+    """Return the (256,) counts of n bytes."""
 
     def task(start: int, stop: int) -> np.ndarray:
-        room = np.empty(min(4 * TILE, stop - start), np.uint8)
         counts = np.zeros(256, np.int64)
-        for at in range(start, stop, room.size):
-            part = room[: min(room.size, stop - at)]
-            layout.take_first(bits[at : at + part.size], part)
-            counts += byte_counts(part)
+        for at in range(start, stop, _STEP):
+            counts += byte_counts(parts(at, min(at + _STEP, stop)))
         return counts
 
-    counts: np.ndarray = np.sum(pool.run(task, n, 4 * TILE), axis=0)
-    others = [_judged(bits, layout, k) for k in range(1, layout.itemsize)]
-    zeros = None
-    if layout.is_float and counts[0]:
-        zeros = _zeros_of(bits, counts, sum(method == STORED for method, _ in others))
-    planes = tuple(_other_plane(bits, layout, k, *others[k - 1], zeros) for k in range(1, layout.itemsize))
-    return _Statistics(counts, zeros, planes)
+    counts: np.ndarray = np.sum(pool.run(task, n, _STEP), axis=0)
+    return counts
 
 
 def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
     """Return how zeros are left out, or None if that does not pay; adapt the counts."""
-    groups = -(-bits.size // GROUP)
+    n, groups = bits.size, -(-bits.size // GROUP)
     if 8 * int(counts[0]) * planes <= 16 * groups:
         return None
     coded = np.empty(groups, np.uint16)
@@ -199,202 +276,246 @@ def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None
         for at in range(start, stop, GROUP):
             coded[at // GROUP] = np.count_nonzero(bits[at : min(at + GROUP, stop)])
 
-    pool.run(task, bits.size, GROUP)
-    count = bits.size - int(coded.sum(dtype=np.int64))
-    if 8 * count * planes <= 16 * groups:
+    pool.run(task, n, GROUP)
+    count = n - int(coded.sum(dtype=np.int64))
+    if 8 * count * planes <= 16 * groups or count == n:
         return None
     escape, others = 0, int(counts[0]) - count
     if others:
         free = np.flatnonzero(counts == 0)
         if not free.size:
             return None
-        used = np.flatnonzero(counts[1:]) + 1
-        low = int(used[0]) if used.size else 1
+        low, _ = bytes_range(counts)
         above = free[free >= low]
-        escape = int(above[0]) if above.size else int(free[-1])
+        escape = int(above[0] if above.size else free[-1])
         counts[escape], counts[0] = others, count
     return Zeros(escape, coded)
 
 
-def _tiles(n: int, most: int) -> Iterator[tuple[int, int]]:
-    """Return the ranges of tiles, of about `most` elements together."""
-    step = TILE * max(-(-n // most), 1)
-    return ((at, min(at + TILE, n)) for at in range(0, n, step))
+def _other_plane(
+    bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
+) -> tuple[Plane, np.ndarray | None]:
+    """Return plane k > 0, and its string if it is coded."""
+    step = TILE * max(-(-bits.size // _SAMPLE), 1)
+    tiles = (slice(at, at + TILE) for at in range(0, bits.size, step))
+    sample = np.concatenate([_plane(bits[tile], layout, k, zeros) for tile in tiles])
+    if _judged(byte_counts(sample)) is STORED:
+        return Plane(STORED), None
+    plane = sample
+    if step > TILE:
+        starts = range(0, bits.size, TILE)
+        plane = np.concatenate([_plane(bits[a : a + TILE], layout, k, zeros) for a in starts])
+    counts = byte_counts(plane)
+    method = _judged(counts)
+    if method == CONSTANT:
+        return Plane(CONSTANT, int(counts.argmax())), None
+    if method == STORED:
+        return Plane(STORED), None
+    low, high = bytes_range(counts)
+    front = BitString()
+    front.extend(np.array([low, high], np.uint8), _RANGE_NBITS)
+    table = tabled.Table.own(KINDS[method], counts, alphabet(low, high))
+    data = tabled.write(table, plane, CodedMask.all(plane.size), front, 0).data
+    return Plane(method, 0, data.size), data
 
 
-def _judged(bits: np.ndarray, layout: PlaneLayout, k: int) -> tuple[int, int]:
-    """Return the method that a sample suggests for a plane, and a byte of the sample."""
-    counts = np.zeros(256, np.int64)
-    for start, stop in _tiles(bits.size, _SAMPLE):
-        counts += byte_counts(_plane(bits[start:stop], layout, k))
-    used = np.flatnonzero(counts)
-    if used.size == 1:
-        return CONSTANT, int(used[0])
-    return (HUFFMAN if _is_worthwhile(counts) else STORED), 0
+def _judged(counts: np.ndarray) -> int:
+    """Return the method for a plane with these counts, other than the first one."""
+    if np.count_nonzero(counts) <= 1:
+        return CONSTANT
+    stored = 8 * int(counts.sum())
+    if entropy_nbits(counts) + _TABLE_NBITS > stored - stored // _SHARE:
+        return STORED
+    words = tabled.Table.own("huffman", counts, alphabet(*bytes_range(counts)))
+    return HUFFMAN if words.nbits(counts) < stored - stored // _SHARE else STORED
 
 
-def _is_worthwhile(counts: np.ndarray) -> bool:
-    used, stored = np.flatnonzero(counts), 8 * int(counts.sum())
-    numbers = alphabet(max(int(used[0]), 1), int(used[-1]))
-    return tabled.Table.own("huffman", counts, numbers).nbits(counts) < stored - stored // _SHARE
-
-
-def _plane(bits: np.ndarray, layout: PlaneLayout, k: int) -> np.ndarray:
+def _plane(bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None) -> np.ndarray:
     """Return plane k > 0 of a tile."""
     others = np.empty((layout.itemsize - 1) * bits.size, np.uint8)
     layout.take_others(bits, others, bits.size)
-    return others[(k - 1) * bits.size : k * bits.size]
+    plane = others[(k - 1) * bits.size : k * bits.size]
+    return plane if zeros is None else plane[bits != 0]
 
 
-def _other_plane(
-    bits: np.ndarray, layout: PlaneLayout, k: int, method: int, byte: int, zeros: Zeros | None
-) -> tuple[Plane, np.ndarray | None]:
-    """Return a plane, and its string if it is coded."""
-    if method == STORED:
-        return Plane(STORED), None
-    plane = np.empty(bits.size, np.uint8)
-    for start, stop in _tiles(bits.size, bits.size):
-        plane[start:stop] = _plane(bits[start:stop], layout, k)
-    if zeros is not None:
-        plane = plane[bits != 0]
-    counts = byte_counts(plane)
-    used = np.flatnonzero(counts)
-    if used.size <= 1:
-        return Plane(CONSTANT, int(used[0]) if used.size else 0), None
-    if not _is_worthwhile(counts):
-        return Plane(STORED), None
-    low, high = max(int(used[0]), 1), int(used[-1])
-    front = BitString()
-    front.extend(np.array([low, high], np.uint8), _RANGE_NBITS)
-    table = tabled.Table.own("huffman", counts, alphabet(low, high))
-    data = tabled.write(table, plane, CodedMask.all(plane.size), front, 0).data
-    return Plane(HUFFMAN, 0, data.size), data
+class _Writer:
+    """Writes the message of a tensor in any mode."""
 
+    def __init__(self, bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...]) -> None:
+        self._bits, self._layout, self._shape = bits, layout, shape
+        self._known = _Statistics.of(bits, layout)
 
-class _Writer(NamedTuple):
-    """Writes the message of a tensor in either mode."""
+    def write(self, mode: str, limit: int) -> Written | None:
+        """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
+        if np.count_nonzero(self._known.counts) == 1:
+            return self._plain(CONSTANT)
+        method = self._fast() if mode == "fast" else self._small()
+        if 8 * self._lead(method.method) + method.nbits >= limit:
+            return None
+        if method.method == STORED:
+            return self._plain(STORED)
+        written = self._words(method) if mode == "fast" else self._states(method)
+        self._fill(written.data, method.method)
+        return written
 
-    bits: np.ndarray
-    layout: PlaneLayout
-    shape: tuple[int, ...]
-    known: _Statistics
+    def _fast(self) -> _Method:
+        n = self._bits.size
+        methods = [_Method(STORED, 8 * n), _Method.tabled(HUFFMAN, self._known.counts)]
+        if (scales := self._scales) is not None:
+            methods.append(_Method.tabled(LOWERED_HUFFMAN, self._lowered_counts, scales))
+        return min(methods, key=lambda method: method.nbits)
 
-    @property
-    def _range(self) -> tuple[int, int]:
-        """The least byte of the first plane but 0, and the largest."""
-        used = np.flatnonzero(self.known.counts)
-        return max(int(used[0 if used[0] or used.size == 1 else 1]), 1), int(used[-1])
+    def _small(self) -> _Method:
+        n = self._bits.size
+        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._known.counts)]
+        if (scales := self._scales) is not None:
+            methods.append(_Method.tabled(LOWERED_RANS, self._lowered_counts, scales))
+        if self._layout.is_float and n >= _LEAST_CLASSED:
+            plan = byte_coder.plan(self._symbols, self._shape, self._sample)
+            methods.append(_Method(CLASSES, plan.nbits, plan=plan))
+        return min(methods, key=lambda method: method.nbits)
+
+    @functools.cached_property
+    def _symbols(self) -> np.ndarray:
+        """The first plane."""
+        symbols = np.empty(self._bits.size, np.uint8)
+
+        def task(start: int, stop: int) -> None:
+            self._first(start, stop, symbols[start:stop])
+
+        pool.run(task, symbols.size, TILE)
+        return symbols
+
+    @functools.cached_property
+    def _sample(self) -> Sample:
+        """The first plane of some rows."""
+        bits = sampled_rows(self._bits, row_layouts(self._shape)[0].width, _SAMPLE)
+        symbols = np.empty(bits.size, np.uint8)
+        self._layout.take_first(bits, symbols)
+        if self._known.zeros is not None and self._known.zeros.escape:
+            mark_escapes(bits, symbols, self._known.zeros.escape)
+        return Sample(symbols, self._bits.size / bits.size, self._layout.unit)
+
+    @functools.cached_property
+    def _scales(self) -> Scales | None:
+        """The scales by which the first plane is lowered; None if that does not pay."""
+        if not self._layout.is_float:
+            return None
+        sample, n = self._sample, self._bits.size
+        plain, best = sample.times * entropy_nbits(byte_counts(sample.symbols)), None
+        limit = plain - plain / _LOWERED_SHARE
+
+        def consider(layout: RowLayout, sums: LineSums) -> None:
+            nonlocal limit, best
+            scales = scales_of_sums(layout, sums, sample.unit)
+            lowered = sample.symbols.copy()
+            lower(lowered, scales.arrays, sample.unit, 0)
+            nbits = sample.times * entropy_nbits(byte_counts(lowered)) + sample.nbits(scales)
+            if nbits < limit:
+                limit, best = nbits, layout
+
+        for layout in layouts_of(self._shape, sample.symbols.size):
+            if layout.width < n:
+                consider(layout, sample.sums(layout))
+        if best is None:
+            return None
+        sums = sample.sums(best)
+        for quantum in (2, 4):
+            consider(best._replace(quantum=quantum), sums)
+        return scales_of_parts(self._parts, n, best, sample.unit)
+
+    @functools.cached_property
+    def _lowered_counts(self) -> np.ndarray:
+        def parts(start: int, stop: int) -> np.ndarray:
+            return self._lowered(start, stop, np.empty(stop - start, np.uint8))
+
+        return _histogram(parts, self._bits.size)
+
+    def _parts(self, start: int, stop: int) -> np.ndarray:
+        return self._first(start, stop, np.empty(stop - start, np.uint8))
+
+    def _first(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        """Write a range of the first plane to an array; return it."""
+        zeros, bits = self._known.zeros, self._bits[start:stop]
+        self._layout.take_first(bits, room)
+        if zeros is not None and zeros.escape:
+            mark_escapes(bits, room, zeros.escape)
+        return room
+
+    def _lowered(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        """Write a range of the lowered first plane to an array; return it."""
+        assert self._scales is not None
+        lower(self._first(start, stop, room), self._scales.arrays, self._layout.unit, start)
+        return room
 
     def _head(self, method: int) -> Head:
-        byte = int(self.known.counts.argmax()) if method == CONSTANT else 0
-        first = Plane(method, byte)
-        return Head(self.known.zeros, (first, *(plane for plane, _ in self.known.others)))
+        byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
+        others = (plane for plane, _ in self._known.others)
+        return Head(self._known.zeros, (Plane(method, byte), *others))
 
     def _lead(self, method: int) -> int:
         """Return the number of bytes before the first plane."""
         head = self._head(method)
-        others = sum(head.nbytes_of(k, self.bits.size) for k in range(1, self.layout.itemsize))
+        others = sum(head.nbytes_of(k, self._bits.size) for k in range(1, self._layout.itemsize))
         return len(head.to_bytes()) + others
 
-    def _table(self, method: int) -> tabled.Table:
-        return tabled.Table.own(KINDS[method], self.known.counts, alphabet(*self._range))
+    def _plain(self, method: int) -> Written:
+        """Return the message with a stored or constant first plane."""
+        n, lead = self._bits.size, self._lead(method)
+        data = np.empty(lead + (n if method == STORED else 0), np.uint8)
+        if method == STORED:
+            data[lead:] = self._symbols
+        self._fill(data, method)
+        return Written(data, 8 * data.size)
 
-    def _plain(self) -> int:
-        """Return the method of a first plane without an entropy code."""
-        return CONSTANT if np.count_nonzero(self.known.counts) == 1 else STORED
-
-    def fast_nbits(self) -> int:
-        """Return the exact number of bits of `fast`."""
-        method, nbits = self._fast_method()
-        return 8 * self._lead(method) + nbits
-
-    def _fast_method(self) -> tuple[int, int]:
-        method, n = self._plain(), self.bits.size
-        if method == CONSTANT:
-            return CONSTANT, 0
-        nbits = _RANGE_NBITS + self._table(HUFFMAN).nbits(self.known.counts)
-        return (HUFFMAN, nbits) if nbits < 8 * n else (STORED, 8 * n)
-
-    def fast(self) -> Written:
-        """Write the message with Huffman words."""
-        method, _ = self._fast_method()
-        if method != HUFFMAN:
-            return self._without_string(method)
-        n, lead = self.bits.size, self._lead(HUFFMAN)
+    @staticmethod
+    def _front(method: _Method) -> BitString:
+        """Return the bits of a first plane before its table."""
         front = BitString()
-        front.extend(np.array(self._range, np.uint8), _RANGE_NBITS)
-        written = tabled.write(
-            self._table(HUFFMAN), self._first_of, CodedMask.all(n), front, n, lead
+        if method.scales is not None:
+            byte_scales.put(method.scales, front)
+            front.extend(np.zeros(1, np.uint8), -front.nbits % 8)
+        front.extend(np.array(method.alphabet, np.uint8), _RANGE_NBITS)
+        return front
+
+    def _words(self, method: _Method) -> Written:
+        """Write Huffman words after room for all that precedes the first plane."""
+        n, symbols = self._bits.size, self._first if method.scales is None else self._lowered
+        return tabled.write(
+            method.table,
+            symbols,
+            CodedMask.all(n),
+            self._front(method),
+            n,
+            self._lead(method.method),
         )
-        self._fill(written.data, HUFFMAN)
-        return written
 
-    def small(self, limit: int) -> Written | None:
-        """Write the message with rANS if it has fewer bits than `limit`; else return None."""
-        method, n = self._plain(), self.bits.size
-        if method == CONSTANT:
-            return self._without_string(method) if 8 * self._lead(method) < limit else None
-        symbols = np.empty(n, np.uint8)
-        pool.run(lambda start, stop: self._first_of(start, stop, symbols[start:stop]), n, TILE)
-        table, plan = self._table(RANS), byte_coder.plan(symbols, self.shape)
-        tabled_nbits = _RANGE_NBITS + table.nbits(self.known.counts)
-        method = RANS if tabled_nbits <= plan.nbits else CLASSES
-        lead = self._lead(method)
-        nbits = 8 * lead + min(tabled_nbits, plan.nbits)
-        if nbits >= limit + limit // 64:
-            return None
-        front = BitString()
+    def _states(self, method: _Method) -> Written:
+        """Write rANS after room for all that precedes the first plane."""
+        lead, n = self._lead(method.method), self._bits.size
 
         def before(head: np.ndarray) -> np.ndarray:
             room = np.empty(lead + head.size, np.uint8)
             room[lead:] = head
             return room
 
-        if method == CLASSES:
-            written = byte_coder.write(plan, Drainable(symbols), front, before)
-        else:
-            front.extend(np.array(self._range, np.uint8), _RANGE_NBITS)
-            head, _ = tabled.front(front, *table)
-            data, nbits, runs = rans_string.write(
-                write_tables(table.numbers, table.log2_total),
-                Drainable(symbols),
-                n,
-                before(head),
-                LOG2_STATES,
-            )
-            written = Written(data, nbits, tabled.seek_of_runs(n, nbits, runs))
-        if written.nbits >= limit:
-            return None
-        self._fill(written.data, method)
-        return written
-
-    def _first_of(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Write a range of the first plane to an array; return it."""
-        zeros = self.known.zeros
-        for at in range(start, stop, TILE):
-            end = min(at + TILE, stop)
-            tile = room[at - start : end - start]
-            self.layout.take_first(self.bits[at:end], tile)
-            if zeros is not None and zeros.escape:
-                mark_escapes(self.bits[at:end], tile, zeros.escape)
-        return room
-
-    def _without_string(self, method: int) -> Written:
-        n, lead = self.bits.size, self._lead(method)
-        data = np.empty(lead + (n if method == STORED else 0), np.uint8)
-        if method == STORED:
-            pool.run(lambda start, stop: self._first_of(start, stop, data[lead + start : lead + stop]), n)
-        self._fill(data, method)
-        return Written(data, 8 * data.size)
+        if method.plan is not None:
+            return byte_coder.write(method.plan, self._first, n, BitString(), before)
+        assert method.table is not None
+        head, _ = tabled.front(self._front(method), *method.table)
+        tables = write_tables(method.table.numbers, method.table.log2_total)
+        symbols = self._first if method.scales is None else self._lowered
+        data, nbits, runs = rans_string.write(tables, symbols, n, before(head), LOG2_STATES)
+        return Written(data, nbits, seek_of_runs(n, nbits, runs))
 
     def _fill(self, data: np.ndarray, method: int) -> None:
         """Write the head and all planes but the first to the start of the message."""
-        bits, layout, n = self.bits, self.layout, self.bits.size
-        head, zeros = self._head(method), self.known.zeros
+        bits, layout, n = self._bits, self._layout, self._bits.size
+        head, zeros = self._head(method), self._known.zeros
         text = head.to_bytes()
         data[: len(text)] = np.frombuffer(text, np.uint8)
         at, stored = len(text), dict[int, int]()
-        for k, (plane, string) in enumerate(self.known.others, 1):
+        for k, (plane, string) in enumerate(self._known.others, 1):
             if plane.method == STORED:
                 stored[k] = at
             elif string is not None:
@@ -406,12 +527,13 @@ class _Writer(NamedTuple):
         first, count = min(stored.values()), layout.itemsize - 1
 
         def task(start: int, stop: int) -> None:
+            if starts is None and len(stored) == count:
+                for at in range(start, stop, TILE):
+                    layout.take_others(bits[at : min(at + TILE, stop)], data[first + at :], n)
+                return
             room = np.empty(count * TILE, np.uint8)
             for at in range(start, stop, TILE):
                 tile = bits[at : min(at + TILE, stop)]
-                if starts is None and len(stored) == count:
-                    layout.take_others(tile, data[first + at :], n)
-                    continue
                 layout.take_others(tile, room, TILE)
                 place, end = at, at + tile.size
                 if starts is not None:
@@ -476,6 +598,8 @@ class Message(NamedTuple):
         Bits of each plane.
     first : CodedString or None
         String of the first plane; None if it is stored or constant.
+    scales : Scales or None
+        Scales by which the first plane was lowered.
     """
 
     layout: PlaneLayout
@@ -483,6 +607,7 @@ class Message(NamedTuple):
     head: Head
     spans: tuple[BitSpan, ...]
     first: WordString | RansString | None
+    scales: Scales | None
 
     @classmethod
     def open(cls, payload: Payload, layout: PlaneLayout, n: int, mode: str) -> Message:
@@ -503,7 +628,10 @@ class Message(NamedTuple):
             others.append(BitSpan(data, 8 * at, 8 * end))
             at = end
         span, method = BitSpan(data, 8 * at, nbits, payload.seek), head.planes[0].method
-        first = None
+        first, scales = None, None
+        if method in LOWERED:
+            scales, after = byte_scales.read(data, span.first, span.end, n)
+            span = span.after(after).aligned("scales and table")
         if method in KINDS:
             first = open_string(span, method, n)
         elif method == CLASSES:
@@ -514,7 +642,7 @@ class Message(NamedTuple):
             if span.nbits != size:
                 error = Truncated if span.nbits < size else Corrupt
                 raise error(f"the first plane has {span.nbits} bits, not {size}")
-        return cls(layout, n, head, (span, *others), first)
+        return cls(layout, n, head, (span, *others), first, scales)
 
     def read(self, out: np.ndarray) -> None:
         """Decode all elements to (n,) bit patterns.
@@ -525,15 +653,43 @@ class Message(NamedTuple):
         """
         others = self._others()
         if self.first is None:
-            pool.run(lambda start, stop: self._join(start, self._plain(start, stop), others, out[start:stop]), self.n, TILE)
+
+            def join(start: int, stop: int) -> None:
+                self._join(start, self._plain(start, stop), others, out[start:stop])
+
+            pool.run(join, self.n, TILE)
             return
-        seek = self.spans[0].seek
-        if self.head.zeros is None or seek is None or (1 << seek.log2_block) % GROUP == 0 or isinstance(self.first, RansString):
-            self.first.read(lambda at, symbols: self._join(at, symbols, others, out[at : at + symbols.size]))
+        seek, is_aligned = self.spans[0].seek, True
+        if self.head.zeros is not None and seek is not None:
+            is_aligned = seek.log2_block >= LOG2_GROUP or isinstance(self.first, RansString)
+        if is_aligned:
+            self.first.read(self._raised(self._joining(others, out)))
             return
-        symbols = np.empty(self.n, np.uint8)  # as ranges of the string might not begin with a group
-        self.first.read(into(symbols))
-        pool.run(lambda start, stop: self._join(start, symbols[start:stop], others, out[start:stop]), self.n, TILE)
+        symbols = np.empty(self.n, np.uint8)  # as a range might not begin with a group
+        self.first.read(self._raised(into(symbols)))
+
+        def join_part(start: int, stop: int) -> None:
+            self._join(start, symbols[start:stop], others, out[start:stop])
+
+        pool.run(join_part, self.n, TILE)
+
+    def _raised(self, take: Take) -> Take:
+        """Return a `Take` of the bytes of a string, which may have been lowered."""
+        if self.scales is None:
+            return take
+        arrays, unit = self.scales.arrays, self.layout.unit
+
+        def take_lowered(at: int, symbols: np.ndarray) -> None:
+            raise_again(symbols, arrays, unit, at)
+            take(at, symbols)
+
+        return take_lowered
+
+    def _joining(self, others: list[np.ndarray | int], out: np.ndarray) -> Take:
+        def take(at: int, symbols: np.ndarray) -> None:
+            self._join(at, symbols, others, out[at : at + symbols.size])
+
+        return take
 
     def read_range(self, start: int, stop: int) -> np.ndarray:
         """Decode the elements start to stop - 1, and neighbors; return their bit patterns.
@@ -556,7 +712,7 @@ class Message(NamedTuple):
                 if low < high:
                     symbols[low - first : high - first] = part[low - at : high - at]
 
-            self.first.read_range(first, last, take)
+            self.first.read_range(first, last, self._raised(take))
         out = np.empty(symbols.size, self.layout.bits_dtype)
         self._join(first, symbols, self._others(), out)
         return out[start - first : stop - first]
@@ -648,7 +804,10 @@ def open_string(span: BitSpan, method: int, count: int) -> WordString | RansStri
     if not 1 <= low <= high:
         raise Corrupt(f"a table of the bytes {low} to {high}", at)
     opened = tabled.open(
-        KINDS[method], span.after(span.first + _RANGE_NBITS), alphabet(low, high), CodedMask.all(count)
+        KINDS[method],
+        span.after(span.first + _RANGE_NBITS),
+        alphabet(low, high),
+        CodedMask.all(count),
     )
     assert isinstance(opened, (WordString, RansString))
     return opened

@@ -56,15 +56,18 @@ class PlaneLayout(NamedTuple):
     itemsize : int
         Bytes of an element, which is the number of planes.
     is_float : bool
+    unit : int
+        What the byte of the first plane of a float grows by in an octave.
     """
 
     itemsize: int
     is_float: bool
+    unit: int = 1
 
     @classmethod
     def of(cls, dtype: str) -> PlaneLayout:
         """Return the layout of a dtype of frames."""
-        return cls(ITEMSIZE[dtype], dtype in FLOATS)
+        return cls(ITEMSIZE[dtype], dtype in FLOATS, 8 if dtype == "float16" else 1)
 
     @property
     def bits_dtype(self) -> np.dtype[np.generic]:

@@ -1,15 +1,6 @@
-"""The context coder of bytes such as exponents: rANS with models by the means of row and column.
+"""The context coder of bytes such as exponents: rANS with a model for each class.
 
-Bytes of float exponents differ from row to row and from column to column as the magnitudes do, of
-which they are logarithms. The class of an element is therefore the mean byte of its row plus that
-of its column, in quarters. With S and N, the sum and the number of all bytes that are not 0, and
-S(i), N(i) those of a row, and likewise for a column j,
-
-    row(i) = 40 + 4·(S(i)/N(i) − S/N)      column(j) = 64 + 4·(S(j)/N(j) − S/N)
-
-rounded to the nearest integer, or to a multiple of 2, 4 or 8, and limited to 1 … 127; 0 marks a
-row or column of zeros. The class is row(i) + column(j) − 64, limited to 0 … 63, as in
-`scale_model`. Each class has a rANS model of its own, whose frequencies add up to 2^12. A string
+Classes are those of `byte_scales`. Each has a model, whose frequencies add up to 2^12. A string
 consists of
 
     lanes u8 · width LEB128 · group LEB128                                       whole bytes
@@ -22,9 +13,9 @@ where the models are
     for each class: least and largest byte, 8 bits each · the frequency of 0, then of each of these
     bytes: its bit length in 4 bits, and its bits but the highest
 
-The least byte is at least 1; if it exceeds the largest one, only 0 has a frequency, or, if that is
-0, the class uses the model of the preceding class. Classes before the first one and after the last
-one use the nearest model.
+The least byte is at least 1. If it is 1 and the largest one 0, only 0 has a frequency; or, if that
+is 0, the class uses the model of the preceding class. Classes before the first one and after the
+last one use the nearest model.
 """
 
 from __future__ import annotations
@@ -36,37 +27,43 @@ import numpy as np
 
 from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
-from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, RansString, Written, seek_of_runs
-from gcodec.entropy.context import scale_lists
-from gcodec.entropy.context.scale_model import (
-    ONE,
-    RowLayout,
-    Scales,
-    row_layouts,
-    sampled_rows,
+from gcodec.entropy.coder import (
+    BitSpan,
+    CodedString,
+    EmptyString,
+    RansString,
+    Written,
+    seek_of_runs,
 )
-from gcodec.entropy.context.table_choice import SAMPLE, lanes_of
+from gcodec.entropy.context import byte_scales
+from gcodec.entropy.context.byte_scales import (
+    Sample,
+    entropy_nbits,
+    layouts_of,
+    scales_of_parts,
+    scales_of_sums,
+)
+from gcodec.entropy.context.scale_model import RowLayout, Scales
+from gcodec.entropy.context.table_choice import lanes_of
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map
-from gcodec.kernels.context.class_map import CENTER, CLASSES
-from gcodec.kernels.context.plane_sums import plane_sums
-from gcodec.kernels.context.scale_lists import MOST
+from gcodec.kernels.context.byte_scales import LineSums
+from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_runs import LOG2_BLOCK
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, read_tables, write_tables
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
 from gcodec.kernels.rans.rans_vector import LANES
-from gcodec.runtime.memory import Drainable, contents, release
-from gcodec.wire.primitives import Reader, leb128
+from gcodec.wire.primitives import Reader
 from gcodec.wire.seek import LOG2_STATES
 
 TOTAL = 1 << LEAST_LOG2
-_PER_OCTAVE = 4
-_QUANTA = (1, 2, 4, 8)
 _CLASS, _BYTE, _LENGTH = 6, 8, 4  # bits of the fields of the models
 _MOST_NBITS = 2 * _CLASS + CLASSES * (2 * _BYTE + 256 * (_LENGTH + LEAST_LOG2))
 _HEAD_NBITS = 48  # approximate bits of the fields before the scales
+_ENTRY_NBITS = 10  # approximate bits of a frequency
 
 
 class Plan(NamedTuple):
@@ -89,62 +86,36 @@ class Plan(NamedTuple):
     nbits: int
 
 
-def plan(symbols: np.ndarray, shape: tuple[int, ...]) -> Plan:
-    """Plan the string of (n,) uint8 symbols of a tensor, n > 0."""
-    layouts = row_layouts(shape)
-    sample = sampled_rows(symbols, layouts[0].width, SAMPLE)
-    times = symbols.size / sample.size
+def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: Sample) -> Plan:
+    """Plan the string of (n,) bytes of a tensor, n > 0."""
+    n = symbols.size
     best: tuple[float, RowLayout] | None = None
-    for layout in dict.fromkeys(layout._replace(quantum=1) for layout in layouts):
-        # A row of a sample stands for `times` rows, but a sample of a single row is that row.
-        width = min(layout.width, sample.size)
-        sums = plane_sums(sample, width, layout.group > 0)
-        for quantum in _QUANTA if layout.width < symbols.size else (1,):
-            own = layout._replace(width=width, quantum=quantum)
-            scales = _scales(own, sample.size, *sums)
-            (counts,) = class_map.class_counts(sample, [scales.arrays], 1)
-            models = models_of(counts)
-            nbits = times * (_string_nbits(counts, models) + scale_lists.nbits(scales.rows))
-            nbits += scales.nbits() - scale_lists.nbits(scales.rows)
-            nbits += sent_nbits(models, counts.any(axis=1))
-            if best is None or nbits < best[0]:
-                best = nbits, layout._replace(quantum=quantum)
+    layouts = list(layouts_of(shape, sample.symbols.size))
+
+    def consider(layout: RowLayout, sums: LineSums) -> None:
+        nonlocal best
+        scales = scales_of_sums(layout, sums, sample.unit)
+        (counts,) = class_map.class_counts(sample.symbols, [scales.arrays], 1)
+        entries = int(np.count_nonzero(counts))
+        nbits = sample.times * entropy_nbits(counts) + sample.nbits(scales)
+        nbits += _ENTRY_NBITS * entries
+        if best is None or nbits < best[0]:
+            best = nbits, layout
+
+    for layout in layouts:
+        consider(layout, sample.sums(layout))
     assert best is not None
-    return _plan_of(symbols, best[1])
-
-
-def _plan_of(symbols: np.ndarray, layout: RowLayout) -> Plan:
-    sums = plane_sums(symbols, layout.width, layout.group > 0)
-    scales = _scales(layout, symbols.size, *sums)
+    selected = best[1]
+    if selected.width < n:
+        sums = sample.sums(selected)
+        for quantum in (2, 4):
+            consider(selected._replace(quantum=quantum), sums)
+    scales = scales_of_parts(lambda start, stop: symbols[start:stop], n, best[1], sample.unit)
     (counts,) = class_map.class_counts(symbols, [scales.arrays], 1)
     models, used = models_of(counts), counts.any(axis=1)
     nbits = _HEAD_NBITS + scales.nbits() + sent_nbits(models, used)
     nbits += _string_nbits(counts, models)
     return Plan(scales, models, used, nbits + 16 * lanes_of(nbits))
-
-
-def _scales(
-    layout: RowLayout,
-    n: int,
-    rows: tuple[np.ndarray, np.ndarray],
-    columns: tuple[np.ndarray, np.ndarray],
-) -> Scales:
-    """Compute the scales of n symbols from sums and numbers of rows and columns."""
-    total, count = int(rows[0].sum()), int(rows[1].sum())
-    mean = total / max(count, 1)
-
-    def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
-        means = sums / np.maximum(counts, 1)
-        quanta = np.floor((means - mean) * (_PER_OCTAVE / layout.quantum) + 0.5)
-        scales = np.clip(one + quanta * layout.quantum, layout.quantum, MOST & -layout.quantum)
-        return np.where(counts > 0, scales, 0).astype(np.uint8)
-
-    by_column, group = np.empty(0, np.uint8), layout.group
-    if group:
-        places = np.arange(0, layout.width, group)
-        by_group = (np.add.reduceat(part, places) for part in columns)
-        by_column = np.repeat(scales_of(*by_group, CENTER), group)[: layout.width]
-    return Scales(layout, scales_of(*rows, ONE), by_column)
 
 
 def models_of(counts: np.ndarray) -> np.ndarray:
@@ -239,7 +210,8 @@ def read_models(data: np.ndarray, at: int, end: int) -> tuple[np.ndarray, int]:
 
 def write(
     plan: Plan,
-    symbols: np.ndarray | Drainable,
+    symbols: SymbolsOf,
+    n: int,
     front: BitString,
     lead: Callable[[np.ndarray], np.ndarray] = lambda head: head,
 ) -> Written:
@@ -248,28 +220,27 @@ def write(
     Parameters
     ----------
     plan : Plan
-    symbols : (n,) uint8 array
-        n > 0. Released if it is a `Drainable`.
+    symbols : callable
+        Returns the symbols of a range; see `dense_string.write`.
+    n : int
+        Number of symbols, above 0.
     front : BitString
         Whole bytes that precede the string.
     lead : callable, optional
         Returns the bytes that precede the rANS string, given `front` and the head of the string.
     """
-    array, lanes = contents(symbols), lanes_of(plan.nbits)
-    scales, n = plan.scales, contents(symbols).size
-    numbers = (scales.layout.width, scales.layout.group)
-    head = bytes([lanes]) + b"".join(map(leb128, numbers))
-    front.extend(np.frombuffer(head, np.uint8), 8 * len(head))
-    scales.put(front)
+    scales, lanes = plan.scales, lanes_of(plan.nbits)
+    front.extend(np.array([lanes], np.uint8), 8)
+    byte_scales.put(scales, front)
     _put_models(plan, front)
     nothing = np.empty(0, np.int64)
 
     def joined(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        class_map.join_symbols(array[start:stop], *scales.arrays, start, nothing, room)
-        release(symbols, start, stop)
+        part = symbols(start, stop, np.empty(stop - start, np.uint8))
+        class_map.join_symbols(part, *scales.arrays, start, nothing, room)
         return room
 
-    tables, log2_run = write_tables(plan.models, LEAST_LOG2), LOG2_BLOCK
+    tables = write_tables(plan.models, LEAST_LOG2)
     log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
     before = lead(front.trimmed())
     data, nbits, runs = rans_string.write(tables, joined, n, before, log2_run, lanes)
@@ -286,12 +257,10 @@ def open(span: BitSpan, n: int) -> CodedString:
     if not n:
         return EmptyString(span)
     data, first, end, _ = span
-    reader = Reader(data[: end // 8].data, first // 8)
-    lanes = reader.uint(1)
-    layout = RowLayout(reader.leb128(), reader.leb128())
+    lanes = Reader(data[: end // 8].data, first // 8).uint(1)
     if lanes not in STATES:
         raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
-    scales, at = Scales.read(layout, n, data, 8 * reader.at, end)
+    scales, at = byte_scales.read(data, first + 8, end, n)
     models, at = read_models(data, at, end)
     span = span.after(at).aligned("models and symbols")
     tables = read_tables(models, LEAST_LOG2)

@@ -14,7 +14,6 @@ from gcodec.runtime.jit import Kernel, factory, kernel
 SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
 
 
-
 def take_first(bits: np.ndarray, out: np.ndarray) -> None:
     """Write the first plane of (n,) bit patterns of floats to (n,) uint8 `out`."""
     _first(bits.itemsize)(bits, out)
