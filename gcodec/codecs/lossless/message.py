@@ -43,18 +43,17 @@ from gcodec.entropy.context.byte_scales import (
     PartsOf,
     Sample,
     entropy_nbits,
-    layouts_of,
     scales_of_parts,
     scales_of_sums,
 )
-from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts, sampled_rows
-from gcodec.errors import Corrupt, Truncated
+from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
+from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.context.byte_scales import LineSums, lower, raise_again
-from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.byte_counts import byte_counts, counts_of_parts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.payload import Payload
@@ -80,14 +79,16 @@ FIRST_METHODS = {
 }
 OTHER_METHODS = (STORED, CONSTANT, HUFFMAN, RANS)
 
-_STEP = 1 << 17  # bytes that are counted at once
 _SCALES_NBITS = 32  # approximate bits of a layout
 _TABLE_NBITS = 512  # approximate bits of a table
 _RANGE_NBITS = 16  # of the least and the largest byte before a table
-_SAMPLE = 1 << 18  # elements by which the other planes are judged
+_SAMPLE = 1 << 16  # elements by which the other planes are judged
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
-_LOWERED_SHARE = 100  # the first plane is lowered if that saves a hundredth of a sample
-_LEAST_CLASSED = 1 << 11  # elements of a tensor for which classes may pay
+_LEAST_ESTIMATED = 1 << 20  # bytes whose counts may be estimated by those of a sample
+_TILES = 4  # tiles for each tile that is counted
+_NEAR = 8  # how far a byte may be from those of a sample
+_LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
+_ROW = 128  # sampled elements of a row, and least number of sampled rows
 
 
 class Plane(NamedTuple):
@@ -170,17 +171,42 @@ class _Statistics(NamedTuple):
     others: tuple[tuple[Plane, np.ndarray | None], ...]
 
     @classmethod
-    def of(cls, bits: np.ndarray, layout: PlaneLayout) -> _Statistics:
+    def of(cls, bits: np.ndarray, layout: PlaneLayout, is_exact: bool) -> _Statistics:
+        """Return the statistics of bit patterns; see `_counts` for `is_exact`."""
+
         def parts(start: int, stop: int) -> np.ndarray:
             room = np.empty(stop - start, np.uint8)
             layout.take_first(bits[start:stop], room)
             return room
 
-        counts, zeros = _histogram(parts, bits.size), None
+        counts, zeros = _counts(parts, bits.size, is_exact), None
+        if not is_exact and (counts[0] or np.count_nonzero(counts) == 1):
+            counts = _counts(parts, bits.size, True)
         if layout.is_float and counts[0]:
             zeros = _zeros_of(bits, counts, layout.itemsize - 1)
         others = (_other_plane(bits, layout, k, zeros) for k in range(1, layout.itemsize))
         return cls(counts, zeros, tuple(others))
+
+
+def _counts(parts: PartsOf, n: int, is_exact: bool) -> np.ndarray:
+    """Return the (256,) counts of n bytes.
+
+    Unless they are to be exact, those of many bytes are estimated by a quarter of the tiles. Each
+    byte that is little smaller or larger than those of the sample then counts once.
+    """
+    if is_exact or n < _LEAST_ESTIMATED:
+        return counts_of_parts(parts, n, TILE)
+
+    def tiles(start: int, stop: int) -> np.ndarray:
+        at = start * _TILES
+        return parts(at, at + stop - start)
+
+    counts = counts_of_parts(tiles, n // (TILE * _TILES) * TILE, TILE) * _TILES
+    if np.count_nonzero(counts) > 1:
+        low, high = bytes_range(counts)
+        near = counts[max(low - _NEAR, 1) : high + _NEAR + 1]
+        near[near == 0] = 1
+    return counts
 
 
 class _Method(NamedTuple):
@@ -234,12 +260,14 @@ def write(
     Returns
     -------
     mode : {"fast", "small", "stored"}
-        The mode of the shortest message among those that the argument allows.
+        The mode of the message: "stored" if nothing is saved, and for short tensors possibly
+        "fast" in place of "small".
     Written
     """
-    writer, best = _Writer(bits, layout, shape), Written(bits.view(np.uint8), 8 * bits.nbytes)
+    writer = _Writer(bits, layout, shape, is_exact=mode != "fast")
+    best = Written(bits.view(np.uint8), 8 * bits.nbytes)
     name = "stored"
-    for each in ("small", "fast") if mode == "auto" else (mode,):
+    for each in ("fast",) if mode == "fast" else ("small", "fast"):
         written = writer.write(each, best.nbits)
         if written is not None and written.nbits < best.nbits:
             name, best = each, written
@@ -250,19 +278,6 @@ def bytes_range(counts: np.ndarray) -> tuple[int, int]:
     """Return the least byte from 1 on that occurs, and the largest; 1 and 1 if there is none."""
     used = np.flatnonzero(counts[1:]) + 1
     return (int(used[0]), int(used[-1])) if used.size else (1, 1)
-
-
-def _histogram(parts: PartsOf, n: int) -> np.ndarray:
-    """Return the (256,) counts of n bytes."""
-
-    def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(256, np.int64)
-        for at in range(start, stop, _STEP):
-            counts += byte_counts(parts(at, min(at + _STEP, stop)))
-        return counts
-
-    counts: np.ndarray = np.sum(pool.run(task, n, _STEP), axis=0)
-    return counts
 
 
 def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
@@ -341,9 +356,12 @@ def _plane(bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None) -
 class _Writer:
     """Writes the message of a tensor in any mode."""
 
-    def __init__(self, bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], is_exact: bool
+    ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
-        self._known = _Statistics.of(bits, layout)
+        self._is_exact = is_exact
+        self._known = _Statistics.of(bits, layout, is_exact)
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -370,7 +388,7 @@ class _Writer:
         methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._known.counts)]
         if (scales := self._scales) is not None:
             methods.append(_Method.tabled(LOWERED_RANS, self._lowered_counts, scales))
-        if self._layout.is_float and n >= _LEAST_CLASSED:
+        if self._layout.is_float and n >= _LEAST_LOWERED:
             plan = byte_coder.plan(self._symbols, self._shape, self._sample)
             methods.append(_Method(CLASSES, plan.nbits, plan=plan))
         return min(methods, key=lambda method: method.nbits)
@@ -399,37 +417,43 @@ class _Writer:
     @functools.cached_property
     def _scales(self) -> Scales | None:
         """The scales by which the first plane is lowered; None if that does not pay."""
-        if not self._layout.is_float:
+        n, unit = self._bits.size, self._layout.unit
+        if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
-        sample, n = self._sample, self._bits.size
-        plain, best = sample.times * entropy_nbits(byte_counts(sample.symbols)), None
-        limit = plain - plain / _LOWERED_SHARE
-
-        def consider(layout: RowLayout, sums: LineSums) -> None:
-            nonlocal limit, best
-            scales = scales_of_sums(layout, sums, sample.unit)
-            lowered = sample.symbols.copy()
-            lower(lowered, scales.arrays, sample.unit, 0)
-            nbits = sample.times * entropy_nbits(byte_counts(lowered)) + sample.nbits(scales)
-            if nbits < limit:
-                limit, best = nbits, layout
-
-        for layout in layouts_of(self._shape, sample.symbols.size):
-            if layout.width < n:
-                consider(layout, sample.sums(layout))
-        if best is None:
+        layout = self._sample.lowered_layout(self._shape)
+        if layout is None:
             return None
-        sums = sample.sums(best)
-        for quantum in (2, 4):
-            consider(best._replace(quantum=quantum), sums)
-        return scales_of_parts(self._parts, n, best, sample.unit)
+        width, count = layout.width, n // layout.width
+        if n <= 4 * _SAMPLE or n % width or width < 2 * _ROW:
+            return scales_of_parts(self._parts, n, layout, unit)
+        # Scales in octaves need only a sample of each row and of each column.
+        matrix, middle = self._bits.reshape(count, width), width // 2
+        part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])
+        rows, columns = LineSums(part.size, _ROW, False), LineSums(0, width, False)
+        rows.run(self._parts_of(part), TILE)
+        if layout.group:
+            most = min(max(2 * _SAMPLE // width, _ROW), count)
+            some = np.ascontiguousarray(matrix[:: count // most])
+            columns = LineSums(some.size, width, True).run(self._parts_of(some), TILE)
+        return scales_of_sums(layout, rows.rows, columns.columns, unit)
+
+    def _parts_of(self, bits: np.ndarray) -> PartsOf:
+        """Return a function of the first plane of bit patterns, without escapes."""
+        flat = bits.reshape(-1)
+
+        def parts(start: int, stop: int) -> np.ndarray:
+            room = np.empty(stop - start, np.uint8)
+            self._layout.take_first(flat[start:stop], room)
+            return room
+
+        return parts
 
     @functools.cached_property
     def _lowered_counts(self) -> np.ndarray:
-        def parts(start: int, stop: int) -> np.ndarray:
-            return self._lowered(start, stop, np.empty(stop - start, np.uint8))
+        return _counts(self._lowered_parts, self._bits.size, self._is_exact)
 
-        return _histogram(parts, self._bits.size)
+    def _lowered_parts(self, start: int, stop: int) -> np.ndarray:
+        return self._lowered(start, stop, np.empty(stop - start, np.uint8))
 
     def _parts(self, start: int, stop: int) -> np.ndarray:
         return self._first(start, stop, np.empty(stop - start, np.uint8))
@@ -480,15 +504,15 @@ class _Writer:
 
     def _words(self, method: _Method) -> Written:
         """Write Huffman words after room for all that precedes the first plane."""
-        n, symbols = self._bits.size, self._first if method.scales is None else self._lowered
-        return tabled.write(
-            method.table,
-            symbols,
-            CodedMask.all(n),
-            self._front(method),
-            n,
-            self._lead(method.method),
-        )
+        n, lead, front = self._bits.size, self._lead(method.method), self._front(method)
+        is_plain = method.scales is None
+        symbols = self._first if is_plain else self._lowered
+        try:
+            return tabled.write(method.table, symbols, CodedMask.all(n), front, n, lead)
+        except ParameterError:  # a byte that no sample contains has no word
+            parts = self._parts if is_plain else self._lowered_parts
+            counts = _counts(parts, n, True)
+            return self._words(_Method.tabled(method.method, counts, method.scales))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""

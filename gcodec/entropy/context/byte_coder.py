@@ -94,7 +94,7 @@ def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: Sample) -> Plan:
 
     def consider(layout: RowLayout, sums: LineSums) -> None:
         nonlocal best
-        scales = scales_of_sums(layout, sums, sample.unit)
+        scales = scales_of_sums(layout, sums.rows, sums.columns, sample.unit)
         (counts,) = class_map.class_counts(sample.symbols, [scales.arrays], 1)
         entries = int(np.count_nonzero(counts))
         nbits = sample.times * entropy_nbits(counts) + sample.nbits(scales)

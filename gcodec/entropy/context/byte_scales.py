@@ -1,8 +1,8 @@
 """Scales of bytes such as exponents: means by row and by column, which are logarithms already.
 
 Exponents differ from row to row and from column to column as the magnitudes do, of which they are
-the logarithms. If they grow by u in an octave, and with S and N, the sum and the number of all bytes that are not 0, and
-S(i), N(i) those of a row, and likewise for a column j,
+the logarithms. Let u be what they grow by in an octave, S and N the sum and the number of all
+bytes that are not 0, and S(i) and N(i) those of a row. For a row i, and likewise for a column j,
 
     row(i) = 40 + 4/u·(S(i)/N(i) − S/N)      column(j) = 64 + 4/u·(S(j)/N(j) − S/N)
 
@@ -23,13 +23,15 @@ from gcodec.entropy import rans
 from gcodec.entropy.context import scale_lists
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context.byte_scales import LineSums
+from gcodec.kernels.context.byte_scales import LineSums, Sums, lower
 from gcodec.kernels.context.class_map import CENTER
 from gcodec.kernels.context.scale_lists import MOST
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.wire.primitives import Reader, leb128
 
 _PER_OCTAVE = 4
 _STEP = 1 << 15  # elements that stay in a cache
+_LOWERED_SHARE = 100  # bytes are lowered if that saves a hundredth of a sample
 
 PartsOf = Callable[[int, int], np.ndarray]
 """Returns a range of the bytes of a tensor, which later calls on the same thread may overwrite."""
@@ -51,6 +53,11 @@ class Sample(NamedTuple):
     times: float
     unit: int
 
+    @property
+    def counts(self) -> np.ndarray:
+        """Histogram of the bytes."""
+        return byte_counts(self.symbols)
+
     def sums(self, layout: RowLayout) -> LineSums:
         """Return the sums of rows and columns."""
         sums = LineSums(self.symbols.size, layout.width, layout.group > 0)
@@ -60,6 +67,27 @@ class Sample(NamedTuple):
         """Return the approximate bits of the scales of the whole tensor."""
         rows = scale_lists.nbits(scales.rows)
         return self.times * rows + scales.nbits() - rows
+
+    def lowered_layout(self, shape: tuple[int, ...]) -> RowLayout | None:
+        """Select the layout of the scales by which bytes are lowered; None if that pays little."""
+        plain, best, best_sums = self.times * entropy_nbits(self.counts), None, None
+        limit = plain - plain / _LOWERED_SHARE
+
+        def consider(layout: RowLayout, sums: LineSums) -> None:
+            nonlocal limit, best, best_sums
+            scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
+            lowered = self.symbols.copy()
+            lower(lowered, scales.arrays, self.unit, 0)
+            nbits = self.times * entropy_nbits(byte_counts(lowered)) + self.nbits(scales)
+            if nbits < limit:
+                limit, best, best_sums = nbits, layout, sums
+
+        for layout in layouts_of(shape, self.symbols.size):
+            if layout.width < self.times * self.symbols.size:
+                consider(layout, self.sums(layout))
+        if best is not None and best_sums is not None:
+            consider(best._replace(quantum=4), best_sums)
+        return best
 
 
 def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
@@ -72,20 +100,20 @@ def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
 def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Scales:
     """Compute the scales of all n bytes of a tensor; see `Sample` for `unit`."""
     sums = LineSums(n, layout.width, layout.group > 0).run(parts, _STEP)
-    return scales_of_sums(layout, sums, unit)
+    return scales_of_sums(layout, sums.rows, sums.columns, unit)
 
 
-def scales_of_sums(layout: RowLayout, line_sums: LineSums, unit: int) -> Scales:
-    """Compute scales from the sums of rows and of columns."""
-    rows, columns = line_sums.rows, line_sums.columns
-    mean = int(rows[0].sum()) / max(int(rows[1].sum()), 1)
+def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> Scales:
+    """Compute scales from the sums of rows and of columns, which may be those of samples."""
     group, quantum = layout.group, layout.quantum
 
     def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
-        means = sums / np.maximum(counts, 1)
-        quanta = np.floor((means - mean) * (_PER_OCTAVE / (unit * quantum)) + 0.5)
-        scales = np.clip(one + quanta * quantum, quantum, MOST & -quantum)
-        return np.where(counts > 0, scales, 0).astype(np.uint8)
+        mean = int(sums.sum()) / max(int(counts.sum()), 1)
+        quanta = (sums / np.maximum(counts, 1) - mean) * (_PER_OCTAVE / (unit * quantum))
+        scales = one + quantum * np.floor(quanta + 0.5)
+        np.clip(scales, quantum, MOST & -quantum, out=scales)
+        scales[counts == 0] = 0
+        return scales.astype(np.uint8)
 
     by_column = np.empty(0, np.uint8)
     if group == 1:
