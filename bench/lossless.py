@@ -154,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.lossless", description=__doc__)
     parser.add_argument("files", nargs="*", default=[str(sorted(RUN.iterdir())[-1])])
     parser.add_argument("--python", help="Python of an environment that has the other coders")
-    parser.add_argument("--train", type=Path, metavar="FOLDER", help="train, and measure the result")
+    parser.add_argument(
+        "--train", type=Path, metavar="FOLDER", help="train, and measure the result"
+    )
     options = parser.parse_args(arguments)
     trained = train(options.train) if options.train else []
     for line in table([*options.files, *trained], options.python):

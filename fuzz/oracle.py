@@ -19,6 +19,7 @@ from reference import (
     halves,
     integers,
     leb128,
+    lossless,
     lowrank,
     minifloat,
     minmax,
@@ -241,6 +242,20 @@ def _lowrank(m: Message) -> Any:
     return lowrank.decode(m.data, m.nbits, m.shape, *arguments)
 
 
+def _lossless(m: Message) -> Any:
+    if m.dtype in integers.CODES:
+        itemsize = np.dtype(m.dtype).itemsize
+        patterns = lossless.read(m.data, m.nbits, m.n, m.dtype, itemsize, m.codec.mode)
+        data = b"".join(pattern.to_bytes(itemsize, "little") for pattern in patterns)
+        return integers.read(data, 8 * len(data), m.n, m.dtype)
+    itemsize, _ = lossless.FLOATS[m.dtype]
+    patterns = lossless.read(m.data, m.nbits, m.n, m.dtype, itemsize, m.codec.mode)
+    bits = np.array(patterns, f"u{itemsize}")
+    if m.dtype in halves.NARROW:
+        return halves.widen(bits, m.dtype)
+    return bits.view(m.dtype)
+
+
 DECODERS: dict[str, Callable[[Message], Any]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -256,6 +271,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "powersgd": _powersgd,
     "ecsq": _ecsq,
     "lowrank": _lowrank,
+    "lossless": _lossless,
 }
 ERRORS = (ValueError, struct.error)
 """What oracles raise for payloads that are wrong."""

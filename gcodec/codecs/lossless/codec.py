@@ -12,16 +12,19 @@ All dtypes of frames are accepted, and NaN with any payload, −0 and infinity a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.arrays.source import NUMPY_DTYPES, shares_memory
 from gcodec.codec import Codec, register
-from gcodec.codecs.lossless import message
+from gcodec.codecs.lossless import describe, message
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
-from gcodec.errors import Corrupt
+from gcodec.entropy.coder import Written
+from gcodec.errors import Corrupt, FormatError
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import is_converted, whole
@@ -30,7 +33,7 @@ from gcodec.runtime.memory import aligned_copy, empty_beside
 from gcodec.wire.kinds import Choice
 from gcodec.wire.params import param
 from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, ITEMSIZE
-from gcodec.wire.seek import Blocks, SeekTable
+from gcodec.wire.seek import Blocks, SeekTable, refuse_table
 
 _L = TypeVar("_L", bound="Lossless")
 
@@ -124,32 +127,32 @@ class Lossless(Codec):
         self, values: np.ndarray, seed: int, prior: LosslessSymbols | None
     ) -> LosslessSymbols:
         bits = self._bits_of(values)
-        if not is_converted(values) and bits.base is not None:
+        if shares_memory(bits, values):
             bits = aligned_copy(bits)  # symbols outlive the caller's array
-        elif is_converted(values) and np.may_share_memory(bits, values.source):
-            bits = aligned_copy(bits)
         return LosslessSymbols(bits, self._dtype, self._bound_shape(values.size))
 
     def _bits_of(self, values: Any) -> np.ndarray:
         """Return the bit patterns of values in the codec's dtype; a view where possible."""
         dtype, unsigned = self._dtype, self._layout.bits_dtype
+        bits: np.ndarray
         if dtype == "bool":
             # The memory of a boolean may contain bytes above 1; they all mean True.
-            return (values.view(np.uint8) != 0).view(np.uint8)
-        if dtype in INTEGERS:
-            return values.view(unsigned)
-        if is_converted(values) and values.dtype == dtype:
+            bits = (values.view(np.uint8) != 0).view(np.uint8)
+        elif dtype in INTEGERS:
+            bits = values.view(unsigned)
+        elif is_converted(values) and values.dtype == dtype:
             source = values.source
             if values.finite:
                 source = source.view(NUMPY_DTYPES[dtype]).copy()
                 source[~np.isfinite(source)] = 0
-            return source.view(unsigned)
-        array = whole(values)
-        if dtype == "float32":
-            return array.view(unsigned)
-        if dtype == "float64":
-            return convert.to_float64(array).view(unsigned)
-        return convert.to_16_bits(array, dtype)
+            bits = source.view(unsigned)
+        elif dtype == "float64":
+            bits = convert.to_float64(whole(values)).view(unsigned)
+        elif dtype == "float32":
+            bits = whole(values).view(unsigned)
+        else:
+            bits = convert.to_16_bits(whole(values), dtype)
+        return bits
 
     def _dequantize(self, symbols: LosslessSymbols, out: np.ndarray) -> None:
         bits, dtype, shape = symbols
@@ -181,7 +184,7 @@ class Lossless(Codec):
         self._require(bits.dtype == PlaneLayout.of(dtype).bits_dtype, bits.size, shape)
         mode, n = self.mode, bits.size
         if mode == "stored" or not n:
-            written, mode = message.Written(bits.view(np.uint8), 8 * bits.nbytes), "stored"
+            written, mode = Written(bits.view(np.uint8), 8 * bits.nbytes), "stored"
         else:
             layout = PlaneLayout.of(dtype)
             mode, written = message.write(bits, layout, shape or (n,), mode)
@@ -197,7 +200,7 @@ class Lossless(Codec):
         """Decode all elements to (n,) bit patterns."""
         if self.mode == "stored" or not n:
             check_length(payload.nbits, self.max_payload_nbits(n))
-            message.refuse_table(payload.seek)
+            refuse_table(payload.seek)
             out.view(np.uint8)[:] = payload.data
         else:
             Message.open(payload, self._layout, n, self.mode).read(out)
@@ -230,3 +233,30 @@ class Lossless(Codec):
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return Message.open(payload, self._layout, n, self.mode).blocks(log2_block)
+
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        if self.mode == "stored" or not n:
+            yield from self._stored_values(n, walk)
+            return
+        try:
+            decoded = self._decode(payload._replace(seek=None), n)
+        except FormatError:
+            decoded = np.empty(0, np.float32)
+
+        def values(start: int, stop: int) -> list[float]:
+            part: list[float] = decoded[start:stop].tolist()
+            return part
+
+        yield from describe.fields(walk, self._layout, n, self.mode, values)
+
+    def _stored_values(self, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        def describe_values(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+            values = np.empty(bits.size, self._values_dtype)
+            patterns = bits.astype(self._layout.bits_dtype)
+            self._dequantize(LosslessSymbols(patterns, self._dtype), values)
+            for element, value in enumerate(values.tolist(), at):
+                yield FieldValue(value, element=element, decoded=(value,))
+
+        width = 8 * self._layout.itemsize
+        yield from walk.fields("value", "value", width, n, describe_values, little=True)
+        walk.finish()

@@ -15,6 +15,7 @@ then precede it, or coded by the context coder of bytes.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +78,7 @@ FIRST_METHODS = {
     "fast": (STORED, CONSTANT, HUFFMAN, LOWERED_HUFFMAN),
     "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
 }
-OTHER_METHODS = (STORED, CONSTANT, HUFFMAN, RANS)
+OTHER_METHODS = (STORED, CONSTANT, HUFFMAN)
 
 _SCALES_NBITS = 32  # approximate bits of a layout
 _TABLE_NBITS = 512  # approximate bits of a table
@@ -577,6 +578,70 @@ class _Writer:
 # --- reading -------------------------------------------------------------------------------------
 
 
+def read_methods(
+    reader: Reader, itemsize: int, mode: str, note: Callable[[str, int, str], None]
+) -> tuple[bool, int, tuple[Plane, ...]]:
+    """Read a head up to the numbers of elements.
+
+    Parameters
+    ----------
+    reader : Reader
+    itemsize : int
+    mode : str
+    note : callable
+        Receives the name of each field, its value and its meaning.
+
+    Returns
+    -------
+    has_zeros : bool
+    escape : int
+    planes : tuple of Plane
+
+    Raises
+    ------
+    FormatError
+    """
+    flag = reader.uint(1)
+    if flag > 1:
+        raise Corrupt(f"zeros are left out in the way {flag}", reader.at - 1)
+    note("zeros", flag, "left out" if flag else "as other elements")
+    escape, planes = 0, list[Plane]()
+    if flag:
+        escape = reader.uint(1)
+        note("escape", escape, "stands for 0 in elements that are not left out")
+    for k in range(itemsize):
+        method = reader.uint(1)
+        if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
+            raise Corrupt(f"plane {k} is coded by method {method}", reader.at - 1)
+        note(f"method of plane {k}", method, METHODS[method])
+        byte = nbytes = 0
+        if method == CONSTANT:
+            byte = reader.uint(1)
+            note(f"byte of plane {k}", byte, "of all elements")
+        elif k and method != STORED:
+            nbytes = reader.leb128()
+            note(f"bytes of plane {k}", nbytes, "")
+        planes.append(Plane(method, byte, nbytes))
+    return bool(flag), escape, tuple(planes)
+
+
+def read_counts(reader: Reader, n: int) -> np.ndarray:
+    """Read the number of elements that are not zeros, of each group of n elements.
+
+    Raises
+    ------
+    FormatError
+    """
+    start, groups = reader.at, -(-n // GROUP)
+    counts = np.frombuffer(reader.take(2 * groups), "<u2")
+    sizes = np.full(groups, GROUP)
+    sizes[-1] = n - (groups - 1) * GROUP
+    if (counts > sizes).any():
+        wrong = int(np.argmax(counts > sizes))
+        raise Corrupt(f"{counts[wrong]} of {sizes[wrong]} elements", start + 2 * wrong)
+    return counts
+
+
 def read_head(data: np.ndarray, end: int, n: int, itemsize: int, mode: str) -> tuple[Head, int]:
     """Read the head of a message of n > 0 elements; return it and its number of bytes.
 
@@ -585,28 +650,13 @@ def read_head(data: np.ndarray, end: int, n: int, itemsize: int, mode: str) -> t
     FormatError
     """
     reader = Reader(data[: end // 8].data)
-    flag = reader.uint(1)
-    if flag > 1:
-        raise Corrupt(f"zeros are left out in the way {flag}", 0)
-    escape, planes = reader.uint(1) if flag else 0, list[Plane]()
-    for k in range(itemsize):
-        method = reader.uint(1)
-        if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
-            raise Corrupt(f"plane {k} is coded by method {method}", reader.at - 1)
-        byte = reader.uint(1) if method == CONSTANT else 0
-        nbytes = reader.leb128() if k and method in KINDS else 0
-        planes.append(Plane(method, byte, nbytes))
-    zeros = None
-    if flag:
-        start, groups = reader.at, -(-n // GROUP)
-        counts = np.frombuffer(reader.take(2 * groups), "<u2")
-        sizes = np.full(groups, GROUP)
-        sizes[-1] = n - (groups - 1) * GROUP
-        if (counts > sizes).any():
-            wrong = int(np.argmax(counts > sizes))
-            raise Corrupt(f"{counts[wrong]} of {sizes[wrong]} elements", start + 2 * wrong)
-        zeros = Zeros(escape, counts)
-    return Head(zeros, tuple(planes)), reader.at
+    has_zeros, escape, planes = read_methods(reader, itemsize, mode, _ignore)
+    zeros = Zeros(escape, read_counts(reader, n)) if has_zeros else None
+    return Head(zeros, planes), reader.at
+
+
+def _ignore(name: str, value: int, meaning: str) -> None:
+    """Ignore a field of a head."""
 
 
 class Message(NamedTuple):
@@ -652,7 +702,8 @@ class Message(NamedTuple):
             others.append(BitSpan(data, 8 * at, 8 * end))
             at = end
         span, method = BitSpan(data, 8 * at, nbits, payload.seek), head.planes[0].method
-        first, scales = None, None
+        first: WordString | RansString | None = None
+        scales = None
         if method in LOWERED:
             scales, after = byte_scales.read(data, span.first, span.end, n)
             span = span.after(after).aligned("scales and table")
@@ -814,6 +865,22 @@ class Message(NamedTuple):
                 raise Corrupt(f"group {group} does not have as many zeros as the head says")
 
 
+def open_range(span: BitSpan) -> tuple[int, int]:
+    """Read the least and the largest byte of a plane, at the start of a span.
+
+    Raises
+    ------
+    FormatError
+    """
+    if span.nbits < _RANGE_NBITS:
+        raise Truncated(f"{_RANGE_NBITS} bits wanted, {span.nbits} left of the plane")
+    at = span.first // 8
+    low, high = span.data[at : at + 2].tolist()
+    if not 1 <= low <= high:
+        raise Corrupt(f"a table of the bytes {low} to {high}", at)
+    return low, high
+
+
 def open_string(span: BitSpan, method: int, count: int) -> WordString | RansString:
     """Open the string of a plane of `count` > 0 bytes, which begins with their range.
 
@@ -821,17 +888,8 @@ def open_string(span: BitSpan, method: int, count: int) -> WordString | RansStri
     ------
     FormatError
     """
-    at = span.first // 8
-    if span.nbits < _RANGE_NBITS:
-        raise Truncated(f"a plane has {span.nbits} bits")
-    low, high = span.data[at : at + 2].tolist()
-    if not 1 <= low <= high:
-        raise Corrupt(f"a table of the bytes {low} to {high}", at)
-    opened = tabled.open(
-        KINDS[method],
-        span.after(span.first + _RANGE_NBITS),
-        alphabet(low, high),
-        CodedMask.all(count),
-    )
+    numbers = alphabet(*open_range(span))
+    span = span.after(span.first + _RANGE_NBITS)
+    opened = tabled.open(KINDS[method], span, numbers, CodedMask.all(count))
     assert isinstance(opened, (WordString, RansString))
     return opened

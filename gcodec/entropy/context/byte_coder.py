@@ -29,8 +29,6 @@ from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.coder import (
     BitSpan,
-    CodedString,
-    EmptyString,
     RansString,
     Written,
     seek_of_runs,
@@ -150,27 +148,27 @@ def sent_nbits(models: np.ndarray, used: np.ndarray) -> int:
     classes = np.flatnonzero(used)
     rows = models[classes]
     lengths = np.frexp(rows)[1]
-    _, lows, highs = _ranges(rows)
+    lows, highs = _ranges(rows)
     inside = np.maximum(highs - lows + 1, 0)
     tails = int(np.maximum(lengths - 1, 0).sum())
     span = int(classes[-1] - classes[0]) + 1
     return 2 * _CLASS + span * (2 * _BYTE + _LENGTH) + _LENGTH * int(inside.sum()) + tails
 
 
-def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return whether each model has bytes other than 0, and the least and largest of them."""
+def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and largest byte of each model but 0; 1 and 0 if there is none."""
     others = rows[:, 1:] > 0
-    any_other = others.any(axis=1)
+    any_other = np.logical_or.reduce(others, axis=1)
     lows = np.where(any_other, others.argmax(axis=1) + 1, 1)
     highs = np.where(any_other, 255 - others[:, ::-1].argmax(axis=1), 0)
-    return any_other, lows, highs
+    return lows, highs
 
 
 def _put_models(plan: Plan, string: BitString) -> None:
     classes = np.flatnonzero(plan.used)
     first, last = int(classes[0]), int(classes[-1])
     words = [f"{first:0{_CLASS}b}{last:0{_CLASS}b}"]
-    _, lows, highs = _ranges(plan.models)
+    lows, highs = _ranges(plan.models)
     for row in range(first, last + 1):
         low, high, model = 1, 0, [0]
         if plan.used[row]:
@@ -247,15 +245,13 @@ def write(
     return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
 
 
-def open(span: BitSpan, n: int) -> CodedString:
-    """Open the string of n symbols, which begins with a whole byte.
+def open(span: BitSpan, n: int) -> RansString:
+    """Open the string of n > 0 symbols, which begins with a whole byte.
 
     Raises
     ------
     FormatError
     """
-    if not n:
-        return EmptyString(span)
     data, first, end, _ = span
     lanes = Reader(data[: end // 8].data, first // 8).uint(1)
     if lanes not in STATES:

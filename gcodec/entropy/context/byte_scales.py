@@ -113,15 +113,16 @@ def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> S
         scales = one + quantum * np.floor(quanta + 0.5)
         np.clip(scales, quantum, MOST & -quantum, out=scales)
         scales[counts == 0] = 0
-        return scales.astype(np.uint8)
+        rounded: np.ndarray = scales.astype(np.uint8)
+        return rounded
 
     by_column = np.empty(0, np.uint8)
     if group == 1:
         by_column = scales_of(*columns, CENTER)
     elif group:
         places = np.arange(0, layout.width, group)
-        of_groups = (np.add.reduceat(part, places) for part in columns)
-        by_column = np.repeat(scales_of(*of_groups, CENTER), group)[: layout.width]
+        sums, counts = (np.add.reduceat(part, places) for part in columns)
+        by_column = np.repeat(scales_of(sums, counts, CENTER), group)[: layout.width]
     return Scales(layout, scales_of(*rows, ONE), by_column)
 
 
