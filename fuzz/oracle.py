@@ -89,12 +89,15 @@ class Message:
 def decode(message: Message) -> np.ndarray:
     """Return the values as float32, or in their own dtype for integers and booleans.
 
+    Those of ``lossless`` keep the dtype float64, too.
+
     Raises
     ------
     ValueError
         If the payload is invalid.
     """
-    dtype = message.dtype if message.dtype in integers.CODES else "float32"
+    is_exact = message.codec.name == "lossless" and message.dtype == "float64"
+    dtype = message.dtype if is_exact or message.dtype in integers.CODES else "float32"
     return np.asarray(DECODERS[message.codec.name](message), dtype)
 
 

@@ -298,7 +298,8 @@ class Codec(Parameters):
         Returns
         -------
         float32 array of `shape`
-            For a `Payload` of integers or booleans, an array of their dtype.
+            For a `Payload` of integers or booleans, an array of their dtype; for one of
+            ``lossless`` and float64, of float64.
 
         Raises
         ------

@@ -114,8 +114,9 @@ class Lossless(Codec):
 
     @property
     def _values_dtype(self) -> np.dtype[Any]:
-        dtype: np.dtype[Any] = NUMPY_DTYPES["float32" if self._dtype in FLOATS else self._dtype]
-        return dtype
+        dtype = "float32" if self._dtype in ("float16", "bfloat16") else self._dtype
+        values_dtype: np.dtype[Any] = NUMPY_DTYPES[dtype]
+        return values_dtype
 
     @property
     def _layout(self) -> PlaneLayout:
@@ -163,7 +164,8 @@ class Lossless(Codec):
         elif dtype == "float32":
             out.view(np.uint32)[:] = bits
         elif dtype == "float64":
-            out[:] = convert.from_float64(bits.view(np.float64))
+            with np.errstate(all="ignore"):  # if the values are to be float32
+                out[:] = bits.view(np.float64)
         else:
             out[:] = convert.from_16_bits(bits, dtype)
 
@@ -208,9 +210,10 @@ class Lossless(Codec):
             raise Corrupt(f"element {int(np.argmax(out > 1))} is neither true nor false")
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
-        if self._dtype not in ("float32", *INTEGERS):
+        dtype = self._values_dtype
+        if dtype != NUMPY_DTYPES[self._dtype] or (out is not None and out.dtype != dtype):
             return super()._decode(payload, n, out)
-        values = empty_beside(n, self._values_dtype, None) if out is None else out
+        values = empty_beside(n, dtype, None) if out is None else out
         self._read(payload, n, values.view(self._layout.bits_dtype))
         return values
 
