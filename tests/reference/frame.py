@@ -260,7 +260,8 @@ def parse(
     if not (1 <= codec_id <= 15 or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
-    if not 1 <= dtype <= 4 and not (5 <= dtype <= 13 and (codec_id in (RAW, LOSSLESS) or codec_id >= 192)):
+    takes_integers = codec_id in (RAW, LOSSLESS) or codec_id >= 192
+    if not 1 <= dtype <= 4 and not (5 <= dtype <= 13 and takes_integers):
         raise ValueError(f"unknown dtype code {dtype}")
     ndim = read.byte()
     if ndim > MAX_NDIM:

@@ -301,11 +301,11 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     if bits.at < nbits:
         raise Corrupt("bits after the last plane")
     if counts is None:
-        return [join(parts, shift) for parts in zip(first, *others, strict=True)]
+        return [join(parts, shift) for parts in zip(*[first, *others], strict=True)]
     actual = [sum(v > 0 for v in first[at : at + GROUP]) for at in range(0, n, GROUP)]
     if actual != counts:
         raise Corrupt("other numbers of zeros")
-    rest = zip(*others, strict=True)
+    rest = iter([list(parts) for parts in zip(*others, strict=True)])
     patterns = []
     for value in first:
         if not value:

@@ -32,7 +32,7 @@ from gcodec.payload import Payload
 from gcodec.runtime.memory import aligned_copy, empty_beside
 from gcodec.wire.kinds import Choice
 from gcodec.wire.params import param
-from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, ITEMSIZE
+from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE
 from gcodec.wire.seek import Blocks, SeekTable, refuse_table
 
 _L = TypeVar("_L", bound="Lossless")

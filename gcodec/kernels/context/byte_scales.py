@@ -103,12 +103,12 @@ def _add_rows(symbols, width, narrow, sums, counts, columns):
         line = symbols[row * width : min((row + 1) * width, symbols.size)]
         total, count = np.int64(0), np.int64(0)
         for first in range(0, line.size, 4096):
-            part, few, some = line[first : first + 4096], np.int32(0), np.int32(0)
+            part, part_sum, part_count = line[first : first + 4096], np.int32(0), np.int32(0)
             for j in range(part.size):
-                few += np.int32(part[j])
-                some += np.int32(part[j] != 0)
-            total += few
-            count += some
+                part_sum += np.int32(part[j])
+                part_count += np.int32(part[j] != 0)
+            total += part_sum
+            count += part_count
         sums[row], counts[row] = total, count
         if narrow.size > 0:  # line.size <= width
             for j in range(line.size):
