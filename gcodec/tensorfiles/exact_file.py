@@ -177,7 +177,7 @@ def file_name(name: str | None) -> str | None:
         return None
     own = name.removeprefix(FILE_PREFIX)
     is_plain = own.isprintable() and not set(own) & set('/\\:*?"<>|') and stays_inside(own)
-    if not is_plain or own.startswith("."):
+    if not own or not is_plain or own.startswith("."):
         raise Corrupt(f"a frame names the file {shown(own)}")
     return own
 

@@ -305,11 +305,13 @@ def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) 
     actual = [sum(v > 0 for v in first[at : at + GROUP]) for at in range(0, n, GROUP)]
     if actual != counts:
         raise Corrupt("other numbers of zeros")
-    rest = iter([list(parts) for parts in zip(*others, strict=True)])
+    at = 0
     patterns = []
     for value in first:
         if not value:
             patterns.append(0)
             continue
-        patterns.append(join([0 if value == escape else value, *next(rest)], shift))
+        rest = [plane[at] for plane in others]
+        patterns.append(join([0 if value == escape else value, *rest], shift))
+        at += 1
     return patterns

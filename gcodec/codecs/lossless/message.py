@@ -434,8 +434,8 @@ class _Writer:
         rows.run(self._parts_of(part), TILE)
         if layout.group:
             most = min(max(2 * _SAMPLE // width, _ROW), count)
-            some = np.ascontiguousarray(matrix[:: count // most])
-            columns = LineSums(some.size, width, True).run(self._parts_of(some), TILE)
+            sampled = np.ascontiguousarray(matrix[:: count // most])
+            columns = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
         return scales_of_sums(layout, rows.rows, columns.columns, unit)
 
     def _parts_of(self, bits: np.ndarray) -> PartsOf:
