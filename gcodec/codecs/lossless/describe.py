@@ -9,14 +9,14 @@ import numpy as np
 from gcodec.codecs.lossless import message
 from gcodec.codecs.lossless.message import CLASSES, CONSTANT, KINDS, LOWERED, STORED, Head
 from gcodec.codecs.lossless.planes import LOG2_GROUP, PlaneLayout, Zeros
-from gcodec.entropy.coder import BitSpan
+from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.entropy.context import byte_coder, byte_scales
 from gcodec.entropy.context.byte_coder import read_models
 from gcodec.entropy.context.scale_model import RowLayout
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, FormatError
 from gcodec.fields import contexts, tabled
 from gcodec.fields.rans import states
-from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Window
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
 from gcodec.wire.primitives import Reader
@@ -71,11 +71,21 @@ def _other_plane(walk: FieldWalker, head: Head, k: int, n: int) -> Iterator[Fiel
         yield from walk.fields("value", name, 8, count, describe)
     elif plane.method != CONSTANT:
         walk.require(8 * plane.nbytes)
-        with walk.within(walk.at + 8 * plane.nbytes):
-            if count:
+        end = walk.at + 8 * plane.nbytes
+        if count:
+            with walk.within(_end_of_words(BitSpan(walk.data, walk.at, end), plane.method, count)):
                 yield from _tabled(walk, plane.method, count, name, describe)
-                yield from walk.pad(-walk.at % 8)
+        with walk.within(end):
+            yield from walk.pad(-walk.at % 8)
             walk.finish()
+
+
+def _end_of_words(span: BitSpan, method: int, count: int) -> int:
+    """Return the bit after the string of a plane; the end of the plane if it is damaged."""
+    try:
+        return message.open_string(span, method, count).read(ignore, bits_follow=True)
+    except FormatError:
+        return span.end
 
 
 def _first_plane(
@@ -101,7 +111,13 @@ def _first_plane(
         string = byte_coder.open(BitSpan(walk.data, first, walk.end), n)
         yield from walk.pad(-walk.at % 8)
         yield from states(walk, "level", "byte 0", string, describe)
-    elif method != CONSTANT:
+    elif method == CONSTANT:  # elements have no bits of their own
+        count = min(n, Window(walk).left)
+        constant = np.zeros(count, np.uint8)
+        for k, value in enumerate(describe(0, constant)):
+            yield walk.span("level", "byte 0", 0, value._replace(value=None), k)
+        yield from walk.summary("byte 0", n - count, {"level": 0}, checked=True)
+    else:
         if method in LOWERED:
             yield from _scales(walk, n)
             yield from walk.pad(-walk.at % 8)

@@ -89,6 +89,7 @@ _LEAST_ESTIMATED = 1 << 20  # bytes whose counts may be estimated by those of a 
 _TILES = 4  # tiles for each tile that is counted
 _NEAR = 8  # how far a byte may be from those of a sample
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
+_PIECE = 1 << 12  # elements of each of four pieces by which other planes are judged
 _ROW = 128  # sampled elements of a row, and least number of sampled rows
 
 
@@ -312,13 +313,13 @@ def _other_plane(
     bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
 ) -> tuple[Plane, np.ndarray | None]:
     """Return plane k > 0, and its string if it is coded."""
-    step = TILE * max(-(-bits.size // _SAMPLE), 1)
-    tiles = (slice(at, at + TILE) for at in range(0, bits.size, step))
-    sample = np.concatenate([_plane(bits[tile], layout, k, zeros) for tile in tiles])
-    if _judged(byte_counts(sample)) is STORED:
+    step = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
+    pieces = (slice(at, at + _PIECE) for at in range(0, bits.size, step))
+    sample = np.concatenate([_plane(bits[piece], layout, k, zeros) for piece in pieces])
+    if _judged(byte_counts(sample)) == STORED:
         return Plane(STORED), None
     plane = sample
-    if step > TILE:
+    if step > _PIECE:
         starts = range(0, bits.size, TILE)
         plane = np.concatenate([_plane(bits[a : a + TILE], layout, k, zeros) for a in starts])
     counts = byte_counts(plane)
@@ -421,9 +422,10 @@ class _Writer:
         n, unit = self._bits.size, self._layout.unit
         if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
-        layout = self._sample.lowered_layout(self._shape)
-        if layout is None:
-            return None
+        scales = self._sample.lowered_scales(self._shape)
+        if scales is None or self._sample.symbols.size == n:
+            return scales
+        layout = scales.layout
         width, count = layout.width, n // layout.width
         if n <= 4 * _SAMPLE or n % width or width < 2 * _ROW:
             return scales_of_parts(self._parts, n, layout, unit)

@@ -31,6 +31,7 @@ from gcodec.wire.primitives import Reader, leb128
 
 _PER_OCTAVE = 4
 _STEP = 1 << 15  # elements that stay in a cache
+_COARSE = 0.03  # share of the bits from which scales are coarse
 _LOWERED_SHARE = 100  # bytes are lowered if that saves a hundredth of a sample
 
 PartsOf = Callable[[int, int], np.ndarray]
@@ -68,26 +69,28 @@ class Sample(NamedTuple):
         rows = scale_lists.nbits(scales.rows)
         return self.times * rows + scales.nbits() - rows
 
-    def lowered_layout(self, shape: tuple[int, ...]) -> RowLayout | None:
-        """Select the layout of the scales by which bytes are lowered; None if that pays little."""
-        plain, best, best_sums = self.times * entropy_nbits(self.counts), None, None
-        limit = plain - plain / _LOWERED_SHARE
+    def lowered_scales(self, shape: tuple[int, ...]) -> Scales | None:
+        """Select the scales by which bytes are lowered, those of the sample; None without gain.
 
-        def consider(layout: RowLayout, sums: LineSums) -> None:
-            nonlocal limit, best, best_sums
+        The first layout that saves enough is selected: the most likely one comes first.
+        """
+        plain = self.times * entropy_nbits(self.counts)
+        for layout in layouts_of(shape, self.symbols.size):
+            if layout.width >= self.times * self.symbols.size:
+                continue
+            sums = self.sums(layout)
             scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
             lowered = self.symbols.copy()
             lower(lowered, scales.arrays, self.unit, 0)
-            nbits = self.times * entropy_nbits(byte_counts(lowered)) + self.nbits(scales)
-            if nbits < limit:
-                limit, best, best_sums = nbits, layout, sums
-
-        for layout in layouts_of(shape, self.symbols.size):
-            if layout.width < self.times * self.symbols.size:
-                consider(layout, self.sums(layout))
-        if best is not None and best_sums is not None:
-            consider(best._replace(quantum=4), best_sums)
-        return best
+            nbits = self.times * entropy_nbits(byte_counts(lowered))
+            own = self.nbits(scales)
+            if own > _COARSE * plain:  # scales of whole octaves take fewer bits
+                layout = layout._replace(quantum=_PER_OCTAVE)
+                scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
+                own = self.nbits(scales)
+            if nbits + own < plain - plain / _LOWERED_SHARE:
+                return scales
+        return None
 
 
 def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
