@@ -90,7 +90,7 @@ _TILES = 4  # tiles for each tile that is counted
 _NEAR = 8  # how far a byte may be from those of a sample
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four pieces by which other planes are judged
-_ROW = 128  # sampled elements of a row, and least number of sampled rows
+_ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
 class Plane(NamedTuple):
@@ -435,7 +435,7 @@ class _Writer:
         rows, columns = LineSums(part.size, _ROW, False), LineSums(0, width, False)
         rows.run(self._parts_of(part), TILE)
         if layout.group:
-            most = min(max(2 * _SAMPLE // width, _ROW), count)
+            most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
             sampled = np.ascontiguousarray(matrix[:: count // most])
             columns = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
         return scales_of_sums(layout, rows.rows, columns.columns, unit)
@@ -472,7 +472,10 @@ class _Writer:
     def _lowered(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
         """Write a range of the lowered first plane to an array; return it."""
         assert self._scales is not None
-        lower(self._first(start, stop, room), self._scales.arrays, self._layout.unit, start)
+        for at in range(start, stop, TILE):
+            end = min(at + TILE, stop)
+            tile = self._first(at, end, room[at - start : end - start])
+            lower(tile, self._scales.arrays, self._layout.unit, at)
         return room
 
     def _head(self, method: int) -> Head:
