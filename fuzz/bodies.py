@@ -16,6 +16,7 @@ from reference import (
     fields,
     integers,
     leb128,
+    lossless,
     lowrank,
     minifloat,
     minmax,
@@ -387,6 +388,57 @@ def _transform(rng: random.Random, shape: tuple[int, ...]) -> str:
     return rng.choice(ecsq.TRANSFORMS[: 1 if ecsq.taps(shape) is None else 2])
 
 
+def _lossless(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, dtype = _size(shape), rng.choice([*lossless.FLOATS, *integers.CODES])
+    code = (*lossless.FLOATS, *integers.CODES).index(dtype) + 1
+    itemsize = lossless.FLOATS[dtype][0] if dtype in lossless.FLOATS else np.dtype(dtype).itemsize
+    mode = rng.randrange(3)
+    values = [rng.choice((0, 1)) if dtype == "bool" else rng.randrange(256) for _ in range(n)]
+    planes = [values, *([rng.randrange(256) for _ in range(n)] for _ in range(1, itemsize))]
+    if mode == 2 or not n:
+        data = bytes(byte for element in zip(*planes, strict=True) for byte in element)
+        return Body(15, bytes([2]), b"", data, 8 * len(data), None, code)
+    unit = 8 if dtype == "float16" else 1
+    method = rng.choice(lossless.ALLOWED[("fast", "small")[mode]])
+    if method == lossless.CONSTANT:
+        planes[0] = values = values[:1] * n
+    escape = None
+    if dtype in lossless.FLOATS and rng.random() < 0.5:
+        escape = rng.randrange(256)
+        present = [bool(value) for value in values]
+        planes[1:] = [
+            [v for v, is_coded in zip(plane, present, strict=True) if is_coded]
+            for plane in planes[1:]
+        ]
+    first = _plane(rng, values, method, unit)
+    others = [_plane(rng, plane, rng.choice((0, 1, 2)), 1) for plane in planes[1:]]
+    data, nbits = lossless.write(lossless.Message([first, *others], escape))
+    return Body(15, bytes([mode]), b"", data, nbits, None, code)
+
+
+def _plane(rng: random.Random, values: list[int], method: int, unit: int) -> lossless.Plane:
+    """Return a plane with random scales or models; a constant one has the first byte."""
+    n = len(values)
+    if method == lossless.CONSTANT:
+        return lossless.Plane(method, values[:1] * n)
+    if method == lossless.STORED or not n:
+        return lossless.Plane(lossless.STORED, values)
+    scales = None
+    if method in (lossless.LOWERED_HUFFMAN, lossless.LOWERED_RANS, lossless.CLASSES):
+        width = rng.randint(min(8, n), n)
+        group = rng.choice((0, 1, 3)) if n >= 8 * width and width > 2 else 0
+        rows = [rng.randrange(128) for _ in range(-(-n // width))]
+        columns = [rng.randrange(128) for _ in range(-(-width // group))] if group else []
+        scales = lossless.Scales(width, group, rows, columns)
+    if method != lossless.CLASSES:
+        return lossless.tabled_plane(method, values, unit, scales)
+    models = []
+    for _ in range(64):
+        counts = [values.count(value) + rng.randrange(2) for value in range(256)]
+        models.append(rans.frequencies_of(counts, 12))
+    return lossless.Plane(method, values, models, scales, rng.choice((2, 8, 32)))
+
+
 WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -402,4 +454,5 @@ WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "powersgd": _powersgd,
     "ecsq": _ecsq,
     "lowrank": _lowrank,
+    "lossless": _lossless,
 }

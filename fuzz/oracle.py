@@ -19,6 +19,7 @@ from reference import (
     halves,
     integers,
     leb128,
+    lossless,
     lowrank,
     minifloat,
     minmax,
@@ -88,12 +89,15 @@ class Message:
 def decode(message: Message) -> np.ndarray:
     """Return the values as float32, or in their own dtype for integers and booleans.
 
+    Those of ``lossless`` keep the dtype float64, too.
+
     Raises
     ------
     ValueError
         If the payload is invalid.
     """
-    dtype = message.dtype if message.dtype in integers.CODES else "float32"
+    is_exact = message.codec.name == "lossless" and message.dtype == "float64"
+    dtype = message.dtype if is_exact or message.dtype in integers.CODES else "float32"
     return np.asarray(DECODERS[message.codec.name](message), dtype)
 
 
@@ -241,6 +245,20 @@ def _lowrank(m: Message) -> Any:
     return lowrank.decode(m.data, m.nbits, m.shape, *arguments)
 
 
+def _lossless(m: Message) -> Any:
+    if m.dtype in integers.CODES:
+        itemsize = np.dtype(m.dtype).itemsize
+        patterns = lossless.read(m.data, m.nbits, m.n, m.dtype, itemsize, m.codec.mode)
+        data = b"".join(pattern.to_bytes(itemsize, "little") for pattern in patterns)
+        return integers.read(data, 8 * len(data), m.n, m.dtype)
+    itemsize, _ = lossless.FLOATS[m.dtype]
+    patterns = lossless.read(m.data, m.nbits, m.n, m.dtype, itemsize, m.codec.mode)
+    bits = np.array(patterns, f"u{itemsize}")
+    if m.dtype in halves.NARROW:
+        return halves.widen(bits, m.dtype)
+    return bits.view(m.dtype)
+
+
 DECODERS: dict[str, Callable[[Message], Any]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -256,6 +274,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "powersgd": _powersgd,
     "ecsq": _ecsq,
     "lowrank": _lowrank,
+    "lossless": _lossless,
 }
 ERRORS = (ValueError, struct.error)
 """What oracles raise for payloads that are wrong."""

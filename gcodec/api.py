@@ -59,7 +59,7 @@ def encode(
         Name of the tensor, stored in the frame.
     nonfinite : {"raise", "zero", "propagate"}
         Policy for NaN and Inf: raise `ParameterError`, replace them by 0, or pass them to the
-        codec.
+        codec. Under ``"raise"``, ``lossless`` accepts them too, as it keeps every bit pattern.
     out : writable buffer, optional
         Buffer of at least ``codec.max_encoded_nbytes(n, name)`` bytes for a tensor of n elements
         (for integers and booleans, pass ``dtype=`` to that method). The frame is written to its
@@ -110,7 +110,8 @@ def encode(
             and source.device is None
             and codec._sends(tensor.values)
         )
-        if nonfinite != "raise" or not (codec.refuses_nonfinite or is_checked_later):
+        is_checked = codec.refuses_nonfinite or codec.keeps_every_bit or is_checked_later
+        if nonfinite != "raise" or not is_checked:
             tensor = with_policy(tensor, nonfinite, segments=codec.reads_segments)
         payload = codec._bound_to(tensor)._encode(tensor.values, seed, None)
         payload = payload.resolved(with_data=True)

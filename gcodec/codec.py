@@ -115,6 +115,8 @@ class Codec(Parameters):
     bounds_decoded: ClassVar[bool] = False
     # Whether `_quantize` reads its `prior`; otherwise `Feedback` keeps no symbols.
     uses_prior: ClassVar[bool] = False
+    # Whether every bit pattern comes back, so that NaN and Inf need no policy.
+    keeps_every_bit: ClassVar[bool] = False
     # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
     # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
@@ -303,7 +305,8 @@ class Codec(Parameters):
         Returns
         -------
         float32 array of `shape`
-            For a `Payload` of integers or booleans, an array of their dtype.
+            For a `Payload` of integers or booleans, an array of their dtype; for one of
+            ``lossless`` and float64, of float64.
 
         Raises
         ------

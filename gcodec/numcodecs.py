@@ -68,7 +68,8 @@ class GradientCodec(NumcodecsCodec):
         nonfinite: NonFinite = "raise",
         dtype: str | None = None,
     ) -> None:
-        self.spec = str(parse(spec))
+        codec = parse(spec)
+        self.spec, self._keeps_every_bit = str(codec), codec.keeps_every_bit
         self.seed = check_seed(seed)
         check_nonfinite(nonfinite)
         self.nonfinite = nonfinite
@@ -79,25 +80,29 @@ class GradientCodec(NumcodecsCodec):
     def encode(self, buf: Any) -> bytes:
         """Compress an array or another buffer to a frame.
 
-        An array in Fortran order is encoded as its transpose, which has the same memory.
+        An array in Fortran order is encoded as its transpose, which has the same memory. With
+        ``lossless``, chunks of integers and booleans are allowed, and every chunk decodes to the
+        same bytes.
 
         Raises
         ------
         TypeError
-            If the values are not floating-point, or the buffer has no dtype and `dtype` is None.
+            If the codec does not support the dtype, or the buffer has no dtype and `dtype` is
+            None.
         ValueError
             If the memory is not contiguous; or a `ParameterError`, see `gcodec.encode`.
         """
         array = ensure_ndarray(buf)
         if array.dtype.kind in "OMm":
-            raise TypeError(f"buf has dtype {array.dtype}: must hold floating-point values")
+            allowed = "values" if self._keeps_every_bit else "floating-point values"
+            raise TypeError(f"buf has dtype {array.dtype}: must hold {allowed}")
         if not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError("buf is not contiguous: must be one block of memory")
         if not array.flags.c_contiguous:
             array = array.T
         if self.dtype is not None and array.dtype.kind in "ui":
             array = _reinterpreted(array.reshape(-1), self.dtype)
-        if array.dtype.name in INTEGERS:
+        if array.dtype.name in INTEGERS and not self._keeps_every_bit:
             raise inspect(array, "buf").dtype_error(array.dtype.name)
         frame: bytes = api.encode(array, self.spec, seed=self.seed, nonfinite=self.nonfinite)
         return frame

@@ -27,12 +27,15 @@ from gcodec.codecs import parse
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
-from gcodec.wire.primitives import FLOATS
+from gcodec.wire.primitives import DTYPE_CODES, FLOATS
 
 
 @dataclass(frozen=True)
 class GradientCodec(ArrayBytesCodec):
     """Zarr serializer that stores each chunk as a frame.
+
+    With ``lossless``, arrays may also have integers and booleans, and every chunk decodes to the
+    same bytes.
 
     Parameters
     ----------
@@ -90,8 +93,9 @@ class GradientCodec(ArrayBytesCodec):
     def validate(self, *, shape: Any, dtype: Any, chunk_grid: Any) -> None:
         """Raise `ParameterError` unless the array has a supported dtype."""
         native = np.dtype(dtype.to_native_dtype() if hasattr(dtype, "to_native_dtype") else dtype)
-        if native.newbyteorder("=") not in [NUMPY_DTYPES[name] for name in FLOATS]:
-            raise ParameterError.of("dtype", native.name, f"one of {', '.join(FLOATS)}")
+        names = [*DTYPE_CODES] if parse(self.spec).keeps_every_bit else [*FLOATS]
+        if native.newbyteorder("=") not in [NUMPY_DTYPES[name] for name in names]:
+            raise ParameterError.of("dtype", native.name, f"one of {', '.join(names)}")
 
     def compute_encoded_size(self, input_byte_length: int, chunk_spec: Any) -> int:
         """Raise NotImplementedError: the size of a frame depends on the values."""

@@ -120,6 +120,7 @@ def run_python(page: str) -> None:
         "docs/advise-exercises.md",
         "docs/ecsq.md",
         "docs/lowrank.md",
+        "docs/lossless.md",
         "docs/inspect.md",
         "docs/training.md",
         "docs/codecs.md",

@@ -42,5 +42,6 @@ TYPICAL = {
     "powersgd": Typical(3.77, 0.23),
     "ecsq": Typical(2.80, 0.02),
     "lowrank": Typical(1.50, 0.099),
+    "lossless": Typical(26.80, 0),
 }
 """Typical cost by the name of the codec; codecs of other packages are missing."""

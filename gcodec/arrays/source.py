@@ -449,11 +449,11 @@ def writable_bytes(out: Any, name: str) -> memoryview:
 
 
 def outlet(values: Array, dtype: str) -> Array:
-    """Convert (n,) float32 values to `dtype`; return float32, integers and booleans as they are.
+    """Convert (n,) float32 values to `dtype`; return values that already have it as they are.
 
     On a device 16-bit floats become bit patterns: not every release of CuPy has bfloat16.
     """
-    if dtype == "float32" or dtype in INTEGERS:
+    if values.dtype == NUMPY_DTYPES[dtype]:
         return values
     if dtype == "float64":
         return convert.to_float64(values)

@@ -17,7 +17,8 @@ To decode, a codec *opens* the string, and then *reads* all of its symbols or a 
 - *read* decodes all symbols on the threads of the pool, and passes each range to a `Take` callback
   as soon as it is decoded. With a seek table the threads decode its blocks in parallel. It returns
   the bit after the string.
-- *read_range* decodes only the blocks that contain a range of symbols; `RansString` implements it.
+- *read_range* decodes only the blocks that contain a range of symbols; `RansString` and
+  `WordString` implement it.
 - *blocks* decodes a string from its start to build a seek table for it.
 
 =================  ======================  =======================  ============================
@@ -250,6 +251,25 @@ class WordString(NamedTuple):
         if (seek := self.span.must_cover(bits_follow=bits_follow)) is not None:
             log2_block, offsets = seek.log2_block, seek.offsets
         return self._checked_end(self._offsets(take, log2_block, offsets), bits_follow)
+
+    def read_range(self, start: int, stop: int, take: Take) -> None:
+        """Decode symbols start to stop - 1, and the other symbols of their blocks.
+
+        All elements must have codewords. Without a seek table, the first block begins with the
+        string.
+        """
+        seek, n, first = self.span.must_cover(), self.coded.n, 0
+        log2_block, offsets, span = LOG2_BLOCK, None, self.span
+        if seek is not None:
+            log2_block = seek.log2_block
+            low, high = start >> log2_block, -(-stop >> log2_block)
+            first, offsets = low << log2_block, seek.offsets[low : high + 1]
+            end = span.first + int(offsets[-1])
+            span = BitSpan(span.data, span.first + int(offsets[0]), end)
+            offsets = offsets - offsets[0]
+            stop = min(high << log2_block, n)
+        part = self._replace(span=span, coded=CodedMask.all(stop - first))
+        part._offsets(lambda at, symbols: take(first + at, symbols), log2_block, offsets)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Return a seek table of the string."""

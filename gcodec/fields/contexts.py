@@ -59,9 +59,9 @@ def context_string(
     first = walk.at
     number, lanes, width, group, count = yield from _numbers(walk)
     RowLayout(width, group).check(n)
-    yield from _scales(walk, "row", -(-n // width))
+    yield from scales(walk, "row", -(-n // width))
     if group:
-        yield from _scales(walk, "column", -(-width // group))
+        yield from scales(walk, "column", -(-width // group))
     if number == SENT:
         table: Any = TrellisTable if with_trellis else ClassTable
         _, end = table.read(number, walk.data, walk.at, walk.end)
@@ -113,7 +113,7 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     return numbers
 
 
-def _scales(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
+def scales(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
     """Describe the scales of the rows or columns: the fields of the head, and a summary."""
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {line}s", 2)

@@ -40,7 +40,7 @@ from gcodec.frame import (
 from gcodec.limits import Limits
 from gcodec.tensorfiles import structure
 from gcodec.tensorfiles.entries import MAX_ENTRIES, Array, Dump, Entry
-from gcodec.tensorfiles.structure import MAX_NBYTES, STRUCTURE_NAME, Leaf
+from gcodec.tensorfiles.structure import FILE_PREFIX, MAX_NBYTES, STRUCTURE_NAME, Leaf
 from gcodec.tensorfiles.tree import put_together, put_together_like
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader
@@ -379,6 +379,8 @@ class TensorFile(Mapping[str, Any]):
             for item in list_frames(data, self._limits):
                 if item.number == 0 and item.name == STRUCTURE_NAME:
                     first = item
+                elif item.name is not None and item.name.startswith(FILE_PREFIX):
+                    continue
                 elif len(headers) == MAX_ENTRIES:
                     raise LimitExceeded(f"more than {MAX_ENTRIES} tensors in one file")
                 else:

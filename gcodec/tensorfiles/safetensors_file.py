@@ -35,7 +35,12 @@ _DTYPES = {
     **{"F4": "float4_e2m1fn", "F6_E2M3": "float6_e2m3fn", "F6_E3M2": "float6_e3m2fn"},
 }
 _MAX_INDEX = 64 << 20
-_MAX_HEADER = 100_000_000  # the library refuses longer headers
+MAX_HEADER = 100_000_000  # bytes; the library refuses longer headers
+
+
+def dtype_named(code: str) -> str:
+    """Return the name of a dtype, given its code in a file."""
+    return _DTYPES.get(code, code.lower())
 
 
 def _format_error(error: SafetensorError, path: Path) -> FormatError:
@@ -49,7 +54,7 @@ def _is_truncated(path: Path) -> bool:
     with open(path, "rb") as file:
         data_start = 8 + int.from_bytes(file.read(8), "little")
         if size < data_start:
-            return size < 8 or data_start <= _MAX_HEADER
+            return size < 8 or data_start <= MAX_HEADER
         try:
             header = json.loads(file.read(data_start - 8))
             header.pop("__metadata__", None)
@@ -77,7 +82,7 @@ class SafetensorsDump(Dump):
     def _entry(self, name: str) -> Entry:
         part = self._file.get_slice(name)
         code = part.get_dtype()
-        return Entry(name, _DTYPES.get(code, code.lower()), tuple(part.get_shape()))
+        return Entry(name, dtype_named(code), tuple(part.get_shape()))
 
     def _load(self, entry: Entry) -> Array:
         description, dtype, elements = loadable(entry)

@@ -18,6 +18,9 @@ from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported, bri
 STRUCTURE_NAME = "\\structure"
 """Name of the frame that contains the structure; no path of a tensor begins like this."""
 
+FILE_PREFIX = "\\file:"
+"""Start of the name of a frame that contains the first bytes of a file; see `exact_file`."""
+
 MAX_DEPTH = 64
 """Largest number of mappings, lists and tuples around a value."""
 

@@ -43,6 +43,8 @@ RAW = 1  # the public codec of integers and booleans, codes 5 to 13 of the dtype
 QSGD, MXNET_2BIT, TERNGRAD, MINIFLOAT, TOPK = 2, 3, 5, 8, 9  # public codecs with seek tables
 ECSQ = 13  # has blocks where its string has 32 lanes
 LOWRANK = 14  # has the blocks of its residual, or those of ecsq
+LOSSLESS = 15  # takes all dtypes; its blocks are those of its first plane
+LOSSLESS_MODES = ("elements", "states", None)
 SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
@@ -210,6 +212,8 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind = MINIFLOAT_CODES[params[2]]
         paired = params[2] == PAIRS or (params[2] == RANS and params[0] in NARROW)
         n = (n + 1) // 2 if paired else n
+    elif codec_id == LOSSLESS and params and params[0] < len(LOSSLESS_MODES):
+        kind = LOSSLESS_MODES[params[0]]
     elif codec_id in (ECSQ, LOWRANK):
         kind = "states"
     elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):
@@ -253,10 +257,11 @@ def parse(
     if flags & ~(FLAG_NAME | FLAG_SEEK | FLAG_TAG):
         raise ValueError(f"unknown flags {flags:#04x}")
     codec_id = read.byte()
-    if not (1 <= codec_id <= 14 or 192 <= codec_id <= 255):
+    if not (1 <= codec_id <= 15 or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
-    if not 1 <= dtype <= 4 and not (5 <= dtype <= 13 and (codec_id == RAW or codec_id >= 192)):
+    takes_integers = codec_id in (RAW, LOSSLESS) or codec_id >= 192
+    if not 1 <= dtype <= 4 and not (5 <= dtype <= 13 and takes_integers):
         raise ValueError(f"unknown dtype code {dtype}")
     ndim = read.byte()
     if ndim > MAX_NDIM:

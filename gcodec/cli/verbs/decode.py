@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from gcodec.cli import options
 from gcodec.limits import Limits
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gcodec.tensorfiles.entries import Array
     from gcodec.tensorfiles.frame_file import StoredFrame
 
@@ -45,6 +48,9 @@ def command(
     The tensors have the names, shapes and dtypes of those that were encoded. Frames without a name
     become tensor0, tensor1 and so on. Of a tree, OUT contains the tensors only, under the paths
     to them, and no numbers and texts. IN can be - for stdin.
+
+    A file that gcodec encode wrote with --codec lossless from a .safetensors file becomes that
+    file again, byte for byte. For a model in shards, OUT is a directory.
     """
     from pathlib import Path
 
@@ -52,34 +58,36 @@ def command(
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.render import text
     from gcodec.cli.render.output import print_document
-    from gcodec.errors import ParameterError, Unsupported
-    from gcodec.tensorfiles.dumps import write_dump
-    from gcodec.tensorfiles.frame_file import read_frames
+    from gcodec.errors import ParameterError
+    from gcodec.tensorfiles.exact_file import INDEX_SUFFIX
+    from gcodec.tensorfiles.frame_file import mapped
 
     if source == "-" and output is None:
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     files.check_stdout(output, as_json)
     path = Path("stdin") if source == "-" else files.existing(source)
-    (target,) = files.outputs([path], output, ".safetensors", force)
-    if target != files.STREAM and not target.name.lower().endswith((".safetensors", ".npz")):
-        raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
+    original = None if source == "-" else _original(path)
+    is_folder = original is not None and original.lower().endswith(INDEX_SUFFIX)
+    if is_folder:
+        target = path.with_suffix("") if output is None else Path(output)
+        if output == "-" or (target.exists() and not target.is_dir()):
+            raise ParameterError(f"{target}: OUT must be a directory for a model in shards")
+    else:
+        (target,) = files.outputs([path], output, ".safetensors", force)
+        if target != files.STREAM and not target.name.lower().endswith((".safetensors", ".npz")):
+            raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
     outcome = Outcome()
-    decoded: list[StoredFrame] = []
     document: dict[str, Any] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
-        data = sys.stdin.buffer.read() if source == "-" else path.read_bytes()
-        with files.written_file(target, ".safetensors") as written:
-            try:
-                write_dump(written, _tensors(read_frames(data, limits), decoded))
-            except ParameterError as error:
-                # The suffix is allowed, so a tensor has a name that the format cannot store.
-                raise Unsupported(str(error)) from None
-            values = sum(stored.frame.size for stored in decoded)
-            document |= {"tensors": len(decoded), "values": values}
-            document["bytes"] = written.stat().st_size
+        data = sys.stdin.buffer.read() if source == "-" else mapped(path)
+        is_original = original is not None and not target.name.lower().endswith(".npz")
+        if is_original:
+            document |= _restore(data, target, is_folder, force, limits, quiet or as_json)
+        else:
+            document |= _convert(data, target, limits)
         if not as_json and not quiet:
-            tensors = text.count(len(decoded), "tensor")
-            line = f"{path} -> {target}   {tensors}   {text.count(values, 'value')}"
+            tensors = text.count(document["tensors"], "tensor")
+            line = f"{path} -> {target}   {tensors}   {text.count(document['values'], 'value')}"
             line = text.printable(f"{line}   {text.size(document['bytes'])}")
             click.echo(line, err=target == files.STREAM)
     if as_json:
@@ -87,16 +95,84 @@ def command(
     return outcome.code
 
 
+def _original(path: Path) -> str | None:
+    """Return the name of the original file that a file of frames begins with, if it has one."""
+    from gcodec.errors import FormatError
+    from gcodec.tensorfiles.exact_file import file_name
+    from gcodec.tensorfiles.frame_file import mapped, outline
+
+    try:
+        return file_name(outline(mapped(path), 0).name)
+    except FormatError:  # which is reported when the file is read
+        return None
+
+
+def _convert(data: Any, target: Path, limits: Limits) -> dict[str, Any]:
+    """Write the tensors of frames to a file, and return a part of the JSON document."""
+    from gcodec.cli import files
+    from gcodec.errors import ParameterError, Unsupported
+    from gcodec.tensorfiles.dumps import write_dump
+    from gcodec.tensorfiles.frame_file import read_frames
+
+    decoded: list[StoredFrame] = []
+    with files.written_file(target, ".safetensors") as written:
+        try:
+            write_dump(written, _tensors(read_frames(data, limits), decoded))
+        except ParameterError as error:
+            # The suffix is allowed, so a tensor has a name that the format cannot store.
+            raise Unsupported(str(error)) from None
+        values = sum(stored.frame.size for stored in decoded)
+        nbytes = written.stat().st_size
+    return {"tensors": len(decoded), "values": values, "bytes": nbytes}
+
+
+def _restore(
+    data: Any, target: Path, is_folder: bool, force: bool, limits: Limits, quiet: bool
+) -> dict[str, Any]:
+    """Write the original files of frames, a tensor at a time; see `_convert`."""
+    from gcodec.cli import files
+    from gcodec.cli.render.output import progress
+    from gcodec.tensorfiles.exact_file import Restorer, file_name
+    from gcodec.tensorfiles.frame_file import read_frames
+
+    tensors = values = 0
+    with (
+        contextlib.nullcontext(target)
+        if is_folder
+        else files.written_file(target, ".safetensors") as place
+    ):
+
+        def path_of(name: str) -> Path:
+            if not is_folder:
+                return place
+            place.mkdir(parents=True, exist_ok=True)
+            files.check_replaceable([place / name], force)
+            return place / name
+
+        with progress(target.name, len(data), quiet=quiet) as advance, Restorer(path_of) as out:
+            for stored in read_frames(data, limits):
+                with stored.locate_errors():
+                    out.add(stored.frame)
+                if file_name(stored.frame.name) is None:
+                    tensors, values = tensors + 1, values + stored.frame.size
+                advance(stored.frame.nbytes)
+        nbytes = sum(path.stat().st_size for path in out.paths)
+    return {"tensors": tensors, "values": values, "bytes": nbytes}
+
+
 def _tensors(
     frames: Iterator[StoredFrame], decoded: list[StoredFrame]
 ) -> Iterator[tuple[str, Array]]:
     """Decode frames, and append them to a list; number the frames without a name."""
     from gcodec.tensorfiles.frame_file import TensorNames
-    from gcodec.tensorfiles.structure import STRUCTURE_NAME
+    from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME
 
     names = TensorNames()
     for stored in frames:
-        if stored.number == 0 and stored.frame.name == STRUCTURE_NAME:
+        own = stored.frame.name
+        if own is not None and (
+            (stored.number == 0 and own == STRUCTURE_NAME) or own.startswith(FILE_PREFIX)
+        ):
             continue
         name = names.add(stored.frame.name)
         with stored.locate_errors():

@@ -103,6 +103,9 @@ def command(
     Each tensor becomes a frame with its name, shape and dtype. Its codec is that of --codec, or
     the one that --policy assigns to it. Integers and booleans, such as counters and masks, are
     always stored unchanged, with the codec raw.
+
+    With --codec lossless, a .safetensors file, or an index with its shards, becomes a file from
+    which gcodec decode restores the same bytes, metadata and order included.
     """
     from gcodec.advisor.choose import Target
     from gcodec.analysis.groups import selects
@@ -133,9 +136,14 @@ def command(
             local_file(source) as readable,
             open_dump(readable, limits=limits) as dump,
         ):
-            codecs = [(entry, _codec_of(entry, policy)) for entry in _selected(dump, layers)]
+            codecs = []
+            if not _is_exact(dump, policy, layers, nonfinite):
+                codecs = [(entry, _codec_of(entry, policy)) for entry in _selected(dump, layers)]
             with written_file(target, ".gcf") as file:
-                result = _write(dump, codecs, file, seed, nonfinite, quiet or as_json)
+                if _is_exact(dump, policy, layers, nonfinite):
+                    result = _write_exact(dump, policy, file, limits, quiet or as_json)
+                else:
+                    result = _write(dump, codecs, file, seed, nonfinite, quiet or as_json)
             result = {"input": str(source), "output": str(target), **result}
             result["omitted"] = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
             written.append(result)
@@ -293,6 +301,61 @@ def _write(
         "bits_per_value": text.ratio(8 * nbytes, values),
         "ratio": text.ratio(raw_nbytes, nbytes),
         "missed": missed,
+    }
+
+
+def _is_exact(
+    dump: Dump, policy: Target | Policy, layers: tuple[str, ...], nonfinite: NonFinite
+) -> bool:
+    """Whether the output decodes to the bytes of the file: a .safetensors file with lossless."""
+    from gcodec.policy import Policy
+
+    if not isinstance(policy, Policy) or dump.format != "safetensors" or nonfinite == "zero":
+        return False
+    rules = policy.rules
+    is_one = len(rules) == 1 and rules[0].to_dict().keys() == {"codec"}
+    return is_one and rules[0].codec.keeps_every_bit and not layers
+
+
+def _write_exact(
+    dump: Dump, policy: Target | Policy, target: Path, limits: Limits, quiet: bool
+) -> dict[str, Any]:
+    """Write one .gcf file that decodes to the bytes of the dump; see `_write`."""
+    import numpy as np
+
+    from gcodec import encode
+    from gcodec.cli.render.output import progress
+    from gcodec.policy import Policy
+    from gcodec.tensorfiles.atomic import atomic_write
+    from gcodec.tensorfiles.exact_file import originals
+    from gcodec.tensorfiles.structure import FILE_PREFIX
+
+    assert isinstance(policy, Policy)
+    codec = policy.rules[0].codec
+    tensors = values = nbytes = raw_nbytes = 0
+    total = sum(entry.size for entry in dump.entries)
+    with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
+        for name, head, original in originals(dump.path):
+            frame = encode(np.frombuffer(head, np.uint8), codec, name=FILE_PREFIX + name)
+            file.write(frame)
+            nbytes += len(frame)
+            if original is None:
+                continue
+            for tensor in original.tensors:
+                frame = encode(original.load(tensor, limits), codec, name=tensor.name)
+                file.write(frame)
+                tensors, values = tensors + 1, values + tensor.size
+                nbytes, raw_nbytes = nbytes + len(frame), raw_nbytes + tensor.nbytes
+                advance(tensor.size)
+    return {
+        "tensors": tensors,
+        "codecs": {str(codec): tensors},
+        "integers": [],
+        "values": values,
+        "bytes": nbytes,
+        "bits_per_value": text.ratio(8 * nbytes, values),
+        "ratio": text.ratio(raw_nbytes, nbytes),
+        "missed": {},
     }
 
 

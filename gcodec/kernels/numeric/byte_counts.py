@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gcodec.kernels.numeric.words import load_word
@@ -27,6 +29,23 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
     total = np.zeros(_TABLES * _APART, np.int64)
     for counts in pool.run(task, codes.size):
         total += counts
+    sums: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
+    return sums
+
+
+def counts_of_parts(parts: Callable[[int, int], np.ndarray], n: int, step: int) -> np.ndarray:
+    """Count the values of n bytes on the host, of which ``parts(start, stop)`` returns a range.
+
+    Threads of the pool call it for ranges of `step` bytes; the last one may be shorter.
+    """
+
+    def task(start: int, stop: int) -> np.ndarray:
+        counts = np.zeros(_TABLES * _APART, np.int64)
+        for at in range(start, stop, step):
+            _count_values(parts(at, min(at + step, stop)), counts)
+        return counts
+
+    total: np.ndarray = np.sum(pool.run(task, n, step), axis=0)
     sums: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
     return sums
 

@@ -1,0 +1,167 @@
+"""Print the size and the speed of lossless beside zipnn, pcodec, zstd and Blosc.
+
+    python -m bench.lossless --python PEERS/bin/python [FILE ...]
+
+PEERS is an environment with zipnn, pcodec, zstandard, blosc2 and NumPy. Files are dumps; float32
+tensors of theirs are measured as they are, and rounded to bfloat16. ``--train FOLDER`` first
+trains a small GPT with AdamW, and writes its gradient, its weights and the states of the optimizer
+to files in this folder, which are measured too. Each cell contains the bits per value, and how
+many million values one core encodes and decodes in a second: the best of several rounds for each
+tensor, without the cost of reading files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+import gcodec
+from bench.low_rank import RUN, tensors_of
+from gcodec.tensorfiles.dumps import write_dump
+
+_WORKER = Path(__file__).with_name("lossless_worker.py")
+_ROUNDS = 3
+_STEPS = 200
+MODES = ("lossless:mode=fast", "lossless:mode=small")
+DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}
+
+
+class Measured(NamedTuple):
+    """Bits of all tensors, and the seconds for encoding and decoding them."""
+
+    nbits: float
+    encoding: float
+    decoding: float
+
+
+def train(folder: Path, steps: int = _STEPS) -> list[str]:
+    """Train a GPT; write its last gradient, its weights and AdamW's states; return the paths."""
+    import torch
+
+    from examples.convergence.tasks import error, large_gpt
+
+    torch.manual_seed(1)
+    task = large_gpt()
+    model = task.model()
+    optimizer = torch.optim.AdamW(model.parameters(), task.adam_rate, weight_decay=0.1)
+    batches = task.batches(1, 0, 1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = error(model, *next(batches))
+        loss.backward()
+        optimizer.step()
+    named = dict(model.named_parameters())
+    parts: dict[str, Callable[[Any], Any]] = {
+        "gradient": lambda p: p.grad,
+        "weights": lambda p: p.detach(),
+        "adam-m": lambda p: optimizer.state[p]["exp_avg"],
+        "adam-v": lambda p: optimizer.state[p]["exp_avg_sq"],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for part, of in parts.items():
+        path = folder / f"{part}.safetensors"
+        write_dump(path, ((name, of(p).numpy()) for name, p in named.items()))
+        paths.append(str(path))
+    return paths
+
+
+def least_seconds(call: Callable[[], Any]) -> float:
+    """Return the least processor seconds of several calls."""
+    best = float("inf")
+    for _ in range(_ROUNDS):
+        start = time.process_time()
+        call()
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def own(tensors: Sequence[np.ndarray], spec: str) -> Measured:
+    """Measure a mode of lossless."""
+    codec, total = gcodec.parse(spec), Measured(0, 0, 0)
+    for x in tensors:
+        frame = gcodec.encode(x, codec)
+        assert gcodec.decode(frame).tobytes() == x.tobytes()
+        each = (
+            8 * len(frame),
+            least_seconds(lambda x=x: gcodec.encode(x, codec)),  # type: ignore[misc]
+            least_seconds(lambda frame=frame: gcodec.decode(frame)),  # type: ignore[misc]
+        )
+        total = Measured(*(a + b for a, b in zip(total, each, strict=True)))
+    return total
+
+
+def peers(python: str, tensors: Sequence[np.ndarray]) -> dict[str, Measured]:
+    """Measure other coders in the environment of the given Python."""
+    arrays = {str(k): x.reshape(-1).view(f"u{x.itemsize}") for k, x in enumerate(tensors)}
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = Path(folder, "in.npz"), Path(folder, "out.json")
+        np.savez(source, **arrays)  # type: ignore[arg-type]
+        subprocess.run(
+            [python, "-I", str(_WORKER), str(source), str(result)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        results = json.loads(result.read_text("utf-8"))
+    return {name: Measured(*measured) for name, measured in results.items()}
+
+
+def better(one: Measured, two: Measured) -> Measured:
+    """Return the least seconds of two measurements."""
+    return Measured(*(min(a, b) for a, b in zip(one, two, strict=True)))
+
+
+def table(paths: Sequence[str], python: str | None) -> Iterator[str]:
+    """Return the rows of a Markdown table: one for each file and dtype."""
+    header_shown = False
+    for path in paths:
+        for dtype, kind in DTYPES.items():
+            tensors = [x.astype(kind) for x in tensors_of(path).values() if x.size]
+            measured = {spec: own(tensors, spec) for spec in MODES}
+            others = peers(python, tensors) if python else {}
+            # Our own coder is timed before and after the others, as the processor's speed varies.
+            measured = {spec: better(each, own(tensors, spec)) for spec, each in measured.items()}
+            if not header_shown:
+                names = [spec.partition("=")[2] for spec in MODES] + [*others]
+                yield f"| file | dtype | {' | '.join(names)} |"
+                yield f"|---|---|{'---|' * len(names)}"
+                header_shown = True
+            values = sum(x.size for x in tensors)
+            cells = [cell(values, each) for each in (*measured.values(), *others.values())]
+            yield f"| {Path(path).stem} | {dtype} | {' | '.join(cells)} |"
+
+
+def cell(values: int, measured: Measured) -> str:
+    """Return bits per value and million values per second as a table cell."""
+    speeds = (values / seconds / 1e6 for seconds in measured[1:])
+    return f"{measured.nbits / values:.3f}, {' / '.join(f'{speed:.0f}' for speed in speeds)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse arguments, train, measure and print."""
+    os.environ["GCODEC_NUM_THREADS"] = "1"
+    parser = argparse.ArgumentParser(prog="python -m bench.lossless", description=__doc__)
+    parser.add_argument("files", nargs="*", default=[str(sorted(RUN.iterdir())[-1])])
+    parser.add_argument("--python", help="Python of an environment that has the other coders")
+    parser.add_argument(
+        "--train", type=Path, metavar="FOLDER", help="train, and measure the result"
+    )
+    options = parser.parse_args(arguments)
+    trained = train(options.train) if options.train else []
+    for line in table([*options.files, *trained], options.python):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

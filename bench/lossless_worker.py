@@ -1,0 +1,99 @@
+"""Code tensors with other lossless compressors; run by `bench.lossless` where they are installed.
+
+``python -I lossless_worker.py IN.npz OUT.json``: the input contains bit patterns, uint16 of
+bfloat16 or uint32 of float32. The output contains, for each coder, all bits, and the processor
+seconds for encoding and for decoding all tensors, on one thread.
+"""
+
+import json
+import sys
+import time
+
+import blosc2
+import numpy as np
+import zstandard
+from pcodec import ChunkConfig, standalone
+from zipnn import ZipNN
+
+ROUNDS = 5
+
+
+def zipnn(bits):
+    """Return functions that encode and decode; the encoder overwrites the array it gets."""
+    dtype = {2: "bfloat16", 4: "float32"}[bits.itemsize]
+    coder = ZipNN(bytearray_dtype=dtype, input_format="byte", threads=1)
+    return lambda: bytearray(bits.tobytes()), coder.compress, coder.decompress
+
+
+def zstd(bits):
+    """Return functions that encode and decode with zstd -3."""
+    encoder, decoder = zstandard.ZstdCompressor(3), zstandard.ZstdDecompressor()
+    return bits.tobytes, encoder.compress, decoder.decompress
+
+
+def blosc(bits):
+    """Return functions that encode and decode shuffled bytes with zstd, Blosc's level 5."""
+    settings = {
+        "typesize": bits.itemsize,
+        "codec": blosc2.Codec.ZSTD,
+        "clevel": 5,
+        "filters": [blosc2.Filter.SHUFFLE],
+        "filters_meta": [0],
+        "nthreads": 1,
+    }
+    return (
+        bits.tobytes,
+        lambda data: blosc2.compress2(data, **settings),
+        lambda data: blosc2.decompress2(data, nthreads=1),
+    )
+
+
+def pcodec(bits):
+    """Return functions that encode and decode with pcodec; it has no bfloat16."""
+    values = bits if bits.itemsize == 2 else bits.view(np.float32)
+    config = ChunkConfig()
+    return (
+        lambda: values,
+        lambda data: standalone.simple_compress(data, config),
+        standalone.simple_decompress,
+    )
+
+
+CODERS = {"zipnn": zipnn, "pcodec": pcodec, "zstd -3": zstd, "blosc2": blosc}
+
+
+def timed(call, *arguments):
+    """Return the result of a call, and its processor seconds."""
+    start = time.process_time()
+    result = call(*arguments)
+    return result, time.process_time() - start
+
+
+def measure(coder, tensors):
+    """Return the bits of all tensors, and the least seconds for encoding and for decoding."""
+    total, seconds = 0, [0.0, 0.0]
+    for bits in tensors:
+        source, encode, decode = coder(bits)
+        best = [float("inf")] * 2
+        for _ in range(ROUNDS):
+            data = source()
+            coded, written = timed(encode, data)
+            decoded, read = timed(decode, coded)
+            best = [min(best[0], written), min(best[1], read)]
+        assert np.asarray(memoryview(decoded)).tobytes() == bits.tobytes()
+        total += 8 * len(coded)
+        seconds = [seconds[0] + best[0], seconds[1] + best[1]]
+    return [total, *seconds]
+
+
+def main():
+    """Read tensors and write measurements."""
+    source, result = sys.argv[1:]
+    with np.load(source) as data:
+        tensors = [data[str(k)] for k in range(len(data.files))]
+    with open(result, "w", encoding="utf-8") as file:
+        json.dump({name: measure(coder, tensors) for name, coder in CODERS.items()}, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The byte planes of a tensor, and the elements that are left out of all planes but the first.
+
+The first plane of a float contains its exponent; see `gcodec.kernels.bits.byte_planes`. The planes
+of integers are their bytes, the most significant one first.
+
+A tensor may leave out its zeros: elements whose bits are all 0. Only the first plane then contains
+them, as bytes of 0. The byte of other elements whose byte of the first plane is 0, such as −0, is
+replaced by an escape byte that no other element has.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.kernels.bits import byte_planes
+from gcodec.wire.primitives import FLOATS, ITEMSIZE
+
+LOG2_GROUP = 12
+GROUP = 1 << LOG2_GROUP  # elements whose number of elements that are not left out is stored
+TILE = 1 << 15  # elements whose planes stay in a cache
+
+
+class Zeros(NamedTuple):
+    """How the zeros of a tensor are left out.
+
+    Attributes
+    ----------
+    escape : int
+        Byte of the first plane that stands for a 0 of other elements; 0 if there is none.
+    counts : (ceil(n / 4096),) uint16 array
+        Number of elements that are not zeros, of each group of 4096 elements.
+    """
+
+    escape: int
+    counts: np.ndarray
+
+    @property
+    def coded(self) -> int:
+        """Number of elements that are not left out."""
+        return int(self.counts.sum(dtype=np.int64))
+
+    def starts(self) -> np.ndarray:
+        """Return the number of elements that are not left out before each group, and of all."""
+        starts = np.zeros(self.counts.size + 1, np.int64)
+        np.cumsum(self.counts, out=starts[1:])
+        return starts
+
+
+class PlaneLayout(NamedTuple):
+    """The planes of a dtype.
+
+    Attributes
+    ----------
+    itemsize : int
+        Bytes of an element, which is the number of planes.
+    is_float : bool
+    unit : int
+        What the byte of the first plane of a float grows by in an octave.
+    """
+
+    itemsize: int
+    is_float: bool
+    unit: int = 1
+
+    @classmethod
+    def of(cls, dtype: str) -> PlaneLayout:
+        """Return the layout of a dtype of frames."""
+        return cls(ITEMSIZE[dtype], dtype in FLOATS, 8 if dtype == "float16" else 1)
+
+    @property
+    def bits_dtype(self) -> np.dtype[np.generic]:
+        """Dtype of bit patterns."""
+        return np.dtype(f"<u{self.itemsize}")
+
+    def take_first(self, bits: np.ndarray, out: np.ndarray) -> None:
+        """Write the first plane of (n,) bit patterns to (n,) uint8 `out`, on this thread."""
+        if self.is_float:
+            byte_planes.take_first(bits, out)
+        else:
+            out[:] = self._bytes(bits)[:, -1]
+
+    def take_others(self, bits: np.ndarray, out: np.ndarray, stride: int) -> None:
+        """Write the other planes to uint8 `out`, the k-th at (k − 1)·stride, on this thread."""
+        if self.is_float:
+            byte_planes.take_others(bits, out, stride)
+            return
+        each = self._bytes(bits)
+        for k in range(1, self.itemsize):
+            out[(k - 1) * stride : (k - 1) * stride + bits.size] = each[:, -1 - k]
+
+    def join(self, first: np.ndarray, others: np.ndarray, stride: int, out: np.ndarray) -> None:
+        """Write the (n,) bit patterns of planes, on this thread; see `take_others`."""
+        if self.is_float:
+            byte_planes.join_planes(first, others, stride, out)
+            return
+        each = self._bytes(out)
+        each[:, -1] = first
+        for k in range(1, self.itemsize):
+            each[:, -1 - k] = others[(k - 1) * stride : (k - 1) * stride + out.size]
+
+    def _bytes(self, bits: np.ndarray) -> np.ndarray:
+        return bits.view(np.uint8).reshape(bits.size, self.itemsize)
+
+
+def mark_escapes(bits: np.ndarray, first: np.ndarray, escape: int) -> None:
+    """Replace the bytes of 0 of elements that are not zeros by the escape byte."""
+    first[(first == 0) & (bits != 0)] = escape

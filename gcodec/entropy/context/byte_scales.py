@@ -1,0 +1,164 @@
+"""Scales of bytes such as exponents: means by row and by column, which are logarithms already.
+
+Exponents differ from row to row and from column to column as the magnitudes do, of which they are
+the logarithms. Let u be what they grow by in an octave, S and N the sum and the number of all
+bytes that are not 0, and S(i) and N(i) those of a row. For a row i, and likewise for a column j,
+
+    row(i) = 40 + 4/u·(S(i)/N(i) − S/N)      column(j) = 64 + 4/u·(S(j)/N(j) − S/N)
+
+rounded to the nearest integer, or to a multiple of 2, 4 or 8, and limited to 1 … 127; 0 marks a
+row or column of zeros. The class of an element is row(i) + column(j) − 64, limited to 0 … 63, as
+in `scale_model`. It selects a model of rANS in `byte_coder`; or a byte is lowered by u/4 of its
+class, and coded without a model for each class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.entropy import rans
+from gcodec.entropy.context import scale_lists
+from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.context.byte_scales import LineSums, Sums, lower
+from gcodec.kernels.context.class_map import CENTER
+from gcodec.kernels.context.scale_lists import MOST
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.wire.primitives import Reader, leb128
+
+_PER_OCTAVE = 4
+_STEP = 1 << 15  # elements that stay in a cache
+_COARSE = 0.03  # share of the bits from which scales are coarse
+_LOWERED_SHARE = 100  # bytes are lowered if that saves a hundredth of a sample
+
+PartsOf = Callable[[int, int], np.ndarray]
+"""Returns a range of the bytes of a tensor, which later calls on the same thread may overwrite."""
+
+
+class Sample(NamedTuple):
+    """Bytes of some rows of a tensor, by which an encoder selects scales.
+
+    Attributes
+    ----------
+    symbols : (k,) uint8 array
+    times : float
+        Elements of the tensor for each element of the sample.
+    unit : int
+        What a byte grows by in an octave.
+    """
+
+    symbols: np.ndarray
+    times: float
+    unit: int
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Histogram of the bytes."""
+        return byte_counts(self.symbols)
+
+    def sums(self, layout: RowLayout) -> LineSums:
+        """Return the sums of rows and columns."""
+        sums = LineSums(self.symbols.size, layout.width, layout.group > 0)
+        return sums.run(lambda start, stop: self.symbols[start:stop], _STEP)
+
+    def nbits(self, scales: Scales) -> float:
+        """Return the approximate bits of the scales of the whole tensor."""
+        rows = scale_lists.nbits(scales.rows)
+        return self.times * rows + scales.nbits() - rows
+
+    def lowered_scales(self, shape: tuple[int, ...]) -> Scales | None:
+        """Select the scales by which bytes are lowered, those of the sample; None without gain.
+
+        The first layout that saves enough is selected: the most likely one comes first.
+        """
+        plain = self.times * entropy_nbits(self.counts)
+        for layout in layouts_of(shape, self.symbols.size):
+            if layout.width >= self.times * self.symbols.size:
+                continue
+            sums = self.sums(layout)
+            scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
+            lowered = self.symbols.copy()
+            lower(lowered, scales.arrays, self.unit, 0)
+            nbits = self.times * entropy_nbits(byte_counts(lowered))
+            own = self.nbits(scales)
+            if own > _COARSE * plain:  # scales of whole octaves take fewer bits
+                layout = layout._replace(quantum=_PER_OCTAVE)
+                scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
+                own = self.nbits(scales)
+            if nbits + own < plain - plain / _LOWERED_SHARE:
+                return scales
+        return None
+
+
+def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
+    """Return the candidate layouts of a tensor whose sample has `sampled` elements."""
+    for layout in dict.fromkeys(each._replace(quantum=1) for each in row_layouts(shape)):
+        if layout.width <= sampled:
+            yield layout
+
+
+def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Scales:
+    """Compute the scales of all n bytes of a tensor; see `Sample` for `unit`."""
+    sums = LineSums(n, layout.width, layout.group > 0).run(parts, _STEP)
+    return scales_of_sums(layout, sums.rows, sums.columns, unit)
+
+
+def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> Scales:
+    """Compute scales from the sums of rows and of columns, which may be those of samples."""
+    group, quantum = layout.group, layout.quantum
+
+    def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
+        mean = int(sums.sum()) / max(int(counts.sum()), 1)
+        quanta = (sums / np.maximum(counts, 1) - mean) * (_PER_OCTAVE / (unit * quantum))
+        scales = one + quantum * np.floor(quanta + 0.5)
+        np.clip(scales, quantum, MOST & -quantum, out=scales)
+        scales[counts == 0] = 0
+        rounded: np.ndarray = scales.astype(np.uint8)
+        return rounded
+
+    by_column = np.empty(0, np.uint8)
+    if group == 1:
+        by_column = scales_of(*columns, CENTER)
+    elif group:
+        places = np.arange(0, layout.width, group)
+        sums, counts = (np.add.reduceat(part, places) for part in columns)
+        by_column = np.repeat(scales_of(sums, counts, CENTER), group)[: layout.width]
+    return Scales(layout, scales_of(*rows, ONE), by_column)
+
+
+def entropy_nbits(counts: np.ndarray) -> int:
+    """Return the bits of symbols with (models, 256) counts, coded by an ideal coder.
+
+    The computation is exact in integers, so it is the same on every machine.
+    """
+
+    def weighted(numbers: np.ndarray) -> int:
+        shifts = np.maximum(np.frexp(numbers)[1] - 15, 0)
+        logs = rans.log2_table()[numbers >> shifts] + (shifts.astype(np.int64) << rans.POINT)
+        high, low = numbers >> 16, numbers & 0xFFFF
+        return (int((high * logs).sum()) << 16) + int((low * logs).sum()) >> rans.POINT
+
+    totals = counts.sum(axis=-1)
+    return weighted(totals[totals > 0]) - weighted(counts[counts > 0])
+
+
+def put(scales: Scales, string: BitString) -> None:
+    """Append the layout and the lists of scales to a string of whole bytes."""
+    head = leb128(scales.layout.width) + leb128(scales.layout.group)
+    string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
+    scales.put(string)
+
+
+def read(data: np.ndarray, first: int, end: int, n: int) -> tuple[Scales, int]:
+    """Read scales of n > 0 elements from bit `first` on, a whole byte; also return the next bit.
+
+    Raises
+    ------
+    FormatError
+    """
+    reader = Reader(data[: end // 8].data, first // 8)
+    layout = RowLayout(reader.leb128(), reader.leb128())
+    return Scales.read(layout, n, data, 8 * reader.at, end)

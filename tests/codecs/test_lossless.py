@@ -1,0 +1,266 @@
+"""The codec lossless: every bit pattern of every dtype, sizes, ranges and damaged bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+import pytest
+from reference import lossless as reference
+
+import gcodec
+from gcodec.codecs.lossless import message
+from gcodec.codecs.lossless.message import Message
+
+FLOATS = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float64": np.dtype(np.float64),
+}
+MODES = ("auto", "fast", "small", "stored")
+
+
+def tensors() -> Iterator[tuple[str, np.ndarray]]:
+    """Yield tensors of different statistics, as float64."""
+    rng = np.random.default_rng(3)
+    normal = rng.standard_normal((80, 130))
+    scaled = normal * np.exp2(rng.integers(-6, 6, (80, 1)) + rng.integers(-3, 3, 130))
+    yield "normal", normal
+    yield "scaled", scaled
+    yield "vector", rng.standard_normal(5000)
+    yield "zeros", np.where(rng.random((80, 130)) < 0.4, 0, normal)
+    yield "rows of zeros", scaled * (np.arange(80) % 3 > 0)[:, None]
+    yield "negative zeros", np.where(rng.random((80, 130)) < 0.4, -0.0, normal)
+    yield "subnormal", np.where(rng.random((80, 130)) < 0.4, 1e-45, 0.0)
+    yield "all zero", np.zeros(9000)
+    yield "constant", np.full((3, 3000), -1.5)
+    yield "special", np.resize([np.nan, np.inf, -np.inf, -0.0, 0, 1], 700)
+    yield "empty", np.empty((0, 7))
+    yield "one", np.array([2.5])
+    yield "scalar", np.array(-0.0)
+
+
+def bits(x: np.ndarray) -> bytes:
+    return np.ascontiguousarray(x).tobytes()
+
+
+def random_patterns(dtype: np.dtype[np.generic], n: int = 6000) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return rng.integers(0, 256, n * dtype.itemsize, np.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", FLOATS.values(), ids=FLOATS)
+def test_all_floats_keep_their_bits(dtype: np.dtype[np.generic], mode: str) -> None:
+    for name, values in tensors():
+        with np.errstate(all="ignore"):
+            x = values.astype(dtype)
+        frame = gcodec.encode(x, f"lossless:mode={mode}")
+        decoded = gcodec.decode(frame)
+        assert decoded.dtype == x.dtype and decoded.shape == x.shape, name
+        assert bits(decoded) == bits(x), name
+        out = np.empty_like(x)
+        gcodec.decode(frame, out=out)
+        assert bits(out) == bits(x), name
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_every_pattern_of_16_bits_comes_back(dtype: str, mode: str) -> None:
+    x = np.arange(1 << 16, dtype=np.uint16).view(FLOATS[dtype])
+    for tensor in (x, np.concatenate([x, np.zeros(1 << 16, x.dtype)])):
+        assert bits(gcodec.decode(gcodec.encode(tensor, f"lossless:mode={mode}"))) == bits(tensor)
+
+
+@pytest.mark.parametrize("dtype", FLOATS.values(), ids=FLOATS)
+def test_random_patterns_are_stored_without_loss_and_growth(dtype: np.dtype[np.generic]) -> None:
+    x = random_patterns(dtype)
+    for mode in MODES:
+        frame = gcodec.encode(x, f"lossless:mode={mode}")
+        assert str(gcodec.Frame.from_bytes(frame).codec) == "lossless:mode=stored"
+        assert bits(gcodec.decode(frame)) == bits(x)
+        assert gcodec.Frame.from_bytes(frame).payload.data.nbytes == x.nbytes
+
+
+@pytest.mark.parametrize("name", gcodec.wire.primitives.INTEGERS)
+def test_integers_and_booleans_keep_their_bits(name: str) -> None:
+    rng = np.random.default_rng(2)
+    x = (rng.standard_normal((50, 60)) * 40).astype(name)
+    for tensor in (x, np.zeros_like(x), x[:0], x[0, 0]):
+        for mode in MODES:
+            decoded = gcodec.decode(gcodec.encode(tensor, f"lossless:mode={mode}"))
+            assert decoded.dtype == x.dtype and bits(decoded) == bits(np.asarray(tensor))
+
+
+def test_nan_needs_no_policy_but_may_be_replaced() -> None:
+    x = np.array([1, np.nan, np.inf, -2] * 20, np.float32).astype(ml_dtypes.bfloat16)
+    assert bits(gcodec.decode(gcodec.encode(x, "lossless"))) == bits(x)
+    zeros = gcodec.decode(gcodec.encode(x, "lossless", nonfinite="zero"))
+    assert zeros.astype(np.float32).tolist() == [1, 0, 0, -2] * 20
+
+
+def test_payloads_are_never_longer_than_the_elements() -> None:
+    for name, values in tensors():
+        for dtype in FLOATS.values():
+            with np.errstate(all="ignore"):
+                x = values.astype(dtype)
+            for mode in MODES:
+                payload = gcodec.parse(f"lossless:mode={mode}").encode(x)
+                assert payload.nbits <= 8 * x.nbytes, name
+
+
+def test_auto_is_the_shortest_mode() -> None:
+    for _, values in tensors():
+        x = values.astype(np.float32)
+        sizes = {mode: len(gcodec.encode(x, f"lossless:mode={mode}")) for mode in MODES}
+        assert sizes["auto"] == min(sizes.values())
+
+
+def test_scales_of_rows_and_columns_save_bits() -> None:
+    rng = np.random.default_rng(4)
+    octaves = rng.integers(-8, 8, (256, 1)) + rng.integers(-8, 8, 256)
+    x = (rng.standard_normal((256, 256)) * np.exp2(octaves)).astype(ml_dtypes.bfloat16)
+    flat = {mode: len(gcodec.encode(x.reshape(-1), f"lossless:mode={mode}")) for mode in MODES}
+    shaped = {mode: len(gcodec.encode(x, f"lossless:mode={mode}")) for mode in MODES}
+    assert shaped["fast"] < 0.93 * flat["fast"]
+    assert shaped["small"] < shaped["fast"]
+    methods = {}
+    for mode in ("fast", "small"):
+        payload = gcodec.parse(f"lossless:mode={mode}").encode(x)
+        codec = payload.codec
+        methods[mode] = Message.open(payload, codec._layout, x.size, codec.mode).head.planes[0]
+    assert methods["fast"].method == message.LOWERED_HUFFMAN
+    assert methods["small"].method == message.CLASSES
+
+
+def test_zeros_cost_neither_signs_nor_mantissas() -> None:
+    x = np.random.default_rng(5).standard_normal(1 << 16).astype(np.float32)
+    x[: x.size * 3 // 4] = 0
+    for mode, most in (("fast", 8.6), ("small", 8.1)):
+        assert 8 * len(gcodec.encode(x, f"lossless:mode={mode}")) / x.size < most
+
+
+def test_floats_of_fewer_bits_are_not_longer_in_float32() -> None:
+    x = np.random.default_rng(6).standard_normal(1 << 15).astype(ml_dtypes.bfloat16)
+    narrow, wide = (len(gcodec.encode(each, "lossless")) for each in (x, x.astype(np.float32)))
+    assert wide < narrow + 10
+
+
+def test_estimated_counts_of_large_tensors_allow_any_byte() -> None:
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal(3 << 20).astype(ml_dtypes.bfloat16)
+    for value in (0, 1e-30, 1e30, np.nan):  # in tiles that no estimate reads
+        x[-1] = value
+        assert bits(gcodec.decode(gcodec.encode(x, "lossless:mode=fast"))) == bits(x)
+
+
+@pytest.mark.parametrize("mode", ("fast", "small"))
+@pytest.mark.parametrize("log2_block", (None, 5, 9, 14))
+def test_ranges_equal_parts_of_the_tensor(mode: str, log2_block: int | None) -> None:
+    rng = np.random.default_rng(8)
+    x = (rng.standard_normal((90, 1000)) * np.exp2(rng.integers(-9, 9, (90, 1)))).astype("f4")
+    x[rng.random(x.shape) < 0.3] = 0
+    for tensor in (x, x.astype(np.float16), x.astype(np.float64), np.zeros_like(x)):
+        frame = gcodec.Frame.from_bytes(gcodec.encode(tensor, f"lossless:mode={mode}"))
+        frame = frame.without_seek() if log2_block is None else frame.with_seek(log2_block)
+        data, n = frame.to_bytes(), x.size
+        for start, stop in ((0, n), (0, 1), (n - 1, n), (4095, 4097), (70000, 81919), (5, 5)):
+            part = gcodec.decode_range(data, start, stop)
+            assert part.dtype == tensor.dtype
+            assert bits(part) == bits(tensor.reshape(-1)[start:stop])
+
+
+@pytest.mark.parametrize("mode", ("fast", "small"))
+def test_threads_write_and_read_the_same_bytes(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    x = (rng.standard_normal((1500, 1000)) * np.exp2(rng.integers(-9, 9, (1500, 1)))).astype("f4")
+    x[::3] *= rng.random((500, 1000)) < 0.5
+    frames = []
+    for threads in ("1", "3"):
+        monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+        frames.append(gcodec.encode(x, f"lossless:mode={mode}"))
+        assert bits(gcodec.decode(frames[-1])) == bits(x)
+    assert frames[0] == frames[1]
+
+
+def test_symbols_are_bit_patterns() -> None:
+    codec, x = gcodec.parse("lossless"), np.array([[1, -2.5], [0, 3]], ml_dtypes.bfloat16)
+    symbols = codec.quantize(x)
+    assert symbols.dtype == "bfloat16" and symbols.bits.tolist() == [0x3F80, 0xC020, 0, 0x4040]
+    assert codec.dequantize(symbols, x.shape).tolist() == x.astype(np.float32).tolist()
+    payload = codec.pack(symbols)
+    assert codec.unpack(payload, x.shape).bits.tolist() == symbols.bits.tolist()
+
+
+def test_feedback_leaves_no_residual() -> None:
+    x = np.random.default_rng(10).standard_normal((40, 50)).astype(np.float32)
+    feedback = gcodec.Feedback("lossless")
+    frame = feedback.compress("w", x)
+    assert bits(gcodec.decode(frame)) == bits(x)
+    total = np.zeros_like(x)
+    gcodec.decode_add(frame, total)
+    assert bits(total) == bits(x)
+
+
+@pytest.mark.parametrize("mode", ("fast", "small"))
+def test_oracle_reads_what_the_encoder_writes(mode: str) -> None:
+    rng = np.random.default_rng(11)
+    octaves = rng.integers(-5, 5, (64, 1))
+    x = rng.standard_normal((64, 40)) * np.exp2(octaves) * (rng.random((64, 40)) > 0.2)
+    for dtype in FLOATS:
+        tensor = x.astype(FLOATS[dtype])
+        payload = gcodec.parse(f"lossless:mode={mode}").encode(tensor)
+        patterns = reference.read(
+            payload.tobytes(), payload.nbits, x.size, dtype, tensor.itemsize, payload.codec.mode
+        )
+        assert patterns == tensor.reshape(-1).view(f"u{tensor.itemsize}").tolist()
+
+
+@pytest.mark.parametrize("mode", ("fast", "small"))
+def test_damaged_bytes_are_refused_or_decode(mode: str) -> None:
+    rng = np.random.default_rng(12)
+    octaves = rng.integers(-5, 5, (64, 1))
+    x = (rng.standard_normal((64, 40)) * np.exp2(octaves)).astype(ml_dtypes.bfloat16)
+    x[rng.random(x.shape) < 0.2] = 0
+    payload = gcodec.parse(f"lossless:mode={mode}").encode(x)
+    accepted = 0
+    for _ in range(300):
+        data = payload.data.copy()
+        at = int(rng.integers(0, 60 if rng.random() < 0.5 else data.size))
+        data[at] ^= 1 << int(rng.integers(0, 8))
+        end = int(rng.integers(0, data.size + 1)) if rng.random() < 0.2 else data.size
+        nbits = payload.nbits if end == data.size else 8 * end
+        damaged = payload._replace(data=data[:end], nbits=nbits)
+        try:
+            decoded = payload.codec.decode(damaged, x.shape)
+        except gcodec.FormatError:
+            continue
+        accepted += 1
+        assert decoded.shape == x.shape
+    assert accepted  # such as changed mantissas
+
+
+def test_heads_that_contradict_the_payload_are_refused() -> None:
+    x = np.random.default_rng(13).standard_normal(400).astype(ml_dtypes.bfloat16)
+    x[::4] = 0
+    payload = gcodec.parse("lossless:mode=fast").encode(x)
+    assert payload.data[0] == 1
+    cases = {
+        0: (2, "zeros are left out in the way 2"),
+        2: (3, "plane 0 is coded by method 3"),
+        3: (6, "plane 1 is coded by method 6"),
+        5: (2, "512 of 400 elements"),
+    }
+    for at, (byte, error) in cases.items():
+        data = payload.data.copy()
+        data[at] = byte
+        if at == 5:
+            data[4] = 0
+        with pytest.raises(gcodec.FormatError, match=error):
+            payload.codec.decode(payload._replace(data=data), x.shape)
+    data = payload.data.copy()
+    data[4] -= 1  # one element fewer: another length of the plane, so another string
+    with pytest.raises(gcodec.FormatError):
+        payload.codec.decode(payload._replace(data=data), x.shape)

@@ -1,0 +1,317 @@
+"""Exact tensors: byte planes, of which the first is coded.
+
+Source: ``docs/wire-format.md``, lossless. A `Message` contains the planes and all choices of an
+encoder: `write` returns its bytes, and `read` recovers the bit patterns from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import ans, contexts, leb128, tabled
+from .universal import Bits, Corrupt, Truncated, fixed, to_bytes, to_text
+
+STORED, CONSTANT, HUFFMAN, RANS, LOWERED_HUFFMAN, LOWERED_RANS, CLASSES = range(7)
+KINDS = {HUFFMAN: "huffman", RANS: "rans", LOWERED_HUFFMAN: "huffman", LOWERED_RANS: "rans"}
+ALLOWED = {
+    "fast": (STORED, CONSTANT, HUFFMAN, LOWERED_HUFFMAN),
+    "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
+}
+GROUP = 4096
+FLOATS = {"float32": (4, 23), "float16": (2, 7), "bfloat16": (2, 7), "float64": (8, 52)}
+
+
+class Scales(NamedTuple):
+    """The scales of rows and columns, in lists of the code rice."""
+
+    width: int
+    group: int
+    rows: list[int]
+    columns: list[int]
+
+
+class Plane(NamedTuple):
+    """A plane: its method, its bytes, and the table or the models of its code."""
+
+    method: int
+    values: list[int]
+    model: Any = None
+    scales: Scales | None = None
+    lanes: int = 2
+
+
+class Message(NamedTuple):
+    """The planes of a tensor; if zeros are left out, all but the first lack them."""
+
+    planes: list[Plane]
+    escape: int | None = None
+
+
+# --- planes -------------------------------------------------------------------------------------
+
+
+def split(pattern: int, itemsize: int, shift: int) -> list[int]:
+    """Return the bytes of a bit pattern, the one from bit `shift` on first."""
+    rest = (pattern >> shift + 8) << shift | pattern & (1 << shift) - 1
+    others = [rest >> 8 * k & 255 for k in reversed(range(itemsize - 1))]
+    return [pattern >> shift & 255, *others]
+
+
+def join(parts: Sequence[int], shift: int) -> int:
+    """Return the bit pattern of bytes; see `split`."""
+    rest = 0
+    for part in parts[1:]:
+        rest = rest << 8 | part
+    return (rest >> shift) << shift + 8 | parts[0] << shift | rest & (1 << shift) - 1
+
+
+def shape_of(dtype: str, itemsize: int) -> tuple[int, int]:
+    """Return the number of planes and the lowest bit of the first one."""
+    return FLOATS.get(dtype, (itemsize, 8 * itemsize - 8))
+
+
+def lowered(value: int, octaves: int) -> int:
+    """Return a byte that is lowered, or raised by a negative number."""
+    return 1 + (value - 1 - octaves) % 255 if value else 0
+
+
+def octaves_of(n: int, scales: Scales, unit: int) -> list[int]:
+    """Return by how much the byte of each element is lowered."""
+    classes = contexts.classes_of(n, *scales)
+    return [(unit * c + 2) // 4 for c in classes]
+
+
+def alphabet(low: int, high: int) -> list[int]:
+    """Return the bytes that a table contains."""
+    return [0, *range(low, high + 1)]
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def tabled_plane(
+    method: int, values: Sequence[int], unit: int = 1, scales: Scales | None = None
+) -> Plane:
+    """Return a plane with the table that gcodec makes."""
+    coded = list(values)
+    if scales is not None:
+        octaves = octaves_of(len(values), scales, unit)
+        coded = [lowered(v, k) for v, k in zip(values, octaves, strict=True)]
+    low, high = byte_range(coded)
+    places = [alphabet(low, high).index(v) for v in coded]
+    model = tabled.model_of(KINDS[method], places, 2 + high - low)
+    return Plane(method, list(values), (unit, low, high, coded, model), scales)
+
+
+def byte_range(values: Sequence[int]) -> tuple[int, int]:
+    """Return the least and the largest byte other than 0; 1 and 1 if there is none."""
+    others = [v for v in values if v]
+    return (min(others), max(others)) if others else (1, 1)
+
+
+def _scales_text(scales: Scales) -> str:
+    head = leb128.encode(scales.width) + leb128.encode(scales.group)
+    text = to_text(head) + contexts._list(
+        scales.rows, contexts.list_of(scales.rows, contexts.RICE)
+    )
+    if scales.group:
+        setting = contexts.list_of(scales.columns, contexts.RICE)
+        text += contexts._list(scales.columns, setting)
+    return text
+
+
+def string(plane: Plane) -> str:
+    """Return the bits of a coded plane, filled to a whole byte."""
+    if plane.method == CLASSES:
+        assert plane.scales is not None
+        text = fixed(plane.lanes, 8) + _scales_text(plane.scales) + models_text(plane.model)
+        text += "0" * (-len(text) % 8)
+        each = contexts.classes_of(len(plane.values), *plane.scales)
+        models = [plane.model[c] for c in each]
+        return text + to_text(ans.encode_each(plane.values, models, plane.lanes))
+    _, low, high, coded, model = plane.model
+    text = ""
+    if plane.scales is not None:
+        text = _scales_text(plane.scales)
+        text += "0" * (-len(text) % 8)
+    places = [alphabet(low, high).index(v) for v in coded]
+    return text + fixed(low, 8) + fixed(high, 8) + tabled.write(KINDS[plane.method], places, model)
+
+
+def models_text(models: Sequence[Sequence[int]]) -> str:
+    """Return the models of all classes, each of which is stated."""
+    text = fixed(0, 6) + fixed(len(models) - 1, 6)
+    for model in models:
+        used = [v for v, f in enumerate(model) if f and v]
+        low, high = (used[0], used[-1]) if used else (1, 0)
+        text += fixed(low, 8) + fixed(high, 8)
+        text += "".join(ans.number(model[v]) for v in [0, *range(low, high + 1)])
+    return text
+
+
+def write(message: Message) -> tuple[bytes, int]:
+    """Return the bytes of a message, and its number of bits."""
+    planes, escape = message.planes, message.escape
+    head = b"\0" if escape is None else bytes([1, escape])
+    body = b""
+    for k, plane in enumerate(planes):
+        head += bytes([plane.method])
+        if plane.method == CONSTANT:
+            head += bytes(plane.values[:1] or [0])
+        elif k:
+            data = bytes(plane.values) if plane.method == STORED else to_bytes(string(plane))
+            body += data
+            head += leb128.encode(len(data)) if plane.method != STORED else b""
+    if escape is not None:
+        first = planes[0].values
+        for at in range(0, len(first), GROUP):
+            count = sum(v > 0 for v in first[at : at + GROUP])
+            head += count.to_bytes(2, "little")
+    last = ""
+    if planes[0].method == STORED:
+        last = to_text(bytes(planes[0].values))
+    elif planes[0].method != CONSTANT:
+        last = string(planes[0])
+    return head + body + to_bytes(last), 8 * len(head + body) + len(last)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def _models(bits: Bits) -> list[list[int]]:
+    first, last = bits.number(6), bits.number(6)
+    if first > last:
+        raise Corrupt(f"classes from {first} to {last}")
+    models: list[list[int]] = []
+    for _ in range(first, last + 1):
+        low, high = bits.number(8), bits.number(8)
+        if not low or (low > high and (low, high) != (1, 0)):
+            raise Corrupt(f"bytes from {low} to {high}")
+        numbers = [ans.read_number(bits) for _ in range(2 + high - low)]
+        if (low, high) == (1, 0) and not numbers[0]:
+            if not models:
+                raise Corrupt("the first class has no model")
+            models.append(models[-1])
+            continue
+        if sum(numbers) != 4096:
+            raise Corrupt("frequencies that do not add up")
+        model = [0] * 256
+        model[0], model[low : high + 1] = numbers[0], numbers[1:]
+        models.append(model)
+    return [models[min(max(c, first), last) - first] for c in range(64)]
+
+
+def _read_scales(bits: Bits, n: int) -> Scales:
+    width, group = contexts._read_leb128(bits), contexts._read_leb128(bits)
+    if not min(8, n) <= width <= n or (group and (n < 8 * width or group > width)):
+        raise Corrupt(f"rows of {width}, columns of {group}")
+    rows, _ = contexts._read_list(bits, -(-n // width))
+    columns = contexts._read_list(bits, -(-width // group))[0] if group else []
+    return Scales(width, group, rows, columns)
+
+
+def _fill(bits: Bits) -> None:
+    if "1" in bits.take(-bits.at % 8):
+        raise Corrupt("fill that is not zero")
+
+
+def _read_string(bits: Bits, method: int, n: int, unit: int) -> list[int]:
+    if method == CLASSES:
+        lanes = bits.number(8)
+        if lanes not in contexts.LANES:
+            raise Corrupt(f"{lanes} lanes")
+        scales = _read_scales(bits, n)
+        models = _models(bits)
+        _fill(bits)
+        each = contexts.classes_of(n, *scales)
+        return ans.read_each(bits, [models[c] for c in each], lanes)
+    lower = [0] * n
+    if method in (LOWERED_HUFFMAN, LOWERED_RANS):
+        lower = octaves_of(n, _read_scales(bits, n), unit)
+        _fill(bits)
+    low, high = bits.number(8), bits.number(8)
+    if not 1 <= low <= high:
+        raise Corrupt(f"bytes from {low} to {high}")
+    places, _ = tabled.read(KINDS[method], bits, n, 2 + high - low)
+    values = [alphabet(low, high)[place] for place in places]
+    return [lowered(v, -k) for v, k in zip(values, lower, strict=True)]
+
+
+def read(data: bytes, nbits: int, n: int, dtype: str, itemsize: int, mode: str) -> list[int]:
+    """Return the bit patterns of n elements.
+
+    Raises
+    ------
+    ValueError
+        A `Truncated` or `Corrupt` of `universal`, if the message is not valid.
+    """
+    text = to_text(data)
+    if "1" in text[nbits:]:
+        raise Corrupt("fill that is not zero")
+    bits, (planes, shift) = Bits(text[:nbits]), shape_of(dtype, itemsize)
+    if mode == "stored" or not n:
+        if nbits != 8 * n * itemsize:
+            raise (Truncated if nbits < 8 * n * itemsize else Corrupt)("another length")
+        return [
+            int.from_bytes(data[at : at + itemsize], "little")
+            for at in range(0, len(data), itemsize)
+        ]
+    flag = bits.number(8)
+    if flag > 1:
+        raise Corrupt(f"the flag {flag}")
+    escape = bits.number(8) if flag else 0
+    heads = []
+    for k in range(planes):
+        method = bits.number(8)
+        if method not in ((STORED, CONSTANT, HUFFMAN) if k else ALLOWED[mode]):
+            raise Corrupt(f"the method {method}")
+        number = bits.number(8) if method == CONSTANT else 0
+        if k and method == HUFFMAN:
+            number = contexts._read_leb128(bits)
+        heads.append((method, number))
+    counts = None
+    if flag:
+        counts = [int.from_bytes(to_bytes(bits.take(16)), "little") for _ in range(-(-n // GROUP))]
+        sizes = [min(GROUP, n - at) for at in range(0, n, GROUP)]
+        if any(count > size for count, size in zip(counts, sizes, strict=True)):
+            raise Corrupt("more elements than there are")
+    coded = n if counts is None else sum(counts)
+    others = []
+    for method, number in heads[1:]:
+        if method == CONSTANT:
+            others.append([number] * coded)
+        elif method == STORED:
+            others.append(list(to_bytes(bits.take(8 * coded))))
+        else:
+            part = Bits(bits.take(8 * number))
+            others.append(_read_string(part, method, coded, 1) if coded else [])
+            if coded:
+                _fill(part)
+            if part.at < len(part.text):
+                raise Corrupt("a plane that is longer than its string")
+    method, number = heads[0]
+    unit = 8 if dtype == "float16" else 1
+    if method == CONSTANT:
+        first = [number] * n
+    elif method == STORED:
+        first = list(to_bytes(bits.take(8 * n)))
+    else:
+        first = _read_string(bits, method, n, unit)
+    if bits.at < nbits:
+        raise Corrupt("bits after the last plane")
+    if counts is None:
+        return [join(parts, shift) for parts in zip(*[first, *others], strict=True)]
+    actual = [sum(v > 0 for v in first[at : at + GROUP]) for at in range(0, n, GROUP)]
+    if actual != counts:
+        raise Corrupt("other numbers of zeros")
+    at = 0
+    patterns = []
+    for value in first:
+        if not value:
+            patterns.append(0)
+            continue
+        rest = [plane[at] for plane in others]
+        patterns.append(join([0 if value == escape else value, *rest], shift))
+        at += 1
+    return patterns
