@@ -288,10 +288,15 @@ def test_elements_beyond_the_lower_half_of_the_counter() -> None:
     """The upper half of the counter changes within one call."""
     n, start = 256, 2**34 - 96
     x = np.random.default_rng(5).standard_normal(n).astype(np.float32)
-    packed = np.empty(n // 4, np.uint8)
-    ternary._chapter_blocks(x, np.float32(2), np.uint64(9), np.uint64(start), packed)
+    packed, left = np.empty(n // 4, np.uint8), x.copy()
+    numbers = np.float32(2), np.float32(2), np.uint64(9), np.uint64(start)
+    ternary._chapter_blocks(False)(x, *numbers, packed)
+    of_left = packed.copy()
+    ternary._chapter_blocks(True)(left, *numbers, of_left)
+    assert np.array_equal(packed, of_left)
     r = np.minimum(np.abs(x) / np.float32(2), np.float32(1))
     bound = np.floor(r.astype(np.float64) * 2**31)
     sent = (words(9, start, n) >> np.uint32(1)) < bound
     codes = np.where(sent, np.where(x < 0, 2, 1), 0).astype(np.uint8)
     assert np.array_equal(packed, pack_fields(codes, ternary.CHAPTER))
+    assert np.array_equal(left, x - np.where(sent, np.copysign(np.float32(2), x), 0))
