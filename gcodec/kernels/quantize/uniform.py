@@ -167,26 +167,29 @@ def _fill(numbers, flips, ranges, bucket, start, numbers_of):
     return start
 
 
-def _numbers(e: Emitter, name: str = "numbers") -> tuple[Any, Any]:
-    """Emit the loads of the two numbers in an array."""
-    first = e.address(name, "zero")
-    return e.load(first, doubles(), 8), e.load(e.element(first, BLOCK), doubles(), 8)
+def _numbers(
+    e: Emitter, name: str = "numbers", first: int = 0, count: int = BLOCK
+) -> tuple[Any, Any]:
+    """Emit the loads of the two numbers of some lanes from an array."""
+    one = e.element(e.address(name, "zero"), first)
+    return e.load(one, doubles(count), 8), e.load(e.element(one, BLOCK), doubles(count), 8)
 
 
 # --- quantize ------------------------------------------------------------------------------------
 
 
-def _decoded(e: Emitter, codes: Any, name: str) -> Any:
-    """Emit the values of 32 codes, as 8-bit lanes.
+def _decoded(e: Emitter, codes: Any, name: str, first: int = 0) -> Any:
+    """Emit the values of codes, as 8-bit lanes, of the lanes from `first` on.
 
     For each lane, the array of this name holds the end from which levels are counted and the step,
     and `flips` the bits that are inverted in a code that counts from the other end.
     """
-    builder = e.builder
-    flips = e.load(e.address("flips", "zero"), lanes(8), 1)
-    end, step = _numbers(e, name)
-    steps = builder.sitofp(builder.zext(builder.xor(codes, flips), lanes(32)), doubles())
-    return builder.fptrunc(builder.fadd(end, builder.fmul(steps, step)), floats())
+    builder, count = e.builder, codes.type.count
+    flips = e.load(e.element(e.address("flips", "zero"), first), codes.type, 1)
+    end, step = _numbers(e, name, first, count)
+    steps = builder.zext(builder.xor(codes, flips), lanes(32, count))
+    exact = builder.fadd(end, builder.fmul(builder.sitofp(steps, doubles(count)), step))
+    return builder.fptrunc(exact, floats(count))
 
 
 def _quantize_block(bits: int, stochastic: bool, leave: bool) -> Any:
@@ -196,35 +199,40 @@ def _quantize_block(bits: int, stochastic: bool, leave: bool) -> Any:
     `_decoded` needs.
     """
     levels = 2**bits - 1
+    count = BLOCK // 4 if leave else BLOCK  # lanes whose numbers fit into the registers
 
     @block("x", "i", "numbers", "ends", "flips", "zero", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
-        builder = e.builder
-        word = lanes(32)
-        source = e.address("x", "i")
+        source, target, halves = e.address("x", "i"), e.address("codes", "at"), None
         e.fetch(source)
-        x = e.load(source, floats())
-        wide = builder.fpext(x, doubles())
-        low, factor = _numbers(e)
-        r = builder.fmul(builder.fsub(wide, low), factor)
         if stochastic:
-            whole = e.call("llvm.floor", r)
-            fraction = builder.fmul(builder.fsub(r, whole), doubles()([2.0**31] * BLOCK))
-            bound = builder.fptosi(fraction, word)
             seed, start = e.args["seed"], e.args["start"]
-            span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
+            span = e.builder.lshr(start, start.type(int(COUNTER_SPAN)))
             (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
-            up = builder.icmp_signed("<", halves, bound)
-            codes = builder.sub(builder.fptosi(whole, word), builder.sext(up, word))
-            # r may exceed the last level because its factor is rounded.
-            top = word([levels] * BLOCK)
-            codes = builder.select(builder.icmp_signed(">", codes, top), top, codes)
-        else:
-            codes = builder.fptosi(e.call("llvm.rint", r), word)
-        codes = builder.trunc(codes, lanes(8))
-        e.store(codes, e.address("codes", "at"), align=1)
-        if leave:
-            e.store(builder.fsub(x, _decoded(e, codes, "ends")), source)
+        for first in range(0, BLOCK, count):
+            place = e.element(source, first)
+            x = e.load(place, floats(count))
+            codes = codes_of(e, x, halves, first)
+            e.store(codes, e.element(target, first), align=1)
+            if leave:
+                e.store(e.builder.fsub(x, _decoded(e, codes, "ends", first)), place)
+
+    def codes_of(e: Emitter, x: Any, halves: Any, first: int) -> Any:
+        """Emit the codes of some lanes, given the random words of all lanes, halved."""
+        builder, word = e.builder, lanes(32, count)
+        low, factor = _numbers(e, "numbers", first, count)
+        r = builder.fmul(builder.fsub(builder.fpext(x, doubles(count)), low), factor)
+        if not stochastic:
+            return builder.trunc(builder.fptosi(e.call("llvm.rint", r), word), lanes(8, count))
+        whole = e.call("llvm.floor", r)
+        fraction = builder.fmul(builder.fsub(r, whole), doubles(count)([2.0**31] * count))
+        own = builder.shuffle_vector(halves, halves, word([*range(first, first + count)]))
+        up = builder.icmp_signed("<", own, builder.fptosi(fraction, word))
+        codes = builder.sub(builder.fptosi(whole, word), builder.sext(up, word))
+        # r may exceed the last level because its factor is rounded.
+        top = word([levels] * count)
+        codes = builder.select(builder.icmp_signed(">", codes, top), top, codes)
+        return builder.trunc(codes, lanes(8, count))
 
     return quantize_block
 
