@@ -190,10 +190,10 @@ def decode_range(
 ) -> np.ndarray:
     """Decode a range of elements of a frame, such as some rows of a matrix.
 
-    ``ecsq`` uses the frame's seek table to decode only the blocks that overlap the range, of at
-    most 2^18 elements each; without a table it decodes everything before the range, too. Other
-    codecs decode all elements and return the range. The checksums and the tag cover all bytes,
-    and are verified for any range.
+    ``ecsq`` and ``lossless`` use the frame's seek table to decode only the blocks that overlap
+    the range, of at most 2^18 elements each; without a table they decode everything before the
+    range, too. Other codecs decode all elements and return the range. The checksums and the tag
+    cover all bytes, and are verified for any range.
 
     Parameters
     ----------

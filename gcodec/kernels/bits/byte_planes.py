@@ -40,7 +40,7 @@ def gather_coded(plane: np.ndarray, is_coded: np.ndarray, out: np.ndarray) -> No
     out : uint8 array
         As many elements as the mask selects.
     """
-    _gather(plane, is_coded, out)
+    _gather_coded(plane, is_coded, out)
 
 
 def spread_coded(data: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
@@ -52,7 +52,7 @@ def spread_coded(data: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
         As many bytes as elements whose byte of `first` is not 0.
     first, out : (n,) uint8 array
     """
-    _spread(data, first, out)
+    _spread_coded(data, first, out)
 
 
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
@@ -110,7 +110,7 @@ def _joined(itemsize: int) -> Kernel:
 
 
 @kernel("in uint8[], in uint8[], out uint8[]", vectorized=False)
-def _gather(plane, is_coded, out):
+def _gather_coded(plane, is_coded, out):
     # plane.size == is_coded.size; the mask selects out.size elements.
     at, last = 0, out.size - 1
     for i in range(plane.size):
@@ -121,7 +121,7 @@ def _gather(plane, is_coded, out):
 
 
 @kernel("in uint8[], in uint8[], out uint8[]", vectorized=False)
-def _spread(data, first, out):
+def _spread_coded(data, first, out):
     # first.size == out.size; data.size elements of `first` are not 0.
     at, last = np.int64(0), np.int64(data.size) - 1
     if last < 0:

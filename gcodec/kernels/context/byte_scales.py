@@ -55,7 +55,7 @@ class LineSums:
         """Add symbols from element `start` on, the first one of a row, to rows and `columns`."""
         narrow, first = np.zeros(self._height, np.int32), start // self._width
         rows = (part[first : first + -(-symbols.size // self._width)] for part in self.rows)
-        _add_rows(symbols, self._width, narrow, *rows, columns)
+        _add_byte_rows(symbols, self._width, narrow, *rows, columns)
 
     def run(self, parts: object, step: int) -> LineSums:
         """Add all symbols on the threads of the pool; ``parts(start, stop)`` returns a range."""
@@ -87,16 +87,16 @@ def lower(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> No
     start : int
         The first element.
     """
-    _lower(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
+    _lower_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
 
 
 def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
     """Undo `lower`."""
-    _raise(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
+    _raise_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
 
 
 @kernel("in uint8[], int64, out int32[], out int64[], out int64[], out int64[]")
-def _add_rows(symbols, width, narrow, sums, counts, columns):
+def _add_byte_rows(symbols, width, narrow, sums, counts, columns):
     # sums.size == counts.size == ceil(symbols.size / width); narrow.size is `width` or 0, and
     # columns.size twice that. `narrow` is 0 before and after the call.
     for row in range(sums.size):
@@ -122,7 +122,7 @@ def _add_rows(symbols, width, narrow, sums, counts, columns):
 
 
 @kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _lower(symbols, rows, columns, width, start, unit, classes):
+def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
     step = np.uint16(unit)
     # classes.size == TILE; the scales cover all elements.
     for first in range(0, symbols.size, TILE):
@@ -139,9 +139,9 @@ def _lower(symbols, rows, columns, width, start, unit, classes):
 
 
 @kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _raise(symbols, rows, columns, width, start, unit, classes):
+def _raise_bytes(symbols, rows, columns, width, start, unit, classes):
     step = np.uint16(unit)
-    # See `_lower`.
+    # See `_lower_bytes`.
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
         own = classes[: part.size]

@@ -1,0 +1,21 @@
+"""The benchmark of lossless: a row for each file and dtype."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from bench import lossless
+from gcodec.tensorfiles.dumps import write_dump
+
+
+def test_table_has_a_row_for_each_dtype(tmp_path: Path) -> None:
+    path = tmp_path / "grads.safetensors"
+    x = np.random.default_rng(0).standard_normal((30, 40)).astype(np.float32)
+    write_dump(path, [("w", x), ("empty", x[:0])])
+    header, _, *rows = lossless.table([str(path)], None)
+    assert header == "| file | dtype | fast | small |"
+    assert [row.split(" | ")[1] for row in rows] == ["bfloat16", "float32"]
+    bits = [float(row.split(" | ")[2].partition(",")[0]) for row in rows]
+    assert 10 < bits[0] < 16 < bits[1] < 33
