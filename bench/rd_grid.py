@@ -117,14 +117,18 @@ GRID: dict[str, tuple[Dial, ...]] = {
 
 
 def grid() -> dict[str, tuple[Dial, ...]]:
-    """Return the dials of each registered codec, by name.
+    """Return the dials of each registered codec that may lose bits, by name.
 
     Raises
     ------
     LookupError
         If a registered codec has no dials.
     """
-    names = [name for name, cls in gcodec.codecs().items() if cls.id not in _USER_IDS]
+    names = [
+        name
+        for name, cls in gcodec.codecs().items()
+        if cls.id not in _USER_IDS and not cls.keeps_every_bit
+    ]
     if missing := [name for name in names if name not in GRID]:
         raise LookupError(f"{', '.join(missing)}: no settings in {__name__}.GRID")
     return {name: GRID[name] for name in names}

@@ -564,7 +564,7 @@ class Codec(Parameters):
     ) -> np.ndarray:
         """Return the values in the frame's dtype on the host, or write them to `out`.
 
-        Codecs that define `_part` dequantize and convert part by part. Other codecs decode to a
+        Codecs that define `_slice` dequantize and convert part by part. Other codecs decode to a
         float32 array, whose memory is released during the conversion.
         """
         if dtype == "float32" or dtype in INTEGERS:
@@ -620,7 +620,9 @@ class Codec(Parameters):
         values, top_bits, is_accepted = self._corrected(tensor, residual, decay, out)
         if is_accepted:
             return self._quantize_left(values, top_bits, tensor.dtype, seed, prior)
-        is_bounded = self.bounds_decoded and tensor.dtype in ("float32", "float64")
+        # Symbols on a device are not waited for.
+        is_known = self.bounds_decoded and (self.symbols_on_host or device_of(values) is None)
+        is_bounded = is_known and tensor.dtype in ("float32", "float64")
         if is_bounded:
             prefetch(top_bits)  # fetch it together with the numbers that the symbols need
         symbols = self._quantize_left(values, top_bits, tensor.dtype, seed, prior)

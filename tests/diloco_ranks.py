@@ -21,7 +21,8 @@ import torch.distributed as dist
 import gcodec.torch
 from gcodec.errors import GcodecError
 
-RANK, SIZE, DIRECTORY = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+_ARGUMENTS = sys.argv[1:4] if __name__ == "__main__" else ["0", "1", "."]
+RANK, SIZE, DIRECTORY = int(_ARGUMENTS[0]), int(_ARGUMENTS[1]), Path(_ARGUMENTS[2])
 
 
 def join(store: str, rank: int, size: int) -> None:

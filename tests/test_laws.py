@@ -126,7 +126,7 @@ def test_frame_round_trip(data: st.DataObject) -> None:
 
     # A frame means the same as its payload, and its bytes follow the specification.
     with np.errstate(all="ignore"):
-        values = widened(x)
+        values = x if codec.keeps_every_bit else widened(x)
     payload = codec.encode(values, seed=seed)
     assert payload.tobytes() == read.payload.tobytes()
     assert gs.same_bits(decoded, narrowed(codec.decode(payload, x.shape), dtype))
@@ -462,6 +462,7 @@ def test_encoding_is_idempotent(data: st.DataObject) -> None:
 def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     codec = data.draw(gs.codecs())
     dtype = data.draw(gs.dtypes())
+    codec = codec._with_dtype(dtype)
     finite = getattr(codec, "threshold", 0.0) == "auto"
     n = data.draw(gs.sizes(large=True))
     modest = finite or data.draw(st.booleans())

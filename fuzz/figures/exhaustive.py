@@ -94,7 +94,7 @@ def exhaustive(short: bool) -> Figure:
         for changed in _changed(frame.payload, 97 if short else 1):
             count += 1
             try:
-                values += bool(compare(gcodec.Frame(frame.codec, "float32", frame.shape, changed)))
+                values += bool(compare(gcodec.Frame(frame.codec, frame.dtype, frame.shape, changed)))
             except BrokenPromiseError as error:
                 failures.append(f"{golden.name} {changed.tobytes().hex()}: {error}")
     detail = (

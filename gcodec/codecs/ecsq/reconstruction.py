@@ -230,17 +230,16 @@ class Reconstruction(NamedTuple):
         The levels are not those of coefficients.
         """
         table = round_to(point_table(self.unit, self.centroids), dtype)
-        if levels.outliers.size:
-            table[models.least_escape(levels.lanes > 0) :] = 0
+        positions, sums = _positions_of_outliers(levels), out[:0]
+        if positions.size:
+            points = round_to(points_of(levels.outliers, self.unit, self.centroids), dtype)
+            sums = out[positions] + scale * points
 
         def task(start: int, stop: int) -> None:
             scalar_quantize.add_points(levels.symbols[start:stop], table, scale, out[start:stop])
 
         pool.run(task, out.size)
-        if levels.outliers.size:
-            positions = _positions_of_outliers(levels)
-            points = points_of(levels.outliers, self.unit, self.centroids)
-            scatter.add(out, positions, round_to(points, dtype), scale)
+        scatter.replace(out, positions, sums)  # instead of what their escapes have added
 
     def are_finite(self, levels: QuantizedLevels, top: float = math.inf) -> bool:
         """Return whether all reconstructed values are finite.
