@@ -93,8 +93,9 @@ def exhaustive(short: bool) -> Figure:
             continue
         for changed in _changed(frame.payload, 97 if short else 1):
             count += 1
+            other = gcodec.Frame(frame.codec, frame.dtype, frame.shape, changed)
             try:
-                values += bool(compare(gcodec.Frame(frame.codec, frame.dtype, frame.shape, changed)))
+                values += bool(compare(other))
             except BrokenPromiseError as error:
                 failures.append(f"{golden.name} {changed.tobytes().hex()}: {error}")
     detail = (
