@@ -67,7 +67,7 @@ class FrameSum:
 
     def __init__(self, out: Any, shape: tuple[int, ...]) -> None:
         self._source = inspect(out, "out")
-        self._shape = shape
+        self.shape = shape
         with self._source.stream():
             self._target = self._source.target("float32", shape)
             whole = self._target if is_flat(self._target) else np.empty(shape, np.float32)
@@ -89,8 +89,8 @@ class FrameSum:
             If the frame has another shape, or stores integers or booleans.
         """
         frame.check_floats()
-        if frame.shape != self._shape:
-            raise ParameterError.of("frame.shape", frame.shape, str(self._shape))
+        if frame.shape != self.shape:
+            raise ParameterError.of("frame.shape", frame.shape, str(self.shape))
         codec, device = frame.codec, self._source.device
         factor = np.float32(check_number("scale", scale))
         with self._source.stream():
@@ -120,7 +120,7 @@ class FrameSum:
         with self._source.stream():
             self._add_pending()
             if self._is_apart:
-                self._target[...] = self._sum.reshape(self._shape)
+                self._target[...] = self._sum.reshape(self.shape)
 
     def _add_pending(self) -> None:
         """Add the pending frames, or write zeros if there have been no frames at all."""

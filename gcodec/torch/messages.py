@@ -152,7 +152,6 @@ class BucketCoder:
         total = _empty_for([part.values for part in dense])
         dense_sum = FrameSum(total, total.shape)
         sums = [FrameSum(part.values, part.values.shape) for part in coded]
-        shared: list[tuple[Part, np.ndarray]] = []
         scale, key = 1 / len(messages), self._key.value
         for rank, message in enumerate(messages):
             try:
@@ -172,9 +171,9 @@ class BucketCoder:
                     if frame.name != part.name:
                         raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
                     part_sum.add(frame, scale)
-                pairs = zip(kinds, coded, strict=True)
-                sharing = {part.name: part for kind, part in pairs if kind == _SHARED}
-                shared += _read_shared(sharing, unread, scale)
+                members = zip(kinds, coded, sums, strict=True)
+                sharing = {part.name: own for kind, part, own in members if kind == _SHARED}
+                _add_shared(sharing, unread, scale)
                 if next(unread, None) is not None:
                     raise Corrupt("it has too many frames")
             except (FormatError, ParameterError, StopIteration) as error:
@@ -184,8 +183,6 @@ class BucketCoder:
                 ) from error
         for one_sum in (dense_sum, *sums):
             one_sum.finish()
-        for part, values in shared:
-            part.values[...] += values
         start = 0
         for part in dense:
             size = part.values.size
@@ -258,18 +255,15 @@ class BucketCoder:
         return all_finite_corrected(flat, beside(residual, flat).reshape(-1), decay)
 
 
-def _read_shared(
-    parts: dict[str, Part], frames: Iterator[Frame], scale: float
-) -> list[tuple[Part, np.ndarray]]:
-    """Return ``scale`` times the tensors of the frames that several parts share.
+def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float) -> None:
+    """Add ``scale`` times the tensors of the frames that several parts share to their sums.
 
     Raises
     ------
     Corrupt
-        If a list of members is invalid, or the lists do not match the parts.
+        If a list of members is invalid, or the lists do not match the names of the sums.
     """
-    shared = []
-    while parts:
+    while sums:
         listed, frame = next(frames), next(frames)
         if listed.name != MEMBERS_NAME or listed.dtype != "uint8" or frame.name is not None:
             raise Corrupt("it lacks the frames that several tensors share")
@@ -278,14 +272,12 @@ def _read_shared(
             raise Corrupt("the members of a shared frame have another number of elements")
         total, start = np.zeros(frame.size, np.float32), 0
         frame.decode_add(total, scale)
-        for name, shape in members:
-            part = parts.pop(name, None)
-            if part is None or part.values.shape != shape:
-                raise Corrupt(f"a shared frame has {name!r}, which is not expected there")
-            values = total[start : start + part.values.size]
-            shared.append((part, values.reshape(shape)))
-            start += values.size
-    return shared
+        for member in members:
+            own_sum = sums.pop(member.name, None)
+            if own_sum is None or own_sum.shape != member.shape:
+                raise Corrupt(f"a shared frame has {member.name!r}, which is not expected there")
+            own_sum.add_values(total[start : start + member.size])
+            start += member.size
 
 
 def _empty_for(arrays: Sequence[Array]) -> Array:
