@@ -337,7 +337,7 @@ class Codec(Parameters):
         name : str, optional
             Name of the tensor.
         dtype : str
-            Dtype of the tensor. All float dtypes have the same bound.
+            Dtype of the tensor. Float dtypes have the same bound, unless the codec keeps every bit.
 
         Raises
         ------

@@ -113,7 +113,7 @@ def test_frame_round_trip(data: st.DataObject) -> None:
     assert gs.same_bits(x, before)
     assert frame == gcodec.encode(x, codec, seed=seed, name=name, key=key)
     assert frame == gcodec.encode(x, str(codec), seed=seed, name=name, key=key)
-    assert len(frame) <= codec.max_encoded_nbytes(x.size, name)
+    assert len(frame) <= codec.max_encoded_nbytes(x.size, name, dtype=dtype)
 
     read = gcodec.Frame.from_bytes(frame, key=key)
     assert (read.shape, read.dtype, read.name, read.size) == (x.shape, dtype, name, x.size)
