@@ -337,7 +337,7 @@ class Codec(Parameters):
         name : str, optional
             Name of the tensor.
         dtype : str
-            Dtype of the tensor. Float dtypes have the same bound, unless the codec keeps every bit.
+            Dtype of the tensor. Float dtypes have the same bound, unless a codec keeps every bit.
 
         Raises
         ------
