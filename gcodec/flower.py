@@ -39,7 +39,7 @@ from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame, check_key, tag_of
 from gcodec.limits import Limits
 from gcodec.policy import Policy, behind_prefix
-from gcodec.wire.kinds import check_number
+from gcodec.wire.kinds import check_flag, check_number
 
 __all__ = ["FrameGrid", "FrameMod"]
 
@@ -97,9 +97,8 @@ class FrameMod:
     ) -> None:
         self._codec = codec if isinstance(codec, Policy) else parse(codec)
         self._key = check_key(key)
-        if not isinstance(feedback, bool):  # "no" would count as true
-            raise ParameterError.of("feedback", feedback, "True or False")
-        self._has_feedback, self._decay, self._seed = feedback, decay, seed
+        self._has_feedback = check_flag("feedback", feedback)
+        self._decay, self._seed = decay, seed
         Feedback(self._codec, decay=decay, seed=seed)  # refuses invalid arguments
 
     def __call__(self, message: Message, context: Any, call_next: _Next) -> Message:

@@ -28,7 +28,7 @@ from gcodec.feedback import Feedback, derive_seed
 from gcodec.frame import Frame
 from gcodec.limits import Limits
 from gcodec.policy import Policy
-from gcodec.wire.kinds import check_number
+from gcodec.wire.kinds import check_flag, check_number
 
 __all__ = ["FrameDecoder", "FrameEncoder"]
 
@@ -81,10 +81,8 @@ class FrameEncoder(DXOFilter):
         seed: int = 0,
     ) -> None:
         super().__init__(_KINDS, _KINDS)
-        if not isinstance(feedback, bool):  # "no" would count as true
-            raise ParameterError.of("feedback", feedback, "True or False")
+        self._has_feedback, self._rounds = check_flag("feedback", feedback), 0
         self._feedback = Feedback(codec, decay=decay, seed=seed)
-        self._has_feedback, self._rounds = feedback, 0
 
     def process_dxo(self, dxo: DXO, shareable: Any, fl_ctx: Any) -> DXO:
         """Return a DXO with frames in place of arrays."""
@@ -98,11 +96,8 @@ class FrameEncoder(DXOFilter):
             elif has_feedback:
                 data[name] = self._feedback.compress(name, array)
             else:
-                codec = self._feedback.codec
-                if isinstance(codec, Policy):
-                    codec = codec.codec(name, array.shape, array.dtype)
                 seed = derive_seed(self._feedback.seed, name=name, step=self._rounds)
-                data[name] = encode(array, codec, seed=seed, name=name)
+                data[name] = encode(array, self._feedback.codec, seed=seed, name=name)
             names.append(name)
         self._rounds += 1
         return DXO(dxo.data_kind, data, {**(dxo.meta or {}), _NAMES: names})

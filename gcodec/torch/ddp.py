@@ -9,7 +9,6 @@ future.
 from __future__ import annotations
 
 import fnmatch
-import json
 import math
 import operator
 import time
@@ -17,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from functools import cached_property
 from typing import Any, NamedTuple, get_type_hints
 
@@ -28,17 +26,16 @@ from gcodec.advisor.links import break_even
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.codecs import parse
-from gcodec.codecs.raw import Raw
 from gcodec.errors import GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy
 from gcodec.runtime.device import has_cupy, host
+from gcodec.torch.agreement import check_agreement
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
-from gcodec.wire.kinds import check_between, check_integer
-
-_DENSE = Raw()
+from gcodec.torch.selection import lossy_codec, unmatched_globs
+from gcodec.wire.kinds import check_between, check_flag, check_integer
 
 
 def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
@@ -97,8 +94,7 @@ class Settings:
             if globs:
                 raise ParameterError("exclude: globs need model=, which has the names")
         checked = Feedback(self.policy, decay=self.decay, seed=self.seed)
-        if not isinstance(self.feedback, bool):  # "no" would count as true
-            raise ParameterError.of("feedback", self.feedback, "True or False")
+        check_flag("feedback", self.feedback)
         for name in ("start_iter", "min_numel", "group_below"):
             number = check_integer(
                 name, getattr(self, name), 0, 1 << 62, "an integer from 0 to 2**62"
@@ -113,8 +109,7 @@ class Settings:
         is_small = len(shape) < 2 or math.prod(shape) < max(self.min_numel, 1)
         if is_small or any(fnmatch.fnmatchcase(name, glob) for glob in self.exclude):
             return None
-        codec = self.policy.codec(name, shape, "float32")
-        return None if codec == _DENSE else codec
+        return lossy_codec(self.policy, name, shape)
 
     @property
     def globs(self) -> list[str]:
@@ -343,14 +338,7 @@ class DdpState:
     def _communicator(self) -> TorchCommunicator:
         """Communicator of a group of its own, whose messages do not mingle with the model's."""
         _check_initialized()
-        group = self._group
-        own_group = dist.new_group(
-            None if group is None else dist.get_process_group_ranks(group),
-            timeout=None if self._timeout is None else timedelta(seconds=self._timeout),
-            backend="gloo",
-            use_local_synchronization=group is not None,
-        )
-        return TorchCommunicator(own_group)
+        return TorchCommunicator.apart(self._group, self._timeout)
 
     @cached_property
     def _coder(self) -> BucketCoder:
@@ -439,7 +427,8 @@ class DdpState:
     def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._check_alive()
         if not self._agreed:
-            self._compare_settings()
+            values = self.settings.to_dict() | {"iteration": self.iteration}
+            check_agreement(self._communicator, "ddp_hook", values)
             self._agreed = True
         names = self._names.of(bucket.parameters())
         flat = bucket.buffer()
@@ -476,19 +465,6 @@ class DdpState:
     def _check_alive(self) -> None:
         if self._failure is not None:
             raise GcodecError(f"the exchange failed before: {self._failure}") from self._failure
-
-    def _compare_settings(self) -> None:
-        """Raise `ParameterError` unless all ranks have equal settings and iterations."""
-        own = self.settings.to_dict() | {"iteration": self.iteration}
-        texts = self._communicator.all_gather(json.dumps(own).encode())
-        settings = [json.loads(text) for text in texts]
-        for rank, values in enumerate(settings):
-            for key, expected in settings[0].items():
-                if values[key] != expected:
-                    raise ParameterError(
-                        f"ddp_hook: the ranks differ: {key}={expected!r} on rank 0, "
-                        f"{values[key]!r} on rank {rank}"
-                    )
 
     def _exchange(self, task: _Bucket, future: torch.futures.Future[torch.Tensor]) -> None:
         """Process one bucket in the thread, and complete its future."""
@@ -658,8 +634,7 @@ class ParameterNames:
         """Return globs that match no parameter; none of them without a model."""
         if not self._has_model:
             return []
-        names = list(self._parameters)
-        return [g for g in globs if not any(fnmatch.fnmatchcase(name, g) for name in names)]
+        return unmatched_globs(globs, self._parameters)
 
     def _add(self, parameter: torch.Tensor, name: str) -> None:
         if self._parameters.setdefault(name, parameter) is not parameter:

@@ -34,9 +34,15 @@ from gcodec.torch.agreement import check_agreement
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.ddp import joined_policy
 from gcodec.torch.messages import BucketCoder, Key, Part
-from gcodec.torch.selection import lossy_codec, lossy_codecs, unmatched_globs, with_dense_rules
+from gcodec.torch.selection import (
+    globs_of,
+    lossy_codec,
+    lossy_codecs,
+    unmatched_globs,
+    with_dense_rules,
+)
 from gcodec.training.communicator import Communicator
-from gcodec.wire.kinds import check_between, check_integer
+from gcodec.wire.kinds import check_between, check_flag, check_integer
 
 _MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message
 _DIGEST_NBYTES = 32
@@ -206,8 +212,7 @@ class DiLoCo:
         self._overlap = check_integer("overlap", overlap, 0, self._period - 1, allowed)
         check_between("mixing", mixing, 0, 1, "a number from 0 to 1")
         self._mixing = float(mixing)
-        if not isinstance(feedback, bool):  # "no" would count as true
-            raise ParameterError.of("feedback", feedback, "True or False")
+        check_flag("feedback", feedback)
         self._policy = with_dense_rules(joined_policy(None, codec), exclude, min_numel)
         checked = Feedback(self._policy, decay=decay, seed=seed)
         self._seed = checked.seed
@@ -221,7 +226,7 @@ class DiLoCo:
         held = {p for group in outer_optimizer.param_groups for p in group["params"]}
         if held != set(self._parameters.values()):
             raise ParameterError("outer_optimizer: must hold exactly the parameters of the model")
-        for glob in unmatched_globs([self._policy], self._parameters):
+        for glob in unmatched_globs(globs_of([self._policy]), self._parameters):
             warnings.warn(f"DiLoCo: no parameter of the model matches {glob!r}", stacklevel=2)
         self._fragments = _fragments_of(self._parameters, fragments)
         self._outer = {name: p.detach().clone() for name, p in self._parameters.items()}

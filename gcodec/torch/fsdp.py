@@ -32,11 +32,14 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.ddp import joined_policy
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.selection import (
+    globs_of,
     lossy_codec,
     lossy_codecs,
     unmatched_globs,
     with_dense_rules,
 )
+from gcodec.training.collectives import share_of
+from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
 _MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message to one rank
@@ -197,8 +200,7 @@ class FsdpComm:
         replicas: dist.ProcessGroup | None,
         options: _Options,
     ) -> None:
-        if not isinstance(options.feedback, bool):  # "no" would count as true
-            raise ParameterError.of("feedback", options.feedback, "True or False")
+        check_flag("feedback", options.feedback)
         if replicas is not None and gradients is None:
             raise ParameterError("replicas: must come with a codec for gradients")
         checked = Feedback("raw", decay=options.decay, seed=options.seed)
@@ -259,7 +261,8 @@ class FsdpComm:
         ]
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
-        for glob in unmatched_globs(filter(None, self._policies.values()), names.values()):
+        globs = globs_of(filter(None, self._policies.values()))
+        for glob in unmatched_globs(globs, names.values()):
             warnings.warn(f"fsdp_comm: no parameter of the model matches {glob!r}", stacklevel=2)
         for name, module in modules:
             managed = [
@@ -620,13 +623,8 @@ def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
 
 
 def _share_of(parts: Sequence[Part], share: int, size: int, prefix: str = "") -> list[Part]:
-    """Return the share of each part that one of `size` ranks averages: rows, or elements."""
-    shares = []
-    for name, values, codec in parts:
-        rows = values if len(values) >= size else values.reshape(-1)
-        part = rows[len(rows) * share // size : len(rows) * (share + 1) // size]
-        shares.append(Part(prefix + name, part, codec))
-    return shares
+    """Return the share of each part that one of `size` ranks averages."""
+    return [Part(prefix + name, share_of(x, share, size), codec) for name, x, codec in parts]
 
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:

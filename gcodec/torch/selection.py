@@ -50,9 +50,13 @@ def lossy_codec(policy: Policy, name: str, shape: tuple[int, ...]) -> Codec | No
     return None if codec == _DENSE else codec
 
 
-def unmatched_globs(policies: Iterable[Policy], names: Iterable[str]) -> list[str]:
-    """Return the globs of all policies that match none of the names."""
-    globs = [glob for policy in policies for rule in policy.rules for glob in rule.names]
+def globs_of(policies: Iterable[Policy]) -> list[str]:
+    """Return the globs of all policies."""
+    return [glob for policy in policies for rule in policy.rules for glob in rule.names]
+
+
+def unmatched_globs(globs: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return the globs that match none of the names."""
     known = list(names)
     return [
         glob

@@ -130,7 +130,9 @@ def two_phase_mean(
 
     def compress_shares() -> list[bytes]:
         return [
-            joined([own.compress(f"{i}/{name}", _share(x, i, size)) for name, x in arrays.items()])
+            joined(
+                [own.compress(f"{i}/{name}", share_of(x, i, size)) for name, x in arrays.items()]
+            )
             for i in range(size)
         ]
 
@@ -155,7 +157,7 @@ def two_phase_mean(
         _check_refusals(gathered)
         means = {name: np.empty(array.shape, np.float32) for name, array in arrays.items()}
         for share, message in enumerate(gathered):
-            targets = [_share(mean, share, size) for mean in means.values()]
+            targets = [share_of(mean, share, size) for mean in means.values()]
             frames = _frames(message, share)
             _check_shapes(frames, [target.shape for target in targets], share, rank)
             for frame, target in zip(frames, targets, strict=True):
@@ -404,8 +406,8 @@ def _sum_of(frames: Sequence[Frame]) -> np.ndarray:
     return total
 
 
-def _share(array: np.ndarray, share: int, size: int) -> np.ndarray:
-    """Return a view of the share of an array that one of `size` ranks averages."""
+def share_of(array: np.ndarray, share: int, size: int) -> np.ndarray:
+    """Return a view of the share that one of `size` ranks averages: of rows, or of elements."""
     rows = array if array.ndim and len(array) >= size else array.reshape(-1)
     return rows[len(rows) * share // size : len(rows) * (share + 1) // size]
 

@@ -305,6 +305,13 @@ def check_integer(name: str, value: Any, low: int, high: int, allowed: str) -> i
     return int(value)
 
 
+def check_flag(name: str, value: object) -> bool:
+    """Return a bool, or raise `ParameterError`; a text such as "no" would count as true."""
+    if not isinstance(value, bool):
+        raise ParameterError.of(name, value, "True or False")
+    return value
+
+
 def check_number(name: str, value: object, allowed: str = "a number") -> float:
     """Return a real number as a float, or raise `ParameterError`."""
     if type(value) is float:  # the usual case
