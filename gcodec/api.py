@@ -15,7 +15,7 @@ from gcodec.arrays.source import byte_buffer, inspect, shares_memory, writable_b
 from gcodec.codec import Codec, CodecLike
 from gcodec.codecs import parse
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
-from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, Member, check_key, read_members
+from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, Member, check_key, cut, members_of
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.limits import NO_LIMITS, Limits
@@ -479,24 +479,21 @@ def decode_many(
         elements, nbytes = elements + frame.size, nbytes + frame.size * ITEMSIZE[frame.dtype]
         limits.check("the message", elements, nbytes)
         if members is None and frame.name == MEMBERS_NAME:
-            if frame.dtype != "uint8" or len(frame.shape) != 1:
-                raise Corrupt(f"frame {number}: the list of members is not a vector of uint8")
-            members = read_members(frame.decode().tobytes())
+            with _naming(number):
+                members = members_of(frame)
             continue
         if members is None:
             if frame.name is None:
                 raise Corrupt(f"frame {number} has no name")
-            members = [Member(frame.name, frame.shape)]
-        elif frame.name is not None or len(frame.shape) != 1:
-            raise Corrupt(f"frame {number}: tensors that share a frame are a vector without name")
-        if sum(member.size for member in members) != frame.size:
-            raise Corrupt(f"frame {number} has {frame.size} elements, but its members have others")
-        flat, start = frame.decode().reshape(-1), 0
-        for member in members:
+            members, places = [Member(frame.name, frame.shape)], [(0, frame.size)]
+        else:
+            with _naming(number):
+                places = cut(frame, members)
+        flat = frame.decode().reshape(-1)
+        for member, (start, end) in zip(members, places, strict=True):
             if member.name in tensors:
                 raise Corrupt(f"frame {number}: {member.name!r} occurs twice")
-            tensors[member.name] = flat[start : start + member.size].reshape(member.shape)
-            start += member.size
+            tensors[member.name] = flat[start:end].reshape(member.shape)
         members = None
     if members is not None:
         raise Truncated("the message ends after a list of members")

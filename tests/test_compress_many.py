@@ -13,7 +13,6 @@ import pytest
 import gcodec
 from gcodec import Feedback, ParameterError
 from gcodec.feedback import Transaction
-from gcodec.frame.members import read_members
 
 SHAPES = {"a": (7, 3), "b": (64,), "empty": (0, 4), "large": (80, 60), "c": (2, 2, 2), "one": ()}
 SPECS = ["sign", "minmax:bits=4", "terngrad", "qsgd:bucket=64", "ecsq:nmse=0.05", "topk", "raw"]
@@ -259,4 +258,4 @@ def test_limits_hold_for_the_sum() -> None:
 
 def test_too_long_list_is_refused() -> None:
     with pytest.raises(gcodec.Corrupt, match="more than"):
-        read_members(b" " * (2**23 + 1))
+        gcodec.decode_many(members_frame(" " * (2**23 + 1)) + VECTOR)

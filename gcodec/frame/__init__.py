@@ -8,7 +8,7 @@ primitives such as LEB128 to `wire`.
 from gcodec.frame.frame import Frame
 from gcodec.frame.header import check_shape, dtype_named, read_name
 from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, crc32c, tag_of
-from gcodec.frame.members import MEMBERS_NAME, Member, read_members, write_members
+from gcodec.frame.members import MEMBERS_NAME, Member, cut, members_of, write_members
 from gcodec.frame.summation import FrameSum
 
 __all__ = [
@@ -20,8 +20,9 @@ __all__ = [
     "check_key",
     "check_shape",
     "crc32c",
+    "cut",
     "dtype_named",
-    "read_members",
+    "members_of",
     "read_name",
     "tag_of",
     "write_members",

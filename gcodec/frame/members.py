@@ -7,12 +7,15 @@ tensor is JSON text, a list of pairs of a name and a shape. Specification: docs/
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.frame.frame import Frame
+from gcodec.wire.primitives import encode_name
 
 MEMBERS_NAME = "\\members"
 """Name of the frame that contains the list."""
@@ -47,12 +50,19 @@ def write_members(members: Sequence[Member]) -> bytes:
     return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def read_members(data: bytes) -> list[Member]:
-    """Read the JSON text of a list; raise `Corrupt` if it is invalid."""
-    if len(data) > MAX_NBYTES:
-        raise Corrupt(f"the list of members has {len(data)} bytes, more than {MAX_NBYTES}")
+def members_of(frame: Frame) -> list[Member]:
+    """Read the list that a frame named `MEMBERS_NAME` contains.
+
+    Raises
+    ------
+    FormatError
+    """
+    if frame.dtype != "uint8" or len(frame.shape) != 1:
+        raise Corrupt("the list of members is not a vector of uint8")
+    if frame.size > MAX_NBYTES:
+        raise Corrupt(f"the list of members has {frame.size} bytes, more than {MAX_NBYTES}")
     try:
-        pairs = json.loads(str(data, "utf-8"), parse_int=_integer)
+        pairs = json.loads(str(frame.decode().tobytes(), "utf-8"), parse_int=_integer)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise Corrupt(f"the list of members is not JSON: {error}") from None
     if not isinstance(pairs, list) or not pairs:
@@ -60,25 +70,36 @@ def read_members(data: bytes) -> list[Member]:
     return [_member(pair) for pair in pairs]
 
 
+def cut(frame: Frame, members: Sequence[Member]) -> list[tuple[int, int]]:
+    """Return where each member begins and ends in the vector that the members share.
+
+    Raises
+    ------
+    Corrupt
+        If the frame has a name, or another number of elements.
+    """
+    ends = list(itertools.accumulate(member.size for member in members))
+    if frame.name is not None or frame.shape != (ends[-1],):
+        raise Corrupt(
+            f"tensors of {ends[-1]} elements share a vector without a name, and not a frame "
+            f"{frame.name!r} of shape {frame.shape}"
+        )
+    return list(zip([0, *ends], ends, strict=False))
+
+
 def _member(pair: Any) -> Member:
     if not isinstance(pair, list) or len(pair) != 2:
         raise Corrupt("a member is not a pair of a name and a shape")
     name, shape = pair
-    if not isinstance(name, str) or not _is_text(name):
-        raise Corrupt("a member has no name that UTF-8 can write")
+    try:
+        encode_name(name)
+    except ParameterError:  # no text, or half of a surrogate pair
+        raise Corrupt("a member has no name that UTF-8 can write") from None
     if not isinstance(shape, list) or len(shape) > _MAX_NDIM:
         raise Corrupt(f"the member {name!r} has no shape of at most {_MAX_NDIM} dimensions")
     if not all(type(size) is int and 0 <= size < 2**62 for size in shape):
         raise Corrupt(f"the shape of the member {name!r} has a size that is no such integer")
     return Member(name, tuple(shape))
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
 
 
 def _integer(digits: str) -> int:

@@ -28,7 +28,7 @@ from gcodec.codec import Codec
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
-from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, check_key, read_members, tag_of
+from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, check_key, cut, members_of, tag_of
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
@@ -265,19 +265,16 @@ def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float
     """
     while sums:
         listed, frame = next(frames), next(frames)
-        if listed.name != MEMBERS_NAME or listed.dtype != "uint8" or frame.name is not None:
+        if listed.name != MEMBERS_NAME:
             raise Corrupt("it lacks the frames that several tensors share")
-        members = read_members(listed.decode().tobytes())
-        if frame.shape != (sum(member.size for member in members),):
-            raise Corrupt("the members of a shared frame have another number of elements")
-        total, start = np.zeros(frame.size, np.float32), 0
+        members = members_of(listed)
+        places, total = cut(frame, members), np.zeros(frame.size, np.float32)
         frame.decode_add(total, scale)
-        for member in members:
+        for member, (start, end) in zip(members, places, strict=True):
             own_sum = sums.pop(member.name, None)
             if own_sum is None or own_sum.shape != member.shape:
                 raise Corrupt(f"a shared frame has {member.name!r}, which is not expected there")
-            own_sum.add_values(total[start : start + member.size])
-            start += member.size
+            own_sum.add_values(total[start:end])
 
 
 def _empty_for(arrays: Sequence[Array]) -> Array:
