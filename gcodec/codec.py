@@ -641,11 +641,23 @@ class Codec(Parameters):
     def _quantize_left(
         self, values: Array, top_bits: int | Deferred, dtype: str, seed: int, prior: Symbols | None
     ) -> Symbols:
-        """Quantize values, and replace them by what is left of them: by values − x̂."""
+        """Quantize values, and replace them by their quantization errors, values − x̂."""
+        symbols = None
+        if dtype in self.fused_dtypes and device_of(values) is None:
+            symbols = self._quantize_in_place(values, dtype, seed)
+        if symbols is not None:
+            return symbols
         symbols = self._quantize_below(values, top_bits, seed, prior)
         # u − x̂ is u + (−1)·x̂, bit for bit.
         self._dequantize_add(symbols, dtype, np.float32(-1), values)
         return symbols
+
+    def _quantize_in_place(self, values: np.ndarray, dtype: str, seed: int) -> Symbols | None:
+        """Do what `_quantize_left` does in one pass over values on the host; None if impossible.
+
+        `dtype` is one of `fused_dtypes`.
+        """
+        return None
 
     def _quantize_below(
         self, values: Array, top_bits: int | Deferred, seed: int, prior: Symbols | None

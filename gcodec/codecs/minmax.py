@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,7 @@ from gcodec.kernels.numeric.ranges import (
 )
 from gcodec.kernels.quantize import uniform
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred, require
-from gcodec.runtime.device import device_of
+from gcodec.runtime.deferred import require
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Integer
@@ -123,16 +122,11 @@ class MinMax(Codec):
     ) -> MinMaxSymbols:
         return self._quantized(values, seed)
 
-    def _quantize_left(
-        self, values: np.ndarray, top_bits: int | Deferred, dtype: str, seed: int, prior: Any
-    ) -> MinMaxSymbols:
-        if dtype not in self.fused_dtypes or device_of(values) is not None:
-            symbols: MinMaxSymbols = super()._quantize_left(values, top_bits, dtype, seed, prior)
-            return symbols
+    def _quantize_in_place(self, values: np.ndarray, dtype: str, seed: int) -> MinMaxSymbols:
         return self._quantized(values, seed, leave=True)
 
     def _quantized(self, values: np.ndarray, seed: int, *, leave: bool = False) -> MinMaxSymbols:
-        """Quantize values; with `leave`, they become what is left of them."""
+        """Quantize values; with `leave`, they are replaced by their quantization errors."""
         n = values.size
         bucket = self._bucket(n)
         bucket_ranges, finite = ranges(values, bucket)

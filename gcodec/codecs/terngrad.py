@@ -60,8 +60,7 @@ from gcodec.kernels.numeric.reduce import max_abs_bits, moments
 from gcodec.kernels.quantize import scalar_quantize, ternary
 from gcodec.kernels.quantize.ternary import FIVES, codes_of, symbols_of
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred, as_float32, one_wait
-from gcodec.runtime.device import device_of
+from gcodec.runtime.deferred import as_float32, one_wait
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -240,12 +239,11 @@ class TernGrad(Codec):
     ) -> TernarySymbols:
         return self._with_scale(values, self._scale_of(values), seed)
 
-    def _quantize_left(
-        self, values: np.ndarray, top_bits: int | Deferred, dtype: str, seed: int, prior: Any
-    ) -> TernarySymbols:
-        if self._pack_rule == "terngrad" or device_of(values) is not None:
-            symbols: TernarySymbols = super()._quantize_left(values, top_bits, dtype, seed, prior)
-            return symbols
+    def _quantize_in_place(
+        self, values: np.ndarray, dtype: str, seed: int
+    ) -> TernarySymbols | None:
+        if self._pack_rule == "terngrad":
+            return None
         scale = self._scale_of(values)
         level = convert.round_number(scale, dtype)
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule, level)

@@ -66,7 +66,7 @@ class BucketQuantizer:
     def __call__(self, start: int, stop: int, out: np.ndarray, leave: bool = False) -> np.ndarray:
         """Write and return the symbols of a range, which must begin at a bucket.
 
-        With `leave`, on the host, the values become what is left of them.
+        With `leave`, on the host, the values are replaced by their quantization errors.
         """
         part, scale = self.values[start:stop], self.scale
         if self.fuses_norms:

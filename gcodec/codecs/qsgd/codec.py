@@ -55,7 +55,6 @@ from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
-from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -177,16 +176,11 @@ class QSGD(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         return self._quantized(values, seed)
 
-    def _quantize_left(
-        self, values: np.ndarray, top_bits: int | Deferred, dtype: str, seed: int, prior: Any
-    ) -> QSGDSymbols:
-        if dtype not in self.fused_dtypes or device_of(values) is not None:
-            symbols: QSGDSymbols = super()._quantize_left(values, top_bits, dtype, seed, prior)
-            return symbols
+    def _quantize_in_place(self, values: np.ndarray, dtype: str, seed: int) -> QSGDSymbols:
         return self._quantized(values, seed, leave=True)
 
     def _quantized(self, values: np.ndarray, seed: int, *, leave: bool = False) -> QSGDSymbols:
-        """Quantize values; with `leave`, they become what is left of them."""
+        """Quantize values; with `leave`, they are replaced by their quantization errors."""
         quantize = self._quantizer(values, seed)
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
         quantize.first(values.size, out, leave)
