@@ -157,16 +157,14 @@ class Emitter:
 
     def looked_up_floats(self, table: Any, places: Any) -> Any:
         """Emit the look-up of 32 places below `floats_in_registers()` in a table of float32."""
-        builder, parts = self.builder, []
+        builder, looked_up = self.builder, []
         wide = compiles_for("avx512f")
         count = 16 if wide else 8
         registers = [
             self.load(self.element(table, first), floats(count))
             for first in range(0, floats_in_registers(), count)
         ]
-        for first in range(0, BLOCK, count):
-            own = lanes(32, count)([*range(first, first + count)])
-            part = builder.shuffle_vector(places, places, own)
+        for part in self.parts(places, count):
             if wide:
                 pairs = zip(registers[::2], registers[1::2], strict=True)
                 values = [self._call(_TWO_TABLES, floats(count), [a, part, b]) for a, b in pairs]
@@ -174,11 +172,25 @@ class Emitter:
                 values = [self._call(_ONE_TABLE, floats(count), [t, part]) for t in registers]
             split = floats_in_registers() // 2
             is_low = builder.icmp_unsigned("<", part, part.type([split] * count))
-            parts.append(builder.select(is_low, *values))
+            looked_up.append(builder.select(is_low, *values))
+        return self.joined(looked_up)
+
+    def parts(self, vector: Any, count: int) -> list[Any]:
+        """Emit the parts of `count` lanes of a vector, in order."""
+        return [
+            self.builder.shuffle_vector(
+                vector, vector, lanes(32, count)([*range(first, first + count)])
+            )
+            for first in range(0, vector.type.count, count)
+        ]
+
+    def joined(self, parts: list[Any]) -> Any:
+        """Emit the vector of the lanes of equally long parts, whose number is a power of two."""
         while len(parts) > 1:
-            whole = lanes(32, 2 * parts[0].type.count)([*range(2 * parts[0].type.count)])
+            count = 2 * parts[0].type.count
+            order = lanes(32, count)([*range(count)])
             pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [builder.shuffle_vector(a, b, whole) for a, b in pairs]
+            parts = [self.builder.shuffle_vector(a, b, order) for a, b in pairs]
         return parts[0]
 
     def indices(self, places: Any) -> list[Any]:
@@ -220,19 +232,12 @@ class Emitter:
         entries = quarter(ir.Undefined)
         for k in range(quarter.count):
             entries = builder.insert_element(entries, values[k % 4], ir.IntType(32)(k))
-        parts = []
-        for start in range(0, BLOCK, quarter.count):
-            within = lanes(32, quarter.count)(list(range(start, start + quarter.count)))
-            part = builder.shuffle_vector(places, places, within)
-            parts.append(self._call(_ONE_OF_FOUR, quarter, [entries, part]))
-        while len(parts) > 1:
-            count = 2 * parts[0].type.count
-            order = lanes(32, count)(list(range(count)))
-            parts = [
-                builder.shuffle_vector(a, b, order)
-                for a, b in zip(parts[::2], parts[1::2], strict=True)
+        return self.joined(
+            [
+                self._call(_ONE_OF_FOUR, quarter, [entries, part])
+                for part in self.parts(places, quarter.count)
             ]
-        return parts[0]
+        )
 
     def first_highest(self, mask: Any) -> Any:
         """Emit the bits of a mask; the first lane is the highest bit of the first byte."""

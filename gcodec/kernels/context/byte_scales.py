@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 
 import numpy as np
 
 from gcodec.kernels.context.class_map import TILE, ScaleArrays, fill_classes
 from gcodec.runtime import pool
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import inline, kernel
 
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
@@ -57,14 +58,14 @@ class LineSums:
         rows = (part[first : first + -(-symbols.size // self._width)] for part in self.rows)
         _add_byte_rows(symbols, self._width, narrow, *rows, columns)
 
-    def run(self, parts: object, step: int) -> LineSums:
+    def run(self, parts: Callable[[int, int], np.ndarray], step: int) -> LineSums:
         """Add all symbols on the threads of the pool; ``parts(start, stop)`` returns a range."""
         unit = max(step // self._width, 1) * self._width
 
         def task(start: int, stop: int) -> np.ndarray:
             columns = np.zeros_like(self._columns)
             for at in range(start, stop, unit):
-                self.add(at, parts(at, min(at + unit, stop)), columns)  # type: ignore[operator]
+                self.add(at, parts(at, min(at + unit, stop)), columns)
             return columns
 
         self._columns = functools.reduce(operator.iadd, pool.run(task, self._n, unit))
@@ -121,6 +122,12 @@ def _add_byte_rows(symbols, width, narrow, sums, counts, columns):
                 narrow[j] = 0
 
 
+@inline
+def _shift_of(octaves, unit):
+    """Return by how much a byte of a class is lowered: a quarter of class times unit, rounded."""
+    return np.uint8(np.uint16(np.uint16(np.uint16(octaves) * unit) + np.uint16(2)) >> np.uint16(2))
+
+
 @kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
 def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
     step = np.uint16(unit)
@@ -130,9 +137,7 @@ def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
         own = classes[: part.size]
         fill_classes(rows, columns, width, start + first, own)
         for i in range(part.size):
-            by = np.uint8(
-                np.uint16(np.uint16(np.uint16(own[i]) * step) + np.uint16(2)) >> np.uint16(2)
-            )
+            by = _shift_of(own[i], step)
             wraps = np.uint8(part[i] <= by)
             moved = np.uint8(np.uint8(part[i] - by) - wraps)
             part[i] = moved if part[i] > 0 else np.uint8(0)
@@ -147,9 +152,7 @@ def _raise_bytes(symbols, rows, columns, width, start, unit, classes):
         own = classes[: part.size]
         fill_classes(rows, columns, width, start + first, own)
         for i in range(part.size):
-            by = np.uint8(
-                np.uint16(np.uint16(np.uint16(own[i]) * step) + np.uint16(2)) >> np.uint16(2)
-            )
+            by = _shift_of(own[i], step)
             moved = np.uint8(part[i] + by)
             moved = np.uint8(moved + np.uint8(moved < part[i]))
             part[i] = moved if part[i] > 0 else np.uint8(0)

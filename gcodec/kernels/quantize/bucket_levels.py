@@ -46,7 +46,7 @@ def quantize(
     out : (n,) uint8 array
         Undefined in buckets whose norm is not finite.
     leave : bool
-        Whether x becomes what is left of it, x − x̂.
+        Whether x is replaced by the quantization error x − x̂.
     """
     bucket = scale.bucket
     at, whole = first // bucket, x.size - x.size % bucket

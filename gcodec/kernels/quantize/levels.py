@@ -126,7 +126,7 @@ def quantize(
         Multiple of 32.
     out : (n,) array of `symbol_dtype(scale.s)`
     leave : bool
-        Whether x becomes what is left of it, x − x̂; only on the host.
+        Whether x is replaced by the quantization error x − x̂; only on the host.
     """
     loop, numbers = _quantizer(out.dtype, leave), np.empty((2, BLOCK), np.float32)
     key, whole = np.uint64(seed), x.size - x.size % BLOCK
@@ -246,8 +246,8 @@ def quantize_block(
 ) -> Any:
     """Make the block that quantizes 32·blocks elements of x from i, or `start` of the tensor, on.
 
-    It prefetches the elements that lie `ahead` elements further on. With `leave`, x becomes what
-    is left of it; `step`, a number or an array for "each", is the value of level 1.
+    It prefetches the elements that lie `ahead` elements further on. With `leave`, x is replaced
+    by the quantization error; `step`, a number or an array for "each", is the value of level 1.
     """
 
     @block("x", "i", *_FACTORS[factors], "step", "s", "seed", "start", "span", "out", "at")

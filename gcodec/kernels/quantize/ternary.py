@@ -77,8 +77,8 @@ def quantize(
         Seed for stochastic rounding.
     pack : Pack
     level : float32, optional
-        Magnitude to which elements are decoded. If it is given, x becomes what is left of it,
-        x − x̂; only on the host, and not for ``terngrad``.
+        Magnitude to which elements are decoded. If it is given, x is replaced by the
+        quantization error x − x̂; only on the host, and not for ``terngrad``.
 
     Returns
     -------

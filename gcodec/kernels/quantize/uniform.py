@@ -54,7 +54,7 @@ def quantize(
         Seed for stochastic rounding; None rounds to nearest, ties to even.
     out : (ceil(n * bits / 8),) uint8 array
     leave : bool
-        Whether x becomes what is left of it, x − x̂; only on the host.
+        Whether x is replaced by the quantization error x − x̂; only on the host.
     """
     loop, key = _quantizer(bits, seed is not None, leave), np.uint64(seed or 0)
     flat = ranges.reshape(-1)
