@@ -1,4 +1,4 @@
-"""Tensors without any loss: byte planes, of which the one of exponents is entropy-coded."""
+"""Tensors without any loss: elements are split into byte planes, and exponents entropy-coded."""
 
 from gcodec.codecs.lossless.codec import Lossless
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES, shares_memory
 from gcodec.codec import Codec, register
-from gcodec.codecs.lossless import describe, message
+from gcodec.codecs.lossless import describe, encoder
 from gcodec.codecs.lossless.message import Message
 from gcodec.codecs.lossless.planes import PlaneLayout
 from gcodec.entropy.coder import Written
@@ -189,7 +189,7 @@ class Lossless(Codec):
             written, mode = Written(bits.view(np.uint8), 8 * bits.nbytes), "stored"
         else:
             layout = PlaneLayout.of(dtype)
-            mode, written = message.write(bits, layout, shape or (n,), mode)
+            mode, written = encoder.write(bits, layout, shape or (n,), mode)
         codec = self.replaced(mode=mode)._with_dtype(dtype)
         return Payload(codec, {}, *written)
 

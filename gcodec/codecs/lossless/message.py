@@ -14,7 +14,6 @@ then precede it, or coded by the context coder of bytes.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,7 +25,6 @@ from gcodec.codecs.lossless.planes import (
     TILE,
     PlaneLayout,
     Zeros,
-    mark_escapes,
 )
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import (
@@ -35,32 +33,19 @@ from gcodec.entropy.coder import (
     RansString,
     Take,
     WordString,
-    Written,
     into,
-    seek_of_runs,
 )
 from gcodec.entropy.context import byte_coder, byte_scales
-from gcodec.entropy.context.byte_scales import (
-    PartsOf,
-    Sample,
-    entropy_nbits,
-    scales_of_parts,
-    scales_of_sums,
-)
-from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
-from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.entropy.context.scale_model import Scales
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits import byte_planes
-from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
-from gcodec.kernels.context.byte_scales import LineSums, lower, raise_again
-from gcodec.kernels.numeric.byte_counts import byte_counts, counts_of_parts
-from gcodec.kernels.rans import rans_string
-from gcodec.kernels.rans.rans_table import write_tables
+from gcodec.kernels.context.byte_scales import raise_again
 from gcodec.payload import Payload
 from gcodec.runtime import pool
 from gcodec.wire.primitives import Reader, leb128
-from gcodec.wire.seek import LOG2_STATES, SeekTable, refuse_table
+from gcodec.wire.seek import SeekTable, refuse_table
 
 METHODS = (
     *("stored", "constant", "Huffman", "rANS"),
@@ -80,17 +65,7 @@ FIRST_METHODS = {
 }
 OTHER_METHODS = (STORED, CONSTANT, HUFFMAN)
 
-_SCALES_NBITS = 32  # approximate bits of a layout
-_TABLE_NBITS = 512  # approximate bits of a table
-_RANGE_NBITS = 16  # of the least and the largest byte before a table
-_SAMPLE = 1 << 16  # elements by which the other planes are judged
-_SHARE = 50  # a plane is coded if that saves a fiftieth of it
-_LEAST_ESTIMATED = 1 << 20  # bytes whose counts may be estimated by those of a sample
-_TILES = 4  # tiles for each tile that is counted
-_NEAR = 8  # how far a byte may be from those of a sample
-_LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
-_PIECE = 1 << 12  # elements of each of four pieces by which other planes are judged
-_ROW = 64  # sampled elements of a row, and least number of sampled rows
+RANGE_NBITS = 16  # of the least and the largest byte before a table
 
 
 class Plane(NamedTuple):
@@ -151,436 +126,6 @@ class Head(NamedTuple):
 def alphabet(low: int, high: int) -> np.ndarray:
     """Return the bytes that a table contains: 0, and those from `low` to `high`."""
     return np.append(0, np.arange(low, high + 1)).astype(np.uint8)
-
-
-# --- writing -------------------------------------------------------------------------------------
-
-
-class _Statistics(NamedTuple):
-    """What the encoder knows of a tensor before it selects a method for the first plane.
-
-    Attributes
-    ----------
-    counts : (256,) int64 array
-        Histogram of the first plane, with escapes.
-    zeros : Zeros or None
-    others : tuple of (Plane, bytes or None)
-        The other planes, and the strings of those that are coded.
-    """
-
-    counts: np.ndarray
-    zeros: Zeros | None
-    others: tuple[tuple[Plane, np.ndarray | None], ...]
-
-    @classmethod
-    def of(cls, bits: np.ndarray, layout: PlaneLayout, is_exact: bool) -> _Statistics:
-        """Return the statistics of bit patterns; see `_counts` for `is_exact`."""
-
-        def parts(start: int, stop: int) -> np.ndarray:
-            room = np.empty(stop - start, np.uint8)
-            layout.take_first(bits[start:stop], room)
-            return room
-
-        counts, zeros = _counts(parts, bits.size, is_exact), None
-        if not is_exact and (counts[0] or np.count_nonzero(counts) == 1):
-            counts = _counts(parts, bits.size, True)
-        if layout.is_float and counts[0]:
-            zeros = _zeros_of(bits, counts, layout.itemsize - 1)
-        others = (_other_plane(bits, layout, k, zeros) for k in range(1, layout.itemsize))
-        return cls(counts, zeros, tuple(others))
-
-
-def _counts(parts: PartsOf, n: int, is_exact: bool) -> np.ndarray:
-    """Return the (256,) counts of n bytes.
-
-    Unless they are to be exact, those of many bytes are estimated by a quarter of the tiles. Each
-    byte that is little smaller or larger than those of the sample then counts once.
-    """
-    if is_exact or n < _LEAST_ESTIMATED:
-        return counts_of_parts(parts, n, TILE)
-
-    def tiles(start: int, stop: int) -> np.ndarray:
-        at = start * _TILES
-        return parts(at, at + stop - start)
-
-    counts = counts_of_parts(tiles, n // (TILE * _TILES) * TILE, TILE) * _TILES
-    if np.count_nonzero(counts) > 1:
-        low, high = bytes_range(counts)
-        near = counts[max(low - _NEAR, 1) : high + _NEAR + 1]
-        near[near == 0] = 1
-    return counts
-
-
-class _Method(NamedTuple):
-    """A method for the first plane, and its size.
-
-    Attributes
-    ----------
-    method : int
-        Index into `METHODS`.
-    nbits : int
-        Bits of the first plane; an estimate for rANS.
-    table : Table or None
-        Table of a string; None without one, and for classes.
-    alphabet : (int, int)
-        The least byte but 0, and the largest.
-    scales : Scales or None
-        Scales by which the plane is lowered.
-    plan : byte_coder.Plan or None
-        Plan of a string with classes.
-    """
-
-    method: int
-    nbits: int
-    table: tabled.Table | None = None
-    alphabet: tuple[int, int] = (1, 1)
-    scales: Scales | None = None
-    plan: byte_coder.Plan | None = None
-
-    @classmethod
-    def tabled(cls, method: int, counts: np.ndarray, scales: Scales | None = None) -> _Method:
-        low, high = bytes_range(counts)
-        table = tabled.Table.own(KINDS[method], counts, alphabet(low, high))
-        nbits = _RANGE_NBITS + table.nbits(counts)
-        if scales is not None:
-            nbits += _SCALES_NBITS + scales.nbits()
-        return cls(method, nbits, table, (low, high), scales)
-
-
-def write(
-    bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], mode: str
-) -> tuple[str, Written]:
-    """Write the message of (n,) bit patterns, n > 0.
-
-    Parameters
-    ----------
-    bits : (n,) unsigned array
-    layout : PlaneLayout
-    shape : tuple of int
-    mode : {"auto", "fast", "small"}
-
-    Returns
-    -------
-    mode : {"fast", "small", "stored"}
-        The mode of the message: "stored" if nothing is saved, and for short tensors possibly
-        "fast" in place of "small".
-    Written
-    """
-    writer = _Writer(bits, layout, shape, is_exact=mode != "fast")
-    best = Written(bits.view(np.uint8), 8 * bits.nbytes)
-    name = "stored"
-    for each in ("fast",) if mode == "fast" else ("small", "fast"):
-        written = writer.write(each, best.nbits)
-        if written is not None and written.nbits < best.nbits:
-            name, best = each, written
-    return name, best
-
-
-def bytes_range(counts: np.ndarray) -> tuple[int, int]:
-    """Return the least byte from 1 on that occurs, and the largest; 1 and 1 if there is none."""
-    used = np.flatnonzero(counts[1:]) + 1
-    return (int(used[0]), int(used[-1])) if used.size else (1, 1)
-
-
-def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
-    """Return how zeros are left out, or None if that does not pay; adapt the counts."""
-    n, groups = bits.size, -(-bits.size // GROUP)
-    if 8 * int(counts[0]) * planes <= 16 * groups:
-        return None
-    coded = np.empty(groups, np.uint16)
-
-    def task(start: int, stop: int) -> None:
-        for at in range(start, stop, GROUP):
-            coded[at // GROUP] = np.count_nonzero(bits[at : min(at + GROUP, stop)])
-
-    pool.run(task, n, GROUP)
-    count = n - int(coded.sum(dtype=np.int64))
-    if 8 * count * planes <= 16 * groups or count == n:
-        return None
-    escape, others = 0, int(counts[0]) - count
-    if others:
-        free = np.flatnonzero(counts == 0)
-        if not free.size:
-            return None
-        low, _ = bytes_range(counts)
-        above = free[free >= low]
-        escape = int(above[0] if above.size else free[-1])
-        counts[escape], counts[0] = others, count
-    return Zeros(escape, coded)
-
-
-def _other_plane(
-    bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
-) -> tuple[Plane, np.ndarray | None]:
-    """Return plane k > 0, and its string if it is coded."""
-    step = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
-    pieces = (slice(at, at + _PIECE) for at in range(0, bits.size, step))
-    sample = np.concatenate([_plane(bits[piece], layout, k, zeros) for piece in pieces])
-    if _judged(byte_counts(sample)) == STORED:
-        return Plane(STORED), None
-    plane = sample
-    if step > _PIECE:
-        starts = range(0, bits.size, TILE)
-        plane = np.concatenate([_plane(bits[a : a + TILE], layout, k, zeros) for a in starts])
-    counts = byte_counts(plane)
-    method = _judged(counts)
-    if method == CONSTANT:
-        return Plane(CONSTANT, int(counts.argmax())), None
-    if method == STORED:
-        return Plane(STORED), None
-    low, high = bytes_range(counts)
-    front = BitString()
-    front.extend(np.array([low, high], np.uint8), _RANGE_NBITS)
-    table = tabled.Table.own(KINDS[method], counts, alphabet(low, high))
-    data = tabled.write(table, plane, CodedMask.all(plane.size), front, 0).data
-    return Plane(method, 0, data.size), data
-
-
-def _judged(counts: np.ndarray) -> int:
-    """Return the method for a plane with these counts, other than the first one."""
-    if np.count_nonzero(counts) <= 1:
-        return CONSTANT
-    stored = 8 * int(counts.sum())
-    if entropy_nbits(counts) + _TABLE_NBITS > stored - stored // _SHARE:
-        return STORED
-    words = tabled.Table.own("huffman", counts, alphabet(*bytes_range(counts)))
-    return HUFFMAN if words.nbits(counts) < stored - stored // _SHARE else STORED
-
-
-def _plane(bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None) -> np.ndarray:
-    """Return plane k > 0 of a tile."""
-    others = np.empty((layout.itemsize - 1) * bits.size, np.uint8)
-    layout.take_others(bits, others, bits.size)
-    plane = others[(k - 1) * bits.size : k * bits.size]
-    return plane if zeros is None else plane[bits != 0]
-
-
-class _Writer:
-    """Writes the message of a tensor in any mode."""
-
-    def __init__(
-        self, bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], is_exact: bool
-    ) -> None:
-        self._bits, self._layout, self._shape = bits, layout, shape
-        self._is_exact = is_exact
-        self._known = _Statistics.of(bits, layout, is_exact)
-
-    def write(self, mode: str, limit: int) -> Written | None:
-        """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
-        if np.count_nonzero(self._known.counts) == 1:
-            return self._plain(CONSTANT)
-        method = self._fast() if mode == "fast" else self._small()
-        if 8 * self._lead(method.method) + method.nbits >= limit:
-            return None
-        if method.method == STORED:
-            return self._plain(STORED)
-        written = self._words(method) if mode == "fast" else self._states(method)
-        self._fill(written.data, method.method)
-        return written
-
-    def _fast(self) -> _Method:
-        n = self._bits.size
-        methods = [_Method(STORED, 8 * n), _Method.tabled(HUFFMAN, self._known.counts)]
-        if (scales := self._scales) is not None:
-            methods.append(_Method.tabled(LOWERED_HUFFMAN, self._lowered_counts, scales))
-        return min(methods, key=lambda method: method.nbits)
-
-    def _small(self) -> _Method:
-        n = self._bits.size
-        methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._known.counts)]
-        if (scales := self._scales) is not None:
-            methods.append(_Method.tabled(LOWERED_RANS, self._lowered_counts, scales))
-        if self._layout.is_float and n >= _LEAST_LOWERED:
-            plan = byte_coder.plan(self._symbols, self._shape, self._sample)
-            methods.append(_Method(CLASSES, plan.nbits, plan=plan))
-        return min(methods, key=lambda method: method.nbits)
-
-    @functools.cached_property
-    def _symbols(self) -> np.ndarray:
-        """The first plane."""
-        symbols = np.empty(self._bits.size, np.uint8)
-
-        def task(start: int, stop: int) -> None:
-            self._first(start, stop, symbols[start:stop])
-
-        pool.run(task, symbols.size, TILE)
-        return symbols
-
-    @functools.cached_property
-    def _sample(self) -> Sample:
-        """The first plane of some rows."""
-        bits = sampled_rows(self._bits, row_layouts(self._shape)[0].width, _SAMPLE)
-        symbols = np.empty(bits.size, np.uint8)
-        self._layout.take_first(bits, symbols)
-        if self._known.zeros is not None and self._known.zeros.escape:
-            mark_escapes(bits, symbols, self._known.zeros.escape)
-        return Sample(symbols, self._bits.size / bits.size, self._layout.unit)
-
-    @functools.cached_property
-    def _scales(self) -> Scales | None:
-        """The scales by which the first plane is lowered; None if that does not pay."""
-        n, unit = self._bits.size, self._layout.unit
-        if not self._layout.is_float or n < _LEAST_LOWERED:
-            return None
-        scales = self._sample.lowered_scales(self._shape)
-        if scales is None or self._sample.symbols.size == n:
-            return scales
-        layout = scales.layout
-        width, count = layout.width, n // layout.width
-        if n <= 4 * _SAMPLE or n % width or width < 2 * _ROW:
-            return scales_of_parts(self._parts, n, layout, unit)
-        # Scales in octaves need only a sample of each row and of each column.
-        matrix, middle = self._bits.reshape(count, width), width // 2
-        part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])
-        rows, columns = LineSums(part.size, _ROW, False), LineSums(0, width, False)
-        rows.run(self._parts_of(part), TILE)
-        if layout.group:
-            most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
-            sampled = np.ascontiguousarray(matrix[:: count // most])
-            columns = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
-        return scales_of_sums(layout, rows.rows, columns.columns, unit)
-
-    def _parts_of(self, bits: np.ndarray) -> PartsOf:
-        """Return a function of the first plane of bit patterns, without escapes."""
-        flat = bits.reshape(-1)
-
-        def parts(start: int, stop: int) -> np.ndarray:
-            room = np.empty(stop - start, np.uint8)
-            self._layout.take_first(flat[start:stop], room)
-            return room
-
-        return parts
-
-    @functools.cached_property
-    def _lowered_counts(self) -> np.ndarray:
-        return _counts(self._lowered_parts, self._bits.size, self._is_exact)
-
-    def _lowered_parts(self, start: int, stop: int) -> np.ndarray:
-        return self._lowered(start, stop, np.empty(stop - start, np.uint8))
-
-    def _parts(self, start: int, stop: int) -> np.ndarray:
-        return self._first(start, stop, np.empty(stop - start, np.uint8))
-
-    def _first(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Write a range of the first plane to an array; return it."""
-        zeros, bits = self._known.zeros, self._bits[start:stop]
-        self._layout.take_first(bits, room)
-        if zeros is not None and zeros.escape:
-            mark_escapes(bits, room, zeros.escape)
-        return room
-
-    def _lowered(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Write a range of the lowered first plane to an array; return it."""
-        assert self._scales is not None
-        for at in range(start, stop, TILE):
-            end = min(at + TILE, stop)
-            tile = self._first(at, end, room[at - start : end - start])
-            lower(tile, self._scales.arrays, self._layout.unit, at)
-        return room
-
-    def _head(self, method: int) -> Head:
-        byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
-        others = (plane for plane, _ in self._known.others)
-        return Head(self._known.zeros, (Plane(method, byte), *others))
-
-    def _lead(self, method: int) -> int:
-        """Return the number of bytes before the first plane."""
-        head = self._head(method)
-        others = sum(head.nbytes_of(k, self._bits.size) for k in range(1, self._layout.itemsize))
-        return len(head.to_bytes()) + others
-
-    def _plain(self, method: int) -> Written:
-        """Return the message with a stored or constant first plane."""
-        n, lead = self._bits.size, self._lead(method)
-        data = np.empty(lead + (n if method == STORED else 0), np.uint8)
-        if method == STORED:
-            data[lead:] = self._symbols
-        self._fill(data, method)
-        return Written(data, 8 * data.size)
-
-    @staticmethod
-    def _front(method: _Method) -> BitString:
-        """Return the bits of a first plane before its table."""
-        front = BitString()
-        if method.scales is not None:
-            byte_scales.put(method.scales, front)
-            front.extend(np.zeros(1, np.uint8), -front.nbits % 8)
-        front.extend(np.array(method.alphabet, np.uint8), _RANGE_NBITS)
-        return front
-
-    def _words(self, method: _Method) -> Written:
-        """Write Huffman words after room for all that precedes the first plane."""
-        n, lead, front = self._bits.size, self._lead(method.method), self._front(method)
-        is_plain = method.scales is None
-        symbols = self._first if is_plain else self._lowered
-        try:
-            return tabled.write(method.table, symbols, CodedMask.all(n), front, n, lead)
-        except ParameterError:  # a byte that no sample contains has no word
-            parts = self._parts if is_plain else self._lowered_parts
-            counts = _counts(parts, n, True)
-            return self._words(_Method.tabled(method.method, counts, method.scales))
-
-    def _states(self, method: _Method) -> Written:
-        """Write rANS after room for all that precedes the first plane."""
-        lead, n = self._lead(method.method), self._bits.size
-
-        def before(head: np.ndarray) -> np.ndarray:
-            room = np.empty(lead + head.size, np.uint8)
-            room[lead:] = head
-            return room
-
-        if method.plan is not None:
-            return byte_coder.write(method.plan, self._first, n, BitString(), before)
-        assert method.table is not None
-        head, _ = tabled.front(self._front(method), *method.table)
-        tables = write_tables(method.table.numbers, method.table.log2_total)
-        symbols = self._first if method.scales is None else self._lowered
-        data, nbits, runs = rans_string.write(tables, symbols, n, before(head), LOG2_STATES)
-        return Written(data, nbits, seek_of_runs(n, nbits, runs))
-
-    def _fill(self, data: np.ndarray, method: int) -> None:
-        """Write the head and all planes but the first to the start of the message."""
-        bits, layout, n = self._bits, self._layout, self._bits.size
-        head, zeros = self._head(method), self._known.zeros
-        text = head.to_bytes()
-        data[: len(text)] = np.frombuffer(text, np.uint8)
-        at, stored = len(text), dict[int, int]()
-        for k, (plane, string) in enumerate(self._known.others, 1):
-            if plane.method == STORED:
-                stored[k] = at
-            elif string is not None:
-                data[at : at + string.size] = string
-            at += head.nbytes_of(k, n)
-        if not stored:
-            return
-        starts = None if zeros is None else zeros.starts()
-        first, count = min(stored.values()), layout.itemsize - 1
-
-        def task(start: int, stop: int) -> None:
-            if starts is None and len(stored) == count:
-                for at in range(start, stop, TILE):
-                    layout.take_others(bits[at : min(at + TILE, stop)], data[first + at :], n)
-                return
-            room = np.empty(count * TILE, np.uint8)
-            for at in range(start, stop, TILE):
-                tile = bits[at : min(at + TILE, stop)]
-                layout.take_others(tile, room, TILE)
-                place, end = at, at + tile.size
-                if starts is not None:
-                    place, end = starts[[at // GROUP, -(-end // GROUP)]].tolist()
-                    is_coded = (tile != 0).view(np.uint8)
-                for k, begin in stored.items():
-                    plane = room[(k - 1) * TILE : (k - 1) * TILE + tile.size]
-                    target = data[begin + place : begin + end]
-                    if starts is None:
-                        target[:] = plane
-                    else:
-                        byte_planes.gather_coded(plane, is_coded, target)
-
-        pool.run(task, n, TILE)
-
-
-# --- reading -------------------------------------------------------------------------------------
 
 
 def read_methods(
@@ -678,7 +223,7 @@ class Message(NamedTuple):
     first : CodedString or None
         String of the first plane; None if it is stored or constant.
     scales : Scales or None
-        Scales by which the first plane was lowered.
+        Scales whose octaves were subtracted from the first plane.
     """
 
     layout: PlaneLayout
@@ -877,8 +422,8 @@ def open_range(span: BitSpan) -> tuple[int, int]:
     ------
     FormatError
     """
-    if span.nbits < _RANGE_NBITS:
-        raise Truncated(f"{_RANGE_NBITS} bits wanted, {span.nbits} left of the plane")
+    if span.nbits < RANGE_NBITS:
+        raise Truncated(f"{RANGE_NBITS} bits wanted, {span.nbits} left of the plane")
     at = span.first // 8
     low, high = span.data[at : at + 2].tolist()
     if not 1 <= low <= high:
@@ -894,7 +439,7 @@ def open_string(span: BitSpan, method: int, count: int) -> WordString | RansStri
     FormatError
     """
     numbers = alphabet(*open_range(span))
-    span = span.after(span.first + _RANGE_NBITS)
+    span = span.after(span.first + RANGE_NBITS)
     opened = tabled.open(KINDS[method], span, numbers, CodedMask.all(count))
     assert isinstance(opened, (WordString, RansString))
     return opened
