@@ -71,7 +71,8 @@ from gcodec.runtime.deferred import Deferred, map_deferred
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
-from gcodec.wire.kinds import Choice, Float32, Integer, binary32
+from gcodec.wire import targets
+from gcodec.wire.kinds import Choice, binary32
 from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
 
@@ -80,10 +81,6 @@ _TINY, _LIFT = 2.0**-60, 2.0**64  # values below _TINY are multiplied by _LIFT
 _HUGE, _LOWER = 2.0**120, 2.0**-8  # values from _HUGE on by _LOWER, with stochastic rounding
 _MOST = 2.0**126  # a step far above all lifted values
 _FINEST = 22  # octaves of the finest step below the largest magnitude
-_CENTROIDS = tuple(
-    Field(f"centroid{k}", Integer(0, 255), f"of level {levels}: 128, and 256ths of a step")
-    for k, levels in ((1, "1"), (2, "2"), (3, "3 and above"))
-)
 
 
 @register(id=13, name="ecsq")
@@ -123,25 +120,10 @@ class ECSQ(Codec):
     rounding: str = param(
         Choice("nearest", "stochastic"), "nearest", "best for bits and error, or unbiased"
     )
-    trellis: str = param(
-        Choice("no", "yes"), "no", "alternating quantizers: fewer bits, slower to encode"
-    )
-    step: float | str = param(
-        Float32("a number, not negative", lambda step: 0 <= step < math.inf, words=("auto",)),
-        "auto",
-        "distance of levels; auto: what meets nmse or bits",
-        in_message=True,
-    )
-    nmse: float = param(
-        Float32("a number above 0 and below 1", lambda error: 0 < error < 1),
-        _NMSE,
-        "target for the normalized error |x - decoded|^2/|x|^2",
-    )
-    bits: float = param(
-        Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),
-        0.0,
-        "target for the bits per value, instead of an error; 0: none",
-    )
+    trellis: str = targets.trellis()
+    step: float | str = targets.step()
+    nmse: float = targets.nmse(_NMSE)
+    bits: float = targets.bits()
     transform: str = param(
         Choice("none", "dct", unsent=("auto",)),
         "auto",
@@ -158,19 +140,15 @@ class ECSQ(Codec):
 
     def check(self) -> None:
         """Refuse contradictory targets, and a trellis with stochastic rounding."""
-        if self.step != "auto" and (self.nmse != _NMSE or self.bits):
-            name = "bits" if self.bits else "nmse"
-            raise ParameterError.of(name, getattr(self, name), "left out where step is given")
+        targets.check_targets(self.step, self.nmse, _NMSE, self.bits)
         if self.step != "auto" and self.strict == "yes":
             raise ParameterError.of("strict", self.strict, "no where step is given")
         if self._has_trellis and self.rounding == "stochastic":
             raise ParameterError.of("trellis", self.trellis, "no where rounding is stochastic")
-        if self.bits and self.nmse != _NMSE:
-            raise ParameterError.of("nmse", self.nmse, "left out where bits is given")
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the fields of the centroids, which stochastic rounding does not have."""
-        return _CENTROIDS if self.rounding == "nearest" else ()
+        return targets.CENTROIDS if self.rounding == "nearest" else ()
 
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message: with its step and transform, and without targets."""

@@ -130,7 +130,7 @@ def point_table(unit: float, centroids: np.ndarray) -> np.ndarray:
 def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
     """Return the points of (k,) int64 symbols that count `unit`, rounded once to float32."""
     k = symbols >> 1
-    offsets = _offsets(centroids)[np.clip(k, 1, 3) - 1]
+    offsets = _offsets(centroids)[np.minimum(k, 3) - 1]  # that of k = 0 is not used
     with np.errstate(over="ignore"):
         size = ((256 * k + offsets) * (unit / 256)).astype(np.float32)
     return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))

@@ -26,7 +26,6 @@ information transmission in the case of continuous signals", IRE Trans. Informat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,17 +46,14 @@ from gcodec.runtime.deferred import Deferred, resolved
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import result_beside
-from gcodec.wire.kinds import Choice, Float32, Integer
+from gcodec.wire import targets
+from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _NMSE = 0.1
 _MOST_RANK = 1 << 16
 _SAFE = 2.0**102  # products below this do not carry a finite residual beyond float32
-_CENTROIDS = tuple(
-    Field(name, Integer(0, 255), f"of level {levels}: 128, and 256ths of a step")
-    for name, levels in zip(message.CENTROIDS, ("1", "2", "3 and above"), strict=True)
-)
 
 
 @register(id=14, name="lowrank")
@@ -94,25 +90,10 @@ class LowRank(Codec):
     rank: int | str = param(
         Integer(0, _MOST_RANK, unsent=("auto",)), "auto", "number of components; 0: ecsq alone"
     )
-    trellis: str = param(
-        Choice("no", "yes"), "no", "alternating quantizers: fewer bits, slower to encode"
-    )
-    step: float | str = param(
-        Float32("a number, not negative", lambda step: 0 <= step < math.inf, words=("auto",)),
-        "auto",
-        "distance of levels; auto: what meets nmse or bits",
-        in_message=True,
-    )
-    nmse: float = param(
-        Float32("a number above 0 and below 1", lambda error: 0 < error < 1),
-        _NMSE,
-        "target for the normalized error |x - decoded|^2/|x|^2",
-    )
-    bits: float = param(
-        Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32),
-        0.0,
-        "target for the bits per value, instead of an error; 0: none",
-    )
+    trellis: str = targets.trellis()
+    step: float | str = targets.step()
+    nmse: float = targets.nmse(_NMSE)
+    bits: float = targets.bits()
     transform: str = param(
         Choice("none", "dct", unsent=("auto",)),
         "auto",
@@ -123,15 +104,11 @@ class LowRank(Codec):
 
     def check(self) -> None:
         """Refuse contradictory targets."""
-        if self.step != "auto" and (self.nmse != _NMSE or self.bits):
-            name = "bits" if self.bits else "nmse"
-            raise ParameterError.of(name, getattr(self, name), "left out where step is given")
-        if self.bits and self.nmse != _NMSE:
-            raise ParameterError.of("nmse", self.nmse, "left out where bits is given")
+        targets.check_targets(self.step, self.nmse, _NMSE, self.bits)
 
     def scalar_fields(self) -> tuple[Field, ...]:
         """Return the fields of the centroids of a message of ecsq alone."""
-        return _CENTROIDS if self.rank in (0, "auto") else ()
+        return targets.CENTROIDS if self.rank in (0, "auto") else ()
 
     def of_message(self, values: Mapping[str, Any]) -> LowRank:
         """Return the codec of a message: with its step and transform, and without targets."""

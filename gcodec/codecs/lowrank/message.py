@@ -28,6 +28,7 @@ from gcodec.kernels.prefix import codewords, prefix
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.payload import Payload
 from gcodec.runtime.device import beside, host
+from gcodec.wire import targets
 from gcodec.wire.primitives import Reader, leb128
 
 GAMMA = PrefixCode(codewords.GAMMA, 0, 1)
@@ -39,7 +40,7 @@ _EXPONENT_NBITS = 23  # at most, in Elias gamma
 _OTHER_NBITS = 512  # of the rest of a head, at most
 # 2^(-7/8), 2^(-5/8), 2^(-3/8) and 2^(-1/8): mantissas between which an exponent is rounded.
 _EDGES = np.array([0.5452538663326288, 0.6484197773255048, 0.7711054127039704, 0.9170040432046712])
-CENTROIDS = "centroid1", "centroid2", "centroid3"
+CENTROIDS = tuple(field.name for field in targets.CENTROIDS)
 
 
 @functools.lru_cache(maxsize=64)

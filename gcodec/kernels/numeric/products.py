@@ -25,7 +25,7 @@ SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
 
 _BLOCK = 1 << 18  # values that are converted to float64 at a time
 _CHUNK = 1 << 16  # values of a product that stay in the cache
-_ROWS = 4  # of a product, whose sums fit into registers
+_ROWS = 2  # of a product, whose sums fit into the registers of any processor
 
 
 def block_of(columns: int) -> tuple[int, int]:
@@ -117,12 +117,14 @@ def _rows_of(p: np.ndarray, q: np.ndarray) -> Callable[[int, int, np.ndarray], N
     tiles = -(-k // BLOCK)
     padded = np.zeros((ranks, tiles * BLOCK), np.float32)
     padded[:, :k] = q
-    right = np.ascontiguousarray(padded.reshape(ranks, tiles, BLOCK).transpose(1, 0, 2))
+    right = np.ascontiguousarray(padded.reshape(ranks, tiles, BLOCK).transpose(1, 0, 2)).reshape(
+        -1
+    )
+    left = np.ascontiguousarray(p.T).reshape(-1)
 
     def put_rows(start: int, stop: int, out: np.ndarray) -> None:
-        left = np.ascontiguousarray(p[:, start:stop].T)
         edge = np.empty(_ROWS * BLOCK, np.float32)
-        _multiply(left.reshape(-1), right.reshape(-1), ranks, k, edge, out)
+        _multiply(left[start * ranks : stop * ranks], right, ranks, k, edge, out)
 
     return put_rows
 

@@ -1,0 +1,50 @@
+"""Parameters of codecs that search for the step that meets a target."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gcodec.errors import ParameterError
+from gcodec.wire.kinds import Choice, Float32, Integer
+from gcodec.wire.params import Field, param
+
+CENTROIDS = tuple(
+    Field(f"centroid{k}", Integer(0, 255), f"of level {levels}: 128, and 256ths of a step")
+    for k, levels in ((1, "1"), (2, "2"), (3, "3 and above"))
+)
+
+
+def trellis() -> Any:
+    """Declare whether a trellis selects the levels."""
+    doc = "alternating quantizers: fewer bits, slower to encode"
+    return param(Choice("no", "yes"), "no", doc)
+
+
+def step() -> Any:
+    """Declare the distance of levels."""
+    kind = Float32("a number, not negative", lambda step: 0 <= step < math.inf, words=("auto",))
+    return param(
+        kind, "auto", "distance of levels; auto: what meets nmse or bits", in_message=True
+    )
+
+
+def nmse(default: float) -> Any:
+    """Declare the target for the error."""
+    kind = Float32("a number above 0 and below 1", lambda error: 0 < error < 1)
+    return param(kind, default, "target for the normalized error |x - decoded|^2/|x|^2")
+
+
+def bits() -> Any:
+    """Declare the target for the bits, which replaces that for the error."""
+    kind = Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32)
+    return param(kind, 0.0, "target for the bits per value, instead of an error; 0: none")
+
+
+def check_targets(step: float | str, nmse: float, default: float, bits: float) -> None:
+    """Raise `ParameterError` if two are given of a step, an error and a number of bits."""
+    if step != "auto" and bits:
+        raise ParameterError.of("bits", bits, "left out where step is given")
+    if nmse != default and (bits or step != "auto"):
+        other = "bits" if step == "auto" else "step"
+        raise ParameterError.of("nmse", nmse, f"left out where {other} is given")
