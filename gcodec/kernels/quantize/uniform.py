@@ -61,8 +61,8 @@ def quantize(
 
     def task(start: int, stop: int) -> None:
         part = out[start * bits // 8 : -(-stop * bits // 8)]
-        ends = np.empty(2 * BLOCK)
-        loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), ends, part)
+        numbers = np.empty(3 * BLOCK)
+        loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), numbers, part)
 
     pool.run(task, x.size, _TILE, x)
 
@@ -129,26 +129,21 @@ def rounded(x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int) -> np.nda
     return out
 
 
-def _scratch() -> tuple[np.ndarray, ...]:
-    """Return the arrays `codes`, `padded`, `numbers` and `flips` of a task."""
-    return (
-        np.zeros(_TILE + BLOCK, np.uint8),
-        np.zeros(BLOCK, np.float32),
-        np.empty(2 * BLOCK),
-        np.empty(BLOCK, np.uint8),
-    )
+def _scratch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the arrays `codes`, `padded` and `ends` of a task."""
+    return np.zeros(_TILE + BLOCK, np.uint8), np.zeros(BLOCK, np.float32), np.empty(3 * BLOCK)
 
 
 # --- the numbers of each lane --------------------------------------------------------------------
 
 
 @inline
-def _fill(numbers, flips, ranges, bucket, start, numbers_of):
-    """Write two numbers and a byte for each of the BLOCK elements from `start` on.
+def _fill(numbers, ranges, bucket, start, numbers_of):
+    """Write the three numbers of each of the BLOCK elements from `start` on.
 
-    numbers.size == 2 * BLOCK, flips.size == BLOCK; ``numbers_of(low, high)`` returns the three.
-    Lanes after the last bucket, which are cut off, get its numbers. Return the end of the elements
-    for which the numbers hold.
+    numbers.size == 3 * BLOCK; ``numbers_of(low, high)`` returns the numbers. Lanes after the last
+    bucket, which are cut off, get its numbers. Return the end of the elements for which the
+    numbers hold.
     """
     last = ranges.size // 2 - 1
     b = min(start // bucket, last)
@@ -157,9 +152,9 @@ def _fill(numbers, flips, ranges, bucket, start, numbers_of):
     while lane < BLOCK:
         stop = min(end - start, BLOCK) if b < last else BLOCK
         low, high = np.float64(ranges[2 * b]), np.float64(ranges[2 * b + 1])
-        one, two, flip = numbers_of(low, high)
+        one, two, three = numbers_of(low, high)
         for k in range(lane, stop):  # stop <= BLOCK
-            numbers[k], numbers[BLOCK + k], flips[k] = one, two, flip
+            numbers[k], numbers[BLOCK + k], numbers[2 * BLOCK + k] = one, two, three
         if lane == 0 and stop == BLOCK:
             return end
         lane = stop
@@ -167,41 +162,35 @@ def _fill(numbers, flips, ranges, bucket, start, numbers_of):
     return start
 
 
-def _numbers(
-    e: Emitter, name: str = "numbers", first: int = 0, count: int = BLOCK
-) -> tuple[Any, Any]:
-    """Emit the loads of the two numbers of some lanes from an array."""
-    one = e.element(e.address(name, "zero"), first)
-    return e.load(one, doubles(count), 8), e.load(e.element(one, BLOCK), doubles(count), 8)
+def _numbers(e: Emitter, name: str, count: int, first: int = 0) -> list[Any]:
+    """Emit the loads of the three numbers of some lanes from an array."""
+    places = [e.element(e.address(name, "zero"), k * BLOCK + first) for k in range(3)]
+    return [e.load(place, doubles(count), 8) for place in places]
 
 
 # --- quantize ------------------------------------------------------------------------------------
 
 
-def _decoded(e: Emitter, codes: Any, name: str, first: int = 0) -> Any:
-    """Emit the values of codes, as 8-bit lanes, of the lanes from `first` on.
+def _decoded(e: Emitter, codes: Any, first: int = 0) -> Any:
+    """Emit the values of codes, given as float64, of the lanes from `first` on.
 
-    For each lane, the array of this name holds the end from which levels are counted and the step,
-    and `flips` the bits that are inverted in a code that counts from the other end.
+    For each lane, `ends` has the end from which levels are counted, its code, and the step.
     """
-    builder, count = e.builder, codes.type.count
-    flips = e.load(e.element(e.address("flips", "zero"), first), codes.type, 1)
-    end, step = _numbers(e, name, first, count)
-    steps = builder.zext(builder.xor(codes, flips), lanes(32, count))
-    exact = builder.fadd(end, builder.fmul(builder.sitofp(steps, doubles(count)), step))
-    return builder.fptrunc(exact, floats(count))
+    count = codes.type.count
+    end, code, step = _numbers(e, "ends", count, first)
+    exact = e.builder.fadd(end, e.builder.fmul(e.builder.fsub(codes, code), step))
+    return e.builder.fptrunc(exact, floats(count))
 
 
 def _quantize_block(bits: int, stochastic: bool, leave: bool) -> Any:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
-    A code takes a byte. `numbers` holds the low and the factor of each lane, and `ends` what
-    `_decoded` needs.
+    A code takes a byte. `numbers` has the low, the factor and the last code of each lane, and
+    `ends` what `_decoded` needs.
     """
-    levels = 2**bits - 1
     count = BLOCK // 4 if leave else BLOCK  # lanes whose numbers fit into the registers
 
-    @block("x", "i", "numbers", "ends", "flips", "zero", "seed", "start", "codes", "at")
+    @block("x", "i", "numbers", "ends", "zero", "seed", "start", "codes", "at")
     def quantize_block(e: Emitter) -> None:
         source, target, halves = e.address("x", "i"), e.address("codes", "at"), None
         e.fetch(source)
@@ -213,26 +202,26 @@ def _quantize_block(bits: int, stochastic: bool, leave: bool) -> Any:
             place = e.element(source, first)
             x = e.load(place, floats(count))
             codes = codes_of(e, x, halves, first)
-            e.store(codes, e.element(target, first), align=1)
+            narrow = e.builder.trunc(e.builder.fptosi(codes, lanes(32, count)), lanes(8, count))
+            e.store(narrow, e.element(target, first), align=1)
             if leave:
-                e.store(e.builder.fsub(x, _decoded(e, codes, "ends", first)), place)
+                e.store(e.builder.fsub(x, _decoded(e, codes, first)), place)
 
     def codes_of(e: Emitter, x: Any, halves: Any, first: int) -> Any:
-        """Emit the codes of some lanes, given the random words of all lanes, halved."""
+        """Emit the codes of some lanes as float64, given the random words of all, halved."""
         builder, word = e.builder, lanes(32, count)
-        low, factor = _numbers(e, "numbers", first, count)
+        low, factor, last = _numbers(e, "numbers", count, first)
         r = builder.fmul(builder.fsub(builder.fpext(x, doubles(count)), low), factor)
         if not stochastic:
-            return builder.trunc(builder.fptosi(e.call("llvm.rint", r), word), lanes(8, count))
+            return e.call("llvm.rint", r)
         whole = e.call("llvm.floor", r)
         fraction = builder.fmul(builder.fsub(r, whole), doubles(count)([2.0**31] * count))
         own = builder.shuffle_vector(halves, halves, word([*range(first, first + count)]))
         up = builder.icmp_signed("<", own, builder.fptosi(fraction, word))
-        codes = builder.sub(builder.fptosi(whole, word), builder.sext(up, word))
+        one, zero = doubles(count)([1.0] * count), doubles(count)([0.0] * count)
+        codes = builder.fadd(whole, builder.select(up, one, zero))
         # r may exceed the last level because its factor is rounded.
-        top = word([levels] * count)
-        codes = builder.select(builder.icmp_signed(">", codes, top), top, codes)
-        return builder.trunc(codes, lanes(8, count))
+        return builder.select(builder.fcmp_ordered(">", codes, last), last, codes)
 
     return quantize_block
 
@@ -247,17 +236,17 @@ def _quantizer(bits: int, stochastic: bool, leave: bool) -> Kernel:
 
     @inline
     def factor_of(low, high):
-        return low, levels / (high - low) if high > low else 0.0, np.uint8(0)
+        return low, levels / (high - low) if high > low else 0.0, levels
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, out uint8[], "
-        "out float32[], out float64[], out uint8[], out float64[], out uint8[]",
+        "out float32[], out float64[], out float64[], out uint8[]",
         variant=f"{bits} {stochastic} {leave}",
     )
-    def quantize_tiles(x, first, seed, ranges, bucket, codes, padded, numbers, flips, ends, out):
+    def quantize_tiles(x, first, seed, ranges, bucket, codes, padded, ends, numbers, out):
         # x begins with element `first`, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
-        # codes.size == _TILE + BLOCK; padded and flips have BLOCK elements, numbers and ends twice
-        # as many.
+        # codes.size == _TILE + BLOCK; padded has BLOCK elements, ends and numbers three times as
+        # many.
         limit = np.int64(first)
         for tile in range(0, x.size, _TILE):
             values = x[tile : tile + _TILE]
@@ -267,18 +256,18 @@ def _quantizer(bits: int, stochastic: bool, leave: bool) -> Kernel:
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
                 if start + BLOCK > limit:
-                    limit = _fill(numbers, flips, ranges, bucket, start, factor_of)
+                    limit = _fill(numbers, ranges, bucket, start, factor_of)
                     if leave:
-                        _fill(ends, flips, ranges, bucket, start, end_of)
-                one_block(values, i, numbers, ends, flips, 0, seed, np.uint64(start), target, i)
+                        _fill(ends, ranges, bucket, start, end_of)
+                one_block(values, i, numbers, ends, 0, seed, np.uint64(start), target, i)
             if whole < values.size:
                 start = np.int64(first) + tile + whole
-                limit = _fill(numbers, flips, ranges, bucket, start, factor_of)
+                limit = _fill(numbers, ranges, bucket, start, factor_of)
                 if leave:
-                    _fill(ends, flips, ranges, bucket, start, end_of)
+                    _fill(ends, ranges, bucket, start, end_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
-                one_block(padded, 0, numbers, ends, flips, 0, seed, np.uint64(start), codes, _TILE)
+                one_block(padded, 0, numbers, ends, 0, seed, np.uint64(start), codes, _TILE)
                 for k in range(values.size - whole):
                     target[whole + k] = codes[_TILE + k]
                     if leave:
@@ -295,24 +284,25 @@ def _quantizer(bits: int, stochastic: bool, leave: bool) -> Kernel:
 def _dequantize_block(store: Store) -> Any:
     """Make the block that decodes 32 codes from `at` to elements of `out` from i on."""
 
-    @block("codes", "at", "numbers", "flips", "zero", "scale", "out", "i")
+    @block("codes", "at", "ends", "zero", "scale", "out", "i")
     def dequantize_block(e: Emitter) -> None:
-        codes = e.load(e.address("codes", "at"), lanes(8), 1)
-        e.store_as(store, _decoded(e, codes, "numbers"), e.address("out", "i"))
+        codes = e.builder.zext(e.load(e.address("codes", "at"), lanes(8), 1), lanes(32))
+        values = _decoded(e, e.builder.sitofp(codes, doubles()))
+        e.store_as(store, values, e.address("out", "i"))
 
     return dequantize_block
 
 
 def _end_of(bits: int) -> Any:
-    """Make the helper (low, high) -> end, step and flip, the numbers of `_decoded`."""
-    levels = 2**bits - 1
+    """Make the helper (low, high) -> end, code and step, the numbers of `_decoded`."""
+    levels = np.float64(2**bits - 1)
 
     @inline
     def end_of(low, high):
         step = (high - low) / levels
         if abs(low) <= abs(high):
-            return low, step, np.uint8(0)
-        return high, -step, np.uint8(levels)
+            return low, 0.0, step
+        return high, levels, step
 
     return end_of
 
@@ -328,10 +318,10 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
 
     @kernel(
         "in uint8[], uint64, in float32[], int64, float32, "
-        "out uint8[], out float32[], out float64[], out uint8[], out float32[]",
+        "out uint8[], out float32[], out float64[], out float32[]",
         variant=f"{bits} {store}",
     )
-    def dequantize_tiles(data, first, ranges, bucket, scale, codes, padded, numbers, flips, out):
+    def dequantize_tiles(data, first, ranges, bucket, scale, codes, padded, ends, out):
         # out begins with element `first`, a multiple of _TILE; data.size == ceil(out.size * bits /
         # 8). quantize_tiles describes the scratch arrays; codes of 8 bits need no unpacking.
         limit = np.int64(first)
@@ -347,15 +337,13 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
             for i in range(0, whole, BLOCK):
                 start = np.int64(first) + tile + i
                 if start + BLOCK > limit:
-                    limit = _fill(numbers, flips, ranges, bucket, start, end_of)
-                one_block(source, i, numbers, flips, 0, scale, values, i)
+                    limit = _fill(ends, ranges, bucket, start, end_of)
+                one_block(source, i, ends, 0, scale, values, i)
             if whole < values.size:
-                limit = _fill(
-                    numbers, flips, ranges, bucket, np.int64(first) + tile + whole, end_of
-                )
+                limit = _fill(ends, ranges, bucket, np.int64(first) + tile + whole, end_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     codes[k], padded[k] = source[whole + k], values[whole + k]
-                last_block(codes, 0, numbers, flips, 0, scale, padded, 0)
+                last_block(codes, 0, ends, 0, scale, padded, 0)
                 for k in range(values.size - whole):
                     values[whole + k] = padded[k]
         if streaming:
