@@ -81,7 +81,7 @@ def main() -> None:
     for python in options.python or [sys.executable]:
         print(f"{python}\n{'processor seconds':26}{'first':>8}{'again':>8}{'files':>7}")
         with tempfile.TemporaryDirectory() as cache:
-            seconds([[python, "-c", "import gcodec.codecs"]], cache)  # stores bytecode
+            seconds([[python, "-c", "import gcodec; gcodec.codecs()"]], cache)  # stores bytecode
         for name, command in rows(python, options.warmup):
             with tempfile.TemporaryDirectory() as cache:
                 first, again = (seconds([command], cache)[0] for _ in range(2))

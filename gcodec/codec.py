@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -786,7 +787,55 @@ CodecLike: TypeAlias = str | Mapping[str, Any] | Codec
 
 _C = TypeVar("_C", bound="type[Codec]")
 
-_registry: dict[str, type[Codec]] = {}  # in the order of the ids
+
+class Provided(NamedTuple):
+    """A codec that has an id, and whose module is imported when the codec is first used.
+
+    Attributes
+    ----------
+    id : int
+    name : str
+    module : str
+        Name of the module, or package, that registers the class.
+    """
+
+    id: int
+    name: str
+    module: str
+
+
+_registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
+
+
+class _Registered(Mapping[str, type[Codec]]):
+    """View of the codec classes by name, in the order of their ids."""
+
+    def __getitem__(self, name: str) -> type[Codec]:
+        found = _registry[name]
+        if isinstance(found, Provided):
+            importlib.import_module(found.module)
+            found = _registry[name]
+            assert not isinstance(found, Provided)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in _registry
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_registry)
+
+    def __len__(self) -> int:
+        return len(_registry)
+
+
+def provide(provided: Iterable[Provided]) -> None:
+    """State which codecs there are besides those that are registered."""
+    _put({**{each.name: each for each in provided}, **_registry})
+
+
+def _put(codecs: dict[str, type[Codec] | Provided]) -> None:
+    global _registry
+    _registry = dict(sorted(codecs.items(), key=lambda item: item[1].id))
 
 
 def register(*, id: int, name: str) -> Callable[[_C], _C]:
@@ -821,29 +870,31 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     """
 
     def decorate(cls: _C) -> _C:
-        global _registry
         if not isinstance(id, int) or not 1 <= id <= 255:
             raise ParameterError.of("id", id, "from 1 to 255")
+        importlib.import_module("gcodec.codecs")  # which provides those of gcodec
         for other in _registry.values():
-            same = (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
-            if (other.id == id or other.name == name) and not same:
+            if (other.id == id or other.name == name) and not is_same(other, cls):
                 raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
         cls.id, cls.name = id, name
         codec = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        codecs = _registry | {name: codec}
-        _registry = dict(sorted(codecs.items(), key=lambda item: item[1].id))
-        with_id.cache_clear()
+        _put(_registry | {name: codec})
         return cls
+
+    def is_same(other: type[Codec] | Provided, cls: type[Codec]) -> bool:
+        if isinstance(other, Provided):
+            return cls.__module__.startswith(other.module)
+        return (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
 
     return decorate
 
 
-def registered() -> dict[str, type[Codec]]:
+def registered() -> Mapping[str, type[Codec]]:
     """Return the registered codec classes by name, in the order of their ids."""
-    return dict(_registry)
+    return _Registered()
 
 
-@functools.cache
 def with_id(id: int) -> type[Codec] | None:
     """Return the codec class with an id, or None if no such codec is registered."""
-    return next((cls for cls in _registry.values() if cls.id == id), None)
+    name = next((name for name, codec in _registry.items() if codec.id == id), None)
+    return None if name is None else registered()[name]

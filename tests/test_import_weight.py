@@ -94,6 +94,16 @@ def test_frameworks_import_no_other_framework(module: str) -> None:
     assert top in loaded(code)
 
 
+def test_a_codec_imports_no_other_codec() -> None:
+    code = (
+        "import gcodec, numpy as np\n"
+        "gcodec.decode(gcodec.encode(np.ones(3, np.float32), 'minmax'))\n"
+        "codecs = {m.split('.')[2] for m in sys.modules if m.startswith('gcodec.codecs.')}\n"
+        "assert codecs == {'minmax'}, codecs"
+    )
+    loaded(code)
+
+
 def test_every_public_name_exists() -> None:
     code = "import gcodec; [getattr(gcodec, name) for name in gcodec.__all__]"
     loaded(code)

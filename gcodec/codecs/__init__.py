@@ -1,4 +1,4 @@
-"""The codecs: one module each, or a package. Importing this package registers all of them.
+"""The codecs: one module each, or a package, which is imported when the codec is first used.
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
 registered names and classes.
@@ -14,19 +14,35 @@ Sign(scale='l2')
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import sys
 import types
 from collections.abc import Mapping
 from typing import Any
 
-from gcodec.codec import Codec, registered, with_id
+from gcodec.codec import Codec, Provided, provide, registered, with_id
 from gcodec.errors import Unsupported
 from gcodec.wire.params import parse_spec
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+provide(
+    Provided(id, name, f"{__name__}.{module}")
+    for id, name, module in (
+        (1, "raw", "raw"),
+        (2, "qsgd", "qsgd"),
+        (3, "mxnet-2bit", "mxnet"),
+        (4, "mxnet-1bit", "mxnet"),
+        (5, "terngrad", "terngrad"),
+        (6, "minmax", "minmax"),
+        (7, "sign", "sign"),
+        (8, "minifloat", "minifloat"),
+        (9, "topk", "topk"),
+        (10, "randomk", "randomk"),
+        (11, "dct8", "dct8"),
+        (12, "powersgd", "powersgd"),
+        (13, "ecsq", "ecsq"),
+        (14, "lowrank", "lowrank"),
+        (15, "lossless", "lossless"),
+    )
+)
 
 
 def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
@@ -69,7 +85,7 @@ def by_id(number: int) -> type[Codec]:
 class _Callable(types.ModuleType):
     def __call__(self) -> dict[str, type[Codec]]:
         """Return the registered codec classes by name, in the order of their ids."""
-        return registered()
+        return dict(registered())
 
 
 sys.modules[__name__].__class__ = _Callable

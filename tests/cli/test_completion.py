@@ -64,7 +64,6 @@ def test_verbs_and_options_complete() -> None:
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_specs_complete(shell: str) -> None:
-    gcodec.parse("raw")  # registers all
     names = set(completions("gcodec encode x -c ", shell))
     assert names >= registered().keys()
     assert completions("gcodec encode x -c qs", shell) == ["qsgd", "qsgd:"]
