@@ -811,12 +811,12 @@ class _Registered(Mapping[str, type[Codec]]):
     """View of the codec classes by name, in the order of their ids."""
 
     def __getitem__(self, name: str) -> type[Codec]:
-        found = _registry[name]
-        if isinstance(found, Provided):
-            importlib.import_module(found.module)
-            found = _registry[name]
-            assert not isinstance(found, Provided)
-        return found
+        codec = _registry[name]
+        if isinstance(codec, Provided):
+            importlib.import_module(codec.module)
+            codec = _registry[name]
+            assert not isinstance(codec, Provided)
+        return codec
 
     def __contains__(self, name: object) -> bool:
         return name in _registry
