@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -21,8 +23,12 @@ def test_bidirectional(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "distinct replicas: 1"
 
 
-def run_example(module: str, *options: str) -> str:
-    """Run an example as its documentation says, but shorter; return what it prints."""
+def run_example(module: str, *options: str) -> list[str]:
+    """Run an example as its documentation says, but shorter; return the lines that it prints."""
+    return run_module(f"examples.{module}", *options)
+
+
+def run_module(*command: str) -> list[str]:
     environment = {
         **os.environ,
         "PYTHONPATH": str(EXAMPLES.parent),
@@ -30,7 +36,7 @@ def run_example(module: str, *options: str) -> str:
         "GCODEC_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-m", f"examples.{module}", *options],
+        [sys.executable, "-m", *command],
         cwd=EXAMPLES.parent,
         env=environment,
         capture_output=True,
@@ -38,12 +44,12 @@ def run_example(module: str, *options: str) -> str:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.splitlines()
 
 
 def test_fsdp2() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    dense, compressed = run_example("fsdp2", "--steps", "2").splitlines()
+    dense, compressed = run_example("fsdp2", "--steps", "2")
     assert dense.endswith("with dense collectives")
     assert "with <FsdpComm: ecsq:bits=2.0, step 2, " in compressed
 
@@ -51,23 +57,37 @@ def test_fsdp2() -> None:
 def test_diloco() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     options = "--steps", "4", "--every", "4", "--fragments", "2", "--overlap", "1"
-    dense, compressed = run_example("diloco", *options).splitlines()
+    dense, compressed = run_example("diloco", *options)
     assert "with <DiLoCo: raw, every 4, inner step 4, outer step 1, " in dense
     assert "with <DiLoCo: ecsq:bits=1.0, every 4, inner step 4, outer step 1, " in compressed
 
 
 def test_jax_mean() -> None:
     pytest.importorskip("jax", reason="JAX is not installed")
-    lines = run_example("jax_mean", "--devices", "2", "--steps", "20").splitlines()
+    lines = run_example("jax_mean", "--devices", "2", "--steps", "20")
     assert float(lines[0].split()[1]) < 0.2
     assert lines[1] == "476 bytes a message in place of 12,288"
     assert lines[2] == "distinct replicas: 1"
 
 
+@pytest.mark.parametrize("library", ["accelerate", "lightning", "transformers", "ray"])
+def test_trainers(library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    starts_workers = library == "ray"
+    launcher = () if starts_workers else ("torch.distributed.run", "--nproc-per-node", "2", "-m")
+    lines = run_module(*launcher, "examples.trainers", library, "--steps", "10")
+    loss = next(line for line in lines if " at first, " in line)
+    first, last = (float(number) for number in re.findall(r"(\S+) at (?:first|last)", loss))
+    assert last < first
+    assert "ecsq:nmse=0.1, step 10, " in loss
+    assert any(line.endswith("distinct replicas: 1") for line in lines)
+
+
 def test_federated() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed")
     pytest.importorskip("ray", reason="Flower's simulation runtime is not installed")
-    first, second, third = run_example("federated", "--rounds", "3").splitlines()[-3:]
+    first, second, third = run_example("federated", "--rounds", "3")[-3:]
     assert float(first.split()[1]) < 0.05
     assert second.endswith("bytes received in place of 98,304")
     assert third.startswith("3 replies of 1 client dropped: the payload's checksum is wrong")
