@@ -21,7 +21,7 @@ from reference import mxnet as mxnet_model
 
 import gcodec
 from gcodec import Corrupt, FormatError, LimitExceeded, Limits, ParameterError, Truncated
-from gcodec.interop import byteps, caffe2, mxnet, objects, panthalia
+from gcodec.interop import byteps, caffe2, mxnet, objects, panthalia, templar
 
 UPSTREAM = Path(__file__).parents[1] / "golden" / "upstream"
 F = np.float32
@@ -102,6 +102,7 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {
     "byteps": lambda x: byteps.encode(x, "onebit"),
     "caffe2": caffe2.encode,
     "panthalia": panthalia.encode,
+    "templar": templar.encode,
 }
 
 
