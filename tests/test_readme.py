@@ -116,6 +116,7 @@ def run_python(page: str) -> None:
         "docs/minifloat.md",
         "docs/dct8.md",
         "docs/interop.md",
+        "docs/grace.md",
         "docs/advise.md",
         "docs/advise-exercises.md",
         "docs/ecsq.md",
