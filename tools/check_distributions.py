@@ -5,9 +5,9 @@ writes them. The script checks three things, outside of the sources:
 
 - The unpacked source distribution builds a pure wheel with the same files as the other wheel,
   except for compiled kernels.
-- On each CPython of this machine that gcodec supports, the wheel can be installed in a new virtual
-  environment. The main command of the README and all golden files work, and a wheel with kernels
-  compiles nothing.
+- On each CPython of this machine that gcodec supports, or on the oldest and the newest with
+  ``--ends``, the wheel can be installed in a new virtual environment. The main command of the
+  README and all golden files work, and a wheel with kernels compiles nothing.
 - The same holds for the pure wheel on the running CPython, except that it may compile kernels.
   They stay in ``GCODEC_CACHE_DIR``, so a full cache makes this check quick.
 
@@ -169,12 +169,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--ends", action="store_true", help="only on the oldest and the newest of these CPythons"
+    )
     options = parser.parse_args()
     (archive,) = options.folder.resolve().glob("gcodec-*.tar.gz")
     (wheel,) = options.folder.resolve().glob("gcodec-*.whl")
     pythons = interpreters(supported(wheel))
     if not pythons:
         raise SystemExit(f"no CPython that can install {wheel.name}: need python3.10 or newer")
+    if options.ends:
+        releases = list(pythons)
+        pythons = {release: pythons[release] for release in (releases[0], releases[-1])}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.unpack_archive(archive, folder, filter="data")

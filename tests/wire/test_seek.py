@@ -289,7 +289,7 @@ def test_real_gradients_decode_equally_with_any_table(spec: str) -> None:
     values = frame.codec.seek_blocks == "values"
     sent = np.count_nonzero(expected) if values else x.size
     assert (frame.seek is not None) == (sent > 4096)
-    for log2_block in (0, 3, 7, 12, 15, 16, 17, 40):
+    for log2_block in (0, 7, 12, 16, 40):
         indexed = frame.with_seek(log2_block)
         assert indexed.seek is not None
         assert indexed.seek.count == -(-sent >> log2_block)
@@ -406,7 +406,7 @@ def test_moved_block_boundaries_are_refused(form: str, log2_block: int) -> None:
     columns = columns_of(frame.seek)
     for column in range(len(columns)):
         pairs = itertools.permutations(range(len(columns[column])), 2)
-        for i, j in ((i, j) for i, j in pairs if abs(i - j) <= 2 or i * j == 0):
+        for i, j in thinned(((i, j) for i, j in pairs if abs(i - j) <= 2 or i * j == 0), 3):
             for shift in range(1, min(columns[column][i], 8) + 1):
                 changed = [list(numbers) for numbers in columns]
                 changed[column][i] -= shift
