@@ -405,6 +405,10 @@ class Codec(Parameters):
         if not self.on_device and device_of(array) is not None:
             raise no_twin(str(self))
 
+    def _refusing(self: _Self) -> _Self:
+        """Return a codec that finds NaN and Inf itself and refuses them, if it can choose to."""
+        return self
+
     def _with_shape(self: _Self, shape: Any) -> _Self:
         """Return the codec bound to a shape, given as a tuple or an integer."""
         if not self.uses_shape:
