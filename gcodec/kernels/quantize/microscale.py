@@ -214,17 +214,17 @@ def _nonfinite_block(
 
 def _codes(r: np.ndarray, fmt: BlockFormat, random: np.ndarray | None) -> np.ndarray:
     """Round magnitudes, at most `fmt.largest`, to codes, given random words or None."""
-    least = 1 if fmt.is_integer else 1 - fmt.bias
-    exponents = np.full(r.size, least - 1) if fmt.is_integer else np.frexp(r)[1] - 1
-    exponents = np.maximum(exponents, 0 if fmt.is_integer else least)
+    least = 0 if fmt.is_integer else 1 - fmt.bias
+    exponents = np.full(r.size, least)
+    if not fmt.is_integer:
+        exponents = np.where(r > 0, np.maximum(np.frexp(r)[1] - 1, least), least)
     units = np.ldexp(r.astype(np.float64), fmt.mantissa - exponents)
     whole = np.floor(units)
     if random is None:
         whole = np.rint(units)
     else:
         whole += random >> 1 < ((units - whole) * 2.0**31).astype(np.int64)
-    base = 0 if fmt.is_integer else exponents - least
-    codes: np.ndarray = whole.astype(np.int64) + (base << fmt.mantissa)
+    codes: np.ndarray = whole.astype(np.int64) + (exponents - least << fmt.mantissa)
     return codes
 
 
