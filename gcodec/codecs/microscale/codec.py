@@ -67,7 +67,7 @@ from gcodec.wire.seek import Blocks, SeekTable, refuse_table
 
 _M = TypeVar("_M", bound="Microscale")
 
-_MOST_TENSOR_SCALE = 2.0**116  # 448·6 times it is finite
+_MOST_TENSOR_SCALE = 1e35  # 448·6 times it is finite
 
 
 class MicroscaleSymbols(NamedTuple):
@@ -108,7 +108,7 @@ class Microscale(Codec):
     rounding : {"nearest", "stochastic"}
         Rounding of elements to the nearest, or stochastically to one of the two neighbours.
     tensor_scale : float or "auto"
-        Scale of the tensor, for ``nvfp4``: a number from 2^-120 to 2^116. ``"auto"`` is the
+        Scale of the tensor, for ``nvfp4``: a number from 2^-120 to 1e35. ``"auto"`` is the
         largest magnitude over 448·6, and 1 is what torchao does without such a scale.
     """
 
@@ -131,7 +131,7 @@ class Microscale(Codec):
     )
     tensor_scale: float | str = param(
         Float32(
-            "a number from 2^-120 to 2^116",
+            "a number from 2^-120 to 1e35",
             lambda t: LEAST_TENSOR_SCALE <= t <= _MOST_TENSOR_SCALE,
             words=("auto",),
         ),
