@@ -1,7 +1,6 @@
 """Blocks of small floats with a shared scale, one fraction at a time.
 
-Source: ``docs/wire-format.md``, microscale. Codes are integers, as an element has them in its lowest
-bits; ``plain`` is the payload of ``code=none``.
+Source: ``docs/wire-format.md``, microscale.
 """
 
 from __future__ import annotations
@@ -144,7 +143,6 @@ def block(
     name: str, rule: str, x: Sequence[float], tensor_scale: float, words: Sequence[int] | None
 ) -> tuple[int, list[int]]:
     """Return the scale and the codes of a block."""
-    fmt = FORMATS[name]
     if any(math.isnan(v) for v in x):
         return _nan_block(name, rule, x)
     top = max(abs(v) for v in x)
