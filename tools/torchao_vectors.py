@@ -95,12 +95,12 @@ def main() -> None:
                     hexadecimal("decoded", values.numpy().view(np.uint32))
         for tensor_scale in TENSOR_SCALES:
             own = None if tensor_scale is None else torch.tensor(tensor_scale)
-            made = nvfp4_tensor.NVFP4Tensor.to_nvfp4(tensor, 16, own)
+            quantized = nvfp4_tensor.NVFP4Tensor.to_nvfp4(tensor, 16, own)
             print("format nvfp4", tensor_scale)
-            hexadecimal("scale", made.scale.view(torch.uint8).numpy())
-            hexadecimal("data", made.qdata.view(torch.uint8).numpy())
+            hexadecimal("scale", quantized.scale.view(torch.uint8).numpy())
+            hexadecimal("data", quantized.qdata.view(torch.uint8).numpy())
             if tensor_scale != 7.0:
-                values = made.dequantize(torch.float32).numpy()
+                values = quantized.dequantize(torch.float32).numpy()
                 hexadecimal("decoded", values.view(np.uint32))
 
 

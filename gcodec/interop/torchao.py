@@ -107,8 +107,8 @@ def encode(
     n = tensor.values.size
     scales, data = np.empty(fmt.blocks(n), np.uint8), np.empty(fmt.data_nbytes(n), np.uint8)
     assert isinstance(codec.tensor_scale, float)
-    how = Quantization(fmt, codec.scale, np.float32(codec.tensor_scale))
-    microscale.quantize(tensor.values, how, None, scales, data)
+    quantization = Quantization(fmt, codec.scale, np.float32(codec.tensor_scale))
+    microscale.quantize(tensor.values, quantization, None, scales, data)
     return _arrays(scales, data, shape, fmt, tensor_scale)
 
 

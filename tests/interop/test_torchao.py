@@ -91,11 +91,11 @@ def test_vectors_are_complete() -> None:
 
 @pytest.mark.parametrize("one", RECORDED, ids=name_of)
 def test_recorded(one: Recorded) -> None:
-    given = arguments(one)
-    arrays = torchao.encode(one.x, one.format, **given)
+    options = arguments(one)
+    arrays = torchao.encode(one.x, one.format, **options)
     assert (arrays["scale"] == one.arrays["scale"]).all()
     assert (arrays["data"] == one.arrays["data"]).all()
-    assert arrays.keys() - {"scale", "data"} == given.keys() & {"tensor_scale"}
+    assert arrays.keys() - {"scale", "data"} == options.keys() & {"tensor_scale"}
     decoded = torchao.decode(arrays, one.format)
     assert decoded.shape == one.x.shape
     if "decoded" in one.arrays:
@@ -106,10 +106,10 @@ def test_recorded(one: Recorded) -> None:
 
 @pytest.mark.parametrize("one", RECORDED, ids=name_of)
 def test_codec_writes_recorded_bytes(one: Recorded) -> None:
-    given = arguments(one)
+    options = arguments(one)
     if one.format == "nvfp4":
-        given = {"tensor_scale": given.get("tensor_scale", 1.0)}
-    codec = gcodec.parse({"name": "microscale", "format": one.format, **given})
+        options = {"tensor_scale": options.get("tensor_scale", 1.0)}
+    codec = gcodec.parse({"name": "microscale", "format": one.format, **options})
     payload = codec.encode(one.x)
     expected = one.arrays["scale"].tobytes() + one.arrays["data"].tobytes()
     assert payload.tobytes() == expected
@@ -118,12 +118,12 @@ def test_codec_writes_recorded_bytes(one: Recorded) -> None:
         assert coded.codec.unpack(coded, one.x.shape).data.tobytes() == expected
 
 
-@pytest.mark.parametrize(("format", "given"), SPECS)
-def test_oracle(format: str, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("format", "options"), SPECS)
+def test_oracle(format: str, options: dict[str, Any]) -> None:
     x = (np.random.default_rng(4).standard_normal((3, 64)) * 0.02).astype(np.float32)
-    scale = given.get("tensor_scale", 1.0)
-    scales, codes = reference.quantize(format, given.get("scale", "floor"), x.reshape(-1), scale)
-    arrays = torchao.encode(x, format, **given)
+    scale = options.get("tensor_scale", 1.0)
+    scales, codes = reference.quantize(format, options.get("scale", "floor"), x.reshape(-1), scale)
+    arrays = torchao.encode(x, format, **options)
     assert arrays["scale"].reshape(-1).tolist() == scales
     assert arrays["data"].reshape(-1).tolist() == reference.data_of(format, codes)
 
@@ -165,11 +165,11 @@ def test_decode_to_other_dtypes(dtype: str) -> None:
     assert (decoded == torchao.decode(arrays, "nvfp4").astype(decoded.dtype)).all()
 
 
-@pytest.mark.parametrize(("format", "given"), SPECS)
-def test_frames(format: str, given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("format", "options"), SPECS)
+def test_frames(format: str, options: dict[str, Any]) -> None:
     x = np.random.default_rng(5).standard_normal((2, 3, 32)).astype(np.float32)
-    arrays = torchao.encode(x, format, **given)
-    rule = given.get("scale", "floor")
+    arrays = torchao.encode(x, format, **options)
+    rule = options.get("scale", "floor")
     frame = torchao.to_frame(arrays, format, rule, name="w")
     assert frame.name == "w" and frame.shape == x.shape and frame.codec.scale == rule
     data = frame.to_bytes()
@@ -179,7 +179,7 @@ def test_frames(format: str, given: dict[str, Any]) -> None:
         assert all((again[key] == arrays[key]).all() for key in arrays)
     spec = f"microscale:format={format},scale={rule}"
     if format == "nvfp4":
-        spec += f",tensor_scale={given.get('tensor_scale', 1)}"
+        spec += f",tensor_scale={options.get('tensor_scale', 1)}"
     assert gcodec.encode(x, spec, name="w") == data
     coded = gcodec.encode(x, f"{spec},code=huffman")
     assert all((torchao.from_frame(coded)[key] == arrays[key]).all() for key in arrays)

@@ -294,10 +294,10 @@ def read(name: str, code: str, data: bytes, nbits: int, n: int) -> tuple[list[in
         return [], []
     else:
         bits, count = Bits(text[:nbits]), (n + fmt.block - 1) // fmt.block
-        how = bits.number(8)
-        if how > 1:
-            raise Corrupt(f"scales in the way {how}")
-        if how:
+        method = bits.number(8)
+        if method > 1:
+            raise Corrupt(f"scales in the way {method}")
+        if method:
             scales = lossless._read_string(bits, HUFFMAN, count, 1)
             lossless._fill(bits)
         else:

@@ -18,8 +18,8 @@ elements, two 4-bit elements in a byte, the first in the low half. A 6-bit eleme
 Other codes write the same bytes with fewer bits. x̂ is the product of element and scale, rounded
 once.
 
-NaN and Inf have the bytes of torchao, too: a block with NaN is NaN, and Inf becomes the largest
-element of its block.
+NaN and Inf have the bytes of torchao, too: a block with NaN is NaN, and in other blocks Inf is the
+largest element at the largest scale, whose product is Inf again in most formats.
 
 Sources: OCP Microscaling Formats (MX) Specification 1.0; pytorch/ao 0.18,
 ``torchao/prototype/mx_formats`` (BSD-3-Clause), for scales, rounding and layout.
@@ -211,9 +211,9 @@ class Microscale(Codec):
         tensor_scale = self._scale_of(values)
         data = empty_beside(fmt.blocks(n) + fmt.data_nbytes(n), np.uint8, values)
         scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
-        how = Quantization(fmt, self.scale, np.float32(tensor_scale))
+        quantization = Quantization(fmt, self.scale, np.float32(tensor_scale))
         key = seed if self.rounding == "stochastic" else None
-        top = microscale.quantize(values, how, key, scales, elements, leave)
+        top = microscale.quantize(values, quantization, key, scales, elements, leave)
         if self.refuses_nonfinite and top >= INFINITY_BITS:
             raise nonfinite_error(values)
         return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n))

@@ -45,7 +45,7 @@ from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
 
 CODES = ("none", "huffman", "rans", "context")
 KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
-STORED, WORDS = 0, 1  # how scales are written
+STORED, WORDS = 0, 1  # methods for scales
 
 _SAMPLE = 1 << 16  # elements from which the layout of contexts is selected
 _LINEAR_UNIT = 16  # what symbols of integers differ by where their classes differ by 4
@@ -244,21 +244,21 @@ class Message(NamedTuple):
             empty = EmptyString(span, has_blocks=code == "huffman")
             return cls(np.empty(0, np.uint8), empty, n, fmt, code)
         if span.nbits < 8:
-            raise Truncated("the payload has no byte that says how scales are written")
-        how, span = int(span.data[0]), span.after(8)
+            raise Truncated("the payload has no byte for the method of its scales")
+        method, span = int(span.data[0]), span.after(8)
         count = fmt.blocks(n)
-        if how == STORED:
+        if method == STORED:
             if span.nbits < 8 * count:
                 raise Truncated(f"the payload has {payload.nbits} bits, but {count} scales")
             scales = span.data[1 : 1 + count]
             span = span.after(8 + 8 * count)
-        elif how == WORDS:
+        elif method == WORDS:
             scales = np.empty(count, np.uint8)
             plain = span._replace(seek=None)
             end = ranged.open_string("huffman", plain, count).read(into(scales), bits_follow=True)
             span = span.after(end).aligned("scales and elements")
         else:
-            raise Corrupt(f"scales are written in the way {how}", 0)
+            raise Corrupt(f"scales are written by method {method}", 0)
         check_scales(scales, fmt)
         string: CodedString
         if code == "context":

@@ -55,7 +55,7 @@ class Quantization(NamedTuple):
 
 def quantize(
     x: np.ndarray,
-    how: Quantization,
+    quantization: Quantization,
     seed: int | None,
     scales: np.ndarray,
     out: np.ndarray,
@@ -66,11 +66,11 @@ def quantize(
     Parameters
     ----------
     x : (n,) float32 array
-    how : Quantization
+    quantization : Quantization
     seed : int or None
         Seed for stochastic rounding; None rounds to nearest, ties to even.
-    scales : (how.fmt.blocks(n),) uint8 array
-    out : (how.fmt.data_nbytes(n),) uint8 array
+    scales : (quantization.fmt.blocks(n),) uint8 array
+    out : (quantization.fmt.data_nbytes(n),) uint8 array
     leave : bool
         Whether x is replaced by the quantization error x − x̂.
 
@@ -79,8 +79,8 @@ def quantize(
     int
         Bit pattern of the largest magnitude; NaN is larger than infinity.
     """
-    fmt = how.fmt
-    loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(how)
+    fmt = quantization.fmt
+    loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
     key, per_byte = np.uint64(seed or 0), fmt.per_byte
 
     def task(start: int, stop: int) -> int:
@@ -103,7 +103,7 @@ def quantize(
 
     top = max(pool.run(task, x.size, BLOCK, x))
     if top >= INFINITY_BITS:
-        quantize_nonfinite(x, how, seed, scales, out, leave)
+        quantize_nonfinite(x, quantization, seed, scales, out, leave)
     return top
 
 
@@ -156,7 +156,7 @@ def dequantize(
 
 def quantize_nonfinite(
     x: np.ndarray,
-    how: Quantization,
+    quantization: Quantization,
     seed: int | None,
     scales: np.ndarray,
     out: np.ndarray,
@@ -167,11 +167,11 @@ def quantize_nonfinite(
     In a block with NaN, the scale is NaN. A block with Inf and no NaN has the largest scale of its
     rule, and Inf becomes the largest magnitude.
     """
-    fmt = how.fmt
+    fmt = quantization.fmt
     for b in np.flatnonzero(scales == fmt.nan_scale).tolist():
         first, stop = b * fmt.block, min((b + 1) * fmt.block, x.size)
         part = np.asarray(x[first:stop], np.float32)
-        scale, codes = _nonfinite_block(part, how, seed, first)
+        scale, codes = _nonfinite_block(part, quantization, seed, first)
         if fmt.per_byte == 2:
             codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
             codes = codes[::2] | codes[1::2] << np.uint8(4)
@@ -180,29 +180,29 @@ def quantize_nonfinite(
         if leave:
             with np.errstate(invalid="ignore"):
                 own = scales[b : b + 1]
-                dequantize(own, data, fmt, float(how.tensor_scale), part, np.float32(-1))
+                dequantize(own, data, fmt, float(quantization.tensor_scale), part, np.float32(-1))
 
 
 def _nonfinite_block(
-    x: np.ndarray, how: Quantization, seed: int | None, first: int
+    x: np.ndarray, quantization: Quantization, seed: int | None, first: int
 ) -> tuple[int, np.ndarray]:
     """Return the scale and the codes of a block that contains NaN or Inf, from element `first`."""
-    fmt = how.fmt
+    fmt, rule, tensor_scale = quantization
     sign = np.where(np.signbit(x), np.uint8(1 << fmt.width - 1), np.uint8(0))
     if np.isnan(x).any():
         scale = fmt.nan_scale
         if fmt.is_integer:
             return scale, np.zeros(x.size, np.uint8)
-        if fmt.is_two_level or how.rule == "rceil":  # a product with NaN is that NaN
+        if fmt.is_two_level or rule == "rceil":  # a product with NaN is that NaN
             return scale, np.full(x.size, fmt.nan_code, np.uint8)
         # A quotient by infinity is 0 with the sign of the element; that of infinity is −NaN.
         nan = np.where(np.isinf(x), np.uint8(1 << fmt.width - 1), sign) | np.uint8(fmt.nan_code)
         return scale, np.where(np.isfinite(x), sign, nan)
     if fmt.is_two_level:
         scale = 0x7E
-        factor = (np.float32(1) / how.tensor_scale) / np.float32(448)
+        factor = (np.float32(1) / tensor_scale) / np.float32(448)
     else:
-        scale = 254 if how.rule == "rceil" or fmt.is_integer else 255 - fmt.largest_exponent
+        scale = 254 if rule == "rceil" or fmt.is_integer else 255 - fmt.largest_exponent
         factor = np.ldexp(np.float32(1), 127 - scale)
     with np.errstate(all="ignore"):
         r = np.minimum(np.abs(x * factor), fmt.largest)
@@ -228,12 +228,13 @@ def _codes(r: np.ndarray, fmt: BlockFormat, random: np.ndarray | None) -> np.nda
     return codes
 
 
-def _numbers(how: Quantization) -> tuple[Any, ...]:
+def _numbers(quantization: Quantization) -> tuple[Any, ...]:
     """Return the arguments of a kernel that depend on the rule and the scale of the tensor."""
-    if how.fmt.is_two_level:
+    fmt, rule_name, tensor_scale = quantization
+    if fmt.is_two_level:
         nothing = np.empty(0, np.int32), np.int64(0), np.empty(0, np.float32)
-        return how.tensor_scale, np.float32(1) / how.tensor_scale, *nothing
-    rule = ScaleRule.of(how.rule, how.fmt)
+        return tensor_scale, np.float32(1) / tensor_scale, *nothing
+    rule = ScaleRule.of(rule_name, fmt)
     return rule.divisor, np.float32(0), rule.adds, np.int64(rule.drop), rule.factors
 
 
