@@ -135,6 +135,8 @@ class Codec(Parameters):
     _shape: ClassVar[tuple[int, ...] | None] = None
     # Whether the codec also accepts integers and booleans; see `_with_dtype`.
     accepts_integers: ClassVar[bool] = False
+    # Methods and formats of other systems by their usual names, and the spec that stands for each.
+    peers: ClassVar[Mapping[str, str]] = {}
 
     # --- Methods for users
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -116,6 +116,18 @@ class Microscale(Codec):
     takes_up_to = 2.0**127
     fused_dtypes = ("float32", "float64")
     uses_shape = True
+    peers: ClassVar = {
+        "mxfp8": "microscale",
+        "mxfp8-e4m3": "microscale",
+        "mxfp8-e5m2": "microscale:format=mxfp8e5m2",
+        "mxfp6": "microscale:format=mxfp6e2m3",
+        "mxfp6-e2m3": "microscale:format=mxfp6e2m3",
+        "mxfp6-e3m2": "microscale:format=mxfp6e3m2",
+        "mxfp4": "microscale:format=mxfp4",
+        "mxint8": "microscale:format=mxint8",
+        "nvfp4": "microscale:format=nvfp4",
+        "nvfp4-single-level": "microscale:format=nvfp4,tensor_scale=1.0",
+    }
 
     format: str = param(Choice(*FORMATS), "mxfp8e4m3", "format of elements and scales")
     scale: str = param(Choice(*RULES), "floor", "rule for the scales of an MX format")
