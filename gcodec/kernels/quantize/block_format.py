@@ -101,35 +101,50 @@ class BlockFormat(NamedTuple):
         return 0x7F if self.is_two_level else 0xFF
 
     def values(self) -> np.ndarray:
-        """Return the number of each code, as (2**width,) float32."""
-        codes = np.arange(1 << self.width)
-        if self.is_integer:
-            integers = codes.astype(np.uint8).view(np.int8).astype(np.float32)
-            return np.asarray(integers / np.float32(1 << self.mantissa))
-        magnitudes = codes & (1 << self.width - 1) - 1
-        exponents, fractions = np.divmod(magnitudes, 1 << self.mantissa)
-        is_normal = exponents > 0
-        digits = fractions + np.where(is_normal, 1 << self.mantissa, 0)
-        powers = np.maximum(exponents, 1) - self.bias - self.mantissa
-        values = np.ldexp(digits.astype(np.float32), powers)
-        values = np.where(codes >> self.width - 1, -values, values).astype(np.float32)
-        if self.name == "mxfp8e4m3":
-            values[magnitudes == 0x7F] = _NAN
-        elif self.name == "mxfp8e5m2":
-            values[magnitudes == 0x7C] *= np.float32(np.inf)
-            values[magnitudes > 0x7C] = _NAN
-        return np.asarray(values)
+        """Return the number of each code, as (2**width,) float32 that nobody may change."""
+        return _values(self)
 
     def scales(self, tensor_scale: float) -> np.ndarray:
         """Return the factor that each byte of a scale stands for, as (256,) float32."""
-        if self.is_two_level:
-            with np.errstate(over="ignore"):
-                products = _BY_NAME["mxfp8e4m3"].values() * np.float32(tensor_scale)
-            products[np.isnan(products)] = _NAN
-            return np.asarray(products)
-        factors = np.ldexp(np.float32(1), np.minimum(np.arange(256), 254) - 127)
-        factors[self.nan_scale] = _NAN
-        return np.asarray(factors)
+        if not self.is_two_level:
+            return _powers()
+        with np.errstate(over="ignore"):
+            products = _BY_NAME["mxfp8e4m3"].values() * np.float32(tensor_scale)
+        products[np.isnan(products)] = _NAN
+        return np.asarray(products)
+
+
+@functools.cache
+def _values(fmt: BlockFormat) -> np.ndarray:
+    codes = np.arange(1 << fmt.width)
+    if fmt.is_integer:
+        integers = codes.astype(np.uint8).view(np.int8).astype(np.float32)
+        return _frozen(integers / np.float32(1 << fmt.mantissa))
+    magnitudes = codes & (1 << fmt.width - 1) - 1
+    exponents, fractions = np.divmod(magnitudes, 1 << fmt.mantissa)
+    is_normal = exponents > 0
+    digits = fractions + np.where(is_normal, 1 << fmt.mantissa, 0)
+    powers = np.maximum(exponents, 1) - fmt.bias - fmt.mantissa
+    values = np.ldexp(digits.astype(np.float32), powers)
+    values = np.where(codes >> fmt.width - 1, -values, values).astype(np.float32)
+    if fmt.name == "mxfp8e4m3":
+        values[magnitudes == 0x7F] = _NAN
+    elif fmt.name == "mxfp8e5m2":
+        values[magnitudes == 0x7C] *= np.float32(np.inf)
+        values[magnitudes > 0x7C] = _NAN
+    return _frozen(values)
+
+
+@functools.cache
+def _powers() -> np.ndarray:
+    factors = np.ldexp(np.float32(1), np.minimum(np.arange(256), 254) - 127)
+    factors[0xFF] = _NAN
+    return _frozen(factors)
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
 
 
 _BY_NAME = {
@@ -151,21 +166,21 @@ class ScaleRule(NamedTuple):
     """How the byte of a power of two follows from the largest magnitude of a block.
 
     With d the bits of the float32 quotient of the magnitude and `divisor`, and e its exponent, the
-    byte is ``(d + adds[e] >> 23) − drop``, but at least 0. Elements are multiplied by ``factors``
-    of that byte.
+    byte s is ``(d + adds[e] >> 23) − drop``, but at least 0. Elements are multiplied by
+    2^(127 − s), or by `least` if s is 0.
 
     Attributes
     ----------
     divisor : float32
     adds : (256,) int32 array
     drop : int
-    factors : (256,) float32 array
+    least : float32
     """
 
     divisor: np.float32
     adds: np.ndarray
     drop: int
-    factors: np.ndarray
+    least: np.float32
 
     @classmethod
     @functools.cache
@@ -178,18 +193,15 @@ class ScaleRule(NamedTuple):
         fmt : BlockFormat
         """
         round_up = (1 << _MANTISSA) - 1
-        factors = np.ldexp(np.float32(1), 127 - np.arange(256))
-        factors[0] = (
-            2.0**126
-        )  # the least scale of the encoder, though not of the decoder, is 2^-126
-        divisor, drop = np.float32(1), fmt.largest_exponent
+        # The encoder divides by 2^-126, though the byte 0 stands for 2^-127.
+        divisor, drop, least = np.float32(1), fmt.largest_exponent, np.float32(2.0**126)
         if name == "rceil":
-            divisor, drop, factors[0] = fmt.largest, 0, np.float32(1)
+            divisor, drop, least = fmt.largest, 0, np.float32(1)
             adds = round_up - _rounded_down()
         else:
             half = 1 << _MANTISSA - fmt.mantissa - 1
             adds = np.full(256, {"floor": 0, "ceil": round_up, "even": half}[name], np.int32)
-        return cls(divisor, adds, drop, factors)
+        return cls(divisor, adds, drop, least)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ by a scale of NaN and leave their elements; `quantize_nonfinite` then writes the
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat, ScaleRule
+from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.jit import Kernel, factory, kernel
@@ -28,7 +30,7 @@ from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lan
 
 Store = Literal["write", "stream", "add"]
 
-_HALF = BLOCK // 2  # elements whose numbers stay in registers; a block of NVFP4
+_BLOCKS = 64  # blocks whose scales are found together, while their elements stay in a cache
 _MANTISSA = 23  # of float32: bits of the mantissa
 _ONE = 127 << _MANTISSA  # bits of the number 1
 _LEAST, _MOST = 0x3C800000, 0x43E00000  # bits of 2^-6 and 448, the range of scales of NVFP4
@@ -84,22 +86,28 @@ def quantize(
     key, per_byte = np.uint64(seed or 0), fmt.per_byte
 
     def task(start: int, stop: int) -> int:
-        part, tops = x[start:stop], np.zeros(BLOCK, np.int32)
+        part, largest = x[start:stop], np.zeros(BLOCK, np.int32)
+        scratch = (
+            np.zeros(_BLOCKS, np.int32),
+            largest,
+            *np.empty((2, _BLOCKS), np.float32),
+            np.empty(_BLOCKS, np.uint8),
+        )
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
         whole = part.size - part.size % BLOCK
         count = whole // fmt.block
-        loop(part[:whole], np.uint64(start), key, *numbers, tops, own[:count], data)
+        loop(part[:whole], np.uint64(start), key, *numbers, *scratch, own[:count], data)
         if whole < part.size:
             padded, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
             padded[: part.size - whole] = part[whole:]
             ends = np.empty(BLOCK // fmt.block, np.uint8)
-            loop(padded, np.uint64(start + whole), key, *numbers, tops, ends, last)
+            loop(padded, np.uint64(start + whole), key, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
             if leave:
                 part[whole:] = padded[: part.size - whole]
-        return int(tops.max())
+        return int(largest.max())
 
     top = max(pool.run(task, x.size, BLOCK, x))
     if top >= INFINITY_BITS:
@@ -232,82 +240,185 @@ def _numbers(quantization: Quantization) -> tuple[Any, ...]:
     """Return the arguments of a kernel that depend on the rule and the scale of the tensor."""
     fmt, rule_name, tensor_scale = quantization
     if fmt.is_two_level:
-        nothing = np.empty(0, np.int32), np.int64(0), np.empty(0, np.float32)
+        nothing = np.empty(0, np.int32), np.int64(0), np.float32(0)
         return tensor_scale, np.float32(1) / tensor_scale, *nothing
     rule = ScaleRule.of(rule_name, fmt)
-    return rule.divisor, np.float32(0), rule.adds, np.int64(rule.drop), rule.factors
+    return rule.divisor, np.float32(0), rule.adds, np.int64(rule.drop), rule.least
 
 
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-def _quantize_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
+def _tops_block(fmt: BlockFormat) -> Any:
+    """Make the block that stores the bits of the largest magnitudes of 32 elements of x from i on.
+
+    There is one for each block, in `tops` from b on.
+    """
+
+    @block("x", "i", "tops", "b")
+    def tops(e: Emitter) -> None:
+        builder, source, target = e.builder, e.address("x", "i"), e.address("tops", "b")
+        starts = (0, HALF)
+        sizes = [e.magnitude_bits(e.load(e.element(source, at), floats(HALF))) for at in starts]
+        if not fmt.is_two_level:
+            sizes = [_larger(builder, *sizes)]
+        for k, size in enumerate(sizes):
+            builder.store(e.reduced("smax", size), e.element(target, k))
+
+    return tops
+
+
+def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
+    """Emit the stores of 32 scales, or of marks where blocks are not finite, and of all tops."""
+    builder, kind = e.builder, tops.type
+    largest = e.load(e.address("largest", "zero"), kind)
+    above = builder.icmp_signed(">", tops, largest)
+    e.store(builder.select(above, tops, largest), e.address("largest", "zero"))
+    is_finite = builder.icmp_signed("<", tops, kind([INFINITY_BITS] * kind.count))
+    codes = builder.select(is_finite, codes, kind([mark] * kind.count))
+    e.store(builder.trunc(codes, lanes(8)), e.address("bytes", "b"), align=1)
+
+
+def _constants(kind: Any) -> Callable[[int], Any]:
+    """Return a function that makes vectors of a 32-bit number."""
+    return lambda value: kind([value & 0xFFFFFFFF] * kind.count)
+
+
+def _limited(builder: Any, low: Any, value: Any, high: Any) -> Any:
+    """Emit the limitation of signed lanes."""
+    value = builder.select(builder.icmp_signed(">", value, low), value, low)
+    return builder.select(builder.icmp_signed("<", value, high), value, high)
+
+
+_SCALE_NAMES = ("divisor", "reciprocal", "adds", "drop", "least", "tops", "b", "zero")
+
+
+@block(*_SCALE_NAMES, "largest", "bytes", "factors", "sizes")
+def _power_block(e: Emitter) -> None:
+    """Find the scales of 32 blocks from b on, which are powers of two; see `ScaleRule`.
+
+    `bytes`, `factors` and `sizes` get the bytes, what elements are multiplied by, and the scales.
+    `adds` has 256 elements.
+    """
+    builder, kind = e.builder, lanes(32)
+    constant = _constants(kind)
+    tops = e.load(e.address("tops", "b"), kind)
+    quotients = builder.fdiv(builder.bitcast(tops, floats()), e.splat(e.args["divisor"]))
+    bits = builder.bitcast(quotients, kind)
+    exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
+    adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
+    scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
+    scales = builder.sub(scales, e.splat(builder.trunc(e.args["drop"], kind.element)))
+    scales = _limited(builder, constant(0), scales, constant(254))
+    _store_scales(e, scales, tops, 0xFF)
+    tiny = constant(1 << _MANTISSA - 1)  # 2^-127
+    sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
+    e.store(sizes, e.address("sizes", "b"))
+    inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
+    inverse = _larger(builder, inverse, tiny)
+    least = builder.bitcast(e.splat(e.args["least"]), kind)
+    is_least = builder.icmp_signed("==", scales, constant(0))
+    e.store(builder.select(is_least, least, inverse), e.address("factors", "b"))
+
+
+def _larger(builder: Any, one: Any, other: Any) -> Any:
+    """Emit the maximum of signed lanes."""
+    return builder.select(builder.icmp_signed(">", one, other), one, other)
+
+
+@block(*_SCALE_NAMES, "largest", "bytes", "factors", "sizes")
+def _e4m3_block(e: Emitter) -> None:
+    """Find the scales of 32 blocks from b on, which are e4m3 numbers; see `_power_block`.
+
+    `divisor` is the scale of the tensor, and `reciprocal` its reciprocal.
+    """
+    builder, kind, real = e.builder, lanes(32), floats()
+    constant = _constants(kind)
+    tops = e.load(e.address("tops", "b"), kind)
+    tensor_scale = e.splat(e.args["divisor"])
+    quotients = builder.fdiv(builder.bitcast(tops, real), real([6.0] * BLOCK))
+    bits = builder.bitcast(builder.fdiv(quotients, tensor_scale), kind)
+    bits = _limited(builder, constant(_LEAST), bits, constant(_MOST))
+    odd = builder.and_(builder.lshr(bits, constant(_E4M3)), constant(1))
+    almost_half = builder.add(bits, constant((1 << _E4M3 - 1) - 1 - _REBIAS))
+    codes = builder.lshr(builder.add(almost_half, odd), constant(_E4M3))
+    _store_scales(e, codes, tops, 0x7F)
+    bits = builder.add(builder.shl(codes, constant(_E4M3)), constant(_REBIAS))
+    scales = builder.bitcast(bits, real)
+    e.store(builder.fmul(tensor_scale, scales), e.address("sizes", "b"))
+    inverse = builder.fdiv(e.splat(e.args["reciprocal"]), scales)
+    e.store(inverse, e.address("factors", "b"))
+
+
+def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
-    It writes the scales of the elements from `b` on, the codes from byte `at` of `out` on, and
-    raises BLOCK / fmt.block elements of `tops` to the bits of the largest magnitudes.
+    Their blocks have the numbers from b on, and their codes begin at byte `at` of `out`.
     """
-    names = ("divisor", "reciprocal", "adds", "drop", "factors", "tops", "scales", "b", "out")
 
-    @block("x", "i", "seed", "start", *names, "at", "zero")
+    @block("x", "i", "seed", "start", "tops", "factors", "sizes", "b", "out", "at")
     def codes(e: Emitter) -> None:
-        builder, word = e.builder, lanes(32, _HALF)
+        builder, word = e.builder, lanes(32, HALF)
         source, halves = e.address("x", "i"), None
-        e.fetch(source)
+        signs: list[Any] = []
+        e.fetch(source, _BLOCKS * fmt.block)  # of the next tile, while this one is in a cache
         if stochastic:
             seed, start = e.args["seed"], e.args["start"]
             span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
             (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
-        parts = [e.load(e.element(source, first), floats(_HALF)) for first in (0, _HALF)]
-        sizes = [e.magnitude_bits(x) for x in parts]
-        if fmt.is_two_level:
-            tops = [e.reduced("smax", size) for size in sizes]
-            factors = [_e4m3_factor(e, top, k) for k, top in enumerate(tops)]
-        else:
-            above = builder.icmp_signed(">", *sizes)
-            tops = 2 * [e.reduced("smax", builder.select(above, *sizes))]
-            factors = 2 * [_power_factor(e, tops[0])]
-        bytes_of = []
-        for k, (x, (factor, scale)) in enumerate(zip(parts, factors, strict=True)):
+
+        def number(name: str, k: int) -> Any:
+            return builder.load(e.element(e.address(name, "b"), k if fmt.is_two_level else 0))
+
+        def half(first: int) -> Any:
+            k = first // HALF
+            x = e.load(e.element(source, first), floats(HALF))
             own = None
             if halves is not None:
-                order = word([*range(k * _HALF, (k + 1) * _HALF)])
+                order = word([*range(first, first + HALF)])
                 own = builder.shuffle_vector(halves, halves, order)
-            r = builder.fmul(x, e.splat(factor, _HALF))
-            code = _emit_codes(e, fmt, r, builder.bitcast(x, word), own)
+            r = builder.fmul(x, e.splat(number("factors", k), HALF))
+            bits = builder.bitcast(x, word)
+            code = _emit_codes(e, fmt, r, own)
             if leave:
-                value = builder.fmul(_emit_values(e, fmt, code), e.splat(scale, _HALF))
-                error = builder.fsub(x, value)
-                is_finite = builder.icmp_signed("<", tops[k], tops[k].type(INFINITY_BITS))
-                error = builder.select(is_finite, error, x)
-                e.store(error, e.element(source, k * _HALF))
-            bytes_of.append(builder.trunc(code, lanes(8, _HALF)))
-        joined = builder.shuffle_vector(*bytes_of, lanes(32)([*range(BLOCK)]))
+                top = word([fmt.top] * HALF)
+                limited = builder.select(builder.icmp_signed("<", code, top), code, top)
+                if fmt.is_integer:  # 0 has no sign
+                    flips = builder.ashr(bits, word([31] * HALF))
+                    limited = builder.sub(builder.xor(limited, flips), flips)
+                else:
+                    sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
+                    sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
+                    limited = builder.or_(limited, sign)
+                size = e.splat(number("sizes", k), HALF)
+                error = builder.fsub(x, builder.fmul(_emit_values(e, fmt, limited), size))
+                is_finite = builder.icmp_signed(
+                    "<", number("tops", k), word.element(INFINITY_BITS)
+                )
+                e.store(builder.select(is_finite, error, x), e.element(source, first))
+            signs.append(builder.ashr(bits, word([24] * HALF)))
+            return code
+
+        codes = narrow_halves(e, half)
+        top = codes.type([fmt.top] * BLOCK)
+        codes = builder.select(builder.icmp_unsigned("<", codes, top), codes, top)
+        sign = narrow_halves(e, lambda first: signs[first // HALF])
+        if fmt.is_integer:
+            none = sign.type([0] * BLOCK)
+            flips = builder.sext(builder.icmp_signed("<", sign, none), sign.type)
+            codes = builder.sub(builder.xor(codes, flips), flips)
+        else:
+            if fmt.width < 8:
+                sign = builder.lshr(sign, sign.type([8 - fmt.width] * BLOCK))
+            mask = sign.type([1 << fmt.width - 1] * BLOCK)
+            codes = builder.or_(codes, builder.and_(sign, mask))
         if fmt.per_byte == 2:
-            pairs = builder.bitcast(joined, lanes(16, _HALF))  # the first code is the low byte
-            joined = builder.or_(pairs, builder.lshr(pairs, pairs.type([4] * _HALF)))
-            joined = builder.trunc(joined, lanes(8, _HALF))
-        e.store(joined, e.address("out", "at"), align=1)
+            pairs = builder.bitcast(codes, lanes(16, HALF))  # the first code is the low byte
+            joined = builder.or_(pairs, builder.lshr(pairs, pairs.type([4] * HALF)))
+            codes = builder.trunc(joined, lanes(8, HALF))
+        store_sorted(e, codes)
 
     return codes
-
-
-def _raise_top(e: Emitter, top: Any, slot: int) -> None:
-    """Emit the maximum of an element of `tops` and the bits of a magnitude."""
-    builder = e.builder
-    place = e.element(e.address("tops", "zero"), slot)
-    before = builder.load(place)
-    builder.store(builder.select(builder.icmp_signed(">", before, top), before, top), place)
-
-
-def _store_scale(e: Emitter, scale: Any, top: Any, mark: int, k: int) -> None:
-    """Emit the store of the byte of a scale, or of a mark if its block is not finite."""
-    from llvmlite import ir
-
-    builder, byte = e.builder, ir.IntType(8)
-    is_finite = builder.icmp_signed("<", top, top.type(INFINITY_BITS))
-    scale = builder.select(is_finite, builder.trunc(scale, byte), byte(mark))
-    builder.store(scale, e.element(e.address("scales", "b"), k))
 
 
 def _entry(e: Emitter, table: str, index: Any) -> Any:
@@ -317,91 +428,37 @@ def _entry(e: Emitter, table: str, index: Any) -> Any:
     return e.builder.load(e.builder.gep(e.args[table], [e.builder.zext(index, ir.IntType(64))]))
 
 
-def _power_factor(e: Emitter, top: Any) -> tuple[Any, Any]:
-    """Emit the scale of a block, a power of two, and return its reciprocal and value.
+def _emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any) -> Any:
+    """Emit the codes of the magnitudes of scaled elements, given random words or None.
 
-    `adds` and `factors` have 256 elements.
+    They may be above the largest code, but take 8 bits.
     """
-    from llvmlite import ir
-
-    builder, word = e.builder, ir.IntType(32)
-    _raise_top(e, top, 0)
-    number = builder.bitcast(top, ir.FloatType())
-    bits = builder.bitcast(builder.fdiv(number, e.args["divisor"]), word)
-    exponent = builder.and_(builder.lshr(bits, word(_MANTISSA)), word(255))
-    scale = builder.lshr(builder.add(bits, _entry(e, "adds", exponent)), word(_MANTISSA))
-    scale = builder.sub(scale, builder.trunc(e.args["drop"], word))
-    scale = builder.select(builder.icmp_signed(">", scale, word(0)), scale, word(0))
-    scale = builder.select(builder.icmp_signed("<", scale, word(254)), scale, word(254))
-    _store_scale(e, scale, top, 0xFF, 0)
-    least = word(1 << _MANTISSA - 1)  # 2^-127
-    power = builder.shl(scale, word(_MANTISSA))
-    power = builder.select(builder.icmp_signed(">", power, least), power, least)
-    return _entry(e, "factors", scale), builder.bitcast(power, ir.FloatType())
-
-
-def _e4m3_factor(e: Emitter, top: Any, k: int) -> tuple[Any, Any]:
-    """Emit the scale of block k of 16 elements, an e4m3 number, and return the two factors.
-
-    `divisor` is the scale of the tensor, and `reciprocal` its reciprocal.
-    """
-    from llvmlite import ir
-
-    builder, word, real = e.builder, ir.IntType(32), ir.FloatType()
-    _raise_top(e, top, k)
-    number = builder.fdiv(builder.bitcast(top, real), real(6.0))
-    bits = builder.bitcast(builder.fdiv(number, e.args["divisor"]), word)
-    bits = builder.select(builder.icmp_signed(">", bits, word(_LEAST)), bits, word(_LEAST))
-    bits = builder.select(builder.icmp_signed("<", bits, word(_MOST)), bits, word(_MOST))
-    odd = builder.and_(builder.lshr(bits, word(_E4M3)), word(1))
-    bits = builder.add(builder.add(bits, word((1 << _E4M3 - 1) - 1 - _REBIAS)), odd)
-    code = builder.lshr(bits, word(_E4M3))
-    _store_scale(e, code, top, 0x7F, k)
-    bits = builder.add(builder.shl(code, word(_E4M3)), word(_REBIAS))
-    scale = builder.bitcast(bits, real)
-    return (
-        builder.fdiv(e.args["reciprocal"], scale),
-        builder.fmul(e.args["divisor"], scale),
-    )
-
-
-def _emit_codes(e: Emitter, fmt: BlockFormat, r: Any, x: Any, random: Any) -> Any:
-    """Emit the codes of scaled elements, given the bits of the elements and random words."""
-    builder, kind = e.builder, x.type
-    real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
-
-    def constant(value: int) -> Any:
-        return kind([value & 0xFFFFFFFF] * kind.count)
-
-    def least(one: Any, other: Any) -> Any:
-        return builder.select(builder.icmp_signed("<", one, other), one, other)
-
-    largest = constant(int(fmt.largest.view(np.uint32)))
-    size = least(e.magnitude_bits(r), largest)
+    builder, kind = e.builder, lanes(32, r.type.count)
+    constant, cut = _constants(kind), _MANTISSA - fmt.mantissa
+    size = e.magnitude_bits(r)
+    if fmt.is_two_level:  # others are below twice the largest power of two
+        largest = constant(int(fmt.largest.view(np.uint32)))
+        size = builder.select(builder.icmp_signed("<", size, largest), size, largest)
     floor = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
-    if fmt.is_integer:
-        power = floor
-    else:
-        power = builder.and_(size, constant(INFINITY_BITS))
-        power = builder.select(builder.icmp_signed(">", power, floor), power, floor)
-    number = builder.bitcast(size, real)
+    power = floor
+    if not fmt.is_integer:
+        power = _larger(builder, builder.and_(size, constant(INFINITY_BITS)), floor)
+    number = builder.bitcast(size, r.type)
     if random is None:
         far = builder.add(power, constant(cut << _MANTISSA))
-        moved = builder.fadd(number, builder.bitcast(far, real))
+        moved = builder.fadd(number, builder.bitcast(far, r.type))
         code = builder.sub(builder.bitcast(moved, kind), far)
     else:
         unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << _MANTISSA)), power)
-        units = builder.fmul(number, builder.bitcast(unit, real))
+        units = builder.fmul(number, builder.bitcast(unit, r.type))
         code = builder.fptosi(units, kind)
-        fraction = builder.fsub(units, builder.sitofp(code, real))
-        bound = builder.fptosi(builder.fmul(fraction, real([2.0**31] * kind.count)), kind)
-        code = builder.sub(code, builder.sext(builder.icmp_signed("<", random, bound), kind))
+        fraction = builder.fsub(units, builder.sitofp(code, r.type))
+        bound = builder.fmul(fraction, r.type([2.0**31] * kind.count))
+        is_up = builder.icmp_signed("<", random, builder.fptosi(bound, kind))
+        code = builder.sub(code, builder.sext(is_up, kind))
     if fmt.is_integer:
-        signs = builder.ashr(x, constant(31))
-        return builder.sub(builder.xor(code, signs), signs)
-    code = builder.add(code, builder.lshr(builder.sub(power, floor), constant(cut)))
-    sign = builder.lshr(builder.and_(x, constant(SIGN)), constant(32 - fmt.width))
-    return builder.or_(code, sign)
+        return code
+    return builder.add(code, builder.lshr(builder.sub(power, floor), constant(cut)))
 
 
 # --- blocks from codes to values -----------------------------------------------------------------
@@ -416,10 +473,10 @@ def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
         if fmt.per_byte == 1:
             codes = e.load(source, lanes(8), align=1)
         else:
-            wide = lanes(16, _HALF)
-            pairs = builder.zext(e.load(source, lanes(8, _HALF), align=1), wide)
-            pairs = builder.or_(pairs, builder.shl(pairs, wide([4] * _HALF)))
-            codes = builder.bitcast(builder.and_(pairs, wide([0x0F0F] * _HALF)), lanes(8))
+            wide = lanes(16, HALF)
+            pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
+            pairs = builder.or_(pairs, builder.shl(pairs, wide([4] * HALF)))
+            codes = builder.bitcast(builder.and_(pairs, wide([0x0F0F] * HALF)), lanes(8))
         numbers = _emit_values(e, fmt, builder.zext(codes, lanes(32)))
         place = e.address("scales", "b")
         from llvmlite import ir
@@ -447,6 +504,9 @@ def _emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
         number = builder.sitofp(builder.ashr(top, constant(32 - fmt.width)), real)
         return builder.fmul(number, real([2.0**-fmt.mantissa] * kind.count))
     sign = builder.and_(top, constant(SIGN))
+    if fmt.width == 4:
+        numbers = e.one_of_eight(fmt.values()[:8].tolist(), codes)
+        return builder.bitcast(builder.or_(builder.bitcast(numbers, kind), sign), real)
     size = builder.and_(top, constant(SIGN - 1))
     placed = builder.lshr(size, constant(32 - fmt.width - cut))
     normal = builder.add(placed, constant(_ONE - (fmt.bias << _MANTISSA)))
@@ -474,23 +534,52 @@ def _emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
 @factory(lambda: itertools.product(FORMATS, (False, True), (False, True)))
 def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     fmt = BlockFormat.of(name)
-    one_block = _quantize_block(fmt, stochastic, leave)
+    tops_block = _tops_block(fmt)
+    scale_block = _e4m3_block if fmt.is_two_level else _power_block
+    code_block = _code_block(fmt, stochastic, leave)
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, float32, float32, in int32[], "
-        "int64, in float32[], out int32[], out uint8[], out uint8[]",
+        "int64, float32, out int32[], out int32[], out float32[], out float32[], out uint8[], "
+        "out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
     )
     def microscale_codes(
-        x, first, seed, divisor, reciprocal, adds, drop, factors, tops, scales, out
+        x,
+        first,
+        seed,
+        divisor,
+        reciprocal,
+        adds,
+        drop,
+        least,
+        tops,
+        largest,
+        factors,
+        sizes,
+        room,
+        scales,
+        out,
     ):
         # x.size is a multiple of BLOCK, and x begins with element `first`, another multiple.
-        # scales.size == x.size // per_scale, out.size >= x.size // per_byte; tops has two elements
-        # at least, adds and factors have 256 each where a scale is a power of two.
-        for i in range(0, x.size, BLOCK):
-            numbers = divisor, reciprocal, adds, drop, factors, tops, scales, i // per_scale
-            one_block(x, i, seed, first + np.uint64(i), *numbers, out, i // per_byte, 0)
+        # scales.size == x.size // per_scale, out.size >= x.size // per_byte; adds has 256 elements
+        # where scales are powers of two. tops, factors, sizes and room have _BLOCKS elements, a
+        # multiple of 32, and largest has 32.
+        for tile in range(0, x.size, _BLOCKS * per_scale):
+            stop = min(x.size, tile + _BLOCKS * per_scale)
+            before = tile // per_scale
+            count = stop // per_scale - before
+            for i in range(tile, stop, BLOCK):
+                tops_block(x, i, tops, i // per_scale - before)
+            for b in range(0, count, BLOCK):
+                numbers = divisor, reciprocal, adds, drop, least, tops, b, 0
+                scale_block(*numbers, largest, room, factors, sizes)
+            for b in range(count):  # count <= _BLOCKS
+                scales[before + b] = room[b]
+            for i in range(tile, stop, BLOCK):
+                start, b = first + np.uint64(i), i // per_scale - before
+                code_block(x, i, seed, start, tops, factors, sizes, b, out, i // per_byte)
 
     return microscale_codes
 
