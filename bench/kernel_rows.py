@@ -106,7 +106,39 @@ def _passes(x: np.ndarray) -> list[Row]:
         Row("minmax: pass", lambda: uniform.quantize(x, bounds, n, 8, None, out), narrow, 1.8),
         Row("minmax: back", lambda: uniform.dequantize(out, bounds, n, 8, values), widen, 1.8),
         Row("terngrad: pass", lambda: ternary.quantize(x, scale, 1, "chapter"), None, 0.5),
+        *_blocks(x),
     ]
+
+
+def _blocks(x: np.ndarray) -> list[Row]:
+    """Return rows for the passes of formats with scales of blocks."""
+    from bench import twins
+    from gcodec.kernels.quantize import microscale
+    from gcodec.kernels.quantize.block_format import BlockFormat
+    from gcodec.kernels.quantize.microscale import Quantization
+
+    table, n, values = [], x.size, np.ones(x.size, np.float32)
+    for name in ("mxfp8e4m3", "mxfp6e2m3", "mxfp4", "mxint8", "nvfp4"):
+        fmt = BlockFormat.of(name)
+        scales, data = np.zeros(fmt.blocks(n), np.uint8), np.zeros(fmt.data_nbytes(n), np.uint8)
+        rule = Quantization(fmt, "floor", np.float32(2.0**-9 if name == "nvfp4" else 1))
+        microscale.quantize(x, rule, None, scales, data)
+        width = 8 // fmt.per_byte
+        table += [
+            Row(
+                f"microscale: {name} pass",
+                lambda r=rule, s=scales, d=data: microscale.quantize(x, r, None, s, d),
+                twins.stream(n, 32, width),
+            ),
+            Row(
+                f"microscale: {name} back",
+                lambda f=fmt, r=rule, s=scales, d=data: microscale.dequantize(
+                    s, d, f, float(r.tensor_scale), values
+                ),
+                twins.stream(n, width, 32),
+            ),
+        ]
+    return table
 
 
 def _qsgd(x: np.ndarray) -> list[Row]:

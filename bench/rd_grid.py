@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 import gcodec
+from gcodec.kernels.quantize.block_format import FORMATS
 
 _USER_IDS = range(192, 256)  # ids of user-defined codecs
 
@@ -91,6 +92,10 @@ GRID: dict[str, tuple[Dial, ...]] = {
         Dial("minifloat:block=32,format={}", _FORMATS),
         Dial("minifloat:scale={}", _RMS, "rms", True),
         Dial("minifloat:format=e1m2,scale={}", _RMS, "rms", True),
+    ),
+    "microscale": (
+        Dial("microscale:code=auto,format={}", tuple(FORMATS)),
+        Dial("microscale:scale=rceil,code=auto,format={}", tuple(FORMATS[:-1])),
     ),
     "topk": (
         Dial("topk:value=sign,ratio={}", _SHARES, between=True),

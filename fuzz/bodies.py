@@ -18,6 +18,7 @@ from reference import (
     leb128,
     lossless,
     lowrank,
+    microscale,
     minifloat,
     minmax,
     mxnet_sparse,
@@ -439,6 +440,39 @@ def _plane(rng: random.Random, values: list[int], method: int, unit: int) -> los
     return lossless.Plane(method, values, models, scales, rng.choice((2, 8, 32)))
 
 
+def _microscale(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, name = _size(shape), rng.choice(list(microscale.FORMATS))
+    code = rng.choice(microscale.CODES)
+    width, size = microscale.FORMATS[name].width, microscale.FORMATS[name].block
+    few = [rng.randrange(1 << width) for _ in range(rng.randint(1, 9))]
+    codes = [rng.choice(few) for _ in range(n)]
+    most = 128 if name == "nvfp4" else 256
+    scales = [rng.choice((0, 1, 120, most - 1, rng.randrange(most))) for _ in range(0, n, size)]
+    message = microscale.message(name, "none", scales, codes)._replace(code=code)
+    message = message._replace(has_words=bool(n) and rng.random() < 0.5)
+    table = None
+    if code != "none" and n:
+        values = microscale.data_of(name, codes)
+        if code == "context":
+            values = [microscale.symbol_of(name, one) for one in codes]
+        plane = _plane(rng, values, microscale.METHODS[code], 1)
+        message = message._replace(plane=plane)
+        if plane.lanes == 32 or code != "context":
+            make = lambda log2: microscale.seek_table(message, log2)  # noqa: E731
+            table = _blocked(rng, make) if code == "huffman" else _states(rng, make)
+    params = [list(microscale.FORMATS).index(name), 0, microscale.CODES.index(code), 0]
+    if name != "nvfp4":
+        params[1] = rng.randrange(4)
+    params[3] = rng.randrange(2)
+    while params and not params[-1]:
+        params.pop()
+    scalars = b""
+    if name == "nvfp4" and rng.random() < 0.8:
+        scalars = np.float32(rng.choice((0.5, 3e-7, 2.0**-120, 2.0**116))).tobytes()
+    data, nbits = microscale.write(message)
+    return Body(17, bytes(params), scalars, data, nbits, table)
+
+
 WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -455,4 +489,5 @@ WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "ecsq": _ecsq,
     "lowrank": _lowrank,
     "lossless": _lossless,
+    "microscale": _microscale,
 }

@@ -21,6 +21,7 @@ from reference import (
     leb128,
     lossless,
     lowrank,
+    microscale,
     minifloat,
     minmax,
     mxnet,
@@ -259,6 +260,13 @@ def _lossless(m: Message) -> Any:
     return bits.view(m.dtype)
 
 
+def _microscale(m: Message) -> Any:
+    c, scale = m.codec, float(m.scalars["tensor_scale"])
+    if len(m.data) != -(-m.nbits // 8):
+        raise universal.Truncated("fewer bytes than bits")
+    return microscale.decode(c.format, c.code, m.data, m.nbits, m.n, scale)
+
+
 DECODERS: dict[str, Callable[[Message], Any]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -275,6 +283,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "ecsq": _ecsq,
     "lowrank": _lowrank,
     "lossless": _lossless,
+    "microscale": _microscale,
 }
 ERRORS = (ValueError, struct.error)
 """What oracles raise for payloads that are wrong."""

@@ -103,6 +103,8 @@ def encode(
     with source.context():
         if isinstance(codec, Policy):
             codec = codec.codec(name, *source.described())
+        if nonfinite == "raise":
+            codec = codec._refusing()
         tensor = source.read(integers=codec.accepts_integers, segments=codec.reads_segments)
         is_checked_later = (
             nonfinite == "raise"

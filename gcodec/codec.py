@@ -136,6 +136,8 @@ class Codec(Parameters):
     _shape: ClassVar[tuple[int, ...] | None] = None
     # Whether the codec also accepts integers and booleans; see `_with_dtype`.
     accepts_integers: ClassVar[bool] = False
+    # Methods and formats of other systems by their usual names, and the spec that stands for each.
+    peers: ClassVar[Mapping[str, str]] = {}
 
     # --- Methods for users
 
@@ -405,6 +407,10 @@ class Codec(Parameters):
         """Raise TypeError if the array is on a device where the codec does not run."""
         if not self.on_device and device_of(array) is not None:
             raise no_twin(str(self))
+
+    def _refusing(self: _Self) -> _Self:
+        """Return a codec that finds NaN and Inf itself and refuses them, if it can choose to."""
+        return self
 
     def _with_shape(self: _Self, shape: Any) -> _Self:
         """Return the codec bound to a shape, given as a tuple or an integer."""

@@ -78,6 +78,15 @@ _CHOSEN = {
         *("lowrank:step=0.25", "lowrank:rank=0,step=0.5", "lowrank:rank=1,step=0.5"),
         "lowrank:rank=2,trellis=yes,step=1.0",
     ),
+    "microscale": (
+        *("microscale", "microscale:format=mxfp8e5m2,scale=rceil,code=huffman"),
+        *("microscale:format=mxfp6e2m3,scale=even", "microscale:format=mxfp6e3m2,scale=ceil"),
+        *("microscale:format=mxfp4,scale=rceil", "microscale:format=mxfp4,code=rans"),
+        *("microscale:format=mxint8,code=context", "microscale:format=nvfp4"),
+        *("microscale:format=nvfp4,code=auto", "microscale:format=nvfp4,tensor_scale=0.25"),
+        *("microscale:scale=ceil,rounding=stochastic", "microscale:code=auto,scale=even"),
+        "microscale:format=nvfp4,code=context,rounding=stochastic",
+    ),
     "powersgd": ("powersgd", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=65536"),
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),

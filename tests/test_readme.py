@@ -115,6 +115,7 @@ def run_python(page: str) -> None:
         "docs/add-a-codec.md",
         "docs/minifloat.md",
         "docs/dct8.md",
+        "docs/formats.md",
         "docs/interop.md",
         "docs/grace.md",
         "docs/advise.md",

@@ -33,6 +33,8 @@ SPECS = (
     *("minmax:bits=1,bucket=1", "minmax:bits=3,bucket=100", "minifloat:code=huffman"),
     *("minifloat:code=pair", "minifloat:code=planes", "minifloat:code=rans"),
     *("minifloat:code=none,block=1", "minifloat:code=context", "topk:ratio=0.1,index=rice"),
+    *("microscale", "microscale:format=nvfp4", "microscale:format=mxfp4,code=huffman"),
+    *("microscale:code=rans", "microscale:format=mxint8,code=context"),
     *("topk:ratio=0.1,index=eliasfano", "topk:ratio=0.1,index=bitmap"),
     *("topk:ratio=0.1,index=rans", "topk:ratio=0.1,index=huffman", "topk:k=3,value=int8"),
     *("randomk", "randomk:value=sign,ratio=0.5", "dct8", "dct8:chunk=1,k=1", "dct8:index=rice"),

@@ -61,6 +61,12 @@ CASES = (
     Case("minifloat:format=e4m3,code=planes,table=2", b"", (1, 2), {"scale": 0.5, "table": 2}),
     Case("minifloat:format=e1m1,code=huffman", b"", (1, 2), {"scale": 0.5, "table": "empirical"}),
     Case("minifloat:code=none,block=2", b"", (1, 2, 3), {"scale": 0.5, "table": "empirical"}),
+    Case("microscale", b"\x7f", (1, 2), {"tensor_scale": 1.0}),
+    Case("microscale:format=mxfp6e2m3", b"", (1,), {"tensor_scale": 1.0}),
+    Case("microscale:format=nvfp4", b"", (1, 2, 3), {"tensor_scale": 0.5}),
+    Case(
+        "microscale:format=mxfp4,code=huffman", b"\0\x7f\1\1\x11", (1, 2, 5), {"tensor_scale": 1.0}
+    ),
     Case("topk:k=1,index=rice", ONE, (1, 9, 500), {}),
     Case("topk:k=2,index=eliasfano", ONE + ONE, (2, 9, 50), {}),
     Case("topk:k=2,index=bitmap", ONE + ONE, (2, 9, 16), {}),

@@ -43,5 +43,6 @@ TYPICAL = {
     "ecsq": Typical(2.80, 0.02),
     "lowrank": Typical(1.50, 0.099),
     "lossless": Typical(26.80, 0),
+    "microscale": Typical(8.37, 7.4e-4),
 }
 """Typical cost by the name of the codec; codecs of other packages are missing."""

@@ -41,6 +41,7 @@ provide(
         (13, "ecsq", "ecsq"),
         (14, "lowrank", "lowrank"),
         (15, "lossless", "lossless"),
+        (17, "microscale", "microscale"),
     )
 )
 

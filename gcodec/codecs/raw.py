@@ -61,6 +61,7 @@ class Raw(Codec):
     has_cuda_kernels = True
     accepts_integers = True
     reads_segments = True
+    peers: ClassVar = {"fp16": "raw:dtype=float16", "bf16": "raw:dtype=bfloat16"}
     # Dtype of a tensor of integers or booleans; `_with_dtype` sets it.
     _integers: ClassVar[str | None] = None
 

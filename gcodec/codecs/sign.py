@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,7 @@ class Sign(Codec):
     has_cuda_kernels = True
     fused_dtypes = FLOATS
     reads_segments = True
+    peers: ClassVar = {"byteps-onebit": "sign", "signsgd": "sign:scale=none"}
 
     scale: str = param(
         Choice("l1", "l2", "none"), "l1", "scale: the mean of |x|, the root mean square, or 1"

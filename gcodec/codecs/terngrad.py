@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -111,6 +111,7 @@ class TernGrad(Codec):
     fused_dtypes = FLOATS
     reads_segments = True
     uses_shape = True
+    peers: ClassVar = {"terngrad": "terngrad:pack=terngrad"}
 
     clip: float = param(
         Float32("a number from 0 on, finite", lambda c: 0 <= c < math.inf),

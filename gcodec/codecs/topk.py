@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -90,6 +90,7 @@ class TopK(Codec):
     has_cuda_kernels = True
     reads_segments = True
     symbols_on_host = True
+    peers: ClassVar = {"byteps-topk": "topk"}
 
     value: str = param(Choice(*value_coding.VALUES), "float32", "format of a sent value")
     index: str = param(

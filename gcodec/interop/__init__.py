@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from gcodec.interop import caffe2 as caffe2
     from gcodec.interop import mxnet as mxnet
     from gcodec.interop import panthalia as panthalia
+    from gcodec.interop import torchao as torchao
 
-__all__ = ["byteps", "caffe2", "mxnet", "panthalia"]
+__all__ = ["byteps", "caffe2", "mxnet", "panthalia", "torchao"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -175,6 +175,22 @@ class Emitter:
             looked_up.append(builder.select(is_low, *values))
         return self.joined(looked_up)
 
+    def one_of_eight(self, values: list[float], places: Any) -> Any:
+        """Emit the selection from 8 float32 constants by the lowest 3 bits of 32-bit lanes."""
+        builder, kind = self.builder, places.type
+        if compiles_for("avx2"):  # LLVM has no portable instruction for it
+            table, count = floats(8)(values), 8
+            parts = self.parts(places, count)
+            return self.joined([self._call(_ONE_TABLE, table.type, [table, p]) for p in parts])
+        numbers = [floats(kind.count)([value] * kind.count) for value in values]
+        none = kind([0] * kind.count)
+        for bit in (1, 2, 4):
+            mask = builder.and_(places, kind([bit] * kind.count))
+            is_set = builder.icmp_unsigned("!=", mask, none)
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            numbers = [builder.select(is_set, second, first) for first, second in pairs]
+        return numbers[0]
+
     def parts(self, vector: Any, count: int) -> list[Any]:
         """Emit the parts of `count` lanes of a vector, in order."""
         return [

@@ -45,6 +45,9 @@ ECSQ = 13  # has blocks where its string has 32 lanes
 LOWRANK = 14  # has the blocks of its residual, or those of ecsq
 LOSSLESS = 15  # takes all dtypes; its blocks are those of its first plane
 LOSSLESS_MODES = ("elements", "states", None)
+MICROSCALE = 17  # its blocks are of bytes, or of symbols with contexts
+MICROSCALE_CODES = (None, "elements", "states", "states")
+NIBBLES = (4, 6)  # the formats of microscale with two elements in a byte
 SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
@@ -216,6 +219,10 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind = LOSSLESS_MODES[params[0]]
     elif codec_id in (ECSQ, LOWRANK):
         kind = "states"
+    elif codec_id == MICROSCALE and len(params) > 2 and params[2] < len(MICROSCALE_CODES):
+        kind = MICROSCALE_CODES[params[2]]
+        paired = params[0] in NIBBLES and params[2] < 3
+        n = (n + 1) // 2 if paired else n
     elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):
         index = params[1:2] if codec_id == TOPK else params[2:3] or b"\0"
         kind = POSITIONS[index[0]] if index and index[0] < len(POSITIONS) else None
@@ -257,7 +264,7 @@ def parse(
     if flags & ~(FLAG_NAME | FLAG_SEEK | FLAG_TAG):
         raise ValueError(f"unknown flags {flags:#04x}")
     codec_id = read.byte()
-    if not (1 <= codec_id <= 15 or 192 <= codec_id <= 255):
+    if not (1 <= codec_id <= 15 or codec_id == MICROSCALE or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
     takes_integers = codec_id in (RAW, LOSSLESS) or codec_id >= 192

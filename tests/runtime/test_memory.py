@@ -24,7 +24,7 @@ NBYTES = 4 * N
 SPECS = [
     *("mxnet-2bit", "mxnet-1bit", "terngrad", "terngrad:pack=terngrad", "terngrad:pack=base3"),
     *("minmax", "minmax:bits=3,rounding=stochastic", "minmax:bits=1,bucket=100"),
-    *("sign", "sign:scale=l2", "sign:scale=none"),
+    *("sign", "sign:scale=l2", "sign:scale=none", "microscale", "microscale:format=nvfp4"),
     *("randomk", "randomk:value=sign,unbiased=yes"),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,13 +24,20 @@ _LARGE = 1 << 20  # elements of a tensor for which the padding of a payload is n
     examples=[
         ("List all codecs with their typical bits per value.", "gcodec codecs"),
         ("Show the costs, parameters, format and sources of one codec.", "gcodec codecs qsgd"),
+        ("Find the spec for a format of another system.", "gcodec codecs --like nvfp4"),
         ("Print the list for a program.", "gcodec codecs --json"),
     ],
     exits={},
 )
 @click.argument("name", required=False, shell_complete=options.complete_spec)
+@click.option(
+    "--like",
+    "peer",
+    metavar="PEER",
+    help="Find the specs of methods and formats of other systems, such as mxfp4 or powersgd.",
+)
 @options.json
-def command(name: str | None, as_json: bool) -> int:
+def command(name: str | None, peer: str | None, as_json: bool) -> int:
     """List the codecs, or describe the codec NAME.
 
     Typical bits per value and nmse ||x - decoded||^2 / ||x||^2 are those of the default parameters
@@ -40,13 +48,46 @@ def command(name: str | None, as_json: bool) -> int:
     from gcodec.codecs import parse
 
     classes = list(registered().values()) if name is None else [type(parse(name))]
-    if as_json:
+    if peer is not None:
+        peers = {key: spec for cls in classes for key, spec in cls.peers.items()}
+        _print_peers(_peers_like(peer, peers), as_json)
+    elif as_json:
         print_document("codecs", {"codecs": [_document(cls) for cls in classes]})
     elif name is None:
         _print_all(classes)
     else:
         _print_one(classes[0])
     return 0
+
+
+def _peers_like(peer: str, peers: Mapping[str, str]) -> dict[str, str]:
+    """Return the peers whose names contain a name; that of this very name alone, if it exists."""
+    from gcodec.errors import suggestion
+
+    wanted = _letters(peer)
+    same = {key: spec for key, spec in peers.items() if _letters(key) == wanted}
+    like = {key: spec for key, spec in peers.items() if wanted and wanted in _letters(key)}
+    if not like:
+        raise click.UsageError(
+            f"no codec is like {peer!r}: the names are {', '.join(peers) or 'none'}"
+            + suggestion(peer, peers)
+        )
+    return same or like
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _print_peers(peers: Mapping[str, str], as_json: bool) -> None:
+    from gcodec.cli.render.output import print_document, print_line, stdout
+
+    if as_json:
+        print_document("codecs", {"like": [{"name": k, "spec": v} for k, v in peers.items()]})
+        return
+    width = max(map(len, peers))
+    for key, spec in peers.items():
+        print_line(stdout(), f"{key:<{width}}  {spec}")
 
 
 def _document(cls: type[Codec]) -> dict[str, Any]:
@@ -59,6 +100,7 @@ def _document(cls: type[Codec]) -> dict[str, Any]:
         else {"bits_per_value": typical.bits, "nmse": typical.nmse},
         "max_bits_per_value": _max_bits(cls),
         "unbiased": cls().unbiased,
+        "peers": dict(cls.peers),
         "parameters": [
             {
                 "name": declared.name,
@@ -130,6 +172,8 @@ def _print_one(cls: type[Codec]) -> None:
     print_line(console, f"  at most   {_max_bits(cls):g} bits/value with default parameters")
     print_line(console, f"  unbiased  {'yes' if cls().unbiased else 'no'} by default")
     print_line(console, f"  try it    gcodec inspect FILE -c {cls()}")
+    if cls.peers:
+        print_line(console, f"  like      {', '.join(cls.peers)}")
     if cls.declared():
         click.echo()
         for declared, default in zip(cls.declared(), _defaults(cls), strict=True):

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -101,6 +101,7 @@ class DCT8(Codec):
     symbols_on_host = True
     bounds_decoded = True
     fused_dtypes = ("float32", "float64")
+    peers: ClassVar = {"demo": "dct8:layout=tiles", "panthalia": "dct8:values=affine8"}
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"

@@ -14,12 +14,10 @@ from gcodec.codecs.lossless.message import (
     KINDS,
     LOWERED_HUFFMAN,
     LOWERED_RANS,
-    RANGE_NBITS,
     RANS,
     STORED,
     Head,
     Plane,
-    alphabet,
 )
 from gcodec.codecs.lossless.planes import (
     GROUP,
@@ -28,7 +26,7 @@ from gcodec.codecs.lossless.planes import (
     Zeros,
     mark_escapes,
 )
-from gcodec.entropy import tabled
+from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import (
     Written,
     seek_of_runs,
@@ -42,6 +40,7 @@ from gcodec.entropy.context.byte_scales import (
     scales_of_sums,
 )
 from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
+from gcodec.entropy.ranged import bytes_range
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
@@ -129,10 +128,8 @@ class _Method(NamedTuple):
         Index into `METHODS`.
     nbits : int
         Bits of the first plane; an estimate for rANS.
-    table : Table or None
-        Table of a string; None without one, and for classes.
-    alphabet : (int, int)
-        The least byte but 0, and the largest.
+    string : ranged.Plan or None
+        Plan of a string of bytes; None without one, and for classes.
     scales : Scales or None
         Scales whose octaves are subtracted from the plane.
     plan : byte_coder.Plan or None
@@ -141,19 +138,17 @@ class _Method(NamedTuple):
 
     method: int
     nbits: int
-    table: tabled.Table | None = None
-    alphabet: tuple[int, int] = (1, 1)
+    string: ranged.Plan | None = None
     scales: Scales | None = None
     plan: byte_coder.Plan | None = None
 
     @classmethod
     def tabled(cls, method: int, counts: np.ndarray, scales: Scales | None = None) -> _Method:
-        low, high = bytes_range(counts)
-        table = tabled.Table.own(KINDS[method], counts, alphabet(low, high))
-        nbits = RANGE_NBITS + table.nbits(counts)
+        string = ranged.Plan.of(KINDS[method], counts)
+        nbits = string.nbits
         if scales is not None:
             nbits += _SCALES_NBITS + scales.nbits()
-        return cls(method, nbits, table, (low, high), scales)
+        return cls(method, nbits, string, scales)
 
 
 def write(
@@ -183,12 +178,6 @@ def write(
         if written is not None and written.nbits < best.nbits:
             name, best = each, written
     return name, best
-
-
-def bytes_range(counts: np.ndarray) -> tuple[int, int]:
-    """Return the least byte from 1 on that occurs, and the largest; 1 and 1 if there is none."""
-    used = np.flatnonzero(counts[1:]) + 1
-    return (int(used[0]), int(used[-1])) if used.size else (1, 1)
 
 
 def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
@@ -237,11 +226,7 @@ def _other_plane(
         return Plane(CONSTANT, int(counts.argmax())), None
     if method == STORED:
         return Plane(STORED), None
-    low, high = bytes_range(counts)
-    front = BitString()
-    front.extend(np.array([low, high], np.uint8), RANGE_NBITS)
-    table = tabled.Table.own(KINDS[method], counts, alphabet(low, high))
-    data = tabled.write(table, plane, CodedMask.all(plane.size), front, 0).data
+    data = ranged.Plan.of(KINDS[method], counts).write(plane, plane.size, BitString(), 0).data
     return Plane(method, 0, data.size), data
 
 
@@ -252,8 +237,9 @@ def _judged(counts: np.ndarray) -> int:
     stored = 8 * int(counts.sum())
     if entropy_nbits(counts) + _TABLE_NBITS > stored - stored // _SHARE:
         return STORED
-    words = tabled.Table.own("huffman", counts, alphabet(*bytes_range(counts)))
-    return HUFFMAN if words.nbits(counts) < stored - stored // _SHARE else STORED
+    words = ranged.Plan.of("huffman", counts)
+    nbits = words.nbits - ranged.RANGE_NBITS
+    return HUFFMAN if nbits < stored - stored // _SHARE else STORED
 
 
 def _plane(bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None) -> np.ndarray:
@@ -414,7 +400,8 @@ class _Writer:
         if method.scales is not None:
             byte_scales.put(method.scales, front)
             front.extend(np.zeros(1, np.uint8), -front.nbits % 8)
-        front.extend(np.array(method.alphabet, np.uint8), RANGE_NBITS)
+        if method.string is not None:
+            method.string.put_range(front)
         return front
 
     def _words(self, method: _Method) -> Written:
@@ -422,8 +409,9 @@ class _Writer:
         n, lead, front = self._bits.size, self._lead(method.method), self._front(method)
         is_plain = method.scales is None
         symbols = self._first if is_plain else self._lowered
+        assert method.string is not None
         try:
-            return tabled.write(method.table, symbols, CodedMask.all(n), front, n, lead)
+            return tabled.write(method.string.table, symbols, CodedMask.all(n), front, n, lead)
         except ParameterError:  # a byte that no sample contains has no word
             parts = self._parts if is_plain else self._lowered_parts
             counts = _counts(parts, n, True)
@@ -440,9 +428,10 @@ class _Writer:
 
         if method.plan is not None:
             return byte_coder.write(method.plan, self._first, n, BitString(), before)
-        assert method.table is not None
-        head, _ = tabled.front(self._front(method), *method.table)
-        tables = write_tables(method.table.numbers, method.table.log2_total)
+        assert method.string is not None
+        table = method.string.table
+        head, _ = tabled.front(self._front(method), *table)
+        tables = write_tables(table.numbers, table.log2_total)
         symbols = self._first if method.scales is None else self._lowered
         data, nbits, runs = rans_string.write(tables, symbols, n, before(head), LOG2_STATES)
         return Written(data, nbits, seek_of_runs(n, nbits, runs))

@@ -37,9 +37,9 @@ from gcodec.entropy.coder import (
 )
 from gcodec.entropy.context import byte_coder, byte_scales
 from gcodec.entropy.context.scale_model import Scales
+from gcodec.entropy.ranged import open_string
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits import byte_planes
-from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.context.byte_scales import raise_again
 from gcodec.payload import Payload
@@ -64,8 +64,6 @@ FIRST_METHODS = {
     "small": (STORED, CONSTANT, RANS, LOWERED_RANS, CLASSES),
 }
 OTHER_METHODS = (STORED, CONSTANT, HUFFMAN)
-
-RANGE_NBITS = 16  # of the least and the largest byte before a table
 
 
 class Plane(NamedTuple):
@@ -121,11 +119,6 @@ class Head(NamedTuple):
         if zeros is not None:
             parts.append(zeros.counts.astype("<u2").tobytes())
         return b"".join(parts)
-
-
-def alphabet(low: int, high: int) -> np.ndarray:
-    """Return the bytes that a table contains: 0, and those from `low` to `high`."""
-    return np.append(0, np.arange(low, high + 1)).astype(np.uint8)
 
 
 def read_methods(
@@ -258,7 +251,7 @@ class Message(NamedTuple):
             scales, after = byte_scales.read(data, span.first, span.end, n)
             span = span.after(after).aligned("scales and table")
         if method in KINDS:
-            first = open_string(span, method, n)
+            first = open_string(KINDS[method], span, n)
         elif method == CLASSES:
             first = byte_coder.open(span, n)
         else:
@@ -369,7 +362,7 @@ class Message(NamedTuple):
                 planes.append(0)
             else:
                 decoded = np.empty(count, np.uint8)
-                string = open_string(span, plane.method, count)
+                string = open_string(KINDS[plane.method], span, count)
                 after = string.read(into(decoded), bits_follow=True)
                 if span.aligned("bytes").after(after).aligned("planes").first != span.end:
                     raise Corrupt("a plane does not end where its length says")
@@ -413,33 +406,3 @@ class Message(NamedTuple):
             group = (at + low) // GROUP
             if np.count_nonzero(tile[low : low + GROUP]) != zeros.counts[group]:
                 raise Corrupt(f"group {group} does not have as many zeros as the head says")
-
-
-def open_range(span: BitSpan) -> tuple[int, int]:
-    """Read the least and the largest byte of a plane, at the start of a span.
-
-    Raises
-    ------
-    FormatError
-    """
-    if span.nbits < RANGE_NBITS:
-        raise Truncated(f"{RANGE_NBITS} bits wanted, {span.nbits} left of the plane")
-    at = span.first // 8
-    low, high = span.data[at : at + 2].tolist()
-    if not 1 <= low <= high:
-        raise Corrupt(f"a table of the bytes {low} to {high}", at)
-    return low, high
-
-
-def open_string(span: BitSpan, method: int, count: int) -> WordString | RansString:
-    """Open the string of a plane of `count` > 0 bytes, which begins with their range.
-
-    Raises
-    ------
-    FormatError
-    """
-    numbers = alphabet(*open_range(span))
-    span = span.after(span.first + RANGE_NBITS)
-    opened = tabled.open(KINDS[method], span, numbers, CodedMask.all(count))
-    assert isinstance(opened, (WordString, RansString))
-    return opened

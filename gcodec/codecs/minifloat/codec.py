@@ -37,7 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -131,6 +131,11 @@ class MiniFloatCodec(Codec):
     has_cuda_kernels = True
     fused_dtypes = ("float32", "float64")
     uses_shape = True
+    peers: ClassVar = {
+        "co3": "minifloat:style=ieee,scale=co3",
+        "ocp-fp8-e4m3": "minifloat:format=e4m3,style=fn,scale=0.0078125,code=none",
+        "ocp-fp8-e5m2": "minifloat:format=e5m2,style=ieee,scale=3.0517578e-05,code=none",
+    }
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
     style: str = param(

@@ -14,7 +14,7 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 2.0.0b1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,7 @@ class MXNet1Bit(Codec):
     has_cuda_kernels = True
     fused_dtypes = FLOATS
     reads_segments = True
+    peers: ClassVar = {"mxnet-1bit": "mxnet-1bit"}
 
     threshold: float = param(
         Float32("a number", lambda t: True), 0.0, "values above it are sent as 1, others as -1"

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -118,6 +118,7 @@ class MXNet2Bit(Codec):
     fused_dtypes = FLOATS
     reads_segments = True
     uses_shape = True
+    peers: ClassVar = {"mxnet-2bit": "mxnet-2bit"}
 
     threshold: float | str = param(
         Float32(

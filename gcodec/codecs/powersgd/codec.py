@@ -23,7 +23,7 @@ optimization", NeurIPS 2019.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -77,6 +77,7 @@ class PowerSGD(Codec):
     takes_up_to = 0.0  # the norm of a column may pass float32
     uses_prior = True
     uses_shape = True
+    peers: ClassVar = {"powersgd": "powersgd"}
 
     rank: int = param(Integer(1, _MOST_RANK), 4, "rows of each factor")
 

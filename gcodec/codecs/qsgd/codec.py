@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -110,6 +110,7 @@ class QSGD(Codec):
     fused_dtypes = ("float32", "float64")
     uses_shape = True
     takes_up_to = 2.0**64  # norms of larger values may exceed float32
+    peers: ClassVar = {"qsgd": "qsgd"}
 
     s: int = param(Integer(1, 2**24), 15, "level of a value as large as the norm")
     form: str = param(

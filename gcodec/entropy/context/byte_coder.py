@@ -61,6 +61,7 @@ TOTAL = 1 << LEAST_LOG2
 _CLASS, _BYTE, _LENGTH = 6, 8, 4  # bits of the fields of the models
 _MOST_NBITS = 2 * _CLASS + CLASSES * (2 * _BYTE + 256 * (_LENGTH + LEAST_LOG2))
 _HEAD_NBITS = 48  # approximate bits of the fields before the scales
+_LONGEST, _FIXED = 64, 1 << 19  # upper bounds in bits: of a symbol, and of scales and models
 _ENTRY_NBITS = 10  # approximate bits of a frequency
 
 
@@ -82,6 +83,11 @@ class Plan(NamedTuple):
     models: np.ndarray
     used: np.ndarray
     nbits: int
+
+
+def longest_nbits(n: int) -> int:
+    """Return an upper bound of the bits of a string of n symbols."""
+    return _LONGEST * n + _FIXED if n else 0
 
 
 def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: Sample) -> Plan:

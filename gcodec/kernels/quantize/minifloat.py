@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
@@ -35,14 +36,7 @@ MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less t
 _PART = 1 << 18  # codes that are checked at a time
 _TOPS = 8  # lanes that collect the largest magnitude
 _STEPS = tuple(f"step{code}" for code in range(1, MOST_STEPS + 1))
-_HALF = BLOCK // 2  # elements whose comparisons stay in registers
 _MANTISSA, _ONE = 23, 127 << 23  # of float32: bits of the mantissa; bits of the number 1
-
-# Vectors of 256 bits are packed within 128 bits. These orders undo that, so that no instruction
-# has to. Groups of four elements then come in the order of _GROUPS, which is undone at the end.
-_IN_HALF = [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)]
-_IN_WHOLE = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
-_GROUPS = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 def per_byte(fmt: MiniFloat) -> int:
@@ -330,20 +324,20 @@ def _quantize_block(fmt: MiniFloat) -> Any:
 
     @block("x", "i", "divisor", *_STEPS, "tops", "slot", "out", "at")
     def codes(e: Emitter) -> None:
-        builder, last = e.builder, lanes(32, _HALF)([31] * _HALF)
+        builder, last = e.builder, lanes(32, HALF)([31] * HALF)
         source = e.address("x", "i")
         e.fetch(source)
         largest: list[Any] = []
 
         def half(first: int) -> Any:
-            x = e.load(e.element(source, first), floats(_HALF))
+            x = e.load(e.element(source, first), floats(HALF))
             bits = e.magnitude_bits(x)
             largest.append(_larger(e, *_parts(e, bits)))
             code, _ = _emit_code(e, fmt, bits)
             # All bits of a negative element's code are inverted, so that packing keeps the sign.
             return builder.xor(code, builder.ashr(builder.bitcast(x, code.type), last))
 
-        packed, kind = _packed(e, half), lanes(8)
+        packed, kind = narrow_halves(e, half), lanes(8)
         none, sign = kind([0] * BLOCK), kind([1 << fmt.width - 1] * BLOCK)
         flips = builder.sext(builder.icmp_signed("<", packed, none), kind)
         packed = builder.or_(builder.xor(packed, flips), builder.and_(flips, sign))
@@ -365,20 +359,20 @@ def _residual_block(fmt: MiniFloat) -> Any:
         source, before, after = (e.address(name, "i") for name in ("x", "before", "after"))
         e.fetch(source)
         e.fetch(before)
-        decay = e.splat(e.args["decay"], _HALF)
+        decay = e.splat(e.args["decay"], HALF)
 
         def half(first: int) -> Any:
-            memory = builder.fmul(decay, e.load(e.element(before, first), floats(_HALF)))
-            u = builder.fadd(e.load(e.element(source, first), floats(_HALF)), memory)
+            memory = builder.fmul(decay, e.load(e.element(before, first), floats(HALF)))
+            u = builder.fadd(e.load(e.element(source, first), floats(HALF)), memory)
             code, sent = _emit_code(e, fmt, e.magnitude_bits(u))
             word = code.type
-            sign = builder.and_(builder.bitcast(u, word), word([SIGN] * _HALF))
-            sign = builder.select(sent, sign, word([0] * _HALF))
-            placed = builder.shl(code, word([_MANTISSA - fmt.mantissa] * _HALF))
+            sign = builder.and_(builder.bitcast(u, word), word([SIGN] * HALF))
+            sign = builder.select(sent, sign, word([0] * HALF))
+            placed = builder.shl(code, word([_MANTISSA - fmt.mantissa] * HALF))
             e.store(builder.fsub(u, _emit_values(e, placed, sign)), e.element(after, first))
-            return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * _HALF)))
+            return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * HALF)))
 
-        _store_codes(e, fmt, _packed(e, half))
+        _store_codes(e, fmt, narrow_halves(e, half))
 
     return codes_residual
 
@@ -435,33 +429,15 @@ def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
     return code, builder.icmp_unsigned("!=", code, constant(0))
 
 
-def _packed(e: Emitter, half: Callable[[int], Any]) -> Any:
-    """Emit both halves of a block, and their low bytes; groups are in the order of _GROUPS."""
-    builder = e.builder
-
-    def narrowed(first: int) -> Any:
-        lanes_16 = builder.trunc(half(first), lanes(16, _HALF))
-        return builder.shuffle_vector(lanes_16, lanes_16, lanes(32, _HALF)(_IN_HALF))
-
-    one = narrowed(0)
-    e.in_order()
-    joined = builder.shuffle_vector(one, narrowed(_HALF), lanes(32)(list(range(BLOCK))))
-    packed = builder.trunc(joined, lanes(8))
-    return builder.shuffle_vector(packed, packed, lanes(32)(_IN_WHOLE))
-
-
 def _store_codes(e: Emitter, fmt: MiniFloat, codes: Any) -> None:
-    """Emit the reordering of the groups, and the store."""
+    """Emit the packing of codes of four bits, and the store."""
     builder = e.builder
-    group = 4 // per_byte(fmt)  # bytes
-    if group == 2:
-        pairs = builder.bitcast(codes, lanes(16, _HALF))  # the first code is the low byte
+    if per_byte(fmt) == 2:
+        pairs = builder.bitcast(codes, lanes(16, HALF))  # the first code is the low byte
         # The first code moves above the second.
-        joined = builder.mul(pairs, pairs.type([1 << 12 | 1] * _HALF))
-        codes = builder.trunc(builder.lshr(joined, pairs.type([8] * _HALF)), lanes(8, _HALF))
-    order = [group * _GROUPS.index(at) + k for at in range(8) for k in range(group)]
-    codes = builder.shuffle_vector(codes, codes, lanes(32, codes.type.count)(order))
-    e.store(codes, e.address("out", "at"), align=1)
+        joined = builder.mul(pairs, pairs.type([1 << 12 | 1] * HALF))
+        codes = builder.trunc(builder.lshr(joined, pairs.type([8] * HALF)), lanes(8, HALF))
+    store_sorted(e, codes)
 
 
 # --- blocks from codes to values -----------------------------------------------------------------
@@ -490,10 +466,10 @@ def _load_codes(e: Emitter, fmt: MiniFloat) -> Any:
     source = e.address("codes", "at")
     if per_byte(fmt) == 1:
         return e.load(source, lanes(8), align=1)
-    wide = lanes(16, _HALF)
-    pairs = builder.zext(e.load(source, lanes(8, _HALF), align=1), wide)
-    first = builder.lshr(pairs, wide([4] * _HALF))
-    second = builder.shl(builder.and_(pairs, wide([15] * _HALF)), wide([8] * _HALF))
+    wide = lanes(16, HALF)
+    pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
+    first = builder.lshr(pairs, wide([4] * HALF))
+    second = builder.shl(builder.and_(pairs, wide([15] * HALF)), wide([8] * HALF))
     return builder.bitcast(builder.or_(first, second), lanes(8))
 
 

@@ -1,0 +1,317 @@
+"""Payloads of blocks with shared scales: the bytes of scales and elements, or strings of them.
+
+With ``code=none``, the payload contains the bytes of all scales, then those of all elements. Any
+other payload contains
+
+    1 · a `ranged` string of the scales' bytes, in Huffman words · zeros to a byte
+    or 0 · the bytes of the scales; whichever is shorter
+
+and then the string of the elements:
+
+- ``huffman``, ``rans``: a `ranged` string of the elements' bytes, so of pairs of 4-bit elements.
+- ``context``: the string of `byte_coder` of one symbol for each element: twice its code without
+  the sign, plus 1 if it is negative; for ``mxint8`` 2q, or −2q − 1 for negative q.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.entropy import ranged
+from gcodec.entropy.coder import (
+    BitSpan,
+    CodedString,
+    EmptyString,
+    Take,
+    Written,
+    blank,
+    into,
+)
+from gcodec.entropy.context import byte_coder
+from gcodec.entropy.context.byte_scales import Sample
+from gcodec.entropy.context.scale_model import row_layouts, sampled_rows
+from gcodec.entropy.tabled import Kind
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.quantize.block_format import BlockFormat
+from gcodec.payload import Candidate, EstimatedCandidate, Payload, Selection, write_shortest
+from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
+
+CODES = ("none", "huffman", "rans", "context")
+KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
+STORED, WORDS = 0, 1  # methods for scales
+
+_SAMPLE = 1 << 16  # elements from which the layout of contexts is selected
+_LINEAR_UNIT = 16  # what symbols of integers differ by where their classes differ by 4
+
+NIBBLES = FieldLayout(4, "lsb")
+
+WrittenCode = tuple[str, Written]
+"""The code of a payload, and its bits."""
+
+
+def plain_nbits(n: int, fmt: BlockFormat) -> int:
+    """Return the bits of a payload with ``code=none``."""
+    return 8 * (fmt.blocks(n) + fmt.data_nbytes(n))
+
+
+def longest_nbits(n: int, fmt: BlockFormat, code: str) -> int:
+    """Return an upper bound on the bits of a payload; "auto" has that of "none"."""
+    if code in ("none", "auto") or not n:
+        return plain_nbits(n, fmt)
+    before = 8 + 8 * fmt.blocks(n)
+    if code == "context":
+        return before + byte_coder.longest_nbits(n)
+    return before + ranged.longest_nbits(KINDS[code], fmt.data_nbytes(n))
+
+
+def write(
+    data: np.ndarray,
+    n: int,
+    fmt: BlockFormat,
+    code: str,
+    shape: tuple[int, ...],
+    *,
+    sized: bool = False,
+) -> Selection[WrittenCode]:
+    """Write the payload of n elements, with a code or the shortest one.
+
+    Parameters
+    ----------
+    data : uint8 array
+        The payload with ``code=none``.
+    n : int
+    fmt : BlockFormat
+    code : str
+        One of `CODES`, or "auto".
+    shape : tuple of int
+        Shape of the tensor.
+    sized : bool
+        See `gcodec.payload.write_shortest`.
+    """
+    plain = "none" if code == "auto" else code, Written(data, plain_nbits(n, fmt))
+    if code == "none" or not n:
+        return Selection([plain])
+    scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
+    front_nbits = _front(scales).nbits
+    if code == "context":
+        symbols = symbols_of(elements, n, fmt)
+        context_plan = _context_plan(symbols, shape, fmt)
+        return Selection([(code, _write_context(context_plan, symbols, _front(scales)))])
+
+    def write_context_below(nbits: int) -> WrittenCode | None:
+        symbols = symbols_of(elements, n, fmt)
+        plan = _context_plan(symbols, shape, fmt)
+        if front_nbits + plan.nbits >= nbits:
+            return None
+        written = _write_context(plan, symbols, _front(scales))
+        return ("context", written) if written.nbits < nbits else None
+
+    def write_ranged(name: str, plan: ranged.Plan) -> WrittenCode:
+        return name, plan.write(elements, elements.size, _front(scales), n)
+
+    counts = byte_counts(elements)
+    candidates = []
+    if code == "auto":
+        candidates.append(Candidate(plain[1].nbits, lambda gate: plain))
+    for name in KINDS if code == "auto" else (code,):
+        plan = ranged.Plan.of(KINDS[name], counts)
+        nbits = front_nbits + plan.nbits
+        empty = None
+        if name == "huffman" and n < MIN_ELEMENTS:  # the size is exact
+            empty = functools.partial(_blank, name, nbits)
+        writer = functools.partial(_ungated, write_ranged, name, plan)
+        candidates.append(Candidate(nbits, writer, blank=empty))
+    if code != "auto":
+        return write_shortest(candidates, sized=sized)
+    context = EstimatedCandidate(write_context_below, _no_plan, 0, 0)
+    return write_shortest(candidates, context, sized=sized)
+
+
+def _blank(name: str, nbits: int) -> WrittenCode:
+    return name, blank(nbits)
+
+
+def _ungated(
+    writer: Callable[[str, ranged.Plan], WrittenCode], name: str, plan: ranged.Plan, gate: object
+) -> WrittenCode:
+    return writer(name, plan)
+
+
+def _context_plan(
+    symbols: np.ndarray, shape: tuple[int, ...], fmt: BlockFormat
+) -> byte_coder.Plan:
+    sample = sampled_rows(symbols, row_layouts(shape)[0].width, _SAMPLE)
+    unit = _LINEAR_UNIT if fmt.is_integer else 2 << fmt.mantissa
+    return byte_coder.plan(symbols, shape, Sample(sample, symbols.size / sample.size, unit))
+
+
+def _write_context(plan: byte_coder.Plan, symbols: np.ndarray, front: BitString) -> Written:
+    def symbols_in(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        return symbols[start:stop]
+
+    return byte_coder.write(plan, symbols_in, symbols.size, front)
+
+
+def _no_plan() -> Candidate[WrittenCode]:
+    raise AssertionError("no payload is written on a device")
+
+
+def _front(scales: np.ndarray) -> BitString:
+    """Return the bits before the string of the elements."""
+    front, plan = BitString(), ranged.Plan.of("huffman", byte_counts(scales))
+    if plan.nbits >= 8 * scales.size:
+        front.extend(np.append(np.uint8(STORED), scales), 8 + 8 * scales.size)
+        return front
+    front.extend(np.array([WORDS], np.uint8), 8)
+    data, nbits, _ = plan.write(scales, scales.size, front, 0)
+    front = BitString()
+    front.extend(data, nbits)
+    front.extend(np.zeros(1, np.uint8), -nbits % 8)
+    return front
+
+
+# --- symbols of the context code -----------------------------------------------------------------
+
+
+@functools.cache
+def _tables(fmt: BlockFormat) -> tuple[np.ndarray, np.ndarray]:
+    """Return the symbol of each code, and the code of each symbol."""
+    codes = np.arange(1 << fmt.width, dtype=np.uint8)
+    if fmt.is_integer:
+        signed = codes.view(np.int8)
+        symbols = (signed << 1 ^ signed >> 7).view(np.uint8)
+    else:
+        sign = np.uint8(fmt.width - 1)
+        magnitudes = codes & np.uint8((1 << fmt.width - 1) - 1)
+        symbols = magnitudes << np.uint8(1) | codes >> sign
+    return symbols, np.argsort(symbols).astype(np.uint8)
+
+
+def symbols_of(elements: np.ndarray, n: int, fmt: BlockFormat) -> np.ndarray:
+    """Return the (n,) symbols of the bytes of elements."""
+    codes = unpack_fields(elements, n, NIBBLES) if fmt.per_byte == 2 else elements
+    symbols: np.ndarray = _tables(fmt)[0][codes]
+    return symbols
+
+
+def codes_of(symbols: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    """Return the codes of symbols, a byte each; raise `Corrupt` for a symbol without a code."""
+    if fmt.width < 8 and int(symbols.max(initial=0)) >> fmt.width:
+        raise Corrupt(f"a symbol is above {(1 << fmt.width) - 1}")
+    codes: np.ndarray = _tables(fmt)[1][symbols]
+    return codes
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """An opened payload with an entropy code.
+
+    Attributes
+    ----------
+    scales : (fmt.blocks(n),) uint8 array
+    string : CodedString
+        String of the elements.
+    n : int
+    fmt : BlockFormat
+    code : str
+    """
+
+    scales: np.ndarray
+    string: CodedString
+    n: int
+    fmt: BlockFormat
+    code: str
+
+    @classmethod
+    def open(cls, payload: Payload, n: int, fmt: BlockFormat, code: str) -> Message:
+        """Read the scales, and open the string of n elements; no elements have no bits.
+
+        Raises
+        ------
+        FormatError
+        """
+        span = BitSpan.of(payload)
+        if not n:
+            empty = EmptyString(span, has_blocks=code == "huffman")
+            return cls(np.empty(0, np.uint8), empty, n, fmt, code)
+        if span.nbits < 8:
+            raise Truncated("the payload has no byte for the method of its scales")
+        method, span = int(span.data[0]), span.after(8)
+        count = fmt.blocks(n)
+        if method == STORED:
+            if span.nbits < 8 * count:
+                raise Truncated(f"the payload has {payload.nbits} bits, but {count} scales")
+            scales = span.data[1 : 1 + count]
+            span = span.after(8 + 8 * count)
+        elif method == WORDS:
+            scales = np.empty(count, np.uint8)
+            plain = span._replace(seek=None)
+            end = ranged.open_string("huffman", plain, count).read(into(scales), bits_follow=True)
+            span = span.after(end).aligned("scales and elements")
+        else:
+            raise Corrupt(f"scales are written by method {method}", 0)
+        check_scales(scales, fmt)
+        string: CodedString
+        if code == "context":
+            string = byte_coder.open(span, n)
+        else:
+            string = ranged.open_string(KINDS[code], span, fmt.data_nbytes(n))
+        return cls(scales, string, n, fmt, code)
+
+    def read(self) -> np.ndarray:
+        """Return the payload with ``code=none``.
+
+        Raises
+        ------
+        FormatError
+        """
+        n, fmt = self.n, self.fmt
+        count = fmt.blocks(n)
+        data = np.empty(count + fmt.data_nbytes(n), np.uint8)
+        data[:count] = self.scales
+        if self.code != "context":
+            self.string.read(into(data[count:]))
+        elif fmt.per_byte == 1:
+            self.string.read(self._coding(data[count:]))
+        else:
+            codes = np.empty(n, np.uint8)
+            self.string.read(self._coding(codes))
+            data[count:] = pack_fields(codes, NIBBLES)
+        check_elements(data[count:], n, fmt)
+        return data
+
+    def _coding(self, out: np.ndarray) -> Take:
+        def take(at: int, symbols: np.ndarray) -> None:
+            out[at : at + symbols.size] = codes_of(symbols, self.fmt)
+
+        return take
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return a seek table of the string."""
+        return self.string.blocks(log2_block)
+
+
+def check_scales(scales: np.ndarray, fmt: BlockFormat) -> None:
+    """Raise `Corrupt` if a scale is negative."""
+    if fmt.is_two_level and int(scales.max(initial=0)) > fmt.nan_scale:
+        at = int(np.argmax(scales > fmt.nan_scale))
+        raise Corrupt(f"the scale of block {at} is negative", at)
+
+
+def check_elements(elements: np.ndarray, n: int, fmt: BlockFormat, first: int = 0) -> None:
+    """Raise `Corrupt` unless the bytes are those of n elements; `first` is their offset."""
+    if fmt.width == 6 and int(elements.max(initial=0)) > 0x3F:
+        at = int(np.argmax(elements > 0x3F))
+        raise Corrupt(f"element {at} has the code {elements[at]:#x}", first + at)
+    if n % fmt.per_byte and int(elements[-1]) >> 4:
+        at = elements.size - 1
+        raise Corrupt("the half of a byte after the last element is not zero", first + at)

@@ -1,0 +1,109 @@
+"""Strings of bytes after their range: the least and the largest byte, and a table of their own.
+
+    least byte u8 · largest byte u8 · table of 0 and of the bytes from the least to the largest one
+    · Huffman words or rANS of all bytes
+
+The least byte is at least 1, and a string of zeros alone states 1 and 1. Short strings of few
+different bytes so have short tables.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.entropy import tabled
+from gcodec.entropy.coder import BitSpan, RansString, WordString, Written
+from gcodec.entropy.tabled import Kind, Table
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.prefix.dense_string import SymbolsOf
+
+RANGE_NBITS = 16
+
+
+class Plan(NamedTuple):
+    """The range and the table of a string.
+
+    Attributes
+    ----------
+    low, high : int
+        The least byte from 1 on, and the largest.
+    table : Table
+    nbits : int
+        Bits of range, table and string; an estimate for rANS.
+    """
+
+    low: int
+    high: int
+    table: Table
+    nbits: int
+
+    @classmethod
+    def of(cls, kind: Kind, counts: np.ndarray) -> Plan:
+        """Plan the string of bytes with these (256,) counts."""
+        low, high = bytes_range(counts)
+        table = Table.own(kind, counts, alphabet(low, high))
+        return cls(low, high, table, RANGE_NBITS + table.nbits(counts))
+
+    def put_range(self, front: BitString) -> None:
+        """Append the range to the whole bytes that precede it."""
+        front.extend(np.array([self.low, self.high], np.uint8), RANGE_NBITS)
+
+    def write(
+        self, symbols: SymbolsOf | np.ndarray, count: int, front: BitString, n: int
+    ) -> Written:
+        """Write range, table and string of `count` bytes after `front`, which has whole bytes.
+
+        The string has a seek table if n, the number of elements of the tensor, is worth one.
+        """
+        self.put_range(front)
+        return tabled.write(self.table, symbols, CodedMask.all(count), front, n)
+
+
+def alphabet(low: int, high: int) -> np.ndarray:
+    """Return the bytes that a table contains: 0, and those from `low` to `high`."""
+    return np.append(0, np.arange(low, high + 1)).astype(np.uint8)
+
+
+def bytes_range(counts: np.ndarray) -> tuple[int, int]:
+    """Return the least byte from 1 on that occurs, and the largest; 1 and 1 if there is none."""
+    used = np.flatnonzero(counts[1:]) + 1
+    return (int(used[0]), int(used[-1])) if used.size else (1, 1)
+
+
+def longest_nbits(kind: Kind, count: int) -> int:
+    """Return an upper bound of the bits of a string of `count` bytes with its range and table."""
+    return RANGE_NBITS + tabled.longest_nbits(kind, count, 256)
+
+
+def open_range(span: BitSpan) -> tuple[int, int]:
+    """Read the least and the largest byte at the start of a span, a whole byte.
+
+    Raises
+    ------
+    FormatError
+    """
+    if span.nbits < RANGE_NBITS:
+        raise Truncated(f"{RANGE_NBITS} bits wanted, {span.nbits} left for a range of bytes")
+    at = span.first // 8
+    low, high = span.data[at : at + 2].tolist()
+    if not 1 <= low <= high:
+        raise Corrupt(f"a table of the bytes {low} to {high}", at)
+    return low, high
+
+
+def open_string(kind: Kind, span: BitSpan, count: int) -> WordString | RansString:
+    """Open the string of `count` > 0 bytes, which begins with their range.
+
+    Raises
+    ------
+    FormatError
+    """
+    numbers = alphabet(*open_range(span))
+    span = span.after(span.first + RANGE_NBITS)
+    opened = tabled.open(kind, span, numbers, CodedMask.all(count))
+    assert isinstance(opened, (WordString, RansString))
+    return opened

@@ -1,0 +1,63 @@
+"""Descriptions of context strings of bytes: the scales, the models and the rANS states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gcodec.entropy.coder import BitSpan
+from gcodec.entropy.context import byte_coder, byte_scales
+from gcodec.entropy.context.scale_model import RowLayout
+from gcodec.errors import Corrupt
+from gcodec.fields import contexts
+from gcodec.fields.rans import states
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
+from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
+from gcodec.wire.primitives import Reader
+
+
+def context_string(
+    walk: FieldWalker, kind: Kind, name: str, n: int, describe: DescribeSymbols
+) -> Iterator[FieldSpan]:
+    """Describe the string of n > 0 bytes up to the end of the payload.
+
+    Parameters
+    ----------
+    walk : FieldWalker
+        Walker at the first bit of the string, a whole byte.
+    kind, name : str
+        Kind of the bits, and name of a byte.
+    n : int
+    describe : callable
+        Describes symbols; see `DescribeSymbols`.
+
+    Raises
+    ------
+    FormatError
+    """
+    first = walk.at
+    lanes = walk.field("table", "states", 8)
+    if lanes.field_value.value not in STATES:
+        walk.at = first
+        raise Corrupt(f"a string has {lanes.field_value.value} states, not 2, 8 or 32")
+    yield lanes
+    yield from scales(walk, n)
+    _, end = byte_coder.read_models(walk.data, walk.at, walk.end)
+    yield from walk.summary("model", 1, {"table": end - walk.at}, checked=True)
+    string = byte_coder.open(BitSpan(walk.data, first, walk.end), n)
+    yield from walk.pad(-walk.at % 8)
+    yield from states(walk, kind, name, string, describe)
+
+
+def scales(walk: FieldWalker, n: int) -> Iterator[FieldSpan]:
+    """Describe the layout and the lists of scales."""
+    first, reader = walk.at, Reader(walk.data[: walk.end // 8].data, walk.at // 8)
+    numbers = []
+    for name in ("width", "columns of a scale"):
+        numbers.append(reader.leb128())
+        yield walk.span("scale", name, 8 * reader.at - walk.at, FieldValue(numbers[-1]))
+    width, group = numbers
+    RowLayout(width, group).check(n)
+    yield from contexts.scales(walk, "row", -(-n // width))
+    if group:
+        yield from contexts.scales(walk, "column", -(-width // group))
+    byte_scales.read(walk.data, first, walk.end, n)

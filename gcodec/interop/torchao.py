@@ -1,0 +1,320 @@
+"""torchao: the tensors of MXFP8, MXFP6, MXFP4 and NVFP4, as two or three arrays.
+
+A message is a dict of NumPy arrays, which have the bytes and the shapes of torchao's:
+
+- ``scale``: uint8, one for each block of 32 elements (16 for ``nvfp4``) along the last dimension.
+  It is the ``uint8`` view of torchao's ``float8_e8m0fnu``, or of ``float8_e4m3fn`` for ``nvfp4``.
+- ``data``: uint8, a byte for each element, or for two 4-bit elements along the last dimension, the
+  first in the low half. It is the ``uint8`` view of torchao's ``qdata``, where elements of 6 bits
+  take a byte each, too.
+- ``tensor_scale``: float32 without dimensions, for ``nvfp4`` with a scale of the tensor.
+
+The bytes are those of torchao's code for CPUs, in every case: −0, subnormal numbers, NaN, and the
+logarithms that it rounds to integers. Scales are in their plain order, not swizzled. Like torchao,
+`encode` refuses tensors whose last dimension is no multiple of a block's size; the codec
+``microscale`` writes them. A frame holds the same bytes, unless it also codes them.
+
+Source: pytorch/ao 0.18, ``torchao/prototype/mx_formats`` (BSD-3-Clause): ``mx_tensor.to_mx`` and
+``to_dtype``, ``nvfp4_tensor.nvfp4_quantize``. Arrays must be on the host. This module does not
+import torchao.
+
+Examples
+--------
+>>> import numpy as np
+>>> from gcodec.interop import torchao
+>>> x = np.linspace(-4, 4, 32, dtype=np.float32)
+>>> arrays = torchao.encode(x, format="mxfp4")
+>>> arrays["scale"], arrays["data"][:4]
+(array([127], dtype=uint8), array([238, 221, 221, 204], dtype=uint8))
+>>> torchao.decode(arrays, format="mxfp4")[:4]
+array([-4., -4., -3., -3.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.codecs.microscale import Microscale
+from gcodec.codecs.microscale.payload import check_elements, check_scales
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.frame import Frame
+from gcodec.interop.objects import FrameLike, host_tensor, opened_frame, size_error
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.quantize import microscale
+from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
+from gcodec.kernels.quantize.microscale import Quantization
+from gcodec.limits import Limits
+from gcodec.payload import Payload
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.primitives import FLOATS
+
+_FORMATS = tuple(name for name in FORMATS if name != "mxint8")
+_SCALE_DTYPES = {True: "float8_e4m3fn", False: "float8_e8m0fnu"}  # by `is_two_level`
+_DATA_DTYPES = {"mxfp8e4m3": "float8_e4m3fn", "mxfp8e5m2": "float8_e5m2"}
+
+
+def encode(
+    x: Any,
+    format: str = "mxfp8e4m3",
+    scale: str = "floor",
+    *,
+    tensor_scale: float | None = None,
+) -> dict[str, np.ndarray]:
+    """Quantize a tensor.
+
+    Parameters
+    ----------
+    x : float32 or bfloat16 array
+        Tensor on the host, whose last dimension is a multiple of 32, or of 16 for ``nvfp4``.
+    format : {"mxfp8e4m3", "mxfp8e5m2", "mxfp6e2m3", "mxfp6e3m2", "mxfp4", "nvfp4"}
+    scale : {"floor", "rceil", "ceil", "even"}
+        Torchao's ``ScaleCalculationMode``; left out for ``nvfp4``.
+    tensor_scale : float, optional
+        For ``nvfp4``, the scale of the tensor, from 2^-120 to 1e35; see `tensor_scale_of`. None
+        uses scales of blocks only.
+
+    Returns
+    -------
+    dict of str to array
+        ``scale`` and ``data``, and ``tensor_scale`` if it was given.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range, or the last dimension has another size.
+    TypeError
+        If the array has another dtype or is on a device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> arrays = encode(np.ones((2, 16), np.float32), "nvfp4", tensor_scale=0.5)
+    >>> arrays["scale"].tolist(), arrays["data"].shape, arrays["tensor_scale"]
+    ([[43], [43]], (2, 8), array(0.5, dtype=float32))
+    """
+    codec = _codec(format, scale, tensor_scale)
+    fmt = BlockFormat.of(format)
+    tensor = host_tensor(x, "torchao", ("float32", "bfloat16"))
+    shape = tensor.shape
+    if not shape or shape[-1] % fmt.block:
+        allowed = f"such that the last dimension is a multiple of {fmt.block}"
+        raise ParameterError.of("x.shape", shape, allowed)
+    n = tensor.values.size
+    scales, data = np.empty(fmt.blocks(n), np.uint8), np.empty(fmt.data_nbytes(n), np.uint8)
+    assert isinstance(codec.tensor_scale, float)
+    quantization = Quantization(fmt, codec.scale, np.float32(codec.tensor_scale))
+    microscale.quantize(tensor.values, quantization, None, scales, data)
+    return _arrays(scales, data, shape, fmt, tensor_scale)
+
+
+def tensor_scale_of(x: Any) -> float:
+    """Return torchao's ``per_tensor_amax_to_scale``: the largest magnitude over 448·6.
+
+    Raises
+    ------
+    ParameterError
+        If `x` contains NaN or Inf, or the largest magnitude is 0 or so small that `encode` refuses
+        the scale.
+    """
+    values = host_tensor(x, "torchao", ("float32", "bfloat16")).values
+    largest = np.float32(np.abs(values).max(initial=0))
+    with np.errstate(under="ignore"):
+        scale = float(largest / np.float32(448 * 6))
+    codec = _codec("nvfp4", "floor", scale)
+    assert isinstance(codec.tensor_scale, float)
+    return codec.tensor_scale
+
+
+def decode(
+    arrays: Mapping[str, Any],
+    format: str = "mxfp8e4m3",
+    scale: str = "floor",
+    dtype: str = "float32",
+    *,
+    limits: Limits | None = None,
+) -> np.ndarray:
+    """Dequantize a tensor.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        The arrays of `encode`, as uint8 or in the dtypes of ``ml_dtypes``.
+    format : str
+        See `encode`.
+    scale : str
+        Rule for the scales, which has no influence here.
+    dtype : {"float32", "bfloat16", "float16", "float64"}
+        Dtype of the result; each float32 value is rounded to it.
+    limits : Limits, optional
+        Bounds on allocated memory; default ``Limits()``.
+
+    Returns
+    -------
+    array
+        Decoded tensor. A block whose scale is NaN is NaN.
+
+    Raises
+    ------
+    FormatError
+        If an array is missing or superfluous, has another dtype, or its shape does not match; if a
+        scale of ``nvfp4`` is negative, a tensor's scale is out of range, or an element has more
+        than 6 bits.
+    ParameterError
+        If an argument is out of range.
+    """
+    if dtype not in FLOATS:
+        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    fmt = BlockFormat.of(_codec(format, scale, None).format)
+    scales, data, shape, tensor_scale = _checked(arrays, fmt)
+    n = math.prod(shape)
+    Limits.or_default(limits).check("the tensor", n, 4 * n)
+    values = empty_beside(n, np.float32, None)
+    microscale.dequantize(scales, data, fmt, tensor_scale, values)
+    if dtype == "float32":
+        return values.reshape(shape)
+    out: np.ndarray = np.empty(n, NUMPY_DTYPES[dtype])
+    convert.put(values, dtype, out)
+    return out.reshape(shape)
+
+
+def to_frame(
+    arrays: Mapping[str, Any],
+    format: str = "mxfp8e4m3",
+    scale: str = "floor",
+    *,
+    name: str | None = None,
+    limits: Limits | None = None,
+) -> Frame:
+    """Convert the arrays to a frame of `microscale`, whose payload has the same bytes.
+
+    See `decode` for the parameters and errors; the frame states the rule for scales.
+    """
+    fmt = BlockFormat.of(_codec(format, scale, None).format)
+    scales, data, shape, tensor_scale = _checked(arrays, fmt)
+    n = math.prod(shape)
+    Limits.or_default(limits).check("the tensor", n, 4 * n)
+    codec = _codec(format, scale, tensor_scale)
+    joined = np.concatenate((scales, data))
+    scalars = {"tensor_scale": codec.tensor_scale}
+    payload = Payload(codec, scalars, joined, 8 * joined.size)
+    return Frame(codec, "float32", shape, payload, name)
+
+
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, np.ndarray]:
+    """Convert a frame of `microscale` to the arrays; a tensor's scale of 1 is left out.
+
+    Parameters
+    ----------
+    frame : Frame or bytes-like
+        Frame of float32 with any code of `microscale`.
+    limits : Limits, optional
+        Bounds on the frame; default ``Limits()``.
+
+    Raises
+    ------
+    ParameterError
+        If the frame has another codec or dtype, the format ``mxint8``, or a last dimension that is
+        no multiple of a block's size.
+    FormatError
+        If the bytes are damaged.
+    """
+    opened = opened_frame(frame, limits, "microscale")
+    assert isinstance(opened.codec, Microscale)
+    fmt = BlockFormat.of(opened.codec.format)
+    shape = opened.shape
+    if fmt.name not in _FORMATS:
+        raise ParameterError.of("frame.codec", str(opened.codec), "a format of torchao")
+    if not shape or shape[-1] % fmt.block:
+        allowed = f"such that the last dimension is a multiple of {fmt.block}"
+        raise ParameterError.of("frame.shape", shape, allowed)
+    symbols = opened.codec.unpack(opened.payload, shape)
+    count = fmt.blocks(symbols.n)
+    scale = None if symbols.tensor_scale == 1 else symbols.tensor_scale
+    return _arrays(symbols.data[:count].copy(), symbols.data[count:].copy(), shape, fmt, scale)
+
+
+def _codec(format: str, scale: str, tensor_scale: float | None) -> Microscale:
+    """Return the codec of a message; raise `ParameterError` for arguments out of range."""
+    if format not in _FORMATS:
+        raise ParameterError.of("format", format, f"one of {', '.join(_FORMATS)}")
+    if scale not in RULES:
+        raise ParameterError.of("scale", scale, f"one of {', '.join(RULES)}")
+    factor = 1.0 if tensor_scale is None else tensor_scale
+    codec: Microscale = Microscale.from_mapping(
+        {"format": format, "scale": scale, "tensor_scale": factor}
+    )
+    return codec
+
+
+def _arrays(
+    scales: np.ndarray,
+    data: np.ndarray,
+    shape: tuple[int, ...],
+    fmt: BlockFormat,
+    tensor_scale: float | None,
+) -> dict[str, np.ndarray]:
+    *rows, last = shape
+    arrays = {
+        "scale": scales.reshape(*rows, last // fmt.block),
+        "data": data.reshape(*rows, last // fmt.per_byte),
+    }
+    if tensor_scale is not None:
+        arrays["tensor_scale"] = np.array(tensor_scale, np.float32)
+    return arrays
+
+
+def _checked(
+    arrays: Mapping[str, Any], fmt: BlockFormat
+) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], float]:
+    """Return scales and data, flat, the shape of the tensor, and the scale of the tensor."""
+    if not isinstance(arrays, Mapping):
+        raise TypeError(f"arrays is a {type(arrays).__name__}: must be a dict of arrays")
+    known = ("scale", "data", "tensor_scale") if fmt.is_two_level else ("scale", "data")
+    for key in arrays:
+        if key not in known:
+            raise Corrupt(f"the array {key!r} is none of {', '.join(known)}")
+    scales = _bytes_of(arrays, "scale", _SCALE_DTYPES[fmt.is_two_level])
+    data = _bytes_of(arrays, "data", _DATA_DTYPES.get(fmt.name, "uint8"))
+    if not data.ndim:
+        raise Corrupt("data has no dimensions")
+    shape = (*data.shape[:-1], data.shape[-1] * fmt.per_byte)
+    if shape[-1] % fmt.block:
+        raise Corrupt(f"data has {data.shape[-1]} bytes in the last dimension: no whole blocks")
+    expected = (*shape[:-1], shape[-1] // fmt.block)
+    if scales.shape != expected:
+        message = f"scale has the shape {scales.shape}: must have {expected}"
+        raise size_error(message, scales.size, math.prod(expected))
+    flat, elements = scales.reshape(-1), data.reshape(-1)
+    check_scales(flat, fmt)
+    check_elements(elements, math.prod(shape), fmt)
+    return flat, elements, shape, _tensor_scale(arrays)
+
+
+def _bytes_of(arrays: Mapping[str, Any], key: str, dtype: str) -> np.ndarray:
+    """Return a C-contiguous array as uint8; it may have an equivalent dtype."""
+    if key not in arrays:
+        raise Truncated(f"the array {key} is missing")
+    array = np.asarray(arrays[key])
+    if array.dtype != np.uint8 and array.dtype.name != dtype:
+        raise Corrupt(f"{key} has dtype {array.dtype}: must be uint8 or {dtype}")
+    return np.asarray(array, order="C").view(np.uint8)
+
+
+def _tensor_scale(arrays: Mapping[str, Any]) -> float:
+    """Return the scale of the tensor, or 1 if there is none."""
+    if "tensor_scale" not in arrays:
+        return 1.0
+    array = np.asarray(arrays["tensor_scale"])
+    if array.dtype != np.float32 or array.size != 1:
+        raise Corrupt(f"tensor_scale is {array.size} numbers of {array.dtype}: must be a float32")
+    try:
+        codec = _codec("nvfp4", "floor", float(array.reshape(())))
+    except ParameterError as error:
+        raise Corrupt(str(error)) from None
+    assert isinstance(codec.tensor_scale, float)
+    return codec.tensor_scale

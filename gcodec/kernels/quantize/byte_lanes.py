@@ -1,0 +1,45 @@
+"""Packing of the codes of 32 elements, 32-bit lanes, to bytes.
+
+Vectors of 256 bits are packed within 128 bits. The orders of lanes undo that, so that no
+instruction has to. Groups of four elements then come in another order, which is undone at the end,
+when there are fewer bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gcodec.runtime.lanes import BLOCK, Emitter, lanes
+
+HALF = BLOCK // 2  # elements whose numbers stay in registers
+
+_IN_HALF = [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)]
+_IN_WHOLE = [8 * quarter + k for quarter in (0, 2, 1, 3) for k in range(8)]
+_GROUPS = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def narrow_halves(e: Emitter, half: Callable[[int], Any]) -> Any:
+    """Emit both halves of a block, and their low bytes, whose groups are not in order.
+
+    `half` emits the codes of 16 elements, given the first one.
+    """
+    builder = e.builder
+
+    def narrowed(first: int) -> Any:
+        lanes_16 = builder.trunc(half(first), lanes(16, HALF))
+        return builder.shuffle_vector(lanes_16, lanes_16, lanes(32, HALF)(_IN_HALF))
+
+    one = narrowed(0)
+    e.in_order()
+    joined = builder.shuffle_vector(one, narrowed(HALF), lanes(32)(list(range(BLOCK))))
+    packed = builder.trunc(joined, lanes(8))
+    return builder.shuffle_vector(packed, packed, lanes(32)(_IN_WHOLE))
+
+
+def store_sorted(e: Emitter, codes: Any) -> None:
+    """Emit the reordering of the groups of 16 or 32 bytes, and the store to byte `at` of `out`."""
+    group = codes.type.count // 8  # bytes
+    order = [group * _GROUPS.index(at) + k for at in range(8) for k in range(group)]
+    codes = e.builder.shuffle_vector(codes, codes, lanes(32, codes.type.count)(order))
+    e.store(codes, e.address("out", "at"), align=1)

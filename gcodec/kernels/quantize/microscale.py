@@ -1,0 +1,605 @@
+"""Blocks of small floats with a shared scale: from float32 to bytes, and back.
+
+One pass reads a block of 32 elements, finds the largest magnitude, derives the byte of the scale,
+and rounds the scaled elements. For an element with the magnitude r and the exponent e, not below
+the least one of the format, the code is r/2^(e − M) rounded to an integer, plus 2^M for each
+exponent above the least one. Adding 2^(e + 23 − M) to r rounds to nearest with ties to even, for
+the element itself has the ulp of that sum. Stochastic rounding takes the whole part, and adds 1
+if (u >> 1) < int32(f·2^31), where f is the fraction and u the random word of the element.
+
+In a block with NaN or Inf, each kind of value has a rule of its own. The kernels mark such blocks
+by a scale of NaN and leave their elements; `quantize_nonfinite` then writes them without a kernel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
+from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat, ScaleRule
+from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
+from gcodec.runtime import pool
+from gcodec.runtime.cover import streams
+from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
+
+Store = Literal["write", "stream", "add"]
+
+_BLOCKS = 64  # blocks whose scales are found together, while their elements stay in a cache
+_MANTISSA = 23  # of float32: bits of the mantissa
+_ONE = 127 << _MANTISSA  # bits of the number 1
+_LEAST, _MOST = 0x3C800000, 0x43E00000  # bits of 2^-6 and 448, the range of scales of NVFP4
+_E4M3 = 20  # bits of a float32 that an e4m3 number drops
+_REBIAS = 120 << _MANTISSA  # what the exponent of a float32 has more than that of e4m3
+
+
+class Quantization(NamedTuple):
+    """How values become elements.
+
+    Attributes
+    ----------
+    fmt : BlockFormat
+    rule : str
+        The rule for scales; see `ScaleRule`.
+    tensor_scale : float32
+        The scale of the tensor; 1 for MX formats.
+    """
+
+    fmt: BlockFormat
+    rule: str
+    tensor_scale: np.float32
+
+
+def quantize(
+    x: np.ndarray,
+    quantization: Quantization,
+    seed: int | None,
+    scales: np.ndarray,
+    out: np.ndarray,
+    leave: bool = False,
+) -> int:
+    """Write the scales and elements of a (n,) float32 array.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+    quantization : Quantization
+    seed : int or None
+        Seed for stochastic rounding; None rounds to nearest, ties to even.
+    scales : (quantization.fmt.blocks(n),) uint8 array
+    out : (quantization.fmt.data_nbytes(n),) uint8 array
+    leave : bool
+        Whether x is replaced by the quantization error x − x̂.
+
+    Returns
+    -------
+    int
+        Bit pattern of the largest magnitude; NaN is larger than infinity.
+    """
+    fmt = quantization.fmt
+    loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
+    key, per_byte = np.uint64(seed or 0), fmt.per_byte
+
+    def task(start: int, stop: int) -> int:
+        part, largest = x[start:stop], np.zeros(BLOCK, np.int32)
+        scratch = (
+            np.zeros(_BLOCKS, np.int32),
+            largest,
+            *np.empty((2, _BLOCKS), np.float32),
+            np.empty(_BLOCKS, np.uint8),
+        )
+        own = scales[start // fmt.block : fmt.blocks(stop)]
+        data = out[start // per_byte : fmt.data_nbytes(stop)]
+        whole = part.size - part.size % BLOCK
+        count = whole // fmt.block
+        loop(part[:whole], np.uint64(start), key, *numbers, *scratch, own[:count], data)
+        if whole < part.size:
+            padded, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
+            padded[: part.size - whole] = part[whole:]
+            ends = np.empty(BLOCK // fmt.block, np.uint8)
+            loop(padded, np.uint64(start + whole), key, *numbers, *scratch, ends, last)
+            own[count:] = ends[: own.size - count]
+            data[whole // per_byte :] = last[: data.size - whole // per_byte]
+            if leave:
+                part[whole:] = padded[: part.size - whole]
+        return int(largest.max())
+
+    top = max(pool.run(task, x.size, BLOCK, x))
+    if top >= INFINITY_BITS:
+        quantize_nonfinite(x, quantization, seed, scales, out, leave)
+    return top
+
+
+def dequantize(
+    scales: np.ndarray,
+    data: np.ndarray,
+    fmt: BlockFormat,
+    tensor_scale: float,
+    out: np.ndarray,
+    add: np.float32 | None = None,
+) -> None:
+    """Write the values of n elements to (n,) float32 `out`, or add a multiple of them.
+
+    Parameters
+    ----------
+    scales : (fmt.blocks(n),) uint8 array
+    data : (fmt.data_nbytes(n),) uint8 array
+        Elements of 6 bits are below 64.
+    fmt : BlockFormat
+    tensor_scale : float
+        The scale of the tensor; 1 for MX formats.
+    out : (n,) float32 array
+    add : float32, optional
+        Factor of the values that are added; each product is rounded first.
+    """
+    store: Store = "add" if add is not None else "stream" if streams(out) else "write"
+    factors, times = fmt.scales(tensor_scale), np.float32(1 if add is None else add)
+    loop = _dequantizer(fmt.name, store)
+    ends = _dequantizer(fmt.name, "write" if store == "stream" else store)
+    per_byte = fmt.per_byte
+
+    def task(start: int, stop: int) -> None:
+        part = out[start:stop]
+        own = scales[start // fmt.block : fmt.blocks(stop)]
+        codes = data[start // per_byte : fmt.data_nbytes(stop)]
+        whole = part.size - part.size % BLOCK
+        count = whole // fmt.block
+        loop(own[:count], codes[: whole // per_byte], factors, times, part[:whole])
+        if whole < part.size:
+            padded, last = np.zeros(BLOCK, np.float32), np.zeros(BLOCK // per_byte, np.uint8)
+            padded[: part.size - whole] = part[whole:]
+            last[: codes.size - whole // per_byte] = codes[whole // per_byte :]
+            scale = np.zeros(BLOCK // fmt.block, np.uint8)
+            scale[: own.size - count] = own[count:]
+            ends(scale, last, factors, times, padded)
+            part[whole:] = padded[: part.size - whole]
+
+    pool.run(task, out.size, BLOCK)
+
+
+def quantize_nonfinite(
+    x: np.ndarray,
+    quantization: Quantization,
+    seed: int | None,
+    scales: np.ndarray,
+    out: np.ndarray,
+    leave: bool,
+) -> None:
+    """Write the blocks of a tensor that contain NaN or Inf, and are marked; see `quantize`.
+
+    In a block with NaN, the scale is NaN. A block with Inf and no NaN has the largest scale of its
+    rule, and Inf becomes the largest magnitude.
+    """
+    fmt = quantization.fmt
+    for b in np.flatnonzero(scales == fmt.nan_scale).tolist():
+        first, stop = b * fmt.block, min((b + 1) * fmt.block, x.size)
+        part = np.asarray(x[first:stop], np.float32)
+        scale, codes = _nonfinite_block(part, quantization, seed, first)
+        if fmt.per_byte == 2:
+            codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+            codes = codes[::2] | codes[1::2] << np.uint8(4)
+        data = out[first // fmt.per_byte : fmt.data_nbytes(stop)]
+        scales[b], data[:] = scale, codes
+        if leave:
+            with np.errstate(invalid="ignore"):
+                own = scales[b : b + 1]
+                dequantize(own, data, fmt, float(quantization.tensor_scale), part, np.float32(-1))
+
+
+def _nonfinite_block(
+    x: np.ndarray, quantization: Quantization, seed: int | None, first: int
+) -> tuple[int, np.ndarray]:
+    """Return the scale and the codes of a block that contains NaN or Inf, from element `first`."""
+    fmt, rule, tensor_scale = quantization
+    sign = np.where(np.signbit(x), np.uint8(1 << fmt.width - 1), np.uint8(0))
+    if np.isnan(x).any():
+        scale = fmt.nan_scale
+        if fmt.is_integer:
+            return scale, np.zeros(x.size, np.uint8)
+        if fmt.is_two_level or rule == "rceil":  # a product with NaN is that NaN
+            return scale, np.full(x.size, fmt.nan_code, np.uint8)
+        # A quotient by infinity is 0 with the sign of the element; that of infinity is −NaN.
+        nan = np.where(np.isinf(x), np.uint8(1 << fmt.width - 1), sign) | np.uint8(fmt.nan_code)
+        return scale, np.where(np.isfinite(x), sign, nan)
+    if fmt.is_two_level:
+        scale = 0x7E
+        factor = (np.float32(1) / tensor_scale) / np.float32(448)
+    else:
+        scale = 254 if rule == "rceil" or fmt.is_integer else 255 - fmt.largest_exponent
+        factor = np.ldexp(np.float32(1), 127 - scale)
+    with np.errstate(all="ignore"):
+        r = np.minimum(np.abs(x * factor), fmt.largest)
+    codes = _codes(r, fmt, None if seed is None else words(seed, first, x.size))
+    if fmt.is_integer:
+        return scale, np.where(np.signbit(x), -codes, codes).astype(np.uint8)
+    return scale, codes.astype(np.uint8) | sign
+
+
+def _codes(r: np.ndarray, fmt: BlockFormat, random: np.ndarray | None) -> np.ndarray:
+    """Round magnitudes, at most `fmt.largest`, to codes, given random words or None."""
+    least = 0 if fmt.is_integer else 1 - fmt.bias
+    exponents = np.full(r.size, least)
+    if not fmt.is_integer:
+        exponents = np.where(r > 0, np.maximum(np.frexp(r)[1] - 1, least), least)
+    units = np.ldexp(r.astype(np.float64), fmt.mantissa - exponents)
+    whole = np.floor(units)
+    if random is None:
+        whole = np.rint(units)
+    else:
+        whole += random >> 1 < ((units - whole) * 2.0**31).astype(np.int64)
+    codes: np.ndarray = whole.astype(np.int64) + (exponents - least << fmt.mantissa)
+    return codes
+
+
+def _numbers(quantization: Quantization) -> tuple[Any, ...]:
+    """Return the arguments of a kernel that depend on the rule and the scale of the tensor."""
+    fmt, rule_name, tensor_scale = quantization
+    if fmt.is_two_level:
+        nothing = np.empty(0, np.int32), np.int64(0), np.float32(0)
+        return tensor_scale, np.float32(1) / tensor_scale, *nothing
+    rule = ScaleRule.of(rule_name, fmt)
+    return rule.divisor, np.float32(0), rule.adds, np.int64(rule.drop), rule.least
+
+
+# --- blocks from values to codes -----------------------------------------------------------------
+
+
+def _tops_block(fmt: BlockFormat) -> Any:
+    """Make the block that stores the bits of the largest magnitudes of 32 elements of x from i on.
+
+    There is one for each block, in `tops` from b on.
+    """
+
+    @block("x", "i", "tops", "b")
+    def tops(e: Emitter) -> None:
+        builder, source, target = e.builder, e.address("x", "i"), e.address("tops", "b")
+        starts = (0, HALF)
+        sizes = [e.magnitude_bits(e.load(e.element(source, at), floats(HALF))) for at in starts]
+        if not fmt.is_two_level:
+            sizes = [_larger(builder, *sizes)]
+        for k, size in enumerate(sizes):
+            builder.store(e.reduced("smax", size), e.element(target, k))
+
+    return tops
+
+
+def _store_scales(e: Emitter, codes: Any, tops: Any, mark: int) -> None:
+    """Emit the stores of 32 scales, or of marks where blocks are not finite, and of all tops."""
+    builder, kind = e.builder, tops.type
+    largest = e.load(e.address("largest", "zero"), kind)
+    above = builder.icmp_signed(">", tops, largest)
+    e.store(builder.select(above, tops, largest), e.address("largest", "zero"))
+    is_finite = builder.icmp_signed("<", tops, kind([INFINITY_BITS] * kind.count))
+    codes = builder.select(is_finite, codes, kind([mark] * kind.count))
+    e.store(builder.trunc(codes, lanes(8)), e.address("bytes", "b"), align=1)
+
+
+def _constants(kind: Any) -> Callable[[int], Any]:
+    """Return a function that makes vectors of a 32-bit number."""
+    return lambda value: kind([value & 0xFFFFFFFF] * kind.count)
+
+
+def _limited(builder: Any, low: Any, value: Any, high: Any) -> Any:
+    """Emit the limitation of signed lanes."""
+    value = builder.select(builder.icmp_signed(">", value, low), value, low)
+    return builder.select(builder.icmp_signed("<", value, high), value, high)
+
+
+_SCALE_NAMES = ("divisor", "reciprocal", "adds", "drop", "least", "tops", "b", "zero")
+
+
+@block(*_SCALE_NAMES, "largest", "bytes", "factors", "sizes")
+def _power_block(e: Emitter) -> None:
+    """Find the scales of 32 blocks from b on, which are powers of two; see `ScaleRule`.
+
+    `bytes`, `factors` and `sizes` get the bytes, what elements are multiplied by, and the scales.
+    `adds` has 256 elements.
+    """
+    builder, kind = e.builder, lanes(32)
+    constant = _constants(kind)
+    tops = e.load(e.address("tops", "b"), kind)
+    quotients = builder.fdiv(builder.bitcast(tops, floats()), e.splat(e.args["divisor"]))
+    bits = builder.bitcast(quotients, kind)
+    exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
+    adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
+    scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
+    scales = builder.sub(scales, e.splat(builder.trunc(e.args["drop"], kind.element)))
+    scales = _limited(builder, constant(0), scales, constant(254))
+    _store_scales(e, scales, tops, 0xFF)
+    tiny = constant(1 << _MANTISSA - 1)  # 2^-127
+    sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
+    e.store(sizes, e.address("sizes", "b"))
+    inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
+    inverse = _larger(builder, inverse, tiny)
+    least = builder.bitcast(e.splat(e.args["least"]), kind)
+    is_least = builder.icmp_signed("==", scales, constant(0))
+    e.store(builder.select(is_least, least, inverse), e.address("factors", "b"))
+
+
+def _larger(builder: Any, one: Any, other: Any) -> Any:
+    """Emit the maximum of signed lanes."""
+    return builder.select(builder.icmp_signed(">", one, other), one, other)
+
+
+@block(*_SCALE_NAMES, "largest", "bytes", "factors", "sizes")
+def _e4m3_block(e: Emitter) -> None:
+    """Find the scales of 32 blocks from b on, which are e4m3 numbers; see `_power_block`.
+
+    `divisor` is the scale of the tensor, and `reciprocal` its reciprocal.
+    """
+    builder, kind, real = e.builder, lanes(32), floats()
+    constant = _constants(kind)
+    tops = e.load(e.address("tops", "b"), kind)
+    tensor_scale = e.splat(e.args["divisor"])
+    quotients = builder.fdiv(builder.bitcast(tops, real), real([6.0] * BLOCK))
+    bits = builder.bitcast(builder.fdiv(quotients, tensor_scale), kind)
+    bits = _limited(builder, constant(_LEAST), bits, constant(_MOST))
+    odd = builder.and_(builder.lshr(bits, constant(_E4M3)), constant(1))
+    almost_half = builder.add(bits, constant((1 << _E4M3 - 1) - 1 - _REBIAS))
+    codes = builder.lshr(builder.add(almost_half, odd), constant(_E4M3))
+    _store_scales(e, codes, tops, 0x7F)
+    bits = builder.add(builder.shl(codes, constant(_E4M3)), constant(_REBIAS))
+    scales = builder.bitcast(bits, real)
+    e.store(builder.fmul(tensor_scale, scales), e.address("sizes", "b"))
+    inverse = builder.fdiv(e.splat(e.args["reciprocal"]), scales)
+    e.store(inverse, e.address("factors", "b"))
+
+
+def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
+    """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
+
+    Their blocks have the numbers from b on, and their codes begin at byte `at` of `out`.
+    """
+
+    @block("x", "i", "seed", "start", "tops", "factors", "sizes", "b", "out", "at")
+    def codes(e: Emitter) -> None:
+        builder, word = e.builder, lanes(32, HALF)
+        source, halves = e.address("x", "i"), None
+        signs: list[Any] = []
+        e.fetch(source, _BLOCKS * fmt.block)  # of the next tile, while this one is in a cache
+        if stochastic:
+            seed, start = e.args["seed"], e.args["start"]
+            span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
+            (halves,) = emit_words(e, seed, start, span, seed.type(ROUNDING), halved=True)
+
+        def number(name: str, k: int) -> Any:
+            return builder.load(e.element(e.address(name, "b"), k if fmt.is_two_level else 0))
+
+        def half(first: int) -> Any:
+            k = first // HALF
+            x = e.load(e.element(source, first), floats(HALF))
+            own = None
+            if halves is not None:
+                order = word([*range(first, first + HALF)])
+                own = builder.shuffle_vector(halves, halves, order)
+            r = builder.fmul(x, e.splat(number("factors", k), HALF))
+            bits = builder.bitcast(x, word)
+            code = _emit_codes(e, fmt, r, own)
+            if leave:
+                top = word([fmt.top] * HALF)
+                limited = builder.select(builder.icmp_signed("<", code, top), code, top)
+                if fmt.is_integer:  # 0 has no sign
+                    flips = builder.ashr(bits, word([31] * HALF))
+                    limited = builder.sub(builder.xor(limited, flips), flips)
+                else:
+                    sign = builder.lshr(bits, word([32 - fmt.width] * HALF))
+                    sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
+                    limited = builder.or_(limited, sign)
+                size = e.splat(number("sizes", k), HALF)
+                error = builder.fsub(x, builder.fmul(_emit_values(e, fmt, limited), size))
+                is_finite = builder.icmp_signed(
+                    "<", number("tops", k), word.element(INFINITY_BITS)
+                )
+                e.store(builder.select(is_finite, error, x), e.element(source, first))
+            signs.append(builder.ashr(bits, word([24] * HALF)))
+            return code
+
+        codes = narrow_halves(e, half)
+        top = codes.type([fmt.top] * BLOCK)
+        codes = builder.select(builder.icmp_unsigned("<", codes, top), codes, top)
+        sign = narrow_halves(e, lambda first: signs[first // HALF])
+        if fmt.is_integer:
+            none = sign.type([0] * BLOCK)
+            flips = builder.sext(builder.icmp_signed("<", sign, none), sign.type)
+            codes = builder.sub(builder.xor(codes, flips), flips)
+        else:
+            if fmt.width < 8:
+                sign = builder.lshr(sign, sign.type([8 - fmt.width] * BLOCK))
+            mask = sign.type([1 << fmt.width - 1] * BLOCK)
+            codes = builder.or_(codes, builder.and_(sign, mask))
+        if fmt.per_byte == 2:
+            pairs = builder.bitcast(codes, lanes(16, HALF))  # the first code is the low byte
+            joined = builder.or_(pairs, builder.lshr(pairs, pairs.type([4] * HALF)))
+            codes = builder.trunc(joined, lanes(8, HALF))
+        store_sorted(e, codes)
+
+    return codes
+
+
+def _entry(e: Emitter, table: str, index: Any) -> Any:
+    """Emit the load of an entry of a table, at a 32-bit index that is not negative."""
+    from llvmlite import ir
+
+    return e.builder.load(e.builder.gep(e.args[table], [e.builder.zext(index, ir.IntType(64))]))
+
+
+def _emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any) -> Any:
+    """Emit the codes of the magnitudes of scaled elements, given random words or None.
+
+    They may be above the largest code, but take 8 bits.
+    """
+    builder, kind = e.builder, lanes(32, r.type.count)
+    constant, cut = _constants(kind), _MANTISSA - fmt.mantissa
+    size = e.magnitude_bits(r)
+    if fmt.is_two_level:  # others are below twice the largest power of two
+        largest = constant(int(fmt.largest.view(np.uint32)))
+        size = builder.select(builder.icmp_signed("<", size, largest), size, largest)
+    floor = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
+    power = floor
+    if not fmt.is_integer:
+        power = _larger(builder, builder.and_(size, constant(INFINITY_BITS)), floor)
+    number = builder.bitcast(size, r.type)
+    if random is None:
+        far = builder.add(power, constant(cut << _MANTISSA))
+        moved = builder.fadd(number, builder.bitcast(far, r.type))
+        code = builder.sub(builder.bitcast(moved, kind), far)
+    else:
+        unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << _MANTISSA)), power)
+        units = builder.fmul(number, builder.bitcast(unit, r.type))
+        code = builder.fptosi(units, kind)
+        fraction = builder.fsub(units, builder.sitofp(code, r.type))
+        bound = builder.fmul(fraction, r.type([2.0**31] * kind.count))
+        is_up = builder.icmp_signed("<", random, builder.fptosi(bound, kind))
+        code = builder.sub(code, builder.sext(is_up, kind))
+    if fmt.is_integer:
+        return code
+    return builder.add(code, builder.lshr(builder.sub(power, floor), constant(cut)))
+
+
+# --- blocks from codes to values -----------------------------------------------------------------
+
+
+def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
+    """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
+
+    @block("scales", "b", "codes", "at", "factors", "times", "out", "i")
+    def values(e: Emitter) -> None:
+        builder, source = e.builder, e.address("codes", "at")
+        if fmt.per_byte == 1:
+            codes = e.load(source, lanes(8), align=1)
+        else:
+            wide = lanes(16, HALF)
+            pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
+            pairs = builder.or_(pairs, builder.shl(pairs, wide([4] * HALF)))
+            codes = builder.bitcast(builder.and_(pairs, wide([0x0F0F] * HALF)), lanes(8))
+        numbers = _emit_values(e, fmt, builder.zext(codes, lanes(32)))
+        place = e.address("scales", "b")
+        from llvmlite import ir
+
+        firsts = []
+        for k in range(BLOCK // fmt.block):
+            scale = builder.zext(builder.load(e.element(place, k)), ir.IntType(32))
+            firsts.append(e.splat(_entry(e, "factors", scale), fmt.block))
+        e.args["scale"] = e.args["times"]
+        e.store_as(store, builder.fmul(numbers, e.joined(firsts)), e.address("out", "i"))
+
+    return values
+
+
+def _emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
+    """Emit the numbers of codes, 32-bit lanes whose upper bits do not matter."""
+    builder, kind = e.builder, codes.type
+    real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
+
+    def constant(value: int) -> Any:
+        return kind([value & 0xFFFFFFFF] * kind.count)
+
+    top = builder.shl(codes, constant(32 - fmt.width))
+    if fmt.is_integer:
+        number = builder.sitofp(builder.ashr(top, constant(32 - fmt.width)), real)
+        return builder.fmul(number, real([2.0**-fmt.mantissa] * kind.count))
+    sign = builder.and_(top, constant(SIGN))
+    if fmt.width == 4:
+        numbers = e.one_of_eight(fmt.values()[:8].tolist(), codes)
+        return builder.bitcast(builder.or_(builder.bitcast(numbers, kind), sign), real)
+    size = builder.and_(top, constant(SIGN - 1))
+    placed = builder.lshr(size, constant(32 - fmt.width - cut))
+    normal = builder.add(placed, constant(_ONE - (fmt.bias << _MANTISSA)))
+    # Exponent 0 has no leading one: it is subtracted from the number with the least exponent.
+    least = _ONE + (1 - fmt.bias << _MANTISSA)
+    small = builder.add(placed, constant(least))
+    small = builder.fsub(builder.bitcast(small, real), builder.bitcast(constant(least), real))
+    is_small = builder.icmp_signed("<", placed, constant(1 << _MANTISSA))
+    bits = builder.select(is_small, builder.bitcast(small, kind), normal)
+    nan = constant(0x7FC00000)
+    if fmt.name == "mxfp8e5m2":
+        first = 0x1F << _MANTISSA  # of infinity, as placed
+        above = builder.or_(placed, constant(INFINITY_BITS))
+        bits = builder.select(builder.icmp_signed(">=", placed, constant(first)), above, bits)
+    bits = builder.or_(bits, sign)
+    if fmt.name.startswith("mxfp8"):
+        last = (0x7E if fmt.name == "mxfp8e4m3" else 0x7C) << cut
+        bits = builder.select(builder.icmp_signed(">", placed, constant(last)), nan, bits)
+    return builder.bitcast(bits, real)
+
+
+# --- loops ---------------------------------------------------------------------------------------
+
+
+@factory(lambda: itertools.product(FORMATS, (False, True), (False, True)))
+def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
+    fmt = BlockFormat.of(name)
+    tops_block = _tops_block(fmt)
+    scale_block = _e4m3_block if fmt.is_two_level else _power_block
+    code_block = _code_block(fmt, stochastic, leave)
+    per_byte, per_scale = fmt.per_byte, fmt.block
+
+    @kernel(
+        f"{'out' if leave else 'in'} float32[], uint64, uint64, float32, float32, in int32[], "
+        "int64, float32, out int32[], out int32[], out float32[], out float32[], out uint8[], "
+        "out uint8[], out uint8[]",
+        variant=f"{name} {stochastic} {leave}",
+    )
+    def microscale_codes(
+        x,
+        first,
+        seed,
+        divisor,
+        reciprocal,
+        adds,
+        drop,
+        least,
+        tops,
+        largest,
+        factors,
+        sizes,
+        room,
+        scales,
+        out,
+    ):
+        # x.size is a multiple of BLOCK, and x begins with element `first`, another multiple.
+        # scales.size == x.size // per_scale, out.size >= x.size // per_byte; adds has 256 elements
+        # where scales are powers of two. tops, factors, sizes and room have _BLOCKS elements, a
+        # multiple of 32, and largest has 32.
+        for tile in range(0, x.size, _BLOCKS * per_scale):
+            stop = min(x.size, tile + _BLOCKS * per_scale)
+            before = tile // per_scale
+            count = stop // per_scale - before
+            for i in range(tile, stop, BLOCK):
+                tops_block(x, i, tops, i // per_scale - before)
+            for b in range(0, count, BLOCK):
+                numbers = divisor, reciprocal, adds, drop, least, tops, b, 0
+                scale_block(*numbers, largest, room, factors, sizes)
+            for b in range(count):  # count <= _BLOCKS
+                scales[before + b] = room[b]
+            for i in range(tile, stop, BLOCK):
+                start, b = first + np.uint64(i), i // per_scale - before
+                code_block(x, i, seed, start, tops, factors, sizes, b, out, i // per_byte)
+
+    return microscale_codes
+
+
+@factory(lambda: itertools.product(FORMATS, get_args(Store)))
+def _dequantizer(name: str, store: Store) -> Kernel:
+    fmt = BlockFormat.of(name)
+    one_block = _dequantize_block(fmt, store)
+    per_byte, per_scale = fmt.per_byte, fmt.block
+    streaming = store == "stream"
+
+    @kernel(
+        "in uint8[], in uint8[], in float32[], float32, out float32[]", variant=f"{name} {store}"
+    )
+    def microscale_values(scales, codes, factors, times, out):
+        # out.size is a multiple of BLOCK, scales.size == out.size // per_scale, codes.size ==
+        # out.size // per_byte; factors has 256 elements.
+        for i in range(0, out.size, BLOCK):
+            one_block(scales, i // per_scale, codes, i // per_byte, factors, times, out, i)
+        if streaming:
+            fence()
+
+    return microscale_values
