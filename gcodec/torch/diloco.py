@@ -33,6 +33,7 @@ from gcodec.policy import Policy
 from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.names import trainable_parameters
 from gcodec.torch.selection import (
     globs_of,
     joined_policy,
@@ -212,7 +213,7 @@ class DiLoCo:
         checked = Feedback(self._policy, decay=decay, seed=seed)
         self._seed = checked.seed
         self._feedback = checked if feedback else None
-        self._parameters = _trainable_parameters(model)
+        self._parameters = trainable_parameters(model)
         for name, parameter in self._parameters.items():
             if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
                 allowed = "float32, float16 or bfloat16"
@@ -570,21 +571,6 @@ class DiLoCo:
         steps = f"inner step {self.inner_step}, outer step {self.outer_step}"
         nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
         return f"<DiLoCo: {codecs}, every {self._period}, {steps}, {nbytes}>"
-
-
-def _trainable_parameters(
-    model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
-) -> dict[str, torch.Tensor]:
-    """Return the parameters that have gradients, by name."""
-    try:
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
-        parameters = dict(pairs)
-        if not all(isinstance(name, str) for name in parameters):
-            raise TypeError
-        return {name: p for name, p in parameters.items() if p.requires_grad}
-    except (AttributeError, TypeError, ValueError):
-        allowed = "a Module, or pairs of a name and a parameter"
-        raise ParameterError.of("model", model, allowed) from None
 
 
 def _fragments_of(

@@ -1,4 +1,4 @@
-"""Names of a model's parameters, which DDP's buckets do not have."""
+"""Names of a model's parameters."""
 
 from __future__ import annotations
 
@@ -67,5 +67,20 @@ def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 raise TypeError
             yield name.removeprefix("module."), parameter
     except (TypeError, ValueError):
+        allowed = "a Module, or pairs of a name and a parameter"
+        raise ParameterError.of("model", model, allowed) from None
+
+
+def trainable_parameters(
+    model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
+) -> dict[str, torch.Tensor]:
+    """Return the parameters that have gradients, by name."""
+    try:
+        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
+        parameters = dict(pairs)
+        if not all(isinstance(name, str) for name in parameters):
+            raise TypeError
+        return {name: p for name, p in parameters.items() if p.requires_grad}
+    except (AttributeError, TypeError, ValueError):
         allowed = "a Module, or pairs of a name and a parameter"
         raise ParameterError.of("model", model, allowed) from None
