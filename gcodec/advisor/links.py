@@ -320,6 +320,8 @@ def break_even(
     nbytes, _ = _checked(nbytes, members)
     if members == 1:
         raise ParameterError.of("members", members, "2 or more")
+    if collective not in ("all-gather", "two-phase"):
+        raise ParameterError.of("collective", collective, "all-gather or two-phase")
     sent = nbytes if collective == "all-gather" else 2 * nbytes / members
     saved = (members - 1) * (2 * dense_nbytes / members - sent)
     seconds = coding_time(collective, members, encode, decode)

@@ -9,14 +9,12 @@ completes the future.
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import math
 import operator
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, get_type_hints
 
@@ -27,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gcodec.advisor.links import break_even
 from gcodec.arrays.source import inspect
-from gcodec.codec import Codec, CodecLike
+from gcodec.codec import CodecLike
 from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
@@ -46,101 +44,14 @@ from gcodec.torch.exchange import (
     TwoPhase,
     redistribute,
 )
-from gcodec.torch.factors import Factors, check_factors
+from gcodec.torch.factors import Factors
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import ParameterNames
 from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
-from gcodec.torch.selection import globs_of, joined_policy, lossy_codec
+from gcodec.torch.selection import joined_policy
+from gcodec.torch.settings import Settings
 from gcodec.training.collectives import share_of
-from gcodec.wire.kinds import check_between, check_flag, check_integer
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Arguments of `gcodec.torch.ddp_hook` that all ranks must share.
-
-    Parameters
-    ----------
-    policy : Policy
-        Rules that pick the codec of a tensor; see `joined_policy`.
-    feedback, decay, start_iter, seed, exclude, min_numel, group_below
-        See `gcodec.torch.ddp_hook`. `exclude` is stored as a tuple.
-    named : bool
-        Whether parameters have names.
-    keyed : bool
-        Whether messages are authenticated.
-    collective, second
-        See `gcodec.torch.ddp_hook`. `second` is a policy.
-    inside : int or str or None
-        Number of ranks of a node, or the type of the argument that names them.
-
-    Raises
-    ------
-    ParameterError
-        If an argument is out of range, or a rule needs names that the parameters lack.
-    """
-
-    policy: Policy
-    feedback: bool
-    decay: float
-    start_iter: int
-    seed: int
-    exclude: Sequence[str]
-    min_numel: int
-    group_below: int
-    named: bool
-    keyed: bool
-    collective: str
-    second: Policy
-    inside: int | str | None
-
-    def __post_init__(self) -> None:
-        globs = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
-        if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-            raise ParameterError.of("exclude", self.exclude, "a glob or a sequence of globs")
-        if self.collective not in _COLLECTIVES:
-            allowed = f"one of {', '.join(_COLLECTIVES)}"
-            raise ParameterError.of("collective", self.collective, allowed)
-        if self.collective == "factors":
-            check_factors(self.policy)
-            if self.keyed:
-                raise ParameterError("key: sums of factors cannot be authenticated")
-            if self.feedback is not True or self.decay != 1:
-                raise ParameterError("feedback, decay: PowerSGD needs feedback with decay=1")
-        rules = (*self.policy.rules, *self.second.rules)
-        if not self.named:
-            if any(rule.names not in ((), ("*",)) for rule in rules):
-                raise ParameterError("policy: rules with names need model=, which has the names")
-            if globs:
-                raise ParameterError("exclude: globs need model=, which has the names")
-        checked = Feedback(self.policy, decay=self.decay, seed=self.seed)
-        check_flag("feedback", self.feedback)
-        for name in ("start_iter", "min_numel", "group_below"):
-            number = check_integer(
-                name, getattr(self, name), 0, 1 << 62, "an integer from 0 to 2**62"
-            )
-            object.__setattr__(self, name, number)
-        object.__setattr__(self, "exclude", tuple(globs))
-        object.__setattr__(self, "decay", checked.decay)
-        object.__setattr__(self, "seed", checked.seed)
-
-    def codec(self, name: str, shape: tuple[int, ...]) -> Codec | None:
-        """Return the codec of a parameter's gradient; None if the gradient is sent dense."""
-        is_small = len(shape) < 2 or math.prod(shape) < max(self.min_numel, 1)
-        if is_small or any(fnmatch.fnmatchcase(name, glob) for glob in self.exclude):
-            return None
-        return lossy_codec(self.policy, name, shape)
-
-    @property
-    def globs(self) -> list[str]:
-        """Globs of `exclude` and of the rules of `policy`."""
-        return [*self.exclude, *globs_of([self.policy, self.second])]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all settings as JSON types; equal settings give equal dicts."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        policies = {name: values[name].to_dict()["rules"] for name in ("policy", "second")}
-        return values | policies
+from gcodec.wire.kinds import check_between
 
 
 class _Totals(NamedTuple):
@@ -153,7 +64,6 @@ class _Totals(NamedTuple):
     decode_seconds: float = 0.0
 
 
-_COLLECTIVES = ("gather", "two-phase", "hierarchical", "auto", "factors")
 _COUNTERS = ("iteration", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
 _PLACE, _SERVER = "place", "server:"  # a further key, and a prefix of further keys
 _ROLL_CALL_SECONDS = 3.0  # in which the ranks of a failed exchange learn who else has failed
@@ -188,7 +98,7 @@ class _Bucket(NamedTuple):
 
 
 def ddp_hook(
-    codec: str | Mapping[str, Any] | Codec | Policy,
+    codec: str | Mapping[str, Any] | CodecLike | Policy,
     *,
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
     feedback: bool = True,
@@ -311,7 +221,7 @@ def ddp_hook(
         named=model is not None,
         keyed=key is not None,
         collective=collective,
-        second=joined_policy(policy, codec) if second is None else joined_policy(None, second),
+        second=None if second is None else joined_policy(None, second),
         inside=inside if inside is None or isinstance(inside, int) else type(inside).__name__,
     )
     check_inside(inside)
@@ -429,7 +339,7 @@ class DdpState:
     @cached_property
     def _server(self) -> BucketCoder:
         """Encoder of the means that this rank computes."""
-        return self._coder_of(self.settings.second)
+        return self._coder_of(self.settings.means)
 
     def _coder_of(self, policy: Policy) -> BucketCoder:
         settings, memory = self.settings, None
@@ -450,7 +360,7 @@ class DdpState:
             group = nodes.between
         exchange: Exchange = Gathered(group, self._coder)
         if place.two_phase:
-            exchange = TwoPhase(group, self._coder, self._server, self.settings.second)
+            exchange = TwoPhase(group, self._coder, self._server, self.settings.means)
         return InsideFirst(nodes.inside, exchange) if nodes and is_inside_first else exchange
 
     def _chosen_place(self) -> Place:
@@ -816,9 +726,7 @@ class DdpState:
         in_place = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
         in_place = in_place and self.settings.collective != "factors"
         if not is_gathered:
-            in_place = in_place and all(
-                rule.codec.on_device for rule in self.settings.second.rules
-            )
+            in_place = in_place and all(rule.codec.on_device for rule in self.settings.means.rules)
         # `wide` is `flat` itself if that is float32 and need not move to the host.
         with traffic.encoding():
             wide = flat.to(flat.device if in_place else "cpu", torch.float32)

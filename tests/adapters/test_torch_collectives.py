@@ -12,7 +12,9 @@ from rank_processes import run_ranks
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from gcodec.advisor import Link
 from gcodec.errors import ParameterError
+from gcodec.torch import choice
 from gcodec.torch.exchange import Place, SavedState, redistribute
 from gcodec.training.collectives import share_of
 
@@ -234,6 +236,38 @@ def test_invalid_arguments(pair: Ranks) -> None:
     expected = ["collective", "inside", "inside", "inside", "policy", "states", "states"]
     for rank in pair("arguments"):
         assert rank["refusals"] == expected
+
+
+class Group:
+    """A communicator of which only the size and the link matter."""
+
+    def __init__(self, size: int, link: Link) -> None:
+        self.size, self.link = size, link
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        return [message] * self.size
+
+
+@pytest.mark.parametrize(
+    ("bits", "gpus", "inside", "expected"),
+    [
+        (0.001, 1, 1e11, (False, False)),  # short messages, for which latency counts
+        (8, 1, 1e11, (False, True)),
+        (8, 4, 1e11, (True, True)),
+        (0.001, 8, 1e11, (True, False)),
+        (8, 4, 1e6, (False, True)),  # nodes whose ranks are not better connected
+    ],
+)
+def test_choice_follows_the_advisor(
+    bits: float, gpus: int, inside: float, expected: tuple[bool, bool], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(choice, "measure_link", lambda group: group.link)
+    slow = Link(1e8 / gpus, latency=1e-3)
+    groups = [Group(gpus, Link(inside)), Group(16 // gpus, slow)] if gpus > 1 else [None, None]
+    coding = choice.Coding(bits, 1e-12, 1e-12, 0.1)
+    chosen = choice.choose_collective(coding, 10**8, Group(16, slow), *groups)
+    assert chosen[:2] == expected
+    assert f"{bits:.3g} bits per value" in chosen.reason
 
 
 KINDS = [(4, 1, 0), (3, 1, 1), (4, 2, 0), (6, 2, 1), (2, 2, 0)]  # ranks, of a node, two phases
