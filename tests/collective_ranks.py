@@ -529,11 +529,22 @@ def mismatch() -> dict[str, Any]:
         {"collective": "two-phase", "second": ("sign", "minmax")[rank > 0]},
     ]
     errors = [error_of(Training("sign", start_iter=0, **case), 0) for case in cases]
-    try:
-        Training("sign", collective="hierarchical", inside=(3, 1)[rank > 0])
-    except ParameterError as error:
-        errors.append(str(error))
+    meshes = [init_device_mesh("cpu", (2, 1)), init_device_mesh("cpu", (1, 2))]
+    choices: list[dict[str, Any]] = [
+        {"collective": ("hierarchical", "gather")[rank]},
+        {"inside": 1 + rank},
+        {"inside": meshes[rank]},
+    ]
+    errors += [early_error_of({**HIERARCHICAL, **options}) for options in choices]
     return {"errors": errors}
+
+
+def early_error_of(options: dict[str, Any]) -> str | None:
+    """Return the error of making a hook, or of its first step."""
+    try:
+        return error_of(Training("sign", start_iter=0, **options), 0)
+    except ParameterError as error:
+        return str(error)
 
 
 def arguments() -> dict[str, Any]:

@@ -305,6 +305,8 @@ class DdpState:
         """Place of this rank in a cluster, and further groups, if the collective needs them."""
         if self.settings.collective not in ("hierarchical", "auto"):
             return None
+        # A rank with another collective does not call `find_nodes`.
+        check_agreement(self._communicator, "ddp_hook", self.settings.to_dict())
         own = ranks_inside(self._communicator, self._inside)
         if own is None and self.settings.collective == "hierarchical":
             raise ParameterError("inside: must be given, because LOCAL_WORLD_SIZE is not set")
@@ -598,6 +600,7 @@ class DdpState:
         if not self._agreed:
             values = self.settings.to_dict() | {"iteration": self.iteration}
             check_agreement(self._communicator, "ddp_hook", values)
+            _ = self._nodes
             self._agreed = True
         names = self._names.of(bucket.parameters())
         flat = bucket.buffer()

@@ -21,10 +21,8 @@ from gcodec.wire.kinds import check_number
 
 _METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
 
-Model = torch.nn.Module | Iterable[tuple[str, torch.Tensor]]
 
-
-class ExchangingOptimizer(torch.optim.Optimizer):
+class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """Optimizer around a method of `gcodec.training`, with one learning rate.
 
     Parameters
@@ -52,7 +50,6 @@ class ExchangingOptimizer(torch.optim.Optimizer):
             raise ParameterError("param_group: the optimizer has exactly one group")
         super().add_param_group(param_group)
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step on all ranks, which must call this method together.
 
@@ -69,7 +66,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):
             name: _to_host(torch.zeros_like(p) if p.grad is None else p.grad)
             for name, p in self._named.items()
         }
-        self._update(gradients, float(self.param_groups[0]["lr"]))
+        with torch.no_grad():
+            self._update(gradients, float(self.param_groups[0]["lr"]))
         return loss
 
     def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
@@ -78,7 +76,8 @@ class ExchangingOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of PyTorch's optimizer and of the method; each rank saves its own."""
         arrays = {key: torch.from_numpy(x) for key, x in self.method.state_dict().items()}
-        return super().state_dict() | {_METHOD: arrays}
+        state: dict[str, Any] = super().state_dict()
+        return state | {_METHOD: arrays}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a dict that `state_dict` returned on the same rank."""
@@ -129,7 +128,7 @@ class DGC(ExchangingOptimizer):
 
     def __init__(
         self,
-        model: Model,
+        model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
         lr: float,
         *,
         density: float = 0.001,
@@ -200,7 +199,7 @@ class OneBitAdam(ExchangingOptimizer):
 
     def __init__(
         self,
-        model: Model,
+        model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
         lr: float,
         *,
         warmup: int,

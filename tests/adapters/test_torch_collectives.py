@@ -226,9 +226,11 @@ def test_infinite_gradient_reaches_all_ranks(four: Ranks) -> None:
 def test_other_arguments_are_refused(pair: Ranks) -> None:
     first, second = pair("mismatch")
     assert first == second
-    collective, codec, nodes = first["errors"]
+    collective, codec, hierarchical, count, nodes = first["errors"]
     assert "collective='two-phase' on rank 0, 'gather' on rank 1" in collective
     assert "second=[{'codec': 'sign'}] on rank 0, [{'codec': 'minmax'}] on rank 1" in codec
+    assert "collective='hierarchical' on rank 0, 'gather' on rank 1" in hierarchical
+    assert "inside=1 on rank 0, 2 on rank 1" in count
     assert nodes.startswith("inside: the nodes must have equally many ranks")
 
 
