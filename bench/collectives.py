@@ -80,7 +80,8 @@ def table(sizes: Sequence[int], folder: Path) -> Iterator[str]:
     yield f"| hook | {' | '.join(f'{size} ranks' for size in sizes)} |"
     yield f"|---{'|---:' * len(sizes)}|"
     cells: dict[str, list[str]] = {}
-    for index, size in enumerate(sizes):
+    # The last number of ranks has all rows.
+    for index, size in reversed([*enumerate(sizes)]):
         for line in (folder / str(size)).read_text().splitlines():
             title, wire, message = line.split("|")
             row = cells.setdefault(title, ["–"] * len(sizes))

@@ -411,7 +411,7 @@ def flip(proceed: Any, communicator: Any) -> Any:
 
 
 def doze(proceed: Any, communicator: Any) -> Any:
-    time.sleep(5)
+    time.sleep(8)
     return proceed()
 
 
@@ -477,7 +477,7 @@ def flipped_between() -> dict[str, Any]:
 
 
 def slow() -> dict[str, Any]:
-    return fault("all_gather", doze, timeout=2, **TWO_PHASE)
+    return fault("all_gather", doze, timeout=5, **TWO_PHASE)
 
 
 _COMPRESS = gcodec.Feedback.compress

@@ -66,7 +66,7 @@ class _Totals(NamedTuple):
 
 _COUNTERS = ("iteration", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
 _PLACE, _SERVER = "place", "server:"  # a further key, and a prefix of further keys
-_ROLL_CALL_SECONDS = 3.0  # in which the ranks of a failed exchange learn who else has failed
+_ROLL_CALL_SECONDS = 5.0  # in which the ranks of a failed exchange learn who else has failed
 
 
 class _Bucket(NamedTuple):
