@@ -228,6 +228,10 @@ class TorchCommunicator:
             dist.destroy_process_group(self.group)
             del self.group
 
+    def knows(self, slot: str) -> bool:
+        """Tell whether an exchange of this slot has taken place, so that its length is known."""
+        return slot in self._head_nbytes
+
     def _head_of(self, slot: str | None, head_nbytes: int) -> int:
         return head_nbytes if slot is None else self._head_nbytes.get(slot, head_nbytes)
 

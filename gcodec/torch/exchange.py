@@ -133,8 +133,7 @@ def average_shares(
 
     with traffic.encoding():
         messages = sealed(write, communicator.size, dist.get_rank())
-    # A recurring exchange learns the length; the bound is for the first time.
-    head = _head_nbytes(coder, *shares) if slot is not None else 0
+    head = _head_nbytes(communicator, slot, coder, shares)
     received = communicator.all_to_all(messages, head, slot=slot)
     own_nbytes = len(messages[communicator.rank])
     traffic.message_nbytes += sum(map(len, messages)) - own_nbytes
@@ -185,7 +184,7 @@ def gather_shares(
 
     with traffic.encoding():
         [message] = sealed(write, 1, dist.get_rank())
-    head = _head_nbytes(coder, *targets) if slot is not None else 0
+    head = _head_nbytes(communicator, slot, coder, targets)
     gathered = communicator.all_gather(message, head, slot=slot)
     _count_gathered(traffic, message, gathered)
     with traffic.decoding():
@@ -201,8 +200,15 @@ def _count_gathered(traffic: Traffic, message: bytes, gathered: Sequence[bytes])
     traffic.received_nbytes += sum(map(len, gathered)) - len(message)
 
 
-def _head_nbytes(coder: BucketCoder, *buckets: Sequence[Part]) -> int:
-    """Return a bound on the length of a sealed message, or 0 if there is no useful one."""
+def _head_nbytes(
+    communicator: TorchCommunicator,
+    slot: str | None,
+    coder: BucketCoder,
+    buckets: Sequence[Sequence[Part]],
+) -> int:
+    """Return a bound on the length of sealed messages, or 0 if none is useful or needed."""
+    if slot is None or communicator.knows(slot):
+        return 0
     bounds = [coder.max_nbytes(parts) for parts in buckets]
     dense = max(4 * sum(part.values.size for part in parts) for parts in buckets)
     bound = max(math.inf if bound is None else bound for bound in bounds)
@@ -242,8 +248,9 @@ class Gathered:
         """See `Exchange.average`."""
         with traffic.encoding():
             [message] = sealed(lambda: [self._coder.encode(parts, step)], 1, dist.get_rank())
-        head = _head_nbytes(self._coder, parts)
-        gathered = self._communicator.all_gather(message, head, slot=parts[0].name)
+        slot = parts[0].name
+        head = _head_nbytes(self._communicator, slot, self._coder, [parts])
+        gathered = self._communicator.all_gather(message, head, slot=slot)
         _count_gathered(traffic, message, gathered)
         with traffic.decoding():
             self._coder.average(parts, opened(gathered), self._communicator.ranks)
