@@ -14,6 +14,7 @@ from gcodec.training.communicator import Communicator
 
 _MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a sealed message
 _POLL_SECONDS = 0.05
+_LATE_SECONDS = 1.0
 
 
 def check_agreement(communicator: Communicator, caller: str, values: Mapping[str, object]) -> None:
@@ -101,21 +102,25 @@ def roll_call(group: str, ranks: Sequence[int], seconds: float) -> tuple[list[in
     Returns
     -------
     list of int
-        Ranks that are dead or slow. Empty also if the store does not answer.
+        Ranks that are dead or slow; if all have reported in the end and none with a reason, those
+        that were late. Empty also if the store does not answer.
     list of str
         Reasons that are not empty.
     """
     keys = {rank: _failure_key(group, rank) for rank in ranks}
     try:
-        store, end = _store(), time.monotonic() + seconds
-        absent = list(ranks)
-        while absent and time.monotonic() < end:
+        store, start = _store(), time.monotonic()
+        absent, late = list(ranks), None
+        while absent and time.monotonic() < start + seconds:
             absent = [rank for rank in absent if not store.check([keys[rank]])]
+            if late is None or time.monotonic() < start + _LATE_SECONDS:
+                late = absent
             time.sleep(_POLL_SECONDS if absent else 0)
         reasons = [store.get(keys[rank]).decode() for rank in ranks if rank not in absent]
     except (RuntimeError, ValueError):
         return [], []
-    return absent, [reason for reason in reasons if reason]
+    reasons = [reason for reason in reasons if reason]
+    return absent or ([] if reasons else late or []), reasons
 
 
 def _store() -> dist.Store:
