@@ -274,8 +274,8 @@ def damaged() -> dict[str, Any]:
     before, calls = training.comm.state_dict(), []
     real = gcodec.torch.TorchCommunicator.all_to_all
 
-    def flipped(communicator: Any, messages: Any) -> list[bytes]:
-        received = real(communicator, messages)
+    def flipped(communicator: Any, messages: Any, *head: Any, **slot: Any) -> list[bytes]:
+        received = real(communicator, messages, *head, **slot)
         calls.append(1)
         if len(calls) == 2 and dist.get_rank() == 1:
             last = received[0][-1] ^ 1

@@ -91,3 +91,13 @@ def test_federated() -> None:
     assert float(first.split()[1]) < 0.05
     assert second.endswith("bytes received in place of 98,304")
     assert third.startswith("3 replies of 1 client dropped: the payload's checksum is wrong")
+
+
+def test_ddp() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    lines = run_example("ddp", "--ranks", "2", "--steps", "4", "--collective", "two-phase")
+    plain, two_phase = lines.splitlines()
+    assert plain.endswith(" with a plain all-reduce")
+    assert " with two-phase: " in two_phase
+    losses = [float(line.split()[1]) for line in (plain, two_phase)]
+    assert abs(losses[1] - losses[0]) < 0.02 * losses[0]

@@ -276,12 +276,18 @@ def coding_time(collective: Collective, members: int, encode: float, decode: flo
 
 
 def break_even(
-    dense_nbytes: float, nbytes: float, encode: float, decode: float, members: int = 2
+    dense_nbytes: float,
+    nbytes: float,
+    encode: float,
+    decode: float,
+    members: int = 2,
+    collective: Collective = "all-gather",
 ) -> float:
-    """Return the bandwidth below which gathering messages is faster than an uncompressed ring.
+    """Return the bandwidth below which a collective of messages is faster than a dense ring.
 
     Nothing overlaps: each member encodes its gradient, gathers the messages, and decodes all of
-    them. By default, two workers exchange gradients. Latency is not counted.
+    them; or it does the work of two phases, see `coding_time`. By default, two workers exchange
+    gradients. Latency is not counted.
 
     Parameters
     ----------
@@ -291,6 +297,8 @@ def break_even(
         Seconds for encoding a gradient, and for decoding one message.
     members : int
         Number of members, at least 2.
+    collective : {"all-gather", "two-phase"}
+        Collective of the messages.
 
     Returns
     -------
@@ -312,8 +320,11 @@ def break_even(
     nbytes, _ = _checked(nbytes, members)
     if members == 1:
         raise ParameterError.of("members", members, "2 or more")
-    saved = (members - 1) * (2 * dense_nbytes / members - nbytes)
-    seconds = coding_time("all-gather", members, encode, decode)
+    if collective not in ("all-gather", "two-phase"):
+        raise ParameterError.of("collective", collective, "all-gather or two-phase")
+    sent = nbytes if collective == "all-gather" else 2 * nbytes / members
+    saved = (members - 1) * (2 * dense_nbytes / members - sent)
+    seconds = coding_time(collective, members, encode, decode)
     if saved <= 0:
         return 0.0
     return saved / seconds if seconds else math.inf

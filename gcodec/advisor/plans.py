@@ -523,11 +523,24 @@ def advise(
     options = [ways(cluster, work, level, schemes) for level in cluster.levels]
     useful = [[way for way in level if _is_useful(cluster, work, way)] for level in options]
     plans = [plan(work, chosen) for chosen in itertools.product(*useful)]
-    bound = (1 + tolerance) * min(candidate.hidden for candidate in plans)
-    fast = [candidate for candidate in plans if candidate.hidden <= bound]
-    best = min(fast, key=lambda p: (p.error, p.hidden, p.step))
+    best = least_error(plans, tolerance)
     considered = tuple(itertools.chain.from_iterable(options))
     return Advice(dense_plan(cluster, work), best, considered, tuple(balance(cluster, work)))
+
+
+def least_error(plans: Sequence[Plan], tolerance: float = 0.05) -> Plan:
+    """Return the plan with the least error among those that are nearly as fast as the fastest.
+
+    Parameters
+    ----------
+    plans : sequence of Plan
+        Plans whose errors are known.
+    tolerance : float
+        See `advise`.
+    """
+    bound = (1 + tolerance) * min(candidate.hidden for candidate in plans)
+    fast = [candidate for candidate in plans if candidate.hidden <= bound]
+    return min(fast, key=lambda p: (p.error, p.hidden, p.step))
 
 
 def _is_useful(cluster: Cluster, work: Work, way: Way) -> bool:

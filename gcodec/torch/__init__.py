@@ -1,4 +1,4 @@
-"""gcodec for PyTorch: tensors as frames, and compressed exchanges for DDP, FSDP2 and DiLoCo.
+"""gcodec for PyTorch: tensors as frames, exchanges for DDP, FSDP2 and DiLoCo, and optimizers.
 
     model.register_comm_hook(*gcodec.torch.ddp_hook("topk:ratio=0.01", model=model))
     gcodec.torch.fsdp_comm("ecsq:bits=2").register(sharded_model)
@@ -18,12 +18,15 @@ from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.ddp import DdpState, ddp_hook
 from gcodec.torch.diloco import DiLoCo
 from gcodec.torch.fsdp import FsdpComm, fsdp_comm
+from gcodec.torch.optimizers import DGC, OneBitAdam
 from gcodec.torch.tensors import decode, encode
 
 __all__ = [
+    "DGC",
     "DdpState",
     "DiLoCo",
     "FsdpComm",
+    "OneBitAdam",
     "TorchCommunicator",
     "ddp_hook",
     "decode",

@@ -1,12 +1,20 @@
-"""Checks that all ranks of a group were given the same arguments."""
+"""Agreement of a group: on arguments, on refusals to take part, and on who has failed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 
-from gcodec.errors import ParameterError
+import torch.distributed as dist
+
+from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.training.communicator import Communicator
+
+_MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a sealed message
+_POLL_SECONDS = 0.05
+_LATE_SECONDS = 1.0
 
 
 def check_agreement(communicator: Communicator, caller: str, values: Mapping[str, object]) -> None:
@@ -29,3 +37,95 @@ def check_agreement(communicator: Communicator, caller: str, values: Mapping[str
                     f"{caller}: the ranks differ: {name}={expected!r} on rank 0, "
                     f"{others.get(name)!r} on rank {rank}"
                 )
+
+
+class Refused(GcodecError):
+    """A member cannot take part in an exchange; all members know the reason."""
+
+
+def refusal(reason: str) -> bytes:
+    """Return the message of a member that cannot take part."""
+    return _REFUSAL + reason.encode()
+
+
+def sealed(write: Callable[[], Sequence[bytes]], count: int, rank: int) -> list[bytes]:
+    """Return messages that `opened` reads.
+
+    A member that cannot take part sends the reason, because the other members wait for it.
+
+    Parameters
+    ----------
+    write : callable
+        Function that returns the contents of `count` messages. If it raises `ParameterError` or
+        `FormatError`, all of them are refusals.
+    count : int
+    rank : int
+        Rank of this process, for the reason.
+    """
+    try:
+        return [_MESSAGE + content for content in write()]
+    except (ParameterError, FormatError) as error:
+        return [refusal(f"{error}, on rank {rank}")] * count
+    except Refused as error:  # of another member, in an earlier phase
+        return [refusal(str(error))] * count
+
+
+def opened(messages: Sequence[bytes]) -> list[bytes]:
+    """Return the contents of sealed messages, or raise the first refusal as `Refused`."""
+    for message in messages:
+        if message.startswith(_REFUSAL):
+            raise Refused(message.removeprefix(_REFUSAL).decode(errors="replace"))
+    return [message.removeprefix(_MESSAGE) for message in messages]
+
+
+def report_failure(group: str, reason: str) -> None:
+    """Tell the other ranks of a group, which may wait for this one, why it has failed.
+
+    The ranks meet in the key-value store of torch.distributed, which works without their group.
+    """
+    with contextlib.suppress(RuntimeError, ValueError):  # the store does not answer either
+        _store().set(_failure_key(group, dist.get_rank()), reason)
+
+
+def roll_call(group: str, ranks: Sequence[int], seconds: float) -> tuple[list[int], list[str]]:
+    """Return the ranks of a failed group that have not reported, and the reasons of the others.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group.
+    ranks : sequence of int
+        Its ranks, as torch.distributed counts them.
+    seconds : float
+        Time to wait for reports.
+
+    Returns
+    -------
+    list of int
+        Ranks that are dead or slow; if all have reported in the end and none with a reason, those
+        that were late. Empty also if the store does not answer.
+    list of str
+        Reasons that are not empty.
+    """
+    keys = {rank: _failure_key(group, rank) for rank in ranks}
+    try:
+        store, start = _store(), time.monotonic()
+        absent, late = list(ranks), None
+        while absent and time.monotonic() < start + seconds:
+            absent = [rank for rank in absent if not store.check([keys[rank]])]
+            if late is None or time.monotonic() < start + _LATE_SECONDS:
+                late = absent
+            time.sleep(_POLL_SECONDS if absent else 0)
+        reasons = [store.get(keys[rank]).decode() for rank in ranks if rank not in absent]
+    except (RuntimeError, ValueError):
+        return [], []
+    reasons = [reason for reason in reasons if reason]
+    return absent or ([] if reasons else late or []), reasons
+
+
+def _store() -> dist.Store:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _failure_key(group: str, rank: int) -> str:
+    return f"gcodec/failed/{group}/{rank}"

@@ -14,6 +14,7 @@ from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_between
 
 _LENGTH_NBYTES = 8
+_SPARE_NBYTES = 64  # head of a recurring message: 9/8 of the last longest one and these bytes
 
 
 class TorchCommunicator:
@@ -31,6 +32,10 @@ class TorchCommunicator:
     ----------
     rank, size : int
         Rank of this process in the group, and number of members.
+    ranks : list of int
+        Ranks of the members among all processes of torch.distributed.
+    name : str
+        Name of the group, the same on all members.
 
     Raises
     ------
@@ -57,37 +62,50 @@ class TorchCommunicator:
             raise ParameterError("group: this process is not a member of it")
         on_device = dist.get_backend(self.group) == "nccl"
         self._device = torch.device("cuda", torch.cuda.current_device()) if on_device else "cpu"
+        # These outlive the group.
+        self.ranks: list[int] = dist.get_process_group_ranks(self.group)
+        self.name = str(self.group.group_name)
+        self._head_nbytes: dict[str, int] = {}  # by slot
 
     @classmethod
     def apart(
-        cls, group: dist.ProcessGroup | None = None, timeout: float | None = None
+        cls,
+        group: dist.ProcessGroup | Sequence[int] | None = None,
+        timeout: float | None = None,
+        backend: str = "gloo",
     ) -> TorchCommunicator:
-        """Make a gloo group with the members of another one, and return its communicator.
+        """Make a group with the members of another one, and return its communicator.
 
         All members must call this method together. Their messages do not mingle with those of
         the other group, so another thread may send them.
 
         Parameters
         ----------
-        group : ProcessGroup, optional
-            Process group of the members. Default: the group of all processes.
+        group : ProcessGroup or sequence of int, optional
+            Process group of the members, or their ranks. Default: the group of all processes.
         timeout : float, optional
             Number of seconds after which a waiting member fails. Default: that of
             torch.distributed.
+        backend : str
+            Backend of the new group.
         """
         if not dist.is_initialized():
             raise ParameterError("group: call torch.distributed.init_process_group first")
         if timeout is not None:
             check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
+        if isinstance(group, dist.ProcessGroup):
+            group = dist.get_process_group_ranks(group)
         apart = dist.new_group(
-            None if group is None else dist.get_process_group_ranks(group),
+            None if group is None else list(group),
             timeout=None if timeout is None else timedelta(seconds=timeout),
-            backend="gloo",
+            backend=backend,
             use_local_synchronization=group is not None,
         )
         return cls(apart)
 
-    def all_gather(self, message: bytes, head_nbytes: int = 0) -> list[bytes]:
+    def all_gather(
+        self, message: bytes, head_nbytes: int = 0, *, slot: str | None = None
+    ) -> list[bytes]:
         """Send one message to all members; return the messages of all members by rank.
 
         Parameters
@@ -96,14 +114,21 @@ class TorchCommunicator:
             Bytes to send; the lengths of the ranks may differ.
         head_nbytes : int
             Number of bytes of each message that travel together with its length; equal on all
-            ranks. If no message is longer, one collective suffices instead of two.
+            ranks. If no message is longer, one collective suffices instead of two. A bound on
+            the lengths is such a number.
+        slot : str, optional
+            Name of a recurring exchange; equal on all ranks. From the second exchange on,
+            slightly more than the longest message of the preceding one takes the place of
+            `head_nbytes`.
         """
+        head_nbytes = self._head_of(slot, head_nbytes)
         data = np.frombuffer(message, np.uint8)
         head = np.zeros(_LENGTH_NBYTES + head_nbytes, np.uint8)
         head[:_LENGTH_NBYTES].view(np.uint64)[0] = data.size
         head[_LENGTH_NBYTES:][: data.size] = data[:head_nbytes]
         heads = self._gather(head)
         lengths = [int(head[:_LENGTH_NBYTES].view(np.uint64)[0]) for head in heads]
+        self._learn_head(slot, max(lengths))
         tail = np.zeros(max(0, max(lengths) - head_nbytes), np.uint8)
         tail[: max(0, data.size - head_nbytes)] = data[head_nbytes:]
         tails = self._gather(tail) if tail.size else [tail] * self.size
@@ -113,19 +138,42 @@ class TorchCommunicator:
             for head, tail, length in zip(heads, tails, lengths, strict=True)
         ]
 
-    def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Send message i to rank i; return the messages sent to this member, by rank."""
+    def all_to_all(
+        self, messages: Sequence[bytes], head_nbytes: int = 0, *, slot: str | None = None
+    ) -> list[bytes]:
+        """Send message i to rank i; return the messages sent to this member, by rank.
+
+        See `all_gather` for `head_nbytes` and `slot`.
+        """
         if len(messages) != self.size:
             raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
-        lengths = [len(message) for message in messages]
-        sent_lengths = torch.tensor(lengths, device=self._device)
-        received_lengths = torch.empty_like(sent_lengths)
-        dist.all_to_all_single(received_lengths, sent_lengths, group=self.group)
-        counts = received_lengths.tolist()
-        received = self._empty(sum(counts))
-        payload = self._to_device(joined(messages))
-        dist.all_to_all_single(received, payload, counts, lengths, group=self.group)
-        return [part.numpy().tobytes() for part in received.cpu().split(counts)]
+        head_nbytes = self._head_of(slot, head_nbytes)
+        sent = [np.frombuffer(message, np.uint8) for message in messages]
+        # Each head contains the length of its message and of the sender's longest message, so all
+        # members know whether any message has a tail.
+        start = 2 * _LENGTH_NBYTES
+        heads = np.zeros((self.size, start + head_nbytes), np.uint8)
+        numbers = heads[:, :start].view(np.uint64)
+        numbers[:, 0] = [data.size for data in sent]
+        numbers[:, 1] = max(data.size for data in sent)
+        for head, data in zip(heads, sent, strict=True):
+            head[start:][: data.size] = data[:head_nbytes]
+        received = self.swap_rows(torch.from_numpy(heads)).numpy()
+        numbers = received[:, :start].view(np.uint64)
+        lengths, longest = numbers[:, 0].tolist(), int(numbers[:, 1].max())
+        self._learn_head(slot, longest)
+        tails = [b""] * self.size
+        if longest > head_nbytes:
+            counts = [max(0, length - head_nbytes) for length in lengths]
+            own_counts = [max(0, data.size - head_nbytes) for data in sent]
+            payload = self._to_device(joined([message[head_nbytes:] for message in messages]))
+            tail = self._empty(sum(counts))
+            dist.all_to_all_single(tail, payload, counts, own_counts, group=self.group)
+            tails = [part.numpy().tobytes() for part in tail.cpu().split(counts)]
+        return [
+            head[start:][:length].tobytes() + tail
+            for head, length, tail in zip(received, lengths, tails, strict=True)
+        ]
 
     def all_reduce(self, values: np.ndarray) -> None:
         """Replace a float32 array by its sum over all members, with the same bits on each."""
@@ -157,11 +205,43 @@ class TorchCommunicator:
             dist.broadcast(payload, source, group=self.group)
         return bytes(payload.cpu().numpy())
 
+    def swap_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Send row i to rank i; return the rows sent to this member, on the device of `rows`."""
+        own = rows.to(self._device)
+        received = torch.empty_like(own)
+        dist.all_to_all_single(received, own, group=self.group)
+        return received.to(rows.device)
+
+    def gather_rows(self, row: torch.Tensor) -> torch.Tensor:
+        """Return the rows of all members, one below the other, on the device of `row`."""
+        own = row.to(self._device)
+        rows = torch.empty((self.size, *own.shape), dtype=own.dtype, device=self._device)
+        dist.all_gather(list(rows), own, group=self.group)
+        return rows.to(row.device)
+
+    def close(self) -> None:
+        """Destroy the group, so that members that still wait fail now and not at the timeout.
+
+        Its connections close with the last reference to it. Closing twice does nothing.
+        """
+        if hasattr(self, "group"):
+            dist.destroy_process_group(self.group)
+            del self.group
+
+    def knows(self, slot: str) -> bool:
+        """Tell whether an exchange of this slot has taken place, so that its length is known."""
+        return slot in self._head_nbytes
+
+    def _head_of(self, slot: str | None, head_nbytes: int) -> int:
+        return head_nbytes if slot is None else self._head_nbytes.get(slot, head_nbytes)
+
+    def _learn_head(self, slot: str | None, longest: int) -> None:
+        if slot is not None:
+            self._head_nbytes[slot] = longest * 9 // 8 + _SPARE_NBYTES
+
     def _gather(self, row: np.ndarray) -> list[np.ndarray]:
         """Gather uint8 arrays of equal size."""
-        rows = torch.empty((self.size, row.size), dtype=torch.uint8, device=self._device)
-        dist.all_gather(list(rows), torch.from_numpy(row).to(self._device), group=self.group)
-        return list(rows.cpu().numpy())
+        return list(self.gather_rows(torch.from_numpy(row)).numpy())
 
     def _swap(self, to: int, sent: torch.Tensor, received: torch.Tensor) -> None:
         partner = dist.get_global_rank(self.group, to)

@@ -2,124 +2,56 @@
 
 The callback of a future must not start a collective, because each rank runs the callbacks of
 several buckets in another order. The hook therefore hands each bucket to one thread with its own
-process group. The thread encodes, gathers, decodes in the order of ranks, and completes the
-future.
+process groups. The thread encodes, exchanges messages, decodes in the order of ranks, and
+completes the future.
 """
 
 from __future__ import annotations
 
-import fnmatch
+import contextlib
 import math
 import operator
-import time
+import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from gcodec.advisor.links import break_even
 from gcodec.arrays.source import inspect
-from gcodec.codec import Codec
-from gcodec.codecs import parse
-from gcodec.errors import GcodecError, ParameterError
+from gcodec.codec import CodecLike
+from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
-from gcodec.policy import Policy
+from gcodec.policy import Policy, behind_prefix
 from gcodec.runtime.device import has_cupy, host
-from gcodec.torch.agreement import check_agreement
+from gcodec.torch.agreement import Refused, check_agreement, report_failure, roll_call
+from gcodec.torch.choice import Choice, announce, choose_collective, measure_coding
 from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.exchange import (
+    Exchange,
+    Gathered,
+    InsideFirst,
+    Place,
+    SavedState,
+    Traffic,
+    TwoPhase,
+    redistribute,
+)
+from gcodec.torch.factors import Factors
 from gcodec.torch.messages import BucketCoder, Key, Part
-from gcodec.torch.selection import lossy_codec, unmatched_globs
-from gcodec.wire.kinds import check_between, check_flag, check_integer
-
-
-def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
-    """Return the rules of `policy`, followed by those of `codec`, as one policy.
-
-    Parameters
-    ----------
-    policy : Policy or its source, or None
-    codec : str, mapping, Codec or Policy
-    """
-    first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
-    second = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
-    rules = (*(first.rules if first else ()), *second.rules)
-    return Policy([rule.to_dict() for rule in rules])
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Arguments of `gcodec.torch.ddp_hook` that all ranks must share.
-
-    Parameters
-    ----------
-    policy : Policy
-        Rules that pick the codec of a tensor; see `joined_policy`.
-    feedback, decay, start_iter, seed, exclude, min_numel, group_below
-        See `gcodec.torch.ddp_hook`. `exclude` is stored as a tuple.
-    named : bool
-        Whether parameters have names.
-    keyed : bool
-        Whether messages are authenticated.
-
-    Raises
-    ------
-    ParameterError
-        If an argument is out of range, or a rule needs names that the parameters lack.
-    """
-
-    policy: Policy
-    feedback: bool
-    decay: float
-    start_iter: int
-    seed: int
-    exclude: Sequence[str]
-    min_numel: int
-    group_below: int
-    named: bool
-    keyed: bool
-
-    def __post_init__(self) -> None:
-        globs = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
-        if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
-            raise ParameterError.of("exclude", self.exclude, "a glob or a sequence of globs")
-        if not self.named:
-            if any(rule.names not in ((), ("*",)) for rule in self.policy.rules):
-                raise ParameterError("policy: rules with names need model=, which has the names")
-            if globs:
-                raise ParameterError("exclude: globs need model=, which has the names")
-        checked = Feedback(self.policy, decay=self.decay, seed=self.seed)
-        check_flag("feedback", self.feedback)
-        for name in ("start_iter", "min_numel", "group_below"):
-            number = check_integer(
-                name, getattr(self, name), 0, 1 << 62, "an integer from 0 to 2**62"
-            )
-            object.__setattr__(self, name, number)
-        object.__setattr__(self, "exclude", tuple(globs))
-        object.__setattr__(self, "decay", checked.decay)
-        object.__setattr__(self, "seed", checked.seed)
-
-    def codec(self, name: str, shape: tuple[int, ...]) -> Codec | None:
-        """Return the codec of a parameter's gradient; None if the gradient is sent dense."""
-        is_small = len(shape) < 2 or math.prod(shape) < max(self.min_numel, 1)
-        if is_small or any(fnmatch.fnmatchcase(name, glob) for glob in self.exclude):
-            return None
-        return lossy_codec(self.policy, name, shape)
-
-    @property
-    def globs(self) -> list[str]:
-        """Globs of `exclude` and of the rules of `policy`."""
-        return [*self.exclude, *(glob for rule in self.policy.rules for glob in rule.names)]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all settings as JSON types; equal settings give equal dicts."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"policy": self.policy.to_dict()["rules"]}
+from gcodec.torch.names import ParameterNames
+from gcodec.torch.nodes import Nodes, check_inside, find_nodes, ranks_inside
+from gcodec.torch.selection import joined_policy
+from gcodec.torch.settings import Settings
+from gcodec.training.collectives import share_of
+from gcodec.wire.kinds import check_between
 
 
 class _Totals(NamedTuple):
@@ -127,12 +59,14 @@ class _Totals(NamedTuple):
 
     gradient_nbytes: int = 0
     sent_nbytes: int = 0
+    received_nbytes: int = 0
     encode_seconds: float = 0.0
     decode_seconds: float = 0.0
 
 
-_SPARE_NBYTES = 64  # head of a message: 9/8 of the last longest message and these bytes
 _COUNTERS = ("iteration", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
+_PLACE, _SERVER = "place", "server:"  # a further key, and a prefix of further keys
+_ROLL_CALL_SECONDS = 5.0  # in which the ranks of a failed exchange learn who else has failed
 
 
 class _Bucket(NamedTuple):
@@ -164,7 +98,7 @@ class _Bucket(NamedTuple):
 
 
 def ddp_hook(
-    codec: str | Mapping[str, Any] | Codec | Policy,
+    codec: str | Mapping[str, Any] | CodecLike | Policy,
     *,
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
     feedback: bool = True,
@@ -178,11 +112,14 @@ def ddp_hook(
     process_group: dist.ProcessGroup | None = None,
     timeout: float | None = None,
     key: bytes | None = None,
+    collective: Literal["gather", "two-phase", "hierarchical", "auto", "factors"] = "gather",
+    inside: int | dist.ProcessGroup | DeviceMesh | None = None,
+    second: str | Mapping[str, Any] | CodecLike | Policy | None = None,
 ) -> tuple[DdpState, Callable[[DdpState, dist.GradBucket], torch.futures.Future[torch.Tensor]]]:
     """Make the arguments of `DistributedDataParallel.register_comm_hook`.
 
-    The hook sends compressed gradients by an all-gather and averages them in float32 in the order
-    of ranks, so all ranks get the same bits. Small tensors, and tensors with fewer than two
+    The hook exchanges compressed gradients and averages them in float32 in the order of ranks, so
+    all ranks get the same bits. Small tensors, and tensors with fewer than two
     dimensions, travel uncompressed in the same messages. All ranks must call this function with
     the same arguments; the first step compares them.
 
@@ -225,6 +162,21 @@ def ddp_hook(
         Secret of 1 to 64 bytes, equal on all ranks. Messages then carry tags that only this key
         can make, and a rank that receives any other message fails. No attribute of `state`
         shows the key.
+    collective : {"gather", "two-phase", "hierarchical", "auto", "factors"}
+        How messages reach the other ranks. With "gather", every rank sends its message to all
+        ranks. With "two-phase", each rank averages one share of every tensor, and sends the mean
+        to all ranks as a second message, with feedback of its own. With "hierarchical", the
+        ranks of a node average without compression first; then the ranks with the same share in
+        all nodes exchange messages, in two phases from three nodes on. "auto" measures coding
+        and links in the first compressed step, asks `gcodec.advisor`, and logs its choice.
+        "factors" is for ``powersgd``: the ranks average both factors of each matrix, as
+        `gcodec.training.PowerSGD` does, so a rank sends as much however many ranks there are.
+    inside : int, ProcessGroup or DeviceMesh, optional
+        Ranks of a node for "hierarchical" and "auto": their number, if they are consecutive;
+        their group; or a mesh whose last dimension lies inside of nodes. Default: the number
+        that torchrun puts into ``LOCAL_WORLD_SIZE``.
+    second : str, mapping, Codec or Policy, optional
+        Codec of the means in two phases. Default: `policy` and `codec`.
 
     Returns
     -------
@@ -268,13 +220,17 @@ def ddp_hook(
         group_below=group_below,
         named=model is not None,
         keyed=key is not None,
+        collective=collective,
+        second=None if second is None else joined_policy(None, second),
+        inside=inside if inside is None or isinstance(inside, int) else type(inside).__name__,
     )
+    check_inside(inside)
     if timeout is not None:
         check_between("timeout", timeout, 1e-3, 1e9, "seconds, from 0.001 to 1e9")
     names = ParameterNames(model)
     for glob in names.unmatched(settings.globs):
         warnings.warn(f"ddp_hook: no parameter of the model matches {glob!r}", stacklevel=2)
-    return DdpState(settings, names, process_group, timeout, secret), _hook
+    return DdpState(settings, names, process_group, timeout, secret, inside), _hook
 
 
 class DdpState:
@@ -287,7 +243,10 @@ class DdpState:
         Number of steps so far. Of the compressed steps only the valid ones count; see
         ``docs/frameworks.md``.
     sent_nbytes, received_nbytes : int
-        Number of message bytes in all compressed steps so far.
+        Number of bytes of the messages that this rank wrote, each counted once, and that it
+        received, in all compressed steps so far. Bytes inside of nodes do not count.
+    inside_nbytes : int
+        Number of uncompressed bytes that this rank sent inside of its node.
     gradient_nbytes : int
         Number of bytes of the gradients in the same steps.
     encode_seconds, decode_seconds : float
@@ -313,26 +272,27 @@ class DdpState:
         group: dist.ProcessGroup | None,
         timeout: float | None,
         key: Key,
+        inside: Any,
     ) -> None:
         self.settings = settings
-        self.iteration = 0
-        self.sent_nbytes = self.received_nbytes = self.gradient_nbytes = 0
-        self.encode_seconds = self.decode_seconds = 0.0
+        self.iteration = self.gradient_nbytes = 0
+        self._traffic = Traffic()
         self._names = names
         self._group = group
         if group is not None and not isinstance(group, dist.ProcessGroup):
             allowed = "a ProcessGroup of which this process is a member, or None"
             raise ParameterError.of("process_group", group, allowed)
-        self._timeout, self._key = timeout, key
+        self._timeout, self._key, self._inside = timeout, key, inside
         self._worker = ThreadPoolExecutor(1, "gcodec-ddp")
-        self._head_nbytes: dict[str, int] = {}  # by the first parameter of a bucket
+        self._choice: Choice | None = None  # of the collective, by the advisor or a state
+        self._restored: Sequence[SavedState] = ()  # to be used after the choice
         self._agreed = False
         self._is_open = False  # whether a step has begun and not ended
         self._is_finite = True  # whether all means of that step are finite so far
         self._failure: Exception | None = None
         self._first_step: _Totals | None = None
-        if dist.is_initialized():  # all ranks make the group together
-            _ = self._communicator
+        if dist.is_initialized():  # all ranks make the groups together
+            _ = self._communicator, self._nodes
 
     @cached_property
     def _communicator(self) -> TorchCommunicator:
@@ -341,12 +301,123 @@ class DdpState:
         return TorchCommunicator.apart(self._group, self._timeout)
 
     @cached_property
+    def _nodes(self) -> Nodes | None:
+        """Place of this rank in a cluster, and further groups, if the collective needs them."""
+        if self.settings.collective not in ("hierarchical", "auto"):
+            return None
+        # A rank with another collective does not call `find_nodes`.
+        check_agreement(self._communicator, "ddp_hook", self.settings.to_dict())
+        own = ranks_inside(self._communicator, self._inside)
+        if own is None and self.settings.collective == "hierarchical":
+            raise ParameterError("inside: must be given, because LOCAL_WORLD_SIZE is not set")
+        backend = "nccl" if dist.get_backend(self._group) == "nccl" else "gloo"
+        return find_nodes(self._communicator, own or [dist.get_rank()], self._timeout, backend)
+
+    @property
+    def _place(self) -> Place | None:
+        """Place of this rank in the exchange; None until the advisor has chosen a collective."""
+        if self.settings.collective != "auto":
+            is_inside_first = self.settings.collective == "hierarchical"
+            is_two_phase = self.settings.collective == "two-phase"
+            if self._nodes is not None:
+                is_two_phase = self._nodes.nodes > 2  # for two, gathering is as short
+            return self._place_of(is_inside_first, is_two_phase)
+        return self._choice and self._place_of(self._choice.inside_first, self._choice.two_phase)
+
+    def _place_of(self, is_inside_first: bool, is_two_phase: bool) -> Place:
+        rank, size = self._rank_and_size()
+        if not is_inside_first:
+            return Place(0, 1, rank, size, int(is_two_phase))
+        assert self._nodes is not None
+        local, node, nodes, inside, _ = self._nodes
+        return Place(local, inside.size, node, nodes, int(is_two_phase))
+
+    @cached_property
     def _coder(self) -> BucketCoder:
+        """Encoder of this rank's gradients."""
+        policy, place = self.settings.policy, self._chosen_place()
+        return self._coder_of(behind_prefix(policy, "*/") if place.two_phase else policy)
+
+    @cached_property
+    def _server(self) -> BucketCoder:
+        """Encoder of the means that this rank computes."""
+        return self._coder_of(self.settings.means)
+
+    def _coder_of(self, policy: Policy) -> BucketCoder:
         settings, memory = self.settings, None
         rank, _ = self._rank_and_size()
         if settings.feedback:
-            memory = Feedback(settings.policy, decay=settings.decay, seed=settings.seed, rank=rank)
+            memory = Feedback(policy, decay=settings.decay, seed=settings.seed, rank=rank)
         return BucketCoder(memory, settings.seed, rank, self._key, settings.group_below)
+
+    @cached_property
+    def _exchange(self) -> Exchange:
+        if self.settings.collective == "factors":
+            return self._factors
+        place, nodes = self._chosen_place(), self._nodes
+        is_inside_first = place.inside > 1
+        group = self._communicator
+        if is_inside_first:
+            assert nodes is not None
+            group = nodes.between
+        exchange: Exchange = Gathered(group, self._coder)
+        if place.two_phase:
+            exchange = TwoPhase(group, self._coder, self._server, self.settings.means)
+        return InsideFirst(nodes.inside, exchange) if nodes and is_inside_first else exchange
+
+    def _chosen_place(self) -> Place:
+        place = self._place
+        if place is None:
+            raise ParameterError("collective='auto': the first compressed step chooses one")
+        return place
+
+    @cached_property
+    def _factors(self) -> Factors:
+        """Exchange and state of PowerSGD."""
+        return Factors(self._communicator, self.settings.seed)
+
+    def _coders(self) -> Sequence[BucketCoder | Factors]:
+        """Return the encoders of both phases, as far as there are any."""
+        if self.settings.collective == "factors":
+            return [self._factors]
+        place = self._place
+        if place is None:
+            return []
+        return [self._coder, self._server] if place.two_phase else [self._coder]
+
+    @property
+    def collective(self) -> str:
+        """Collective of the hook; ``"auto"`` until the first compressed step has chosen one."""
+        place = self._place if dist.is_initialized() else None
+        if self.settings.collective != "auto" or place is None:
+            return self.settings.collective
+        flat = "two-phase" if place.two_phase else "gather"
+        return "hierarchical" if place.inside > 1 else flat
+
+    @property
+    def sent_nbytes(self) -> int:
+        """See the attributes."""
+        return self._traffic.message_nbytes
+
+    @property
+    def received_nbytes(self) -> int:
+        """See the attributes."""
+        return self._traffic.received_nbytes
+
+    @property
+    def inside_nbytes(self) -> int:
+        """See the attributes."""
+        return self._traffic.inside_nbytes
+
+    @property
+    def encode_seconds(self) -> float:
+        """See the attributes."""
+        return self._traffic.encode_seconds
+
+    @property
+    def decode_seconds(self) -> float:
+        """See the attributes."""
+        return self._traffic.decode_seconds
 
     def _rank_and_size(self) -> tuple[int, int]:
         _check_initialized()
@@ -357,17 +428,28 @@ class DdpState:
         """Link speed in bits per second below which the steps so far gained time.
 
         It follows from the measured bytes and seconds if nothing overlaps; see
-        `gcodec.advisor.break_even`. The first compressed step, which compiles or loads kernels,
-        counts only until the second one ends. It is NaN before the first compressed step.
+        `gcodec.advisor.break_even`. The link is that of a rank or, with "hierarchical", its
+        share of the link between nodes. The first compressed step, which compiles or loads
+        kernels, counts only until the second one ends. It is NaN before the first compressed
+        step, and with "factors".
         """
         if not self.gradient_nbytes:
             return math.nan
-        _, size = self._rank_and_size()
         totals, first = self._totals, self._first_step or _Totals()
         if totals.gradient_nbytes > first.gradient_nbytes:
             totals = _Totals(*map(operator.sub, totals, first))
-        nbytes, sent, encode, decode = totals
-        return 8 * break_even(nbytes, sent, encode, decode / size, members=size)
+        nbytes, sent, received, encode, decode = totals
+        place = self._chosen_place()
+        members = place.nodes
+        if members == 1 or self.settings.collective == "factors":
+            return math.nan
+        dense = nbytes / place.inside
+        if not place.two_phase:
+            return 8 * break_even(dense, sent, encode, decode / members, members=members)
+        # Two phases take two shares of a message from each other member, and code accordingly.
+        whole = received * members / (2 * (members - 1))
+        encode /= 1 + 1 / members
+        return 8 * break_even(dense, whole, encode, decode / 2, members, "two-phase")
 
     @property
     def _totals(self) -> _Totals:
@@ -376,16 +458,29 @@ class DdpState:
     def __repr__(self) -> str:
         codecs = ", ".join(dict.fromkeys(str(rule.codec) for rule in self.settings.policy.rules))
         share = f"{self.sent_nbytes:,} bytes sent for {self.gradient_nbytes:,} of gradients"
-        return f"<DdpState: {codecs}, step {self.iteration}, {share}>"
+        collective = "" if self.settings.collective == "gather" else f", {self.collective}"
+        return f"<DdpState: {codecs}{collective}, step {self.iteration}, {share}>"
 
     def residual(self, name: str) -> torch.Tensor:
         """Return a copy of the unsent remainder of a parameter; see `gcodec.Feedback.residual`.
 
         Do not call this method during a backward pass.
         """
-        if self._coder.feedback is None:
+        if self.settings.collective == "factors":
+            return torch.from_numpy(self._factors.residual(name).copy())
+        feedback, place = self._coder.feedback, self._chosen_place()
+        if feedback is None:
             raise ParameterError("feedback=False: there are no residuals")
-        return torch.from_numpy(host(self._coder.feedback.residual(name)).copy())
+        shape = self._names.shapes().get(name)
+        if shape is None or not place.two_phase:
+            return torch.from_numpy(host(feedback.residual(name)).copy())
+        whole = np.zeros(shape, np.float32)
+        states = feedback.state_dict()
+        for key, share in place.worker_shares(name, whole).items():
+            if f"residual:{key}" in states:
+                share[...] = states[f"residual:{key}"]
+        own = share_of(whole, place.local, place.inside)
+        return torch.from_numpy(own.copy())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return copies of this rank's residuals and counters; each rank saves its own.
@@ -396,14 +491,21 @@ class DdpState:
         -------
         dict
             ``"iteration"``, ``"rank"`` and ``"size"``, int64 scalars, and the arrays of
-            `gcodec.Feedback.state_dict` as tensors.
+            `gcodec.Feedback.state_dict` as tensors. Collectives other than "gather" add
+            ``"place"``, five integers, and two phases the arrays of the means' feedback, with
+            the prefix ``"server:"``.
         """
 
         def state_between_buckets() -> dict[str, torch.Tensor]:
             counters = zip(_COUNTERS, (self.iteration, *self._rank_and_size()), strict=True)
             state = {key: torch.tensor(number) for key, number in counters}
-            arrays = self._coder.state_dict()
-            return state | {key: torch.from_numpy(array) for key, array in arrays.items()}
+            place = self._place
+            if place is not None and (place.two_phase or place.inside > 1):
+                state[_PLACE] = torch.tensor(place)
+            for prefix, coder in zip(("", _SERVER), self._coders(), strict=False):
+                arrays = coder.state_dict()
+                state |= {prefix + key: torch.from_numpy(array) for key, array in arrays.items()}
+            return state
 
         return self._worker.submit(state_between_buckets).result()
 
@@ -413,22 +515,92 @@ class DdpState:
         Raises
         ------
         ParameterError
-            If `state` is not such a dict, or belongs to another rank or number of ranks.
+            If `state` is not such a dict, or belongs to another rank, number of ranks or
+            collective; see `load_state_dicts`.
         """
-        counters = _counters_of(state)
-        for key, expected in zip(("rank", "size"), self._rank_and_size(), strict=True):
+        counters, saved = _parsed(state)
+        rank, size = self._rank_and_size()
+        for key, expected in (("rank", rank), ("size", size)):
             if counters[key] != expected:
                 allowed = f"{expected}, because each rank has its own state"
                 raise ParameterError.of(f"state[{key!r}]", counters[key], allowed)
-        arrays = {key: value for key, value in state.items() if key not in counters}
-        self._worker.submit(self._coder.load_state_dict, arrays).result()
-        self.iteration, self._is_open, self._is_finite = counters["iteration"], False, True
+        if self.settings.collective == "auto" and (saved.worker or saved.server):
+            choice = Choice(saved.place.inside > 1, bool(saved.place.two_phase), "as before")
+            self._choice = self._choice or choice
+        place = self._place
+        if place is not None and place != saved.place and (saved.worker or saved.server):
+            raise ParameterError.of(f"state[{_PLACE!r}]", tuple(saved.place), str(tuple(place)))
+
+        def load() -> None:
+            for coder, arrays in zip(self._coders(), (saved.worker, saved.server), strict=False):
+                coder.load_state_dict(arrays)
+
+        self._worker.submit(load).result()
+        self._begin_at(counters["iteration"])
+
+    def load_state_dicts(self, states: Iterable[Mapping[str, Any]]) -> None:
+        """Continue from the states of all ranks of a run with other ranks or collectives.
+
+        What those ranks still owed to the mean gradient is kept: each rank takes the mean of
+        their residuals. Residuals of means go to the new owners of the shares.
+
+        Parameters
+        ----------
+        states : iterable of mapping
+            A `state_dict` of each rank, the same on all ranks. The hook needs ``model=``.
+
+        Raises
+        ------
+        ParameterError
+            If the states do not belong together, or to this model.
+
+        Warns
+        -----
+        UserWarning
+            If states of some ranks are missing, because what they had not sent is lost.
+        """
+        parsed = [_parsed(state) for state in states]
+        if not parsed or not self.settings.named or self.settings.collective == "factors":
+            allowed = "the states of all ranks, and a hook made with model= and without factors"
+            raise ParameterError.of("states", len(parsed), allowed)
+        first = parsed[0][0]
+        for counters, _ in parsed:
+            for name in ("iteration", "size"):
+                if counters[name] != first[name]:
+                    raise ParameterError.of(f"states: {name}", counters[name], str(first[name]))
+        ranks = [counters["rank"] for counters, _ in parsed]
+        missing = sorted(set(range(first["size"])) - set(ranks))
+        if len(set(ranks)) != len(ranks):
+            raise ParameterError.of("states: ranks", ranks, "all different")
+        if missing:
+            warnings.warn(
+                f"ddp_hook: the states of ranks {missing} are missing; what they had not sent is "
+                "lost",
+                stacklevel=2,
+            )
+        self._restored = [saved for _, saved in parsed]
+        self._worker.submit(self._restore).result()
+        self._begin_at(first["iteration"])
+
+    def _restore(self) -> None:
+        """Use the states of another run, once the collective is known."""
+        place = self._place
+        if place is None or not self._restored:
+            return
+        arrays = redistribute(self._restored, place, self._names.shapes())
+        for coder, own in zip(self._coders(), arrays, strict=False):
+            coder.load_state_dict(own)
+        self._restored = ()
+
+    def _begin_at(self, iteration: int) -> None:
+        self.iteration, self._is_open, self._is_finite = iteration, False, True
 
     def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         self._check_alive()
         if not self._agreed:
             values = self.settings.to_dict() | {"iteration": self.iteration}
             check_agreement(self._communicator, "ddp_hook", values)
+            _ = self._nodes
             self._agreed = True
         names = self._names.of(bucket.parameters())
         flat = bucket.buffer()
@@ -452,7 +624,7 @@ class DdpState:
         )
         devices = [flat.device] if flat.is_cuda else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
-        self._worker.submit(self._exchange, task, future)
+        self._worker.submit(self._process, task, future)
         # DDP notices an error only if a callback raises it, as this callback does.
         return future.then(operator.methodcaller("value"))
 
@@ -466,7 +638,7 @@ class DdpState:
         if self._failure is not None:
             raise GcodecError(f"the exchange failed before: {self._failure}") from self._failure
 
-    def _exchange(self, task: _Bucket, future: torch.futures.Future[torch.Tensor]) -> None:
+    def _process(self, task: _Bucket, future: torch.futures.Future[torch.Tensor]) -> None:
         """Process one bucket in the thread, and complete its future."""
         try:
             self._check_alive()
@@ -480,11 +652,35 @@ class DdpState:
                 future.set_result(self._mean(task))
         except Exception as error:
             failure = GcodecError(f"ddp_hook: step {self.iteration}: {error}")
-            self._failure = self._failure or failure
             try:
+                failure = self._failure_of(task, error)
+                self._failure = self._failure or failure
                 self._end_step(counts=False)
             finally:
                 future.set_exception(failure)
+
+    def _failure_of(self, task: _Bucket, error: Exception) -> GcodecError:
+        """Return the error of a bucket, and let ranks that wait for this one fail soon."""
+        place = f"step {self.iteration}: the bucket of {task.names[0]!r}"
+        if self._failure is not None:
+            return GcodecError(f"ddp_hook: {place}: {error}")
+        text = f"{place}: {error}"
+        if not isinstance(error, Refused):  # a refusal has reached all ranks
+            is_known = isinstance(error, GcodecError)
+            group = self._communicator
+            where = f", on rank {dist.get_rank()}" if isinstance(error, FormatError) else ""
+            report_failure(group.name, f"{text}{where}" if is_known else "")
+            traceback.clear_frames(error.__traceback__)  # they refer to the groups
+            with contextlib.suppress(Exception):
+                (group if self._place is None else self._exchange).close()
+            if not is_known:
+                seconds = min(_ROLL_CALL_SECONDS, self._timeout or math.inf)
+                absent, reasons = roll_call(group.name, group.ranks, seconds)
+                if absent:
+                    text = f"{place}: no answer from rank {', '.join(map(str, absent))}: {error}"
+                elif reasons:
+                    text = reasons[0]
+        return GcodecError(f"ddp_hook: {text}")
 
     def _mean(self, task: _Bucket) -> torch.Tensor:
         """Return the mean of a bucket over all ranks; end the step after its last bucket.
@@ -505,11 +701,12 @@ class DdpState:
 
     def _end_step(self, *, counts: bool) -> None:
         """Keep the changes of a step, or undo them, because loss scalers skip such a step."""
-        if counts:
-            self._coder.commit()
-            self.iteration += 1
-        else:
-            self._coder.rollback()
+        for coder in self._coders():
+            if counts:
+                coder.commit()
+            else:
+                coder.rollback()
+        self.iteration += counts
         if self._first_step is None:
             self._first_step = self._totals
         self._is_open, self._is_finite = False, True
@@ -522,40 +719,61 @@ class DdpState:
         iteration: int,
     ) -> None:
         """Replace the gradients of a bucket by their means over all ranks."""
-        started = time.perf_counter()
+        traffic = self._traffic
         codecs = [
             self.settings.codec(name, tuple(gradient.shape))
             for gradient, name in zip(gradients, names, strict=True)
         ]
+        place = self._place
+        is_gathered = place is not None and place.inside == 1 and not place.two_phase
         in_place = _works_there(flat) and all(codec is None or codec.on_device for codec in codecs)
+        in_place = in_place and self.settings.collective != "factors"
+        if not is_gathered:
+            in_place = in_place and all(rule.codec.on_device for rule in self.settings.means.rules)
         # `wide` is `flat` itself if that is float32 and need not move to the host.
-        wide = flat.to(flat.device if in_place else "cpu", torch.float32)
+        with traffic.encoding():
+            wide = flat.to(flat.device if in_place else "cpu", torch.float32)
         with inspect(wide, "bucket").stream():
-            offset, copies, parts = flat.storage_offset() - wide.storage_offset(), [], []
-            for gradient, name, codec in zip(gradients, names, codecs, strict=True):
-                start = gradient.storage_offset() - offset
-                view = wide.as_strided(gradient.shape, gradient.stride(), start)
-                values = view.contiguous() if in_place else view
-                if values is not view:
-                    copies.append((view, values))
-                resident = inspect(values, name).resident if in_place else None
-                parts.append(Part(name, values.numpy() if resident is None else resident, codec))
-            message = self._coder.encode(parts, iteration)
-            encoded = time.perf_counter()
-            messages = self._communicator.all_gather(message, self._head_nbytes.get(names[0], 0))
-            gathered = time.perf_counter()
-            self._coder.average(parts, messages)
-        lengths = [len(received) for received in messages]
-        self._head_nbytes[names[0]] = max(lengths) * 9 // 8 + _SPARE_NBYTES
-        self.sent_nbytes += len(message)
-        self.received_nbytes += sum(lengths) - len(message)
+            with traffic.encoding():
+                offset, copies, parts = flat.storage_offset() - wide.storage_offset(), [], []
+                for gradient, name, codec in zip(gradients, names, codecs, strict=True):
+                    start = gradient.storage_offset() - offset
+                    view = wide.as_strided(gradient.shape, gradient.stride(), start)
+                    # Shares are views of contiguous values.
+                    values = view.contiguous() if in_place or not is_gathered else view
+                    if values is not view:
+                        copies.append((view, values))
+                    resident = inspect(values, name).resident if in_place else None
+                    array = values.numpy() if resident is None else resident
+                    parts.append(Part(name, array, codec))
+            self._exchange_of(parts).average(parts, iteration, traffic)
         self.gradient_nbytes += flat.numel() * flat.element_size()
-        for view, values in copies:
-            view.copy_(values)
-        if wide is not flat:
-            flat.copy_(wide)
-        self.encode_seconds += encoded - started
-        self.decode_seconds += time.perf_counter() - gathered
+        with traffic.decoding():
+            for view, values in copies:
+                view.copy_(values)
+            if wide is not flat:
+                flat.copy_(wide)
+
+    def _exchange_of(self, parts: Sequence[Part]) -> Exchange:
+        """Return the exchange of a bucket, after the choice of a collective if it is due."""
+        if self._place is None:
+            if all(part.codec is None for part in parts):
+                rank, _ = self._rank_and_size()
+                coder = BucketCoder(None, self.settings.seed, rank, self._key)
+                return Gathered(self._communicator, coder)
+            nodes = self._nodes
+            several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
+            values = sum(map(math.prod, self._names.shapes().values()))
+            self._choice = choose_collective(
+                measure_coding(parts),
+                values,
+                self._communicator,
+                nodes.inside if nodes and several else None,
+                nodes.between if nodes and several else None,
+            )
+            announce(dist.get_rank(), "ddp_hook", self._choice)
+            self._restore()
+        return self._exchange
 
 
 def _check_initialized() -> None:
@@ -563,8 +781,8 @@ def _check_initialized() -> None:
         raise ParameterError("ddp_hook: call torch.distributed.init_process_group first")
 
 
-def _counters_of(state: Mapping[str, Any]) -> dict[str, int]:
-    """Return the counters of a `DdpState.state_dict`, or raise `ParameterError`."""
+def _parsed(state: Mapping[str, Any]) -> tuple[dict[str, int], SavedState]:
+    """Return the counters and the rest of a `DdpState.state_dict`, or raise `ParameterError`."""
     allowed = "a DdpState's state_dict"
     if not isinstance(state, Mapping):
         raise ParameterError.of("state", state, allowed)
@@ -572,9 +790,16 @@ def _counters_of(state: Mapping[str, Any]) -> dict[str, int]:
         raise ParameterError.of("state", sorted(map(str, state))[:3], allowed)
     values = {key: state[key] for key in _COUNTERS}
     try:
-        return {key: operator.index(value) for key, value in values.items()}
+        counters = {key: operator.index(value) for key, value in values.items()}
+        numbers = [0, 1, counters["rank"], counters["size"], 0]
+        numbers = [operator.index(number) for number in state.get(_PLACE, numbers)]
+        place = Place(*numbers)
     except TypeError:
         raise ParameterError.of("state", values, f"{allowed}, with integers") from None
+    arrays = {key: x for key, x in state.items() if key not in counters and key != _PLACE}
+    server = {key.removeprefix(_SERVER): x for key, x in arrays.items() if key.startswith(_SERVER)}
+    worker = {key: x for key, x in arrays.items() if not key.startswith(_SERVER)}
+    return counters, SavedState(place, worker, server)
 
 
 def _all_finite(values: torch.Tensor) -> bool:
@@ -597,59 +822,3 @@ def _hook(state: DdpState, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
 
 _hook.__annotations__ = get_type_hints(_hook)  # DDP compares classes, not their names
-
-
-class ParameterNames:
-    """Names of parameters by identity: DDP rebuilds its buckets, but keeps the parameters.
-
-    Parameters
-    ----------
-    model : Module or iterable of (name, parameter) or None
-
-    Raises
-    ------
-    ParameterError
-        If `model` is of another type, or two parameters have the same name and would therefore
-        share a residual.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._has_model = model is not None
-        self._names: dict[int, str] = {}  # by identity, which `_parameters` keeps valid
-        self._parameters: dict[str, torch.Tensor] = {}
-        for name, parameter in [] if model is None else _named_parameters(model):
-            self._add(parameter, name)
-
-    def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
-        """Return the names of parameters. Without a model, new parameters are numbered."""
-        for parameter in parameters:
-            if id(parameter) not in self._names:
-                if self._has_model:
-                    shape = tuple(parameter.shape)
-                    raise ParameterError(f"model: it lacks a parameter of shape {shape}")
-                self._add(parameter, str(len(self._parameters)))
-        return [self._names[id(parameter)] for parameter in parameters]
-
-    def unmatched(self, globs: Iterable[str]) -> list[str]:
-        """Return globs that match no parameter; none of them without a model."""
-        if not self._has_model:
-            return []
-        return unmatched_globs(globs, self._parameters)
-
-    def _add(self, parameter: torch.Tensor, name: str) -> None:
-        if self._parameters.setdefault(name, parameter) is not parameter:
-            raise ParameterError(f"model: two parameters have the name {name!r}")
-        self._names[id(parameter)] = name
-
-
-def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield names, without a leading ``module.``, and parameters."""
-    try:
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
-        for name, parameter in pairs:
-            if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
-                raise TypeError
-            yield name.removeprefix("module."), parameter
-    except (TypeError, ValueError):
-        allowed = "a Module, or pairs of a name and a parameter"
-        raise ParameterError.of("model", model, allowed) from None

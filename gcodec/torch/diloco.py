@@ -30,12 +30,13 @@ from gcodec.frame import Frame, check_key
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.policy import Policy
-from gcodec.torch.agreement import check_agreement
+from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
-from gcodec.torch.ddp import joined_policy
 from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.names import trainable_parameters
 from gcodec.torch.selection import (
     globs_of,
+    joined_policy,
     lossy_codec,
     lossy_codecs,
     unmatched_globs,
@@ -44,13 +45,8 @@ from gcodec.torch.selection import (
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
-_MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message
 _DIGEST_NBYTES = 32
 _KEYS = {"inner_step", "outer_step", "outer", "optimizer", "feedback", "in_flight"}
-
-
-class _Refused(GcodecError):
-    """A worker cannot send its pseudo-gradient; all workers know the reason."""
 
 
 @dataclass
@@ -217,7 +213,7 @@ class DiLoCo:
         checked = Feedback(self._policy, decay=decay, seed=seed)
         self._seed = checked.seed
         self._feedback = checked if feedback else None
-        self._parameters = _trainable_parameters(model)
+        self._parameters = trainable_parameters(model)
         for name, parameter in self._parameters.items():
             if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
                 allowed = "float32, float16 or bfloat16"
@@ -321,23 +317,18 @@ class DiLoCo:
 
     def _exchange(self, coder: BucketCoder, parts: Sequence[Part], step: int) -> None:
         """Replace pseudo-gradients by their means over all workers."""
-        refusal, message = None, b""
-        for part in parts:
-            if refusal is None and not all_finite(part.values.reshape(-1)):
-                refusal = f"the pseudo-gradient of {part.name!r} contains NaN or Inf"
-        if refusal is None:
-            try:
-                message = _MESSAGE + coder.encode(parts, step)
-            except ParameterError as error:
-                refusal = str(error)
-        if refusal is not None:
-            message = _REFUSAL + f"{refusal}, on rank {self._communicator.rank}".encode()
+
+        def write() -> list[bytes]:
+            for part in parts:
+                if not all_finite(part.values.reshape(-1)):
+                    what = f"the pseudo-gradient of {part.name!r}"
+                    raise ParameterError(f"{what} contains NaN or Inf")
+            return [coder.encode(parts, step)]
+
+        [message] = sealed(write, 1, self._communicator.rank)
         messages = self._communicator.all_gather(message)
         self.sent_nbytes += (len(messages) - 1) * len(message)
-        for received in messages:
-            if received.startswith(_REFUSAL):
-                raise _Refused(received.removeprefix(_REFUSAL).decode(errors="replace"))
-        coder.average(parts, [received.removeprefix(_MESSAGE) for received in messages])
+        coder.average(parts, opened(messages))
 
     def _finish(self) -> None:
         """Wait for the first exchange, and take its outer step."""
@@ -345,7 +336,7 @@ class DiLoCo:
         place = f"DiLoCo: outer step {self.outer_step}, fragment {flight.fragment}"
         try:
             flight.done.result()
-        except _Refused as refused:
+        except Refused as refused:
             del self._flights[0]
             if flight.coder is not None:
                 flight.coder.rollback()
@@ -580,21 +571,6 @@ class DiLoCo:
         steps = f"inner step {self.inner_step}, outer step {self.outer_step}"
         nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
         return f"<DiLoCo: {codecs}, every {self._period}, {steps}, {nbytes}>"
-
-
-def _trainable_parameters(
-    model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
-) -> dict[str, torch.Tensor]:
-    """Return the parameters that have gradients, by name."""
-    try:
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
-        parameters = dict(pairs)
-        if not all(isinstance(name, str) for name in parameters):
-            raise TypeError
-        return {name: p for name, p in parameters.items() if p.requires_grad}
-    except (AttributeError, TypeError, ValueError):
-        allowed = "a Module, or pairs of a name and a parameter"
-        raise ParameterError.of("model", model, allowed) from None
 
 
 def _fragments_of(

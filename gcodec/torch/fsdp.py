@@ -22,27 +22,26 @@ import torch
 import torch.distributed as dist
 
 from gcodec.codec import CodecLike
-from gcodec.errors import GcodecError, ParameterError
+from gcodec.errors import FormatError, GcodecError, ParameterError
 from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, behind_prefix
 from gcodec.runtime.device import host
-from gcodec.torch.agreement import check_agreement
+from gcodec.torch.agreement import Refused, check_agreement
 from gcodec.torch.communicator import TorchCommunicator
-from gcodec.torch.ddp import joined_policy
+from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.selection import (
     globs_of,
+    joined_policy,
     lossy_codec,
     lossy_codecs,
     unmatched_globs,
     with_dense_rules,
 )
-from gcodec.training.collectives import share_of
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
-_MESSAGE, _REFUSAL = b"\0", b"!"  # first byte of a message to one rank
 _COUNTERS = ("step", "rank", "size")  # keys of a state_dict that do not come from `Feedback`
 
 
@@ -225,7 +224,13 @@ class FsdpComm:
         self._communicators: dict[str, TorchCommunicator] = {}
         self._reduced: set[str] = set()  # modules in the current backward pass
         self._refusal: str | None = None
-        self.step = self.sent_nbytes = self.dense_nbytes = 0
+        self._traffic = Traffic()
+        self.step = self.dense_nbytes = 0
+
+    @property
+    def sent_nbytes(self) -> int:
+        """See the attributes."""
+        return self._traffic.sent_nbytes
 
     def register(self, model: torch.nn.Module) -> None:
         """Replace the collectives of all FSDP2 modules of a model.
@@ -319,9 +324,13 @@ class FsdpComm:
         own = self._parts(mean, pieces, f"{communicator.rank}/")
         self.dense_nbytes += (size - 1) * output.numel() * output.element_size()
         with self._backward_pass(layout):
-            self._refusal = self._average_shares(communicator, shares, own, None)
-            if self._refusal is not None and not is_hybrid:
-                raise ParameterError(self._refusal)
+            self._refusal = None
+            try:
+                self._average_shares(communicator, shares, own)
+            except Refused as refused:
+                self._refusal = str(refused)
+                if not is_hybrid:
+                    raise
         if self._refusal is not None:
             # The ranks of other replicas wait in an all-reduce, which carries NaN to them.
             mean.fill(np.nan)
@@ -349,23 +358,26 @@ class FsdpComm:
         values = _to_host(output)
         pieces = layout.pieces(layout.trainable, values.size, dist.get_world_size(node))
         whole = self._parts(values, pieces)
-        shares = [_share_of(whole, share, size, f"{share}/") for share in range(size)]
+        shares = shares_of(whole, size, prefixed=True)
         mean = np.empty(values.size, np.float32)
-        targets = [_share_of(self._parts(mean, pieces), share, size) for share in range(size)]
-        own = _share_of(self._parts(mean, pieces), replicas.rank, size, f"{replicas.rank}/")
+        parts = self._parts(mean, pieces)
+        targets = shares_of(parts, size)
+        own = shares_of(parts, size, prefixed=True)[replicas.rank]
         self.dense_nbytes += 2 * (size - 1) * output.numel() * output.element_size() // size
         # A gradient that is not finite has reached one shard of this node only.
         reason = self._reason_of(whole) or ""
         reasons = self._communicator(node).all_gather(reason.encode())
+        refusal = next((text.decode() for text in reasons if text), None)
         with self._backward_pass(layout):
-            refusal = next((text.decode() for text in reasons if text), None)
-            refusal = self._average_shares(replicas, shares, own, refusal)
-            if refusal is not None:
-                raise ParameterError(refusal)
-            message = self._means.encode(targets[replicas.rank], self.step)
-            self.sent_nbytes += (size - 1) * len(message)
-            for parts, received in zip(targets, replicas.all_gather(message), strict=True):
-                self._means.average(parts, [received])
+            error: GcodecError | None = None
+            try:
+                self._average_shares(replicas, shares, own, refusal)
+            except (Refused, FormatError) as caught:
+                error = caught
+            mine = targets[replicas.rank]
+            gather_shares(
+                replicas, self._means, mine, targets, self.step, self._traffic, error=error
+            )
         output.copy_(torch.from_numpy(mean))
 
     def _all_gather(
@@ -381,18 +393,17 @@ class FsdpComm:
         size = communicator.size
         self.dense_nbytes += (size - 1) * buffer.numel() * buffer.element_size()
         if not buffer.is_floating_point():  # the bytes of parameters of several dtypes
-            self.sent_nbytes += (size - 1) * buffer.numel() * buffer.element_size()
+            nbytes = (size - 1) * buffer.numel() * buffer.element_size()
+            self._traffic.sent_nbytes += nbytes
             dist.all_gather_into_tensor(output, buffer, group=group)
             return
         values = _to_host(buffer)
         pieces = layout.pieces(layout.parameters, values.size, size)
         own = self._parts(values, pieces, f"{communicator.rank}/", "parameters")
-        # One seed for all steps: the forward and the backward pass see the same parameters.
-        message = coder.encode(own, 0)
-        self.sent_nbytes += (size - 1) * len(message)
         rows = np.empty((size, values.size), np.float32)
-        for rank, received in enumerate(communicator.all_gather(message)):
-            coder.average(self._parts(rows[rank], pieces, f"{rank}/", "parameters"), [received])
+        targets = [self._parts(row, pieces, f"{i}/", "parameters") for i, row in enumerate(rows)]
+        # One seed for all steps: the forward and the backward pass see the same parameters.
+        gather_shares(communicator, coder, own, targets, 0, self._traffic)
         output.copy_(torch.from_numpy(rows.reshape(-1)))
 
     def _average_shares(
@@ -400,31 +411,16 @@ class FsdpComm:
         communicator: TorchCommunicator,
         shares: Sequence[Sequence[Part]],
         own: Sequence[Part],
-        refusal: str | None,
-    ) -> str | None:
+        reason: str | None = None,
+    ) -> None:
         """Send share i to rank i, and write the mean of the shares received to `own`.
 
-        A rank that cannot take part sends the reason, because the other ranks wait for it. All
-        ranks then return the first reason.
+        Unlike DDP, no gradient that is not finite is sent.
         """
-        if refusal is None:
-            refusal = next(filter(None, map(self._reason_of, shares)), None)
-        if refusal is None:
-            try:
-                messages = [
-                    _MESSAGE + self._gradients.encode(share, self.step) for share in shares
-                ]
-            except ParameterError as error:
-                refusal = f"{error}, on rank {dist.get_rank()}"
-        if refusal is not None:
-            messages = [_REFUSAL + refusal.encode()] * communicator.size
-        received = communicator.all_to_all(messages)
-        self.sent_nbytes += sum(map(len, messages)) - len(messages[communicator.rank])
-        for message in received:
-            if message.startswith(_REFUSAL):
-                return message.removeprefix(_REFUSAL).decode()
-        self._gradients.average(own, [message.removeprefix(_MESSAGE) for message in received])
-        return None
+        reason = reason or next(filter(None, map(self._reason_of, shares)), None)
+        average_shares(
+            communicator, self._gradients, shares, own, self.step, self._traffic, reason=reason
+        )
 
     def _reason_of(self, parts: Sequence[Part]) -> str | None:
         """Return why this rank cannot send its gradients; None if all values are finite."""
@@ -620,11 +616,6 @@ def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
     dim = getattr(parameter.placements[int(_is_hybrid(parameter))], "dim", 0)
     shape[dim] = -(-shape[dim] // size)
     return tuple(shape)
-
-
-def _share_of(parts: Sequence[Part], share: int, size: int, prefix: str = "") -> list[Part]:
-    """Return the share of each part that one of `size` ranks averages."""
-    return [Part(prefix + name, share_of(x, share, size), codec) for name, x, codec in parts]
 
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:

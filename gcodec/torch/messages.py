@@ -111,10 +111,17 @@ class BucketCoder:
 
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""
+        return self.encode_shares([parts], step)[0]
+
+    def encode_shares(self, shares: Sequence[Sequence[Part]], step: int) -> list[bytes]:
+        """Return this rank's message for each share of a bucket; all parts have other names."""
+        self._count += 1
+        return [self._encode(parts, step) for parts in shares]
+
+    def _encode(self, parts: Sequence[Part], step: int) -> bytes:
         kinds = bytearray()
         frames: list[bytes] = []
         key = self._key.value
-        self._count += 1
         dense = [part.values.reshape(-1) for part in parts if part.codec is None]
         if dense:
             values = _empty_for(dense)
@@ -139,8 +146,37 @@ class BucketCoder:
             message.insert(0, _tag(key, self._count, self._rank, parts, bytes(kinds), frames))
         return joined(message)
 
-    def average(self, parts: Sequence[Part], messages: Sequence[bytes]) -> None:
+    def max_nbytes(self, parts: Sequence[Part]) -> int | None:
+        """Return the largest length of a message, or None if a codec states none."""
+        tag = 0 if self._key.value is None else TAG_NBYTES
+        coded = [part for part in parts if part.codec is not None]
+        dense = sum(part.values.size for part in parts if part.codec is None)
+        nbytes = tag + len(coded)
+        if len(coded) < len(parts):
+            nbytes += _RAW.max_encoded_nbytes(dense) + tag
+        try:
+            for name, values, codec in coded:
+                assert codec is not None
+                codec = codec._with_shape(values.shape)
+                nbytes += codec.max_encoded_nbytes(values.size, name) + tag
+        except ParameterError:  # a parameter depends on the values
+            return None
+        return nbytes
+
+    def average(
+        self,
+        parts: Sequence[Part],
+        messages: Sequence[bytes],
+        ranks: Sequence[int] | None = None,
+    ) -> None:
         """Write the mean over all ranks, which has the same bits on every rank, to the parts.
+
+        Parameters
+        ----------
+        parts : sequence of Part
+        messages : sequence of bytes
+        ranks : sequence of int, optional
+            Ranks of the senders. Default: 0, 1, …
 
         Raises
         ------
@@ -153,7 +189,8 @@ class BucketCoder:
         dense_sum = FrameSum(total, total.shape)
         sums = [FrameSum(part.values, part.values.shape) for part in coded]
         scale, key = 1 / len(messages), self._key.value
-        for rank, message in enumerate(messages):
+        senders = range(len(messages)) if ranks is None else ranks
+        for rank, message in zip(senders, messages, strict=True):
             try:
                 kinds, frames, ends = _read(message, len(coded), key)
                 if key is not None:

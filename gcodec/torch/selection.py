@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gcodec.codec import Codec
+from gcodec.codecs import parse
 from gcodec.codecs.raw import Raw
 from gcodec.errors import ParameterError
 from gcodec.policy import Policy
 from gcodec.wire.kinds import check_integer
 
 _DENSE = Raw()
+
+
+def joined_policy(policy: Any, codec: str | Mapping[str, Any] | Codec | Policy) -> Policy:
+    """Return the rules of `policy`, followed by those of `codec`, as one policy.
+
+    Parameters
+    ----------
+    policy : Policy or its source, or None
+    codec : str, mapping, Codec or Policy
+    """
+    first = policy if policy is None or isinstance(policy, Policy) else Policy(policy)
+    second = codec if isinstance(codec, Policy) else Policy([{"codec": parse(codec)}])
+    rules = (*(first.rules if first else ()), *second.rules)
+    return Policy([rule.to_dict() for rule in rules])
 
 
 def with_dense_rules(policy: Policy, exclude: object, min_numel: object) -> Policy:

@@ -16,6 +16,7 @@ import numpy as np
 
 from gcodec.arrays.large_bytes import joined
 from gcodec.codecs import topk
+from gcodec.codecs.sign import Sign
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction
 from gcodec.frame import Frame, FrameSum
@@ -80,6 +81,8 @@ def two_phase_mean(
     gradients: Mapping[str, Any],
     worker: Feedback,
     server: Feedback,
+    *,
+    whole: bool = False,
 ) -> dict[str, np.ndarray]:
     """Average one share of each gradient on each rank, then gather the averaged shares.
 
@@ -99,6 +102,9 @@ def two_phase_mean(
         policy picks the codec.
     server : Feedback
         Feedback for the means that this rank computes, by NAME.
+    whole : bool
+        Whether to encode each gradient as a whole, under its own name, and to cut the message
+        into shares, which then have the same scale. Only for the codec ``sign``.
 
     Returns
     -------
@@ -129,6 +135,9 @@ def two_phase_mean(
     own, averaged = Transaction(worker), Transaction(server)
 
     def compress_shares() -> list[bytes]:
+        if whole:
+            cut = [_cut_signs(own.compress(name, x), size) for name, x in arrays.items()]
+            return [joined(frames) for frames in zip(*cut, strict=True)]
         return [
             joined(
                 [own.compress(f"{i}/{name}", share_of(x, i, size)) for name, x in arrays.items()]
@@ -410,6 +419,20 @@ def share_of(array: np.ndarray, share: int, size: int) -> np.ndarray:
     """Return a view of the share that one of `size` ranks averages: of rows, or of elements."""
     rows = array if array.ndim and len(array) >= size else array.reshape(-1)
     return rows[len(rows) * share // size : len(rows) * (share + 1) // size]
+
+
+def _cut_signs(message: bytes, size: int) -> list[bytes]:
+    """Return the shares of a frame of ``sign`` as frames with its scale."""
+    frame = Frame.from_bytes(message, limits=NO_LIMITS)
+    if not isinstance(frame.codec, Sign):
+        raise ParameterError.of("worker.codec", str(frame.codec), "sign, with whole=True")
+    bits = np.unpackbits(frame.payload.data, count=frame.size).reshape(frame.shape)
+    frames = []
+    for index in range(size):
+        share = share_of(bits, index, size)
+        payload = frame.payload._replace(data=np.packbits(share), nbits=share.size)
+        frames.append(Frame(frame.codec, "float32", share.shape, payload).to_bytes())
+    return frames
 
 
 def _sparse(frame: Frame) -> Sparse:

@@ -47,9 +47,11 @@ class OneBitAdam:
         Decay factors b1 and b2, each at least 0 and below 1.
     epsilon : float
         Non-negative number added to the root of the variance.
-    scale : {"l1", "l2"}
-        Scale of the signs: the mean magnitude, with which error feedback always converges, or
-        the root mean square, as in the paper and DeepSpeed. See `sign`.
+    scale : {"l1", "l2", "deepspeed"}
+        Scale of the signs of each share: the mean magnitude, with which error feedback always
+        converges, or the root mean square, as in the paper; see `sign`. With "deepspeed", each
+        worker takes the root mean square of its whole momentum, as DeepSpeed does, and each
+        server that of its share.
     min_size : int
         Momenta with fewer elements are averaged uncompressed.
 
@@ -95,10 +97,11 @@ class OneBitAdam:
             check_between("betas[1]", betas[1], 0, largest, allowed),
         )
         self.epsilon = check_between("epsilon", epsilon, 0, math.inf, "a number, at least 0")
-        if scale not in ("l1", "l2"):
-            raise ParameterError.of("scale", scale, "one of l1, l2")
+        if scale not in ("l1", "l2", "deepspeed"):
+            raise ParameterError.of("scale", scale, "one of l1, l2, deepspeed")
         self.min_size = check_integer("min_size", min_size, 0, _MAX_COUNT, "a number of elements")
-        codec = Sign().replaced(scale=scale)
+        self._has_whole_scale = scale == "deepspeed"
+        codec = Sign().replaced(scale="l2" if self._has_whole_scale else scale)
         self._worker = Feedback(codec, rank=communicator.rank)
         self._server = Feedback(codec, rank=communicator.rank)
         self._steps = 0
@@ -180,7 +183,13 @@ class OneBitAdam:
             check_means(means)
             momenta = dict(zip(small, means, strict=True))
         if large:  # last, because it changes the feedback
-            momenta |= two_phase_mean(self.communicator, large, self._worker, self._server)
+            momenta |= two_phase_mean(
+                self.communicator,
+                large,
+                self._worker,
+                self._server,
+                whole=self._has_whole_scale,
+            )
         return momenta
 
     def _frozen_inverse_roots(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

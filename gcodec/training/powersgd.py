@@ -207,6 +207,19 @@ class PowerSGD:
         """Return the residual that this worker keeps of a factored tensor: a read-only view."""
         return state.view(self._residual, name)
 
+    def memory(self) -> dict[str, np.ndarray]:
+        """Return all state like `state_dict`, but without copies: do not write to it."""
+        groups = {"residual": self._residual, "start": self._start, "momentum": self._momentum}
+        return {f"{group}:{name}": x for group, xs in groups.items() for name, x in xs.items()}
+
+    def restore(self, memory: Mapping[str, np.ndarray]) -> None:
+        """Return to the state of a `memory`, to undo steps whose means were not used."""
+        groups: dict[str, dict[str, np.ndarray]] = {"residual": {}, "start": {}, "momentum": {}}
+        for key, array in memory.items():
+            group, _, name = key.partition(":")
+            groups[group][name] = array
+        self._residual, self._start, self._momentum = groups.values()
+
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of all state as float32 arrays; the residuals differ between ranks.
 

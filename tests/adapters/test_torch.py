@@ -15,8 +15,9 @@ from gcodec.errors import Corrupt, ParameterError
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import gcodec.torch  # noqa: E402
-from gcodec.torch.ddp import Settings, joined_policy  # noqa: E402
 from gcodec.torch.messages import BucketCoder, Key, Part  # noqa: E402
+from gcodec.torch.selection import joined_policy  # noqa: E402
+from gcodec.torch.settings import Settings  # noqa: E402
 
 DEFAULTS: dict[str, Any] = {
     "keyed": False,

@@ -39,6 +39,17 @@ def test_both_ways_take_equally_long_at_break_even(
         assert sign * difference > 0
 
 
+def test_two_phases_take_as_long_as_a_ring_at_break_even() -> None:
+    for members, nbytes in ((2, 100.0), (8, 390.0)):
+        speed = advisor.break_even(400, nbytes, 3.0, 2.0, members, "two-phase")
+        link = Link(speed)
+        coding = advisor.coding_time("two-phase", members, 3.0, 2.0)
+        exchanged = coding + advisor.two_phase(nbytes, members, link)
+        assert exchanged == pytest.approx(advisor.ring_all_reduce(400, members, link))
+    with pytest.raises(gcodec.ParameterError, match="collective"):
+        advisor.break_even(400, 100, 1, 1, 2, "ring")
+
+
 def test_break_even_without_coding_or_without_gain() -> None:
     assert advisor.break_even(400, 100, 0, 0) == math.inf
     assert advisor.break_even(400, 400, 1, 1) == advisor.break_even(400, 401, 0, 0) == 0

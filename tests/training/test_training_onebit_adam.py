@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gcodec
-from gcodec.training import Communicator, OneBitAdam, Simulator
+from gcodec.training import Communicator, OneBitAdam, Simulator, two_phase_mean
 
 
 def spread(n: int, seed: int) -> np.ndarray:
@@ -214,3 +214,46 @@ def test_new_names_after_warmup_are_refused() -> None:
         adam.step(other, other)
     with pytest.raises(gcodec.ParameterError, match=r"x.shape=\(3,\): must be \(2,\)"):
         adam.step(ones(3), ones(3))
+
+
+def test_scale_of_deepspeed() -> None:
+    """Compare the momenta with DeepSpeed's ``compressed_allreduce``."""
+    size, shape, steps = 2, (4, 30), 5
+    rng = np.random.default_rng(3)
+    gradients = rng.standard_normal((1 + steps, size, *shape), dtype=np.float32)
+
+    def worker(c: Communicator) -> list[np.ndarray]:
+        adam = OneBitAdam(c, warmup=1, min_size=0, scale="deepspeed")
+        x, momenta = np.zeros(shape, np.float32), []
+        for step in range(1 + steps):
+            adam.step({"x": x}, {"x": gradients[step, c.rank]})
+            momenta.append(adam.momentum("x").copy())
+        return momenta
+
+    first, second = Simulator(size).run(worker)
+    momentum = 0.1 * gradients[0].mean(0)
+    worker_errors, server_error = np.zeros((size, *shape)), np.zeros(shape)
+
+    def signs(values: np.ndarray) -> np.ndarray:
+        return np.where(values < 0, -1, 1) * np.sqrt(np.square(values).mean())
+
+    for step in range(steps):
+        received = np.zeros(shape)
+        for rank in range(size):
+            sent = 0.9 * momentum + 0.1 * gradients[1 + step, rank] + worker_errors[rank]
+            worker_errors[rank] = sent - signs(sent)
+            received += signs(sent) / size
+        received += server_error
+        momentum = np.concatenate([signs(chunk) for chunk in np.split(received, size)])
+        server_error = received - momentum
+        np.testing.assert_allclose(first[1 + step], momentum, 1e-4)
+        np.testing.assert_array_equal(first[1 + step], second[1 + step])
+
+
+def test_only_signs_are_cut() -> None:
+    def worker(c: Communicator) -> None:
+        feedback = gcodec.Feedback("topk"), gcodec.Feedback("sign")
+        two_phase_mean(c, {"x": np.ones(4, np.float32)}, *feedback, whole=True)
+
+    with pytest.raises(gcodec.ParameterError, match="must be sign, with whole=True"):
+        Simulator(2).run(worker)

@@ -1,0 +1,511 @@
+"""Means of a bucket over the members of groups: gathered, in two phases, or inside nodes first.
+
+An exchange replaces the values of a bucket's parts by their means, with the same bits on every
+member. A member that cannot encode, or that receives a damaged message, sends the reason in place
+of its next message, so all members fail together.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gcodec.arrays.source import inspect
+from gcodec.errors import FormatError, GcodecError, ParameterError
+from gcodec.policy import Policy
+from gcodec.runtime import Array
+from gcodec.runtime.memory import empty_beside
+from gcodec.torch.agreement import Refused, opened, sealed
+from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.messages import BucketCoder, Part
+from gcodec.training.collectives import share_of
+
+_MAX_HEAD = 1 / 2  # share of the dense bytes above which a bound is too loose to send so much
+_SMALL_NBYTES = 1024  # bytes that may always be sent
+
+
+@dataclass
+class Traffic:
+    """Totals of the exchanges of one member.
+
+    Attributes
+    ----------
+    message_nbytes : int
+        Bytes of the messages that this member has written for others, each counted once.
+    sent_nbytes, received_nbytes : int
+        Bytes that went to other members, and that came from them, except inside a node.
+    inside_nbytes : int
+        Bytes that went to other members of the node.
+    encode_seconds, decode_seconds : float
+        Wall time of encoding, and of decoding and averaging.
+    """
+
+    message_nbytes: int = 0
+    sent_nbytes: int = 0
+    received_nbytes: int = 0
+    inside_nbytes: int = 0
+    encode_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+    @contextmanager
+    def encoding(self) -> Iterator[None]:
+        """Count the time of the block as encoding."""
+        start = time.perf_counter()
+        yield
+        self.encode_seconds += time.perf_counter() - start
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Count the time of the block as decoding."""
+        start = time.perf_counter()
+        yield
+        self.decode_seconds += time.perf_counter() - start
+
+
+def shares_of(parts: Sequence[Part], size: int, *, prefixed: bool = False) -> list[list[Part]]:
+    """Cut a bucket into the shares that `size` members average.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        Parts with contiguous values; the shares are views of them.
+    size : int
+    prefixed : bool
+        Whether share i of NAME is called ``i/NAME``.
+    """
+    return [
+        [
+            Part(f"{share}/{name}" if prefixed else name, share_of(x, share, size), codec)
+            for name, x, codec in parts
+        ]
+        for share in range(size)
+    ]
+
+
+def average_shares(
+    communicator: TorchCommunicator,
+    coder: BucketCoder,
+    shares: Sequence[Sequence[Part]],
+    own: Sequence[Part],
+    step: int,
+    traffic: Traffic,
+    *,
+    reason: str | None = None,
+    slot: str | None = None,
+) -> None:
+    """Send share i to member i, and write the mean of the shares received to `own`.
+
+    Parameters
+    ----------
+    communicator : TorchCommunicator
+    coder : BucketCoder
+    shares : sequence of sequence of Part
+        Share of each member.
+    own : sequence of Part
+        Parts with the names and shapes of this member's share.
+    step : int
+    traffic : Traffic
+    reason : str, optional
+        Reason why this member cannot take part.
+    slot : str, optional
+        See `TorchCommunicator.all_to_all`.
+
+    Raises
+    ------
+    Refused
+        If a member cannot take part; every member raises.
+    FormatError
+        If a message is damaged. Only this member raises.
+    """
+
+    def write() -> list[bytes]:
+        if reason is not None:
+            raise Refused(reason)
+        return coder.encode_shares(shares, step)
+
+    with traffic.encoding():
+        messages = sealed(write, communicator.size, dist.get_rank())
+    head = _head_nbytes(communicator, slot, coder, shares)
+    received = communicator.all_to_all(messages, head, slot=slot)
+    own_nbytes = len(messages[communicator.rank])
+    traffic.message_nbytes += sum(map(len, messages)) - own_nbytes
+    traffic.sent_nbytes += sum(map(len, messages)) - own_nbytes
+    traffic.received_nbytes += sum(map(len, received)) - own_nbytes
+    with traffic.decoding():
+        coder.average(own, opened(received), communicator.ranks)
+
+
+def gather_shares(
+    communicator: TorchCommunicator,
+    coder: BucketCoder,
+    own: Sequence[Part],
+    targets: Sequence[Sequence[Part]],
+    step: int,
+    traffic: Traffic,
+    *,
+    error: Exception | None = None,
+    slot: str | None = None,
+) -> None:
+    """Send a share to all members, and write the share of member i to ``targets[i]``.
+
+    Parameters
+    ----------
+    communicator : TorchCommunicator
+    coder : BucketCoder
+    own : sequence of Part
+        Share of this member.
+    targets : sequence of sequence of Part
+        Parts that receive the share of each member.
+    step : int
+    traffic : Traffic
+    error : ParameterError, FormatError or Refused, optional
+        Error that prevents this member from taking part.
+    slot : str, optional
+        See `TorchCommunicator.all_gather`.
+
+    Raises
+    ------
+    Refused, FormatError
+        See `average_shares`.
+    """
+
+    def write() -> list[bytes]:
+        if error is not None:
+            raise error
+        return [coder.encode(own, step)]
+
+    with traffic.encoding():
+        [message] = sealed(write, 1, dist.get_rank())
+    head = _head_nbytes(communicator, slot, coder, targets)
+    gathered = communicator.all_gather(message, head, slot=slot)
+    _count_gathered(traffic, message, gathered)
+    with traffic.decoding():
+        for rank, parts, content in zip(
+            communicator.ranks, targets, opened(gathered), strict=True
+        ):
+            coder.average(parts, [content], [rank])
+
+
+def _count_gathered(traffic: Traffic, message: bytes, gathered: Sequence[bytes]) -> None:
+    traffic.message_nbytes += len(message)
+    traffic.sent_nbytes += (len(gathered) - 1) * len(message)
+    traffic.received_nbytes += sum(map(len, gathered)) - len(message)
+
+
+def _head_nbytes(
+    communicator: TorchCommunicator,
+    slot: str | None,
+    coder: BucketCoder,
+    buckets: Sequence[Sequence[Part]],
+) -> int:
+    """Return a bound on the length of sealed messages, or 0 if none is useful or needed."""
+    if slot is None or communicator.knows(slot):
+        return 0
+    bounds = [coder.max_nbytes(parts) for parts in buckets]
+    dense = max(4 * sum(part.values.size for part in parts) for parts in buckets)
+    bound = max(math.inf if bound is None else bound for bound in bounds)
+    return 1 + int(bound) if bound <= max(_MAX_HEAD * dense, _SMALL_NBYTES) else 0
+
+
+class Exchange(Protocol):
+    """Mean of a bucket over the members of a group."""
+
+    def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
+        """Replace the values of all parts by their means.
+
+        Raises
+        ------
+        Refused, FormatError
+            See `average_shares`.
+        """
+
+    def close(self) -> None:
+        """Destroy the groups, so that members that wait fail soon."""
+
+
+class Gathered:
+    """Exchange in which every member sends its message to all members.
+
+    Parameters
+    ----------
+    communicator : TorchCommunicator
+    coder : BucketCoder
+        Encoder of this member's gradients.
+    """
+
+    def __init__(self, communicator: TorchCommunicator, coder: BucketCoder) -> None:
+        self._communicator, self._coder = communicator, coder
+
+    def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
+        """See `Exchange.average`."""
+        with traffic.encoding():
+            [message] = sealed(lambda: [self._coder.encode(parts, step)], 1, dist.get_rank())
+        slot = parts[0].name
+        head = _head_nbytes(self._communicator, slot, self._coder, [parts])
+        gathered = self._communicator.all_gather(message, head, slot=slot)
+        _count_gathered(traffic, message, gathered)
+        with traffic.decoding():
+            self._coder.average(parts, opened(gathered), self._communicator.ranks)
+
+    def close(self) -> None:
+        """See `Exchange.close`."""
+        self._communicator.close()
+
+
+class TwoPhase:
+    """Exchange in which each member averages one share, and sends the mean to all members.
+
+    Parameters
+    ----------
+    communicator : TorchCommunicator
+    worker, server : BucketCoder
+        Encoders of this member's gradients, as shares, and of the means that it computes.
+    second : Policy
+        Policy of the means.
+    """
+
+    def __init__(
+        self,
+        communicator: TorchCommunicator,
+        worker: BucketCoder,
+        server: BucketCoder,
+        second: Policy,
+    ) -> None:
+        self._communicator, self._worker, self._server = communicator, worker, server
+        self._second = second
+
+    def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
+        """See `Exchange.average`."""
+        communicator, slot = self._communicator, parts[0].name
+        shares = shares_of(parts, communicator.size, prefixed=True)
+        means = [list(map(self._as_mean, share)) for share in shares_of(parts, communicator.size)]
+        error = None
+        try:
+            average_shares(
+                communicator,
+                self._worker,
+                shares,
+                shares[communicator.rank],
+                step,
+                traffic,
+                slot=f"{slot}, shares",
+            )
+        except (Refused, FormatError) as caught:
+            error = caught
+        gather_shares(
+            communicator,
+            self._server,
+            means[communicator.rank],
+            means,
+            step,
+            traffic,
+            error=error,
+            slot=slot,
+        )
+
+    def _as_mean(self, part: Part) -> Part:
+        name, values, codec = part
+        if codec is not None:
+            codec = self._second.codec(name, values.shape, "float32")
+        return Part(name, values, codec)
+
+    def close(self) -> None:
+        """See `Exchange.close`."""
+        self._communicator.close()
+
+
+class InsideFirst:
+    """Exchange that averages inside each node without compression, and then between nodes.
+
+    Each member of a node averages one share of the bucket over its node, then over the nodes with
+    the members that have the same share there, and sends the result to its node.
+
+    Parameters
+    ----------
+    inside : TorchCommunicator
+        Group of this node.
+    between : Exchange
+        Exchange with the members of other nodes that have the same share.
+    """
+
+    def __init__(self, inside: TorchCommunicator, between: Exchange) -> None:
+        self._inside, self._between = inside, between
+
+    def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
+        """See `Exchange.average`."""
+        size, rank = self._inside.size, self._inside.rank
+        shares = shares_of(parts, size)
+        longest = max(sum(part.values.size for part in share) for share in shares)
+        # The last value of a row is not 0 if its owner has failed: 1 if all nodes know.
+        rows = empty_beside(size * (longest + 1), np.float32, parts[0].values)
+        rows = rows.reshape(size, longest + 1)
+        rows[...] = 0
+        for share, row in zip(shares, rows, strict=True):
+            for part, place in zip(share, _cut(share, row), strict=True):
+                place.values[...] = part.values
+        received = _beside(self._inside.swap_rows(torch.as_tensor(rows)), rows)
+        mean = received[0]
+        with np.errstate(all="ignore"):  # NaN and Inf reach all members
+            for row in received[1:]:
+                mean += row
+            mean *= np.float32(1 / size)
+        error: GcodecError | None = None
+        mean[longest] = 0
+        try:
+            self._between.average(_cut(shares[rank], mean), step, traffic)
+        except (Refused, FormatError) as caught:
+            error = caught
+            mean[longest] = 1 if isinstance(error, Refused) else 2
+        rows = _beside(self._inside.gather_rows(torch.as_tensor(mean)), rows)
+        traffic.inside_nbytes += 2 * (size - 1) * mean.nbytes
+        code = int(rows[:, longest].max())
+        if code:
+            reason = f"{error}, on rank {dist.get_rank()}" if code == 2 and error else error
+            reasons = self._inside.all_gather(str(reason or "").encode())
+            # What a rank of this node alone has noticed, the other nodes do not know.
+            kind = Refused if code == 1 else GcodecError
+            raise error or kind(next(filter(None, reasons)).decode(errors="replace"))
+        for share, row in zip(shares, rows, strict=True):
+            for part, place in zip(share, _cut(share, row), strict=True):
+                part.values[...] = place.values
+
+    def close(self) -> None:
+        """See `Exchange.close`."""
+        try:
+            self._inside.close()
+        finally:
+            self._between.close()
+
+
+def _cut(parts: Sequence[Part], row: Array) -> list[Part]:
+    """Return parts of the same names and shapes, whose values are consecutive in a row."""
+    cut, start = [], 0
+    for name, values, codec in parts:
+        end = start + values.size
+        cut.append(Part(name, row[start:end].reshape(values.shape), codec))
+        start = end
+    return cut
+
+
+def _beside(tensor: torch.Tensor, array: Array) -> Array:
+    """Return a tensor as an array of the library of another array, without a copy."""
+    if type(array) is np.ndarray:
+        return tensor.numpy()
+    resident = inspect(tensor, "rows").resident
+    assert resident is not None  # the array is on this device too
+    return resident
+
+
+class Place(NamedTuple):
+    """Place of a rank in an exchange, which determines the shares that it keeps residuals of.
+
+    Attributes
+    ----------
+    local, inside : int
+        Number of the rank in its node, and number of ranks of each node.
+    node, nodes : int
+        Number of the node, and number of nodes.
+    two_phase : int
+        1 if the exchange between the nodes has two phases, else 0.
+    """
+
+    local: int
+    inside: int
+    node: int
+    nodes: int
+    two_phase: int
+
+    def worker_shares(self, name: str, whole: np.ndarray) -> dict[str, np.ndarray]:
+        """Return views of the shares of a tensor that this rank encodes, by name."""
+        own = share_of(whole, self.local, self.inside)
+        if not self.two_phase:
+            return {name: own}
+        return {f"{i}/{name}": share_of(own, i, self.nodes) for i in range(self.nodes)}
+
+    def server_shares(self, name: str, whole: np.ndarray) -> dict[str, np.ndarray]:
+        """Return a view of the share whose mean this rank encodes, by name."""
+        if not self.two_phase:
+            return {}
+        own = share_of(whole, self.local, self.inside)
+        return {name: share_of(own, self.node, self.nodes)}
+
+
+class SavedState(NamedTuple):
+    """State of one rank: its place, and the arrays of both feedbacks."""
+
+    place: Place
+    worker: Mapping[str, Any]
+    server: Mapping[str, Any]
+
+
+def redistribute(
+    states: Sequence[SavedState], own: Place, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the arrays of both feedbacks of a rank, from the states of all ranks of another run.
+
+    What the ranks still owed to the mean gradient stays the same: every rank receives the mean
+    of the residuals over the nodes, and a mean's residual goes to the new owner of the share.
+    Priors of codecs are left out, which costs time and no accuracy.
+
+    Parameters
+    ----------
+    states : sequence of SavedState
+    own : Place
+    shapes : mapping of str to tuple of int
+        Shapes of all parameters.
+
+    Raises
+    ------
+    ParameterError
+        If a residual has an unexpected name or shape.
+    """
+    worker: dict[str, np.ndarray] = {}
+    server: dict[str, np.ndarray] = {}
+    unread = {
+        id(arrays): {key for key in arrays if key.startswith("residual:")}
+        for state in states
+        for arrays in (state.worker, state.server)
+    }
+    for name, shape in shapes.items():
+        owed, owed_by_owners = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        count = 0
+        for place, worker_arrays, server_arrays in states:
+            for arrays, shares, scale in (
+                (worker_arrays, place.worker_shares(name, owed), np.float32(1 / place.nodes)),
+                (server_arrays, place.server_shares(name, owed_by_owners), np.float32(1)),
+            ):
+                for key, share in shares.items():
+                    if f"residual:{key}" not in arrays:
+                        continue
+                    residual = np.asarray(arrays[f"residual:{key}"])
+                    if residual.shape != share.shape:
+                        raise ParameterError.of(
+                            f"state['residual:{key}'].shape", residual.shape, str(share.shape)
+                        )
+                    share += residual * scale
+                    count = max(count, int(arrays[f"step:{key}"]))
+                    unread[id(arrays)].discard(f"residual:{key}")
+        if not count:
+            continue
+        if not own.two_phase:
+            owed += owed_by_owners
+        for target, shares in (
+            (worker, own.worker_shares(name, owed)),
+            (server, own.server_shares(name, owed_by_owners)),
+        ):
+            for key, share in shares.items():
+                if share.size:
+                    target[f"residual:{key}"] = share.copy()
+                    target[f"step:{key}"] = np.array(count, np.int64)
+    for keys in unread.values():
+        for key in sorted(keys):
+            raise ParameterError.of("state", key, "the residual of a parameter of the model")
+    return worker, server

@@ -1,0 +1,128 @@
+"""PowerSGD in the DDP hook: all-reduces average the factors of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gcodec.codecs.powersgd import PowerSGD as PowerSGDCodec
+from gcodec.codecs.raw import Raw
+from gcodec.errors import ParameterError
+from gcodec.policy import Policy
+from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.exchange import Traffic
+from gcodec.torch.messages import Part
+from gcodec.training.collectives import dense_mean
+from gcodec.training.powersgd import PowerSGD, nbytes
+
+_DENSE_RANK = 1  # rank of the method that averages buckets without matrices
+
+
+def check_factors(policy: Policy) -> None:
+    """Raise `ParameterError` unless a policy picks ``powersgd`` or ``raw`` for all tensors."""
+    for rule in policy.rules:
+        if not isinstance(rule.codec, (PowerSGDCodec, Raw)):
+            allowed = "powersgd or raw, because collective='factors' averages factors"
+            raise ParameterError.of("codec", str(rule.codec), allowed)
+
+
+class Factors:
+    """Exchange that averages the factors of matrices, and keeps their residuals.
+
+    See `gcodec.torch.exchange.Exchange`, and `BucketCoder` for the methods about state.
+
+    Parameters
+    ----------
+    communicator : TorchCommunicator
+    seed : int
+        Seed of the first factors.
+    """
+
+    feedback = None
+
+    def __init__(self, communicator: TorchCommunicator, seed: int) -> None:
+        self._communicator, self._seed = communicator, seed
+        self._methods: dict[int, PowerSGD] = {}  # by rank
+        self._before: dict[int, dict[str, np.ndarray]] = {}
+
+    def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
+        """Replace the values of all parts by their means.
+
+        If a gradient of any rank is not finite, all of them are averaged without compression, so
+        that loss scalers see it.
+        """
+        grouped: dict[int, list[Part]] = {}
+        ranks = [part.codec.rank for part in parts if isinstance(part.codec, PowerSGDCodec)]
+        first = ranks[0] if ranks else _DENSE_RANK
+        for part in parts:
+            rank = part.codec.rank if isinstance(part.codec, PowerSGDCodec) else first
+            grouped.setdefault(rank, []).append(part)
+        for rank, members in grouped.items():
+            method = self._method(rank)
+            self._before.setdefault(rank, method.memory())
+            gradients = {
+                # A vector has no factors.
+                name: x.reshape(-1) if codec is None else x
+                for name, x, codec in members
+            }
+            try:
+                means = method.average(gradients)
+            except ParameterError:  # on all ranks
+                arrays = list(gradients.values())
+                means = dict(zip(gradients, dense_mean(self._communicator, arrays), strict=True))
+            for name, values, _ in members:
+                values[...] = means[name].reshape(values.shape)
+            size = self._communicator.size
+            sent = nbytes([x.shape for x in gradients.values()], rank)
+            traffic.message_nbytes += sent
+            traffic.sent_nbytes += 2 * (size - 1) * sent // size
+            traffic.received_nbytes += 2 * (size - 1) * sent // size
+
+    def close(self) -> None:
+        """Destroy the group, so that members that wait fail soon."""
+        self._communicator.close()
+
+    def commit(self) -> None:
+        """Keep all changes of the step."""
+        self._before.clear()
+
+    def rollback(self) -> None:
+        """Undo all changes of the step."""
+        for rank, memory in self._before.items():
+            self._methods[rank].restore(memory)
+        self._before.clear()
+
+    def residual(self, name: str) -> np.ndarray:
+        """Return what this rank has not yet sent of a matrix."""
+        for method in self._methods.values():
+            if f"residual:{name}" in method.memory():
+                return method.residual(name)
+        raise ParameterError.of("name", name, "one that was compressed before")
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Return the `PowerSGD.state_dict` of each rank of factors, as after the last step."""
+        state: dict[str, np.ndarray] = {}
+        for rank, method in self._methods.items():
+            memory = self._before.get(rank, method.memory())
+            state |= {f"{rank}:{key}": np.array(array) for key, array in memory.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a dict that `state_dict` returned."""
+        grouped: dict[str, dict[str, Any]] = {}
+        for key, array in state.items():
+            rank, _, name = key.partition(":")
+            if not rank.isdecimal():
+                raise ParameterError.of("state", key, "RANK:KEY of a PowerSGD.state_dict")
+            grouped.setdefault(rank, {})[name] = np.asarray(array)
+        self._methods.clear()
+        self._before.clear()
+        for text, arrays in grouped.items():
+            self._method(int(text)).load_state_dict(arrays)
+
+    def _method(self, rank: int) -> PowerSGD:
+        if rank not in self._methods:
+            self._methods[rank] = PowerSGD(self._communicator, rank, seed=self._seed)
+        return self._methods[rank]

@@ -1,0 +1,86 @@
+"""Names of a model's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gcodec.errors import ParameterError
+from gcodec.torch.selection import unmatched_globs
+
+
+class ParameterNames:
+    """Names of parameters by identity: DDP rebuilds its buckets, but keeps the parameters.
+
+    Parameters
+    ----------
+    model : Module or iterable of (name, parameter) or None
+
+    Raises
+    ------
+    ParameterError
+        If `model` is of another type, or two parameters have the same name and would therefore
+        share a residual.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._has_model = model is not None
+        self._names: dict[int, str] = {}  # by identity, which `_parameters` keeps valid
+        self._parameters: dict[str, torch.Tensor] = {}
+        for name, parameter in [] if model is None else _named_parameters(model):
+            self._add(parameter, name)
+
+    def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
+        """Return the names of parameters. Without a model, new parameters are numbered."""
+        for parameter in parameters:
+            if id(parameter) not in self._names:
+                if self._has_model:
+                    shape = tuple(parameter.shape)
+                    raise ParameterError(f"model: it lacks a parameter of shape {shape}")
+                self._add(parameter, str(len(self._parameters)))
+        return [self._names[id(parameter)] for parameter in parameters]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the known parameters by name."""
+        return {name: tuple(p.shape) for name, p in self._parameters.items()}
+
+    def unmatched(self, globs: Iterable[str]) -> list[str]:
+        """Return globs that match no parameter; none of them without a model."""
+        if not self._has_model:
+            return []
+        return unmatched_globs(globs, self._parameters)
+
+    def _add(self, parameter: torch.Tensor, name: str) -> None:
+        if self._parameters.setdefault(name, parameter) is not parameter:
+            raise ParameterError(f"model: two parameters have the name {name!r}")
+        self._names[id(parameter)] = name
+
+
+def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield names, without a leading ``module.``, and parameters."""
+    try:
+        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
+        for name, parameter in pairs:
+            if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
+                raise TypeError
+            yield name.removeprefix("module."), parameter
+    except (TypeError, ValueError):
+        allowed = "a Module, or pairs of a name and a parameter"
+        raise ParameterError.of("model", model, allowed) from None
+
+
+def trainable_parameters(
+    model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
+) -> dict[str, torch.Tensor]:
+    """Return the parameters that have gradients, by name."""
+    try:
+        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
+        parameters = dict(pairs)
+        if not all(isinstance(name, str) for name in parameters):
+            raise TypeError
+        return {name: p for name, p in parameters.items() if p.requires_grad}
+    except (AttributeError, TypeError, ValueError):
+        allowed = "a Module, or pairs of a name and a parameter"
+        raise ParameterError.of("model", model, allowed) from None

@@ -1,0 +1,231 @@
+"""Optimizers that exchange compressed gradients themselves, without DDP: DGC and 1-bit Adam.
+
+The methods are those of `gcodec.training`; this module gives them tensors and a process group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from gcodec import training
+from gcodec.errors import ParameterError
+from gcodec.torch.communicator import TorchCommunicator
+from gcodec.torch.names import trainable_parameters
+from gcodec.training.communicator import Communicator
+from gcodec.wire.kinds import check_number
+
+_METHOD = "method"  # key of a state_dict that PyTorch's optimizers do not have
+
+
+class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
+    """Optimizer around a method of `gcodec.training`, with one learning rate.
+
+    Parameters
+    ----------
+    parameters : dict
+        Parameters by name.
+    lr : float
+        Learning rate; a scheduler may change it.
+    """
+
+    method: training.DGC | training.OneBitAdam
+
+    def __init__(self, parameters: dict[str, torch.Tensor], lr: float) -> None:
+        check_number("lr", lr)
+        for name, parameter in parameters.items():
+            if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+                allowed = "float32, float16 or bfloat16"
+                raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
+        super().__init__(list(parameters.values()), {"lr": lr})
+        self._named = parameters
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse a second group, because all parameters share a learning rate."""
+        if self.param_groups:
+            raise ParameterError("param_group: the optimizer has exactly one group")
+        super().add_param_group(param_group)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step on all ranks, which must call this method together.
+
+        Raises
+        ------
+        ParameterError
+            If a gradient of any rank contains NaN or Inf; on all ranks. Nothing has changed.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        gradients = {
+            name: _to_host(torch.zeros_like(p) if p.grad is None else p.grad)
+            for name, p in self._named.items()
+        }
+        with torch.no_grad():
+            self._update(gradients, float(self.param_groups[0]["lr"]))
+        return loss
+
+    def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of PyTorch's optimizer and of the method; each rank saves its own."""
+        arrays = {key: torch.from_numpy(x) for key, x in self.method.state_dict().items()}
+        state: dict[str, Any] = super().state_dict()
+        return state | {_METHOD: arrays}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a dict that `state_dict` returned on the same rank."""
+        if not isinstance(state_dict, Mapping) or _METHOD not in state_dict:
+            raise ParameterError.of("state_dict", state_dict, "a state_dict of this optimizer")
+        state = dict(state_dict)
+        self.method.load_state_dict({key: x.numpy() for key, x in state.pop(_METHOD).items()})
+        super().load_state_dict(state)
+
+
+class DGC(ExchangingOptimizer):
+    """Deep gradient compression: SGD whose ranks send the largest sums of velocities.
+
+    Do not wrap the model in DDP; the optimizer averages the gradients. See `gcodec.training.DGC`.
+
+    Parameters
+    ----------
+    model : Module or iterable of (name, parameter)
+        Model with the same parameters on all ranks.
+    lr : float
+        Learning rate.
+    density, momentum, clip, warmup, value, min_size
+        See `gcodec.training.DGC`. Set the attribute `epoch` for the warm-up.
+    communicator : Communicator, optional
+        Group of ranks. Default: a gloo group of all processes of torch.distributed.
+
+    Attributes
+    ----------
+    epoch : int
+        Current epoch, counted from 0.
+
+    Examples
+    --------
+    >>> import torch, gcodec.torch
+    >>> from gcodec.training import Simulator
+    >>> def worker(communicator):
+    ...     model = torch.nn.Linear(64, 32)
+    ...     torch.nn.init.ones_(model.weight)
+    ...     optimizer = gcodec.torch.DGC(
+    ...         model, lr=0.1, density=0.01, warmup=0, min_size=64, communicator=communicator
+    ...     )
+    ...     model(torch.ones(1, 64)).sum().backward()
+    ...     optimizer.step()
+    ...     return (model.weight != 1).sum().item()
+    >>> Simulator(2).run(worker)
+    [20, 20]
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
+        lr: float,
+        *,
+        density: float = 0.001,
+        momentum: float = 0.9,
+        clip: float = math.inf,
+        warmup: int = 4,
+        value: str = "float32",
+        min_size: int = 0,
+        communicator: Communicator | None = None,
+    ) -> None:
+        super().__init__(trainable_parameters(model), lr)
+        self.epoch = 0
+        self.method: training.DGC = training.DGC(
+            communicator or TorchCommunicator.apart(),
+            density=density,
+            momentum=momentum,
+            clip=clip,
+            warmup=warmup,
+            value=value,
+            min_size=min_size,
+        )
+
+    def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
+        for name, mean in self.method.average(gradients, self.epoch).items():
+            parameter = self._named[name]
+            change = torch.from_numpy(mean).to(parameter.device, parameter.dtype)
+            parameter.add_(change, alpha=-lr)
+
+
+class OneBitAdam(ExchangingOptimizer):
+    """1-bit Adam: after a warm-up, the ranks exchange one bit for each element of the momenta.
+
+    Do not wrap the model in DDP; the optimizer averages the gradients. See
+    `gcodec.training.OneBitAdam`.
+
+    Parameters
+    ----------
+    model : Module or iterable of (name, parameter)
+        Model with the same parameters on all ranks.
+    lr : float
+        Learning rate.
+    warmup, betas, scale, min_size
+        See `gcodec.training.OneBitAdam`.
+    eps : float
+        Its `epsilon`.
+    communicator : Communicator, optional
+        Group of ranks. Default: a gloo group of all processes of torch.distributed.
+
+    Examples
+    --------
+    >>> import torch, gcodec.torch
+    >>> from gcodec.training import Simulator
+    >>> def worker(communicator):
+    ...     torch.manual_seed(0)
+    ...     model = torch.nn.Linear(64, 32)
+    ...     optimizer = gcodec.torch.OneBitAdam(
+    ...         model, lr=0.01, warmup=2, scale="deepspeed", communicator=communicator
+    ...     )
+    ...     for step in range(4):
+    ...         optimizer.zero_grad()
+    ...         model(torch.ones(1, 64) + communicator.rank).square().sum().backward()
+    ...         optimizer.step()
+    ...     return model.weight.detach()
+    >>> first, second = Simulator(2).run(worker)
+    >>> torch.equal(first, second)
+    True
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
+        lr: float,
+        *,
+        warmup: int,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        scale: str = "l1",
+        min_size: int = 1024,
+        communicator: Communicator | None = None,
+    ) -> None:
+        super().__init__(trainable_parameters(model), lr)
+        self.method: training.OneBitAdam = training.OneBitAdam(
+            communicator or TorchCommunicator.apart(),
+            warmup=warmup,
+            betas=betas,
+            epsilon=eps,
+            scale=scale,
+            min_size=min_size,
+        )
+
+    def _update(self, gradients: dict[str, np.ndarray], lr: float) -> None:
+        values = {name: _to_host(p).copy() for name, p in self._named.items()}
+        self.method.step(values, gradients, lr)
+        for name, parameter in self._named.items():
+            parameter.copy_(torch.from_numpy(values[name]))
+
+
+def _to_host(tensor: torch.Tensor) -> np.ndarray:
+    values: np.ndarray = tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+    return values

@@ -1,0 +1,336 @@
+"""Collectives of the DDP hook in real processes: exactness, state, bytes and faults."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_processes import run_ranks
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from gcodec.advisor import Link
+from gcodec.errors import ParameterError
+from gcodec.torch import choice
+from gcodec.torch.exchange import Place, SavedState, redistribute
+from gcodec.training.collectives import share_of
+
+PAIR = (
+    *("two_phase", "other_codec", "dense_bits", "automatic", "resume", "counted"),
+    *(
+        "factors",
+        "resume_factors",
+        "mismatch",
+        "arguments",
+        "gone_in_shares",
+        "gone_in_means",
+        "flipped_share",
+    ),
+    *("flipped_mean", "slow"),
+)
+FOUR = (
+    *("two_phase", "hierarchical", "inside_then_two_phase", "from_torchrun"),
+    *("resume_hierarchical", "restart", "refused", "nonfinite", "gone_inside"),
+    *("gone_between", "gone_at_last", "flipped_between", "killed"),
+)
+Ranks = Callable[[str], list[Any]]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """Return a function that returns the results of both ranks for a scenario."""
+    results = run_ranks("collective_ranks.py", 2, tmp_path_factory.mktemp("pair"), *PAIR)
+    return lambda scenario: [rank[scenario] for rank in results]
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """Return a function that returns the results of four ranks for a scenario."""
+    results = run_ranks("collective_ranks.py", 4, tmp_path_factory.mktemp("four"), *FOUR)
+    return lambda scenario: [rank[scenario] for rank in results if scenario in rank]
+
+
+def check_exact(seen: list[Any], collective: str) -> None:
+    for rank in seen:
+        assert rank["wrong"] == []
+        assert rank["kept"]
+        assert rank["digest"] == seen[0]["digest"]
+        assert rank["collective"] == collective
+        assert rank["pays_below"]
+
+
+@pytest.mark.parametrize("scenario", ["two_phase", "other_codec"])
+def test_two_phases_equal_the_reference(pair: Ranks, scenario: str) -> None:
+    check_exact(pair(scenario), "two-phase")
+    assert pair(scenario)[0]["shape"] == [40, 48]
+
+
+def test_two_phases_of_four_ranks(four: Ranks) -> None:
+    """One of the matrices has fewer rows than there are ranks."""
+    check_exact(four("two_phase"), "two-phase")
+
+
+@pytest.mark.parametrize("scenario", ["hierarchical", "inside_then_two_phase", "from_torchrun"])
+def test_nodes_average_inside_first(four: Ranks, scenario: str) -> None:
+    check_exact(four(scenario), "hierarchical")
+    assert four(scenario)[0]["shape"] == [20, 48]
+
+
+def test_dense_tensors_have_the_bits_of_gathering(pair: Ranks) -> None:
+    for rank in pair("dense_bits"):
+        first, second = rank["digests"]
+        assert first == second
+
+
+def test_advisor_chooses_once_and_says_why(pair: Ranks) -> None:
+    first, second = pair("automatic")
+    assert first["digest"] == second["digest"]
+    assert second["messages"] == []
+    [message] = first["messages"]
+    for rank in (first, second):
+        before, chosen, again = rank["collectives"]
+        assert before == "auto"
+        assert chosen == again
+        assert rank["keys"] == ["iteration", "rank", "size"]
+        assert f"sign, {chosen}, step 3" in rank["text"]
+        assert message.startswith(f"ddp_hook: collective {chosen}: a step of 3,615 values takes ")
+    assert "MB/s" in message
+
+
+@pytest.mark.parametrize(
+    ("ranks", "scenario"),
+    [("pair", "resume"), ("pair", "resume_factors"), ("four", "resume_hierarchical")],
+)
+def test_resumed_run_has_the_same_bits(
+    ranks: str, scenario: str, request: pytest.FixtureRequest
+) -> None:
+    seen = request.getfixturevalue(ranks)(scenario)
+    for rank in seen:
+        whole, again = rank["digests"]
+        assert whole == again == seen[0]["digests"][0]
+        assert rank["refused"].startswith("state")
+
+
+def test_averaged_factors_match_those_of_torch(pair: Ranks) -> None:
+    first, second = pair("factors")
+    assert first == second
+    assert first["far"] < 1e-4
+    assert first["keys"][:2] == ["2:residual:weight", "2:start:weight"]
+    assert first["same"]
+    assert first["nan"]
+    assert first["residual"] == [32, 48]
+    assert first["sent"] == 6 * 4 * (2 * (32 + 48) + 32)  # factors, and the bias
+
+
+def test_restart_with_other_ranks_keeps_what_is_owed(four: Ranks) -> None:
+    first, second, *others = four("restart")
+    assert first == second
+    assert [rank["results"] for rank in others] == [[], []]
+    for result in first["results"]:
+        assert result["some"]
+        assert result["kept"]
+        assert result["iteration"] == 5
+        assert result["warned"] == [
+            "ddp_hook: the states of ranks [3] are missing; what they had not sent is lost"
+        ]
+
+
+def test_counted_bytes_are_those_on_the_wire(pair: Ranks) -> None:
+    """The lengths of all messages of ``sign`` are known, so each phase takes one call."""
+    for rank in pair("counted"):
+        buckets = rank["buckets"]
+        assert rank["calls"] == {"all-to-all": buckets, "all-gather": buckets}
+        assert rank["sent"] == rank["received"]
+        assert rank["sent"] <= rank["wire"] <= rank["sent"] + buckets * 600
+
+
+@pytest.mark.parametrize("scenario", ["gone_in_shares", "gone_in_means"])
+def test_rank_that_vanishes_is_named(pair: Ranks, scenario: str) -> None:
+    check_gone(pair(scenario), 1)
+
+
+@pytest.mark.parametrize("scenario", ["gone_inside", "gone_between", "gone_at_last"])
+def test_rank_that_vanishes_in_a_hierarchy_is_named(four: Ranks, scenario: str) -> None:
+    check_gone(four(scenario), 1)
+
+
+def test_killed_rank_is_named(four: Ranks) -> None:
+    seen = four("killed")
+    assert len(seen) == 3
+    check_gone([seen[0], None, *seen[1:]], 1)
+
+
+def check_gone(seen: list[Any], gone: int) -> None:
+    for rank, result in enumerate(seen):
+        if rank != gone:
+            # Another node may have finished the first bucket.
+            assert result["error"].startswith("ddp_hook: step 2: the bucket of '")
+            assert f": no answer from rank {gone}: " in result["error"]
+            assert result["seconds"] < 20  # less than the timeout of 30 seconds
+            assert result["same"]
+
+
+def test_slow_rank_is_named(pair: Ranks) -> None:
+    first, second = pair("slow")
+    assert "step 2: the bucket of 'second.bias': no answer from rank 1: " in first["error"]
+    assert first["seconds"] < 15
+    assert second["error"]
+    assert first["same"]
+    assert second["same"]
+
+
+def test_flipped_share_fails_all_ranks(pair: Ranks) -> None:
+    for rank in pair("flipped_share"):
+        assert rank["error"].startswith(
+            "ddp_hook: step 2: the bucket of 'second.bias': the message of rank 0 is not of this "
+            "bucket: "
+        )
+        assert rank["error"].endswith(", on rank 1")
+        assert rank["same"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "scenario"), [("pair", "flipped_mean"), ("four", "flipped_between")]
+)
+def test_flipped_mean_fails_its_receiver_at_once(
+    ranks: str, scenario: str, request: pytest.FixtureRequest
+) -> None:
+    """The others fail when they meet it next, and learn why."""
+    seen = request.getfixturevalue(ranks)(scenario)
+    for rank in seen:
+        error = rank["error"] or rank["following"]
+        assert ": the message of rank " in error
+        assert " is not of this bucket: " in error
+        assert rank["seconds"] < 20
+        assert not rank["error"] or rank["same"]
+    assert seen[1]["error"]
+
+
+def test_refusal_of_one_rank_fails_all(four: Ranks) -> None:
+    seen = four("refused")
+    for rank in seen:
+        for error, is_same in rank["results"]:
+            assert "cannot be encoded, on rank 1" in error
+            assert error.startswith("ddp_hook: step 2: the bucket of ")
+            assert is_same
+
+
+def test_infinite_gradient_reaches_all_ranks(four: Ranks) -> None:
+    for rank in four("nonfinite"):
+        assert rank["results"] == [[None, ["second.weight"], True]] * 2
+
+
+def test_other_arguments_are_refused(pair: Ranks) -> None:
+    first, second = pair("mismatch")
+    assert first == second
+    collective, codec, hierarchical, count, nodes = first["errors"]
+    assert "collective='two-phase' on rank 0, 'gather' on rank 1" in collective
+    assert "second=[{'codec': 'sign'}] on rank 0, [{'codec': 'minmax'}] on rank 1" in codec
+    assert "collective='hierarchical' on rank 0, 'gather' on rank 1" in hierarchical
+    assert "inside=1 on rank 0, 2 on rank 1" in count
+    assert nodes.startswith("inside: the nodes must have equally many ranks")
+
+
+def test_invalid_arguments(pair: Ranks) -> None:
+    expected = ["collective", "inside", "inside", "inside", "policy", "states", "states"]
+    for rank in pair("arguments"):
+        assert rank["refusals"] == expected
+
+
+class Group:
+    """A communicator of which only the size and the link matter."""
+
+    def __init__(self, size: int, link: Link) -> None:
+        self.size, self.link = size, link
+
+    def all_gather(self, message: bytes) -> list[bytes]:
+        return [message] * self.size
+
+
+@pytest.mark.parametrize(
+    ("bits", "gpus", "inside", "expected"),
+    [
+        (0.001, 1, 1e11, (False, False)),  # short messages, for which latency counts
+        (8, 1, 1e11, (False, True)),
+        (8, 4, 1e11, (True, True)),
+        (0.001, 8, 1e11, (True, False)),
+        (8, 4, 1e6, (False, True)),  # nodes whose ranks are not better connected
+    ],
+)
+def test_choice_follows_the_advisor(
+    bits: float, gpus: int, inside: float, expected: tuple[bool, bool], monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(choice, "measure_link", lambda group: group.link)
+    slow = Link(1e8 / gpus, latency=1e-3)
+    groups = [Group(gpus, Link(inside)), Group(16 // gpus, slow)] if gpus > 1 else [None, None]
+    coding = choice.Coding(bits, 1e-12, 1e-12, 0.1)
+    chosen = choice.choose_collective(coding, 10**8, Group(16, slow), *groups)
+    assert chosen[:2] == expected
+    assert f"{bits:.3g} bits per value" in chosen.reason
+
+
+KINDS = [(4, 1, 0), (3, 1, 1), (4, 2, 0), (6, 2, 1), (2, 2, 0)]  # ranks, of a node, two phases
+
+
+def places(size: int, inside: int, two_phase: int) -> list[Place]:
+    return [
+        Place(rank % inside, inside, rank // inside, size // inside, two_phase)
+        for rank in range(size)
+    ]
+
+
+@pytest.mark.parametrize(("before", "after"), [*itertools.product(KINDS, KINDS)])
+def test_redistribution_keeps_what_is_owed(
+    before: tuple[int, int, int], after: tuple[int, int, int]
+) -> None:
+    rng = np.random.default_rng(5)
+    shapes = {"a": (7, 5), "b": (2, 3, 5), "none": (4, 4)}
+
+    def arrays(shares: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        residuals = {f"residual:{k}": rng.standard_normal(x.shape) for k, x in shares.items()}
+        return residuals | {f"step:{k}": np.array(3) for k in shares}
+
+    def shares_of(place: Place, kind: str) -> dict[str, np.ndarray]:
+        named = [(n, np.zeros(shape)) for n, shape in shapes.items() if n != "none"]
+        return {k: x for n, w in named for k, x in getattr(place, kind)(n, w).items() if x.size}
+
+    def owed(states: list[SavedState], name: str) -> np.ndarray:
+        total = np.zeros(shapes[name])
+        for place, worker, server in states:
+            for key, share in place.worker_shares(name, total).items():
+                share += worker.get(f"residual:{key}", np.zeros(share.shape)) / place.nodes
+            for key, share in place.server_shares(name, total).items():
+                share += server.get(f"residual:{key}", np.zeros(share.shape))
+        return total
+
+    states = [
+        SavedState(p, arrays(shares_of(p, "worker_shares")), arrays(shares_of(p, "server_shares")))
+        for p in places(*before)
+    ]
+    restored = [SavedState(p, *redistribute(states, p, shapes)) for p in places(*after)]
+    for name in shapes:
+        np.testing.assert_allclose(owed(restored, name), owed(states, name), 1e-5, 1e-6)
+    for place, worker, _ in restored:
+        expected = shares_of(place, "worker_shares")
+        assert {key for key in worker if key.startswith("step:")} == {
+            f"step:{k}" for k in expected
+        }
+        assert all(worker[f"residual:{key}"].shape == x.shape for key, x in expected.items())
+
+
+def test_residuals_of_other_parameters_are_refused() -> None:
+    place = Place(0, 1, 0, 1, 0)
+    state = SavedState(place, {"residual:x": np.ones(3), "step:x": np.array(1)}, {})
+    for shapes in ({"x": (4,)}, {"y": (3,)}):
+        with pytest.raises(ParameterError, match="residual:x"):
+            redistribute([state], place, shapes)
+
+
+def test_shares_cover_a_tensor() -> None:
+    for shape, size in itertools.product([(7, 5), (2, 3), (1, 1), (9, 2, 2)], (1, 2, 3, 4)):
+        x = np.arange(np.prod(shape)).reshape(shape)
+        parts = [share_of(x, i, size).reshape(-1) for i in range(size)]
+        np.testing.assert_array_equal(np.concatenate(parts), x.reshape(-1))

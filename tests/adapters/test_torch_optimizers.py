@@ -1,0 +1,184 @@
+"""DGC and 1-bit Adam as optimizers of torch: the same bits as the methods on arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import gcodec.torch  # noqa: E402
+from gcodec import training  # noqa: E402
+from gcodec.errors import ParameterError  # noqa: E402
+from gcodec.training import Simulator  # noqa: E402
+
+DGC = {"density": 0.05, "momentum": 0.5, "warmup": 1, "min_size": 64, "clip": 1.0}
+ADAM = {"warmup": 3, "min_size": 64}
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(24, 20), torch.nn.Tanh(), torch.nn.Linear(20, 9))
+
+
+def backward(model: Any, step: int, rank: int) -> dict[str, np.ndarray]:
+    """Compute gradients that differ from rank to rank, and return copies."""
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(16, 24, generator=generator)
+    model.zero_grad()
+    (model(x) - x[:, :9].tanh()).square().mean().backward()
+    return {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+
+
+def values(model: Any) -> dict[str, np.ndarray]:
+    return {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+
+
+def make(kind: str, model: Any, communicator: Any, **options: Any) -> Any:
+    if kind == "dgc":
+        return gcodec.torch.DGC(model, 0.1, **{**DGC, **options}, communicator=communicator)
+    options = {"scale": "deepspeed" if kind == "deepspeed" else "l1", **ADAM, **options}
+    return gcodec.torch.OneBitAdam(model, 0.01, **options, communicator=communicator)
+
+
+def equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[n], second[n]) for n in first
+    )
+
+
+def test_dgc_takes_the_steps_of_the_method() -> None:
+    def worker(communicator: Any) -> bool:
+        model = network()
+        optimizer = make("dgc", model, communicator)
+        method, x = training.DGC(communicator, **DGC), values(model)
+        for step in range(6):
+            gradients = backward(model, step, communicator.rank)
+            optimizer.epoch = step // 2
+            optimizer.step()
+            for name, mean in method.average(gradients, step // 2).items():
+                x[name] = (
+                    torch.from_numpy(x[name]).add_(torch.from_numpy(mean), alpha=-0.1)
+                ).numpy()
+        return equal(values(model), x)
+
+    assert Simulator(3).run(worker) == [True] * 3
+
+
+@pytest.mark.parametrize("scale", ["l1", "deepspeed"])
+def test_onebit_adam_takes_the_steps_of_the_method(scale: str) -> None:
+    def worker(communicator: Any) -> bool:
+        model = network()
+        optimizer = make(scale, model, communicator)
+        x = values(model)
+        method = training.OneBitAdam(communicator, scale=scale, **ADAM)
+        for step in range(7):
+            gradients = backward(model, step, communicator.rank)
+            optimizer.param_groups[0]["lr"] = rate = 0.01 / (1 + step)
+            optimizer.step()
+            method.step(x, gradients, rate)
+        return equal(values(model), x)
+
+    assert Simulator(3).run(worker) == [True] * 3
+
+
+def test_warmup_of_onebit_adam_is_adam_of_torch() -> None:
+    def worker(communicator: Any) -> bool:
+        model, plain = network(), network()
+        optimizer = make("adam", model, communicator, warmup=9)
+        adam = torch.optim.Adam(plain.parameters(), lr=0.01)
+        for step in range(5):
+            backward(model, step, 0)
+            backward(plain, step, 0)
+            optimizer.step()
+            adam.step()
+        pairs = zip(model.parameters(), plain.parameters(), strict=True)
+        return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in pairs)
+
+    assert Simulator(2).run(worker) == [True] * 2
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam", "deepspeed"])
+def test_resumed_run_has_the_same_bits(kind: str, tmp_path: Any) -> None:
+    def worker(communicator: Any) -> tuple[bool, list[float]]:
+        model, losses = network(), []
+        optimizer = make(kind, model, communicator)
+        for step in range(8):
+            if step == 5:
+                path = tmp_path / f"{communicator.rank}.pt"
+                torch.save([model.state_dict(), optimizer.state_dict()], path)
+            gradients = backward(model, step, communicator.rank)
+            losses.append(float(sum(np.square(g).sum() for g in gradients.values())))
+            optimizer.step()
+        again = network()
+        other = make(kind, again, communicator)
+        parts = torch.load(path, weights_only=True)
+        again.load_state_dict(parts[0])
+        other.load_state_dict(parts[1])
+        for step in range(5, 8):
+            backward(again, step, communicator.rank)
+            other.step()
+        return equal(values(model), values(again)), losses
+
+    results = Simulator(2).run(worker)
+    assert [same for same, _ in results] == [True] * 2
+
+
+@pytest.mark.parametrize("kind", ["dgc", "adam"])
+def test_nan_of_one_rank_fails_all_and_changes_nothing(kind: str) -> None:
+    def worker(communicator: Any) -> tuple[str, bool]:
+        model = network()
+        optimizer = make(kind, model, communicator)
+        for step in range(4):
+            backward(model, step, communicator.rank)
+            optimizer.step()
+        before, x = optimizer.method.state_dict(), values(model)
+        backward(model, 4, communicator.rank)
+        if communicator.rank == 1:
+            model[0].weight.grad[0, 0] = float("nan")
+        with pytest.raises(ParameterError) as caught:
+            optimizer.step()
+        same = equal(before, optimizer.method.state_dict()) and equal(x, values(model))
+        return str(caught.value), same
+
+    for error, same in Simulator(2).run(worker):
+        assert error == "gradients: '0.weight' of rank 1 contains NaN or Inf"
+        assert same
+
+
+def test_half_precision_and_unused_parameters() -> None:
+    def worker(communicator: Any) -> bool:
+        model = network().bfloat16()
+        optimizer = make("dgc", model, communicator)
+        before = values(model.float())
+        model.bfloat16()
+        model[2].weight.grad = torch.ones_like(model[2].weight) * (communicator.rank + 1)
+        optimizer.step()
+        after = values(model.float())
+        return equal({"0": before["0.weight"]}, {"0": after["0.weight"]}) and not equal(
+            before, after
+        )
+
+    assert Simulator(2).run(worker) == [True] * 2
+
+
+def test_invalid_arguments() -> None:
+    def worker(communicator: Any) -> None:
+        model = network()
+        optimizer = make("dgc", model, communicator)
+        with pytest.raises(ParameterError, match="param_group"):
+            optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+        with pytest.raises(ParameterError, match="state_dict"):
+            optimizer.load_state_dict({})
+        with pytest.raises(ParameterError, match="lr"):
+            gcodec.torch.DGC(model, "fast", communicator=communicator)
+        with pytest.raises(ParameterError, match="model"):
+            gcodec.torch.DGC(5, 0.1, communicator=communicator)
+        with pytest.raises(ParameterError, match="scale"):
+            make("adam", model, communicator, scale="l3")
+        with pytest.raises(ParameterError, match="dtype"):
+            make("adam", network().double(), communicator)
+
+    Simulator(1).run(worker)
