@@ -34,7 +34,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 90
+CANDIDATES = 115
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 
