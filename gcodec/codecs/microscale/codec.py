@@ -93,7 +93,7 @@ class MicroscaleSymbols(NamedTuple):
 
 @register(id=17, name="microscale")
 class Microscale(Codec):
-    """Blocks that share a scale: MX formats and NVFP4.
+    """Blocks with shared scales: MX formats, NVFP4.
 
     Parameters
     ----------
