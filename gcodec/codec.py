@@ -692,7 +692,9 @@ class Codec(Parameters):
             are refused here only if everything else is accepted.
         """
         x, bound = tensor.values, self.takes_up_to
-        is_checkable = self.refuses_nonfinite and tensor.dtype in ("float32", "float64")
+        # A codec that keeps NaN and Inf accepts them only where the tensor remains unchanged.
+        is_known = self.refuses_nonfinite or (self.keeps_nonfinite and bound < math.inf)
+        is_checkable = is_known and tensor.dtype in ("float32", "float64")
         if bound < math.inf:  # comparing with the bound on a device would wait for it
             is_checkable = is_checkable and bound > 0 and device_of(x) is None
         top_bits: int | Deferred = INFINITY_BITS

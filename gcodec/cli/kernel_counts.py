@@ -21,6 +21,9 @@ COUNTS = {
     "sign": (2, 3),
     "minifloat": (26, 31),
     "minifloat:code=none": (6, 8),
+    "microscale": (1, 2),
+    "microscale:format=nvfp4": (2, 3),
+    "microscale:code=auto": (12, 18),
     "topk": (9, 11),
     "randomk": (6, 7),
     "dct8": (5, 8),
@@ -31,7 +34,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 90
+CANDIDATES = 115
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 

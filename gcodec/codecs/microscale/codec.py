@@ -93,7 +93,7 @@ class MicroscaleSymbols(NamedTuple):
 
 @register(id=17, name="microscale")
 class Microscale(Codec):
-    """Blocks of small floats with a shared scale: MXFP8, MXFP6, MXFP4, MXINT8 and NVFP4.
+    """Blocks with shared scales: MX formats, NVFP4.
 
     Parameters
     ----------
