@@ -117,6 +117,9 @@ class Codec(Parameters):
     uses_prior: ClassVar[bool] = False
     # Whether every bit pattern comes back, so that NaN and Inf need no policy.
     keeps_every_bit: ClassVar[bool] = False
+    # Whether messages are differences from another tensor, without which nothing is encoded or
+    # decoded. `registered` leaves such codecs out; `parse` and frames know them.
+    needs_base: ClassVar[bool] = False
     # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
     # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
@@ -838,9 +841,15 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     return decorate
 
 
-def registered() -> dict[str, type[Codec]]:
-    """Return the registered codec classes by name, in the order of their ids."""
-    return dict(_registry)
+def registered(*, with_base: bool = False) -> dict[str, type[Codec]]:
+    """Return the registered codec classes by name, in the order of their ids.
+
+    Parameters
+    ----------
+    with_base : bool
+        Whether to include the codecs that need another tensor to encode and decode one.
+    """
+    return {name: cls for name, cls in _registry.items() if with_base or not cls.needs_base}
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """The codecs: one module each, or a package. Importing this package registers all of them.
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
-registered names and classes.
+registered names and classes, without ``patch``, which needs a base.
 
 Examples
 --------
@@ -55,7 +55,7 @@ def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
     >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
     'mxnet-2bit'
     """
-    return parse_spec("codec", spec, Codec, registered())
+    return parse_spec("codec", spec, Codec, registered(with_base=True))
 
 
 def by_id(number: int) -> type[Codec]:
@@ -68,7 +68,7 @@ def by_id(number: int) -> type[Codec]:
 
 class _Callable(types.ModuleType):
     def __call__(self) -> dict[str, type[Codec]]:
-        """Return the registered codec classes by name, in the order of their ids."""
+        """Return the codec classes that encode a tensor by itself, by name, in order of ids."""
         return registered()
 
 
