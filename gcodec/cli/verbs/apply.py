@@ -16,11 +16,11 @@ from gcodec.limits import Limits
     examples=[
         (
             "Turn a checkpoint into the next one.",
-            "gcodec apply step2.gcf step1.safetensors -o step2.safetensors",
+            "gcodec apply step.gcf grads.safetensors -o new.safetensors",
         ),
         (
-            "Replace the checkpoint by the next one.",
-            "gcodec apply step2.gcf model.safetensors -o model.safetensors --force",
+            "Print the sizes for a program.",
+            "gcodec apply --json step.gcf grads.safetensors -o new.safetensors",
         ),
     ],
 )

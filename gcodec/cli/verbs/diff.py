@@ -16,11 +16,11 @@ from gcodec.limits import Limits
     examples=[
         (
             "Write what turns one checkpoint into the next.",
-            "gcodec diff step1.safetensors step2.safetensors -o step2.gcf",
+            "gcodec diff run/step1.safetensors run/step2.safetensors -o step2.gcf",
         ),
         (
-            "Turn the old checkpoint into the new one.",
-            "gcodec apply step2.gcf step1.safetensors -o step2.safetensors",
+            "Print the sizes for a program.",
+            "gcodec diff --json grads.safetensors next.safetensors -o step.gcf --force",
         ),
     ],
 )
@@ -43,8 +43,9 @@ def command(
     """Write the exact difference of two .safetensors files.
 
     From OUT and OLD, gcodec apply restores NEW byte for byte, metadata and order included. A
-    tensor that OLD also has, with the same dtype and shape, becomes a patch, and any other one is
-    encoded with lossless. For models in shards, OLD and NEW are the indices.
+    tensor that OLD also has, with the same dtype and shape, becomes a patch. Any other one, and
+    one too small for a patch, is encoded with lossless. For models in shards, OLD and NEW are the
+    indices.
     """
     from gcodec.cli import files
     from gcodec.cli.outcome import Outcome
@@ -69,7 +70,7 @@ def command(
             ratio = text.ratio(result.raw_nbytes, result.nbytes)
             parts = [f"{old}, {new} -> {target}", text.count(result.tensors, "tensor")]
             if result.whole:
-                parts.append(f"{result.whole:,} of them without a base")
+                parts.append(f"{result.whole:,} of them whole")
             parts += [text.count(result.values, "value"), text.size(result.nbytes)]
             if ratio is not None:
                 parts.append(f"{ratio:.1f}x")
