@@ -19,7 +19,7 @@ import numpy as np
 from gcodec.codec import Codec, register
 from gcodec.codecs.patch import describe, encoder
 from gcodec.codecs.patch.digest import DIGEST_NBYTES, digest_of
-from gcodec.codecs.patch.message import Message, PatchSymbols, contexts_of, table_of
+from gcodec.codecs.patch.message import Message, PatchSymbols, contexts_of
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import class_changes
@@ -104,8 +104,8 @@ class Patch(Codec):
             out[:] = new
 
     def _apply_changes(self, symbols: PatchSymbols, old: np.ndarray, out: np.ndarray) -> None:
-        table, contexts = table_of(symbols.bounds), contexts_of(self._dtype)
-        sizes = class_changes.class_sizes(old, contexts, table)
+        bounds, contexts = symbols.bounds, contexts_of(self._dtype)
+        sizes = class_changes.class_sizes(old, contexts, bounds)
         for kind, (size, own) in enumerate(
             zip(symbols.sizes, sizes.totals.tolist(), strict=False)
         ):
@@ -116,7 +116,7 @@ class Patch(Codec):
             target = np.empty_like(out)
         if target is not old:
             target[:] = old
-        class_changes.apply(target, contexts, table, sizes, *zip(*symbols.changes, strict=True))
+        class_changes.apply(target, contexts, bounds, sizes, *zip(*symbols.changes, strict=True))
         if target is not out:
             self._check_booleans(target)
             out[:] = target

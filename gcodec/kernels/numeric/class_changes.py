@@ -10,25 +10,21 @@ before 0 and NaN at both ends, integers by their bits. Differences are signed; t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.words import trailing_zeros
+from gcodec.kernels.numeric.words import count_ones, masked_above, trailing_zeros
 from gcodec.runtime import pool
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 
 MOST_CLASSES = 6
 _CONTEXTS = 256
 _ITEMSIZES = (1, 2, 4, 8)
-_STEP = 8  # elements for which a kernel tests at once whether one of them changes
+_STEP = 64  # elements whose classes a kernel compares at once
 _APART = 2 * _CONTEXTS + 8  # entries from one table of counts to the next
 _TABLES = 4  # equal neighbors would wait for each other's count
 _NEVER = 1 << 62  # elements before a change that does not come
-_WIDTH = 10  # bits of the counter of a class; the highest one becomes 0 when it passes 0
-_FIELD = (1 << _WIDTH - 1) - 1  # most elements that a counter counts
-_HIGH = np.uint64(sum(1 << _WIDTH * kind + _WIDTH - 1 for kind in range(MOST_CLASSES)))
-_SUMMED = (1 << _WIDTH) - 1  # most elements whose steps may be added without overflow
 _BYTE, _ONE = np.uint64(0xFF), np.uint64(1)
 
 
@@ -45,6 +41,13 @@ class Contexts(NamedTuple):
 
     shift: int
     is_float: bool
+
+    def levels(self, dtype: np.dtype[Any], bounds: Sequence[int]) -> tuple[Any, np.ndarray]:
+        """Return the mask of the context, and the patterns that contexts of classes exceed."""
+        most = (1 << 8 * dtype.itemsize - 1) - 1
+        levels = np.full(MOST_CLASSES - 1, most, dtype)
+        levels[: len(bounds)] = [(bound << self.shift) - 1 for bound in bounds]
+        return dtype.type(0xFF << self.shift & most), levels
 
 
 class Tally(NamedTuple):
@@ -142,13 +145,13 @@ class ClassSizes(NamedTuple):
         return totals
 
 
-def class_sizes(bits: np.ndarray, contexts: Contexts, table: np.ndarray) -> ClassSizes:
-    """Count (n,) elements by their classes; `table` contains the class of each context."""
-    run, steps = _count(bits.itemsize), _steps_of(table)
+def class_sizes(bits: np.ndarray, contexts: Contexts, bounds: Sequence[int]) -> ClassSizes:
+    """Count (n,) elements by their classes, given the least context of each but the first."""
+    run, levels = _count(bits.itemsize), contexts.levels(bits.dtype, bounds)
 
     def task(start: int, stop: int) -> tuple[int, np.ndarray]:
         counts = np.zeros(MOST_CLASSES, np.int64)
-        run(bits[start:stop], np.uint64(contexts.shift), steps, counts)
+        run(bits[start:stop], *levels, counts)
         return start, counts
 
     rows = pool.run(task, bits.size, _STEP)
@@ -159,7 +162,7 @@ def class_sizes(bits: np.ndarray, contexts: Contexts, table: np.ndarray) -> Clas
 def apply(
     bits: np.ndarray,
     contexts: Contexts,
-    table: np.ndarray,
+    bounds: Sequence[int],
     sizes: ClassSizes,
     places: Sequence[np.ndarray],
     differences: Sequence[np.ndarray],
@@ -170,14 +173,14 @@ def apply(
     ----------
     bits : (n,) unsigned array
     contexts : Contexts
-    table : (256,) uint8 array
-        Class of each context.
+    bounds : sequence of int
+        The least context of each class but the first.
     sizes : ClassSizes
         What `class_sizes` returned.
     places, differences : sequence of arrays
         For each class, rising positions below its size, and differences; see `split`.
     """
-    run, steps = _apply(bits.itemsize), _steps_of(table)
+    run, levels = _apply(bits.itemsize), contexts.levels(bits.dtype, bounds)
     offsets = np.cumsum([0, *(part.size for part in places)])
     all_places, all_differences = np.concatenate(places), np.concatenate(differences)
     before = np.cumsum(sizes.sizes, axis=0) - sizes.sizes
@@ -192,17 +195,10 @@ def apply(
             state[:2, k] = low + offsets[k], high + offsets[k]
             if low < high:
                 state[2, k] = part[low] - first
-        shift, is_float = np.uint64(contexts.shift), contexts.is_float
         flat = state.reshape(-1)
-        run(bits[start:stop], shift, is_float, steps, all_places, all_differences, flat)
+        run(bits[start:stop], *levels, contexts.is_float, all_places, all_differences, flat)
 
     pool.run(task, bits.size, _STEP)
-
-
-def _steps_of(table: np.ndarray) -> np.ndarray:
-    """Return 1 in the counter of its class for each context, as (256,) uint64."""
-    steps: np.ndarray = _ONE << (table.astype(np.uint64) * np.uint64(_WIDTH))
-    return steps
 
 
 @inline
@@ -230,7 +226,7 @@ def _tally(itemsize: int) -> Kernel:
     word = f"uint{8 * itemsize}[]"
 
     @kernel(f"in {word}, in {word}, uint64, out int64[]", variant=str(itemsize))
-    def tally(old, new, shift, counts):
+    def tally_contexts(old, new, shift, counts):
         # new.size == old.size; counts.size == _TABLES * _APART
         whole = old.size // _TABLES
         for i in range(whole):
@@ -242,7 +238,7 @@ def _tally(itemsize: int) -> Kernel:
             context = (np.uint64(old[i]) >> shift) & _BYTE
             counts[context + np.uint64(_CONTEXTS) * (old[i] != new[i])] += 1
 
-    return tally
+    return tally_contexts
 
 
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
@@ -251,7 +247,7 @@ def _split(itemsize: int) -> Kernel:
     arrays = "in uint8[], out int64[], out int64[], out uint64[]"
 
     @kernel(f"in {word}, in {word}, uint64, boolean, {arrays}", variant=str(itemsize))
-    def split(old, new, shift, is_float, table, state, places, differences):
+    def split_changes(old, new, shift, is_float, table, state, places, differences):
         # new.size == old.size; table.size == 256; state contains the number of preceding elements
         # of each of 6 classes, and the index of its next change.
         mask = sign | (sign - np.uint64(1))
@@ -269,102 +265,97 @@ def _split(itemsize: int) -> Kernel:
                     state[MOST_CLASSES + kind] = at + 1
             state[kind] += 1
 
-    return split
+    return split_changes
+
+
+@inline
+def _class_of(pattern, mask, levels):
+    """Return the class of a bit pattern."""
+    kind = 0
+    for k in range(MOST_CLASSES - 1):  # levels.size == MOST_CLASSES - 1
+        kind += np.int64(pattern & mask > levels[k])
+    return kind
+
+
+@inline
+def _members(bits, at, mask, levels):
+    """Return a mask of each class of the 64 elements from `at` on; bit k is that of `at` + k."""
+    b = masked_above(bits, at, mask, levels[0])
+    c = masked_above(bits, at, mask, levels[1])
+    d = masked_above(bits, at, mask, levels[2])
+    e = masked_above(bits, at, mask, levels[3])
+    f = masked_above(bits, at, mask, levels[4])
+    return ~b, b & ~c, c & ~d, d & ~e, e & ~f, f
 
 
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
 def _count(itemsize: int) -> Kernel:
-    @kernel(f"in uint{8 * itemsize}[], uint64, in uint64[], out int64[]", variant=str(itemsize))
-    def count(bits, shift, steps, counts):
-        # steps.size == 256; counts.size == MOST_CLASSES
-        for start in range(0, bits.size, _SUMMED):
-            part = bits[start : start + _SUMMED]
-            total = np.uint64(0)
-            for i in range(part.size):
-                total += steps[(np.uint64(part[i]) >> shift) & _BYTE]
-            for kind in range(MOST_CLASSES):
-                counts[kind] += np.int64((total >> np.uint64(_WIDTH * kind)) & np.uint64(_SUMMED))
+    word = f"uint{8 * itemsize}"
 
-    return count
+    @kernel(f"in {word}[], {word}, in {word}[], out int64[]", str(itemsize), vectorized=False)
+    def count_classes(bits, mask, levels, counts):
+        # levels.size == MOST_CLASSES - 1; counts.size == MOST_CLASSES == 6
+        whole = bits.size - bits.size % 64
+        for at in range(0, whole, 64):
+            a, b, c, d, e, f = _members(bits, at, mask, levels)
+            counts[0] += np.int64(count_ones(a))
+            counts[1] += np.int64(count_ones(b))
+            counts[2] += np.int64(count_ones(c))
+            counts[3] += np.int64(count_ones(d))
+            counts[4] += np.int64(count_ones(e))
+            counts[5] += np.int64(count_ones(f))
+        for i in range(whole, bits.size):
+            counts[_class_of(bits[i], mask, levels)] += 1
 
-
-@inline
-def _step(bits, i, shift, steps):
-    return steps[(np.uint64(bits[i]) >> shift) & _BYTE]
-
-
-@inline
-def _counts_on(left):
-    """Return whether no counter has passed 0."""
-    return np.int64(left & _HIGH == _HIGH)
-
-
-@inline
-def _latest(before, after):
-    """Return counters after an element, or those before it if one of them would pass 0."""
-    return after if after & _HIGH == _HIGH else before
+    return count_classes
 
 
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
 def _apply(itemsize: int) -> Kernel:
-    sign = np.uint64(1 << 8 * itemsize - 1)
-    arrays = f"out uint{8 * itemsize}[], uint64, boolean, in uint64[], in int64[], in uint64[]"
+    word, sign = f"uint{8 * itemsize}", np.uint64(1 << 8 * itemsize - 1)
     store = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[itemsize]
+    end, waits = MOST_CLASSES, 2 * MOST_CLASSES
 
-    @kernel(f"{arrays}, out int64[]", variant=str(itemsize), vectorized=False)
-    def apply(bits, shift, is_float, steps, places, differences, state):
-        # steps.size == 256; state has for each of 6 classes: the index of its next change, the
-        # end of its changes, which is at most places.size, and the elements before that change.
-        # The counter of a class in `left` is 512 and the number of its elements that pass before
-        # the next one is visited; the rest of that number is in `state`.
-        mask = sign | (sign - np.uint64(1))
-        left = np.uint64(0)
-        for kind in range(MOST_CLASSES):
-            now = min(state[2 * MOST_CLASSES + kind], _FIELD)
-            state[2 * MOST_CLASSES + kind] -= now
-            left |= np.uint64(_FIELD + 1 + now) << np.uint64(_WIDTH * kind)
-        at = 0
-        while at < bits.size:
-            if bits.size - at >= 8:
-                a = left - _step(bits, at, shift, steps)
-                b = a - _step(bits, at + 1, shift, steps)
-                c = b - _step(bits, at + 2, shift, steps)
-                d = c - _step(bits, at + 3, shift, steps)
-                e = d - _step(bits, at + 4, shift, steps)
-                f = e - _step(bits, at + 5, shift, steps)
-                g = f - _step(bits, at + 6, shift, steps)
-                h = g - _step(bits, at + 7, shift, steps)
-                if h & _HIGH == _HIGH:
-                    left = h
-                    at += 8
-                    continue
-                # All elements before the one that is visited pass.
-                passed = _counts_on(a) + _counts_on(b) + _counts_on(c) + _counts_on(d)
-                passed += _counts_on(e) + _counts_on(f) + _counts_on(g)
-                at += passed
-                left = _latest(_latest(_latest(left, a), b), c)
-                left = _latest(_latest(_latest(_latest(left, d), e), f), g)
-            step = _step(bits, at, shift, steps)
-            left -= step
-            if left & _HIGH != _HIGH:
-                kind = min(np.int64(trailing_zeros(step)) // _WIDTH, MOST_CLASSES - 1)
-                wait = state[2 * MOST_CLASSES + kind]
-                if wait > 0:
-                    wait -= 1
-                else:
-                    index = state[kind]
-                    wait = _NEVER
-                    if index < state[MOST_CLASSES + kind]:
-                        difference = differences[index]
-                        difference = (difference >> _ONE) ^ (np.uint64(0) - (difference & _ONE))
-                        rank = _rank(np.uint64(bits[at]), is_float, sign)
-                        bits[at] = store(_pattern((rank + difference) & mask, is_float, sign))
-                        state[kind] = index + 1
-                        if index + 1 < state[MOST_CLASSES + kind]:
-                            wait = places[index + 1] - places[index] - 1
-                now = min(wait, _FIELD)
-                state[2 * MOST_CLASSES + kind] = wait - now
-                left += np.uint64(1 + now) << np.uint64(_WIDTH * kind)
-            at += 1
+    @subroutine(variant=str(itemsize))
+    def apply_to_members(bits, at, members, kind, is_float, places, differences, state):
+        """Apply the changes of a class among the elements from `at` on that a mask selects."""
+        count, wait = np.int64(count_ones(members)), state[waits + kind]
+        top = sign | (sign - np.uint64(1))
+        while wait < count:
+            for _ in range(wait):
+                members &= members - _ONE
+            i = at + np.int64(trailing_zeros(members))
+            index = state[kind]
+            count -= wait + 1
+            members &= members - _ONE
+            wait = np.int64(_NEVER)
+            if index < state[end + kind]:  # which is at most places.size
+                d = differences[index]
+                d = (d >> _ONE) ^ (np.uint64(0) - (d & _ONE))
+                rank = (_rank(np.uint64(bits[i]), is_float, sign) + d) & top
+                bits[i] = store(_pattern(rank, is_float, sign))
+                state[kind] = index + 1
+                if index + 1 < state[end + kind]:
+                    wait = places[index + 1] - places[index] - 1
+        state[waits + kind] = wait - count
 
-    return apply
+    arrays = f"out {word}[], {word}, in {word}[], boolean, in int64[], in uint64[], out int64[]"
+
+    @kernel(arrays, variant=str(itemsize), vectorized=False)
+    def apply_changes(bits, mask, levels, is_float, places, differences, state):
+        # levels.size == MOST_CLASSES - 1; state has for each of 6 classes: the index of its next
+        # change, the end of its changes, and the number of its elements before that change.
+        whole = bits.size - bits.size % 64
+        for at in range(0, whole, 64):
+            a, b, c, d, e, f = _members(bits, at, mask, levels)
+            apply_to_members(bits, at, a, 0, is_float, places, differences, state)
+            apply_to_members(bits, at, b, 1, is_float, places, differences, state)
+            apply_to_members(bits, at, c, 2, is_float, places, differences, state)
+            apply_to_members(bits, at, d, 3, is_float, places, differences, state)
+            apply_to_members(bits, at, e, 4, is_float, places, differences, state)
+            apply_to_members(bits, at, f, 5, is_float, places, differences, state)
+        for i in range(whole, bits.size):
+            kind = _class_of(bits[i], mask, levels)
+            apply_to_members(bits, i, _ONE, kind, is_float, places, differences, state)
+
+    return apply_changes
