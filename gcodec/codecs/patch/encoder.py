@@ -33,6 +33,7 @@ from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Tally
 from gcodec.kernels.prefix import value_classes
 
 _CLASS_NBITS = 320  # approximate bits of the head and the tables of a class
+_EMPTY_NBITS = 32  # bits of the head of a class that does not change
 _MOST_NBITS = 32  # bits of numbers whose products with logarithms do not overflow
 _POINT = 16  # fractional bits of the prices of classes
 
@@ -115,7 +116,8 @@ def _bounds(known: Tally) -> tuple[int, ...]:
     sizes, changes = (np.maximum(part[None, :] - part[:, None], 0) >> shift for part in sums)
     prices = _weighted(sizes) - _weighted(changes) - _weighted(np.maximum(sizes - changes, 0))
     has_changes = sums[1][None, :] > sums[1][:, None]
-    prices = np.where(has_changes, prices + (_CLASS_NBITS << _POINT >> shift), 1)
+    more = np.where(has_changes, _CLASS_NBITS << _POINT, _EMPTY_NBITS << _POINT) >> shift
+    prices = np.where(has_changes, prices, 0) + more
     count = used.size
     best = np.full((MOST_CLASSES + 1, count + 1), 1 << 62)
     start = np.zeros((MOST_CLASSES + 1, count + 1), np.int64)
