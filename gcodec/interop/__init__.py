@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from gcodec.interop import byteps as byteps
     from gcodec.interop import caffe2 as caffe2
     from gcodec.interop import mxnet as mxnet
+    from gcodec.interop import nemo_rl as nemo_rl
     from gcodec.interop import panthalia as panthalia
+    from gcodec.interop import trl as trl
 
-__all__ = ["byteps", "caffe2", "mxnet", "panthalia"]
+__all__ = ["byteps", "caffe2", "mxnet", "nemo_rl", "panthalia", "trl"]
 
 
 def __getattr__(name: str) -> ModuleType:
