@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ def encode_patch(
     Parameters
     ----------
     new : array
-        New tensor on the host, of any dtype that ``lossless`` accepts.
+        New tensor on the host, of any dtype that ``lossless`` accepts, or a float of 8 bits; the
+        frame contains the bytes of the latter as uint8.
     base : array
         Old tensor on the host, of the same dtype and shape.
     name : str, optional
@@ -62,7 +64,9 @@ def encode_patch(
     if name is not None:
         encode_name(name)  # refuse an invalid name before any work is done
     key = check_key(key)
-    tensor, old = _read(inspect(new, "new")), _read(inspect(base, "base"))
+    if _float8_of(new) != _float8_of(base):
+        raise ParameterError.of("base.dtype", str(base.dtype), str(new.dtype))
+    tensor, old = _read(inspect(_bytes_of(new), "new")), _read(inspect(_bytes_of(base), "base"))
     _check_alike("base", old, tensor.dtype, tensor.shape)
     codec = Patch()._bound_to(tensor)
     payload = codec.difference(_bits(tensor), _bits(old))
@@ -127,16 +131,19 @@ def apply_patch(
     codec = frame.codec
     if not isinstance(codec, Patch):
         raise ParameterError.of("frame.codec", str(codec), "patch; gcodec.decode decodes others")
-    source = inspect(base, "base")
+    source = inspect(_bytes_of(base), "base")
     tensor = _read(source)
     _check_alike("base", tensor, frame.dtype, frame.shape)
     codec._check_device(tensor.values)
     old = _bits(tensor)
-    target = None if out is None else _target(out, frame)
+    if out is not None and _float8_of(out) != _float8_of(base):
+        raise ParameterError.of("out.dtype", str(out.dtype), str(base.dtype))
+    target = None if out is None else _target(_bytes_of(out), frame)
     if target is None:
         new = empty_beside(old.size, old.dtype, None)
         codec.apply(frame.payload, old, new)
-        return source.result(new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape))
+        result = source.result(new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape))
+        return result if _float8_of(base) is None else result.view(base.dtype)
     if is_flat(target):
         flat = target.reshape(-1).view(old.dtype)
         if flat.__array_interface__["data"] == old.__array_interface__["data"]:
@@ -149,6 +156,20 @@ def apply_patch(
     codec.apply(frame.payload, old, new)
     target[...] = new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape)
     return out
+
+
+def _float8_of(x: Any) -> str | None:
+    """Return the name of the dtype of an array of floats of 8 bits, or None for other arrays."""
+    name = str(getattr(x, "dtype", "")).rpartition(".")[2]
+    return name if name.startswith("float8_") else None
+
+
+def _bytes_of(x: Any) -> Any:
+    """View floats of 8 bits as bytes, as frames store them; return other arrays as they are."""
+    if _float8_of(x) is None:
+        return x
+    library = sys.modules.get(type(x).__module__.partition(".")[0])
+    return x.view(getattr(library, "uint8", "uint8"))
 
 
 def _read(source: Source) -> Tensor:

@@ -258,6 +258,33 @@ def test_torch() -> None:
     assert torch.equal(old, new)
 
 
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_8_bits(name: str) -> None:
+    rng = np.random.default_rng(0)
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    old = rng.standard_normal((50, 60)).astype(dtype)
+    new = changed(old, 0.02, 1)
+    frame = gcodec.encode_patch(new, base=old)
+    assert gcodec.Frame.from_bytes(frame).dtype == "uint8" and len(frame) < 200
+    decoded = gcodec.apply_patch(frame, old)
+    assert decoded.dtype == dtype and decoded.tobytes() == new.tobytes()
+    strided = np.zeros((50, 120), dtype)[:, ::2]
+    assert gcodec.apply_patch(frame, old, out=strided) is strided
+    assert strided.tobytes() == new.tobytes()
+    with pytest.raises(gcodec.ParameterError, match=rf"^out\.dtype='uint8': must be {name}"):
+        gcodec.apply_patch(frame, old, out=np.zeros((50, 60), np.uint8))
+    with pytest.raises(gcodec.ParameterError, match=r"^base\.dtype='uint8'"):
+        gcodec.encode_patch(new, base=old.view(np.uint8))
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, name)
+    a, b = (torch.from_numpy(x.view(np.uint8).copy()).view(kind) for x in (old, new))
+    assert gcodec.encode_patch(b, base=a) == frame
+    result = gcodec.apply_patch(frame, a)
+    assert result.dtype is kind and torch.equal(result.view(torch.uint8), b.view(torch.uint8))
+    assert gcodec.apply_patch(frame, a, out=a) is a
+    assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
 def test_threads_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     old = rng.standard_normal(3 << 20).astype(ml_dtypes.bfloat16)
