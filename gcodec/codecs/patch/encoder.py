@@ -20,7 +20,6 @@ from gcodec.codecs.patch.message import (
     Head,
     PatchSymbols,
     contexts_of,
-    table_of,
 )
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import rans, tabled
@@ -70,10 +69,10 @@ def symbols_of(new: np.ndarray, old: np.ndarray, dtype: str) -> PatchSymbols:
     if known is None or not known.changed.any():
         return PatchSymbols(digest)
     bounds = _bounds(known) if contexts.is_float else ()
-    table, count = table_of(bounds), len(bounds) + 1
-    places, differences = class_changes.split(old, new, contexts, table, known)
+    count = len(bounds) + 1
+    places, differences = class_changes.split(old, new, contexts, bounds, known)
     sizes, changed = (
-        class_changes.by_class(counts, table).sum(axis=0)[:count] for counts in known
+        class_changes.by_class(counts, bounds).sum(axis=0)[:count] for counts in known
     )
     ends = np.cumsum(changed)[:-1]
     parts = zip(np.split(places, ends), np.split(differences, ends), strict=True)
@@ -107,7 +106,7 @@ def _joined(parts: list[bytes | np.ndarray]) -> Written:
 def _bounds(known: Tally) -> tuple[int, ...]:
     """Return the bounds of the classes whose positions take the fewest bits, by their entropy.
 
-    The computation is exact in integers, so it is the same on listed machine.
+    The computation is exact in integers, so it is the same on every machine.
     """
     elements, changed = (counts.sum(axis=0) for counts in known)
     used = np.flatnonzero(elements)

@@ -59,11 +59,6 @@ def contexts_of(dtype: str) -> Contexts:
     return Contexts(_CONTEXT_SHIFTS.get(dtype, 0), dtype in FLOATS)
 
 
-def table_of(bounds: tuple[int, ...]) -> np.ndarray:
-    """Return the class of each of the 256 contexts, as uint8."""
-    return np.searchsorted(np.array(bounds, np.int64), np.arange(256), "right").astype(np.uint8)
-
-
 class ClassHead(NamedTuple):
     """The head of a class.
 

@@ -1,10 +1,10 @@
 """Changes between two arrays of bit patterns, counted and applied by classes of the old elements.
 
-The context of an element is a byte of its old bit pattern: its bits from bit `shift` on. A table
-maps contexts to at most 6 classes, numbered from 0 on. The difference of two bit patterns is the
-distance of their ranks, modulo the number of patterns: floats are ranked by their values, with −0
-before 0 and NaN at both ends, integers by their bits. Differences are signed; they are stored as
-2·d for d ≥ 0 and as −2·d − 1 for d < 0, so that 0 is the only one of equal patterns.
+The context of an element is a byte of its old bit pattern: its bits from bit `shift` on. Bounds
+divide the contexts into at most 6 classes, numbered from 0 on. The difference of two bit patterns
+is the distance of their ranks, modulo the number of patterns: floats are ranked by their values,
+with −0 before 0 and NaN at both ends, integers by their bits. Differences are signed; they are
+stored as 2·d for d ≥ 0 and as −2·d − 1 for d < 0, so that 0 is the only one of equal patterns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.words import count_ones, masked_above, trailing_zeros
+from gcodec.kernels.numeric.words import count_ones, masked_above, trailing_zeros, unequal
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 
@@ -63,8 +63,9 @@ class Tally(NamedTuple):
     changed: np.ndarray
 
 
-def by_class(counts: np.ndarray, table: np.ndarray) -> np.ndarray:
+def by_class(counts: np.ndarray, bounds: Sequence[int]) -> np.ndarray:
     """Return the (segments, 6) sums of (segments, 256) counts by class."""
+    table = np.searchsorted(np.array(bounds, np.int64), np.arange(_CONTEXTS), "right")
     sums: np.ndarray = counts @ (table[:, None] == np.arange(MOST_CLASSES))
     return sums
 
@@ -85,7 +86,7 @@ def tally(old: np.ndarray, new: np.ndarray, contexts: Contexts) -> Tally:
 
 
 def split(
-    old: np.ndarray, new: np.ndarray, contexts: Contexts, table: np.ndarray, known: Tally
+    old: np.ndarray, new: np.ndarray, contexts: Contexts, bounds: Sequence[int], known: Tally
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the changes of (n,) elements, those of the first class first.
 
@@ -93,8 +94,8 @@ def split(
     ----------
     old, new : (n,) unsigned array
     contexts : Contexts
-    table : (256,) uint8 array
-        Class of each context.
+    bounds : sequence of int
+        The least context of each class but the first.
     known : Tally
         What `tally` returned.
 
@@ -104,8 +105,8 @@ def split(
         Position of each changed element among the elements of its class.
     differences : (k,) uint64 array
     """
-    run = _split(old.itemsize)
-    elements, changed = (by_class(counts, table) for counts in known)
+    run, levels = _split(old.itemsize), contexts.levels(old.dtype, bounds)
+    elements, changed = (by_class(counts, bounds) for counts in known)
     places = np.empty(int(changed.sum()), np.int64)
     differences = np.empty(places.size, np.uint64)
     ranks = np.cumsum(elements, axis=0) - elements
@@ -117,9 +118,9 @@ def split(
 
     def task(start: int, stop: int) -> None:
         row, part = row_of[start], slice(start, stop)
-        shift, is_float = np.uint64(contexts.shift), contexts.is_float
         state = np.concatenate([ranks[row], fills[row]])
-        run(old[part], new[part], shift, is_float, table, state, places, differences)
+        flags = *levels, contexts.is_float
+        run(old[part], new[part], *flags, state, places, differences)
 
     pool.run(task, old.size, _STEP)
     return places, differences
@@ -241,33 +242,6 @@ def _tally(itemsize: int) -> Kernel:
     return tally_contexts
 
 
-@factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
-def _split(itemsize: int) -> Kernel:
-    word, sign = f"uint{8 * itemsize}[]", np.uint64(1 << 8 * itemsize - 1)
-    arrays = "in uint8[], out int64[], out int64[], out uint64[]"
-
-    @kernel(f"in {word}, in {word}, uint64, boolean, {arrays}", variant=str(itemsize))
-    def split_changes(old, new, shift, is_float, table, state, places, differences):
-        # new.size == old.size; table.size == 256; state contains the number of preceding elements
-        # of each of 6 classes, and the index of its next change.
-        mask = sign | (sign - np.uint64(1))
-        for i in range(old.size):
-            a = np.uint64(old[i])
-            kind = min(np.int64(table[(a >> shift) & _BYTE]), MOST_CLASSES - 1)
-            if old[i] != new[i]:
-                at = state[MOST_CLASSES + kind]
-                if at < places.size:  # unless another thread has changed the arrays
-                    b = np.uint64(new[i])
-                    d = (_rank(b, is_float, sign) - _rank(a, is_float, sign)) & mask
-                    places[at] = state[kind]
-                    minus = mask if d & sign else np.uint64(0)
-                    differences[at] = ((d << _ONE) ^ minus) & mask
-                    state[MOST_CLASSES + kind] = at + 1
-            state[kind] += 1
-
-    return split_changes
-
-
 @inline
 def _class_of(pattern, mask, levels):
     """Return the class of a bit pattern."""
@@ -294,7 +268,8 @@ def _count(itemsize: int) -> Kernel:
 
     @kernel(f"in {word}[], {word}, in {word}[], out int64[]", str(itemsize), vectorized=False)
     def count_classes(bits, mask, levels, counts):
-        # levels.size == MOST_CLASSES - 1; counts.size == MOST_CLASSES == 6
+        # levels.size == MOST_CLASSES - 1; counts.size == MOST_CLASSES == 6. The 64 elements from
+        # each `at` on exist.
         whole = bits.size - bits.size % 64
         for at in range(0, whole, 64):
             a, b, c, d, e, f = _members(bits, at, mask, levels)
@@ -308,6 +283,52 @@ def _count(itemsize: int) -> Kernel:
             counts[_class_of(bits[i], mask, levels)] += 1
 
     return count_classes
+
+
+@factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
+def _split(itemsize: int) -> Kernel:
+    word, sign = f"uint{8 * itemsize}", np.uint64(1 << 8 * itemsize - 1)
+
+    @subroutine(variant=str(itemsize))
+    def split_members(old, new, at, members, changed, kind, is_float, state, places, differences):
+        """Write the changes of a class among the elements from `at` on that a mask selects."""
+        top, rest = sign | (sign - np.uint64(1)), members & changed
+        while rest:
+            bit = trailing_zeros(rest)
+            i, fill = at + np.int64(bit), state[MOST_CLASSES + kind]
+            if 0 <= fill < places.size:  # unless another thread has changed the arrays
+                before = members & ((_ONE << bit) - _ONE)
+                places[fill] = state[kind] + np.int64(count_ones(before))
+                a, b = np.uint64(old[i]), np.uint64(new[i])
+                d = (_rank(b, is_float, sign) - _rank(a, is_float, sign)) & top
+                minus = top if d & sign else np.uint64(0)
+                differences[fill] = ((d << _ONE) ^ minus) & top
+                state[MOST_CLASSES + kind] = fill + 1
+            rest &= rest - _ONE
+        state[kind] += np.int64(count_ones(members))
+
+    arrays = f"in {word}[], in {word}[], {word}, in {word}[], boolean, out int64[], out int64[]"
+
+    @kernel(f"{arrays}, out uint64[]", variant=str(itemsize), vectorized=False)
+    def split_changes(old, new, mask, levels, is_float, state, places, differences):
+        # new.size == old.size; levels.size == MOST_CLASSES - 1; state has for each of 6 classes
+        # the number of preceding elements, and the index of its next change;
+        # differences.size == places.size. The 64 elements from each `at` on exist.
+        whole = old.size - old.size % 64
+        for at in range(0, whole, 64):
+            a, b, c, d, e, f = _members(old, at, mask, levels)
+            on = unequal(old, new, at)
+            split_members(old, new, at, a, on, 0, is_float, state, places, differences)
+            split_members(old, new, at, b, on, 1, is_float, state, places, differences)
+            split_members(old, new, at, c, on, 2, is_float, state, places, differences)
+            split_members(old, new, at, d, on, 3, is_float, state, places, differences)
+            split_members(old, new, at, e, on, 4, is_float, state, places, differences)
+            split_members(old, new, at, f, on, 5, is_float, state, places, differences)
+        for i in range(whole, old.size):
+            kind, on = _class_of(old[i], mask, levels), np.uint64(old[i] != new[i])
+            split_members(old, new, i, _ONE, on, kind, is_float, state, places, differences)
+
+    return split_changes
 
 
 @factory(lambda: ((itemsize,) for itemsize in _ITEMSIZES))
@@ -344,7 +365,8 @@ def _apply(itemsize: int) -> Kernel:
     @kernel(arrays, variant=str(itemsize), vectorized=False)
     def apply_changes(bits, mask, levels, is_float, places, differences, state):
         # levels.size == MOST_CLASSES - 1; state has for each of 6 classes: the index of its next
-        # change, the end of its changes, and the number of its elements before that change.
+        # change, the end of its changes, and the number of its elements before that change. The
+        # 64 elements from each `at` on exist. As places rise, no such number is negative.
         whole = bits.size - bits.size % 64
         for at in range(0, whole, 64):
             a, b, c, d, e, f = _members(bits, at, mask, levels)

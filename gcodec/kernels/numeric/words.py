@@ -165,6 +165,27 @@ magnitudes_above = _mask_of(
 
 
 @intrinsic
+def unequal(typing_context: Any, a: Any, b: Any, at: Any) -> Any:
+    """Return a uint64 whose bit k is 1 if ``a[at + k]`` differs from ``b[at + k]``.
+
+    Both arrays have the same integer type.
+    """
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vectors = []
+        for kind, array in zip(signature.args, args[:2], strict=False):
+            data = context.make_array(kind)(context, builder, array).data
+            vector = ir.VectorType(data.type.pointee, 64)
+            pointer = builder.bitcast(builder.gep(data, [args[2]]), vector.as_pointer())
+            vectors.append(builder.load(pointer, align=vector.element.width // 8))
+        return builder.bitcast(builder.icmp_unsigned("!=", *vectors), ir.IntType(64))
+
+    return types.uint64(a, b, at), generate
+
+
+@intrinsic
 def masked_above(typing_context: Any, array: Any, at: Any, mask: Any, level: Any) -> Any:
     """Return a uint64 whose bit k is 1 if ``array[at + k] & mask`` exceeds a level, both signed.
 
