@@ -246,6 +246,10 @@ def _lowrank(m: Message) -> Any:
     return lowrank.decode(m.data, m.nbits, m.shape, *arguments)
 
 
+def _patch(m: Message) -> Any:
+    raise universal.Corrupt("a patch is nothing without its base")
+
+
 def _lossless(m: Message) -> Any:
     if m.dtype in integers.CODES:
         itemsize = np.dtype(m.dtype).itemsize
@@ -283,6 +287,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "ecsq": _ecsq,
     "lowrank": _lowrank,
     "lossless": _lossless,
+    "patch": _patch,
     "microscale": _microscale,
 }
 ERRORS = (ValueError, struct.error)

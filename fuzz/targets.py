@@ -16,6 +16,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from reference import patch as reference_patch
 
 import gcodec
 from fuzz import files, oracle
@@ -34,6 +35,10 @@ CODES = tuple(
         *("expgolomb", "expgolomb:k=3", "expgolomb:k=61", "golomb:b=3", "golomb:b=10"),
         *(f"golomb:b={3 * 2**61}", f"golomb:b={2**64 - 1}"),
     )
+)
+PATCHED = (
+    *(np.float32, np.float16, ml_dtypes.bfloat16, np.float64),
+    *(np.int8, np.uint16, np.int32, np.uint64, np.bool_),
 )
 MOST_BITS = 1 << 16  # most bits of the words that a target writes
 MOST_COMPARED = 3000  # most elements for a slow oracle
@@ -252,6 +257,47 @@ def seek(data: bytes) -> None:
         promise(again.to_bytes() == changed, "a payload has one seek table for a block size")
 
 
+def patch(data: bytes) -> None:
+    """Apply a patch, in place too, as the oracle does; all or nothing is written.
+
+    One byte selects the dtype, one the number of elements of the base, whose seed is the sum of
+    both. The others are the message after the digest.
+    """
+    if len(data) < 2:
+        return
+    kind, n = PATCHED[data[0] % len(PATCHED)], data[1]
+    dtype = np.dtype(kind)
+    base = np.random.default_rng(data[0] + n).standard_normal(n)
+    base = base > 0 if dtype.kind == "b" else (8 * base).astype(dtype)
+    patterns = base.view(f"u{dtype.itemsize}").tolist()
+    message = reference_patch.digest(base.tobytes()) + data[2:]
+    body = gcodec.Payload(
+        gcodec.parse("patch"), {}, np.frombuffer(message, np.uint8), 8 * len(message)
+    )
+    frame = gcodec.Frame(body.codec, dtype.name, (n,), body)
+    frame = gcodec.Frame.from_bytes(frame.to_bytes(), limits=LIMITS)
+    try:
+        expected = reference_patch.read(message, body.nbits, patterns, dtype.itemsize, dtype.name)
+    except ValueError:
+        expected = None
+    out = base.copy()
+    try:
+        new = gcodec.apply_patch(frame, base)
+    except gcodec.FormatError:
+        with contextlib.suppress(gcodec.FormatError):
+            gcodec.apply_patch(frame, out, out=out)
+            promise(False, "a patch that is refused is refused in place, too")
+        promise(expected is None, "the oracle refuses what gcodec refuses")
+        promise(same_bits(out, base), "a refused patch writes nothing")
+        return
+    gcodec.apply_patch(frame, out, out=out)
+    promise(same_bits(out, new), "a patch in place gives the same tensor")
+    decoded = new.view(f"u{dtype.itemsize}").tolist()
+    promise(decoded == expected, "the oracle reads the same tensor")
+    again = gcodec.encode_patch(new, base=base)
+    promise(same_bits(gcodec.apply_patch(again, base), new), "its own patch gives it as well")
+
+
 def decoders(data: bytes) -> None:
     """Run a program that changes the structure of a frame; all ways to decode it must agree."""
     if (changed := mutant(data)) is not None:
@@ -326,7 +372,7 @@ def compare(frame: gcodec.Frame) -> bool:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
-        *(frame, repaired, stream, payload, roundtrip, words, seek, decoders, spec),
+        *(frame, repaired, stream, payload, roundtrip, words, seek, patch, decoders, spec),
         *(differential, files.gcf, files.command),
         *(files.npy, files.npz, files.safetensors, files.pt, files.distcp, files.tree),
     )

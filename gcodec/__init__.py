@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from gcodec.files import TensorFile, load_file, open, save_file
     from gcodec.frame import Frame
     from gcodec.limits import Limits
+    from gcodec.patch.store import PatchStore
+    from gcodec.patch.tensors import apply_patch, encode_patch
     from gcodec.payload import Payload
     from gcodec.policy import Policy
 
@@ -66,6 +68,7 @@ __all__ = [
     "LimitExceeded",
     "Limits",
     "ParameterError",
+    "PatchStore",
     "Payload",
     "Policy",
     "TensorFile",
@@ -73,6 +76,7 @@ __all__ = [
     "Unsafe",
     "Unsupported",
     "advisor",
+    "apply_patch",
     "choose",
     "codecs",
     "decode",
@@ -82,6 +86,7 @@ __all__ = [
     "decode_sparse",
     "decode_sum",
     "encode",
+    "encode_patch",
     "entropy",
     "inspect",
     "interop",
@@ -103,11 +108,13 @@ _DECODERS = (
 _API = (*_DECODERS, "encode", "iter_frames", "warmup")
 _FILES = ("TensorFile", "load_file", "open", "save_file")
 _MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "files")
+_MODULES |= dict.fromkeys(("apply_patch", "encode_patch"), "patch.tensors")
 _MODULES |= {
     "Codec": "codec",
     "Feedback": "feedback",
     "Frame": "frame",
     "Limits": "limits",
+    "PatchStore": "patch.store",
     "Payload": "payload",
     "Policy": "policy",
     "choose": "advisor.choose",

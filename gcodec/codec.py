@@ -118,6 +118,9 @@ class Codec(Parameters):
     uses_prior: ClassVar[bool] = False
     # Whether every bit pattern comes back, so that NaN and Inf need no policy.
     keeps_every_bit: ClassVar[bool] = False
+    # Whether messages are differences from another tensor, without which nothing is encoded or
+    # decoded. `registered` leaves such codecs out; `parse` and frames know them.
+    needs_base: ClassVar[bool] = False
     # Whether `_quantize` and `_encode` read values by segments only. Values on the host may then
     # be a `ConvertedArray`, so tensors of other dtypes need no float32 copy.
     reads_segments: ClassVar[bool] = False
@@ -805,11 +808,14 @@ class Provided(NamedTuple):
     name : str
     module : str
         Name of the module, or package, that registers the class.
+    needs_base : bool
+        See `Codec`.
     """
 
     id: int
     name: str
     module: str
+    needs_base: bool = False
 
 
 _registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
@@ -818,7 +824,12 @@ _registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
 class _Registered(Mapping[str, type[Codec]]):
     """View of the codec classes by name, in the order of their ids."""
 
+    def __init__(self, with_base: bool) -> None:
+        self._with_base = with_base
+
     def __getitem__(self, name: str) -> type[Codec]:
+        if name not in self:
+            raise KeyError(name)
         codec = _registry[name]
         if isinstance(codec, Provided):
             importlib.import_module(codec.module)
@@ -827,13 +838,13 @@ class _Registered(Mapping[str, type[Codec]]):
         return codec
 
     def __contains__(self, name: object) -> bool:
-        return name in _registry
+        return name in _registry and (self._with_base or not _registry[str(name)].needs_base)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_registry)
+        return (name for name in list(_registry) if name in self)
 
     def __len__(self) -> int:
-        return len(_registry)
+        return len(list(iter(self)))
 
 
 def provide(provided: Iterable[Provided]) -> None:
@@ -897,12 +908,18 @@ def register(*, id: int, name: str) -> Callable[[_C], _C]:
     return decorate
 
 
-def registered() -> Mapping[str, type[Codec]]:
-    """Return the registered codec classes by name, in the order of their ids."""
-    return _Registered()
+def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:
+    """Return the registered codec classes by name, in the order of their ids.
+
+    Parameters
+    ----------
+    with_base : bool
+        Whether to include the codecs that need another tensor to encode and decode one.
+    """
+    return _Registered(with_base)
 
 
 def with_id(id: int) -> type[Codec] | None:
     """Return the codec class with an id, or None if no such codec is registered."""
     name = next((name for name, codec in _registry.items() if codec.id == id), None)
-    return None if name is None else registered()[name]
+    return None if name is None else registered(with_base=True)[name]

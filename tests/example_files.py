@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import gcodec
+from gcodec.patch.files import write_difference
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
 ROOT = Path(__file__).parents[1]
@@ -17,12 +18,14 @@ POLICY = {"rules": [{"name": "*.bias", "codec": "raw"}, {"codec": "qsgd:bucket=5
 
 
 def make(folder: Path) -> None:
-    """Write grads.safetensors, next.safetensors, grads.gcf, policy.json, run/ and encoded/."""
+    """Write the files and folders that the examples read."""
     shutil.copy(DUMP, folder / "grads.safetensors")
     with open_dump(DUMP) as dump:
         tensors = {entry.name: dump.load(entry) for entry in dump.entries}
     changed = {name: x + np.float32(1e-3) * x for name, x in tensors.items()}
     write_dump(folder / "next.safetensors", changed.items())
+    with (folder / "step.gcf").open("wb") as file:
+        write_difference(folder / "grads.safetensors", folder / "next.safetensors", file)
     frames = [gcodec.encode(x, "qsgd:bucket=512", name=name) for name, x in tensors.items()]
     (folder / "grads.gcf").write_bytes(b"".join(frames))
     (folder / "policy.json").write_text(json.dumps(POLICY), "utf-8")

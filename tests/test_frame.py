@@ -184,7 +184,7 @@ def test_unknown_flags(flag: int) -> None:
     refused(with_header(bytes(header), bytes.fromhex("e2c00000")), Unsupported, "flags")
 
 
-@pytest.mark.parametrize("codec_id", [0, 16, 100, 191, 254, 255])
+@pytest.mark.parametrize("codec_id", [0, 20, 100, 191, 254, 255])
 def test_unknown_codec_id(codec_id: int) -> None:
     refused(build(codec_id=codec_id), Unsupported, f"codec id {codec_id}")
 

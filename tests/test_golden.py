@@ -15,10 +15,11 @@ import gcodec
 
 FOLDER = Path(__file__).parent / "golden" / "v1"
 PATHS = sorted(FOLDER.glob("*.txt"))
+PATCHES = sorted((FOLDER / "patch").glob("*.txt"))
 OWN_IDS = range(192, 256)  # ids of user-defined codecs
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PATHS + PATCHES, ids=lambda path: path.stem)
 def test_golden(path: Path) -> None:
     fields = vector.read(path)
     spec = fields.pop("spec")
@@ -30,6 +31,7 @@ def test_every_codec_has_vectors() -> None:
     covered = {spec.partition(":")[0] for spec in specs}
     registered = {name for name, cls in gcodec.codecs().items() if cls.id not in OWN_IDS}
     assert covered == registered
+    assert {vector.read(path)["spec"] for path in PATCHES} == {"patch"}
 
 
 @pytest.mark.parametrize("key", ["dtype", "name", "key", "nonfinite"])

@@ -27,6 +27,7 @@ LAYERS = [
     {"frame", "policy"},
     {"tensorfiles"},
     {"api", "advisor", "feedback"},
+    {"patch"},
     {"analysis", "files", "interop", "training"},
     {"torch", "jax", "mpi", "numcodecs", "zarr", "flower", "nvflare"},
     {"cli"},

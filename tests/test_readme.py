@@ -123,6 +123,7 @@ def run_python(page: str) -> None:
         "docs/ecsq.md",
         "docs/lowrank.md",
         "docs/lossless.md",
+        "docs/patch.md",
         "docs/inspect.md",
         "docs/training.md",
         "docs/codecs.md",

@@ -20,7 +20,7 @@ from gcodec.tensorfiles.atomic import NamedWriter
 
 _VERBS = (
     *("inspect", "dissect", "compare", "bench", "advise"),
-    *("encode", "decode", "verify", "seek"),
+    *("encode", "decode", "diff", "apply", "verify", "seek"),
     *("codecs", "doctor", "warmup"),
 )
 

@@ -1,7 +1,7 @@
 """The codecs: one module each, or a package, which is imported when the codec is first used.
 
 ``gcodec.codecs`` is this package and can also be called: ``gcodec.codecs()`` returns the
-registered names and classes.
+registered names and classes, without ``patch``, which needs a base.
 
 Examples
 --------
@@ -44,6 +44,7 @@ provide(
         (17, "microscale", "microscale"),
     )
 )
+provide([Provided(16, "patch", f"{__name__}.patch", needs_base=True)])
 
 
 def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
@@ -72,7 +73,7 @@ def parse(spec: str | Mapping[str, Any] | Codec) -> Codec:
     >>> str(gcodec.parse({"name": "mxnet-2bit", "threshold": 0.5}))
     'mxnet-2bit'
     """
-    return parse_spec("codec", spec, Codec, registered())
+    return parse_spec("codec", spec, Codec, registered(with_base=True))
 
 
 def by_id(number: int) -> type[Codec]:
@@ -85,7 +86,7 @@ def by_id(number: int) -> type[Codec]:
 
 class _Callable(types.ModuleType):
     def __call__(self) -> dict[str, type[Codec]]:
-        """Return the registered codec classes by name, in the order of their ids."""
+        """Return the codec classes that encode a tensor by itself, by name, in order of ids."""
         return dict(registered())
 
 

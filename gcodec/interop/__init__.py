@@ -24,10 +24,22 @@ if TYPE_CHECKING:
     from gcodec.interop import byteps as byteps
     from gcodec.interop import caffe2 as caffe2
     from gcodec.interop import mxnet as mxnet
+    from gcodec.interop import nemo_rl as nemo_rl
     from gcodec.interop import panthalia as panthalia
+    from gcodec.interop import templar as templar
     from gcodec.interop import torchao as torchao
+    from gcodec.interop import trl as trl
 
-__all__ = ["byteps", "caffe2", "mxnet", "panthalia", "torchao"]
+__all__ = [
+    "byteps",
+    "caffe2",
+    "mxnet",
+    "nemo_rl",
+    "panthalia",
+    "templar",
+    "torchao",
+    "trl",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -19,10 +19,11 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES
-from gcodec.errors import Corrupt, LimitExceeded, Truncated, Unsupported
+from gcodec.errors import Corrupt, FormatError, LimitExceeded, Truncated, Unsupported
 from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.entries import shown, stays_inside
+from gcodec.tensorfiles.frame_file import mapped, outline
 from gcodec.tensorfiles.safetensors_file import MAX_HEADER, dtype_named, read_index
 from gcodec.tensorfiles.structure import FILE_PREFIX
 from gcodec.wire.primitives import DTYPE_CODES
@@ -182,6 +183,14 @@ def file_name(name: str | None) -> str | None:
     return own
 
 
+def original_name(path: Path) -> str | None:
+    """Return the name of the original file that a file of frames begins with, if it has one."""
+    try:
+        return file_name(outline(mapped(path), 0).name)
+    except FormatError:  # which is reported when the file is read
+        return None
+
+
 def first_bytes(frame: Any) -> bytes:
     """Return the bytes of a file before its tensors, which a frame contains.
 
@@ -204,10 +213,16 @@ class Restorer:
     ----------
     path_of : callable
         Returns the path for the name of a file.
+    decode : callable, optional
+        Returns the tensor of a frame. Default: what the frame decodes to.
     """
 
-    def __init__(self, path_of: Callable[[str], Path]) -> None:
-        self._path_of = path_of
+    def __init__(
+        self,
+        path_of: Callable[[str], Path],
+        decode: Callable[[Any], np.ndarray] = lambda frame: frame.decode(),
+    ) -> None:
+        self._path_of, self._decode = path_of, decode
         self._stack = contextlib.ExitStack()
         self._file: BinaryIO | None = None
         self._expected: Iterator[StoredTensor] = iter(())
@@ -249,7 +264,7 @@ class Restorer:
             raise Corrupt("the tensor belongs to no file")
         if (frame.name, frame.dtype, frame.shape) != (tensor.name, tensor.dtype, tensor.shape):
             raise Corrupt(f"the file has the tensor {shown(tensor.name)} here")
-        flat = np.ascontiguousarray(frame.decode()).reshape(-1)
+        flat = np.ascontiguousarray(self._decode(frame)).reshape(-1)
         self._file.write(flat.view(np.uint8).data)
 
     def _check_complete(self) -> None:

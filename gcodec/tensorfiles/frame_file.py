@@ -435,9 +435,8 @@ class TensorFile(Mapping[str, Any]):
 
     def load(self, like: Any = None) -> Any:
         """Decode all tensors, and return them in their tree; see `gcodec.load_file`."""
-        tree = self._tree()
         if like is None:
-            return put_together(tree, self.decode)
+            return self.rebuild(self.decode)
 
         def decode_like(name: str, array: Any) -> Any:
             try:
@@ -445,7 +444,11 @@ class TensorFile(Mapping[str, Any]):
             except ParameterError as error:
                 raise ParameterError(f"tensor {name!r}: {error}") from None
 
-        return put_together_like(tree, like, decode_like)
+        return put_together_like(self._tree(), like, decode_like)
+
+    def rebuild(self, decode: Callable[[str], Any]) -> Any:
+        """Return the tree with the tensors that a function returns for their names."""
+        return put_together(self._tree(), decode)
 
     def _tree(self) -> Any:
         """Return the structure of the tree, whose tensors are places."""

@@ -24,7 +24,8 @@ from gcodec.fields.walker import KINDS, FieldSpan, FieldWalker
 from gcodec.frame import crc32c
 from gcodec.wire import primitives
 
-PATHS = sorted((Path(__file__).parents[1] / "golden" / "v1").glob("*.txt"))
+VECTORS = Path(__file__).parents[1] / "golden" / "v1"
+PATHS = sorted(VECTORS.glob("*.txt")) + sorted((VECTORS / "patch").glob("*.txt"))
 LIMITS = gcodec.Limits(1 << 20, 1 << 23)
 TRANSFORM_CODECS = {"dct8", "powersgd"}  # Codecs whose elements have no value of their own.
 
@@ -86,7 +87,9 @@ def check_dissection(frame: bytes, key: bytes | None = None) -> None:
 
 
 def describes_elements(codec: Codec) -> bool:
-    """Return whether the fields of a payload determine elements, not coefficients or factors."""
+    """Return whether the fields of a payload determine elements, not coefficients or changes."""
+    if codec.needs_base:
+        return False
     is_transformed = codec.name in TRANSFORM_CODECS or "transform=dct" in str(codec)
     return not is_transformed and not (codec.name == "lowrank" and "rank=0" not in str(codec))
 
@@ -147,7 +150,11 @@ def resealed(frame: bytes, read: gcodec.Frame, rng: random.Random) -> Iterator[b
 
 def decoding_error(frame: bytes, key: bytes | None) -> gcodec.FormatError | None:
     try:
-        gcodec.decode(frame, key=key, limits=LIMITS)
+        read = gcodec.Frame.from_bytes(frame, key=key, limits=LIMITS)
+        if read.codec.needs_base:
+            read.codec.unpack(read.payload, read.shape)
+        else:
+            read.decode()
     except gcodec.FormatError as error:
         return error
     return None

@@ -4,7 +4,8 @@
 arrays are decimal numbers, hexadecimal floats (``0x1.8p-3``), ``nan``, ``inf``, or ``bits:`` and
 the bit pattern in the array's own dtype (``bits:7fc00001``). A repeated key continues the value.
 ``seek`` requests a seek table with blocks of 2 to this power. A vector without ``grad`` shows the
-message of symbols that an encoder may or may not choose.
+message of symbols that an encoder may or may not choose. A vector with ``base`` shows a patch of
+this tensor; with ``other``, it is one that gcodec reads but does not write.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from reference import frame as reference_frame
-from reference import halves, integers
+from reference import halves, integers, patch
 
 import gcodec
 
@@ -118,8 +119,35 @@ def codec_of(spec: str, frame: bytes, key: bytes | None) -> gcodec.Codec:
     return gcodec.Frame.from_bytes(frame, key=key).codec
 
 
+def check_patch(fields: dict[str, str]) -> None:
+    """Encode and apply one patch."""
+    assert fields.keys() >= {"base", "dtype", "payload", "frame", "decoded"}
+    unknown = fields.keys() - {"base", "dtype", "payload", "frame", "decoded", "shape", "name"}
+    assert not unknown - {"key", "other"}, f"unknown keys: {sorted(unknown)}"
+    dtype, payload, frame = fields["dtype"], data(fields["payload"]), data(fields["frame"])
+    shape = shape_of({**fields, "grad": fields["base"]})
+    old, new = (floats(fields[key], dtype).reshape(shape) for key in ("base", "decoded"))
+    name = fields.get("name")
+    key = fields["key"].encode() if "key" in fields else None
+    if "other" not in fields:
+        assert gcodec.encode_patch(new, old, name=name, key=key).hex(" ") == frame.hex(" ")
+    assert bits(gcodec.apply_patch(frame, old, key=key)) == bits(new)
+    assert bits(gcodec.apply_patch(frame, old, out=old, key=key)) == bits(new)
+    parsed = reference_frame.parse(frame, key)
+    assert parsed["payload"] == payload and parsed["nbits"] == 8 * len(payload)
+    assert (parsed["codec_id"], parsed["dtype"]) == (16, DTYPE_CODES[dtype])
+    assert (parsed["shape"], parsed["name"], parsed["seek"]) == (shape, name, None)
+    base = [int(pattern, 16) for pattern in bits(floats(fields["base"], dtype))]
+    own = patch.read(payload, parsed["nbits"], base, new.dtype.itemsize, dtype)
+    assert [f"{pattern:0{2 * new.dtype.itemsize}x}" for pattern in own] == bits(new)
+
+
 def check(spec: str, fields: dict[str, str]) -> None:
     """Encode and decode one vector."""
+    if "base" in fields:
+        assert spec == "patch"
+        check_patch(fields)
+        return
     assert fields.keys() >= REQUIRED, f"missing: {sorted(REQUIRED - fields.keys())}"
     unknown = fields.keys() - REQUIRED - OPTIONAL
     assert not unknown, f"unknown keys: {sorted(unknown)}"

@@ -44,6 +44,7 @@ QSGD, MXNET_2BIT, TERNGRAD, MINIFLOAT, TOPK = 2, 3, 5, 8, 9  # public codecs wit
 ECSQ = 13  # has blocks where its string has 32 lanes
 LOWRANK = 14  # has the blocks of its residual, or those of ecsq
 LOSSLESS = 15  # takes all dtypes; its blocks are those of its first plane
+PATCH = 16  # takes all dtypes, and has no blocks
 LOSSLESS_MODES = ("elements", "states", None)
 MICROSCALE = 17  # its blocks are of bytes, or of symbols with contexts
 MICROSCALE_CODES = (None, "elements", "states", "states")
@@ -264,10 +265,10 @@ def parse(
     if flags & ~(FLAG_NAME | FLAG_SEEK | FLAG_TAG):
         raise ValueError(f"unknown flags {flags:#04x}")
     codec_id = read.byte()
-    if not (1 <= codec_id <= 15 or codec_id == MICROSCALE or 192 <= codec_id <= 255):
+    if not (1 <= codec_id <= MICROSCALE or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
-    takes_integers = codec_id in (RAW, LOSSLESS) or codec_id >= 192
+    takes_integers = codec_id in (RAW, LOSSLESS, PATCH) or codec_id >= 192
     if not 1 <= dtype <= 4 and not (5 <= dtype <= 13 and takes_integers):
         raise ValueError(f"unknown dtype code {dtype}")
     ndim = read.byte()

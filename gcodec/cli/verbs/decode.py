@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,7 @@ from gcodec.limits import Limits
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gcodec.frame import Frame
     from gcodec.tensorfiles.entries import Array
     from gcodec.tensorfiles.frame_file import StoredFrame
 
@@ -59,30 +60,25 @@ def command(
     from gcodec.cli.render import text
     from gcodec.cli.render.output import print_document
     from gcodec.errors import ParameterError
-    from gcodec.tensorfiles.exact_file import INDEX_SUFFIX
+    from gcodec.tensorfiles.exact_file import original_name
     from gcodec.tensorfiles.frame_file import mapped
 
     if source == "-" and output is None:
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     files.check_stdout(output, as_json)
     path = Path("stdin") if source == "-" else files.existing(source)
-    original = None if source == "-" else _original(path)
-    is_folder = original is not None and original.lower().endswith(INDEX_SUFFIX)
-    if is_folder:
-        target = path.with_suffix("") if output is None else Path(output)
-        if output == "-" or (target.exists() and not target.is_dir()):
-            raise ParameterError(f"{target}: OUT must be a directory for a model in shards")
-    else:
-        (target,) = files.outputs([path], output, ".safetensors", force)
-        if target != files.STREAM and not target.name.lower().endswith((".safetensors", ".npz")):
-            raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
+    original = None if source == "-" else original_name(path)
+    target, is_folder = target_of(path, output, original, force)
+    is_named = is_folder or target == files.STREAM
+    if not is_named and not target.name.lower().endswith((".safetensors", ".npz")):
+        raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
     outcome = Outcome()
     document: dict[str, Any] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
         data = sys.stdin.buffer.read() if source == "-" else mapped(path)
         is_original = original is not None and not target.name.lower().endswith(".npz")
         if is_original:
-            document |= _restore(data, target, is_folder, force, limits, quiet or as_json)
+            document |= restore(data, target, is_folder, force, limits, quiet or as_json)
         else:
             document |= _convert(data, target, limits)
         if not as_json and not quiet:
@@ -95,16 +91,25 @@ def command(
     return outcome.code
 
 
-def _original(path: Path) -> str | None:
-    """Return the name of the original file that a file of frames begins with, if it has one."""
-    from gcodec.errors import FormatError
-    from gcodec.tensorfiles.exact_file import file_name
-    from gcodec.tensorfiles.frame_file import mapped, outline
+def target_of(
+    path: Path, output: str | None, original: str | None, force: bool
+) -> tuple[Path, bool]:
+    """Return the output for a file of frames, and whether it is a folder.
 
-    try:
-        return file_name(outline(mapped(path), 0).name)
-    except FormatError:  # which is reported when the file is read
-        return None
+    `original` is the name of the original file that the frames begin with, or None.
+    """
+    from pathlib import Path
+
+    from gcodec.cli import files
+    from gcodec.errors import ParameterError
+    from gcodec.tensorfiles.exact_file import INDEX_SUFFIX
+
+    if original is None or not original.lower().endswith(INDEX_SUFFIX):
+        return files.outputs([path], output, ".safetensors", force)[0], False
+    target = path.with_suffix("") if output is None else Path(output)
+    if output == "-" or (target.exists() and not target.is_dir()):
+        raise ParameterError(f"{target}: OUT must be a directory for a model in shards")
+    return target, True
 
 
 def _convert(data: Any, target: Path, limits: Limits) -> dict[str, Any]:
@@ -126,10 +131,19 @@ def _convert(data: Any, target: Path, limits: Limits) -> dict[str, Any]:
     return {"tensors": len(decoded), "values": values, "bytes": nbytes}
 
 
-def _restore(
-    data: Any, target: Path, is_folder: bool, force: bool, limits: Limits, quiet: bool
+def restore(
+    data: Any,
+    target: Path,
+    is_folder: bool,
+    force: bool,
+    limits: Limits,
+    quiet: bool,
+    decode: Callable[[Frame], Array] = lambda frame: frame.decode(),
 ) -> dict[str, Any]:
-    """Write the original files of frames, a tensor at a time; see `_convert`."""
+    """Write the original files of frames, a tensor at a time; see `_convert`.
+
+    `decode` returns the tensor of a frame.
+    """
     from gcodec.cli import files
     from gcodec.cli.render.output import progress
     from gcodec.tensorfiles.exact_file import Restorer, file_name
@@ -149,7 +163,10 @@ def _restore(
             files.check_replaceable([place / name], force)
             return place / name
 
-        with progress(target.name, len(data), quiet=quiet) as advance, Restorer(path_of) as out:
+        with (
+            progress(target.name, len(data), quiet=quiet) as advance,
+            Restorer(path_of, decode) as out,
+        ):
             for stored in read_frames(data, limits):
                 with stored.locate_errors():
                     out.add(stored.frame)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from gcodec.arrays.bit_patterns import bits_of
 from gcodec.arrays.source import NUMPY_DTYPES, shares_memory
 from gcodec.codec import Codec, register
 from gcodec.codecs.lossless import describe, encoder
@@ -27,7 +28,6 @@ from gcodec.errors import Corrupt, FormatError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.convert import is_converted, whole
 from gcodec.payload import Payload
 from gcodec.runtime.memory import aligned_copy, empty_beside
 from gcodec.wire.kinds import Choice
@@ -127,33 +127,10 @@ class Lossless(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: LosslessSymbols | None
     ) -> LosslessSymbols:
-        bits = self._bits_of(values)
+        bits = bits_of(values, self._dtype)
         if shares_memory(bits, values):
             bits = aligned_copy(bits)  # symbols outlive the caller's array
         return LosslessSymbols(bits, self._dtype, self._bound_shape(values.size))
-
-    def _bits_of(self, values: Any) -> np.ndarray:
-        """Return the bit patterns of values in the codec's dtype; a view where possible."""
-        dtype, unsigned = self._dtype, self._layout.bits_dtype
-        bits: np.ndarray
-        if dtype == "bool":
-            # The memory of a boolean may contain bytes above 1; they all mean True.
-            bits = (values.view(np.uint8) != 0).view(np.uint8)
-        elif dtype in INTEGERS:
-            bits = values.view(unsigned)
-        elif is_converted(values) and values.dtype == dtype:
-            source = values.source
-            if values.finite:
-                source = source.view(NUMPY_DTYPES[dtype]).copy()
-                source[~np.isfinite(source)] = 0
-            bits = source.view(unsigned)
-        elif dtype == "float64":
-            bits = convert.to_float64(whole(values)).view(unsigned)
-        elif dtype == "float32":
-            bits = whole(values).view(unsigned)
-        else:
-            bits = convert.to_16_bits(whole(values), dtype)
-        return bits
 
     def _dequantize(self, symbols: LosslessSymbols, out: np.ndarray) -> None:
         bits, dtype, shape = symbols
@@ -178,7 +155,7 @@ class Lossless(Codec):
     # --- pack
 
     def _encode(self, values: np.ndarray, seed: int, prior: LosslessSymbols | None) -> Payload:
-        bits = self._bits_of(values)
+        bits = bits_of(values, self._dtype)
         return self._pack(LosslessSymbols(bits, self._dtype, self._bound_shape(values.size)))
 
     def _pack(self, symbols: LosslessSymbols) -> Payload:

@@ -164,6 +164,54 @@ magnitudes_above = _mask_of(
 """Return a uint64 whose bit k is 1 if the bits of abs(values[at + k]) exceed an int32 bound."""
 
 
+@intrinsic
+def unequal(typing_context: Any, a: Any, b: Any, at: Any) -> Any:
+    """Return a uint64 whose bit k is 1 if ``a[at + k]`` differs from ``b[at + k]``.
+
+    Both arrays have the same integer type.
+    """
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vectors = []
+        for kind, array in zip(signature.args, args[:2], strict=False):
+            data = context.make_array(kind)(context, builder, array).data
+            vector = ir.VectorType(data.type.pointee, 64)
+            pointer = builder.bitcast(builder.gep(data, [args[2]]), vector.as_pointer())
+            vectors.append(builder.load(pointer, align=vector.element.width // 8))
+        return builder.bitcast(builder.icmp_unsigned("!=", *vectors), ir.IntType(64))
+
+    return types.uint64(a, b, at), generate
+
+
+@intrinsic
+def masked_above(typing_context: Any, array: Any, at: Any, mask: Any, level: Any) -> Any:
+    """Return a uint64 whose bit k is 1 if ``array[at + k] & mask`` exceeds a level, both signed.
+
+    The array, the mask and the level have the same unsigned type.
+    """
+    from llvmlite import ir
+    from numba.core import types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind, number = ir.VectorType(args[2].type, 64), ir.IntType(32)
+        pointer = builder.bitcast(_word_at(context, builder, signature, args), kind.as_pointer())
+        elements = builder.load(pointer, align=kind.element.width // 8)
+        masks, levels = (
+            builder.shuffle_vector(
+                builder.insert_element(kind(ir.Undefined), each, number(0)),
+                kind(ir.Undefined),
+                ir.VectorType(number, 64)([0] * 64),
+            )
+            for each in args[2:]
+        )
+        above = builder.icmp_signed(">", builder.and_(elements, masks), levels)
+        return builder.bitcast(above, ir.IntType(64))
+
+    return types.uint64(array, at, mask, level), generate
+
+
 def _putting(name: str, merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
     """Make an intrinsic (out, at, acc, have, bits, nbits) that appends up to 56 bits.
 

@@ -100,7 +100,7 @@ def _classify(positions, before, classes):
 
 
 @inline
-def _distance(symbol, raw):
+def least_distance(symbol, raw):
     """Return the least distance of a class with `raw` raw bits."""
     return np.uint64(np.int64(symbol) + 1 - 4 * raw) << np.uint64(raw)
 
@@ -112,7 +112,7 @@ def _write_raw(positions, classes, raws, out, state):
     before = np.int64(-1)
     for i in range(positions.size):
         raw = np.int64(raws[classes[i]])
-        bits = np.uint64(positions[i] - before) - _distance(classes[i], raw)
+        bits = np.uint64(positions[i] - before) - least_distance(classes[i], raw)
         before = positions[i]
         upper = max(raw - _PUT, 0)
         if upper:
@@ -138,7 +138,7 @@ def _read_raw(data, at, n, classes, raws, positions):
     last = np.uint64(0)
     for i in range(classes.size):
         raw = np.int64(raws[classes[i]])
-        last += _distance(classes[i], raw) + (
+        last += least_distance(classes[i], raw) + (
             peek(data, at) >> np.uint64(63 - raw) >> np.uint64(1)
         )
         at += raw

@@ -1,0 +1,134 @@
+"""patch: the exact difference of two tensors of the same dtype and shape.
+
+A message contains the digest of the old tensor, the base, and what turns it into the new one: the
+positions of the changed elements and the differences of their bit patterns in units of the last
+place, both by classes of the old elements. Floats are classified by their exponents, so small
+weights, which change often, and large ones, which rarely change, have codes of their own. Where
+nothing is saved, the message contains the new elements, little-endian.
+
+Only `gcodec.encode_patch` and `gcodec.apply_patch` use this codec, because both need the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from gcodec.codec import Codec, register
+from gcodec.codecs.patch import describe, encoder
+from gcodec.codecs.patch.digest import DIGEST_NBYTES, digest_of
+from gcodec.codecs.patch.message import Message, PatchSymbols, contexts_of
+from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.fields.walker import FieldSpan, FieldWalker
+from gcodec.kernels.numeric import class_changes
+from gcodec.payload import Payload
+from gcodec.wire.primitives import DTYPE_CODES, ITEMSIZE
+
+_P = TypeVar("_P", bound="Patch")
+
+
+@register(id=16, name="patch")
+class Patch(Codec):
+    """The exact difference of two tensors; see `gcodec.encode_patch`."""
+
+    accepts_integers = True
+    reads_segments = True
+    keeps_every_bit = True
+    needs_base = True
+    # Dtype of the tensors; `_with_dtype` sets it.
+    _dtype: ClassVar[str] = "float32"
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of the digest, the form and n elements."""
+        return 8 * (DIGEST_NBYTES + 1 + ITEMSIZE[self._dtype] * n)
+
+    def _with_dtype(self: _P, dtype: str) -> _P:
+        if dtype not in DTYPE_CODES:
+            return super()._with_dtype(dtype)
+        bound: _P = object.__new__(type(self))
+        bound.__dict__.update(self.__dict__, _dtype=dtype)
+        return bound
+
+    def _quantize(self, values: Any, seed: int, prior: Any) -> PatchSymbols:
+        raise ParameterError("codec: patch needs a base; use gcodec.encode_patch(new, base=old)")
+
+    def _dequantize(self, symbols: PatchSymbols, out: np.ndarray) -> None:
+        raise _without_base()
+
+    def _pack(self, symbols: PatchSymbols) -> Payload:
+        written = encoder.write(symbols)
+        return Payload(self, {}, written.data, written.nbits)
+
+    def _unpack(self, payload: Payload, n: int) -> PatchSymbols:
+        return Message.open(payload, n, self._dtype).symbols(self._dtype)
+
+    def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
+        raise _without_base()
+
+    # --- Methods of `gcodec.patch`
+
+    def difference(self, new: np.ndarray, old: np.ndarray) -> Payload:
+        """Return the payload that turns (n,) old bit patterns into new ones."""
+        symbols = encoder.symbols_of(new, old, self._dtype)
+        payload = self._pack(symbols)
+        stored = PatchSymbols(symbols.digest, stored=new)
+        if payload.nbits > self.max_payload_nbits(new.size):
+            return self._pack(stored)
+        return payload
+
+    def apply(self, payload: Payload, old: np.ndarray, out: np.ndarray) -> None:
+        """Write the new bit patterns to `out`, which is either `old` itself or another array.
+
+        Everything is checked before `out` changes.
+
+        Raises
+        ------
+        FormatError
+            If the payload is damaged.
+        ParameterError
+            If the old patterns are not those of the base.
+        """
+        message = Message.open(payload, old.size, self._dtype)
+        if (digest := digest_of(old)) != message.digest:
+            needed = f"the tensor with the digest {message.digest.hex()}, as the patch needs"
+            raise ParameterError(f"base has the digest {digest.hex()}: must be {needed}")
+        symbols = message.symbols(self._dtype)
+        if symbols.changes:
+            self._apply_changes(symbols, old, out)
+            return
+        new = old if symbols.stored is None else symbols.stored
+        self._check_booleans(new)
+        if new is not out:
+            out[:] = new
+
+    def _apply_changes(self, symbols: PatchSymbols, old: np.ndarray, out: np.ndarray) -> None:
+        bounds, contexts = symbols.bounds, contexts_of(self._dtype)
+        sizes = class_changes.class_sizes(old, contexts, bounds)
+        for kind, (size, own) in enumerate(
+            zip(symbols.sizes, sizes.totals.tolist(), strict=False)
+        ):
+            if size != own:
+                raise Corrupt(f"class {kind} has {size} elements, in the base {own}")
+        target = out
+        if self._dtype == "bool":  # only the new elements show whether they are booleans
+            target = np.empty_like(out)
+        if target is not old:
+            target[:] = old
+        class_changes.apply(target, contexts, bounds, sizes, *zip(*symbols.changes, strict=True))
+        if target is not out:
+            self._check_booleans(target)
+            out[:] = target
+
+    def _check_booleans(self, bits: np.ndarray) -> None:
+        if self._dtype == "bool" and bits.max(initial=0) > 1:
+            raise Corrupt(f"element {int(np.argmax(bits > 1))} is neither true nor false")
+
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        yield from describe.fields(walk, n, self._dtype)
+
+
+def _without_base() -> Unsupported:
+    """Return the error of functions that have no base."""
+    return Unsupported("the frame is a patch: gcodec.apply_patch applies it to its base")

@@ -1,0 +1,128 @@
+"""Descriptions of patches: the digest, the head, and the positions and values of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gcodec.codecs.patch.digest import DIGEST_NBYTES
+from gcodec.codecs.patch.message import (
+    CHANGES,
+    CONSTANT,
+    FORMS,
+    KINDS,
+    METHODS,
+    STORED,
+    ClassHead,
+    read_form,
+    read_head,
+    read_symbols,
+)
+from gcodec.entropy.coder import BitSpan
+from gcodec.errors import FormatError
+from gcodec.fields import tabled
+from gcodec.fields.positions import positions
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window
+from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.fields import read_fields
+from gcodec.kernels.prefix import value_classes
+from gcodec.wire.primitives import ITEMSIZE, Reader
+
+_RAW_NBITS = np.array([value_classes.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
+
+
+def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
+    """Describe the message of n elements of a dtype."""
+    reader, spans = Reader(walk.data[: walk.end // 8].data), list[FieldSpan]()
+
+    def note(name: str, value: int, meaning: str) -> None:
+        nbits = 8 * reader.at - walk.at
+        spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
+
+    walk.require(8 * DIGEST_NBYTES)
+    digest = bytes(walk.data[:DIGEST_NBYTES]).hex()
+    yield walk.span("header", "digest of the base", 8 * DIGEST_NBYTES, FieldValue(digest))
+    _, form = read_form(reader)
+    note("form", form, FORMS[form])
+    yield spans.pop()
+    if form == STORED:
+        yield from walk.fields("value", "value", 8 * ITEMSIZE[dtype], n, _patterns, little=True)
+    elif form == CHANGES:
+        try:
+            head = read_head(reader, n, dtype, note)
+        finally:
+            yield from spans
+        for kind, each in enumerate(head.classes):
+            yield from _class(walk, kind, each)
+    walk.finish()
+
+
+def _patterns(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+    for element, pattern in enumerate(bits.tolist(), at):
+        yield FieldValue(pattern, "bit pattern", element=element)
+
+
+def _class(walk: FieldWalker, kind: int, head: ClassHead) -> Iterator[FieldSpan]:
+    """Describe the positions and values of a class."""
+    walk.require(head.index_nbits)
+    with walk.within(walk.at + head.index_nbits):
+        for span in (
+            positions(walk, METHODS[head.method], head.changes, head.size)
+            if (head.has_index)
+            else ()
+        ):
+            # Positions count the elements of a class, which only the base locates.
+            place = span.field_value.element
+            meaning = "" if place is None else f"element {place} of class {kind}"
+            field_value = span.field_value._replace(element=None)
+            if meaning:
+                field_value = field_value._replace(meaning=meaning)
+            yield span._replace(field_value=field_value)
+    yield from walk.pad(-walk.at % 8)
+    walk.require(head.values_nbits)
+    with walk.within(walk.at + head.values_nbits):
+        yield from _values(walk, head)
+        walk.finish()
+    yield from walk.pad(-walk.at % 8)
+
+
+def _values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
+    span = BitSpan(walk.data, walk.at, walk.end)
+    try:
+        symbols, end = read_symbols(head, span)
+    except FormatError:
+        symbols, end = np.empty(0, np.uint8), walk.end
+    if head.kind != CONSTANT and head.symbols:
+        coded = CodedMask.all(head.symbols)
+        table = yield from tabled.table(walk, KINDS[head.kind - 1], head.alphabet, coded, _meaning)
+        with walk.within(end):
+            yield from tabled.string(walk, table, "level", "symbol", head.symbols, _describe)
+    symbols = symbols[symbols != 0]
+    nbits = _RAW_NBITS[symbols]
+    low, high = Window(walk).cut(nbits)
+    value_classes.read(walk.data, end, walk.end, symbols)
+    yield from walk.summary("bits within a class", low, {"level": int(nbits[:low].sum())})
+    for k in range(low, high):
+        if nbits[k]:
+            value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])
+            yield walk.span("level", "bits within the class", int(nbits[k]), FieldValue(value), k)
+    yield from walk.summary(
+        "bits within a class", symbols.size - high, {"level": int(nbits[high:].sum())}
+    )
+
+
+def _describe(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+    for symbol in symbols.tolist():
+        yield FieldValue(symbol, _meaning(symbol))
+
+
+def _meaning(symbol: int) -> str:
+    """Return the differences of a symbol as text."""
+    if symbol == 0:
+        return "unchanged"
+    raw = int(_RAW_NBITS[symbol])
+    smallest = symbol - 4 * raw << raw
+    if raw:
+        return f"{smallest} to {smallest + (1 << raw) - 1}"
+    return f"{-(smallest + 1) // 2 if smallest % 2 else smallest // 2:+d} units"

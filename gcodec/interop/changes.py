@@ -1,0 +1,171 @@
+"""Changed elements of tensors by name, which the messages of several peers contain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec import api
+from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.source import NUMPY_DTYPES, inspect
+from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.frame import Frame
+from gcodec.limits import NO_LIMITS
+from gcodec.patch.tensors import apply_patch, encode_patch
+
+_GAP_DTYPES = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64)
+
+Tensors = Mapping[str, Any]
+"""Arrays by name."""
+
+
+class Pattern(NamedTuple):
+    """A tensor as bit patterns.
+
+    Attributes
+    ----------
+    bits : (n,) unsigned array
+        Possibly a view of the caller's memory.
+    dtype : str
+    shape : tuple of int
+    """
+
+    bits: np.ndarray
+    dtype: str
+    shape: tuple[int, ...]
+
+    def array(self, bits: np.ndarray) -> np.ndarray:
+        """Return other bit patterns as an array of this dtype and shape."""
+        return bits.view(NUMPY_DTYPES[self.dtype]).reshape(self.shape)
+
+
+class Changed(NamedTuple):
+    """The changed elements of a tensor.
+
+    Attributes
+    ----------
+    name : str
+    positions : (k,) int64 array
+        Positions in the flattened tensor, in increasing order; k is at least 1.
+    new, old : Pattern
+        The new tensor and the base.
+    """
+
+    name: str
+    positions: np.ndarray
+    new: Pattern
+    old: Pattern
+
+
+def pattern_of(x: Any, name: str, peer: str) -> Pattern:
+    """Return the bit patterns of an array on the host.
+
+    Raises
+    ------
+    TypeError
+        If the object is no array, lies on a device, or has an unsupported dtype.
+    """
+    source = inspect(x, name)
+    if source.device is not None:
+        raise TypeError(f"{name} lies on a device: copy it to the host, as {peer} needs")
+    tensor = source.read(integers=True, segments=True)
+    return Pattern(bits_of(tensor.values, tensor.dtype), tensor.dtype, tensor.shape)
+
+
+def base_of(base: Tensors, name: str, peer: str) -> Pattern:
+    """Return the base of a tensor.
+
+    Raises
+    ------
+    ParameterError
+        If there is none of this name.
+    """
+    if name not in base:
+        raise ParameterError(f"base: has no tensor {name!r}, which changes")
+    return pattern_of(base[name], f"base[{name!r}]", peer)
+
+
+def changes_of(new: Tensors, base: Tensors, peer: str) -> Iterator[Changed]:
+    """Yield the changed elements of each tensor that changes, compared by their bits.
+
+    Raises
+    ------
+    ParameterError
+        If a tensor has no base of its dtype and shape.
+    TypeError
+        See `pattern_of`.
+    """
+    for name, x in new.items():
+        pattern, old = pattern_of(x, f"new[{name!r}]", peer), base_of(base, name, peer)
+        if old[1:] != pattern[1:]:
+            allowed = f"{pattern.dtype} of shape {pattern.shape}, as the new tensor"
+            raise ParameterError(
+                f"base[{name!r}] is {old.dtype} of {old.shape}: must be {allowed}"
+            )
+        positions = np.flatnonzero(pattern.bits != old.bits)
+        if positions.size:
+            yield Changed(name, positions, pattern, old)
+
+
+def gaps_of(positions: np.ndarray) -> np.ndarray:
+    """Return the elements between changed ones, as the narrowest of uint16, uint32 and uint64."""
+    gaps = np.diff(positions, prepend=-1) - 1
+    return gaps.astype(next(d for d in _GAP_DTYPES if int(gaps.max()) <= np.iinfo(d).max))
+
+
+def positions_of_gaps(gaps: np.ndarray, n: int) -> np.ndarray:
+    """Return the positions with these gaps, as int64.
+
+    Raises
+    ------
+    Corrupt
+        If a position is not below n.
+    """
+    if gaps.size > n or (gaps.size and int(gaps.max()) >= n):
+        raise Corrupt(f"{gaps.size} positions do not fit {n} elements")
+    positions: np.ndarray = np.cumsum(gaps.astype(np.int64) + 1) - 1
+    if positions.size and int(positions[-1]) >= n:
+        raise Corrupt(f"position {positions[-1]} of {n} elements")
+    return positions
+
+
+def check_positions(positions: np.ndarray, n: int) -> None:
+    """Raise `Corrupt` unless positions rise from 0 to at most n − 1."""
+    if positions.size and not (
+        int(positions[0]) >= 0 and int(positions[-1]) < n and bool((np.diff(positions) > 0).all())
+    ):
+        raise Corrupt(f"the positions do not rise from 0 to {n - 1}")
+
+
+def to_frames(new: Tensors, base: Tensors) -> bytes:
+    """Return patches of the tensors that differ from their base, as frames without gaps."""
+    return b"".join(encode_patch(x, base[name], name=name) for name, x in new.items())
+
+
+def from_frames(data: bytes | bytearray | memoryview, base: Tensors) -> dict[str, np.ndarray]:
+    """Return the new tensors of patches.
+
+    Raises
+    ------
+    FormatError
+        If the frames are damaged, have no names, or are no patches.
+    ParameterError
+        If a base is missing or is another tensor.
+    """
+    new: dict[str, np.ndarray] = {}
+    for frame in api.iter_frames(data, limits=NO_LIMITS):
+        name = _name_of(frame)
+        if name in new:
+            raise Corrupt(f"{name!r} occurs twice")
+        if name not in base:
+            raise ParameterError(f"base: has no tensor {name!r}, which changes")
+        new[name] = np.asarray(apply_patch(frame, base[name]))
+    return new
+
+
+def _name_of(frame: Frame) -> str:
+    if frame.name is None or not frame.codec.needs_base:
+        raise Unsupported("the message contains frames that are no patches of named tensors")
+    return frame.name

@@ -1,0 +1,176 @@
+"""Differences of .safetensors files, from which the new file comes back byte for byte.
+
+A file of frames as `gcodec.tensorfiles.exact_file` describes it, in which the frames of tensors
+that the old file also has are patches where that is shorter, and frames of ``lossless`` otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from gcodec import api
+from gcodec.codecs.patch import Patch
+from gcodec.errors import ParameterError
+from gcodec.frame import Frame
+from gcodec.limits import NO_LIMITS, Limits
+from gcodec.patch.tensors import apply_patch, encode_patch
+from gcodec.tensorfiles.entries import shown
+from gcodec.tensorfiles.exact_file import OriginalFile, StoredTensor, originals
+from gcodec.tensorfiles.structure import FILE_PREFIX
+
+_WHOLE = "lossless"
+_SHORT = 4  # a patch of at most this part of its tensor is shorter than any frame without a base
+
+
+class Difference(NamedTuple):
+    """What `write_difference` wrote.
+
+    Attributes
+    ----------
+    tensors, whole : int
+        Number of tensors, and of those that are no patches.
+    values : int
+        Number of elements of all tensors.
+    raw_nbytes : int
+        Bytes of the new tensors.
+    nbytes : int
+        Bytes of the frames.
+    """
+
+    tensors: int
+    whole: int
+    values: int
+    raw_nbytes: int
+    nbytes: int
+
+
+class BaseFile:
+    """The tensors of a .safetensors file or of the shards of an index, by name.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+    limits : Limits
+        Bounds on each tensor.
+
+    Raises
+    ------
+    FormatError
+    """
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self._path, self._limits = path, limits
+        self._tensors: dict[str, tuple[OriginalFile, StoredTensor]] = {}
+        for _, _, file in originals(path):
+            if file is not None:
+                self._tensors |= {tensor.name: (file, tensor) for tensor in file.tensors}
+
+    def find(self, name: str) -> np.ndarray | None:
+        """Return a tensor as a view of the file, or None if there is none."""
+        if name not in self._tensors:
+            return None
+        file, tensor = self._tensors[name]
+        return file.load(tensor, self._limits)
+
+    def decode(self, frame: Frame) -> np.ndarray:
+        """Return the new tensor of a frame.
+
+        Raises
+        ------
+        FormatError
+            If the frame is damaged.
+        ParameterError
+            If the file is not the base of the patch.
+        """
+        return decoded(frame, self.find, str(self._path))
+
+
+def decoded(frame: Frame, find: Callable[[str], np.ndarray | None], title: str) -> np.ndarray:
+    """Return the tensor of a frame, which may be a patch.
+
+    Parameters
+    ----------
+    frame : Frame
+    find : callable
+        Returns the base with a name, or None.
+    title : str
+        Name of the bases, for error messages.
+    """
+    if not isinstance(frame.codec, Patch):
+        array: np.ndarray = frame.decode()
+        return array
+    base = None if frame.name is None else find(frame.name)
+    if base is None:
+        raise ParameterError(f"{title} has no tensor {shown(frame.name or '')}, which is patched")
+    try:
+        patched: np.ndarray = apply_patch(frame, base)
+    except ParameterError as error:
+        raise ParameterError(f"tensor {shown(frame.name or '')}: {error}") from None
+    return patched
+
+
+def shortest_frame(array: Any, base: Any, name: str) -> bytes:
+    """Return a tensor as a patch, or as a frame of ``lossless`` if that is shorter.
+
+    Parameters
+    ----------
+    array : array
+    base : array or None
+        The old tensor, unless there is none. It may have another dtype or shape.
+    name : str
+    """
+    if base is not None and base.dtype == array.dtype and base.shape == array.shape:
+        patch = encode_patch(array, base, name=name)
+        if _SHORT * len(patch) <= array.nbytes:
+            return patch
+        whole: bytes = api.encode(array, _WHOLE, name=name)
+        return min(patch, whole, key=len)
+    frame: bytes = api.encode(array, _WHOLE, name=name)
+    return frame
+
+
+def write_difference(
+    old: Path,
+    new: Path,
+    file: BinaryIO,
+    limits: Limits = NO_LIMITS,
+    advance: Callable[[int], object] = lambda nbytes: None,
+) -> Difference:
+    """Write the frames that turn one .safetensors file into another.
+
+    Parameters
+    ----------
+    old, new : pathlib.Path
+        The files, or indices of files in shards.
+    file : BinaryIO
+        Receives the frames, a tensor at a time.
+    limits : Limits
+        Bounds on each tensor.
+    advance : callable
+        Receives the number of bytes of each tensor that has been written.
+
+    Raises
+    ------
+    FormatError
+        If a file is damaged, or is no .safetensors file.
+    """
+    base = BaseFile(old, limits)
+    tensors = whole = values = nbytes = raw_nbytes = 0
+    for name, head, original in originals(new):
+        frame = api.encode(np.frombuffer(head, np.uint8), _WHOLE, name=FILE_PREFIX + name)
+        file.write(frame)
+        nbytes += len(frame)
+        for tensor in () if original is None else original.tensors:
+            array = original.load(tensor, limits) if original is not None else None
+            frame = shortest_frame(array, base.find(tensor.name), tensor.name)
+            file.write(frame)
+            is_patch = isinstance(Frame.from_bytes(frame, limits=NO_LIMITS).codec, Patch)
+            tensors, whole = tensors + 1, whole + (not is_patch)
+            values, raw_nbytes = values + tensor.size, raw_nbytes + tensor.nbytes
+            nbytes += len(frame)
+            advance(tensor.nbytes)
+    return Difference(tensors, whole, values, raw_nbytes, nbytes)

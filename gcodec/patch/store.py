@@ -1,0 +1,373 @@
+"""A folder of the steps of a training: anchors, which need no base, and patches between steps.
+
+    000000000120.anchor.gcf                      all tensors of step 120
+    000000000120-000000000121.patch.gcf          what turns step 120 into step 121
+
+Each file is one that `gcodec.load_file` also opens, if it has no patches: a tree of the step, the
+base and the tensors. A file appears under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec import api
+from gcodec.arrays.source import inspect
+from gcodec.errors import Corrupt, FormatError, ParameterError
+from gcodec.limits import Limits
+from gcodec.patch.files import decoded, shortest_frame
+from gcodec.tensorfiles import structure
+from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.entries import MAX_ENTRIES
+from gcodec.tensorfiles.frame_file import TensorFile
+from gcodec.tensorfiles.structure import STRUCTURE_NAME
+from gcodec.tensorfiles.tree import take_apart
+from gcodec.wire.kinds import check_integer
+
+__all__ = ["PatchStore", "Snapshot"]
+
+_DIGITS = 12
+_MOST = 10**_DIGITS - 1
+_ANCHOR = re.compile(rf"(\d{{{_DIGITS}}})\.anchor\.gcf")
+_PATCH = re.compile(rf"(\d{{{_DIGITS}}})-(\d{{{_DIGITS}}})\.patch\.gcf")
+_NO_BASE = -1
+_TEMPORARY = ".gcodec-*.tmp"
+_ATTEMPTS = 2  # more attempts of a reader while the writer deletes files
+
+
+class Snapshot(NamedTuple):
+    """The tensors of a step.
+
+    Attributes
+    ----------
+    step : int
+    tree : object
+        Tree of NumPy arrays, numbers and texts; see `gcodec.load_file`.
+    """
+
+    step: int
+    tree: Any
+
+
+class _Files(NamedTuple):
+    """The files of a folder.
+
+    Attributes
+    ----------
+    anchors : dict
+        Path of each anchor, by its step.
+    patches : dict
+        Base and path of each patch, by its step.
+    """
+
+    anchors: dict[int, Path]
+    patches: dict[int, tuple[int, Path]]
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps that have a file, in increasing order."""
+        return sorted({*self.anchors, *self.patches})
+
+    def chain(self, step: int, start: int) -> list[int] | None:
+        """Return the steps whose patches lead from `start` to `step`; None if one is missing."""
+        steps = list[int]()
+        while step > start:
+            if step not in self.patches:
+                return None
+            steps.append(step)
+            step = self.patches[step][0]
+        return steps[::-1] if step == start else None
+
+
+class PatchStore:
+    """A folder of consecutive versions of tensors, written by one process and read by many.
+
+    The writer publishes the tensors of a step. The store keeps them as a patch on the preceding
+    step and, now and then, as an anchor, from which readers start. Files appear complete or not at
+    all, so a crash leaves the last published step. A reader that has a step needs only the patches
+    since then. Checksums, and the digest of the base in each patch, are verified on every read.
+
+    Parameters
+    ----------
+    folder : str or os.PathLike
+        Folder, which is created if it does not exist.
+    anchor_every : int
+        Number of steps from one anchor to the next.
+    keep : int
+        Number of anchors that are kept. `publish` deletes older ones, with the patches that
+        precede the oldest anchor.
+    limits : Limits, optional
+        Bounds on each tensor that is read; default ``Limits()``.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> from tempfile import TemporaryDirectory
+    >>> weights = {"fc": np.zeros(1000, np.float32)}
+    >>> with TemporaryDirectory() as folder:
+    ...     writer, reader = gcodec.PatchStore(folder), gcodec.PatchStore(folder)
+    ...     writer.publish(0, weights)
+    ...     step, own = reader.load()
+    ...     for step in (1, 2, 3):
+    ...         weights["fc"][step] = step
+    ...         writer.publish(step, weights)
+    ...     step, own = reader.catch_up(own, 0)
+    ...     step, own["fc"][:5]
+    (3, array([0., 1., 2., 3., 0.], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        anchor_every: int = 16,
+        keep: int = 2,
+        limits: Limits | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.anchor_every = check_integer(
+            "anchor_every", anchor_every, 1, _MOST, "an integer of at least 1"
+        )
+        self.keep = check_integer("keep", keep, 1, _MOST, "an integer of at least 1")
+        self._limits = Limits.or_default(limits)
+        self._last: tuple[int, dict[str, np.ndarray]] | None = None
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a file, in increasing order."""
+        return self._files().steps
+
+    def publish(self, step: int, tree: Any) -> None:
+        """Add the tensors of a step.
+
+        The store keeps a copy of the tensors in memory, as the base of the next patch.
+
+        Parameters
+        ----------
+        step : int
+            Number of the step, above that of the preceding one.
+        tree : object
+            Tensors on the host, as for `gcodec.save_file`.
+
+        Raises
+        ------
+        ParameterError
+            If the step is not above the last one, or the tree has no tensor or too many.
+        TypeError
+            If a leaf has another type, or gcodec does not support an array.
+        OSError
+            If a file cannot be written. The store then has the steps that it had before.
+        """
+        step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
+        files = self._files()
+        last = files.steps[-1] if files.steps else _NO_BASE
+        if step <= last:
+            raise ParameterError.of("step", step, f"above {last}, the last step of the store")
+        base_step, base = self._base(last)
+        document = {"step": step, "base": base_step, "tree": tree}
+        outline, tensors = take_apart(document)
+        if not 1 <= len(tensors) <= MAX_ENTRIES:
+            allowed = f"1 to {MAX_ENTRIES}"
+            raise ParameterError(f"tree: has {len(tensors)} tensors, must have {allowed}")
+        arrays = {name: np.array(inspect(x, name).on_host()) for name, x in tensors}
+        if base_step != _NO_BASE:
+            path = self.folder / f"{base_step:0{_DIGITS}}-{step:0{_DIGITS}}.patch.gcf"
+            _write(path, outline, arrays, base.get)
+        anchors = [each for each in files.anchors if each <= step]
+        if base_step == _NO_BASE or self._is_due(files, max(anchors, default=_NO_BASE)):
+            outline, _ = take_apart({**document, "base": _NO_BASE})
+            path = self.folder / f"{step:0{_DIGITS}}.anchor.gcf"
+            _write(path, outline, arrays, lambda name: None)
+        self._last = step, arrays
+        self._prune()
+
+    def load(self, step: int | None = None) -> Snapshot:
+        """Return the tensors of a step.
+
+        Parameters
+        ----------
+        step : int, optional
+            Number of the step. Default: the last one.
+
+        Raises
+        ------
+        ParameterError
+            If the store does not have the step.
+        FormatError
+            If a file is damaged, and no other anchor leads to the step.
+        """
+        return self._retried(step, None)
+
+    def catch_up(self, tree: Any, step: int, to: int | None = None) -> Snapshot:
+        """Return the tensors of a later step, given those of a step.
+
+        Only the patches in between are read. If one of them has been deleted or is damaged, an
+        anchor is read instead.
+
+        Parameters
+        ----------
+        tree : object
+            Tensors of step `step`, as `load` returned them. They do not change.
+        step : int
+            Number of their step.
+        to : int, optional
+            Number of the later step. Default: the last one.
+
+        Raises
+        ------
+        ParameterError
+            If the store does not have the step `to`, or the tensors are not those of `step`.
+        FormatError
+            If a file is damaged, and no other anchor leads to the step.
+        """
+        step = check_integer("step", step, 0, _MOST, f"an integer from 0 to {_MOST}")
+        return self._retried(to, Snapshot(step, tree))
+
+    def _retried(self, step: int | None, own: Snapshot | None) -> Snapshot:
+        """Return the tensors of a step; start again if the writer deletes a file meanwhile."""
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):
+                return self._read(step, own)
+        return self._read(step, own)
+
+    def _read(self, step: int | None, own: Snapshot | None) -> Snapshot:
+        files = self._files()
+        steps = files.steps
+        if step is None and steps:
+            step = steps[-1]
+        if step is None or step not in steps:
+            allowed = "one of the store's steps" if steps else "published first"
+            raise ParameterError.of("step", step, allowed)
+        starts: list[Snapshot | int] = sorted(
+            (s for s in files.anchors if s <= step), reverse=True
+        )
+        if own is not None:
+            if own.step > step:
+                raise ParameterError.of("step", own.step, f"at most {step}")
+            starts.insert(0, own)
+        wrong: FormatError | None = None
+        for start in starts:
+            first = start.step if isinstance(start, Snapshot) else start
+            chain = files.chain(step, first)
+            if chain is None:
+                continue
+            try:
+                return self._follow(files, start, chain)
+            except FormatError as error:
+                wrong = wrong or error
+        if wrong is not None:
+            raise wrong
+        raise ParameterError.of("step", step, "a step that an anchor leads to")
+
+    def _follow(self, files: _Files, start: Snapshot | int, chain: list[int]) -> Snapshot:
+        """Return the tensors after the patches of a chain."""
+        if isinstance(start, Snapshot):
+            step, tree = start
+            arrays = {} if not chain else _named({"tree": tree})
+        else:
+            step = start
+            tree, arrays = self._tensors(files.anchors[step], step, _NO_BASE, {})
+        for each in chain:
+            base, path = files.patches[each]
+            tree, arrays = self._tensors(path, each, base, arrays)
+            step = each
+        return Snapshot(step, tree)
+
+    def _tensors(
+        self, path: Path, step: int, base: int, arrays: dict[str, np.ndarray]
+    ) -> tuple[Any, dict[str, np.ndarray]]:
+        """Return the tree of a file, and its tensors by name, given those of its base."""
+        new = dict[str, np.ndarray]()
+        with TensorFile(path, self._limits) as file:
+
+            def decode(name: str) -> np.ndarray:
+                new[name] = decoded(file.frame(name), arrays.get, f"step {base}")
+                return new[name]
+
+            document = file.rebuild(decode)
+        is_whole = isinstance(document, dict) and document.keys() == {"step", "base", "tree"}
+        if not is_whole or (document["step"], document["base"]) != (step, base):
+            raise Corrupt(f"{path.name} contains another step")
+        return document["tree"], new
+
+    def _base(self, last: int) -> tuple[int, dict[str, np.ndarray]]:
+        """Return the last step and its tensors by name, or no step if they cannot be read."""
+        if last == _NO_BASE:
+            return _NO_BASE, {}
+        if self._last is None or self._last[0] != last:
+            for path in self.folder.glob(_TEMPORARY):  # of a writer that crashed
+                path.unlink(missing_ok=True)
+            try:
+                self._last = last, _named({"tree": self.load(last).tree})
+            except FormatError:  # then an anchor starts anew
+                return _NO_BASE, {}
+        return self._last
+
+    def _is_due(self, files: _Files, anchor: int) -> bool:
+        """Whether a step needs an anchor, given the last one and the files before the step."""
+        return sum(step > anchor for step in files.patches) + 1 >= self.anchor_every
+
+    def _prune(self) -> None:
+        """Delete the anchors that are not kept, and the patches before the oldest anchor."""
+        files = self._files()
+        kept = sorted(files.anchors)[-self.keep :]
+        oldest = kept[0] if kept else _NO_BASE
+        for step, (_, path) in files.patches.items():
+            if step <= oldest:
+                path.unlink(missing_ok=True)
+        for step, path in files.anchors.items():
+            if step < oldest:
+                path.unlink(missing_ok=True)
+
+    def _files(self) -> _Files:
+        anchors, patches = dict[int, Path](), dict[int, tuple[int, Path]]()
+        for path in self.folder.iterdir():
+            if match := _ANCHOR.fullmatch(path.name):
+                anchors[int(match[1])] = path
+            elif match := _PATCH.fullmatch(path.name):
+                patches[int(match[2])] = int(match[1]), path
+        return _Files(anchors, patches)
+
+
+def _named(tree: Any) -> dict[str, np.ndarray]:
+    """Return the tensors of a tree by their paths."""
+    _, tensors = take_apart({"step": 0, **tree})
+    return {name: inspect(x, name).on_host() for name, x in tensors}
+
+
+def _write(
+    path: Path,
+    outline: Any,
+    arrays: dict[str, np.ndarray],
+    base: Callable[[str], np.ndarray | None],
+) -> None:
+    """Write a tree to a file; `base` returns the base of a name, or None."""
+    text = np.frombuffer(structure.write(outline), np.uint8)
+    with atomic_write(path) as file:
+        file.write(api.encode(text, "raw", name=STRUCTURE_NAME))
+        for name, array in arrays.items():
+            file.write(shortest_frame(array, base(name), name))
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make new names of a folder survive a power failure, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,197 @@
+"""Exact patches: the difference of two tensors as a frame, and its application to the old one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from gcodec.arrays.bit_patterns import bits_of
+from gcodec.arrays.source import NUMPY_DTYPES, Source, Tensor, byte_buffer, inspect, is_flat
+from gcodec.codecs.patch import Patch
+from gcodec.errors import ParameterError
+from gcodec.frame import Frame, check_key
+from gcodec.limits import NO_LIMITS, Limits
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.primitives import encode_name
+
+__all__ = ["apply_patch", "encode_patch"]
+
+
+def encode_patch(
+    new: Any, base: Any, *, name: str | None = None, key: bytes | None = None
+) -> bytes:
+    """Encode the exact difference of two tensors as a frame.
+
+    `apply_patch` turns the base into the new tensor, bit for bit: NaN with any payload, −0 and
+    infinity included. The frame contains a digest of the base, and is refused for any other.
+
+    Parameters
+    ----------
+    new : array
+        New tensor on the host, of any dtype that ``lossless`` accepts, or a float of 8 bits; the
+        frame contains the bytes of the latter as uint8.
+    base : array
+        Old tensor on the host, of the same dtype and shape.
+    name : str, optional
+        Name of the tensor, stored in the frame.
+    key : bytes, optional
+        Secret of 1 to 64 bytes. The frame then ends with a BLAKE2b tag that only this key can
+        produce.
+
+    Returns
+    -------
+    bytes
+        Frame of the codec ``patch``. It is never longer than the new tensor by more than its
+        header and the digest.
+
+    Raises
+    ------
+    ParameterError
+        If the tensors differ in dtype or shape, or an argument is invalid.
+    TypeError
+        If `new` or `base` is no array, or has an unsupported dtype or device.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> old = np.array([0.5, -2.0, 3.0], np.float32)
+    >>> frame = gcodec.encode_patch(np.array([0.5, -2.0, 3.25], np.float32), base=old)
+    >>> gcodec.apply_patch(frame, old)
+    array([ 0.5 , -2.  ,  3.25], dtype=float32)
+    """
+    if name is not None:
+        encode_name(name)  # refuse an invalid name before any work is done
+    key = check_key(key)
+    if _float8_of(new) != _float8_of(base):
+        raise ParameterError.of("base.dtype", str(base.dtype), str(new.dtype))
+    tensor, old = _read(inspect(_bytes_of(new), "new")), _read(inspect(_bytes_of(base), "base"))
+    _check_alike("base", old, tensor.dtype, tensor.shape)
+    codec = Patch()._bound_to(tensor)
+    payload = codec.difference(_bits(tensor), _bits(old))
+    return Frame(codec, tensor.dtype, tensor.shape, payload, name, key).to_bytes()
+
+
+def apply_patch(
+    frame: bytes | bytearray | memoryview | Frame,
+    base: Any,
+    out: Any = None,
+    *,
+    limits: Limits | None = None,
+    key: bytes | None = None,
+) -> Any:
+    """Turn the base of a patch into the new tensor.
+
+    Parameters
+    ----------
+    frame : bytes-like or Frame
+        Frame that `encode_patch` returned.
+    base : array
+        Old tensor on the host. It must be the one that the frame was made for, bit for bit.
+    out : array, optional
+        Array of the same dtype and shape that receives the new tensor; it may be `base`. Nothing
+        is written before the frame and the base have been checked, so an error leaves it
+        unchanged.
+    limits : Limits, optional
+        Bounds on the frame. Default: none, because the base bounds the memory.
+    key : bytes, optional
+        Key of the frame's tag. A frame without a tag of this key is refused.
+
+    Returns
+    -------
+    array
+        The new tensor, in the library of the base; or `out`.
+
+    Raises
+    ------
+    FormatError
+        If the frame is damaged, is no frame, or exceeds the limits.
+    ParameterError
+        If the frame is no patch, the base is another tensor, or an argument is invalid.
+    TypeError
+        If `base` or `out` is no array, or has an unsupported device.
+
+    Examples
+    --------
+    >>> import gcodec, numpy as np
+    >>> weights = np.array([1, 2, 3], np.int32)
+    >>> frame = gcodec.encode_patch(np.array([1, 5, 3], np.int32), base=weights)
+    >>> gcodec.apply_patch(frame, weights, out=weights)
+    array([1, 5, 3], dtype=int32)
+    >>> try:
+    ...     gcodec.apply_patch(frame, weights)
+    ... except gcodec.ParameterError as error:
+    ...     print(str(error)[:50])
+    base has the digest 3157fa32252e0b6e19b469c57789cf
+    """
+    if not isinstance(frame, Frame):
+        limits = NO_LIMITS if limits is None else limits
+        frame = Frame.from_bytes(byte_buffer(frame, "frame"), limits=limits, key=key)
+    codec = frame.codec
+    if not isinstance(codec, Patch):
+        raise ParameterError.of("frame.codec", str(codec), "patch; gcodec.decode decodes others")
+    source = inspect(_bytes_of(base), "base")
+    tensor = _read(source)
+    _check_alike("base", tensor, frame.dtype, frame.shape)
+    codec._check_device(tensor.values)
+    old = _bits(tensor)
+    if out is not None and _float8_of(out) != _float8_of(base):
+        raise ParameterError.of("out.dtype", str(out.dtype), str(base.dtype))
+    target = None if out is None else _target(_bytes_of(out), frame)
+    if target is None:
+        new = empty_beside(old.size, old.dtype, None)
+        codec.apply(frame.payload, old, new)
+        result = source.result(new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape))
+        return result if _float8_of(base) is None else result.view(base.dtype)
+    if is_flat(target):
+        flat = target.reshape(-1).view(old.dtype)
+        if flat.__array_interface__["data"] == old.__array_interface__["data"]:
+            codec.apply(frame.payload, flat, flat)
+            return out
+        if not np.may_share_memory(flat, old):
+            codec.apply(frame.payload, old, flat)
+            return out
+    new = empty_beside(old.size, old.dtype, None)
+    codec.apply(frame.payload, old, new)
+    target[...] = new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape)
+    return out
+
+
+def _float8_of(x: Any) -> str | None:
+    """Return the name of the dtype of an array of floats of 8 bits, or None for other arrays."""
+    name = str(getattr(x, "dtype", "")).rpartition(".")[2]
+    return name if name.startswith("float8_") else None
+
+
+def _bytes_of(x: Any) -> Any:
+    """View floats of 8 bits as bytes, as frames store them; return other arrays as they are."""
+    if _float8_of(x) is None:
+        return x
+    library = sys.modules.get(type(x).__module__.partition(".")[0])
+    return x.view(getattr(library, "uint8", "uint8"))
+
+
+def _read(source: Source) -> Tensor:
+    if source.device is not None:
+        raise TypeError(f"{source.name} lies on a device: copy it to the host, as patches need")
+    return source.read(integers=True, segments=True)
+
+
+def _bits(tensor: Tensor) -> np.ndarray:
+    return bits_of(tensor.values, tensor.dtype)
+
+
+def _target(out: Any, frame: Frame) -> np.ndarray:
+    source = inspect(out, "out")
+    if source.device is not None:
+        raise TypeError("out lies on a device: must be an array on the host")
+    target: np.ndarray = source.target(frame.dtype, frame.shape)
+    return target
+
+
+def _check_alike(name: str, tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
+    if tensor.dtype != dtype:
+        raise ParameterError.of(f"{name}.dtype", tensor.dtype, dtype)
+    if tensor.shape != shape:
+        raise ParameterError.of(f"{name}.shape", tensor.shape, str(shape))

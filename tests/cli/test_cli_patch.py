@@ -1,0 +1,143 @@
+"""``gcodec diff`` and ``gcodec apply``: files come back byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from gcodec.cli.main import cli
+
+SIZES = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1, "F8_E4M3": 1, "F16": 2, "F64": 8}
+TENSORS = {
+    "b.weight": ("BF16", (300, 20)),
+    "a.weight": ("F32", (11, 70)),
+    "ids": ("I64", (5,)),
+    "mask": ("BOOL", (9,)),
+    "small": ("F8_E4M3", (6, 4)),
+    "empty": ("F16", (0, 3)),
+    "scalar": ("F64", ()),
+}
+
+
+def safetensors(parts: dict[str, bytes], step: int, blanks: int = 3) -> bytes:
+    """Return a file with metadata and blanks after its header."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt", "step": str(step)}}
+    data = b""
+    for name, part in parts.items():
+        dtype, shape = TENSORS.get(name, ("I64", (2,)))
+        offsets = [len(data), len(data) + len(part)]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+        data += part
+    text = json.dumps(header).encode() + b" " * blanks
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def checkpoints() -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the tensors of two steps: few bytes differ, and a tensor is new."""
+    rng, old = np.random.default_rng(1), dict[str, bytes]()
+    for name, (dtype, shape) in TENSORS.items():
+        count = int(np.prod(shape, dtype=int)) * SIZES[dtype]
+        part = rng.integers(0, 2 if dtype == "BOOL" else 256, count, np.uint8)
+        old[name] = part.tobytes()
+    new = {name: bytearray(part) for name, part in reversed(old.items())}
+    for name in ("b.weight", "a.weight", "small", "scalar"):
+        new[name][0] ^= 1
+    return old, {"added": bytes(16)} | {name: bytes(part) for name, part in new.items()}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path, Path]:
+    old, new = checkpoints()
+    paths = tuple(tmp_path / name for name in ("old.safetensors", "new.safetensors", "s.gcf"))
+    paths[0].write_bytes(safetensors(old, 1))
+    paths[1].write_bytes(safetensors(new, 2, blanks=8))
+    return paths[0], paths[1], paths[2]
+
+
+def test_new_file_comes_back_byte_for_byte(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    old, new, step = files
+    result = run("diff", old, new, "-o", step)
+    assert result.exit_code == 0, result.output
+    assert "8 tensors" in result.output and "5 of them whole" in result.output
+    assert step.stat().st_size < 0.1 * new.stat().st_size
+    back = tmp_path / "back.safetensors"
+    result = run("apply", step, old, "-o", back)
+    assert result.exit_code == 0 and "8 tensors" in result.output, result.output
+    assert back.read_bytes() == new.read_bytes()
+    assert run("apply", step, old, "-o", old).exit_code == 2  # which exists
+    assert run("apply", step, old, "-o", old, "--force").exit_code == 0
+    assert old.read_bytes() == new.read_bytes()
+
+
+def test_documents(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    old, new, step = files
+    document = json.loads(run("diff", old, new, "-o", step, "--json").output)
+    assert (document["tensors"], document["whole"]) == (8, 5)
+    assert document["nbytes"] == step.stat().st_size
+    back = tmp_path / "back.safetensors"
+    document = json.loads(run("apply", step, old, "-o", back, "--json").output)
+    assert document["bytes"] == new.stat().st_size and document["tensors"] == 8
+
+
+def test_wrong_base_and_damage_leave_no_file(
+    files: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    old, new, step = files
+    assert run("diff", old, new, "-o", step).exit_code == 0
+    back = tmp_path / "back.safetensors"
+    result = run("apply", step, new, "-o", back)
+    assert result.exit_code == 2 and "base has the digest" in result.stderr
+    assert not back.exists()
+    data = bytearray(step.read_bytes())
+    data[-30] ^= 1
+    step.write_bytes(data)
+    assert run("apply", step, old, "-o", back).exit_code == 1
+    assert run("verify", step).exit_code == 1
+    assert not back.exists()
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(safetensors({"other": bytes(16)}, 1))
+    assert run("diff", old, new, "-o", step, "--force").exit_code == 0
+    result = run("apply", step, other, "-o", back)
+    assert result.exit_code == 2 and "has no tensor" in result.stderr
+    result = run("apply", new, old, "-o", back)
+    assert result.exit_code == 2 and "no file that gcodec diff wrote" in result.stderr
+
+
+def test_other_verbs_read_the_file(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    old, new, step = files
+    assert run("diff", old, new, "-o", step).exit_code == 0
+    assert run("verify", step).exit_code == 0
+    assert "patch" in run("inspect", step).output
+    shown = run("dissect", step).output
+    assert "digest of the base" in shown
+    result = run("decode", step, "-o", tmp_path / "x.safetensors")
+    assert result.exit_code == 3 and "gcodec.apply_patch" in result.stderr
+    assert not (tmp_path / "x.safetensors").exists()
+
+
+def test_model_in_shards(tmp_path: Path) -> None:
+    parts = checkpoints()
+    for folder, tensors in zip(("old", "new"), parts, strict=True):
+        (tmp_path / folder).mkdir()
+        names = ["m-1.safetensors", "m-2.safetensors"]
+        # Tensors may move to another shard.
+        halves = [dict(list(tensors.items())[:4]), dict(list(tensors.items())[4:])]
+        weights = {name: names[k] for k in (0, 1) for name in halves[k]}
+        for name, half in zip(names, halves, strict=True):
+            (tmp_path / folder / name).write_bytes(safetensors(half, 1))
+        index = tmp_path / folder / "m.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": weights}))
+    old, new = (tmp_path / folder / "m.safetensors.index.json" for folder in ("old", "new"))
+    assert run("diff", old, new, "-o", tmp_path / "s.gcf").exit_code == 0
+    result = run("apply", tmp_path / "s.gcf", old, "-o", tmp_path / "back")
+    assert result.exit_code == 0, result.output
+    for path in (tmp_path / "new").iterdir():
+        assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()

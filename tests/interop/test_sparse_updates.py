@@ -1,0 +1,199 @@
+"""Sparse updates of TRL and NeMo-RL: layouts, bit patterns, frames, and damaged objects."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec import FormatError, ParameterError
+from gcodec.interop import nemo_rl, trl
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def tensors(dtype: Any = BF16) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return old and new tensors with gaps of all widths, in a row, and without changes."""
+    rng = np.random.default_rng(1)
+    shapes = {"few": (60, 50), "far": (300, 250), "row": (40,), "same": (9,), "empty": (0, 3)}
+    old = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+    new = {name: x.copy() for name, x in old.items()}
+    bits = {name: x.reshape(-1).view(f"u{x.dtype.itemsize}") for name, x in new.items()}
+    bits["few"][rng.random(3000) < 0.05] ^= 1
+    bits["far"][[3, 70_000]] += 5
+    bits["row"][7:12] ^= 3
+    return old, new
+
+
+def assert_same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    for name, x in actual.items():
+        assert x.dtype == expected[name].dtype and x.shape == expected[name].shape
+        assert x.tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.parametrize("index", ["gap", "raw"])
+def test_trl(index: Any) -> None:
+    old, new = tensors()
+    update = trl.encode(new, old, index=index)
+    assert {*update} == {
+        f"{name}.{part}" for name in ("few", "far", "row") for part in ("val", "idx")
+    }
+    kinds = {name: update[f"{name}.idx"].dtype.name for name in ("few", "far", "row")}
+    if index == "raw":
+        assert {*kinds.values()} == {"int32"}
+        assert update["row.idx"].tolist() == [7, 8, 9, 10, 11]
+    else:
+        assert kinds == {"few": "uint16", "far": "uint32", "row": "uint16"}
+        assert update["row.idx"].tolist() == [7, 0, 0, 0, 0]
+        assert update["far.idx"].tolist() == [3, 69_996]
+    assert update["row.val"].dtype == BF16
+    decoded = trl.decode(update, old)
+    assert {*decoded} == {"few", "far", "row"}
+    assert_same(decoded, new)
+    frames = trl.to_frame(update, old)
+    assert [frame.name for frame in gcodec.iter_frames(frames)] == ["few", "far", "row"]
+    assert len(frames) < sum(part.nbytes for part in update.values())
+    again = trl.from_frame(frames, old, index=index)
+    assert {name: part.tobytes() for name, part in again.items()} == {
+        name: part.tobytes() for name, part in update.items()
+    }
+
+
+@pytest.mark.parametrize("operation", ["xor", "overwrite"])
+@pytest.mark.parametrize("dtype", [BF16, np.float32, np.float64, np.float16])
+def test_nemo_rl(dtype: Any, operation: Any) -> None:
+    old, new = tensors(dtype)
+    old["counts"] = np.arange(7, dtype=np.uint8)
+    new["counts"] = old["counts"] ^ np.uint8(0x80)
+    update = nemo_rl.encode(new, old, operation=operation)
+    assert [item["name"] for item in update.metadata] == ["few", "far", "row", "counts"]
+    encodings = [item["index_encoding"] for item in update.metadata]
+    assert encodings == ["deltas", "deltas", "range", "range"]
+    far = update.metadata[1]
+    assert (
+        update.locations[far["index_start"] : far["index_end"]].tobytes()
+        == np.array([3, 69_996], np.uint32).tobytes()
+    )
+    size = np.dtype(dtype).itemsize
+    assert [part.dtype.name for part in update.values] == [f"int{8 * size}", "uint8"]
+    values = update.values[1].tolist()
+    assert values == ([128] * 7 if operation == "xor" else new["counts"].tolist())
+    decoded = nemo_rl.decode(update, old)
+    assert {*decoded} == {"few", "far", "row", "counts"}
+    assert_same(decoded, new)
+    frames = nemo_rl.to_frame(update, old)
+    again = nemo_rl.from_frame(frames, old, operation=operation)
+    assert again.metadata == update.metadata
+    assert again.locations.tobytes() == update.locations.tobytes()
+    assert all((a == b).all() for a, b in zip(again.values, update.values, strict=True))
+
+
+def test_nothing_changes() -> None:
+    old, _ = tensors()
+    assert trl.encode(old, old) == {} and trl.decode({}, old) == {}
+    update = nemo_rl.encode(old, old)
+    assert update.metadata == [] and nemo_rl.decode(update, old) == {}
+    assert trl.to_frame({}, old) == nemo_rl.to_frame(update, old) == b""
+    assert trl.from_frame(b"", old) == {}
+
+
+def test_bits_are_compared() -> None:
+    old = {"w": np.array([0, np.nan, 1], BF16)}
+    new = {"w": np.array([-0.0, np.nan, 1], BF16)}
+    assert trl.encode(new, old)["w.idx"].tolist() == [0]
+    assert nemo_rl.encode(new, old).metadata[0]["range_start"] == 0
+
+
+def test_arguments() -> None:
+    old, new = tensors()
+    for module in (trl, nemo_rl):
+        with pytest.raises(ParameterError, match=r"^base: has no tensor 'few'"):
+            module.encode(new, {})
+        with pytest.raises(ParameterError, match=r"^base\['few'\] is bfloat16 of \(50, 60\)"):
+            module.encode(new, {**old, "few": old["few"].T})
+        with pytest.raises(ParameterError, match=r"^base: has no tensor"):
+            module.decode(module.encode(new, old), {})
+        with pytest.raises(ParameterError, match=r"^base: has no tensor"):
+            module.from_frame(module.to_frame(module.encode(new, old), old), {})
+        with pytest.raises(ParameterError, match=r"base has the digest"):
+            module.from_frame(module.to_frame(module.encode(new, old), old), new)
+        with pytest.raises(FormatError):
+            module.from_frame(gcodec.encode(old["few"], "raw", name="few"), old)
+        with pytest.raises(FormatError):
+            module.from_frame(gcodec.encode_patch(new["few"], old["few"]), old)
+    options: dict[str, Any] = {"index": "rows"}
+    with pytest.raises(ParameterError, match=r"^index="):
+        trl.encode(new, old, **options)
+    options = {"operation": "add"}
+    with pytest.raises(ParameterError, match=r"^operation="):
+        nemo_rl.encode(new, old, **options)
+    wide = {"w": np.ones(3, np.float32)}
+    with pytest.raises(TypeError, match="takes bfloat16"):
+        trl.encode({"w": 2 * wide["w"]}, wide)
+    with pytest.raises(TypeError, match="takes bfloat16"):
+        trl.decode({"w.val": np.ones(1, BF16), "w.idx": np.zeros(1, np.uint16)}, wide)
+    with pytest.raises(ParameterError, match="must be bfloat16"):
+        nemo_rl.decode(nemo_rl.encode(new, old), {**old, "few": old["few"].view(np.uint16)})
+
+
+def test_damaged_updates_of_trl() -> None:
+    old, new = tensors()
+    update = trl.encode(new, old)
+    wrong: list[dict[str, Any]] = [
+        {"few.val": update["few.val"]},
+        {**update, "other": update["few.val"]},
+        {**update, "few.val": update["few.val"][1:]},
+        {**update, "few.val": update["few.val"].view(np.uint16)},
+        {**update, "few.idx": update["few.idx"].astype(np.int64)},
+        {**update, "row.idx": np.array([7, 0, 0, 0, 29], np.uint16)},
+        {**update, "row.idx": np.array([2**32 - 1, 0, 0, 0, 0], np.uint32)},
+        {**update, "row.idx": np.array([1, 2, 2, 3, 4], np.int32)},
+        {**update, "row.idx": np.array([-1, 2, 3, 4, 5], np.int32)},
+        {**update, "row.idx": np.array([1, 2, 3, 4, 40], np.int32)},
+    ]
+    for each in wrong:
+        with pytest.raises(FormatError):
+            trl.decode(each, old)
+
+
+def test_damaged_updates_of_nemo_rl() -> None:
+    old, new = tensors()
+    update = nemo_rl.encode(new, old)
+    few, _, row = range(3)
+    changes: list[tuple[int, str, Any]] = [
+        *((few, name, value) for name in nemo_rl._NUMBERS for value in (-1, 1, 10**7, "x", None)),
+        (few, "operation", "add"),
+        (few, "index_encoding", "rows"),
+        (few, "name", "row"),
+        (row, "range_start", -1),
+        (row, "range_start", 36),
+        (row, "shape", 5),
+    ]
+    for which, name, value in changes:
+        metadata = copy.deepcopy(update.metadata)
+        if metadata[which][name] == value:
+            continue
+        metadata[which][name] = value
+        with pytest.raises((FormatError, ParameterError)):
+            nemo_rl.decode(update._replace(metadata=metadata), old)
+    for name in update.metadata[few]:
+        metadata = copy.deepcopy(update.metadata)
+        del metadata[few][name]
+        with pytest.raises(FormatError):
+            nemo_rl.decode(update._replace(metadata=metadata), old)
+    for damaged in (
+        update._replace(locations=update.locations[:-4]),
+        update._replace(locations=update.locations.view(np.uint16)),
+        update._replace(locations=np.full_like(update.locations, 255)),
+        update._replace(values=()),
+        update._replace(values=(update.values[0][:-1],)),
+        update._replace(values=(update.values[0].view(np.uint16),)),
+        (1, 2),
+        (update.locations, update.values, [3]),
+    ):
+        with pytest.raises(FormatError):
+            nemo_rl.decode(damaged, old)  # type: ignore[arg-type]

@@ -1,0 +1,259 @@
+"""Stores of the steps of a training: chains, anchors, retention, crashes and damage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gcodec
+from gcodec.patch import store as module
+
+
+def states(count: int) -> list[dict[str, Any]]:
+    """Return the tensors of consecutive steps, of which few elements change."""
+    rng = np.random.default_rng(1)
+    layer = rng.standard_normal((40, 50)).astype(ml_dtypes.bfloat16)
+    steps, bias = [], rng.standard_normal(50).astype(np.float32)
+    for step in range(count):
+        bits = layer.view(np.uint16).copy()
+        bits[rng.random(bits.shape) < 0.02] += 1
+        layer = bits.view(layer.dtype)
+        bias = bias + np.float32(1e-4)
+        steps.append({"layer": {"w": layer, "b": bias}, "rate": 0.5 / (step + 1), "n": step})
+    return steps
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    assert actual.keys() == expected.keys()
+    assert (actual["rate"], actual["n"]) == (expected["rate"], expected["n"])
+    for name, array in expected["layer"].items():
+        other = actual["layer"][name]
+        assert other.dtype == array.dtype and other.tobytes() == array.tobytes()
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_every_kept_step_loads(tmp_path: Path) -> None:
+    steps = states(11)
+    store = gcodec.PatchStore(tmp_path / "new" / "folder", anchor_every=4, keep=2)
+    for step, tree in enumerate(steps):
+        store.publish(10 * step, tree)
+        assert_same(gcodec.PatchStore(store.folder).load().tree, tree)
+    # Anchors are at steps 0, 40 and 80, and the first one is no longer kept.
+    assert store.steps() == list(range(40, 101, 10))
+    assert sum(name.endswith(".anchor.gcf") for name in names(store.folder)) == 2
+    for step in store.steps():
+        snapshot = gcodec.PatchStore(store.folder).load(step)
+        assert snapshot.step == step
+        assert_same(snapshot.tree, steps[step // 10])
+    with pytest.raises(gcodec.ParameterError, match=r"^step=30: must be one of the store's steps"):
+        store.load(30)
+
+
+def test_readers_catch_up(tmp_path: Path) -> None:
+    steps = states(7)
+    writer = gcodec.PatchStore(tmp_path, anchor_every=3, keep=9)
+    reader = gcodec.PatchStore(tmp_path)
+    writer.publish(0, steps[0])
+    own = reader.load()
+    for step in range(1, 7):
+        writer.publish(step, steps[step])
+    kept = own.tree["layer"]["w"].copy()
+    for step in (0, 1, 4, 6):
+        later = reader.catch_up(own.tree, 0, step)
+        assert later.step == step
+        assert_same(later.tree, steps[step])
+    assert (own.tree["layer"]["w"] == kept).all()
+    assert_same(reader.catch_up(reader.load(4).tree, 4).tree, steps[6])
+    with pytest.raises(gcodec.ParameterError, match=r"base has the digest"):
+        reader.catch_up(steps[3], 2, 3)
+    with pytest.raises(gcodec.ParameterError, match=r"^step=6: must be at most 3"):
+        reader.catch_up(steps[6], 6, 3)
+
+
+def test_reader_that_is_too_far_behind_starts_from_an_anchor(tmp_path: Path) -> None:
+    steps = states(9)
+    writer = gcodec.PatchStore(tmp_path, anchor_every=2, keep=1)
+    writer.publish(0, steps[0])
+    own = gcodec.PatchStore(tmp_path).load()
+    for step in range(1, 9):
+        writer.publish(step, steps[step])
+    assert min(writer.steps()) > 0
+    assert_same(writer.catch_up(own.tree, own.step).tree, steps[8])
+
+
+def test_a_new_writer_continues(tmp_path: Path) -> None:
+    steps = states(4)
+    for step, tree in enumerate(steps):
+        gcodec.PatchStore(tmp_path).publish(step, tree)
+    assert sum(name.endswith(".patch.gcf") for name in names(tmp_path)) == 3
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[3])
+    with pytest.raises(gcodec.ParameterError, match=r"^step=3: must be above 3"):
+        gcodec.PatchStore(tmp_path).publish(3, steps[3])
+
+
+def test_caller_may_change_published_tensors(tmp_path: Path) -> None:
+    store, tree = gcodec.PatchStore(tmp_path), {"w": np.zeros(3000, np.float32)}
+    for step in range(3):
+        tree["w"][step] = 1
+        store.publish(step, tree)
+    assert store.load(1).tree["w"].sum() == 2
+
+
+def test_tensors_come_go_and_change_their_shape(tmp_path: Path) -> None:
+    store = gcodec.PatchStore(tmp_path)
+    trees: list[dict[str, Any]] = [
+        {"a": np.ones(5, np.float32)},
+        {"a": np.ones(5, np.float16), "b": np.arange(4)},
+        {"b": np.arange(6)},
+    ]
+    for step, tree in enumerate(trees):
+        store.publish(step, tree)
+    for step, tree in enumerate(trees):
+        loaded = store.load(step).tree
+        assert loaded.keys() == tree.keys()
+        assert all(loaded[k].tobytes() == tree[k].tobytes() for k in tree)
+    for empty in ({}, {"a": 3}):
+        with pytest.raises(gcodec.ParameterError, match=r"^tree: has 0 tensors"):
+            store.publish(9, empty)
+
+
+@pytest.mark.parametrize("failed", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_crashes_leave_the_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: str, at: int
+) -> None:
+    """A crash while a patch is written, or while the anchor after it is written."""
+    steps = states(4)
+    store = gcodec.PatchStore(tmp_path, anchor_every=2)
+    store.publish(0, steps[0])
+    store.publish(1, steps[1])
+    before, calls = names(tmp_path), 0
+
+    def crash(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > at * {"write": 2, "fsync": 2, "replace": 1}[failed]:
+            raise OSError(28, "No space left on device")
+        return own(*arguments)
+
+    if failed == "write":
+        own = module.shortest_frame
+        monkeypatch.setattr(module, "shortest_frame", crash)
+    else:
+        own = getattr(os, failed)
+        monkeypatch.setattr(os, failed, crash)
+    with pytest.raises(OSError, match="No space left"):
+        store.publish(2, steps[2])
+    monkeypatch.undo()
+    assert not any(name.startswith(".") for name in names(tmp_path))
+    added = names(tmp_path) - before
+    assert len(added) <= at
+    last = 2 if added else 1
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[last])
+    store.publish(3, steps[3])
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[3])
+
+
+def test_temporary_files_of_a_crash_are_ignored_and_deleted(tmp_path: Path) -> None:
+    steps = states(2)
+    gcodec.PatchStore(tmp_path).publish(0, steps[0])
+    left = tmp_path / ".gcodec-0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    assert gcodec.PatchStore(tmp_path).steps() == [0]
+    gcodec.PatchStore(tmp_path).publish(1, steps[1])
+    assert not left.exists()
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_damaged_files_are_noticed_and_avoided(tmp_path: Path) -> None:
+    steps = states(6)
+    store = gcodec.PatchStore(tmp_path, anchor_every=3, keep=5)
+    for step, tree in enumerate(steps):
+        store.publish(step, tree)
+    own = store.load(1)
+    damage(tmp_path / "000000000002-000000000003.patch.gcf")
+    assert_same(store.catch_up(own.tree, 1, 3).tree, steps[3])  # from the anchor of step 3
+    damage(tmp_path / "000000000003.anchor.gcf")
+    with pytest.raises(gcodec.FormatError):
+        store.catch_up(own.tree, 1, 3)
+    assert_same(store.load(2).tree, steps[2])
+    with pytest.raises(gcodec.FormatError):
+        gcodec.PatchStore(tmp_path).load()
+    # A writer that cannot read the last step publishes an anchor.
+    gcodec.PatchStore(tmp_path).publish(6, steps[5])
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[5])
+
+
+def test_truncated_and_exchanged_files_are_refused(tmp_path: Path) -> None:
+    steps = states(3)
+    store = gcodec.PatchStore(tmp_path, keep=5)
+    for step, tree in enumerate(steps):
+        store.publish(step, tree)
+    first, second = (tmp_path / f"00000000000{k}-00000000000{k + 1}.patch.gcf" for k in (0, 1))
+    data = first.read_bytes()
+    ends = []
+    at = 0
+    for frame in gcodec.iter_frames(data):
+        at += frame.nbytes
+        ends.append(at)
+    for end in (*ends[:-1], 0, 7):
+        first.write_bytes(data[:end])
+        with pytest.raises(gcodec.FormatError):
+            store.load(1)
+    first.write_bytes(second.read_bytes())
+    with pytest.raises((gcodec.FormatError, gcodec.ParameterError)):
+        store.load(1)
+
+
+def test_readers_start_again_if_a_file_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = states(5)
+    store = gcodec.PatchStore(tmp_path, anchor_every=2, keep=1)
+    for step, tree in enumerate(steps[:2]):
+        store.publish(step, tree)
+    opened = module.TensorFile
+    calls = 0
+
+    def late(path: Path, *arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:  # meanwhile, the writer publishes and deletes
+            for step in (2, 3, 4):
+                store.publish(step, steps[step])
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(module, "TensorFile", late)
+    assert_same(gcodec.PatchStore(tmp_path).load().tree, steps[4])
+
+
+def test_anchors_are_files_of_frames(tmp_path: Path) -> None:
+    tree = states(1)[0]
+    gcodec.PatchStore(tmp_path).publish(7, tree)
+    document = gcodec.load_file(tmp_path / "000000000007.anchor.gcf")
+    assert (document["step"], document["base"]) == (7, -1)
+    assert_same(document["tree"], tree)
+
+
+@pytest.mark.parametrize("name", ["anchor_every", "keep"])
+def test_invalid_arguments(tmp_path: Path, name: str) -> None:
+    options: dict[str, Any] = {name: 0}
+    with pytest.raises(gcodec.ParameterError, match=name):
+        gcodec.PatchStore(tmp_path, **options)
+    with pytest.raises(gcodec.ParameterError, match=r"^step=None: must be published first"):
+        gcodec.PatchStore(tmp_path).load()
+    with pytest.raises(gcodec.ParameterError, match=r"^step="):
+        gcodec.PatchStore(tmp_path).publish(-1, {})
