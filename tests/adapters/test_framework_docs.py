@@ -34,6 +34,7 @@ QUICK_NEEDS = {
     "PyTorch FSDP2": "torch",
     "DiLoCo": "torch",
     "NumPy": "numpy",
+    "Weights": "numpy",
     "JAX": "jax",
     "Zarr": "zarr",
 }
