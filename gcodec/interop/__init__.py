@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gcodec.interop import bitsandbytes as bitsandbytes
     from gcodec.interop import byteps as byteps
     from gcodec.interop import caffe2 as caffe2
     from gcodec.interop import mxnet as mxnet
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gcodec.interop import trl as trl
 
 __all__ = [
+    "bitsandbytes",
     "byteps",
     "caffe2",
     "mxnet",

@@ -21,7 +21,7 @@ from reference import mxnet as mxnet_model
 
 import gcodec
 from gcodec import Corrupt, FormatError, LimitExceeded, Limits, ParameterError, Truncated
-from gcodec.interop import byteps, caffe2, mxnet, objects, panthalia, templar
+from gcodec.interop import bitsandbytes, byteps, caffe2, mxnet, objects, panthalia, templar
 
 UPSTREAM = Path(__file__).parents[1] / "golden" / "upstream"
 F = np.float32
@@ -98,6 +98,7 @@ def test_dct8_exports_panthalia_functions() -> None:
 
 
 ENCODERS: dict[str, Callable[[Any], Any]] = {
+    "bitsandbytes": bitsandbytes.encode,
     "mxnet": mxnet.encode,
     "byteps": lambda x: byteps.encode(x, "onebit"),
     "caffe2": caffe2.encode,
