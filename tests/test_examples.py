@@ -95,8 +95,8 @@ def test_federated() -> None:
 
 def test_ddp() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    lines = run_example("ddp", "--ranks", "2", "--steps", "4", "--collective", "two-phase")
-    plain, two_phase = lines.splitlines()
+    options = "--ranks", "2", "--steps", "4", "--collective", "two-phase"
+    plain, two_phase = run_example("ddp", *options)
     assert plain.endswith(" with a plain all-reduce")
     assert " with two-phase: " in two_phase
     losses = [float(line.split()[1]) for line in (plain, two_phase)]
