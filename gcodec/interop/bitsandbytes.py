@@ -19,8 +19,8 @@ The bytes are those of the package's neutral kernels, which follow the CUDA kern
 for CPUs finds codes of 8 bits by a coarse table: there, 0 becomes the code 131, not 127.) Full
 blocks are multiplied by the reciprocal of absmax, a partial one is divided by it; a value in the
 middle of two entries gets the lower one. The mean of a nested absmax is a float64 sum here, so
-that its last bit may differ. No codec of gcodec has these tables, so this module has no
-``to_frame``.
+that its last bit may differ. No codec of gcodec has these tables, so this module has
+no ``to_frame``.
 
 Source: bitsandbytes 0.50.2, ``functional.py`` and ``backends/default/ops.py`` (MIT); Dettmers et
 al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022, and "QLoRA", NeurIPS 2023. Arrays
