@@ -848,7 +848,7 @@ class _Registered(Mapping[str, type[Codec]]):
 
 
 def provide(provided: Iterable[Provided]) -> None:
-    """State which codecs there are besides those that are registered."""
+    """Announce codecs whose modules are imported when they are first used."""
     _put({**{each.name: each for each in provided}, **_registry})
 
 

@@ -44,7 +44,7 @@ def check_inside(inside: Any) -> Any:
 
 
 def ranks_inside(world: TorchCommunicator, inside: Any) -> list[int] | None:
-    """Return the ranks of this node, or None if nothing tells them.
+    """Return the ranks of this node, or None if neither `inside` nor torchrun gives them.
 
     Parameters
     ----------
