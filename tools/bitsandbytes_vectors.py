@@ -10,9 +10,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
+from vectors import hexadecimal
 
 CASES = (
     ("nf4", 64, False),
@@ -23,7 +23,6 @@ CASES = (
     ("dynamic8", 32, True),
     ("dynamic8", 4096, False),
 )
-WIDTH = 92  # hexadecimal digits in a line
 
 
 def vectors() -> dict[str, np.ndarray]:
@@ -40,13 +39,6 @@ def vectors() -> dict[str, np.ndarray]:
         ]
     )
     return {"random": random.astype(np.float32), "special": special.astype(np.float32)}
-
-
-def hexadecimal(label: str, array: Any) -> None:
-    """Print a label and big-endian words, in lines."""
-    words = np.ascontiguousarray(array).reshape(-1)
-    digits = words.astype(words.dtype.newbyteorder(">")).tobytes().hex()
-    print(f"{label} " + "\n  ".join(digits[i : i + WIDTH] for i in range(0, len(digits), WIDTH)))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from vectors import hexadecimal
 
 # Shape, largest side of a tile, k and number of bins.
 CASES = (
@@ -24,7 +25,6 @@ CASES = (
     ((6, 10), 64, 5, 2),
     ((8, 4), 4, 64, 4),
 )
-WIDTH = 92  # hexadecimal digits in a line
 
 
 def compressor(checkout: str) -> Any:
@@ -35,15 +35,6 @@ def compressor(checkout: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def hexadecimal(label: str, array: np.ndarray) -> None:
-    """Print a label, the shape, and bytes or big-endian words, in lines."""
-    words = np.ascontiguousarray(array)
-    digits = words.astype(words.dtype.newbyteorder(">")).tobytes().hex()
-    lines = (digits[i : i + WIDTH] for i in range(0, len(digits), WIDTH))
-    shape = "x".join(map(str, array.shape)) or "1"
-    print(f"{label} {shape} " + "\n  ".join(lines))
 
 
 def main() -> None:
@@ -68,13 +59,17 @@ def main() -> None:
         out = topk.decompress(parameter.detach(), idxs, vals, xshape, totalk, parameters)
         shift, scale, offset, lookup, _ = parameters
         print("case", chunk, k, bins, offset)
-        hexadecimal("x", x.view(np.uint32))
-        hexadecimal("idxs", idxs.numpy())
-        hexadecimal("vals", vals.numpy())
-        hexadecimal("shift", shift.numpy().view(np.uint32))
-        hexadecimal("scale", np.array(scale, np.float32).view(np.uint32))
-        hexadecimal("lookup", lookup.numpy().view(np.uint32))
-        hexadecimal("decoded", chunks.decode(out).numpy().view(np.uint32))
+        arrays = {
+            "x": x.view(np.uint32),
+            "idxs": idxs.numpy(),
+            "vals": vals.numpy(),
+            "shift": shift.numpy().view(np.uint32),
+            "scale": np.array(scale, np.float32).view(np.uint32),
+            "lookup": lookup.numpy().view(np.uint32),
+            "decoded": chunks.decode(out).numpy().view(np.uint32),
+        }
+        for name, array in arrays.items():
+            hexadecimal(f"{name} {'x'.join(map(str, array.shape)) or '1'}", array)
 
 
 if __name__ == "__main__":

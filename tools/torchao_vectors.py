@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
+from vectors import hexadecimal
 
 ELEMENTS = {
     "mxfp8e4m3": "float8_e4m3fn",
@@ -24,7 +23,6 @@ ELEMENTS = {
 }
 TENSOR_SCALES = (None, 2.0**-11, 3e-4, 7.0)
 LARGEST = (448.0, 57344.0, 7.5, 28.0, 6.0)
-WIDTH = 92  # hexadecimal digits in a line
 
 
 def matrices() -> dict[str, np.ndarray]:
@@ -53,15 +51,6 @@ def matrices() -> dict[str, np.ndarray]:
 
 
 _POWERS = ((20, 5), (-60, 11), (100, 22), (-9, 2), (3, 1))
-
-
-def hexadecimal(label: str, data: Any) -> None:
-    """Print a label and bytes, in lines."""
-    flat = np.ascontiguousarray(data).reshape(-1)
-    digits = flat.astype(f">u{flat.itemsize}").tobytes().hex() if flat.itemsize > 1 else ""
-    digits = digits or flat.tobytes().hex()
-    pieces: Iterable[str] = (digits[i : i + WIDTH] for i in range(0, len(digits), WIDTH))
-    print(f"{label} " + "\n  ".join(pieces))
 
 
 def main() -> None:

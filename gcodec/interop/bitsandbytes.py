@@ -48,8 +48,8 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.source import NUMPY_DTYPES
-from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.interop.objects import checked_shape, host_tensor, size_error
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.interop.objects import checked_shape, host_tensor, part_of, size_error
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.wire.primitives import FLOATS
@@ -272,9 +272,7 @@ def _array(
     message: Mapping[str, Any], name: str, dtype: type[np.generic], size: int
 ) -> np.ndarray:
     """Return the (size,) array of a message."""
-    if name not in message:
-        raise Truncated(f"the array {name} is missing")
-    array = np.asarray(message[name])
+    array = part_of(message, name)
     if array.dtype != dtype:
         raise Corrupt(f"{name} has dtype {array.dtype}, not {np.dtype(dtype)}")
     if array.size != size:

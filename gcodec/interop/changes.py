@@ -82,9 +82,13 @@ def base_of(base: Tensors, name: str, peer: str) -> Pattern:
     ParameterError
         If there is none of this name.
     """
+    return pattern_of(_named(base, name), f"base[{name!r}]", peer)
+
+
+def _named(base: Tensors, name: str) -> Any:
     if name not in base:
         raise ParameterError(f"base: has no tensor {name!r}, which changes")
-    return pattern_of(base[name], f"base[{name!r}]", peer)
+    return base[name]
 
 
 def changes_of(new: Tensors, base: Tensors, peer: str) -> Iterator[Changed]:
@@ -159,9 +163,7 @@ def from_frames(data: bytes | bytearray | memoryview, base: Tensors) -> dict[str
         name = _name_of(frame)
         if name in new:
             raise Corrupt(f"{name!r} occurs twice")
-        if name not in base:
-            raise ParameterError(f"base: has no tensor {name!r}, which changes")
-        new[name] = np.asarray(apply_patch(frame, base[name]))
+        new[name] = np.asarray(apply_patch(frame, _named(base, name)))
     return new
 
 

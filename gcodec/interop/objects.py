@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -80,6 +81,38 @@ def object_bytes(data: Any) -> np.ndarray:
         return np.frombuffer(data, np.uint8)
     except (TypeError, ValueError, BufferError) as error:
         raise TypeError(f"data is a {type(data).__name__}: must be bytes-like") from error
+
+
+def part_of(message: Mapping[str, Any], name: str) -> np.ndarray:
+    """Return an array of a message; raise `Truncated` if it is missing."""
+    if name not in message:
+        raise Truncated(f"the array {name} is missing")
+    return np.asarray(message[name])
+
+
+def ascending_order(positions: np.ndarray, size: int, piece: str) -> np.ndarray:
+    """Return the order in which the positions of each row rise, as (rows, k) int64.
+
+    Parameters
+    ----------
+    positions : (rows, k) integer array
+        Positions in pieces of a tensor, in any order.
+    size : int
+        Number of elements of a piece.
+    piece : str
+        What a piece is called in error messages.
+
+    Raises
+    ------
+    Corrupt
+        If a position is outside its piece, or comes twice.
+    """
+    order = np.argsort(positions, axis=1)
+    rising = np.take_along_axis(positions, order, axis=1)
+    is_outside = ((rising < 0) | (rising >= size)).any()
+    if is_outside or (np.diff(rising, axis=1) == 0).any():
+        raise Corrupt(f"a position is outside its {piece}, or comes twice")
+    return order
 
 
 def size_error(message: str, size: int, expected: int, offset: int | None = None) -> FormatError:

@@ -37,7 +37,7 @@ import numpy as np
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.dct8 import chunks, transform
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.interop.objects import host_tensor
+from gcodec.interop.objects import ascending_order, host_tensor
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
@@ -167,11 +167,8 @@ def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
         or tensors.get("pad_count", padding) != padding
     ):
         raise Corrupt(f"{count} chunks of {sizes} do not make up a tensor of shape {shape}")
-    order = np.argsort(positions, axis=1)
+    order = ascending_order(positions, layout.size, "chunk")
     positions = np.take_along_axis(positions, order, axis=1)
-    is_outside = ((positions < 0) | (positions >= layout.size)).any()
-    if is_outside or (np.diff(positions, axis=1) == 0).any():
-        raise Corrupt("a position is outside its chunk, or comes twice")
     if not (np.isfinite(scales) & (scales >= 0) & np.isfinite(lowest)).all():
         raise Corrupt("a scale must be finite and not negative, a zero point finite")
     levels = np.take_along_axis(levels, order, axis=1).astype(np.float32)

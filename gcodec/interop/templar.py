@@ -48,8 +48,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
-from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.interop.objects import checked_shape, host_tensor, size_error
+from gcodec.errors import Corrupt, ParameterError
+from gcodec.interop.objects import (
+    ascending_order,
+    checked_shape,
+    host_tensor,
+    part_of,
+    size_error,
+)
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_integer, check_number
@@ -183,17 +189,14 @@ def decode(
     _check_chunk(chunk)
     tiles = _Tiles.of(sizes, chunk)
     count = tiles.rows * tiles.columns
-    values = _array(message, "vals")
+    values = part_of(message, "vals")
     if values.size % count:
         raise Corrupt(f"{values.size} values do not belong to {count} tiles")
     k = values.size // count
     if k > tiles.size or k % 2:
         raise Corrupt(f"{k} values in each tile of {tiles.size} elements")
-    positions = _unpacked(_array(message, "idxs"), values.size).reshape(count, k)
-    order = np.argsort(positions, axis=1)
-    ascending = np.take_along_axis(positions, order, axis=1)
-    if (ascending >= tiles.size).any() or (np.diff(ascending, axis=1) == 0).any():
-        raise Corrupt("a position is outside its tile, or comes twice")
+    positions = _unpacked(part_of(message, "idxs"), values.size).reshape(count, k)
+    ascending_order(positions, tiles.size, "tile")
     decoded = _values(values, message.get("quant_params")).reshape(count, k)
     out = np.zeros((count, tiles.size), np.float32)
     np.put_along_axis(out, positions, decoded, axis=1)
@@ -284,9 +287,3 @@ def _values(values: np.ndarray, parameters: Any) -> np.ndarray:
     if not all_finite(decoded.reshape(-1)):
         raise Corrupt("a value is not finite")
     return decoded
-
-
-def _array(message: Mapping[str, Any], name: str) -> np.ndarray:
-    if name not in message:
-        raise Truncated(f"the part {name} is missing")
-    return np.asarray(message[name])

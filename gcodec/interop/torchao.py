@@ -41,9 +41,9 @@ import numpy as np
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.microscale import Microscale
 from gcodec.codecs.microscale.payload import check_elements, check_scales
-from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
-from gcodec.interop.objects import FrameLike, host_tensor, opened_frame, size_error
+from gcodec.interop.objects import FrameLike, host_tensor, opened_frame, part_of, size_error
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
@@ -297,9 +297,7 @@ def _checked(
 
 def _bytes_of(arrays: Mapping[str, Any], key: str, dtype: str) -> np.ndarray:
     """Return a C-contiguous array as uint8; it may have an equivalent dtype."""
-    if key not in arrays:
-        raise Truncated(f"the array {key} is missing")
-    array = np.asarray(arrays[key])
+    array = part_of(arrays, key)
     if array.dtype != np.uint8 and array.dtype.name != dtype:
         raise Corrupt(f"{key} has dtype {array.dtype}: must be uint8 or {dtype}")
     return np.asarray(array, order="C").view(np.uint8)
