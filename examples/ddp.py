@@ -14,16 +14,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec.torch
-from examples.convergence.tasks import error, large_gpt
 from examples.ranks import start
+from examples.small_gpt import TASK, loss_after
 
-TASK = large_gpt(width=64, layers=2, length=32, windows=128)
 COLLECTIVES = ("gather", "two-phase", "hierarchical")
 
 
 def train(codec: str, collective: str | None, steps: int) -> tuple[float, str]:
     """Return the loss at the end, averaged over all ranks, and a line about the bytes."""
-    rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = DistributedDataParallel(TASK.model())
     text = "a plain all-reduce"
@@ -31,20 +29,11 @@ def train(codec: str, collective: str | None, steps: int) -> tuple[float, str]:
         state, hook = gcodec.torch.ddp_hook(codec, model=model, collective=collective, inside=2)
         model.register_comm_hook(state, hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=TASK.adam_rate)
-    batches = TASK.batches(0, rank, size)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = error(model, *next(batches))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    last = torch.stack(losses[-steps // 4 :]).mean()
-    dist.all_reduce(last)
+    loss = loss_after(steps, model, optimizer)
     if collective is not None:
         inside = f", {state.inside_nbytes:,} inside of nodes" if state.inside_nbytes else ""
         text = f"{collective}: {state.received_nbytes:,} bytes received{inside}"
-    return float(last) / size, text
+    return loss, text
 
 
 def compare(codec: str, collectives: tuple[str, ...], steps: int) -> None:

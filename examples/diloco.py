@@ -12,15 +12,12 @@ import torch
 import torch.distributed as dist
 
 import gcodec.torch
-from examples.convergence.tasks import error, large_gpt
 from examples.ranks import start
-
-TASK = large_gpt(width=64, layers=2, length=32, windows=128)
+from examples.small_gpt import TASK, loss_after
 
 
 def train(codec: str, steps: int, period: int, fragments: int, overlap: int) -> tuple[float, str]:
     """Return the loss at the end, averaged over all ranks, and a line about the exchanges."""
-    rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = TASK.model()
     inner = torch.optim.AdamW(model.parameters(), lr=TASK.adam_rate)
@@ -28,18 +25,8 @@ def train(codec: str, steps: int, period: int, fragments: int, overlap: int) -> 
     diloco = gcodec.torch.DiLoCo(
         model, outer, codec, every=period, fragments=fragments, overlap=overlap
     )
-    batches = TASK.batches(0, rank, size)
-    losses = []
-    for _ in range(steps):
-        inner.zero_grad()
-        loss = error(model, *next(batches))
-        loss.backward()
-        inner.step()
-        diloco.step()
-        losses.append(loss.detach())
-    last = torch.stack(losses[-steps // 4 :]).mean()
-    dist.all_reduce(last)
-    return float(last) / size, repr(diloco)
+    loss = loss_after(steps, model, inner, diloco.step)
+    return loss, repr(diloco)
 
 
 def compare(codec: str, steps: int, period: int, fragments: int, overlap: int) -> None:

@@ -14,18 +14,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import gcodec.torch
-from examples.convergence.tasks import error, large_gpt
 from examples.ranks import start
-
-TASK = large_gpt(width=64, layers=2, length=32, windows=128)
+from examples.small_gpt import TASK, loss_after
 
 
 def train(codec: str | None, parameters: str | None, steps: int) -> tuple[float, str]:
     """Return the loss after training, averaged over all ranks, and a line about the bytes."""
-    rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = TASK.model()
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for module in (*model.layers, model):
         fully_shard(module, mesh=mesh)
         module.set_force_sum_reduction_for_comms(True)  # gloo has no mean
@@ -34,19 +31,10 @@ def train(codec: str | None, parameters: str | None, steps: int) -> tuple[float,
         comm = gcodec.torch.fsdp_comm(codec, parameters=parameters)
         comm.register(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=TASK.adam_rate)
-    batches = TASK.batches(0, rank, size)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = error(model, *next(batches))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    last = torch.stack(losses[-steps // 4 :]).mean()
-    dist.all_reduce(last)
+    loss = loss_after(steps, model, optimizer)
     if codec or parameters:
         text = repr(comm)
-    return float(last) / size, text
+    return loss, text
 
 
 def compare(codec: str, parameters: str | None, steps: int) -> None:
