@@ -140,11 +140,6 @@ class MinMax(Codec):
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Callable[[], Payload]]:
         bucket = self._bucket(values.size)
-        if self.rounding == "stochastic":
-            symbols = self._quantize(values, seed, None)
-            decoded = empty_beside(values.size, np.float32, None)
-            self._dequantize(symbols, decoded)
-            return decoded, lambda: self._pack(symbols)
         bucket_ranges, finite = ranges(values, bucket)
         require(finite, lambda: nonfinite_error(values))
         nbytes = -(-self.max_payload_nbits(values.size) // 8)
@@ -152,7 +147,8 @@ class MinMax(Codec):
         def sized() -> Payload:
             return self._pack(MinMaxSymbols(np.zeros(nbytes, np.uint8), values.size))
 
-        return uniform.rounded(values, bucket_ranges, bucket, self.bits), sized
+        key = seed if self.rounding == "stochastic" else None
+        return uniform.rounded(values, bucket_ranges, bucket, self.bits, key), sized
 
     def _dequantize_into(
         self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

@@ -14,6 +14,7 @@ from reference import microscale as reference
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
 
 MX = [name for name in FORMATS if name != "nvfp4"]
@@ -77,6 +78,27 @@ def test_oracle(spec: str, data: st.DataObject) -> None:
     rounding = data.draw(st.sampled_from(["nearest", "stochastic"]))
     seed = data.draw(st.sampled_from([0, 7, 2**64 - 1]))
     check_oracle(f"{spec},rounding={rounding}", data.draw(tensors()), seed)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("seed", [None, 7])
+@given(x=tensors(), exponent=st.integers(-120, 116))
+@settings(max_examples=25)
+def test_quantization_without_kernels(
+    spec: str, seed: int | None, x: np.ndarray, exponent: int
+) -> None:
+    """NumPy computes the bytes and values of the kernels."""
+    codec: Any = gcodec.parse(spec)
+    fmt = BlockFormat.of(codec.format)
+    tensor_scale = np.float32(2.0**exponent if fmt.is_two_level else 1)
+    quantization = microscale.Quantization(fmt, codec.scale, tensor_scale)
+    scales = np.empty(fmt.blocks(x.size), np.uint8)
+    elements, values = np.empty(fmt.data_nbytes(x.size), np.uint8), np.empty_like(x)
+    microscale.quantize(x, quantization, seed, scales, elements)
+    microscale.dequantize(scales, elements, fmt, float(tensor_scale), values)
+    data, own = microscale.rounded(x, quantization, seed)
+    assert data.tobytes() == scales.tobytes() + elements.tobytes()
+    assert own.tobytes() == values.tobytes()
 
 
 @pytest.mark.parametrize("spec", [*SPECS[:-1], "microscale:format=nvfp4,tensor_scale=0.01"])

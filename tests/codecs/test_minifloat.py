@@ -144,9 +144,13 @@ def clipped(x: np.ndarray) -> np.ndarray:
 
 
 def quantized(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> np.ndarray:
-    """Return the codes of a tensor, as `quantize` packs them."""
+    """Return the codes of a tensor, as `quantize` packs them, and `rounded` without a kernel."""
     out = np.full(minifloat.codes_nbytes(x.size, fmt), 0xA5, np.uint8)
     assert minifloat.quantize(x, scale, fmt, out)
+    codes, values = minifloat.rounded(x, scale, fmt)
+    assert np.array_equal(codes, out)
+    own = unpacked_codes(codes, x.size, fmt)
+    assert values.tobytes() == expected_values(own, scale, fmt).tobytes()
     return out
 
 

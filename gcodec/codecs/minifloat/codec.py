@@ -35,13 +35,13 @@ Sources: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
+from gcodec.arrays.nonfinite import check_corrected, check_top, nonfinite_error
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.minifloat import codebooks, coding_choice, describe
@@ -60,6 +60,7 @@ from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
@@ -214,13 +215,8 @@ class MiniFloatCodec(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
     ) -> MiniFloatSymbols:
-        fmt, block = self._format, self.block
-        factors = NO_FACTORS
-        if block:
-            scale, factors = search_block_factors(values, block, fmt, self.scale)
-        else:
-            scale = self._scale_of(values)
-        codes, finite = Scales.of(scale, block, factors).quantize_all(values, fmt)
+        scale, factors = self._scales_of(values)
+        codes, finite = Scales.of(scale, self.block, factors).quantize_all(values, self._format)
         require(finite, lambda: nonfinite_error(values))
         n = values.size
         return MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
@@ -245,6 +241,21 @@ class MiniFloatCodec(Codec):
         one = Scales.of(scale, 0, NO_FACTORS).one
         codes = minifloat.quantize_tensor_residual(values, residual, decay, one, self._format, out)
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
+
+    def _try(
+        self, values: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+        check_top(max_abs_bits(values), values)
+        n, (scale, factors) = values.size, self._scales_of(values)
+        codes, decoded = Scales.of(scale, self.block, factors).rounded(values, self._format)
+        symbols = MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
+        return decoded, partial(self._sized, symbols)
+
+    def _scales_of(self, values: np.ndarray) -> tuple[Any, np.ndarray]:
+        """Return the scale, see `_scale_of`, and the factors of blocks."""
+        if self.block:
+            return search_block_factors(values, self.block, self._format, self.scale)
+        return self._scale_of(values), NO_FACTORS
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
         """Return the scale, a number or a `Deferred`: the parameter, or the result of its rule."""

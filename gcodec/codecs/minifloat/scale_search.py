@@ -73,6 +73,12 @@ class Scales(NamedTuple):
         out = aligned_empty(minifloat.codes_nbytes(x.size, fmt), np.uint8)
         return out, self.quantize_first(x, fmt, out)
 
+    def rounded(self, x: np.ndarray, fmt: MiniFloat) -> tuple[np.ndarray, np.ndarray]:
+        """Return the codes of finite elements, and their values; see `minifloat.rounded`."""
+        if not self.block:
+            return minifloat.rounded(x, self.one, fmt)
+        return minifloat.rounded(x, self.each[np.arange(x.size) // self.block], fmt)
+
     def quantize_first(self, x: np.ndarray, fmt: MiniFloat, out: np.ndarray) -> bool:
         """Write the codes of the first elements to `out`, and return whether all are finite.
 

@@ -23,6 +23,8 @@ import numpy as np
 FORMATS = ("e2m1", "e1m1", "e1m2", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2")
 STYLES = ("full", "ieee", "fn")
 
+_MANTISSA = 23  # bits of the mantissa of a float32
+
 
 class MiniFloat(NamedTuple):
     """A format, and the codes that it excludes.
@@ -65,3 +67,30 @@ class MiniFloat(NamedTuple):
         fractions = np.float32(mantissas) / np.float32(1 << self.mantissa)
         normal = np.ldexp(np.float32(1) + fractions, exponents)
         return np.where(exponents > 0, normal, np.float32(2) * fractions).astype(np.float32)
+
+
+def nearest_codes(sizes: np.ndarray, mantissa: int, least: int) -> np.ndarray:
+    """Return the codes of the magnitudes nearest to numbers, without a kernel; ties are to even.
+
+    Adding 2^(e + 23 − M) to a number with the exponent e rounds it to M bits after the first. What
+    the codes of smaller exponents take is added before, so that a tie goes to the even code.
+
+    Parameters
+    ----------
+    sizes : (n,) float32 array
+        Not negative, and at most the magnitude of the last code.
+    mantissa : int
+        Bits of the mantissa, M.
+    least : int
+        Exponent of the smallest number with a leading one.
+
+    Returns
+    -------
+    (n,) int32 array
+    """
+    cut, floor = np.int32(_MANTISSA - mantissa), np.int32(127 + least << _MANTISSA)
+    powers = np.maximum(sizes.view(np.int32) & np.int32(0xFF << _MANTISSA), floor)
+    far = powers + (cut << _MANTISSA)
+    moved = sizes + (far + (powers - floor >> cut)).view(np.float32)
+    codes: np.ndarray = moved.view(np.int32) - far
+    return codes

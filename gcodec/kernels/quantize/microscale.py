@@ -23,6 +23,7 @@ from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, wo
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat, ScaleRule
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
+from gcodec.kernels.quantize.float_format import nearest_codes
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.jit import Kernel, factory, kernel
@@ -162,6 +163,47 @@ def dequantize(
     pool.run(task, out.size, BLOCK)
 
 
+def rounded(
+    x: np.ndarray, quantization: Quantization, seed: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes that `quantize` writes, and their values, without a kernel of a format.
+
+    The bytes are all scales, then all elements. NumPy takes longer than the kernels, but each
+    format has kernels of its own to compile.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        Finite.
+    quantization : Quantization
+    seed : int or None
+        See `quantize`.
+    """
+    fmt, rule_name, tensor_scale = quantization
+    blocks = np.zeros((fmt.blocks(x.size), fmt.block), np.float32)
+    blocks.reshape(-1)[: x.size] = x
+    tops = np.abs(blocks).max(axis=1)
+    if fmt.is_two_level:
+        e4m3 = BlockFormat.of("mxfp8e4m3")
+        with np.errstate(over="ignore"):
+            wanted = np.clip(tops / np.float32(6) / tensor_scale, 2.0**-6, 448)
+        scales = nearest_codes(wanted.astype(np.float32), e4m3.mantissa, 1 - e4m3.bias)
+        factors = np.float32(1) / tensor_scale / e4m3.values()[scales]
+    else:
+        rule = ScaleRule.of(rule_name, fmt)
+        bits = (tops / rule.divisor).view(np.int32)
+        scales = (bits + rule.adds[bits >> _MANTISSA] >> _MANTISSA) - rule.drop
+        scales = np.clip(scales, 0, 254)
+        factors = np.where(scales > 0, np.ldexp(np.float32(1), 127 - scales), rule.least)
+    random = None if seed is None else words(seed, 0, blocks.size).reshape(blocks.shape)
+    with np.errstate(over="ignore"):
+        sizes = np.minimum(np.abs(blocks * factors[:, None]), fmt.largest)
+        codes = _signed(_codes(sizes, fmt, random), blocks, fmt)
+        values = fmt.values()[codes] * fmt.scales(float(tensor_scale))[scales][:, None]
+    elements = _in_bytes(codes.reshape(-1)[: x.size], fmt)
+    return np.append(scales.astype(np.uint8), elements), values.reshape(-1)[: x.size]
+
+
 def quantize_nonfinite(
     x: np.ndarray,
     quantization: Quantization,
@@ -180,11 +222,8 @@ def quantize_nonfinite(
         first, stop = b * fmt.block, min((b + 1) * fmt.block, x.size)
         part = np.asarray(x[first:stop], np.float32)
         scale, codes = _nonfinite_block(part, quantization, seed, first)
-        if fmt.per_byte == 2:
-            codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
-            codes = codes[::2] | codes[1::2] << np.uint8(4)
         data = out[first // fmt.per_byte : fmt.data_nbytes(stop)]
-        scales[b], data[:] = scale, codes
+        scales[b], data[:] = scale, _in_bytes(codes, fmt)
         if leave:
             with np.errstate(invalid="ignore"):
                 own = scales[b : b + 1]
@@ -215,25 +254,36 @@ def _nonfinite_block(
     with np.errstate(all="ignore"):
         r = np.minimum(np.abs(x * factor), fmt.largest)
     codes = _codes(r, fmt, None if seed is None else words(seed, first, x.size))
-    if fmt.is_integer:
-        return scale, np.where(np.signbit(x), -codes, codes).astype(np.uint8)
-    return scale, codes.astype(np.uint8) | sign
+    return scale, _signed(codes, x, fmt)
 
 
 def _codes(r: np.ndarray, fmt: BlockFormat, random: np.ndarray | None) -> np.ndarray:
     """Round magnitudes, at most `fmt.largest`, to codes, given random words or None."""
     least = 0 if fmt.is_integer else 1 - fmt.bias
-    exponents = np.full(r.size, least)
+    if random is None:
+        return nearest_codes(r, fmt.mantissa, least)
+    exponents = np.full(r.shape, least)
     if not fmt.is_integer:
         exponents = np.where(r > 0, np.maximum(np.frexp(r)[1] - 1, least), least)
     units = np.ldexp(r.astype(np.float64), fmt.mantissa - exponents)
     whole = np.floor(units)
-    if random is None:
-        whole = np.rint(units)
-    else:
-        whole += random >> 1 < ((units - whole) * 2.0**31).astype(np.int64)
+    whole += random >> 1 < ((units - whole) * 2.0**31).astype(np.int64)
     codes: np.ndarray = whole.astype(np.int64) + (exponents - least << fmt.mantissa)
     return codes
+
+
+def _signed(codes: np.ndarray, x: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    """Return codes with the signs of values, as uint8."""
+    negative = -codes if fmt.is_integer else codes | 1 << fmt.width - 1
+    return np.asarray(np.where(np.signbit(x), negative, codes).astype(np.uint8))
+
+
+def _in_bytes(codes: np.ndarray, fmt: BlockFormat) -> np.ndarray:
+    """Return the bytes of codes, two of which may share a byte, the first in the low half."""
+    if fmt.per_byte == 1:
+        return codes
+    codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+    return np.asarray(codes[::2] | codes[1::2] << np.uint8(4))
 
 
 def _numbers(quantization: Quantization) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
-from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
+from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nearest_codes
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
@@ -105,6 +105,35 @@ def dequantize_tensor(
         dequantize(part, scale, fmt, out[start:stop], add, stream=stream)
 
     pool.run(task, out.size, BLOCK)
+
+
+def rounded(
+    x: np.ndarray, scales: np.ndarray | np.float32, fmt: MiniFloat
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the codes that `quantize_tensor` writes, and their values, without a kernel.
+
+    NumPy takes longer than the kernels, but each format has kernels of its own to compile.
+
+    Parameters
+    ----------
+    x : (n,) float32 array
+        Finite.
+    scales : float32, or (n,) float32 array
+        Of all elements, or of each.
+    fmt : MiniFloat
+    """
+    magnitudes = fmt.magnitudes()
+    with np.errstate(over="ignore"):
+        ratios = np.abs(x) / np.where(scales > 0, scales, np.float32(np.inf))
+    codes = nearest_codes(np.minimum(ratios, magnitudes[-1]), fmt.mantissa, 1)
+    is_negative = np.signbit(x) & (codes > 0)
+    values = magnitudes[codes] * scales
+    np.negative(values, out=values, where=is_negative)
+    codes = (codes | is_negative << np.int32(fmt.width - 1)).astype(np.uint8)
+    if per_byte(fmt) == 2:
+        codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
+        codes = codes[::2] << np.uint8(4) | codes[1::2]
+    return codes, values
 
 
 # --- parts of a tensor, on the calling thread ----------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from gcodec.kernels.bits.pack import packing, unpacking
-from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words
+from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
@@ -108,11 +108,13 @@ def adder(
     return add
 
 
-def rounded(x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int) -> np.ndarray:
-    """Return the values that `dequantize` decodes from the codes of `quantize`, without a kernel.
+def rounded(
+    x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int, seed: int | None
+) -> np.ndarray:
+    """Return the values that `dequantize` decodes from the codes of `quantize`, without either.
 
-    Rounding is to nearest. NumPy takes longer than the kernels, but there are two kernels to
-    compile for each number of bits. See `quantize` for the parameters.
+    NumPy takes longer than the kernels, but there are two kernels to compile for each number of
+    bits. See `quantize` for the parameters.
     """
     levels = 2**bits - 1
     out = np.empty(x.size, np.float32)
@@ -121,7 +123,13 @@ def rounded(x: np.ndarray, ranges: np.ndarray, bucket: int, bits: int) -> np.nda
         low, high = ranges[np.arange(start, start + part.size) // bucket].astype(np.float64).T
         width = high - low
         factor = np.divide(levels, width, out=np.zeros(part.size), where=width > 0)
-        codes, step = np.rint((part - low) * factor), width / levels
+        exact, step = (part - low) * factor, width / levels
+        if seed is None:
+            codes = np.rint(exact)
+        else:
+            codes = np.floor(exact)
+            bound = ((exact - codes) * 2.0**31).astype(np.int64)
+            codes = np.minimum(codes + (words(seed, start, part.size) >> 1 < bound), levels)
         is_from_low = np.abs(low) <= np.abs(high)
         out[start : start + _PART] = np.where(
             is_from_low, low + codes * step, high + (levels - codes) * -step
