@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,8 +91,26 @@ def _named(base: Tensors, name: str) -> Any:
     return base[name]
 
 
-def changes_of(new: Tensors, base: Tensors, peer: str) -> Iterator[Changed]:
-    """Yield the changed elements of each tensor that changes, compared by their bits.
+def _differ(new: Pattern, old: Pattern) -> np.ndarray:
+    """Return which elements have other bits."""
+    return np.asarray(new.bits != old.bits)
+
+
+def changes_of(
+    new: Tensors,
+    base: Tensors,
+    peer: str,
+    differ: Callable[[Pattern, Pattern], np.ndarray] | None = None,
+) -> Iterator[Changed]:
+    """Yield the changed elements of each tensor that changes.
+
+    Parameters
+    ----------
+    new, base : mapping of str to array
+    peer : str
+        Name of the peer, for error messages.
+    differ : callable, optional
+        Returns which elements of two tensors differ, as (n,) bool. Default: those of other bits.
 
     Raises
     ------
@@ -108,7 +126,7 @@ def changes_of(new: Tensors, base: Tensors, peer: str) -> Iterator[Changed]:
             raise ParameterError(
                 f"base[{name!r}] is {old.dtype} of {old.shape}: must be {allowed}"
             )
-        positions = np.flatnonzero(pattern.bits != old.bits)
+        positions = np.flatnonzero((differ or _differ)(pattern, old))
         if positions.size:
             yield Changed(name, positions, pattern, old)
 

@@ -1,8 +1,11 @@
-"""Sparse updates of TRL and NeMo-RL: layouts, bit patterns, frames, and damaged objects."""
+"""Sparse updates of TRL, NeMo-RL and grail: layouts, bits, frames, and damaged objects."""
 
 from __future__ import annotations
 
 import copy
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,9 +14,10 @@ import pytest
 
 import gcodec
 from gcodec import FormatError, ParameterError
-from gcodec.interop import nemo_rl, trl
+from gcodec.interop import grail, nemo_rl, trl
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+GRAIL = Path(__file__).parents[1] / "golden" / "upstream" / "grail-54d6342.txt"
 
 
 def tensors(dtype: Any = BF16) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -92,6 +96,60 @@ def test_nemo_rl(dtype: Any, operation: Any) -> None:
     assert all((a == b).all() for a, b in zip(again.values, update.values, strict=True))
 
 
+def recorded_by_grail() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[int, bytes]]:
+    """Return old and new tensors, and the update of each version."""
+    old, new, updates = {}, {}, {}
+    for line in GRAIL.read_text("ascii").replace("\n  ", "").splitlines():
+        kind, name, *rest = line.split()
+        if kind == "update":
+            updates[int(name)] = bytes.fromhex(rest[0])
+        if kind == "tensor":
+            dtype = BF16 if rest[0] == "bfloat16" else np.dtype(rest[0])
+            shape = tuple(map(int, rest[1].split("x")))
+            bits = np.zeros(math.prod(shape), f"i{dtype.itemsize}")
+            old[name] = bits.view(dtype).reshape(shape).copy()
+            for change in rest[2:]:
+                at, value = map(int, change.split(":"))
+                bits[at] = value
+            new[name] = bits.view(dtype).reshape(shape)
+    return old, new, updates
+
+
+@pytest.mark.parametrize("version", [2, 3, 31])
+def test_recordings_of_grail(version: Any) -> None:
+    old, new, updates = recorded_by_grail()
+    update = updates[version]
+    assert grail.encode(new, old, version=version) == update
+    assert grail.encode(new, old, version=version, compare="bits") == update
+    decoded = grail.decode(update, old)
+    assert [*decoded] == ["filters", "layers.0.bias", "layers.0.weight", "tall", "wide"]
+    assert_same(decoded, new)
+    frames = grail.to_frame(update, old)
+    assert [frame.name for frame in gcodec.iter_frames(frames)] == [*decoded]
+    assert grail.from_frame(frames, old, version=version) == update
+
+
+@pytest.mark.parametrize("version", [2, 3, 31])
+@pytest.mark.parametrize("dtype", [BF16, np.float32, np.float16])
+def test_grail(dtype: Any, version: Any) -> None:
+    old, new = tensors(dtype)
+    update = grail.encode(new, old, version=version)
+    assert_same(grail.decode(update, old), new)
+    assert len(grail.decode(memoryview(update), old)) == 3
+
+
+def test_grail_compares_numbers() -> None:
+    old = {"w": np.array([0, np.nan, 1], BF16)}
+    new = {"w": np.array([-0.0, np.nan, 1], BF16)}
+    values = grail.decode(grail.encode(new, old), old)["w"]
+    assert np.isnan(values[1]) and not np.signbit(values[0])
+    exact = grail.encode(new, old, compare="bits")
+    assert_same(grail.decode(exact, old), new)
+    assert grail.from_frame(grail.to_frame(exact, old), old) == exact
+    nothing = grail.encode({"w": new["w"][:1]}, {"w": old["w"][:1]})
+    assert grail.decode(nothing, {}) == {} and b'"tensors":[]' in nothing
+
+
 def test_nothing_changes() -> None:
     old, _ = tensors()
     assert trl.encode(old, old) == {} and trl.decode({}, old) == {}
@@ -110,8 +168,8 @@ def test_bits_are_compared() -> None:
 
 def test_arguments() -> None:
     old, new = tensors()
-    for module in (trl, nemo_rl):
-        with pytest.raises(ParameterError, match=r"^base: has no tensor 'few'"):
+    for module in (trl, nemo_rl, grail):
+        with pytest.raises(ParameterError, match=r"^base: has no tensor '(few|empty)'"):
             module.encode(new, {})
         with pytest.raises(ParameterError, match=r"^base\['few'\] is bfloat16 of \(50, 60\)"):
             module.encode(new, {**old, "few": old["few"].T})
@@ -131,6 +189,17 @@ def test_arguments() -> None:
     options = {"operation": "add"}
     with pytest.raises(ParameterError, match=r"^operation="):
         nemo_rl.encode(new, old, **options)
+    for options in ({"version": 1}, {"compare": "bytes"}):
+        with pytest.raises(ParameterError, match=rf"^{next(iter(options))}="):
+            grail.encode(new, old, **options)
+    with pytest.raises(ParameterError, match="dtype and shape"):
+        grail.decode(grail.encode(new, old), {**old, "few": old["few"].view(np.uint16)})
+    with pytest.raises(TypeError, match="takes bfloat16, float16, float32"):
+        grail.encode({"w": np.ones(3)}, {"w": np.zeros(3)})
+    with pytest.raises(ParameterError, match="dimension"):
+        grail.encode({"w": np.float32(1)}, {"w": np.float32(2)})
+    with pytest.raises(TypeError, match="bytes-like"):
+        grail.decode("update", old)  # type: ignore[arg-type]
     wide = {"w": np.ones(3, np.float32)}
     with pytest.raises(TypeError, match="takes bfloat16"):
         trl.encode({"w": 2 * wide["w"]}, wide)
@@ -197,3 +266,45 @@ def test_damaged_updates_of_nemo_rl() -> None:
     ):
         with pytest.raises(FormatError):
             nemo_rl.decode(damaged, old)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", [2, 3, 31])
+def test_damaged_updates_of_grail(version: Any) -> None:
+    old, new = tensors()
+    update = grail.encode(new, old, version=version)
+    length = int.from_bytes(update[:4], "little")
+    header, data = json.loads(update[4 : 4 + length]), update[4 + length :]
+
+    def joined(changed: Any) -> bytes:
+        text = json.dumps(changed).encode()
+        return len(text).to_bytes(4, "little") + text + data
+
+    assert_same(grail.decode(joined(header), old), new)
+    damaged = [update[:n] for n in (0, 3, 4, 4 + length, len(update) - 1)]
+    damaged += [update + b"\0", update[:4] + b"x" + update[5:], joined([]), joined({})]
+    damaged += [joined({**header, "version": v}) for v in (0, 5 - version, "2", None)]
+    damaged += [joined({**header, "tensors": t}) for t in (None, [3], header["tensors"] * 2)]
+    damaged += [update[:4] + b"[" * length + data]
+    for at, item in enumerate(header["tensors"]):
+        for key in item:
+            for value in (-1, 0, 10**30, "other", None, [], True):
+                if value == item[key]:
+                    continue
+                items = [*header["tensors"]]
+                items[at] = {**item, key: value}
+                damaged.append(joined({**header, "tensors": items}))
+            items = [*header["tensors"]]
+            items[at] = {k: v for k, v in item.items() if k != key}
+            damaged.append(joined({**header, "tensors": items}))
+    for one in damaged:
+        with pytest.raises((FormatError, ParameterError)):
+            grail.decode(one, old)
+    rng = np.random.default_rng(4)
+    for _ in range(200):  # positions outside of a tensor, or not in order, are refused
+        flipped = bytearray(update)
+        flipped[4 + length + int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+        try:
+            decoded = grail.decode(flipped, old)
+        except FormatError:
+            continue
+        assert {*decoded} == {"few", "far", "row"}
