@@ -52,6 +52,7 @@ _GOALS = {
     "minifloat:format=e4m3,code=huffman": Goals(),
     "ecsq:step=1": Goals(payload=0.09, decode=0.15),
     "ecsq:nmse=0.02": Goals(),
+    "sparseloco": Goals(),
     "topk": Goals(),
     "topk:ratio=0.1,value=int8": Goals(),
     "randomk": Goals(),

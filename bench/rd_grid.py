@@ -97,6 +97,10 @@ GRID: dict[str, tuple[Dial, ...]] = {
         Dial("microscale:code=auto,format={}", tuple(FORMATS)),
         Dial("microscale:scale=rceil,code=auto,format={}", tuple(FORMATS[:-1])),
     ),
+    "sparseloco": (
+        Dial("sparseloco:k={}", (16, 64, 256, 1024, 4096), between=True),
+        Dial("sparseloco:bins=16,k={}", (64, 256, 1024, 4096), between=True),
+    ),
     "topk": (
         Dial("topk:value=sign,ratio={}", _SHARES, between=True),
         Dial("topk:value=int8,ratio={}", _SHARES, between=True),

@@ -28,6 +28,7 @@ from reference import (
     randomk,
     seek,
     sparse_values,
+    sparseloco,
     tabled,
     ternary,
     topk,
@@ -473,6 +474,24 @@ def _microscale(rng: random.Random, shape: tuple[int, ...]) -> Body:
     return Body(17, bytes(params), scalars, data, nbits, table)
 
 
+def _sparseloco(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, code = _size(shape), rng.choice(sparseloco.CODES)
+    setting = sparseloco.Setting(
+        rng.choice((1, 2, 5, 64)),
+        rng.choice((2, 3, 64, 256)),
+        rng.choice((2, 4, 5, 256)),
+        rng.choice(positions.CODES),
+        code,
+    )
+    message = sparseloco.encode(np.clip(_any_floats(rng, n), -1e30, 1e30), shape, setting)
+    bins = [rng.randrange(setting.bins) for _ in message.bins]
+    numbers = [rng.uniform(-1e30, 1e30) for _ in message.numbers]
+    message = message._replace(bins=bins, numbers=numbers)
+    choice, table = _index(rng, setting.index, message.places, n)
+    data, nbits = sparseloco.write(message, n, choice)
+    return Body(19, sparseloco.parameters(setting), b"", data, nbits, table)
+
+
 WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -490,4 +509,5 @@ WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "lowrank": _lowrank,
     "lossless": _lossless,
     "microscale": _microscale,
+    "sparseloco": _sparseloco,
 }

@@ -30,6 +30,7 @@ from reference import (
     qsgd,
     randomk,
     sign,
+    sparseloco,
     ternary,
     topk,
     universal,
@@ -271,6 +272,12 @@ def _microscale(m: Message) -> Any:
     return microscale.decode(c.format, c.code, m.data, m.nbits, m.n, scale)
 
 
+def _sparseloco(m: Message) -> Any:
+    c = m.codec
+    setting = sparseloco.Setting(c.k, c.chunk, c.bins, c.index, c.code)
+    return sparseloco.decode(m.data, m.nbits, m.shape, setting)
+
+
 DECODERS: dict[str, Callable[[Message], Any]] = {
     "raw": _raw,
     "qsgd": _qsgd,
@@ -289,6 +296,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "lossless": _lossless,
     "patch": _patch,
     "microscale": _microscale,
+    "sparseloco": _sparseloco,
 }
 ERRORS = (ValueError, struct.error)
 """What oracles raise for payloads that are wrong."""

@@ -87,6 +87,12 @@ _CHOSEN = {
         *("microscale:scale=ceil,rounding=stochastic", "microscale:code=auto,scale=even"),
         "microscale:format=nvfp4,code=context,rounding=stochastic",
     ),
+    "sparseloco": (
+        *("sparseloco", "sparseloco:k=2,chunk=4", "sparseloco:k=1,bins=2,index=rans"),
+        *("sparseloco:k=5,chunk=3,bins=256,code=huffman", "sparseloco:index=bitmap,code=none"),
+        *("sparseloco:chunk=256,k=65536,bins=5,index=huffman", "sparseloco:sigmas=1.5,bins=16"),
+        *("sparseloco:k=8,index=eliasfano,code=huffman", "sparseloco:k=3,chunk=8,index=rice"),
+    ),
     "powersgd": ("powersgd", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=65536"),
     "randomk": (
         *("randomk", "randomk:k=3", "randomk:unbiased=yes", "randomk:ratio=0.7,value=float16"),

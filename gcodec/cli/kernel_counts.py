@@ -24,6 +24,7 @@ COUNTS = {
     "microscale": (1, 2),
     "microscale:format=nvfp4": (2, 3),
     "microscale:code=auto": (12, 18),
+    "sparseloco": (9, 12),
     "topk": (9, 11),
     "randomk": (6, 7),
     "dct8": (5, 8),
@@ -34,7 +35,7 @@ COUNTS = {
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 115
+CANDIDATES = 89
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 

@@ -20,7 +20,8 @@ order. Here, sums are float64, and positions ascend. So all numbers agree up to 
 Decoding is exact; of a position that comes twice, which Templar averages, the message is refused.
 
 The error feedback of SparseLoCo, e ← 0.95·e + Δ, is that of ``gcodec.Feedback(…, decay=0.95)``.
-No codec of gcodec stores bins, so this module has no ``to_frame``.
+Frames of `sparseloco` contain the same numbers in less than half of the bits; positions ascend in
+what comes from a frame.
 
 Source: one-covenant/templar 2.1.28, ``src/tplr/compress.py`` (MIT); Sarfi et al., "Communication
 efficient LLM pre-training with SparseLoCo", arXiv 2508.15706. Arrays must be on the host. This
@@ -28,7 +29,7 @@ module imports neither Templar nor torch.
 
 Examples
 --------
->>> import numpy as np
+>>> import gcodec, numpy as np
 >>> from gcodec.interop import templar
 >>> x = np.array([1, -8, 0.5, 7.5, 0, 9, 0.25, -7.5], np.float32)
 >>> message = templar.encode(x, k=2, chunk=4)
@@ -37,22 +38,29 @@ Examples
 >>> templar.decode(message, 8, chunk=4)
 array([ 0.  , -7.75,  0.  ,  8.25,  0.  ,  8.25,  0.  , -7.75],
       dtype=float32)
+>>> frame = templar.to_frame(message, 8, chunk=4)
+>>> bool((gcodec.decode(frame.to_bytes()) == templar.decode(message, 8, chunk=4)).all())
+True
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
+from gcodec.codecs.sparseloco import SparseLoCo, SparseLoCoSymbols, Tiles, binned, select
 from gcodec.errors import Corrupt, ParameterError
+from gcodec.frame import Frame
 from gcodec.interop.objects import (
+    FrameLike,
     ascending_order,
     checked_shape,
     host_tensor,
+    opened_frame,
     part_of,
     size_error,
 )
@@ -62,41 +70,7 @@ from gcodec.wire.kinds import check_integer, check_number
 
 _MOST = 1 << 12  # elements of a tile, whose positions have 12 bits
 _MOST_BINS = 256
-
-
-class _Tiles(NamedTuple):
-    """Tiles of a vector or a matrix, of `height` times `width` elements."""
-
-    rows: int
-    columns: int
-    height: int
-    width: int
-
-    @classmethod
-    def of(cls, shape: tuple[int, ...], chunk: int) -> _Tiles:
-        if len(shape) not in (1, 2) or 0 in shape:
-            raise ParameterError.of("shape", shape, "that of a vector or a matrix, not empty")
-        m, n = (1, *shape)[-2:]
-        height = 1 if len(shape) == 1 else _divisor(m, chunk)
-        width = _divisor(n, chunk)
-        if not 1 < height * width <= _MOST:
-            allowed = f"one that has tiles of 2 to {_MOST} elements, not {height} x {width}"
-            raise ParameterError.of("shape", shape, allowed)
-        return cls(m // height, n // width, height, width)
-
-    @property
-    def size(self) -> int:
-        return self.height * self.width
-
-    def cut(self, values: np.ndarray) -> np.ndarray:
-        """Return (tiles, elements) values."""
-        shaped = values.reshape(self.rows, self.height, self.columns, self.width)
-        return shaped.transpose(0, 2, 1, 3).reshape(-1, self.size)
-
-    def joined(self, tiles: np.ndarray) -> np.ndarray:
-        """Return the (n,) values of (tiles, elements)."""
-        shaped = tiles.reshape(self.rows, self.columns, self.height, self.width)
-        return shaped.transpose(0, 2, 1, 3).reshape(-1)
+_DTYPE = "float32"
 
 
 def encode(
@@ -141,18 +115,15 @@ def encode(
     sigmas = check_number("sigmas", sigmas, "a number above 0")
     if not 0 < sigmas < math.inf:
         raise ParameterError.of("sigmas", sigmas, "a number above 0")
-    tiles = _Tiles.of(tensor.shape, chunk)
+    tiles = _tiles(tensor.shape, chunk)
     values = np.asarray(tensor.values[:], np.float32)
     check_finite(values)
-    cut = tiles.cut(values)
-    positions = _largest(cut, min(k, tiles.size) // 2 * 2)
-    sent = np.take_along_axis(cut, positions, axis=1)
+    positions, sent = select(values, tiles, tiles.sent(k))
     parameters: tuple[Any, ...] | None = None
     if bins is not None:
-        sent, parameters = _binned(sent, bins, sigmas)
-    leading = (tiles.columns,) if len(tensor.shape) == 1 else (tiles.rows, tiles.columns)
-    shaped = sent.reshape(*leading, -1)
-    return {"idxs": _packed(positions), "vals": shaped, "quant_params": parameters}
+        sent, numbers = binned(sent, bins, sigmas)
+        parameters = _parameters(numbers)
+    return _message(positions, sent.reshape(*_leading(tensor.shape, tiles), -1), parameters)
 
 
 def decode(
@@ -185,71 +156,128 @@ def decode(
     ParameterError
         If no tensor of this shape has such tiles.
     """
-    sizes, _ = checked_shape(shape, limits)
+    sizes, n = checked_shape(shape, limits)
+    tiles, positions, values = _opened(message, sizes, chunk)
+    out = np.zeros(n, np.float32)
+    out[tiles.elements(positions)] = _values(values, message.get("quant_params")).reshape(-1)
+    return out.reshape(sizes)
+
+
+def to_frame(
+    message: Mapping[str, Any],
+    shape: Any,
+    *,
+    chunk: int = 64,
+    name: str | None = None,
+    limits: Limits | None = None,
+) -> Frame:
+    """Convert a message with bins to a frame of `sparseloco`.
+
+    See `decode` for the parameters and errors. A message without bins is a `ParameterError`.
+    """
+    sizes, n = checked_shape(shape, limits)
+    tiles, positions, bins = _opened(message, sizes, chunk)
+    parameters = message.get("quant_params")
+    if parameters is None:
+        raise ParameterError("message: has no quant_params: must have bins")
+    _values(bins, parameters)
+    shift, scale, offset, lookup, _ = parameters
+    if not 2 <= len(lookup) <= _MOST_BINS or offset != len(lookup) // 2:
+        raise Corrupt(f"quant_params has {len(lookup)} bins and the offset {offset}")
+    order = np.argsort(positions, kind="stable")
+    numbers = np.array([float(shift), float(scale), *np.asarray(lookup)], np.float32)
+    if not all_finite(numbers):
+        raise Corrupt("a number of quant_params is not finite")
+    k = positions.size // tiles.total
+    codec: SparseLoCo = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": len(lookup)})
+    symbols = SparseLoCoSymbols(n, positions[order], bins.reshape(-1)[order], numbers, sizes)
+    payload = codec.pack(symbols)
+    return Frame(payload.codec, _DTYPE, sizes, payload, name)
+
+
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, Any]:
+    """Convert a frame of `sparseloco` to a message.
+
+    Parameters
+    ----------
+    frame : Frame or bytes-like
+        Frame of float32.
+    limits : Limits, optional
+        Bounds on the frame; default ``Limits()``.
+
+    Raises
+    ------
+    ParameterError
+        If the frame has another codec or dtype, or tiles that Templar does not send.
+    FormatError
+        If the bytes are damaged.
+    """
+    opened = opened_frame(frame, limits, "sparseloco")
+    assert isinstance(opened.codec, SparseLoCo)
+    tiles = _tiles(opened.shape, opened.codec.chunk)
+    if tiles.sent(opened.codec.k) % 2:
+        raise ParameterError.of("frame.codec", str(opened.codec), "one with k from 2 on")
+    symbols = opened.codec.unpack(opened.payload, opened.shape)
+    positions = (symbols.positions % tiles.size).reshape(tiles.total, -1)
+    bins = symbols.bins.reshape(*_leading(opened.shape, tiles), -1)
+    return _message(positions, bins, _parameters(symbols.parameters))
+
+
+def _tiles(shape: tuple[int, ...], chunk: int) -> Tiles:
+    """Return the tiles of a shape; raise `ParameterError` for one that Templar does not cut."""
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise ParameterError.of("shape", shape, "that of a vector or a matrix, not empty")
+    tiles = Tiles.of(shape, chunk)
+    if not 1 < tiles.size <= _MOST:
+        allowed = (
+            f"one that has tiles of 2 to {_MOST} elements, not {tiles.height} x {tiles.width}"
+        )
+        raise ParameterError.of("shape", shape, allowed)
+    return tiles
+
+
+def _leading(shape: tuple[int, ...], tiles: Tiles) -> tuple[int, ...]:
+    """Return the dimensions of the values before the one of a tile."""
+    return (tiles.total,) if len(shape) == 1 else (tiles.rows, tiles.columns)
+
+
+def _message(
+    positions: np.ndarray, values: np.ndarray, parameters: tuple[Any, ...] | None
+) -> dict[str, Any]:
+    return {"idxs": _packed(positions), "vals": values, "quant_params": parameters}
+
+
+def _parameters(numbers: np.ndarray) -> tuple[Any, ...]:
+    """Return Templar's parameters of bins; see `binned`."""
+    shift, scale, lookup = numbers[0], float(numbers[1]), numbers[2:]
+    return np.array(shift), scale, lookup.size // 2, lookup, _DTYPE
+
+
+def _opened(
+    message: Mapping[str, Any], shape: tuple[int, ...], chunk: int
+) -> tuple[Tiles, np.ndarray, np.ndarray]:
+    """Return the tiles, the positions in the order of the tiles, and the values of a message."""
     _check_chunk(chunk)
-    tiles = _Tiles.of(sizes, chunk)
-    count = tiles.rows * tiles.columns
+    tiles = _tiles(shape, chunk)
     values = part_of(message, "vals")
-    if values.size % count:
-        raise Corrupt(f"{values.size} values do not belong to {count} tiles")
-    k = values.size // count
+    if values.size % tiles.total:
+        raise Corrupt(f"{values.size} values do not belong to {tiles.total} tiles")
+    k = values.size // tiles.total
     if k > tiles.size or k % 2:
         raise Corrupt(f"{k} values in each tile of {tiles.size} elements")
-    positions = _unpacked(part_of(message, "idxs"), values.size).reshape(count, k)
+    positions = _unpacked(part_of(message, "idxs"), values.size).reshape(tiles.total, k)
     ascending_order(positions, tiles.size, "tile")
-    decoded = _values(values, message.get("quant_params")).reshape(count, k)
-    out = np.zeros((count, tiles.size), np.float32)
-    np.put_along_axis(out, positions, decoded, axis=1)
-    return tiles.joined(out).reshape(sizes)
+    firsts = tiles.size * np.arange(tiles.total)
+    return tiles, (positions + firsts[:, None]).reshape(-1), values
 
 
 def _check_chunk(chunk: int) -> None:
     check_integer("chunk", chunk, 2, 1 << 31, "an integer from 2 on")
 
 
-def _divisor(n: int, most: int) -> int:
-    """Return the largest divisor of n that is at most `most`."""
-    if n <= most:
-        return n
-    small = (i for i in range(1, math.isqrt(n) + 1) if n % i == 0)
-    return max(d for i in small for d in (i, n // i) if d <= most)
-
-
-def _largest(cut: np.ndarray, k: int) -> np.ndarray:
-    """Return the ascending positions of the k largest magnitudes of each tile, as (tiles, k).
-
-    Among equal magnitudes, the first are taken.
-    """
-    last = cut.shape[1] - 1
-    keys = np.abs(cut).view(np.uint32).astype(np.uint64) << np.uint64(12)
-    keys |= np.arange(last, -1, -1, dtype=np.uint64)
-    chosen = np.partition(keys, last + 1 - k, axis=1)[:, last + 1 - k :]
-    positions = last - (chosen & np.uint64(_MOST - 1)).astype(np.int64)
-    return np.sort(positions, axis=1)
-
-
-def _binned(sent: np.ndarray, bins: int, sigmas: float) -> tuple[np.ndarray, tuple[Any, ...]]:
-    """Return the bins of values, and the parameters that decode them."""
-    shift, offset = np.float32(sent.astype(np.float64).mean()), bins // 2
-    with np.errstate(over="ignore", under="ignore"):
-        centered = sent - shift
-        squares = float(np.square(centered.astype(np.float64)).sum())
-        scale = np.float32(sigmas * math.sqrt(squares / (sent.size - 1)) / bins)
-        if not 0 < scale < math.inf:
-            scale = np.float32(1)
-        rounded = np.rint(centered / scale + np.float32(offset))
-    codes = np.clip(rounded, 0, bins - 1).astype(np.uint8)
-    flat = codes.reshape(-1)
-    sums = np.bincount(flat, centered.reshape(-1).astype(np.float64), bins)
-    lookup = (sums / np.maximum(np.bincount(flat, minlength=bins), 1)).astype(np.float32)
-    if not all_finite(lookup + shift):
-        raise ParameterError("x: the mean of a bin must not exceed float32")
-    return codes, (np.array(shift), float(scale), offset, lookup, "float32")
-
-
 def _packed(positions: np.ndarray) -> np.ndarray:
     """Return positions as 12 bits each, the low ones first."""
-    first, second = positions.reshape(-1, 2).T
+    first, second = positions.astype(np.int64).reshape(-1, 2).T
     parts = first & 255, first >> 8 | (second & 15) << 4, second >> 4
     return np.stack(parts, axis=1).astype(np.uint8).reshape(-1)
 

@@ -57,11 +57,10 @@ def decoded(fields: list[Field], n: int, dtype: str) -> np.ndarray:
     kind = dtype if dtype in primitives.INTEGERS else "float32"
     values, described = np.zeros(n, kind), np.zeros(n, np.bool_)
     for field in fields:
-        if field.decoded:
-            first = places[field.number] if field.element is None else field.element
-            span = slice(first, first + len(field.decoded))
-            assert not described[span].any()
-            values[span], described[span] = field.decoded, True
+        for i, value in enumerate(field.decoded):
+            at = places[field.number + i] if field.element is None else field.element + i
+            assert not described[at]
+            values[at], described[at] = value, True
     return outlet(values, dtype)
 
 

@@ -17,7 +17,8 @@ The seek table::
     [per block that does not begin where one of rANS does: 32 states u32]
 
 Only tables of codecs whose blocks count sent values have advances, and only those of rANS states.
-A topk message, and a sparse one of mxnet-2bit, has the blocks of the code of its positions.
+A topk message, one of sparseloco, and a sparse one of mxnet-2bit, has the blocks of the code of
+its positions.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ PATCH = 16  # takes all dtypes, and has no blocks
 LOSSLESS_MODES = ("elements", "states", None)
 MICROSCALE = 17  # its blocks are of bytes, or of symbols with contexts
 MICROSCALE_CODES = (None, "elements", "states", "states")
+SPARSELOCO = 19  # has the blocks of its positions
 NIBBLES = (4, 6)  # the formats of microscale with two elements in a byte
 SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
@@ -224,6 +226,8 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind = MICROSCALE_CODES[params[2]]
         paired = params[0] in NIBBLES and params[2] < 3
         n = (n + 1) // 2 if paired else n
+    elif codec_id == SPARSELOCO and len(params) > 1:
+        kind = POSITIONS[params[-2]] if params[-2] < len(POSITIONS) else None
     elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):
         index = params[1:2] if codec_id == TOPK else params[2:3] or b"\0"
         kind = POSITIONS[index[0]] if index and index[0] < len(POSITIONS) else None
@@ -265,7 +269,7 @@ def parse(
     if flags & ~(FLAG_NAME | FLAG_SEEK | FLAG_TAG):
         raise ValueError(f"unknown flags {flags:#04x}")
     codec_id = read.byte()
-    if not (1 <= codec_id <= MICROSCALE or 192 <= codec_id <= 255):
+    if not (1 <= codec_id <= SPARSELOCO or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
     takes_integers = codec_id in (RAW, LOSSLESS, PATCH) or codec_id >= 192

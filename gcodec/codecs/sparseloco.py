@@ -1,0 +1,510 @@
+"""sparseloco: the largest elements of each tile, in a few bins.
+
+A tensor is a matrix of its first dimension and all others; a vector has one column for each
+element of a run. Its tiles have the largest sides, up to `chunk`, that divide those of the matrix,
+so all tiles have the same size. Of each tile, the k elements of largest magnitude are sent, or all
+of a smaller tile; an odd number above 1 is lowered by 1. Among equal magnitudes, the elements of
+the lowest index are sent. NaN and Inf are refused. Other elements decode to +0.
+
+With B bins, shift m = mean of all sent values x, and scale d = `sigmas`/B times their standard
+deviation (with N − 1; 1 if it is 0 or overflows), the bin of x is (x − m)/d + B/2, rounded to an
+integer, halves to even, from 0 to B − 1. It decodes to μ + m, where μ is the mean of x − m in the
+bin. Sums are float64, and all other arithmetic is float32.
+
+The payload is one bit string, most significant bit first. It contains m, d and all μ as float32;
+then the bins, in as many bits each as B − 1 takes (``code=none``), or in bytes of 8, 4, 2 or 1 of
+them that form a string of `gcodec.entropy.ranged` (``code=huffman``); and then the positions
+(`gcodec.entropy.positions`) in the order of the tiles, which end with the payload. Templar sends
+the same information in 20 bits per sent value, which take about 9 here.
+
+Sources: Sarfi et al., "Communication efficient LLM pre-training with SparseLoCo", arXiv
+2508.15706; one-covenant/templar 2.1.28, ``src/tplr/compress.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.codec import Codec, register
+from gcodec.entropy import positions as position_coding
+from gcodec.entropy import ranged
+from gcodec.entropy.coder import BitSpan, into
+from gcodec.entropy.positions import IndexString
+from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.fields import ranged as ranged_fields
+from gcodec.fields.positions import positions as position_fields
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.fields import read_fields
+from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.kernels.numeric import convert, scatter
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.reduce import all_finite, moments
+from gcodec.kernels.transform.dct_select import largest
+from gcodec.payload import Payload
+from gcodec.runtime import pool
+from gcodec.wire.kinds import Choice, Float64, Integer
+from gcodec.wire.params import param
+from gcodec.wire.seek import Blocks, SeekTable
+
+_CODES = ("none", "huffman")
+_NUMBERS = 2  # float32 numbers before the means of the bins: shift and scale
+
+
+class Tiles(NamedTuple):
+    """Tiles of a matrix, of `height` times `width` elements.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Numbers of tiles above and beside each other.
+    height, width : int
+        Sides of a tile.
+    """
+
+    rows: int
+    columns: int
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], chunk: int) -> Tiles:
+        """Return the tiles of a tensor, whose sides are at most `chunk`."""
+        if len(shape) < 2:
+            n = math.prod(shape)
+            width = _divisor(n, chunk)
+            return cls(n // width, 1, 1, width)
+        m, n = shape[0], math.prod(shape[1:])
+        height, width = _divisor(m, chunk), _divisor(n, chunk)
+        return cls(m // height, n // width, height, width)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of a tile."""
+        return self.height * self.width
+
+    @property
+    def total(self) -> int:
+        """Number of tiles."""
+        return self.rows * self.columns
+
+    def sent(self, k: int) -> int:
+        """Return how many of k elements a tile sends: an even number, or one."""
+        most = min(k, self.size)
+        return most if most == 1 else most // 2 * 2
+
+    def cut(self, values: np.ndarray) -> np.ndarray:
+        """Return the (m, size) elements of the tiles that (n,) values of whole rows contain."""
+        shaped = values.reshape(-1, self.height, self.columns, self.width)
+        return shaped.transpose(0, 2, 1, 3).reshape(-1, self.size)
+
+    def elements(self, positions: np.ndarray) -> np.ndarray:
+        """Return the elements of the flat tensor at positions in the order of the tiles."""
+        if self.columns == 1:
+            return positions
+        tile, inside = np.divmod(positions, self.size)
+        row, column = np.divmod(inside, self.width)
+        above, left = np.divmod(tile, self.columns)
+        row += above * self.height
+        places: np.ndarray = row * (self.columns * self.width) + left * self.width + column
+        return places
+
+
+def _divisor(n: int, most: int) -> int:
+    """Return the largest divisor of n that is at most `most`."""
+    if n <= most:
+        return max(n, 1)
+    small = (i for i in range(1, min(most, math.isqrt(n)) + 1) if n % i == 0)
+    return max(d for i in small for d in (i, n // i) if d <= most)
+
+
+def select(values: np.ndarray, tiles: Tiles, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k largest elements of each tile, and their positions in it.
+
+    Parameters
+    ----------
+    values : (n,) float32 array
+    tiles : Tiles
+    k : int
+        From 1 to the size of a tile.
+
+    Returns
+    -------
+    positions : (tiles, k) int32 array
+        Ascending.
+    sent : (tiles, k) float32 array
+
+    Raises
+    ------
+    ParameterError
+        If a value is NaN or Inf.
+    """
+    positions = np.empty((tiles.total, k), np.int32)
+    sent = np.empty((tiles.total, k), np.float32)
+
+    def task(start: int, stop: int) -> bool:
+        own = slice(start // tiles.size, stop // tiles.size)
+        return largest(tiles.cut(values[start:stop]), k, positions[own], sent[own])
+
+    if not all(pool.run(task, values.size, tiles.size * tiles.columns)):
+        raise nonfinite_error(values)
+    return positions, sent
+
+
+def binned(sent: np.ndarray, bins: int, sigmas: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bins of values, and what decodes them.
+
+    Parameters
+    ----------
+    sent : float32 array
+        At least one value.
+    bins : int
+        From 2 to 256.
+    sigmas : float
+        Standard deviations that the bins span.
+
+    Returns
+    -------
+    codes : uint8 array
+        In the shape of `sent`.
+    parameters : (2 + bins,) float32 array
+        Shift, scale, and the mean of each bin without the shift.
+
+    Raises
+    ------
+    ParameterError
+        If the mean of a bin exceeds float32.
+    """
+    flat = sent.reshape(-1)
+    shift = np.float32(moments(flat).total / flat.size)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        centered = flat - shift
+        deviation = math.sqrt(moments(centered).squares / max(flat.size - 1, 1))
+        scale = np.float32(sigmas * deviation / bins)
+        if not 0 < scale < math.inf:
+            scale = np.float32(1)
+        rounded = np.rint(centered / scale + np.float32(bins // 2))
+        codes = np.clip(rounded, 0, bins - 1).astype(np.uint8)
+        sums = np.bincount(codes, centered.astype(np.float64), bins)
+        means = (sums / np.maximum(np.bincount(codes, minlength=bins), 1)).astype(np.float32)
+        if not all_finite(means + shift):
+            raise ParameterError("x: the mean of a bin must not exceed float32")
+    return codes.reshape(sent.shape), np.concatenate([[shift, scale], means])
+
+
+class SparseLoCoSymbols(NamedTuple):
+    """The sent elements of a tensor.
+
+    Attributes
+    ----------
+    n : int
+        Number of elements of the tensor.
+    positions : (m,) int64 array
+        Positions of all sent elements in the order of the tiles, ascending.
+    bins : (m,) uint8 array
+        Bin of each.
+    parameters : (2 + bins,) float32 array
+        See `binned`; empty for an empty tensor.
+    shape : tuple of int, optional
+        Shape of the tensor; None for a vector.
+    """
+
+    n: int
+    positions: np.ndarray
+    bins: np.ndarray
+    parameters: np.ndarray
+    shape: tuple[int, ...] | None = None
+
+
+@register(id=19, name="sparseloco")
+class SparseLoCo(Codec):
+    """The largest elements of each tile, in a few bins.
+
+    Parameters
+    ----------
+    k : int
+        Number of elements that a tile sends.
+    chunk : int
+        Largest side of a tile, from 2 to 256.
+    bins : int
+        Number of bins, from 2 to 256.
+    sigmas : float
+        Standard deviations that the bins span.
+    index : {"auto", "rice", "eliasfano", "bitmap", "rans", "huffman"}
+        Code for the positions. ``"auto"`` is the shortest.
+    code : {"auto", "none", "huffman"}
+        Code of the bins: fixed width, or Huffman words for bytes of them. ``"auto"`` is the
+        shortest.
+    """
+
+    refuses_nonfinite = True
+    takes_up_to = 2.0**126
+    uses_shape = True
+    peers: ClassVar = {"templar": "sparseloco", "sparseloco": "sparseloco"}
+
+    k: int = param(Integer(1, 1 << 16), 64, "elements that a tile sends")
+    chunk: int = param(Integer(2, 256), 64, "largest side of a tile")
+    bins: int = param(Integer(2, 256), 4, "number of bins")
+    sigmas: float = param(
+        Float64("a number above 0, finite", lambda sigmas: 0 < sigmas < math.inf),
+        6.0,
+        "standard deviations that the bins span",
+        in_frame=False,
+    )
+    index: str = param(
+        Choice(*position_coding.CODES, unsent=("auto",)),
+        "auto",
+        "code for positions; auto: the shortest",
+    )
+    code: str = param(
+        Choice(*_CODES, unsent=("auto",)), "auto", "code of the bins; auto: the shortest"
+    )
+
+    def variance(self, n: int) -> float | None:
+        """Return 1: the mean of a bin is no farther from its values than 0 is."""
+        return 1.0
+
+    def _tiles(self, n: int, shape: tuple[int, ...] | None = None) -> Tiles:
+        """Return the tiles of n elements in a shape, or else in the bound one."""
+        return Tiles.of(shape or self._bound_shape(n), self.chunk)
+
+    def _sent(self, n: int, shape: tuple[int, ...] | None = None) -> int:
+        """Return the number of sent elements; see `_tiles`."""
+        tiles = self._tiles(n, shape)
+        return tiles.total * tiles.sent(self.k) if n else 0
+
+    @property
+    def _first(self) -> int:
+        """Number of bits before the bins."""
+        return 32 * (_NUMBERS + self.bins)
+
+    @property
+    def _width(self) -> int:
+        """Bits of a bin."""
+        return (self.bins - 1).bit_length()
+
+    @property
+    def _layout(self) -> FieldLayout:
+        """Layout of bins in the bytes of a string."""
+        return FieldLayout(1 << (self._width - 1).bit_length())
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of numbers and bins, and of the longest string of positions."""
+        if not n:
+            return 0
+        k = self._sent(n)
+        bins = k * self._width
+        if self.code == "huffman":
+            bins = ranged.longest_nbits("huffman", self._layout.nbytes(k))
+        return self._first + bins + position_coding.longest_nbits(n, k, self.index)
+
+    @property
+    def seek_blocks(self) -> Blocks | None:
+        """The unit of blocks: sent values, or states of rANS; see `positions.seek_blocks`."""
+        return position_coding.seek_blocks(self.index)
+
+    # --- quantize and dequantize
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: SparseLoCoSymbols | None
+    ) -> SparseLoCoSymbols:
+        n, shape = values.size, self._bound_shape(values.size)
+        if not n:
+            none = np.empty(0, np.uint8)
+            return SparseLoCoSymbols(
+                0, np.empty(0, np.int64), none, np.empty(0, np.float32), shape
+            )
+        tiles = self._tiles(n)
+        positions, sent = select(values, tiles, tiles.sent(self.k))
+        bins, parameters = binned(sent, self.bins, self.sigmas)
+        firsts = tiles.size * np.arange(tiles.total)
+        flat = (positions + firsts[:, None]).reshape(-1)
+        return SparseLoCoSymbols(n, flat, bins.reshape(-1), parameters, shape)
+
+    def _dequantize(self, symbols: SparseLoCoSymbols, out: np.ndarray) -> None:
+        scatter.put(out, *self._elements(symbols, out.size))
+
+    def _dequantize_add(
+        self, symbols: SparseLoCoSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        elements, values = self._elements(symbols, out.size)
+        scatter.add(out, elements, convert.round_to(values, dtype), scale)
+
+    def _elements(self, symbols: SparseLoCoSymbols, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sent elements in ascending order, and their values."""
+        self._check_size(symbols, n)
+        if not n:
+            return symbols.positions, np.empty(0, np.float32)
+        values = (symbols.parameters[_NUMBERS:] + symbols.parameters[0])[symbols.bins]
+        tiles = self._tiles(n, symbols.shape)
+        if tiles.columns == 1:
+            return symbols.positions, values
+        elements = tiles.elements(symbols.positions)
+        order = np.argsort(elements, kind="stable")
+        return elements[order], values[order]
+
+    def _check_size(self, symbols: SparseLoCoSymbols, n: int) -> None:
+        sent = self._sent(n, symbols.shape)
+        fits = symbols.n == n and symbols.positions.size == symbols.bins.size == sent
+        self._require(fits, n, symbols.shape)
+
+    # --- pack
+
+    def _pack(self, symbols: SparseLoCoSymbols) -> Payload:
+        n, positions, bins, parameters, _ = symbols
+        self._check_size(symbols, n)
+        if not n:
+            return Payload(self.replaced(index="rice", code="none"), {}, bins, 0)
+        data = parameters.astype(">f4").view(np.uint8)
+        code, front = self._bins_after(data, bins)
+        index, written = position_coding.write(positions, n, self.index, front)
+        return Payload(self.replaced(index=index, code=code), {}, *written)
+
+    def _bins_after(self, data: np.ndarray, bins: np.ndarray) -> tuple[str, position_coding.Front]:
+        """Return the code of the bins, and the bits up to them, given the bytes before them."""
+        nbits = bins.size * self._width
+        if self.code != "none":
+            grouped = pack_fields(bins, self._layout)
+            plan = ranged.Plan.of("huffman", byte_counts(grouped))
+            if self.code == "huffman" or plan.nbits < nbits:
+                front = BitString()
+                front.extend(data, self._first)
+                return "huffman", plan.write(grouped, grouped.size, front, 0)[:2]
+        packed = pack_fields(bins, FieldLayout(self._width))
+        return "none", (np.concatenate([data, packed]), self._first + nbits)
+
+    def _unpack(self, payload: Payload, n: int) -> SparseLoCoSymbols:
+        shape = self._bound_shape(n)
+        if not n:
+            IndexString(BitSpan.of(payload), self.index, 0, 0).read()
+            none = np.empty(0, np.uint8)
+            return SparseLoCoSymbols(
+                0, np.empty(0, np.int64), none, np.empty(0, np.float32), shape
+            )
+        parameters, bins, string = self._opened(payload, n)
+        positions, tiles = string.read(), self._tiles(n)
+        each = tiles.sent(self.k)
+        if not np.array_equal(positions // tiles.size, np.arange(positions.size) // each):
+            raise _count_error(each)
+        return SparseLoCoSymbols(n, positions, bins, parameters, shape)
+
+    def _opened(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray, IndexString]:
+        """Return the numbers, the bins and the string of positions of a payload."""
+        span, k = BitSpan.of(payload), self._sent(n)
+        if span.nbits < self._first + k // 8:  # a byte of a string has at most eight bins
+            raise Truncated(f"the payload has {span.nbits} bits for {k} values")
+        parameters = self._numbers(payload.data)
+        bins, end = self._read_bins(span.after(self._first), k)
+        if int(bins.max(initial=0)) >= self.bins:
+            raise self._bin_error(int(bins.max()))
+        return parameters, bins, IndexString(span.after(end), self.index, k, n)
+
+    def _numbers(self, data: np.ndarray) -> np.ndarray:
+        """Return shift, scale and means from the start of a payload."""
+        parameters = data[: self._first // 8].view(">f4").astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            decoded = parameters[_NUMBERS:] + parameters[0]
+        if not all_finite(np.append(decoded, parameters[1])):
+            raise Corrupt("a number of the bins is not finite")
+        return parameters
+
+    def _bin_error(self, number: int) -> Corrupt:
+        return Corrupt(f"a value has the bin {number} of {self.bins}")
+
+    def _read_bins(self, span: BitSpan, k: int) -> tuple[np.ndarray, int]:
+        """Return k bins, and the bit after them."""
+        if self.code == "none":
+            end = span.first + k * self._width
+            if end > span.end:
+                raise Truncated(f"the payload has {span.end} bits for {k} values")
+            return read_fields(span.data, span.first, self._width, k).astype(np.uint8), end
+        layout = self._layout
+        grouped = np.empty(layout.nbytes(k), np.uint8)
+        string = ranged.open_string("huffman", span._replace(seek=None), grouped.size)
+        end = string.read(into(grouped), bits_follow=True)
+        bins = unpack_fields(grouped, k, layout)
+        if pack_fields(bins, layout)[-1] != grouped[-1]:
+            raise _fill_error()
+        return bins, end
+
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        if not n:
+            walk.finish()
+            return
+        names = ("shift", "scale", *(f"mean of bin {bin}" for bin in range(self.bins)))
+
+        def describe_numbers(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
+            for number, name in zip(numbers(bits).tolist(), names[at:], strict=False):
+                yield FieldValue(number, name)
+
+        def read_numbers() -> np.ndarray:
+            return self._numbers(walk.data)
+
+        parameters = yield from walk.checked(
+            "scale", "number", 32, len(names), describe_numbers, read_numbers
+        )
+        values = (parameters[_NUMBERS:] + parameters[0]).tolist()
+        k, width, tiles = self._sent(n), self._layout.width, self._tiles(n)
+
+        def describe_bins(at: int, bins: np.ndarray) -> Iterator[FieldValue]:
+            for bin in bins.tolist():
+                if bin >= self.bins:
+                    raise self._bin_error(bin)
+                yield FieldValue(bin, decoded=(values[bin],))
+
+        def describe_bytes(at: int, grouped: np.ndarray) -> Iterator[FieldValue]:
+            each = 8 // width
+            for number in range(at * each, (at + grouped.size) * each, each):
+                byte = int(grouped[number // each - at])
+                bins = [byte >> 8 - width - width * i & (1 << width) - 1 for i in range(each)]
+                own, fill = bins[: k - number], bins[k - number :]
+                if max(own) >= self.bins:
+                    raise self._bin_error(max(own))
+                if any(fill):
+                    raise _fill_error()
+                decoded = tuple(values[bin] for bin in own)
+                yield FieldValue(byte, ", ".join(map(str, own)), decoded=decoded, number=number)
+
+        if self.code == "none":
+            yield from walk.fields("level", "bin", self._width, k, describe_bins)
+        else:
+            count = self._layout.nbytes(k)
+            yield from ranged_fields.inner_string(
+                walk, "huffman", "level", "bins", count, describe_bytes
+            )
+        for piece in position_fields(walk, self.index, k, n):
+            yield _in_tensor(piece, tiles, tiles.sent(self.k))
+
+    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._elements(self._unpack(payload, n), n)
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        return self._opened(payload, n)[2].blocks(log2_block)
+
+    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        raise ParameterError("nbits: the bytes of sparseloco do not contain it; pass nbits=…")
+
+
+def _in_tensor(piece: FieldSpan, tiles: Tiles, each: int) -> FieldSpan:
+    """Convert a description from a position in the order of the tiles to the element."""
+    value = piece.field_value
+    if value.element is None:
+        return piece
+    number = piece.number if value.number is None else value.number
+    if number is not None and value.element // tiles.size != number // each:
+        raise _count_error(each)
+    element = int(tiles.elements(np.array([value.element]))[0])
+    return piece._replace(field_value=value._replace(element=element))
+
+
+def _count_error(each: int) -> Corrupt:
+    return Corrupt(f"a tile does not have {each} positions")
+
+
+def _fill_error() -> Corrupt:
+    return Corrupt("the bits of a byte after the last bin are not zero")
