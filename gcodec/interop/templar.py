@@ -56,6 +56,7 @@ from gcodec.interop.objects import (
     part_of,
     size_error,
 )
+from gcodec.interop.tiles import largest_divisor
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.wire.kinds import check_integer, check_number
@@ -77,8 +78,8 @@ class _Tiles(NamedTuple):
         if len(shape) not in (1, 2) or 0 in shape:
             raise ParameterError.of("shape", shape, "that of a vector or a matrix, not empty")
         m, n = (1, *shape)[-2:]
-        height = 1 if len(shape) == 1 else _divisor(m, chunk)
-        width = _divisor(n, chunk)
+        height = 1 if len(shape) == 1 else largest_divisor(m, chunk)
+        width = largest_divisor(n, chunk)
         if not 1 < height * width <= _MOST:
             allowed = f"one that has tiles of 2 to {_MOST} elements, not {height} x {width}"
             raise ParameterError.of("shape", shape, allowed)
@@ -205,14 +206,6 @@ def decode(
 
 def _check_chunk(chunk: int) -> None:
     check_integer("chunk", chunk, 2, 1 << 31, "an integer from 2 on")
-
-
-def _divisor(n: int, most: int) -> int:
-    """Return the largest divisor of n that is at most `most`."""
-    if n <= most:
-        return n
-    small = (i for i in range(1, math.isqrt(n) + 1) if n % i == 0)
-    return max(d for i in small for d in (i, n // i) if d <= most)
 
 
 def _largest(cut: np.ndarray, k: int) -> np.ndarray:
