@@ -59,6 +59,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop.objects import FrameLike, object_bytes, opened_frame, size_error
 from gcodec.interop.tiles import (
+    MOST_DIMENSIONS,
     Coefficients,
     ascending,
     check_shape,
@@ -368,8 +369,8 @@ class _Reader:
 
     def _sequence(self, element: Callable[[], _T]) -> tuple[_T, ...]:
         count = self._varint(64)
-        if count > len(self.data) - self.at:  # an element has at least one byte
-            raise Truncated(f"the message ends within {count} elements", self.at)
+        if count > MOST_DIMENSIONS:
+            raise Corrupt(f"a tensor has {count} dimensions", self.at)
         return tuple(element() for _ in range(count))
 
     def _zigzag(self) -> int:

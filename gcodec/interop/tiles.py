@@ -24,6 +24,8 @@ from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import check_integer
 from gcodec.wire.primitives import FLOATS, MAX_NDIM
 
+MOST_DIMENSIONS = MAX_NDIM + 2  # of a transformed tensor
+
 
 class Coefficients(NamedTuple):
     """The sent coefficients of each tile.
@@ -128,7 +130,7 @@ def check_shape(shape: tuple[int, ...], limits: Limits | None) -> None:
     LimitExceeded
         If the tensor exceeds the limits.
     """
-    if (len(shape) != 2 and not 4 <= len(shape) <= MAX_NDIM + 2) or min(shape) < 1:
+    if (len(shape) != 2 and not 4 <= len(shape) <= MOST_DIMENSIONS) or min(shape) < 1:
         raise Corrupt(f"xshape={shape} is not the shape of tiles of a tensor")
     n = math.prod(shape)
     Limits.or_default(limits).check("the message", n, 4 * n)
