@@ -77,10 +77,10 @@ class Tiles(NamedTuple):
         """Return the tiles of a tensor, whose sides are at most `chunk`."""
         if len(shape) < 2:
             n = math.prod(shape)
-            width = _divisor(n, chunk)
+            width = largest_divisor(n, chunk)
             return cls(n // width, 1, 1, width)
         m, n = shape[0], math.prod(shape[1:])
-        height, width = _divisor(m, chunk), _divisor(n, chunk)
+        height, width = largest_divisor(m, chunk), largest_divisor(n, chunk)
         return cls(m // height, n // width, height, width)
 
     @property
@@ -115,7 +115,7 @@ class Tiles(NamedTuple):
         return places
 
 
-def _divisor(n: int, most: int) -> int:
+def largest_divisor(n: int, most: int) -> int:
     """Return the largest divisor of n that is at most `most`."""
     if n <= most:
         return max(n, 1)

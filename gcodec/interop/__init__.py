@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from gcodec.interop import bitsandbytes as bitsandbytes
     from gcodec.interop import byteps as byteps
     from gcodec.interop import caffe2 as caffe2
+    from gcodec.interop import demo as demo
     from gcodec.interop import grail as grail
     from gcodec.interop import mxnet as mxnet
     from gcodec.interop import nemo_rl as nemo_rl
     from gcodec.interop import panthalia as panthalia
+    from gcodec.interop import psyche as psyche
     from gcodec.interop import templar as templar
     from gcodec.interop import torchao as torchao
     from gcodec.interop import trl as trl
@@ -36,10 +38,12 @@ __all__ = [
     "bitsandbytes",
     "byteps",
     "caffe2",
+    "demo",
     "grail",
     "mxnet",
     "nemo_rl",
     "panthalia",
+    "psyche",
     "templar",
     "torchao",
     "trl",

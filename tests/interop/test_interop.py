@@ -21,7 +21,17 @@ from reference import mxnet as mxnet_model
 
 import gcodec
 from gcodec import Corrupt, FormatError, LimitExceeded, Limits, ParameterError, Truncated
-from gcodec.interop import bitsandbytes, byteps, caffe2, mxnet, objects, panthalia, templar
+from gcodec.interop import (
+    bitsandbytes,
+    byteps,
+    caffe2,
+    demo,
+    mxnet,
+    objects,
+    panthalia,
+    psyche,
+    templar,
+)
 
 UPSTREAM = Path(__file__).parents[1] / "golden" / "upstream"
 F = np.float32
@@ -102,7 +112,9 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {
     "mxnet": mxnet.encode,
     "byteps": lambda x: byteps.encode(x, "onebit"),
     "caffe2": caffe2.encode,
+    "demo": demo.encode,
     "panthalia": panthalia.encode,
+    "psyche": psyche.encode,
     "templar": templar.encode,
 }
 

@@ -101,7 +101,11 @@ class DCT8(Codec):
     symbols_on_host = True
     bounds_decoded = True
     fused_dtypes = ("float32", "float64")
-    peers: ClassVar = {"demo": "dct8:layout=tiles", "panthalia": "dct8:values=affine8"}
+    peers: ClassVar = {
+        "demo": "dct8:layout=tiles",
+        "distro": "dct8:k=8,layout=tiles",
+        "panthalia": "dct8:values=affine8",
+    }
 
     chunk: tuple[int, ...] = param(
         Sizes(3, MOST_POINTS, _MOST), (64, 64), "sizes of a chunk, such as 64x64"

@@ -1,0 +1,193 @@
+"""The largest DCT coefficients of tiles whose sides divide those of a tensor.
+
+DeMo and Psyche send them. Their messages and Templar's have tiles with the same sides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.codecs.dct8 import chunks, transform
+from gcodec.codecs.dct8.chunks import Chunks
+from gcodec.codecs.sparseloco import largest_divisor
+from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.interop.objects import ascending_order, host_tensor
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.kernels.transform.basis import MOST_POINTS
+from gcodec.limits import Limits
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.kinds import check_integer
+from gcodec.wire.primitives import FLOATS, MAX_NDIM
+
+MOST_DIMENSIONS = MAX_NDIM + 2  # of a transformed tensor
+
+
+class Coefficients(NamedTuple):
+    """The sent coefficients of each tile.
+
+    Attributes
+    ----------
+    positions : (tiles, k) integer array
+        Positions in the flattened tile.
+    values : (tiles, k) array
+        The coefficients at these positions.
+    shape : tuple of int
+        Shape of the transformed tensor: (tiles, width) for a vector; for others the leading
+        dimensions, then the rows and columns of tiles, then height and width of a tile.
+    """
+
+    positions: np.ndarray
+    values: np.ndarray
+    shape: tuple[int, ...]
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """Dimensions that precede the k sent coefficients."""
+        return leading_of(self.shape)
+
+
+def leading_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the dimensions of tiles in the shape of a transformed tensor."""
+    return shape[:-1] if len(shape) == 2 else shape[:-2]
+
+
+def size_of_tile(shape: tuple[int, ...]) -> int:
+    """Return the number of elements of a tile, from the shape of a transformed tensor."""
+    return math.prod(shape[len(leading_of(shape)) :])
+
+
+def largest(x: Any, peer: str, k: int, chunk: int) -> Coefficients:
+    """Return the k coefficients of largest magnitude in each tile of a tensor.
+
+    Parameters
+    ----------
+    x : array
+        Tensor of at least one dimension on the host.
+    peer : str
+        Name of the peer, for error messages.
+    k : int
+        Number of coefficients; all if a tile has fewer.
+    chunk : int
+        Largest side of a tile, up to 4096.
+
+    Returns
+    -------
+    Coefficients
+        Ascending positions, and values in the dtype of the tensor.
+
+    Raises
+    ------
+    ParameterError
+        If an argument is out of range, or the tensor is a scalar, is empty, contains NaN or Inf,
+        or has a coefficient that exceeds its dtype.
+    TypeError
+        If `x` is not an array of floats, or is on a device.
+    """
+    tensor = host_tensor(x, peer)
+    k = check_integer("k", k, 1, 1 << 31, "a positive integer")
+    chunk = check_integer("chunk", chunk, 1, MOST_POINTS, f"an integer from 1 to {MOST_POINTS}")
+    if not tensor.shape or 0 in tensor.shape:
+        raise ParameterError.of("x.shape", tensor.shape, "not empty, of at least one dimension")
+    cut = tensor.shape[-2:]
+    sides = [largest_divisor(size, chunk) for size in cut]
+    tiles = [size // side for size, side in zip(cut, sides, strict=True)]
+    shape = (*tensor.shape[:-2], *tiles, *sides)
+    layout = _layout(shape)
+    selected = transform.select(tensor.values, layout, min(k, layout.size))
+    if selected is None and not all_finite(tensor.values):
+        raise nonfinite_error(tensor.values)
+    dtype = NUMPY_DTYPES[tensor.dtype]
+    with np.errstate(over="ignore", under="ignore"):
+        positions, values = selected or (np.empty(0), np.full(1, np.inf, np.float32))
+        rounded = values.astype(dtype)
+    if not np.isfinite(rounded).all():
+        raise ParameterError(f"x: its transform must not exceed {tensor.dtype}")
+    return Coefficients(positions, rounded, shape)
+
+
+def check_shape(shape: tuple[int, ...], limits: Limits | None) -> None:
+    """Check the shape of a transformed tensor; see `Coefficients`.
+
+    Raises
+    ------
+    Corrupt
+        If no tensor has this transform.
+    Unsupported
+        If a tile has a side above 4096.
+    LimitExceeded
+        If the tensor exceeds the limits.
+    """
+    if (len(shape) != 2 and not 4 <= len(shape) <= MOST_DIMENSIONS) or min(shape) < 1:
+        raise Corrupt(f"xshape={shape} is not the shape of tiles of a tensor")
+    n = math.prod(shape)
+    Limits.or_default(limits).check("the message", n, 4 * n)
+    if max(shape[len(leading_of(shape)) :]) > MOST_POINTS:
+        raise Unsupported(f"xshape={shape} has a side of a tile above {MOST_POINTS}")
+
+
+def restored(coefficients: Coefficients, dtype: str) -> np.ndarray:
+    """Return the tensor of coefficients, whose shape has been checked.
+
+    Parameters
+    ----------
+    coefficients : Coefficients
+        Positions in any order, and values of any dtype.
+    dtype : str
+        Dtype of the result, to which each float32 value is rounded.
+
+    Raises
+    ------
+    Corrupt
+        If a position is outside its tile or comes twice, or a value is not finite.
+    ParameterError
+        If the dtype is not one of the floats.
+    """
+    if dtype not in FLOATS:
+        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    positions, values, shape = ascending(coefficients)
+    layout = _layout(shape)
+    out = empty_beside(math.prod(shape), np.float32, None)
+    starts = np.arange(layout.count + 1, dtype=np.int64) * positions.shape[1]
+    transform.restore(starts, positions.reshape(-1), values.reshape(-1), layout, out)
+    if not all_finite(out):
+        raise Corrupt("a value exceeds float32")
+    sizes = tensor_shape(shape)
+    if dtype == "float32":
+        return out.reshape(sizes)
+    rounded: np.ndarray = np.empty(out.size, NUMPY_DTYPES[dtype])
+    convert.put(out, dtype, rounded)
+    return rounded.reshape(sizes)
+
+
+def ascending(coefficients: Coefficients) -> Coefficients:
+    """Return coefficients as float32 by ascending int32 positions; see `restored` for errors."""
+    positions, values, shape = coefficients
+    order = ascending_order(positions, size_of_tile(shape), "tile")
+    with np.errstate(over="ignore", under="ignore"):
+        values = np.take_along_axis(values, order, axis=1).astype(np.float32)
+    if not all_finite(values.reshape(-1)):
+        raise Corrupt("a coefficient is not finite")
+    positions = np.take_along_axis(positions, order, axis=1).astype(np.int32)
+    return Coefficients(positions, values, shape)
+
+
+def tensor_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a tensor, from that of its transform."""
+    if len(shape) == 2:
+        return (math.prod(shape),)
+    *outer, rows, columns, height, width = shape
+    return (*outer, rows * height, columns * width)
+
+
+def _layout(shape: tuple[int, ...]) -> Chunks:
+    """Return the tiles of a transformed tensor, whose outer dimensions are rows of a matrix."""
+    if len(shape) == 2:
+        return chunks.Runs(math.prod(shape), (1, 1, shape[1]), edge=False)
+    *outer, columns = tensor_shape(shape)
+    return chunks.Tiles(math.prod(outer), columns, (1, shape[-2], shape[-1]))
