@@ -98,7 +98,7 @@ class _Bucket(NamedTuple):
 
 
 def ddp_hook(
-    codec: str | Mapping[str, Any] | CodecLike | Policy,
+    codec: str | Mapping[str, Any] | CodecLike | Policy = "lowrank",
     *,
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]] | None = None,
     feedback: bool = True,
@@ -129,7 +129,9 @@ def ddp_hook(
     Parameters
     ----------
     codec : str, mapping, Codec or Policy
-        See `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw`` is sent dense.
+        See `gcodec.parse` and `gcodec.Policy`. A tensor whose codec is ``raw`` is sent dense. The
+        default takes the fewest bits for gradients of matrices with feedback, and sends those that
+        have no low rank as ``ecsq`` does.
     model : Module or iterable of (name, parameter), optional
         Source of the parameter names for `policy`, `exclude` and checkpoints; a leading
         ``module.`` is removed. Default: parameters are numbered in the order in which their
