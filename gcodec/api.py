@@ -571,7 +571,8 @@ def warmup(*codecs: CodecLike) -> int:
             for codec in [codec if isinstance(codec, Codec) else parse(codec) for codec in codecs]:
                 _use(codec)
         for kernel in kernel_cache.loaded() if codecs else jit.kernels():
-            kernel_cache.compiled(kernel)
+            if kernel.is_shared:  # later processes would not find the others
+                kernel_cache.compiled(kernel)
     return len(compiled)
 
 

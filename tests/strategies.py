@@ -222,17 +222,20 @@ def _sample(kind: Kind) -> Any:
     return 2 if isinstance(kind, Integer) else 0.5
 
 
+@functools.cache
 def codecs() -> st.SearchStrategy[Codec]:
     """Draw any codec in any setting, each class equally often."""
     of_class = [[c for c in CODECS if type(c) is cls] for cls in gcodec.codecs().values()]
     return st.one_of([st.sampled_from(actual) for actual in of_class])
 
 
+@functools.cache
 def sizes(large: bool = False) -> st.SearchStrategy[int]:
     """Draw numbers of elements around the sizes of words, tiles and blocks."""
     return st.sampled_from(SIZES + (LARGE_SIZES if large else ()))
 
 
+@functools.cache
 def seeds() -> st.SearchStrategy[int]:
     """Draw seeds of 64 bits."""
     return st.sampled_from([0, 1, 7, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
@@ -343,6 +346,7 @@ def _gradient(kind: str, n: int, rng: np.random.Generator, t: np.float32) -> np.
     return np.where(rng.random(n) < 0.5, ties, rng.standard_normal(n)).astype(np.float32)
 
 
+@functools.cache
 def dtypes() -> st.SearchStrategy[str]:
     """Draw names of floating-point dtypes of frames."""
     return st.sampled_from(list(DTYPES))
@@ -394,12 +398,14 @@ def shapes(draw: st.DrawFn, n: int) -> tuple[int, ...]:
     return (*dims[:1], *[1] * ones, *dims[1:])
 
 
+@functools.cache
 def names() -> st.SearchStrategy[str | None]:
     """Draw a name of a tensor, or None."""
     text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
     return st.one_of(st.none(), text, st.just("w" * 300))
 
 
+@functools.cache
 def keys() -> st.SearchStrategy[bytes | None]:
     """Draw a key of a tag, or None."""
     return st.one_of(st.none(), st.binary(min_size=1, max_size=64))

@@ -6,11 +6,13 @@ import importlib.util
 import os
 import re
 import runpy
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rank_processes import LOOPBACK, run_programs
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -29,12 +31,7 @@ def run_example(module: str, *options: str) -> list[str]:
 
 
 def run_module(*command: str) -> list[str]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(EXAMPLES.parent),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "GCODEC_NUM_THREADS": "1",
-    }
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), **LOOPBACK}
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=EXAMPLES.parent,
@@ -47,9 +44,24 @@ def run_module(*command: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def run_two_ranks(module: str, *options: str) -> list[str]:
+    """Run an example as ``torchrun --nproc-per-node 2`` does; return the lines of rank 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    group = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    group |= {"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    programs = [["-m", f"examples.{module}", *options]] * 2
+    ranks = [{**LOOPBACK, **group, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+    results = run_programs(programs, EXAMPLES.parent, ranks)
+    for done in results:
+        assert done.status == 0, done.errors
+    return results[0].output.splitlines()
+
+
 def test_fsdp2() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    dense, compressed = run_example("fsdp2", "--steps", "2")
+    dense, compressed = run_two_ranks("fsdp2", "--steps", "2")
     assert dense.endswith("with dense collectives")
     assert "with <FsdpComm: ecsq:bits=2.0, step 2, " in compressed
 
@@ -57,7 +69,7 @@ def test_fsdp2() -> None:
 def test_diloco() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     options = "--steps", "4", "--every", "4", "--fragments", "2", "--overlap", "1"
-    dense, compressed = run_example("diloco", *options)
+    dense, compressed = run_two_ranks("diloco", *options)
     assert "with <DiLoCo: raw, every 4, inner step 4, outer step 1, " in dense
     assert "with <DiLoCo: ecsq:bits=1.0, every 4, inner step 4, outer step 1, " in compressed
 
@@ -74,9 +86,15 @@ def test_jax_mean() -> None:
 def test_trainers(library: str) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    starts_workers = library == "ray"
-    launcher = () if starts_workers else ("torch.distributed.run", "--nproc-per-node", "2", "-m")
-    lines = run_module(*launcher, "examples.trainers", library, "--steps", "10")
+    options = library, "--steps", "10"
+    if library == "accelerate":
+        lines = run_two_ranks("trainers", *options)
+    else:
+        starts_workers = library == "ray"
+        launcher = (
+            () if starts_workers else ("torch.distributed.run", "--nproc-per-node", "2", "-m")
+        )
+        lines = run_module(*launcher, "examples.trainers", *options)
     loss = next(line for line in lines if " at first, " in line)
     first, last = (float(number) for number in re.findall(r"(\S+) at (?:first|last)", loss))
     assert last < first

@@ -12,8 +12,8 @@ from fuzz import run as fuzzer
 from fuzz import targets
 from fuzz.repair import repair
 
-MUTANTS = 20_000 if LONG else 800
-FEWER = {"command": 60, "gcf": 300, "differential": 400, "decoders": 400}
+MUTANTS = 20_000 if LONG else 300
+FEWER = {"command": 30, "gcf": 150, "differential": 150, "decoders": 100}
 
 
 @pytest.mark.parametrize("target", targets.TARGETS)

@@ -29,10 +29,9 @@ class BitReader:
     """
 
     def __init__(self, data: np.ndarray, at: int, end: int, most: int, what: str) -> None:
-        first = at // 8
+        self._first = at // 8  # in whole bytes
         last = -(-min(at + most, end) // 8)
-        self._number = int.from_bytes(host(data[first:last]).tobytes(), "big")
-        self._stop = 8 * last
+        self._bytes = host(data[self._first : last]).tobytes()
         self._end = end
         self._what = what
         self.at = at
@@ -41,8 +40,11 @@ class BitReader:
         """Return the next `count` bits as an integer; raise `Truncated` if the bits end."""
         if count > self._end - self.at:
             raise Truncated(f"the bits end within {self._what}, at bit {self._end}")
+        start = self.at // 8
         self.at += count
-        return self._number >> self._stop - self.at & (1 << count) - 1
+        stop = self.at + 7 >> 3
+        word = int.from_bytes(self._bytes[start - self._first : stop - self._first], "big")
+        return word >> 8 * stop - self.at & (1 << count) - 1
 
     def take_sized(self) -> int:
         """Return an integer that is stored as its bit length, in 4 bits, and its lower bits."""

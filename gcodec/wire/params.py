@@ -196,6 +196,10 @@ class Parameters:
 
     def __str__(self) -> str:
         """Return the canonical spec without defaults; ``parse(str(codec)) == codec``."""
+        return self._text
+
+    @functools.cached_property
+    def _text(self) -> str:
         texts = (
             f"{declared.name}={declared.kind.text(getattr(self, declared.attribute))}"
             for declared in filter(self._is_set, self.declared())
@@ -213,11 +217,11 @@ class Parameters:
 
     def __eq__(self, other: object) -> bool:
         """Compare class and parameters; NaN is equal to itself."""
-        return type(self) is type(other) and str(self) == str(other)
+        return self is other or (type(self) is type(other) and str(self) == str(other))
 
     def __hash__(self) -> int:
         """Hash the class and the parameters, as `__eq__` compares them."""
-        return hash(str(self))
+        return hash(self._text)
 
     def write_parameters(self) -> bytes:
         """Return the header bytes of the parameters, without trailing defaults."""

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from rank_processes import run_programs
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = re.split(r"^## ", (ROOT / "docs" / "frameworks.md").read_text("utf-8"), flags=re.M)[1:]
@@ -43,13 +44,12 @@ GUIDES = ("ddp", "fsdp2", "diloco")
 JOINING = ("PyTorch: DistributedDataParallel", "MPI")
 
 
-def run_apart(code: str) -> str:
+def run_apart(code: str, library: str) -> str:
     """Run a program as the only process of its group, in its own folder; return its output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
+    variables = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "RANK": "0",
@@ -58,17 +58,21 @@ def run_apart(code: str) -> str:
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        if library == "torch":
+            (done,) = run_programs([["-c", code]], Path(folder), [variables])
+            assert done.status == 0, done.errors
+            return done.output
+        run = subprocess.run(
             [sys.executable, "-W", "error", "-c", code],
             cwd=folder,
-            env=environment,
+            env={**os.environ, **variables},
             capture_output=True,
             text=True,
         )
-    if "cannot load MPI library" in done.stderr:
+    if "cannot load MPI library" in run.stderr:
         pytest.skip("there is no MPI library")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.partition("\n")[0])
@@ -78,7 +82,7 @@ def test_python_blocks(section: str, capsys: pytest.CaptureFixture[str]) -> None
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S))
     assert code
     if title in JOINING:
-        printed = run_apart(code)
+        printed = run_apart(code, NEEDS[title])
     else:
         if NEEDS[title] == "numcodecs":  # what the installed package declares
             own = importlib.import_module("gcodec.numcodecs")
@@ -97,7 +101,7 @@ def run_page_apart(text: str, library: str) -> None:
     pytest.importorskip(library, reason=f"{library} is not installed")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S))
     assert code
-    assert run_apart(code).splitlines() == re.findall(r"# prints (.*)$", code, re.M)
+    assert run_apart(code, library).splitlines() == re.findall(r"# prints (.*)$", code, re.M)
 
 
 @pytest.mark.parametrize("title", QUICK_NEEDS)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rank_processes import run_ranks
 
 import gcodec
 
@@ -29,40 +26,10 @@ SCENARIOS = (
 COMPRESSED = ["first.weight", "last.weight", "second.weight"]
 
 
-def run_ranks(size: int, directory: Path, *scenarios: str) -> list[Any]:
-    """Run scenarios in `size` processes; return the results that each rank wrote."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "GCODEC_NUM_THREADS": "1",
-    }
-    words = [sys.executable, "-W", "error", str(ROOT / "tests" / "ddp_ranks.py")]
-    ranks = [
-        subprocess.Popen(
-            [*words, str(rank), str(size), str(directory), *scenarios],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        printed = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    for rank, text in zip(ranks, printed, strict=True):
-        assert rank.returncode == 0, text
-    return [json.loads((directory / f"rank{rank}.json").read_text()) for rank in range(size)]
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
     """Return a function that returns the results of both ranks for a scenario."""
-    results = run_ranks(2, tmp_path_factory.mktemp("pair"), *SCENARIOS)
+    results = run_ranks("ddp_ranks.py", 2, tmp_path_factory.mktemp("pair"), *SCENARIOS)
     return lambda scenario: [rank[scenario] for rank in results if scenario in rank]
 
 
@@ -104,7 +71,7 @@ def test_first_compressed_step_is_no_part_of_break_even(
 
 
 def test_dead_rank_fails_the_others(tmp_path: Path) -> None:
-    seen = run_ranks(4, tmp_path, "exact_at_random", "communicator", "killed")
+    seen = run_ranks("ddp_ranks.py", 4, tmp_path, "exact_at_random", "communicator", "killed")
     check_exact([rank["exact_at_random"] for rank in seen])
     for rank in seen:
         check_communicator(rank["communicator"], 4)
@@ -214,7 +181,7 @@ def test_nccl_communicator(tmp_path: Path) -> None:
     size = min(torch.cuda.device_count(), 2)
     if not size or not torch.distributed.is_nccl_available():
         pytest.skip("there is no CUDA device, or torch has no NCCL")
-    for rank in run_ranks(size, tmp_path, "communicator_nccl"):
+    for rank in run_ranks("ddp_ranks.py", size, tmp_path, "communicator_nccl"):
         check_communicator(rank["communicator_nccl"], size)
 
 

@@ -17,7 +17,7 @@ LARGEST = float(np.finfo(np.float32).max)
 KINDS = ("normal", "heavy", "patterns", "denormal", "huge", "constant", "zeros", "neighbours")
 PACKS = ("chapter", "terngrad", "base3")
 SIZES_AROUND_TILES = (159, 160, 161, 2559, 2560, 2561, 4095, 4096, 4097)
-LARGE_SIZE = 100_003
+LARGE_SIZE = 70_003
 SEEDS = (0, 1, 2**32, 2**64 - 1)
 BUCKETS = (0, 1, 7, 20, 32, 33, 100)
 

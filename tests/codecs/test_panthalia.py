@@ -37,7 +37,7 @@ def relative_difference(actual: np.ndarray, expected: np.ndarray) -> float:
 @pytest.mark.parametrize("magnitude", [1.0, 1e-3, 1e20])
 @pytest.mark.parametrize(
     ("chunk", "k", "shape"),
-    [(64, 32, (100, 130)), (64, 1, (5000,)), (16, 2, (37,)), (128, 50, (20000,)), (4, 16, (3, 5))],
+    [(64, 32, (100, 130)), (64, 1, (5000,)), (16, 2, (37,)), (128, 50, (2600,)), (4, 16, (3, 5))],
 )
 def test_chained_steps(chunk: int, k: int, shape: tuple[int, ...], magnitude: float) -> None:
     their_residual = our_residual = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ BY_CLASS = {"minifloat", "minifloat:block=32", "qsgd:code=auto", "mxnet-2bit:for
 needs_compiler = pytest.mark.skipif(shim.COMPILER is None, reason="there is no g++")
 
 
+@functools.cache
 def modules() -> list[tuple[str, ast.Module]]:
     paths = sorted(PACKAGE.rglob("*.py"))
     return [(str(path.relative_to(PACKAGE)), ast.parse(path.read_text("utf-8"))) for path in paths]

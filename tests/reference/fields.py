@@ -20,9 +20,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from bitarray import bitarray
-from bitarray.util import ba2int, int2ba
-
 Order = Literal["msb", "lsb"]
 Pad = Literal["zero", "count"]
 
@@ -41,15 +38,10 @@ def _check(width: int, order: str, word: int, strided: bool, pad: str, align: in
 
 def _pack_msb(codes: Sequence[int], width: int, word: int) -> bytes:
     """Fill words from their top bit, first field first; words are stored little-endian."""
-    bits = bitarray(endian="big")
-    for code in codes:
-        bits += int2ba(code, length=width, endian="big")
-    while len(bits) % (8 * word) != 0:
-        bits.append(0)
-    out = b""
-    for start in range(0, len(bits), 8 * word):
-        out += ba2int(bits[start : start + 8 * word]).to_bytes(word, "little")
-    return out
+    digits = "".join([format(code, f"0{width}b") for code in codes])
+    digits += "0" * (-len(digits) % (8 * word))
+    data = int(digits or "0", 2).to_bytes(len(digits) // 8, "big")
+    return b"".join([data[start : start + word][::-1] for start in range(0, len(data), word)])
 
 
 def _pack_lsb(codes: Sequence[int], width: int, word: int) -> bytes:

@@ -7,6 +7,7 @@ the code; the caller provides it.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import struct
 from collections.abc import Sequence
@@ -147,11 +148,13 @@ def check_factors(setting: Setting, scale: float, n: int, factors: Sequence[int]
 
 
 def nearest(r: np.float32, levels: Sequence[Fraction]) -> int:
-    """Return the index of the level nearest to r, the even one for a tie."""
+    """Return the index of the level nearest to r, the even one for a tie; levels increase."""
     if np.isinf(r):
         return len(levels) - 1
     exact = Fraction(float(r))
-    return min(range(len(levels)), key=lambda j: (abs(exact - levels[j]), j % 2))
+    above = bisect.bisect_left(levels, exact)
+    both = range(max(above - 1, 0), min(above + 1, len(levels)))
+    return min(both, key=lambda j: (abs(exact - levels[j]), j % 2))
 
 
 def quantize(x: Floats, setting: Setting, scale: float, factors: Sequence[int] = ()) -> list[int]:

@@ -24,9 +24,9 @@ def bucket_of(n: int, bucket: int) -> int:
 def ranges(x: Floats, bucket: int) -> list[tuple[float, float]]:
     """Return the least and largest value of each bucket; zeros are +0."""
     size = bucket_of(len(x), bucket)
-    results = []
+    results, numbers = [], x.tolist()
     for start in range(0, len(x), size):
-        values = [float(value) for value in x[start : start + size]]
+        values = numbers[start : start + size]
         if not all(math.isfinite(value) for value in values):
             raise ValueError("NaN or Inf")
         results.append((min(values) + 0.0, max(values) + 0.0))
@@ -78,11 +78,11 @@ def decode(data: bytes, n: int, bits: int, bucket: int = 0) -> Floats:
         if not (math.isfinite(low) and math.isfinite(high) and low <= high) or wrong_zero:
             raise ValueError("wrong range")
     levels = fields.unpack(data[8 * count :], n, bits)
-    out = np.empty(n, np.float32)
+    out = []
     for i, q in enumerate(levels):
         low, high = pairs[i // size]
         top = 2**bits - 1
         step = (high - low) / top
         # Start from the end with the smaller magnitude.
-        out[i] = low + q * step if abs(low) <= abs(high) else high + (q - top) * step
-    return out
+        out.append(low + q * step if abs(low) <= abs(high) else high + (q - top) * step)
+    return np.array(out, np.float64).astype(np.float32)

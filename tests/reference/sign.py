@@ -29,10 +29,10 @@ def scale_of(x: Floats, setting: str) -> np.float32:
 def encode(x: Floats, setting: str) -> tuple[bytes, np.float32]:
     """Return the payload and the scale."""
     x = np.asarray(x, np.float32)
-    for value in x:
-        if not np.isfinite(value):
-            raise ValueError("NaN or Inf")
-    return fields.pack([1 if value < 0 else 0 for value in x], 1), scale_of(x, setting)
+    values = x.tolist()
+    if not all(map(math.isfinite, values)):
+        raise ValueError("NaN or Inf")
+    return fields.pack([1 if value < 0 else 0 for value in values], 1), scale_of(x, setting)
 
 
 def decode(data: bytes, n: int, scale: float) -> Floats:

@@ -17,15 +17,15 @@ LANES = 256
 
 def _tile_sum(tile: NDArray[np.float64]) -> np.float64:
     """Return the sum of one tile."""
-    lanes = [np.float64(0.0)] * LANES
-    for i in range(len(tile)):
-        lanes[i % LANES] = lanes[i % LANES] + tile[i]
+    lanes = np.zeros(LANES)
+    for start in range(0, len(tile), LANES):
+        row = tile[start : start + LANES]
+        lanes[: len(row)] += row
     half = LANES // 2
     while half >= 1:
-        for t in range(half):
-            lanes[t] = lanes[t] + lanes[t + half]
+        lanes[:half] += lanes[half : 2 * half]
         half //= 2
-    return lanes[0]
+    return np.float64(lanes[0])
 
 
 def tree_sum(values: NDArray[np.float64]) -> np.float64:
