@@ -195,8 +195,10 @@ def measure_nodes(step: int, count: int) -> Measured:
     """
     rank = dist.get_rank()
     first = rank // count * count
-    members = list(range(first, first + count, step))
-    group = TorchCommunicator.apart(members) if rank in members else None
+    # All ranks make groups, as all of them must, but only those of the first members measure.
+    members = list(range(first + (rank - first) % step, first + count, step))
+    group = TorchCommunicator.apart(members)
+    takes_part = members[0] == first
     short, long = torch.zeros(1), torch.zeros(_PROBE_NBYTES // 4)
 
     def ping(tensor: torch.Tensor, back: torch.Tensor) -> float:
@@ -215,7 +217,7 @@ def measure_nodes(step: int, count: int) -> Measured:
         """Return the seconds until each member has sent a tensor to the next one."""
         dist.barrier()
         start = time.monotonic()
-        if group is not None:
+        if takes_part:
             received = torch.empty_like(long)
             work = dist.isend(long, members[(group.rank + 1) % group.size])
             dist.recv(received, members[group.rank - 1])
@@ -227,7 +229,7 @@ def measure_nodes(step: int, count: int) -> Measured:
     delay = min(ping(short, short) for _ in range(_PINGS)) / 2
     transfer = max(min(ping(long, short) for _ in range(_REPEATS)) - 2 * delay, 1e-6)
     shifted = max(min(shift() for _ in range(_REPEATS)) - 2 * delay, 1e-6)
-    latency = 0.0 if group is None else measure_link(group).latency
+    latency = measure_link(group).latency if takes_part else 0.0
     numbers = torch.tensor([delay, transfer, shifted, latency], dtype=torch.float64)
     dist.broadcast(numbers, 0)
     delay, transfer, shifted, latency = numbers.tolist()
