@@ -37,8 +37,7 @@ _SETTINGS = (
         for collective in ("gather", "two-phase", "hierarchical")
     ),
     (64, "powersgd:rank=4", "factors", 6),
-    *((256, "sign", collective, 2) for collective in ("gather", "two-phase", "hierarchical")),
-    (256, "ecsq:bits=1", "hierarchical", 2),
+    *((256, "sign", collective, 2) for collective in ("gather", "hierarchical")),
     (256, "powersgd:rank=4", "factors", 2),
     (1024, "sign", "hierarchical", 2),
     (1024, "powersgd:rank=4", "factors", 2),
