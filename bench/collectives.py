@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gcodec.torch
+from bench import links
 from bench.ddp_worker import network
 from examples.ranks import start
 
@@ -59,9 +60,7 @@ def measure(codec: str | None, collective: str, steps: int) -> tuple[float, floa
 
 def sent_nbytes() -> int:
     """Return the bytes that the loopback device of this network namespace has sent."""
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    [numbers] = [line.split(":")[1] for line in lines if line.strip().startswith("lo:")]
-    return int(numbers.split()[8])
+    return links.sent_nbytes("lo")
 
 
 def run(steps: int, folder: str) -> None:

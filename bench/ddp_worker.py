@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -25,8 +26,12 @@ WIDTH, BATCH = 1024, 128
 
 
 class Step(NamedTuple):
-    """Seconds and processor seconds of a step, and bytes on the wire and of messages."""
+    """Start, seconds and processor seconds of a step, and bytes on the wire and of messages.
 
+    The start is a time of the monotonic clock, which all ranks on this machine share.
+    """
+
+    start: float
     seconds: float
     processor: float
     nbytes: int
@@ -49,14 +54,33 @@ class Timed:
     hook : str
         A codec, "none", "fp16", "PowerSGD", or "alone", which copies to and from buckets without
         sending.
+    seed : int
+        Seed of this rank's examples.
+    batch : int
+        Number of examples of a step.
+    bucket : float
+        Megabytes of a bucket.
+    collective : str
+        Collective of a codec; see `gcodec.torch.ddp_hook`.
+    inside : int, optional
+        Number of ranks of a node, for a codec.
     """
 
-    def __init__(self, hook: str, seed: int) -> None:
+    def __init__(
+        self,
+        hook: str,
+        seed: int,
+        *,
+        batch: int = BATCH,
+        bucket: float = 4,
+        collective: str = "gather",
+        inside: int | None = None,
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.x = torch.randn(BATCH, 784, generator=generator)
-        self.y = torch.randint(10, (BATCH,), generator=generator)
+        self.x = torch.randn(batch, 784, generator=generator)
+        self.y = torch.randint(10, (batch,), generator=generator)
         # The callbacks of torch's PowerSGD start collectives, so gloo needs a single bucket.
-        bucket = 1000 if hook == "PowerSGD" else 4
+        bucket = 1000 if hook == "PowerSGD" else bucket
         self.model = DistributedDataParallel(network(), bucket_cap_mb=bucket)
         self.state: gcodec.torch.DdpState | None = None
         self.steps: list[Step] = []
@@ -68,19 +92,25 @@ class Timed:
             state = powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2)
             self.model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         elif hook != "none":
-            self.state, call = gcodec.torch.ddp_hook(hook, model=self.model)
+            self.state, call = gcodec.torch.ddp_hook(
+                hook,
+                model=self.model,
+                collective=collective,  # type: ignore[arg-type]
+                inside=inside,
+            )
             self.model.register_comm_hook(self.state, call)
 
-    def step(self, sent: Path) -> None:
-        before, known = int(sent.read_text()), self._sent()
+    def step(self, sent: Callable[[], int]) -> None:
+        """Time a step, and count the bytes that have been sent meanwhile."""
+        before, known = sent(), self._sent()
         dist.barrier()
-        start, busy = time.perf_counter(), time.process_time()
+        start, busy = time.monotonic(), time.process_time()
         self.model.zero_grad()
         torch.nn.functional.cross_entropy(self.model(self.x), self.y).backward()
-        seconds, processor = time.perf_counter() - start, time.process_time() - busy
+        seconds, processor = time.monotonic() - start, time.process_time() - busy
         dist.barrier()
-        nbytes = int(sent.read_text()) - before
-        self.steps.append(Step(seconds, processor, nbytes, self._sent() - known))
+        nbytes = sent() - before
+        self.steps.append(Step(start, seconds, processor, nbytes, self._sent() - known))
 
     def results(self) -> dict[str, float]:
         """Return the fastest step, timed by the slower rank: seconds, bytes, bits per value."""
@@ -114,7 +144,7 @@ def main() -> None:
     # Hooks take turns, so that a change in the speed of the host affects all of them.
     for _ in range(WARM + count):
         for timed in hooks.values():
-            timed.step(sent)
+            timed.step(lambda: int(sent.read_text()))
     results: dict[str, Any] = {hook: timed.results() for hook, timed in hooks.items()}
     if device == "lo":  # the loopback counts the bytes of both ranks
         for result in results.values():

@@ -7,7 +7,8 @@ MPICH", 2005. The time for additions and copies is not counted.
 
 Members cannot add up the messages of a codec on the way. Either all members gather all messages
 (`ring_all_gather`), or each member receives its share of every message, adds up the shares, and
-sends the sum as another message (`two_phase`).
+sends the sum as another message (`two_phase`). Messages to all members that differ start at the
+same time, so `all_to_all` waits for the latency once, as gloo and NCCL do.
 
 `break_even` is the one definition of the link speed below which compression pays: reports,
 ``gcodec bench``, ``gcodec advise`` and the hook of DistributedDataParallel pass it their
@@ -76,8 +77,7 @@ def check_members(name: str, value: object) -> int:
 def ring_reduce_scatter(nbytes: float, members: int, link: Link) -> float:
     """Return the time until each member has the sum of one share: members − 1 steps of a share.
 
-    Gathering the shares takes the same time, and so does sending each member its share of every
-    message.
+    Gathering the shares takes the same time.
 
     Parameters
     ----------
@@ -152,17 +152,35 @@ def ring_all_gather(nbytes: float, members: int, link: Link) -> float:
     return _time(members - 1, nbytes, link)
 
 
+def all_to_all(nbytes: float, members: int, link: Link) -> float:
+    """Return the time until each member has its share of every message: one latency, all bytes.
+
+    See `ring_reduce_scatter` for the parameters.
+
+    Examples
+    --------
+    >>> all_to_all(8e9, 8, Link(bandwidth=1e9, latency=0.5))
+    7.5
+    """
+    nbytes, members = _checked(nbytes, members)
+    return _time(1, nbytes * (members - 1) / members, link) if members > 1 else 0.0
+
+
 def two_phase(nbytes: float, members: int, link: Link) -> float:
     """Return the time until members have sent shares, added them up, and sent the sums.
 
-    The sums are messages of the same size, so as many bytes move as in `ring_all_reduce`.
+    The sums are messages of the same size, so as many bytes move as in `ring_all_reduce`. The
+    shares are sent by `all_to_all`, and the sums in a ring: members latencies in all.
 
     Examples
     --------
     >>> two_phase(0.6e9, 64, Link(12.5e9))
     0.0945
+    >>> two_phase(0, 64, Link(12.5e9, latency=0.5))
+    32.0
     """
-    return ring_all_reduce(nbytes, members, link)
+    gathered = ring_reduce_scatter(nbytes, members, link)
+    return all_to_all(nbytes, members, link) + gathered
 
 
 def all_gather_limit(nbytes: float, members: int, link: Link) -> float:
@@ -222,8 +240,7 @@ def two_phase_within(time: float, members: int, link: Link) -> float | None:
     >>> two_phase_within(0.0945, 64, Link(12.5e9))
     600000000.0
     """
-    share = _step_nbytes(time, 2, members, link)
-    return None if share is None else share * members
+    return _nbytes_within(time, members, 2 * (members - 1) / members, members, link)
 
 
 def all_gather_within(time: float, members: int, link: Link) -> float | None:
@@ -235,7 +252,7 @@ def all_gather_within(time: float, members: int, link: Link) -> float | None:
     >>> all_gather_within(3.024, 64, Link(12.5e9))
     600000000.0
     """
-    return _step_nbytes(time, 1, members, link)
+    return _nbytes_within(time, members - 1, members - 1, members, link)
 
 
 def coding_time(collective: Collective, members: int, encode: float, decode: float) -> float:
@@ -330,13 +347,15 @@ def break_even(
     return saved / seconds if seconds else math.inf
 
 
-def _step_nbytes(time: float, rounds: int, members: int, link: Link) -> float | None:
-    """Return the bytes of one step, if all steps of some rounds of a ring take this time."""
+def _nbytes_within(
+    time: float, latencies: int, messages: float, members: int, link: Link
+) -> float | None:
+    """Return the message size for which some latencies and messages take this time."""
     time = check_seconds("time", time)
     if check_members("members", members) == 1:
         raise ParameterError.of("members", members, "2 or more")
-    transfer = time / (rounds * (members - 1)) - link.latency
-    return None if transfer < 0 else transfer * link.bandwidth
+    transfer = time - latencies * link.latency
+    return None if transfer < 0 else transfer * link.bandwidth / messages
 
 
 def _checked(nbytes: float, members: int) -> tuple[float, int]:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from gcodec.arrays.source import inspect
 from gcodec.errors import FormatError, GcodecError, ParameterError
@@ -132,7 +131,7 @@ def average_shares(
         return coder.encode_shares(shares, step)
 
     with traffic.encoding():
-        messages = sealed(write, communicator.size, dist.get_rank())
+        messages = sealed(write, communicator.size, communicator.ranks[communicator.rank])
     head = _head_nbytes(communicator, slot, coder, shares)
     received = communicator.all_to_all(messages, head, slot=slot)
     own_nbytes = len(messages[communicator.rank])
@@ -183,7 +182,7 @@ def gather_shares(
         return [coder.encode(own, step)]
 
     with traffic.encoding():
-        [message] = sealed(write, 1, dist.get_rank())
+        [message] = sealed(write, 1, communicator.ranks[communicator.rank])
     head = _head_nbytes(communicator, slot, coder, targets)
     gathered = communicator.all_gather(message, head, slot=slot)
     _count_gathered(traffic, message, gathered)
@@ -246,14 +245,17 @@ class Gathered:
 
     def average(self, parts: Sequence[Part], step: int, traffic: Traffic) -> None:
         """See `Exchange.average`."""
+        communicator = self._communicator
         with traffic.encoding():
-            [message] = sealed(lambda: [self._coder.encode(parts, step)], 1, dist.get_rank())
+            [message] = sealed(
+                lambda: [self._coder.encode(parts, step)], 1, communicator.ranks[communicator.rank]
+            )
         slot = parts[0].name
-        head = _head_nbytes(self._communicator, slot, self._coder, [parts])
-        gathered = self._communicator.all_gather(message, head, slot=slot)
+        head = _head_nbytes(communicator, slot, self._coder, [parts])
+        gathered = communicator.all_gather(message, head, slot=slot)
         _count_gathered(traffic, message, gathered)
         with traffic.decoding():
-            self._coder.average(parts, opened(gathered), self._communicator.ranks)
+            self._coder.average(parts, opened(gathered), communicator.ranks)
 
     def close(self) -> None:
         """See `Exchange.close`."""
@@ -368,7 +370,9 @@ class InsideFirst:
         traffic.inside_nbytes += 2 * (size - 1) * mean.nbytes
         code = int(rows[:, longest].max())
         if code:
-            reason = f"{error}, on rank {dist.get_rank()}" if code == 2 and error else error
+            reason = (
+                f"{error}, on rank {self._inside.ranks[rank]}" if code == 2 and error else error
+            )
             reasons = self._inside.all_gather(str(reason or "").encode())
             # What a rank of this node alone has noticed, the other nodes do not know.
             kind = Refused if code == 1 else GcodecError

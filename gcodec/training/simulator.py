@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +29,9 @@ class Simulator:
     ----------
     size : int
         Number of workers, 1 to 1024.
+    inside : int
+        Number of workers of each node, a divisor of `size`: ranks 0 to ``inside - 1`` share a
+        node, and so on.
 
     Attributes
     ----------
@@ -36,11 +39,20 @@ class Simulator:
         Bytes that each rank has sent so far, by collective. A message to several ranks counts
         once for each receiver other than its sender. `all_reduce` counts the bytes of a ring: a
         rank sends each share of the array but one, twice.
+    levels : dict of str to list of int
+        Bytes that each rank has put on its link so far: "inside" to ranks of its node, "between"
+        to other nodes. Messages of `all_gather` and shares of `all_reduce` travel in a ring, in
+        the order of ranks, so each rank also passes on those of others; all other messages
+        travel directly. The sums over ranks and levels equal those of `sent`.
 
     Raises
     ------
     ParameterError
-        If `size` is out of range.
+        If `size` or `inside` is out of range.
+
+    The communicators of the workers also have a method ``group(ranks)``. It returns the
+    communicator of the group of those ranks, which all of them must name in the same order; its
+    bytes count as well.
 
     Examples
     --------
@@ -56,10 +68,14 @@ class Simulator:
     {'all_gather': [28, 28]}
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, inside: int = 1) -> None:
         allowed = f"an integer from 1 to {_MAX_WORKERS}"
         self.size = check_integer("size", size, 1, _MAX_WORKERS, allowed)
+        self.inside = check_integer("inside", inside, 1, self.size, "a divisor of size")
+        if self.size % self.inside:
+            raise ParameterError.of("inside", inside, f"a divisor of {self.size}")
         self.sent: dict[str, list[int]] = {}
+        self.levels = {level: [0] * self.size for level in ("inside", "between")}
 
     def run(self, worker: Callable[..., _T], *arguments: Sequence[Any]) -> list[_T]:
         """Run a function once as each worker, concurrently.
@@ -88,13 +104,14 @@ class Simulator:
             if len(items) != self.size:
                 name = f"arguments[{index}]"
                 raise ParameterError.of(name, f"{len(items)} items", f"of {self.size} items")
-        meeting = _Meeting(self.size, self.sent)
+        meeting = _Meeting(self)
+        everyone = tuple(range(self.size))
         results: list[Any] = [None] * self.size
 
         def run_worker(rank: int) -> None:
             try:
                 with meeting.turn:
-                    communicator = _ThreadCommunicator(rank, meeting)
+                    communicator = _ThreadCommunicator(rank, everyone, meeting)
                     results[rank] = worker(communicator, *(items[rank] for items in arguments))
                 meeting.leave(rank)
             except _Stopped:
@@ -128,74 +145,108 @@ class _Stopped(BaseException):
     """Another worker failed. No training method catches this exception."""
 
 
+class _Group:
+    """The collective that the members of a group are about to complete."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self.changed = threading.Condition(lock)
+        self.items: dict[int, tuple[str, Any]] = {}  # by rank
+        self.result: Any = None  # of the last collective
+        self.round = 0
+
+
 class _Meeting:
     """The point at which the threads of all workers wait for each other."""
 
-    def __init__(self, size: int, sent: dict[str, list[int]]) -> None:
-        self.size, self.sent = size, sent
-        self.errors: dict[int, BaseException] = {}  # by rank
+    def __init__(self, simulator: Simulator) -> None:
+        self.size, self.errors = simulator.size, dict[int, BaseException]()  # by rank
         self.turn = threading.Lock()  # held by the worker that runs
-        self._changed = threading.Condition()
+        self._sent, self._levels = simulator.sent, simulator.levels
+        self._inside = simulator.inside
+        self._lock = threading.RLock()
+        self._mailed = threading.Condition(self._lock)
+        self._groups: dict[tuple[int, ...], _Group] = {}  # by ranks
         self._waiting: dict[int, tuple[str, Callable[[], bool]]] = {}  # collective, and its end
         self._returned: set[int] = set()
-        self._items: dict[int, tuple[str, Any]] = {}  # of the current collective, by rank
-        self._gathered: list[Any] = []  # items of the last collective
-        self._round = 0
         self._mail: dict[tuple[int, int], deque[bytes]] = {}  # by sender and receiver
 
     def count(self, collective: str, rank: int, nbytes: int) -> None:
-        with self._changed:
-            self.sent.setdefault(collective, [0] * self.size)[rank] += nbytes
+        with self._lock:
+            self._sent.setdefault(collective, [0] * self.size)[rank] += nbytes
 
-    def gather(self, collective: str, rank: int, item: _T) -> list[_T]:
-        """Return the items of all workers, by rank."""
-        with self._changed:
-            current = self._round
-            self._items[rank] = collective, item
-            if len(self._items) == self.size:
-                names = {name for name, _ in self._items.values()}
+    def pass_on(self, rank: int, to: int, nbytes: int) -> None:
+        """Count bytes that a rank puts on its link to another rank."""
+        level = "inside" if rank // self._inside == to // self._inside else "between"
+        with self._lock:
+            self._levels[level][rank] += nbytes
+
+    def gather(
+        self,
+        ranks: tuple[int, ...],
+        collective: str,
+        rank: int,
+        item: Any,
+        combine: Callable[[list[Any]], Any] = list,
+    ) -> Any:
+        """Return what `combine` makes of the items of all members, in their order."""
+        with self._lock:
+            group = self._groups.setdefault(ranks, _Group(self._lock))
+            current = group.round
+            group.items[rank] = collective, item
+            if len(group.items) == len(ranks):
+                names = {name for name, _ in group.items.values()}
                 if len(names) > 1:
                     self._stop(f"one calls {' and another '.join(sorted(names))}")
                 else:
-                    self._gathered = [self._items[rank][1] for rank in range(self.size)]
-                    self._items = {}
-                    self._round += 1
-                    self._changed.notify_all()
-            self._wait(collective, rank, lambda: self._round > current)
+                    group.result = combine([group.items[rank][1] for rank in ranks])
+                    group.items = {}
+                    group.round += 1
+                    group.changed.notify_all()
+            self._wait(collective, rank, lambda: group.round > current, group.changed)
             # The next collective cannot complete before this rank has called it.
-            return self._gathered
+            return group.result
 
     def exchange(self, rank: int, to: int, message: bytes) -> bytes:
-        with self._changed:
+        with self._lock:
             self._mail.setdefault((rank, to), deque()).append(message)
-            self._changed.notify_all()
+            self._mailed.notify_all()
             box = self._mail.setdefault((to, rank), deque())
-            self._wait(f"exchange with rank {to}", rank, lambda: bool(box))
+            self._wait(f"exchange with rank {to}", rank, lambda: bool(box), self._mailed)
             return box.popleft()
 
     def leave(self, rank: int) -> None:
-        with self._changed:
+        with self._lock:
             self._returned.add(rank)
             self._check_progress()
 
     def fail(self, rank: int, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self.errors[rank] = error
-            self._changed.notify_all()
+            self._wake_all()
 
-    def _wait(self, collective: str, rank: int, is_done: Callable[[], bool]) -> None:
+    def _wake_all(self) -> None:
+        for condition in (self._mailed, *(group.changed for group in self._groups.values())):
+            condition.notify_all()
+
+    def _wait(
+        self,
+        collective: str,
+        rank: int,
+        is_done: Callable[[], bool],
+        changed: threading.Condition,
+    ) -> None:
         if is_done():
             return
         self._waiting[rank] = collective, is_done
         self._check_progress()
         self.turn.release()
         try:
-            self._changed.wait_for(lambda: bool(self.errors) or is_done())
+            changed.wait_for(lambda: bool(self.errors) or is_done())
         finally:
             # The worker that has the turn may wait for the lock that this thread holds.
-            self._changed.release()
+            self._lock.release()
             self.turn.acquire()
-            self._changed.acquire()
+            self._lock.acquire()
         del self._waiting[rank]
         # A worker whose collective is complete continues, so that all runs are the same.
         if self.errors and not is_done():
@@ -217,28 +268,47 @@ class _Meeting:
             f"worker: {reason}: all must call the same collectives in the same order"
         )
         self.errors.setdefault(0, error)
-        self._changed.notify_all()
+        self._wake_all()
 
 
 class _ThreadCommunicator:
-    """The `Communicator` of one thread."""
+    """The `Communicator` of one thread in a group of workers.
 
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
-        self.rank, self.size = rank, meeting.size
+    Attributes
+    ----------
+    rank, size : int
+        Rank of the worker in the group, and number of members.
+    ranks : tuple of int
+        Ranks of the members among all workers.
+    """
+
+    def __init__(self, own: int, ranks: tuple[int, ...], meeting: _Meeting) -> None:
+        self.rank, self.size, self.ranks = ranks.index(own), len(ranks), ranks
+        self._own, self._next = own, ranks[(self.rank + 1) % self.size]
         self._meeting = meeting
+
+    def group(self, ranks: Sequence[int]) -> _ThreadCommunicator:
+        """Return the communicator of a group of workers, of which this one is a member."""
+        if self._own not in ranks:
+            raise ParameterError.of("ranks", list(ranks), f"ranks with {self._own} among them")
+        return _ThreadCommunicator(self._own, tuple(ranks), self._meeting)
 
     def all_gather(self, message: bytes) -> list[bytes]:
         message = bytes(message)
-        self._meeting.count("all_gather", self.rank, (self.size - 1) * len(message))
-        return list(self._meeting.gather("all_gather", self.rank, message))
+        self._meeting.count("all_gather", self._own, (self.size - 1) * len(message))
+        gathered = list(self._gather("all_gather", message))
+        passed = sum(map(len, gathered)) - len(gathered[(self.rank + 1) % self.size])
+        self._meeting.pass_on(self._own, self._next, passed)
+        return gathered
 
     def all_to_all(self, messages: Sequence[bytes]) -> list[bytes]:
         if len(messages) != self.size:
             raise ParameterError.of("messages", len(messages), f"{self.size}, one for each rank")
         own = [bytes(message) for message in messages]
         nbytes = sum(map(len, own)) - len(own[self.rank])
-        self._meeting.count("all_to_all", self.rank, nbytes)
-        gathered = self._meeting.gather("all_to_all", self.rank, own)
+        self._meeting.count("all_to_all", self._own, nbytes)
+        self._send_directly(map(len, own))
+        gathered = self._gather("all_to_all", own)
         return [messages[self.rank] for messages in gathered]
 
     def all_reduce(self, values: np.ndarray) -> None:
@@ -250,26 +320,48 @@ class _ThreadCommunicator:
         # sums circulate, the last share that it receives.
         unsent = share_nbytes[(self.rank + 1) % self.size]
         unsent += share_nbytes[(self.rank + 2) % self.size]
-        self._meeting.count("all_reduce", self.rank, 2 * values.nbytes - int(unsent))
-        addends = self._meeting.gather("all_reduce", self.rank, values.copy())
-        if any(addend.shape != values.shape for addend in addends):
+        nbytes = 2 * values.nbytes - int(unsent)
+        self._meeting.count("all_reduce", self._own, nbytes)
+        self._meeting.pass_on(self._own, self._next, nbytes)
+        total = self._gather("all_reduce", values.copy(), _sum)
+        if total is None:
             raise ParameterError("values: their shapes differ from rank to rank")
-        total = addends[0].copy()
-        for addend in addends[1:]:
-            total += addend
         values[...] = total
 
     def exchange(self, to: int, message: bytes) -> bytes:
         if not 0 <= to < self.size or to == self.rank:
             raise ParameterError.of("to", to, f"a rank below {self.size}, not {self.rank} itself")
-        message = bytes(message)
-        self._meeting.count("exchange", self.rank, len(message))
-        return self._meeting.exchange(self.rank, to, message)
+        message, partner = bytes(message), self.ranks[to]
+        self._meeting.count("exchange", self._own, len(message))
+        self._meeting.pass_on(self._own, partner, len(message))
+        return self._meeting.exchange(self._own, partner, message)
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         if not 0 <= root < self.size:
             raise ParameterError.of("root", root, f"a rank below {self.size}")
         message = bytes(message) if self.rank == root else b""
-        self._meeting.count("broadcast", self.rank, (self.size - 1) * len(message))
+        self._meeting.count("broadcast", self._own, (self.size - 1) * len(message))
+        self._send_directly([len(message)] * self.size)
         # The name contains the root, because ranks that name different roots do not match.
-        return self._meeting.gather(f"broadcast from rank {root}", self.rank, message)[root]
+        return bytes(self._gather(f"broadcast from rank {root}", message)[root])
+
+    def _gather(
+        self, collective: str, item: Any, combine: Callable[[list[Any]], Any] = list
+    ) -> Any:
+        return self._meeting.gather(self.ranks, collective, self._own, item, combine)
+
+    def _send_directly(self, lengths: Iterable[int]) -> None:
+        """Count messages of the given lengths, one to each member."""
+        for to, nbytes in zip(self.ranks, lengths, strict=True):
+            if to != self._own:
+                self._meeting.pass_on(self._own, to, nbytes)
+
+
+def _sum(addends: list[np.ndarray]) -> np.ndarray | None:
+    """Return the sum in the order of ranks, or None if the shapes differ."""
+    total = addends[0].copy()
+    for addend in addends[1:]:
+        if addend.shape != total.shape:
+            return None
+        total += addend
+    return total

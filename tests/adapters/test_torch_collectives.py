@@ -253,7 +253,7 @@ class Group:
 @pytest.mark.parametrize(
     ("bits", "gpus", "inside", "expected"),
     [
-        (0.001, 1, 1e11, (False, False)),  # short messages, for which latency counts
+        (0.0001, 1, 1e11, (False, False)),  # short messages, for which latency counts
         (8, 1, 1e11, (False, True)),
         (8, 4, 1e11, (True, True)),
         (0.001, 8, 1e11, (True, False)),

@@ -31,17 +31,24 @@ close = {"rel": 1e-9, "abs": 1e-12}
 
 @given(counts, amounts, links)
 def test_costs_match_simulation(members: int, nbytes: float, link: Link) -> None:
+    others = members - 1
     for name, simulate, predict, steps, sent in (
-        ("ring", collectives.all_reduce, advisor.ring_all_reduce, 2, 2 / members),
-        ("two-phase", collectives.two_phase, advisor.two_phase, 2, 2 / members),
-        ("all-gather", collectives.all_gather, advisor.ring_all_gather, 1, 1),
+        ("ring", collectives.all_reduce, advisor.ring_all_reduce, 2 * others, 2 / members),
+        (
+            "two-phase",
+            collectives.two_phase,
+            advisor.two_phase,
+            members * (others > 0),
+            2 / members,
+        ),
+        ("all-gather", collectives.all_gather, advisor.ring_all_gather, others, 1),
     ):
         net = collectives.Network(members, link.bandwidth, link.latency)
         data = np.random.default_rng(members).integers(0, 1000, (members, members))
         expected = data.sum(0)
         simulate(net, data, nbytes)
         assert (data == expected).all(), name
-        assert net.messages == [steps * (members - 1)] * members
+        assert net.steps == [steps] * members
         assert net.sent == pytest.approx([sent * (members - 1) * nbytes] * members, **close)
         assert predict(nbytes, members, link) == pytest.approx(net.time, **close)
     net = collectives.Network(members, link.bandwidth, link.latency)
@@ -53,7 +60,9 @@ def test_costs_of_worked_examples() -> None:
     link = Link(12.5e9, 1e-5)
     assert advisor.ring_all_reduce(2e9, 64, link) == pytest.approx(0.315 + 126e-5)
     assert advisor.ring_all_gather(0.6e9, 64, link) == pytest.approx(3.024 + 63e-5)
-    assert advisor.two_phase(0.6e9, 64, link) == pytest.approx(0.0945 + 126e-5)
+    # The shares of the first phase start together; the sums travel in a ring.
+    assert advisor.two_phase(0.6e9, 64, link) == pytest.approx(0.0945 + 64e-5)
+    assert advisor.all_to_all(0.6e9, 64, link) == pytest.approx(0.0945 / 2 + 1e-5)
     # 175·10⁹ float32 values over 400 Gbit/s take 28 s for very many members.
     assert advisor.ring_all_reduce(7e11, 2**20, Link(400 * GBIT)) == pytest.approx(28, rel=1e-5)
     for cost in (advisor.ring_all_reduce, advisor.ring_all_gather, advisor.two_phase):
@@ -85,7 +94,7 @@ def test_all_gather_limit_matches_dense_ring(members: int, nbytes: float, link: 
 @given(st.integers(2, 10**6), st.floats(0, 1e6), links)
 def test_message_sizes_invert_the_times(members: int, time: float, link: Link) -> None:
     for cost, size, steps in (
-        (advisor.two_phase, advisor.two_phase_within, 2 * (members - 1)),
+        (advisor.two_phase, advisor.two_phase_within, members),
         (advisor.ring_all_gather, advisor.all_gather_within, members - 1),
     ):
         nbytes = size(time, members, link)
@@ -186,9 +195,10 @@ def test_balance_of_worked_example() -> None:
     (shares, gather) = advisor.balance(Cluster(64, 1, Link(12.5e9)), WORK)
     assert shares.bits == pytest.approx(16 * 100 / 315)
     assert gather.bits == pytest.approx(8 * 0.1 * 12.5 / 63)
-    # 126 latencies of 1 ms exceed the computation.
-    late = advisor.balance(Cluster(64, 1, Link(12.5e9, 1e-3)), WORK)
-    assert late[0].bits is None and late[1].bits == pytest.approx(8 * (0.1 - 0.063) * 12.5 / 63)
+    # 64 latencies of 1.58 ms exceed the computation, and 63 of them do not.
+    late = advisor.balance(Cluster(64, 1, Link(12.5e9, 1.58e-3)), WORK)
+    left = 0.1 - 63 * 1.58e-3
+    assert late[0].bits is None and late[1].bits == pytest.approx(8 * left * 12.5 / 63)
 
 
 @given(

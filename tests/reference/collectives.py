@@ -12,7 +12,7 @@ class Network:
         self.bandwidth, self.latency = bandwidth, latency
         self.clocks = [0.0] * members
         self.sent = [0.0] * members
-        self.messages = [0] * members
+        self.steps = [0] * members
 
     def step(self, sends: list[tuple[int, int, float]]) -> None:
         """Start all (from, to, bytes) transfers at the same time."""
@@ -24,7 +24,16 @@ class Network:
             for member in (source, target):
                 self.clocks[member] = max(self.clocks[member], done)
             self.sent[source] += nbytes
-            self.messages[source] += 1
+            self.steps[source] += 1
+
+    def exchange(self, nbytes: float) -> None:
+        """Start a message of each member to each other member at the same time."""
+        others = len(self.clocks) - 1
+        if others:
+            done = max(self.clocks) + self.latency + others * nbytes / self.bandwidth
+            self.clocks = [done] * len(self.clocks)
+        self.sent = [sent + others * nbytes for sent in self.sent]
+        self.steps = [steps + (others > 0) for steps in self.steps]
 
     @property
     def time(self) -> float:
@@ -72,8 +81,8 @@ def two_phase(net: Network, data: np.ndarray, nbytes: float) -> None:
     """Send each member its share of every message; let it sum; send the sums to all members."""
     members = len(data)
     messages = data.copy()
+    net.exchange(nbytes / members)
     for t in range(1, members):
-        net.step([(i, (i + t) % members, nbytes / members) for i in range(members)])
         for i in range(members):
             to = (i + t) % members
             data[to, to] += messages[i, to]

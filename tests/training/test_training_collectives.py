@@ -63,6 +63,71 @@ def test_collectives_return_and_count_messages() -> None:
     assert simulator.total == 6 + 12 + 32 + 2 + 2
 
 
+def test_bytes_are_counted_by_level() -> None:
+    """Workers 0 and 1 share a node, and so do 2 and 3."""
+
+    def worker(c: Any) -> None:
+        c.all_gather(bytes(10**c.rank))  # in a ring: 0 sends to 1, and so on
+        c.all_to_all([bytes(7)] * 4)
+        if c.rank in (0, 3):
+            c.exchange(3 - c.rank, bytes(50000))
+        c.broadcast(bytes(300000), root=3)
+
+    simulator = Simulator(4, inside=2)
+    simulator.run(worker)
+    # Each rank passes on all messages but that of its successor.
+    assert simulator.levels == {
+        "inside": [1101 + 7, 7, 111 + 7, 300000 + 7],
+        "between": [50014, 1011 + 14, 14, 1110 + 50014 + 600000],
+    }
+    assert simulator.total == sum(map(sum, simulator.levels.values()))
+
+
+def test_groups_have_collectives_of_their_own() -> None:
+    def worker(c: Any) -> list[Any]:
+        inside = c.group([c.rank // 2 * 2, c.rank // 2 * 2 + 1])
+        between = c.group(range(c.rank % 2, 6, 2))
+        values = np.full(2, c.rank, np.float32)
+        inside.all_reduce(values)
+        between.all_reduce(values)
+        partner = between.exchange(1 - between.rank, b"x") if between.rank < 2 else b""
+        gathered = between.all_gather(bytes([c.rank]))
+        swapped = inside.all_to_all([bytes([c.rank, 0]), bytes([c.rank, 1])])
+        shared = inside.broadcast(bytes([c.rank]), root=1)
+        return [values.tolist(), between.ranks, inside.rank, partner, gathered, swapped, shared]
+
+    simulator = Simulator(6, inside=2)
+    for rank, (total, ranks, own, partner, gathered, swapped, shared) in enumerate(
+        simulator.run(worker)
+    ):
+        first = rank - rank % 2
+        assert total == [15, 15]
+        assert ranks == tuple(range(rank % 2, 6, 2)) and own == rank % 2
+        assert partner == (b"x" if rank < 4 else b"")
+        assert gathered == [bytes([each]) for each in ranks]
+        assert swapped == [bytes([first, own]), bytes([first + 1, own])]
+        assert shared == bytes([first + 1])
+    # Two values in a ring of two or three, a message each between and inside, and a byte.
+    assert simulator.levels["inside"] == [8 + 2, 8 + 2 + 1] * 3
+    assert sum(simulator.levels["between"]) == 2 * 4 * 8 + 6 * 2 + 4
+
+
+def test_groups_that_wait_forever_fail() -> None:
+    def worker(c: Any) -> None:
+        if c.rank < 2:
+            c.group([0, 1] if c.rank else [0, 2]).all_gather(b"")
+
+    with pytest.raises(gcodec.ParameterError, match=r"rank 0 waits in all_gather, rank 1 waits"):
+        Simulator(4).run(worker)
+
+
+def test_groups_and_nodes_are_checked() -> None:
+    with pytest.raises(gcodec.ParameterError, match=r"ranks=\[1\]: must be ranks with 0 among"):
+        Simulator(2).run(lambda c: c.group([1]))
+    with pytest.raises(gcodec.ParameterError, match="inside=3: must be a divisor of 4"):
+        Simulator(4, inside=3)
+
+
 def test_all_reduce_counts_bytes_of_a_ring() -> None:
     from reference import collectives as reference
 
