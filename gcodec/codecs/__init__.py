@@ -42,6 +42,7 @@ provide(
         (14, "lowrank", "lowrank"),
         (15, "lossless", "lossless"),
         (17, "microscale", "microscale"),
+        (18, "blockwise", "blockwise"),
     )
 )
 provide([Provided(16, "patch", f"{__name__}.patch", needs_base=True)])
