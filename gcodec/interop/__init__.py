@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gcodec.interop import bitsandbytes as bitsandbytes
     from gcodec.interop import byteps as byteps
     from gcodec.interop import caffe2 as caffe2
+    from gcodec.interop import hivemind as hivemind
     from gcodec.interop import mxnet as mxnet
     from gcodec.interop import nemo_rl as nemo_rl
     from gcodec.interop import panthalia as panthalia
@@ -35,6 +36,7 @@ __all__ = [
     "bitsandbytes",
     "byteps",
     "caffe2",
+    "hivemind",
     "mxnet",
     "nemo_rl",
     "panthalia",
