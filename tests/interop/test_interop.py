@@ -21,7 +21,18 @@ from reference import mxnet as mxnet_model
 
 import gcodec
 from gcodec import Corrupt, FormatError, LimitExceeded, Limits, ParameterError, Truncated
-from gcodec.interop import bitsandbytes, byteps, caffe2, mxnet, objects, panthalia, templar
+from gcodec.interop import (
+    bitsandbytes,
+    byteps,
+    caffe2,
+    deepspeed,
+    hivemind,
+    mxnet,
+    objects,
+    panthalia,
+    templar,
+    torchft,
+)
 
 UPSTREAM = Path(__file__).parents[1] / "golden" / "upstream"
 F = np.float32
@@ -102,7 +113,10 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {
     "mxnet": mxnet.encode,
     "byteps": lambda x: byteps.encode(x, "onebit"),
     "caffe2": caffe2.encode,
+    "deepspeed": lambda x: deepspeed.encode(x, groups=1),
+    "hivemind": hivemind.encode,
     "panthalia": panthalia.encode,
+    "torchft": torchft.encode,
     "templar": templar.encode,
 }
 
