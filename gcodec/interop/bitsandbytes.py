@@ -19,7 +19,7 @@ The bytes are those of the package's neutral kernels, which follow the CUDA kern
 for CPUs finds codes of 8 bits by a coarse table: there, 0 becomes the code 131, not 127.) Full
 blocks are multiplied by the reciprocal of absmax, a partial one is divided by it; a value in the
 middle of two entries gets the lower one. The mean of a nested absmax is a float64 sum here, so
-that its last bit may differ. Magnitudes above 2^127 are refused. A frame of ``blockwise`` holds
+that its last bit may differ. Magnitudes above 2^126 are refused. A frame of ``blockwise`` holds
 the same numbers, and with another code than ``none`` in fewer bits.
 
 Source: bitsandbytes 0.50.2, ``functional.py`` and ``backends/default/ops.py`` (MIT); Dettmers et
@@ -94,7 +94,7 @@ def encode(
     Raises
     ------
     ParameterError
-        If an argument is out of range, or `x` contains NaN, Inf or a magnitude above 2^127, or
+        If an argument is out of range, or `x` contains NaN, Inf or a magnitude above 2^126, or
         is empty.
     TypeError
         If `x` is not an array of floats, or is on a device.

@@ -106,7 +106,7 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
     ------
     ParameterError
         If `compression` is unknown; if it has statistics, and `x` is empty or contains NaN, Inf or
-        a magnitude above 2^127; or if ``MEANSTD_16BIT`` gets a tensor without dimensions.
+        a magnitude above 2^126; or if ``MEANSTD_16BIT`` gets a tensor without dimensions.
     TypeError
         If `x` is not an array of floats, or is on a device; or is bfloat16 with ``FLOAT16`` or
         ``MEANSTD_16BIT``, which hivemind refuses.

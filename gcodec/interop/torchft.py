@@ -97,7 +97,7 @@ def encode(x: Any, *, ranks: int = 1) -> np.ndarray:
     Raises
     ------
     ParameterError
-        If an argument is out of range, or `x` contains NaN, Inf or a magnitude above 2^127.
+        If an argument is out of range, or `x` contains NaN, Inf or a magnitude above 2^126.
     TypeError
         If `x` has another dtype, or is on a device.
     """

@@ -17,7 +17,7 @@ are those that other systems send:
 
 With ``code=none``, the payload contains the scales or the table as little-endian float32, then the
 codes, two codes of 4 bits in a byte, the first in the high half. Other codes write the same codes
-with fewer bits. NaN, Inf and magnitudes above 2^127 are refused.
+with fewer bits. NaN, Inf and magnitudes above 2^126 are refused.
 
 Sources: bitsandbytes 0.50.2 (MIT), hivemind 1.1.12 (MIT), DeepSpeed 0.19.8 (Apache-2.0) and
 torchft 0.2.0 (BSD-3-Clause), for scales, tables and rounding.

@@ -19,7 +19,7 @@ from gcodec.kernels.quantize import blockwise
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
 
-LARGEST = 2.0**127  # magnitudes up to this decode to finite numbers
+LARGEST = 2.0**126  # magnitudes up to this decode to finite numbers
 
 _LEAST = np.float32(1e-38)  # what blocks are divided by, at least
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -34,7 +34,7 @@ def quantize(x: np.ndarray, layout: Layout, data: np.ndarray) -> None:
     Raises
     ------
     ParameterError
-        If a value is NaN or Inf, or above 2^127.
+        If a value is NaN or Inf, or above 2^126.
     """
     if not x.size:
         return
@@ -72,7 +72,7 @@ def _put(numbers: np.ndarray, out: np.ndarray) -> None:
 
 
 def _tops(x: np.ndarray, block: int) -> np.ndarray:
-    """Return the largest magnitudes of blocks; raise `ParameterError` for values above 2^127."""
+    """Return the largest magnitudes of blocks; raise `ParameterError` for values above 2^126."""
     tops = norms(x, block, "max")
     _check_largest(x, float(tops.max()))
     return tops
@@ -82,7 +82,7 @@ def _check_largest(x: np.ndarray, largest: float) -> None:
     if not math.isfinite(largest):
         raise nonfinite_error(x)
     if largest > LARGEST:
-        raise ParameterError("x: must not exceed 2^127 for blockwise")
+        raise ParameterError("x: must not exceed 2^126 for blockwise")
 
 
 def _absmax(x: np.ndarray, block: int, table: ValueTable, codes: np.ndarray) -> np.ndarray:
@@ -112,8 +112,8 @@ def _uniform(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
     mean = np.float32(of.total / n)
     squares = max(0.0, of.squares - of.total * of.total / n)
     sigma = np.float32(math.sqrt(squares / max(n - 1, 1)))
-    scale = np.float32(6) * sigma / np.float32(256)
-    with np.errstate(divide="ignore"):
+    scale = np.float32(6) * (sigma / np.float32(256))
+    with np.errstate(divide="ignore", over="ignore"):
         factor = np.minimum(_ONE / scale, _FINITE)
     if scale:
         table, factors = ValueTable.of("offset8"), np.full(1, factor)
@@ -154,9 +154,8 @@ def _quantile(ordered: np.ndarray) -> np.ndarray:
     above = np.minimum(below + 1, ordered.size - 1)
     weights = places - np.floor(places)
     low, high = ordered[below], ordered[above]
-    with np.errstate(over="ignore"):
-        width = high - low
-        from_low, from_high = low + width * weights, high - width * (_ONE - weights)
+    width = high - low
+    from_low, from_high = low + width * weights, high - width * (_ONE - weights)
     quantiles: np.ndarray = np.where(weights < 0.5, from_low, from_high)
     return quantiles
 
