@@ -49,6 +49,9 @@ LOSSLESS_MODES = ("elements", "states", None)
 MICROSCALE = 17  # its blocks are of bytes, or of symbols with contexts
 MICROSCALE_CODES = (None, "elements", "states", "states")
 NIBBLES = (4, 6)  # the formats of microscale with two elements in a byte
+BLOCKWISE = 18  # its blocks are of bytes
+BLOCKWISE_CODES = (None, "elements", "states")
+BLOCKWISE_NARROW = (0, 1, 4)  # the kinds of blockwise with two codes in a byte
 SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
@@ -224,6 +227,11 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind = MICROSCALE_CODES[params[2]]
         paired = params[0] in NIBBLES and params[2] < 3
         n = (n + 1) // 2 if paired else n
+    elif codec_id == BLOCKWISE and params:
+        code_at = leb128.decode(params + b"\0", 1)[1] + 1  # kind, size of a block, nested
+        code = params[code_at] if code_at < len(params) else 0
+        kind = BLOCKWISE_CODES[code] if code < len(BLOCKWISE_CODES) else None
+        n = (n + 1) // 2 if params[0] in BLOCKWISE_NARROW else n
     elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):
         index = params[1:2] if codec_id == TOPK else params[2:3] or b"\0"
         kind = POSITIONS[index[0]] if index and index[0] < len(POSITIONS) else None
@@ -265,7 +273,7 @@ def parse(
     if flags & ~(FLAG_NAME | FLAG_SEEK | FLAG_TAG):
         raise ValueError(f"unknown flags {flags:#04x}")
     codec_id = read.byte()
-    if not (1 <= codec_id <= MICROSCALE or 192 <= codec_id <= 255):
+    if not (1 <= codec_id <= BLOCKWISE or 192 <= codec_id <= 255):
         raise ValueError(f"unknown codec id {codec_id}")
     dtype = read.byte()
     takes_integers = codec_id in (RAW, LOSSLESS, PATCH) or codec_id >= 192
