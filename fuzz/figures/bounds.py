@@ -35,6 +35,8 @@ SPECS = (
     *("minifloat:code=none,block=1", "minifloat:code=context", "topk:ratio=0.1,index=rice"),
     *("microscale", "microscale:format=nvfp4", "microscale:format=mxfp4,code=huffman"),
     *("microscale:code=rans", "microscale:format=mxint8,code=context"),
+    *("blockwise", "blockwise:kind=dynamic8,nested=yes,block=1,code=rans"),
+    *("blockwise:kind=fp8,block=0", "blockwise:kind=uniform8,code=huffman"),
     *("topk:ratio=0.1,index=eliasfano", "topk:ratio=0.1,index=bitmap"),
     *("topk:ratio=0.1,index=rans", "topk:ratio=0.1,index=huffman", "topk:k=3,value=int8"),
     *("randomk", "randomk:value=sign,ratio=0.5", "dct8", "dct8:chunk=1,k=1", "dct8:index=rice"),

@@ -67,6 +67,9 @@ CASES = (
     Case(
         "microscale:format=mxfp4,code=huffman", b"\0\x7f\1\1\x11", (1, 2, 5), {"tensor_scale": 1.0}
     ),
+    Case("blockwise", bytes(2) + b"\x80\x3f", (1, 2, 3), {}),
+    Case("blockwise:kind=fp8", bytes(2), (1,), {}),
+    Case("blockwise:kind=fp4,code=huffman", bytes(2) + b"\x80\x3f\1\1", (1, 2, 5), {}),
     Case("topk:k=1,index=rice", ONE, (1, 9, 500), {}),
     Case("topk:k=2,index=eliasfano", ONE + ONE, (2, 9, 50), {}),
     Case("topk:k=2,index=bitmap", ONE + ONE, (2, 9, 16), {}),
