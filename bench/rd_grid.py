@@ -97,6 +97,11 @@ GRID: dict[str, tuple[Dial, ...]] = {
         Dial("microscale:code=auto,format={}", tuple(FORMATS)),
         Dial("microscale:scale=rceil,code=auto,format={}", tuple(FORMATS[:-1])),
     ),
+    "blockwise": (
+        Dial("blockwise:code=auto,kind={}", ("nf4", "fp4", "dynamic8", "int4", "int8", "fp8")),
+        Dial("blockwise:nested=yes,code=auto,kind={}", ("nf4", "fp4")),
+        Dial("blockwise:code=auto,kind={}", ("uniform8", "quantile8")),
+    ),
     "sparseloco": (
         Dial("sparseloco:k={}", (16, 64, 256, 1024, 4096), between=True),
         Dial("sparseloco:bins=16,k={}", (64, 256, 1024, 4096), between=True),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from reference import ans as rans
 from reference import (
+    blockwise,
     canonical,
     contexts,
     dct8,
@@ -474,6 +475,36 @@ def _microscale(rng: random.Random, shape: tuple[int, ...]) -> Body:
     return Body(17, bytes(params), scalars, data, nbits, table)
 
 
+def _blockwise(rng: random.Random, shape: tuple[int, ...]) -> Body:
+    n, kind, code = _size(shape), rng.choice(blockwise.KINDS), rng.choice(blockwise.CODES)
+    narrow = kind in blockwise.NARROW
+    few = [rng.randrange(16 if narrow else 256) for _ in range(rng.randint(1, 9))]
+    codes = [rng.choice(few) for _ in range(n)]
+    nested = kind in blockwise.ABSMAX and rng.random() < 0.5
+    param = rng.choice((2, 4, 64) if narrow else (0, 1, 3, 64))
+    if kind in blockwise.TABLES:
+        param = 64
+    block = param or (shape[-1] if shape else 1)
+    size = blockwise.front_nbytes(kind, n, max(block, 1), nested)
+    inner = -(-n // block) if nested and n else 0
+    numbers = [abs(float(x)) or 1.0 for x in _any_floats(rng, (size - inner) // 4)]
+    if nested:
+        numbers = [min(number, 1e38) for number in numbers]
+    front = np.array(numbers, "<f4").tobytes() + rng.randbytes(inner)
+    message = blockwise.message(kind, "none", front, codes)._replace(code=code)
+    table = None
+    if code != "none" and n:
+        values = blockwise.data_of(kind, codes)
+        message = message._replace(plane=_plane(rng, values, blockwise.METHODS[code], 1))
+        make = lambda log2: blockwise.seek_table(message, log2)  # noqa: E731
+        table = _blocked(rng, make) if code == "huffman" else _states(rng, make)
+    params = [blockwise.KINDS.index(kind), param, int(nested), blockwise.CODES.index(code)]
+    while params and params[-1] == (0, 64, 0, 0)[len(params) - 1]:
+        params.pop()
+    data, nbits = blockwise.write(message)
+    return Body(18, bytes(params), b"", data, nbits, table)
+
+
 def _sparseloco(rng: random.Random, shape: tuple[int, ...]) -> Body:
     n, code = _size(shape), rng.choice(sparseloco.CODES)
     setting = sparseloco.Setting(
@@ -509,5 +540,6 @@ WRITERS: dict[str, Callable[[random.Random, tuple[int, ...]], Body]] = {
     "lowrank": _lowrank,
     "lossless": _lossless,
     "microscale": _microscale,
+    "blockwise": _blockwise,
     "sparseloco": _sparseloco,
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from reference import (
+    blockwise,
     contexts,
     dct8,
     ecsq,
@@ -272,6 +273,16 @@ def _microscale(m: Message) -> Any:
     return microscale.decode(c.format, c.code, m.data, m.nbits, m.n, scale)
 
 
+def _blockwise(m: Message) -> Any:
+    c, n = m.codec, m.n
+    if len(m.data) != -(-m.nbits // 8):
+        raise universal.Truncated("fewer bytes than bits")
+    block = c.block or (m.shape[-1] if m.shape else 1)
+    if c.kind in blockwise.TABLES:
+        block = max(n, 1)
+    return blockwise.decode(c.kind, c.code, m.data, m.nbits, n, block, c.nested == "yes")
+
+
 def _sparseloco(m: Message) -> Any:
     c = m.codec
     setting = sparseloco.Setting(c.k, c.chunk, c.bins, c.index, c.code)
@@ -296,6 +307,7 @@ DECODERS: dict[str, Callable[[Message], Any]] = {
     "lossless": _lossless,
     "patch": _patch,
     "microscale": _microscale,
+    "blockwise": _blockwise,
     "sparseloco": _sparseloco,
 }
 ERRORS = (ValueError, struct.error)

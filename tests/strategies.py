@@ -87,6 +87,14 @@ _CHOSEN = {
         *("microscale:scale=ceil,rounding=stochastic", "microscale:code=auto,scale=even"),
         "microscale:format=nvfp4,code=context,rounding=stochastic",
     ),
+    "blockwise": (
+        *("blockwise", "blockwise:nested=yes,block=32", "blockwise:kind=fp4,code=huffman"),
+        *("blockwise:kind=dynamic8,block=4096", "blockwise:kind=dynamic8,nested=yes,block=100"),
+        *("blockwise:kind=int8,block=33", "blockwise:kind=int4,block=2,code=rans"),
+        *("blockwise:kind=fp8,block=0", "blockwise:kind=fp8,code=huffman,block=7"),
+        *("blockwise:kind=uniform8", "blockwise:kind=uniform8,code=rans"),
+        *("blockwise:kind=quantile8,code=auto", "blockwise:kind=int8,code=auto,block=0"),
+    ),
     "sparseloco": (
         *("sparseloco", "sparseloco:k=2,chunk=4", "sparseloco:k=1,bins=2,index=rans"),
         *("sparseloco:k=5,chunk=3,bins=256,code=huffman", "sparseloco:index=bitmap,code=none"),

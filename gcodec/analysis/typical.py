@@ -44,6 +44,7 @@ TYPICAL = {
     "lowrank": Typical(1.50, 0.099),
     "lossless": Typical(26.80, 0),
     "microscale": Typical(8.37, 7.4e-4),
+    "blockwise": Typical(4.62, 8.9e-3),
     "sparseloco": Typical(0.44, 0.51),
 }
 """Typical cost by the name of the codec; codecs of other packages are missing."""

@@ -24,6 +24,8 @@ COUNTS = {
     "microscale": (1, 2),
     "microscale:format=nvfp4": (2, 3),
     "microscale:code=auto": (12, 18),
+    "blockwise": (2, 3),
+    "blockwise:code=auto": (7, 11),
     "sparseloco": (9, 12),
     "topk": (9, 11),
     "randomk": (6, 7),

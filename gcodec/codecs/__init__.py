@@ -42,6 +42,7 @@ provide(
         (14, "lowrank", "lowrank"),
         (15, "lossless", "lossless"),
         (17, "microscale", "microscale"),
+        (18, "blockwise", "blockwise"),
         (19, "sparseloco", "sparseloco"),
     )
 )

@@ -24,28 +24,34 @@ if TYPE_CHECKING:
     from gcodec.interop import bitsandbytes as bitsandbytes
     from gcodec.interop import byteps as byteps
     from gcodec.interop import caffe2 as caffe2
+    from gcodec.interop import deepspeed as deepspeed
     from gcodec.interop import demo as demo
     from gcodec.interop import grail as grail
+    from gcodec.interop import hivemind as hivemind
     from gcodec.interop import mxnet as mxnet
     from gcodec.interop import nemo_rl as nemo_rl
     from gcodec.interop import panthalia as panthalia
     from gcodec.interop import psyche as psyche
     from gcodec.interop import templar as templar
     from gcodec.interop import torchao as torchao
+    from gcodec.interop import torchft as torchft
     from gcodec.interop import trl as trl
 
 __all__ = [
     "bitsandbytes",
     "byteps",
     "caffe2",
+    "deepspeed",
     "demo",
     "grail",
+    "hivemind",
     "mxnet",
     "nemo_rl",
     "panthalia",
     "psyche",
     "templar",
     "torchao",
+    "torchft",
     "trl",
 ]
 

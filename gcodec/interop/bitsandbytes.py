@@ -19,8 +19,8 @@ The bytes are those of the package's neutral kernels, which follow the CUDA kern
 for CPUs finds codes of 8 bits by a coarse table: there, 0 becomes the code 131, not 127.) Full
 blocks are multiplied by the reciprocal of absmax, a partial one is divided by it; a value in the
 middle of two entries gets the lower one. The mean of a nested absmax is a float64 sum here, so
-that its last bit may differ. No codec of gcodec has these tables, so this module has
-no ``to_frame``.
+that its last bit may differ. Magnitudes above 2^126 are refused. A frame of ``blockwise`` holds
+the same numbers, and with another code than ``none`` in fewer bits.
 
 Source: bitsandbytes 0.50.2, ``functional.py`` and ``backends/default/ops.py`` (MIT); Dettmers et
 al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022, and "QLoRA", NeurIPS 2023. Arrays
@@ -40,88 +40,33 @@ array([ 0.492, -2.   ,  0.   ,  0.881], dtype=float32)
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.codecs.blockwise import Blockwise
+from gcodec.codecs.blockwise.layout import Layout
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.interop.objects import checked_shape, host_tensor, part_of, size_error
+from gcodec.frame import Frame
+from gcodec.interop.objects import (
+    FrameLike,
+    checked_shape,
+    host_tensor,
+    opened_frame,
+    part_of,
+    size_error,
+)
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
+from gcodec.payload import Payload
 from gcodec.wire.primitives import FLOATS
 
 Kind = Literal["dynamic8", "nf4", "fp4"]
 
 _BLOCK_SIZES = tuple(1 << k for k in range(5, 13))
 _DEFAULTS = {"dynamic8": 4096, "nf4": 64, "fp4": 64}
-_NESTED_BLOCK = 256  # of the absmax of 4-bit blocks; that of dynamic8 has its own block size
-_LEAST = np.float32(1e-38)  # what blocks are divided by, at least
-_NF4 = (
-    *("-0x1p+0", "-0x1.647362p-1", "-0x1.0cd66p-1", "-0x1.94654p-2", "-0x1.23449ap-2"),
-    *("-0x1.7a6a7ep-3", "-0x1.74f0e2p-4", "0x0p+0", "0x1.45f5fep-4", "0x1.4995c6p-3"),
-    *("0x1.f809bap-3", "0x1.5a0674p-2", "0x1.c3497p-2", "0x1.200f56p-1", "0x1.722766p-1"),
-    "0x1p+0",
-)
-_FP4 = (0, 1 / 16, 8, 12, 4, 6, 2, 3)  # times 1/12
-
-
-class _Table(NamedTuple):
-    """The numbers of a kind.
-
-    Attributes
-    ----------
-    values : (2^b,) float32 array
-        The number of each code.
-    order : (2^b,) uint8 array
-        The codes by their numbers, in ascending order.
-    middles : (2^b - 1,) float32 array
-        The largest number that each of the ordered codes but the last stands for.
-    """
-
-    values: np.ndarray
-    order: np.ndarray
-    middles: np.ndarray
-
-    @classmethod
-    @functools.cache
-    def of(cls, kind: str) -> _Table:
-        values = {"nf4": _nf4, "fp4": _fp4, "dynamic8": _dynamic8}[kind]()
-        order = np.argsort(values, kind="stable").astype(np.uint8)
-        ordered = values[order]
-        return cls(values, order, (ordered[:-1] + ordered[1:]) / np.float32(2))
-
-    def nearest(self, scaled: np.ndarray) -> np.ndarray:
-        """Return the codes of (n,) float32 numbers from −1 to 1."""
-        return self.order[np.searchsorted(self.middles, scaled)]
-
-
-def _nf4() -> np.ndarray:
-    return np.array([float.fromhex(text) for text in _NF4], np.float32)
-
-
-def _fp4() -> np.ndarray:
-    positive = np.array(_FP4, np.float32) / np.float32(12)
-    return np.concatenate((positive, 0 - positive))  # both zeros are +0
-
-
-def _dynamic8() -> np.ndarray:
-    """Return the middles of 1, 2, … 64 equal parts of 0.1 to 1, times 10^-6, 10^-5, … 1."""
-    values: list[np.ndarray] = [np.array([0, 1], np.float32)]
-    first = np.float32(0.1)
-    for k in range(7):
-        n = 1 << k
-        step = np.float64((np.float32(1) - first) / np.float32(n))
-        place = np.arange(n + 1)
-        # From both ends, as the original computes them: rounded once.
-        bounds = np.where(place < (n + 1) // 2, first + step * place, 1 - step * (n - place))
-        bounds = bounds.astype(np.float32)
-        middles = (bounds[:-1] + bounds[1:]) / np.float32(2) * np.float32(10.0 ** (k - 6))
-        values += [middles, -middles]
-    return np.sort(np.concatenate(values))
 
 
 def encode(
@@ -149,30 +94,16 @@ def encode(
     Raises
     ------
     ParameterError
-        If an argument is out of range, or `x` contains NaN or Inf, or is empty.
+        If an argument is out of range, or `x` contains NaN, Inf or a magnitude above 2^126, or
+        is empty.
     TypeError
         If `x` is not an array of floats, or is on a device.
     """
-    blocksize = _checked(kind, blocksize)
+    codec = _codec(kind, blocksize, nested)
     tensor = host_tensor(x, "bitsandbytes")
-    values = np.asarray(tensor.values[:], np.float32)
-    if not values.size:
+    if not tensor.values.size:
         raise ParameterError.of("x.shape", tensor.shape, "that of a tensor that is not empty")
-    check_finite(values)
-    codes, absmax = _quantized(values, _Table.of(kind), blocksize)
-    parts: dict[str, np.ndarray] = {}
-    if kind == "dynamic8":
-        parts["codes"] = codes.reshape(tensor.shape)
-    else:
-        if codes.size % 2:
-            codes = np.append(codes, _Table.of(kind).nearest(np.zeros(1, np.float32)))
-        parts["packed"] = codes[::2] << np.uint8(4) | codes[1::2]
-    if nested:
-        offset = np.float32(absmax.astype(np.float64).mean())
-        own = blocksize if kind == "dynamic8" else _NESTED_BLOCK
-        absmax, outer = _quantized(absmax - offset, _Table.of("dynamic8"), own)
-        parts |= {"nested_absmax": outer, "nested_offset": np.array(offset)}
-    return parts | {"absmax": absmax}
+    return _parts(codec, codec.quantize(tensor.values).data, tensor.shape)
 
 
 def decode(
@@ -207,65 +138,118 @@ def decode(
     ParameterError
         If an argument is out of range.
     """
-    blocksize = _checked(kind, blocksize)
     if dtype not in FLOATS:
         raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
-    sizes, n = checked_shape(shape, limits)
-    blocks = -(-n // blocksize)
-    if kind == "dynamic8":
-        codes = _array(message, "codes", np.uint8, n)
-    else:
-        packed = _array(message, "packed", np.uint8, -(-n // 2))
-        codes = np.stack((packed >> 4, packed & 15), axis=1).reshape(-1)[:n]
-    if "nested_absmax" in message:
-        own = blocksize if kind == "dynamic8" else _NESTED_BLOCK
-        inner = _array(message, "absmax", np.uint8, blocks)
-        outer = _array(message, "nested_absmax", np.float32, -(-blocks // own))
-        (offset,) = _array(message, "nested_offset", np.float32, 1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            absmax = _values(inner, outer, _Table.of("dynamic8"), own) + offset
-    else:
-        absmax = _array(message, "absmax", np.float32, blocks)
-    with np.errstate(over="ignore", invalid="ignore"):
-        values = _values(codes, absmax, _Table.of(kind), blocksize)
+    codec, data, sizes = _read(message, kind, shape, blocksize, limits)
+    with np.errstate(over="ignore"):
+        values = codec.decode(data, sizes)
         converted = values.astype(NUMPY_DTYPES[dtype])
-    if not all_finite(values) or not np.isfinite(converted).all():
+    if not all_finite(values.reshape(-1)) or not np.isfinite(converted).all():
         raise Corrupt(f"a value is not finite in {dtype}")
-    return converted.reshape(sizes)
+    return converted
 
 
-def _checked(kind: str, blocksize: int | None) -> int:
-    """Return the block size; raise `ParameterError` for wrong arguments."""
+def to_frame(
+    message: Mapping[str, Any],
+    kind: Kind = "nf4",
+    *,
+    shape: Any,
+    blocksize: int | None = None,
+    name: str | None = None,
+    limits: Limits | None = None,
+) -> Frame:
+    """Convert a message to a frame of `blockwise`, of dtype float32.
+
+    See `decode` for the parameters and errors; `name` is that of the tensor.
+    """
+    codec, data, sizes = _read(message, kind, shape, blocksize, limits)
+    payload = Payload(codec, {}, data, 8 * data.size)
+    codec.unpack(payload, sizes)
+    return Frame(codec, "float32", sizes, payload, name)
+
+
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, np.ndarray]:
+    """Convert a frame of `blockwise` to a message.
+
+    Parameters
+    ----------
+    frame : Frame or bytes-like
+        Frame of float32, of a kind and a block size that `encode` has, with any code.
+    limits : Limits, optional
+        Bounds on the frame; default ``Limits()``.
+
+    Raises
+    ------
+    ParameterError
+        If the frame has another codec, kind, block size or dtype, or has no elements.
+    FormatError
+        If the bytes are damaged.
+    """
+    opened = opened_frame(frame, limits, "blockwise")
+    codec: Any = opened.codec
+    codec = _codec(codec.kind, codec.block, codec.nested == "yes")
+    if not opened.size:
+        raise ParameterError.of("frame.shape", opened.shape, "that of a tensor that is not empty")
+    data = opened.codec.unpack(opened.payload, opened.shape).data
+    return _parts(codec, data, opened.shape)
+
+
+def _codec(kind: str, blocksize: int | None, nested: bool) -> Blockwise:
+    """Return the codec of a message; raise `ParameterError` for wrong arguments."""
     if kind not in get_args(Kind):
         raise ParameterError.of("kind", kind, f"one of {', '.join(get_args(Kind))}")
     if blocksize is None:
-        return _DEFAULTS[kind]
+        blocksize = _DEFAULTS[kind]
     if blocksize not in _BLOCK_SIZES:
         raise ParameterError.of("blocksize", blocksize, "a power of two from 32 to 4096")
-    return int(blocksize)
+    values = {"kind": kind, "block": int(blocksize), "nested": "yes" if nested else "no"}
+    codec: Blockwise = Blockwise.from_mapping(values)
+    return codec
 
 
-def _quantized(values: np.ndarray, table: _Table, blocksize: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes and the largest magnitudes of the blocks of (n,) float32 values."""
-    full = values.size - values.size % blocksize
-    rows, rest = values[:full].reshape(-1, blocksize), values[full:]
-    absmax = np.abs(rows).max(axis=1)
-    with np.errstate(under="ignore"):
-        factors = np.float32(1) / np.maximum(absmax, _LEAST)
-        scaled = (rows * factors[:, np.newaxis]).reshape(-1)
-        if rest.size:
-            largest = np.maximum(np.abs(rest).max(), _LEAST)
-            absmax = np.append(absmax, largest)
-            scaled = np.append(scaled, rest / largest)
-    return table.nearest(np.clip(scaled, -1, 1)), absmax
+def _layout(codec: Blockwise, n: int) -> Layout:
+    return Layout(codec.kind, codec.nested == "yes", n, codec.block)
 
 
-def _values(codes: np.ndarray, absmax: np.ndarray, table: _Table, blocksize: int) -> np.ndarray:
-    values: np.ndarray = table.values[codes]
-    full = codes.size - codes.size % blocksize
-    values[:full].reshape(-1, blocksize)[:] *= absmax[: full // blocksize, np.newaxis]
-    values[full:] *= absmax[full // blocksize :]
-    return values
+def _parts(codec: Blockwise, data: np.ndarray, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Return the arrays of a payload with ``code=none``."""
+    layout = _layout(codec, int(np.prod(shape, dtype=np.int64)))
+    front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :].copy()
+    parts = {"packed": codes} if layout.per_byte == 2 else {"codes": codes.reshape(shape)}
+    if not layout.nested:
+        return parts | {"absmax": _floats(front)}
+    inner = front[4 + 4 * layout.outer_blocks :].copy()
+    numbers = _floats(front[: front.size - inner.size])
+    outer, offset = numbers[1:], numbers[0].reshape(())
+    return parts | {"nested_absmax": outer, "nested_offset": offset, "absmax": inner}
+
+
+def _floats(data: np.ndarray) -> np.ndarray:
+    return np.frombuffer(data.tobytes(), "<f4").astype(np.float32)
+
+
+def _read(
+    message: Mapping[str, Any], kind: str, shape: Any, blocksize: int | None, limits: Limits | None
+) -> tuple[Blockwise, np.ndarray, tuple[int, ...]]:
+    """Return the codec of a message, its payload, and the shape of the tensor."""
+    codec = _codec(kind, blocksize, "nested_absmax" in message)
+    sizes, n = checked_shape(shape, limits)
+    layout = _layout(codec, n)
+    name = "packed" if layout.per_byte == 2 else "codes"
+    codes = _array(message, name, np.uint8, layout.codes_nbytes)
+    if n % layout.per_byte:  # bitsandbytes ignores the last half
+        codes = np.append(codes[:-1], codes[-1] & np.uint8(0xF0) | np.uint8(layout.table().zero))
+    numbers = []
+    if layout.nested:
+        numbers.append(_array(message, "nested_offset", np.float32, 1))
+        numbers.append(_array(message, "nested_absmax", np.float32, layout.outer_blocks))
+        inner = _array(message, "absmax", np.uint8, layout.blocks)
+    else:
+        numbers.append(_array(message, "absmax", np.float32, layout.blocks))
+        inner = np.empty(0, np.uint8)
+    front = [part.astype("<f4", copy=False).view(np.uint8) for part in numbers]
+    data = np.concatenate([*front, inner, codes])
+    return codec, data[: layout.nbytes], sizes  # nothing of a tensor without elements
 
 
 def _array(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gcodec
 from gcodec import Corrupt, FormatError, LimitExceeded, Limits, ParameterError, Truncated
 from gcodec.interop import bitsandbytes
 
@@ -79,6 +80,34 @@ def test_messages_equal_the_recorded_ones(one: Recorded) -> None:
 def test_recorded_messages_decode_to_the_recorded_values(one: Recorded) -> None:
     decoded = bitsandbytes.decode(one.message, one.kind, shape=one.x.size, blocksize=one.blocksize)
     assert decoded.tobytes() == one.arrays["decoded"].tobytes()
+
+
+@each
+def test_frames_hold_the_recorded_messages(one: Recorded) -> None:
+    shape, blocksize = one.x.shape, one.blocksize
+    frame = bitsandbytes.to_frame(
+        one.message, one.kind, shape=shape, blocksize=blocksize, name="w"
+    )
+    assert frame.decode().tobytes() == one.arrays["decoded"].tobytes()
+    for given_frame in (frame, frame.to_bytes()):
+        message = bitsandbytes.from_frame(given_frame)
+        assert message.keys() == one.message.keys()
+        for name, expected in one.message.items():
+            assert message[name].tobytes() == expected.tobytes(), name
+
+
+def test_coded_frames_become_messages() -> None:
+    x = np.random.default_rng(0).normal(size=(33, 77)).astype(F)
+    for kind in KINDS:
+        spec = f"blockwise:kind={kind},nested=yes,code=rans"
+        own = bitsandbytes.encode(x, kind, blocksize=64, nested=True)  # type: ignore[arg-type]
+        other = bitsandbytes.from_frame(gcodec.encode(x, spec))
+        assert all(own[name].tobytes() == other[name].tobytes() for name in own)
+    for spec in ("blockwise:kind=int8", "blockwise:block=48", "minmax"):
+        with pytest.raises(ParameterError):
+            bitsandbytes.from_frame(gcodec.encode(x, spec))
+    with pytest.raises(ParameterError, match="not empty"):
+        bitsandbytes.from_frame(gcodec.encode(x[:0], "blockwise"))
 
 
 @given(st.data())

@@ -25,12 +25,15 @@ from gcodec.interop import (
     bitsandbytes,
     byteps,
     caffe2,
+    deepspeed,
     demo,
+    hivemind,
     mxnet,
     objects,
     panthalia,
     psyche,
     templar,
+    torchft,
 )
 
 UPSTREAM = Path(__file__).parents[1] / "golden" / "upstream"
@@ -112,9 +115,12 @@ ENCODERS: dict[str, Callable[[Any], Any]] = {
     "mxnet": mxnet.encode,
     "byteps": lambda x: byteps.encode(x, "onebit"),
     "caffe2": caffe2.encode,
+    "deepspeed": lambda x: deepspeed.encode(x, groups=1),
     "demo": demo.encode,
+    "hivemind": hivemind.encode,
     "panthalia": panthalia.encode,
     "psyche": psyche.encode,
+    "torchft": torchft.encode,
     "templar": templar.encode,
 }
 

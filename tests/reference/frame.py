@@ -51,6 +51,9 @@ MICROSCALE = 17  # its blocks are of bytes, or of symbols with contexts
 MICROSCALE_CODES = (None, "elements", "states", "states")
 SPARSELOCO = 19  # has the blocks of its positions
 NIBBLES = (4, 6)  # the formats of microscale with two elements in a byte
+BLOCKWISE = 18  # its blocks are of bytes
+BLOCKWISE_CODES = (None, "elements", "states")
+BLOCKWISE_NARROW = (0, 1, 4)  # the kinds of blockwise with two codes in a byte
 SPARSE = 1  # the form of qsgd and of mxnet-2bit whose blocks count sent values
 QSGD_CODES = ("elements", "elements", None, "elements", "states")
 MINIFLOAT_CODES = (None, "elements", "elements", "elements", "states")
@@ -226,6 +229,11 @@ def _blocks(codec_id: int, params: bytes, n: int) -> tuple[str, int]:
         kind = MICROSCALE_CODES[params[2]]
         paired = params[0] in NIBBLES and params[2] < 3
         n = (n + 1) // 2 if paired else n
+    elif codec_id == BLOCKWISE and params:
+        code_at = leb128.decode(params + b"\0", 1)[1] + 1  # kind, size of a block, nested
+        code = params[code_at] if code_at < len(params) else 0
+        kind = BLOCKWISE_CODES[code] if code < len(BLOCKWISE_CODES) else None
+        n = (n + 1) // 2 if params[0] in BLOCKWISE_NARROW else n
     elif codec_id == SPARSELOCO and len(params) > 1:
         kind = POSITIONS[params[-2]] if params[-2] < len(POSITIONS) else None
     elif codec_id == TOPK or (codec_id == MXNET_2BIT and params[1:2] == bytes([SPARSE])):

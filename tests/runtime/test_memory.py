@@ -25,6 +25,7 @@ SPECS = [
     *("mxnet-2bit", "mxnet-1bit", "terngrad", "terngrad:pack=terngrad", "terngrad:pack=base3"),
     *("minmax", "minmax:bits=3,rounding=stochastic", "minmax:bits=1,bucket=100"),
     *("sign", "sign:scale=l2", "sign:scale=none", "microscale", "microscale:format=nvfp4"),
+    *("blockwise", "blockwise:kind=fp8,block=4096", "blockwise:kind=uniform8"),
     *("randomk", "randomk:value=sign,unbiased=yes"),
 ]
 

@@ -1,0 +1,257 @@
+"""blockwise: blocks with a float32 scale, and codes of 4 or 8 bits that a table turns to numbers.
+
+Elements are taken in blocks in the order of the flat tensor; the last block may be shorter. Each
+block has a scale S, and each element the code c of a number v(c) of a table; x̂ = v(c)·S. The kinds
+are those that other systems send:
+
+- ``nf4``, ``fp4``, ``dynamic8``: S is the largest magnitude of the block, and the table has
+  numbers from −1 to 1. With ``nested=yes`` the scales, less their mean, are sent as codes of
+  ``dynamic8`` in blocks of their own. As in bitsandbytes.
+- ``int4``, ``int8``: v(c) are the integers from −8 to 7 or from −128 to 127, and S is the largest
+  magnitude over 8 or 128. As qgZ and qwZ of ZeRO++.
+- ``fp8``: v(c) are the numbers of OCP's E4M3, x̂ = v(c)/S, and S is 448 over the largest magnitude.
+  As torchft, with ``block=0`` for rows.
+- ``uniform8``, ``quantile8``: one table for the tensor, which the message contains. Codes are the
+  numbers of 256 equal ranges over six standard deviations, or of 256 equally frequent ranges, and
+  v(c) is the mean of the elements in the range. As in hivemind.
+
+With ``code=none``, the payload contains the scales or the table as little-endian float32, then the
+codes, two codes of 4 bits in a byte, the first in the high half. Other codes write the same codes
+with fewer bits. NaN, Inf and magnitudes above 2^126 are refused.
+
+Sources: bitsandbytes 0.50.2 (MIT), hivemind 1.1.12 (MIT), DeepSpeed 0.19.8 (Apache-2.0) and
+torchft 0.2.0 (BSD-3-Clause), for scales, tables and rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from gcodec.codec import Codec, register
+from gcodec.codecs.blockwise import describe, quantizer
+from gcodec.codecs.blockwise import payload as payload_coding
+from gcodec.codecs.blockwise.layout import ABSMAX, KINDS, TABLE_SENT, Layout, Scales
+from gcodec.codecs.blockwise.payload import CODES, Message, WrittenCode, check_codes, longest_nbits
+from gcodec.errors import ParameterError
+from gcodec.fields.walker import FieldSpan, FieldWalker
+from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.quantize import blockwise
+from gcodec.payload import Payload, Selection
+from gcodec.runtime.lanes import BLOCK
+from gcodec.runtime.memory import empty_beside
+from gcodec.wire.kinds import Choice, Integer
+from gcodec.wire.params import param
+from gcodec.wire.seek import Blocks, SeekTable, refuse_table
+
+_BLOCK = 64
+
+
+class BlockwiseSymbols(NamedTuple):
+    """Scales and codes of a tensor, as in the payload.
+
+    Attributes
+    ----------
+    data : uint8 array
+        The payload with ``code=none``: scales or table, then codes. Codes alone if `scales` is
+        not None.
+    n : int
+        Number of elements.
+    block : int
+        Number of elements of a block.
+    scales : Scales, optional
+        Table and scales of the blocks, as `data` has them; None if nobody has read them.
+    """
+
+    data: np.ndarray
+    n: int
+    block: int
+    scales: Scales | None = None
+
+
+@register(id=18, name="blockwise")
+class Blockwise(Codec):
+    """Tables of numbers, with a scale for each block.
+
+    Parameters
+    ----------
+    kind : {"nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8"}
+        Rule for scales, table and codes.
+    block : int
+        Elements of a block, an even number where a code has 4 bits. 0 stands for a row, the last
+        dimension, where a code has 8 bits. Left out for ``uniform8`` and ``quantile8``, which
+        have one table for the tensor.
+    nested : {"no", "yes"}
+        Whether the scales of ``nf4``, ``fp4`` or ``dynamic8`` are quantized, too.
+    code : {"none", "huffman", "rans", "auto"}
+        Code of the codes' bytes: as they are; Huffman words; rANS. ``"auto"`` is the shortest.
+    """
+
+    refuses_nonfinite = True
+    takes_up_to = quantizer.LARGEST
+    fused_dtypes = ("float32", "float64")
+    uses_shape = True
+    peers: ClassVar = {
+        "nf4": "blockwise",
+        "nf4-double-quant": "blockwise:nested=yes",
+        "fp4": "blockwise:kind=fp4",
+        "bitsandbytes-8bit": "blockwise:kind=dynamic8,block=4096",
+        "hivemind-blockwise-8bit": "blockwise:kind=dynamic8,block=4096",
+        "hivemind-uniform-8bit": "blockwise:kind=uniform8",
+        "hivemind-quantile-8bit": "blockwise:kind=quantile8",
+        "zeropp-qgz": "blockwise:kind=int4,block=2048",
+        "zeropp-qwz": "blockwise:kind=int8,block=8192",
+        "torchft-fp8": "blockwise:kind=fp8,block=0",
+    }
+
+    kind: str = param(Choice(*KINDS), "nf4", "rule for scales, table and codes")
+    block: int = param(Integer(0, 2**32 - 1), _BLOCK, "elements of a block; 0: a row")
+    nested: str = param(Choice("no", "yes"), "no", "whether scales are quantized, too")
+    code: str = param(
+        Choice(*CODES, unsent=("auto",)),
+        "none",
+        "code of the codes' bytes; auto: the shortest",
+    )
+
+    def check(self) -> None:
+        """Raise `ParameterError` for incompatible parameters; set those that are ignored."""
+        if self.nested == "yes" and self.kind not in ABSMAX:
+            raise ParameterError.of("nested", self.nested, f"no for {self.kind}")
+        if self.kind in TABLE_SENT:
+            if self.block != _BLOCK:
+                allowed = f"left out for {self.kind}, which has one table"
+                raise ParameterError.of("block", self.block, allowed)
+        elif self._layout(1).per_byte == 2 and (self.block % 2 or not self.block):
+            raise ParameterError.of("block", self.block, f"even and not 0 for {self.kind}")
+
+    def _layout(self, n: int) -> Layout:
+        """Return the parts of a payload of n elements of the bound shape."""
+        block = self.block
+        if self.kind in TABLE_SENT:
+            block = n
+        elif not block:
+            shape = self._bound_shape(n)
+            block = shape[-1] if shape else 1
+        return Layout(self.kind, self.nested == "yes", n, max(block, 1))
+
+    def variance(self, n: int) -> float | None:
+        """Return 1 where tables have 0: no element of x̂ is farther from x than 0 is."""
+        return None if self.kind in TABLE_SENT else 1.0
+
+    def max_payload_nbits(self, n: int) -> int:
+        """Return the bits of scales and codes, or an upper bound for an entropy code.
+
+        A row of unknown length has one element.
+        """
+        layout = self._layout(n)
+        if not self.block and self._shape is None:
+            layout = layout._replace(block=1)
+        return longest_nbits(layout, self.code)
+
+    @property
+    def seek_blocks(self) -> Blocks | None:
+        """The unit of blocks: bytes of codes, or states of rANS; None for ``code=none``."""
+        return {"none": None, "huffman": "elements", "rans": "states"}.get(self.code)
+
+    def seek_count(self, n: int) -> int:
+        """Return the number of bytes of codes."""
+        return self._layout(n).codes_nbytes
+
+    # --- quantize
+
+    def _quantize(
+        self, values: np.ndarray, seed: int, prior: BlockwiseSymbols | None
+    ) -> BlockwiseSymbols:
+        layout = self._layout(values.size)
+        data = empty_beside(layout.nbytes, np.uint8, values)
+        quantizer.quantize(values, layout, data)
+        return BlockwiseSymbols(data, layout.n, layout.block)
+
+    # --- dequantize
+
+    def _dequantize_into(
+        self, symbols: BlockwiseSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
+    ) -> None:
+        layout = self._checked_layout(symbols, out.size)
+        symbols = self._sliceable(symbols)
+        assert symbols.scales is not None
+        values, scales = symbols.scales
+        blockwise.dequantize(
+            symbols.data, layout.block, scales, values, layout.is_multiplier, out, add
+        )
+
+    def _checked_layout(self, symbols: BlockwiseSymbols, n: int) -> Layout:
+        layout = Layout(self.kind, self.nested == "yes", n, symbols.block)
+        nbytes = layout.codes_nbytes if symbols.scales else layout.nbytes
+        self._require(symbols.n == n and symbols.data.size == nbytes, n)
+        return layout
+
+    def _sliceable(self, symbols: BlockwiseSymbols) -> BlockwiseSymbols:
+        if symbols.scales is not None:
+            return symbols
+        layout = self._checked_layout(symbols, symbols.n)
+        front = symbols.data[: layout.front_nbytes]
+        codes = symbols.data[layout.front_nbytes :]
+        return symbols._replace(data=codes, scales=layout.scales(front))
+
+    def _slice_unit(self, n: int) -> int:
+        block = self._layout(n).block
+        return math.lcm(block if block < n else 1, BLOCK)
+
+    def _slice(self, symbols: BlockwiseSymbols, start: int, stop: int) -> BlockwiseSymbols:
+        symbols = self._sliceable(symbols)
+        assert symbols.scales is not None
+        block, per_byte = symbols.block, self._layout(symbols.n).per_byte
+        scales = symbols.scales.scales[start // block : -(-stop // block)]
+        codes = symbols.data[start // per_byte : -(-stop // per_byte)]
+        return BlockwiseSymbols(codes, stop - start, block, symbols.scales._replace(scales=scales))
+
+    # --- pack
+
+    def _pack(self, symbols: BlockwiseSymbols) -> Payload | Selection[Payload]:
+        return self._packed(symbols)
+
+    def _sized(self, symbols: BlockwiseSymbols) -> Payload | Selection[Payload]:
+        return self._packed(symbols, sized=True)
+
+    def _packed(
+        self, symbols: BlockwiseSymbols, *, sized: bool = False
+    ) -> Payload | Selection[Payload]:
+        layout = self._checked_layout(symbols, symbols.n)
+        written = payload_coding.write(symbols.data, layout, self.code, sized=sized)
+        return written.map(self._message)
+
+    def _message(self, written_code: WrittenCode) -> Payload:
+        code, written = written_code
+        return Payload(self.replaced(code=code), {}, *written)
+
+    def _unpack(self, payload: Payload, n: int) -> BlockwiseSymbols:
+        layout, data = self._layout(n), payload.data
+        if self.code == "none":
+            check_length(payload.nbits, 8 * layout.nbytes)
+            refuse_table(payload.seek)
+            layout.scales(data[: layout.front_nbytes])
+            check_codes(data[layout.front_nbytes :], layout)
+        else:
+            data = self._opened(payload, n).read()
+        return BlockwiseSymbols(data, n, layout.block)
+
+    def _opened(self, payload: Payload, n: int) -> Message:
+        return Message.open(payload, self._layout(n), self.code)
+
+    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        symbols, unit = self._unpack(payload, n), self._slice_unit(n)
+        first, last = start - start % unit, min(-(-stop // unit) * unit, n)
+        values = np.empty(max(last - first, 0), np.float32)
+        if start < stop:
+            self._dequantize(self._slice(symbols, first, last), values)
+        return values[start - first : max(stop - first, start - first)]
+
+    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
+        return self._opened(payload, n).blocks(log2_block)
+
+    def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
+        yield from describe.fields(walk, self._layout(n), self.code)

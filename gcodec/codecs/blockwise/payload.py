@@ -1,0 +1,141 @@
+"""Payloads of `blockwise`: scales as they are, and the bytes of codes as they are or coded.
+
+With ``code=none``, the payload contains the scales, then the codes. With ``huffman`` and ``rans``,
+the same scales precede a `ranged` string of the codes' bytes, so of pairs of 4-bit codes.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.codecs.blockwise.layout import Layout, Scales
+from gcodec.entropy import ranged
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written, blank, into
+from gcodec.entropy.tabled import Kind
+from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.payload import Candidate, Payload, Selection, write_shortest
+from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
+
+CODES = ("none", "huffman", "rans")
+KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
+
+WrittenCode = tuple[str, Written]
+"""The code of a payload, and its bits."""
+
+
+def longest_nbits(layout: Layout, code: str) -> int:
+    """Return an upper bound on the bits of a payload; "auto" has that of "none"."""
+    if code in ("none", "auto") or not layout.n:
+        return 8 * layout.nbytes
+    return 8 * layout.front_nbytes + ranged.longest_nbits(KINDS[code], layout.codes_nbytes)
+
+
+def write(
+    data: np.ndarray, layout: Layout, code: str, *, sized: bool = False
+) -> Selection[WrittenCode]:
+    """Write a payload with a code, or "auto" for the shortest one.
+
+    `data` is the payload with ``code=none``; for `sized` see `gcodec.payload.write_shortest`.
+    """
+    plain = "none" if code == "auto" else code, Written(data, 8 * layout.nbytes)
+    if code == "none" or not layout.n:
+        return Selection([plain])
+    front_nbits = 8 * layout.front_nbytes
+    codes = data[layout.front_nbytes :]
+    counts = byte_counts(codes)
+
+    def write_with(name: str, plan: ranged.Plan, gate: object) -> WrittenCode:
+        front = BitString()
+        front.extend(data[: layout.front_nbytes], front_nbits)
+        return name, plan.write(codes, codes.size, front, layout.n)
+
+    candidates = []
+    if code == "auto":
+        candidates.append(Candidate(plain[1].nbits, lambda gate: plain))
+    for name in KINDS if code == "auto" else (code,):
+        plan = ranged.Plan.of(KINDS[name], counts)
+        nbits = front_nbits + plan.nbits
+        empty = None
+        if name == "huffman" and layout.n < MIN_ELEMENTS:  # the size is exact
+            empty = functools.partial(_blank, name, nbits)
+        writer = functools.partial(write_with, name, plan)
+        candidates.append(Candidate(nbits, writer, blank=empty))
+    return write_shortest(candidates, sized=sized)
+
+
+def _blank(name: str, nbits: int) -> WrittenCode:
+    return name, blank(nbits)
+
+
+class Message(NamedTuple):
+    """An opened payload with an entropy code.
+
+    Attributes
+    ----------
+    front : uint8 array
+        The bytes before the codes.
+    scales : Scales
+    string : CodedString
+        String of the codes' bytes.
+    layout : Layout
+    """
+
+    front: np.ndarray
+    scales: Scales
+    string: CodedString
+    layout: Layout
+
+    @classmethod
+    def open(cls, payload: Payload, layout: Layout, code: str) -> Message:
+        """Read the scales, and open the string; no elements have no bits.
+
+        Raises
+        ------
+        FormatError
+        """
+        span, size = BitSpan.of(payload), layout.front_nbytes
+        if not layout.n:
+            empty = EmptyString(span, has_blocks=code == "huffman")
+            front = np.empty(0, np.uint8)
+            return cls(front, layout.scales(front), empty, layout)
+        if span.nbits < 8 * size:
+            raise Truncated(f"the payload has {payload.nbits} bits, but {size} bytes of scales")
+        front = span.data[:size]
+        scales = layout.scales(front)
+        string = ranged.open_string(KINDS[code], span.after(8 * size), layout.codes_nbytes)
+        return cls(front, scales, string, layout)
+
+    def read(self) -> np.ndarray:
+        """Return the payload with ``code=none``.
+
+        Raises
+        ------
+        FormatError
+        """
+        layout = self.layout
+        data = np.empty(layout.nbytes, np.uint8)
+        data[: layout.front_nbytes] = self.front
+        codes = data[layout.front_nbytes :]
+        self.string.read(into(codes))
+        check_codes(codes, layout)
+        return data
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return a seek table of the string."""
+        return self.string.blocks(log2_block)
+
+
+def check_codes(codes: np.ndarray, layout: Layout) -> None:
+    """Raise `Corrupt` unless the last half that belongs to no element has the code of 0."""
+    if layout.n % layout.per_byte and int(codes[-1]) & 15 != layout.table().zero:
+        raise half_error(layout.nbytes - 1)
+
+
+def half_error(at: int) -> Corrupt:
+    """Return the error for a half of a byte that belongs to no element."""
+    return Corrupt("the half of a byte after the last element is not the code of 0", at)

@@ -1,0 +1,407 @@
+"""hivemind: the protobuf ``Tensor`` of its averaging and of OpenDiLoCo, with any compression.
+
+A message has the fields of ``runtime.proto``: ``buffer`` (1, bytes), ``size`` (2, packed), the
+``requires_grad`` flag (3), ``dtype`` (4, a name), ``compression`` (5) and ``chunks`` (6); protobuf
+leaves out zeros. Integers and floats in ``buffer`` are little-endian:
+
+- ``NONE``: the values, bfloat16 as float32.
+- ``FLOAT16``: float16 of the values, limited to ±65504.
+- ``MEANSTD_16BIT``: float16 of (x − m)/s, then float32 m and s of each row. A row is the last
+  dimension, m its mean, and s its standard deviation, at least 2^-23.
+- ``UNIFORM_8BIT``, ``QUANTILE_8BIT``: int64 256, a float32 table of 256 values, a byte each.
+- ``BLOCKWISE_8BIT``: int64 number of blocks, int64 256, float32 largest magnitudes of blocks of
+  4096, the table of bitsandbytes' ``dynamic8``, a byte each.
+
+The original sums in float32, so that the last bits of its means, deviations and tables differ, and
+with them a code at times; here, sums are float64. So a constant tensor has the code 255 in
+``UNIFORM_8BIT`` here, where the original's mean may differ from the constant. ``BLOCKWISE_8BIT``
+has the codes of bitsandbytes' neutral kernel; see `gcodec.interop.bitsandbytes`. Frames of ``raw``
+and `blockwise` have the same numbers; no codec has those of ``MEANSTD_16BIT``, whose codes take 16
+bits and whose rows have two scales.
+
+Source: learning-at-home/hivemind 1.1.12, ``compression/`` and ``proto/runtime.proto`` (MIT).
+Arrays must be on the host. This module imports neither hivemind, torch nor protobuf.
+
+Examples
+--------
+>>> import numpy as np
+>>> from gcodec.interop import hivemind
+>>> message = hivemind.encode(np.ones(2, np.float32), "FLOAT16")
+>>> message.hex(" ")
+'0a 04 00 3c 00 3c 12 01 02 22 07 66 6c 6f 61 74 33 32 28 02'
+>>> hivemind.decode(message)
+array([1., 1.], dtype=float32)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from gcodec.arrays.nonfinite import check_finite
+from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.codecs.blockwise import Blockwise
+from gcodec.codecs.raw import Raw
+from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
+from gcodec.frame import Frame
+from gcodec.interop.objects import (
+    FrameLike,
+    checked_shape,
+    host_tensor,
+    object_bytes,
+    opened_frame,
+    size_error,
+)
+from gcodec.kernels.numeric import convert
+from gcodec.kernels.numeric.norms import norms
+from gcodec.kernels.quantize.value_table import ValueTable
+from gcodec.limits import Limits
+from gcodec.payload import Payload
+from gcodec.wire.primitives import FLOATS, ITEMSIZE, MAX_NDIM, Reader, leb128
+
+Compression = Literal[
+    "NONE", "MEANSTD_16BIT", "FLOAT16", "QUANTILE_8BIT", "UNIFORM_8BIT", "BLOCKWISE_8BIT"
+]
+COMPRESSIONS: tuple[str, ...] = get_args(Compression)
+"""The names of hivemind's ``CompressionType``, in the order of their numbers."""
+
+_BLOCK = 4096
+_CODECS = {
+    "UNIFORM_8BIT": "uniform8",
+    "QUANTILE_8BIT": "quantile8",
+    "BLOCKWISE_8BIT": "dynamic8",
+}
+_SIXTEEN_BITS = ("FLOAT16", "MEANSTD_16BIT")
+_MOST_HALF = np.float32(65504)
+_EPSILON = np.float32(2.0**-23)
+_BYTES, _VARINT = 2, 0  # wire types of protobuf
+_FIELDS = {1: _BYTES, 2: _BYTES, 3: _VARINT, 4: _BYTES, 5: _VARINT, 6: _VARINT}
+
+
+class _Message(NamedTuple):
+    """The fields of a protobuf ``Tensor``."""
+
+    buffer: np.ndarray
+    shape: tuple[int, ...]
+    n: int
+    dtype: str
+    compression: str
+
+
+def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = False) -> bytes:
+    """Serialize a tensor as ``serialize_torch_tensor`` does.
+
+    Parameters
+    ----------
+    x : array
+        Tensor on the host, with a dtype that `gcodec.encode` accepts. Its values are converted to
+        float32 first, except with ``NONE``.
+    compression : str
+        One of `COMPRESSIONS`.
+    requires_grad : bool
+        Flag of the message.
+
+    Raises
+    ------
+    ParameterError
+        If `compression` is unknown; if it has statistics, and `x` is empty or contains NaN, Inf or
+        a magnitude above 2^126; or if ``MEANSTD_16BIT`` gets a tensor without dimensions.
+    TypeError
+        If `x` is not an array of floats, or is on a device; or is bfloat16 with ``FLOAT16`` or
+        ``MEANSTD_16BIT``, which hivemind refuses.
+    """
+    if compression not in COMPRESSIONS:
+        allowed = f"one of {', '.join(COMPRESSIONS)}"
+        raise ParameterError.of("compression", compression, allowed)
+    dtypes = ("float32", "float16", "float64") if compression in _SIXTEEN_BITS else None
+    tensor = host_tensor(x, "hivemind", dtypes)
+    values = np.asarray(tensor.values[:], np.float32)
+    if compression == "NONE":
+        buffer = values
+        if tensor.dtype in ("float16", "float64"):
+            buffer = np.asarray(x).reshape(-1)
+    elif compression == "FLOAT16":
+        buffer = _halves(values)
+    elif not values.size:
+        raise ParameterError.of("x.shape", tensor.shape, "that of a tensor that is not empty")
+    elif compression == "MEANSTD_16BIT":
+        buffer = _scaled_halves(values, tensor.shape)
+    else:
+        data = _codec(compression).quantize(values).data
+        return _written(
+            _buffer(data, values.size, compression),
+            tensor.shape,
+            tensor.dtype,
+            compression,
+            requires_grad,
+        )
+    data = buffer.astype(buffer.dtype.newbyteorder("<"), copy=False).view(np.uint8)
+    return _written(data, tensor.shape, tensor.dtype, compression, requires_grad)
+
+
+def decode(message: Any, *, limits: Limits | None = None) -> np.ndarray:
+    """Return the tensor of a message, as ``deserialize_torch_tensor`` does.
+
+    Parameters
+    ----------
+    message : bytes-like
+        A protobuf ``Tensor``, in one part.
+    limits : Limits, optional
+        Bounds on allocated memory; default ``Limits()``.
+
+    Returns
+    -------
+    array
+        In the dtype that the message states.
+
+    Raises
+    ------
+    FormatError
+        If the message is not a ``Tensor``, has several parts or a dtype that is no float, or its
+        buffer does not match its shape.
+    """
+    read = _read(message, limits)
+    flat = _decoded(read)
+    return flat.reshape(read.shape)
+
+
+def to_frame(message: Any, *, name: str | None = None, limits: Limits | None = None) -> Frame:
+    """Convert a message of dtype float32 to a frame of ``raw`` or `blockwise`.
+
+    See `decode` for the parameters and errors; `name` is that of the tensor.
+
+    Raises
+    ------
+    ParameterError
+        If the message has another dtype, or ``MEANSTD_16BIT``.
+    """
+    read = _read(message, limits)
+    if read.dtype != "float32" or read.compression == "MEANSTD_16BIT":
+        allowed = "float32 and not MEANSTD_16BIT, for which no codec has the numbers"
+        raise ParameterError.of("message", f"{read.dtype}, {read.compression}", allowed)
+    codec: Raw | Blockwise = Raw.from_mapping(
+        {"dtype": "float16" if read.compression == "FLOAT16" else "float32"}
+    )
+    data = read.buffer
+    if read.compression in _CODECS:
+        codec, data = _codec(read.compression), _payload(read)
+    payload = Payload(codec, {}, data, 8 * data.size)
+    codec.unpack(payload, read.shape)
+    return Frame(codec, "float32", read.shape, payload, name)
+
+
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
+    """Convert a frame of ``raw`` or `blockwise` to a message.
+
+    Parameters
+    ----------
+    frame : Frame or bytes-like
+        Frame of float32: ``raw`` with float32 or float16, or a kind of `blockwise` that hivemind
+        has, with any code.
+    limits : Limits, optional
+        Bounds on the frame; default ``Limits()``.
+
+    Raises
+    ------
+    ParameterError
+        If the frame has another codec or dtype.
+    FormatError
+        If the bytes are damaged.
+    """
+    opened = opened_frame(frame, limits, "raw", "blockwise")
+    codec = opened.codec
+    if isinstance(codec, Raw):
+        names = {"float32": "NONE", "float16": "FLOAT16"}
+        codec.unpack(opened.payload, opened.shape)
+        data = opened.payload.data
+    else:
+        names = {str(_codec(key)): key for key in _CODECS}
+        assert isinstance(codec, Blockwise)
+        data = codec.unpack(opened.payload, opened.shape).data
+    plain = codec.dtype if isinstance(codec, Raw) else str(codec.replaced(code="none"))
+    if plain not in names or not (opened.size or isinstance(codec, Raw)):
+        raise ParameterError.of("frame.codec", str(codec), "one whose numbers hivemind sends")
+    compression = names[plain]
+    if compression in _CODECS:
+        data = _buffer(data, opened.size, compression)
+    return _written(data, opened.shape, "float32", compression, False)
+
+
+# --- buffers -------------------------------------------------------------------------------------
+
+
+def _codec(compression: str) -> Blockwise:
+    values: dict[str, Any] = {"kind": _CODECS[compression]}
+    if compression == "BLOCKWISE_8BIT":
+        values["block"] = _BLOCK
+    codec: Blockwise = Blockwise.from_mapping(values)
+    return codec
+
+
+def _buffer(payload: np.ndarray, n: int, compression: str) -> np.ndarray:
+    """Return the buffer of a message with a table, given the payload of `blockwise`."""
+    if compression != "BLOCKWISE_8BIT":
+        return np.concatenate((_count(256), payload))
+    blocks = -(-n // _BLOCK)
+    parts = (_count(blocks), _count(256), payload[: 4 * blocks], _dynamic(), payload[4 * blocks :])
+    return np.concatenate(parts)
+
+
+def _payload(message: _Message) -> np.ndarray:
+    """Return the payload of `blockwise` of a message with a table, or raise `FormatError`."""
+    buffer, n = message.buffer, message.n
+    is_blockwise = message.compression == "BLOCKWISE_8BIT"
+    blocks = -(-n // _BLOCK)
+    counts = np.concatenate((_count(blocks), _count(256))) if is_blockwise else _count(256)
+    front = counts.size + 1024 + (4 * blocks if is_blockwise else 0)
+    _check_size(buffer, front + n)
+    if (buffer[: counts.size] != counts).any():
+        raise Corrupt("the buffer has other numbers of blocks or table entries")
+    if not is_blockwise:
+        return buffer[counts.size :]
+    scales = buffer[counts.size : counts.size + 4 * blocks]
+    if (buffer[front - 1024 : front] != _dynamic()).any():
+        raise Unsupported("the table is not that of bitsandbytes")
+    return np.concatenate((scales, buffer[front:]))
+
+
+def _count(number: int) -> np.ndarray:
+    return np.frombuffer(number.to_bytes(8, "little"), np.uint8)
+
+
+def _dynamic() -> np.ndarray:
+    return ValueTable.of("dynamic8").values.astype("<f4").view(np.uint8)
+
+
+def _halves(values: np.ndarray) -> np.ndarray:
+    limited = np.clip(values, -_MOST_HALF, _MOST_HALF)
+    return convert.to_16_bits(limited, "float16")
+
+
+def _scaled_halves(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the float16 of scaled rows, then means and deviations, as uint16."""
+    if not shape:
+        raise ParameterError.of("x.shape", shape, "that of a tensor with dimensions")
+    check_finite(values)
+    columns = shape[-1]
+    rows = values.size // columns
+    # The sums of rows are float64, in the order of their elements.
+    sums = np.bincount(np.repeat(np.arange(rows), columns), values, rows)
+    means = (sums / columns).astype(np.float32)
+    with np.errstate(over="ignore"):
+        centered = values.reshape(rows, columns) - means[:, np.newaxis]
+    check_finite(centered.reshape(-1))
+    lengths = norms(centered.reshape(-1), columns, "l2")
+    deviations = np.maximum(lengths / np.float32(np.sqrt(columns)), _EPSILON)
+    scaled = (centered / deviations[:, np.newaxis]).reshape(-1)
+    statistics = np.concatenate((means, deviations)).view(np.uint16)
+    return np.concatenate((_halves(scaled), statistics))
+
+
+def _decoded(message: _Message) -> np.ndarray:
+    """Return the flat values of a message."""
+    buffer, n, dtype = message.buffer, message.n, NUMPY_DTYPES[message.dtype]
+    if message.compression in _CODECS:
+        values = _codec(message.compression).decode(_payload(message), message.shape)
+        with np.errstate(over="ignore"):
+            return values.reshape(-1).astype(dtype)
+    if message.compression == "NONE":
+        if message.dtype == "bfloat16" and buffer.size == 4 * n:
+            return _numbers(buffer, "<f4").astype(dtype)
+        _check_size(buffer, ITEMSIZE[message.dtype] * n)
+        bits = _numbers(buffer, f"<u{ITEMSIZE[message.dtype]}")
+        return bits.view(dtype)
+    if message.dtype == "bfloat16":
+        raise Unsupported(f"bfloat16 with {message.compression}, which hivemind refuses")
+    rows = 0
+    if message.compression == "MEANSTD_16BIT":
+        if not message.shape:
+            raise Corrupt("MEANSTD_16BIT for a tensor without dimensions")
+        rows = n // message.shape[-1] if n else 0
+    _check_size(buffer, 2 * n + 8 * rows)
+    values = _numbers(buffer[: 2 * n], "<f2").astype(dtype)
+    if rows:
+        means, deviations = _numbers(buffer[2 * n :], "<f4").reshape(2, rows, 1)
+        matrix = values.reshape(rows, -1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            matrix *= deviations
+            matrix += means
+    return values
+
+
+def _numbers(data: np.ndarray, dtype: str) -> np.ndarray:
+    kind = np.dtype(dtype)
+    return np.frombuffer(data.tobytes(), kind).astype(kind.newbyteorder("="))
+
+
+def _check_size(buffer: np.ndarray, size: int) -> None:
+    if buffer.size != size:
+        message = f"the buffer has {buffer.size} bytes, not {size}"
+        raise size_error(message, buffer.size, size)
+
+
+# --- protobuf ------------------------------------------------------------------------------------
+
+
+def _written(
+    buffer: np.ndarray,
+    shape: tuple[int, ...],
+    dtype: str,
+    compression: str,
+    requires_grad: bool,
+) -> bytes:
+    sizes = b"".join(map(leb128, shape))
+    out = [_tagged(1, buffer.tobytes()), _tagged(2, sizes)]
+    if requires_grad:
+        out.append(bytes([3 << 3, 1]))
+    out.append(_tagged(4, dtype.encode()))
+    if number := COMPRESSIONS.index(compression):
+        out.append(bytes([5 << 3, number]))
+    return b"".join(out)
+
+
+def _tagged(field: int, data: bytes) -> bytes:
+    """Return a field of bytes, or nothing for no bytes."""
+    return bytes([field << 3 | _BYTES]) + leb128(len(data)) + data if data else b""
+
+
+def _read(message: Any, limits: Limits | None) -> _Message:
+    """Read a message, whose buffer is not checked."""
+    reader, fields = Reader(object_bytes(message).data), dict[int, Any]()
+    while reader.at < len(reader.data):
+        start = reader.at
+        field, wire = divmod(reader.leb128(), 8)
+        if _FIELDS.get(field) != wire:
+            raise Corrupt(f"a field {field} of wire type {wire}, which Tensor has not", start)
+        if field in fields:
+            raise Corrupt(f"a second field {field}", start)
+        number = reader.leb128()
+        fields[field] = number if wire == _VARINT else reader.take(_size(number, reader))
+    if fields.get(6, 0) > 1:
+        raise Unsupported("a part of a message that was split; join the parts first")
+    number = fields.get(5, 0)
+    if number >= len(COMPRESSIONS):
+        raise Unsupported(f"compression {number} is not known")
+    if fields.get(3, 0) > 1:
+        raise Corrupt("requires_grad is neither 0 nor 1")
+    name = bytes(fields.get(4, b"")).decode("ascii", "replace")
+    if name not in FLOATS:
+        raise Unsupported(f"dtype {name[:20]!r} is not a float")
+    sizes, shape = Reader(fields.get(2, b"")), list[int]()
+    while sizes.at < len(sizes.data):
+        shape.append(sizes.leb128())
+        if len(shape) > MAX_NDIM or shape[-1] >> 32:
+            raise Corrupt("the shape has too many dimensions, or too large ones")
+    try:
+        _, n = checked_shape(tuple(shape), limits)
+    except ParameterError as error:
+        raise Corrupt(str(error)) from None
+    buffer = np.frombuffer(fields.get(1, b""), np.uint8)
+    return _Message(buffer, tuple(shape), n, name, COMPRESSIONS[number])
+
+
+def _size(number: int, reader: Reader) -> int:
+    if number > len(reader.data) - reader.at:
+        raise Truncated("the message ends within a field", reader.at)
+    return number

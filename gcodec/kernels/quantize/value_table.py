@@ -1,0 +1,163 @@
+"""Tables of the numbers that codes of 4 or 8 bits stand for, and the search for the nearest one.
+
+The table of ``nf4`` is that of QLoRA, which has the quantiles of a normal distribution. ``fp4``
+has ±{0, 1/16, 2, 3, 4, 6, 8, 12}/12, in an order of its own. ``dynamic8`` has 0, 1 and, for each
+power of ten from 10^-6 to 1, twice as many numbers as for the preceding one. ``int4`` and ``int8``
+are integers in two's complement, ``offset8`` has the integers from −128 on, and ``fp8`` is
+OCP's E4M3.
+
+Nearest numbers are found by cells of magnitudes that share sign, exponent and six bits of the
+mantissa. A cell contains at most one boundary of two numbers, so one comparison decides.
+
+Sources: bitsandbytes 0.50.2, ``functional.py`` (MIT), for the first three tables; OCP 8-bit
+Floating Point Specification 1.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from gcodec.kernels.quantize.block_format import BlockFormat
+
+_CELL = 17  # bits of a float32 that a cell drops
+_ANY = 0x7FFFFFFF  # magnitude that no float32 exceeds
+
+_NF4 = (
+    *("-0x1p+0", "-0x1.647362p-1", "-0x1.0cd66p-1", "-0x1.94654p-2", "-0x1.23449ap-2"),
+    *("-0x1.7a6a7ep-3", "-0x1.74f0e2p-4", "0x0p+0", "0x1.45f5fep-4", "0x1.4995c6p-3"),
+    *("0x1.f809bap-3", "0x1.5a0674p-2", "0x1.c3497p-2", "0x1.200f56p-1", "0x1.722766p-1"),
+    "0x1p+0",
+)
+_FP4 = (0, 1 / 16, 8, 12, 4, 6, 2, 3)  # times 1/12
+
+
+class Cells(NamedTuple):
+    """What finds the code of a number.
+
+    Attributes
+    ----------
+    entries : (2 * per_sign,) uint64 array
+        For each cell of positive numbers, then of negative ones: the largest magnitude, as bits,
+        that gets the first code; that code in bits 32 to 39, and the second code above.
+    first : int
+        Cell of the first entry. Smaller magnitudes belong to it, too.
+    """
+
+    entries: np.ndarray
+    first: int
+
+    @property
+    def per_sign(self) -> int:
+        """Number of cells of one sign."""
+        return self.entries.size // 2
+
+
+class ValueTable(NamedTuple):
+    """The numbers of codes.
+
+    Attributes
+    ----------
+    values : (2^b,) float32 array
+        The number of each code. Nobody may change it.
+    cells : Cells
+    zero : int
+        The code of 0.
+    """
+
+    values: np.ndarray
+    cells: Cells
+    zero: int
+
+    @classmethod
+    @functools.cache
+    def of(cls, name: str) -> ValueTable:
+        """Return the table with a name."""
+        if name in ("nf4", "fp4", "dynamic8"):
+            values = {"nf4": _nf4, "fp4": _fp4, "dynamic8": _dynamic8}[name]()
+            order = np.argsort(values, kind="stable")
+            ordered = values[order]
+            bounds = _keys((ordered[:-1] + ordered[1:]) / np.float32(2))
+        else:
+            if name == "fp8":
+                values = BlockFormat.of("mxfp8e4m3").values().copy()
+            else:
+                codes = np.arange(16 if name == "int4" else 256)
+                half = codes.size // 2
+                is_signed = name != "offset8"
+                numbers = (
+                    np.where(codes < half, codes, codes - 2 * half) if is_signed else codes - half
+                )
+                values = numbers.astype(np.float32)
+            order = np.flatnonzero(~np.isnan(values))
+            order = order[np.argsort(_keys(values[order]))]
+            ordered = values[order]
+            # Ties go to the even code.
+            bounds = _keys((ordered[:-1] + ordered[1:]) / np.float32(2)) - (order[:-1] & 1)
+            if name == "fp8":
+                bounds[order[1:] == 0] = -1  # −0 has a code of its own
+        values.flags.writeable = False
+        cells = _cells(order, bounds)
+        return cls(values, cells, int(order[np.searchsorted(bounds, 0)]))
+
+    @property
+    def per_byte(self) -> int:
+        """Number of codes in a byte."""
+        return 2 if self.values.size == 16 else 1
+
+
+def _nf4() -> np.ndarray:
+    return np.array([float.fromhex(text) for text in _NF4], np.float32)
+
+
+def _fp4() -> np.ndarray:
+    positive = np.array(_FP4, np.float32) / np.float32(12)
+    return np.concatenate((positive, 0 - positive))  # both zeros are +0
+
+
+def _dynamic8() -> np.ndarray:
+    """Return the middles of 1, 2, … 64 equal parts of 0.1 to 1, times 10^-6, 10^-5, … 1."""
+    values: list[np.ndarray] = [np.array([0, 1], np.float32)]
+    first = np.float32(0.1)
+    for k in range(7):
+        n = 1 << k
+        step = np.float64((np.float32(1) - first) / np.float32(n))
+        place = np.arange(n + 1)
+        # From both ends, as the original computes them: rounded once.
+        bounds = np.where(place < (n + 1) // 2, first + step * place, 1 - step * (n - place))
+        bounds = bounds.astype(np.float32)
+        middles = (bounds[:-1] + bounds[1:]) / np.float32(2) * np.float32(10.0 ** (k - 6))
+        values += [middles, -middles]
+    return np.sort(np.concatenate(values))
+
+
+def _keys(numbers: np.ndarray) -> np.ndarray:
+    """Return int64 numbers that have the order of float32 numbers, −0 before +0."""
+    bits = numbers.astype(np.float32).view(np.uint32).astype(np.int64)
+    magnitudes = bits & _ANY
+    keys: np.ndarray = np.where(bits >> 31, -1 - magnitudes, magnitudes)
+    return keys
+
+
+def _cells(order: np.ndarray, bounds: np.ndarray) -> Cells:
+    """Return the cells of codes in ascending order of numbers.
+
+    `bounds` has the largest key that each code but the last stands for.
+    """
+    magnitudes = np.where(bounds < 0, -1 - bounds, bounds)
+    first = int(magnitudes[magnitudes > 0].min() >> _CELL) - 1
+    count = int(magnitudes.max() >> _CELL) + 2 - first
+    starts = np.arange(first, first + count, dtype=np.int64) << _CELL
+    ends = starts + (1 << _CELL) - 1
+    starts[0], ends[-1] = 0, _ANY
+    entries = []
+    for negative in (False, True):
+        low, high = (np.searchsorted(bounds, -1 - m if negative else m) for m in (starts, ends))
+        assert (abs(high - low) <= 1).all()
+        between = bounds[np.minimum(np.minimum(low, high), bounds.size - 1)]
+        tops = np.where(low == high, _ANY, -2 - between if negative else between)
+        codes = order[low] | order[high] << 8
+        entries.append(tops.astype(np.uint64) | codes.astype(np.uint64) << np.uint64(32))
+    return Cells(np.concatenate(entries), first)

@@ -1,0 +1,250 @@
+"""The codec blockwise: bytes, entropy codes, and damaged bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import blockwise as reference
+
+import gcodec
+from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.kernels.quantize import blockwise
+from gcodec.kernels.quantize.value_table import ValueTable
+
+F = np.float32
+CODES = ("none", "huffman", "rans")
+SETTINGS = [
+    *((kind, 64, False) for kind in reference.KINDS),
+    *((kind, 32, True) for kind in reference.ABSMAX),
+    *(("dynamic8", 3, True), ("int8", 7, False), ("int4", 2, False), ("fp8", 1, False)),
+]
+SPECS = [
+    f"blockwise:kind={kind}"
+    + (f",block={block}" if kind not in reference.TABLES else "")
+    + (",nested=yes" if nested else "")
+    for kind, block, nested in SETTINGS
+]
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(F)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> np.ndarray:
+    """Draw values of all magnitudes, ties, subnormal numbers and zeros of both signs."""
+    n = draw(st.sampled_from([1, 2, 31, 32, 33, 64, 100, 300]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    kind = draw(st.sampled_from(["normal", "wide", "ties", "subnormal", "constant"]))
+    x = rng.standard_normal(n)
+    if kind == "wide":
+        x *= np.exp2(rng.integers(-145, 120, n))
+    if kind == "ties":
+        x = rng.integers(-256, 257, n) / 256
+        x[0] = rng.choice([1, -1, 0.5])
+    values = x.astype(F)
+    if kind == "subnormal":
+        values = rng.integers(0, 1 << 24, n).astype(np.uint32).view(F)
+    if kind == "constant":
+        values[:] = values[0]
+    values[rng.random(n) < 0.1] = -0.0
+    return values
+
+
+@pytest.mark.parametrize(("setting", "spec"), [*zip(SETTINGS, SPECS, strict=True)], ids=SPECS)
+@given(st.data())
+@settings(max_examples=25)
+def test_oracle(setting: tuple[str, int, bool], spec: str, data: st.DataObject) -> None:
+    x = data.draw(tensors())
+    kind, block, nested = setting
+    codec = gcodec.parse(spec)
+    payload = codec.encode(x)
+    front, codes = reference.quantize(kind, x, block, nested)
+    expected = reference.write(reference.message(kind, "none", front, codes))
+    assert (payload.tobytes(), payload.nbits) == expected
+    values = reference.decode(kind, "none", *expected, x.size, block, nested)
+    assert codec.decode(payload, x.size).tobytes() == values.tobytes()
+
+
+def test_chunks_of_quantiles_and_parts_of_means() -> None:
+    x = normal(150_001, seed=4)
+    for kind in reference.TABLES:
+        front, codes = reference.quantize(kind, x[:100_500])
+        payload = gcodec.parse(f"blockwise:kind={kind}").encode(x[:100_500])
+        assert payload.data[:1024].tobytes() == front
+        assert payload.data[1024:].tolist() == codes
+
+
+@pytest.mark.parametrize("name", ["nf4", "fp4", "dynamic8", "int4", "int8", "fp8", "offset8"])
+def test_every_bound_of_a_table_has_one_side(name: str) -> None:
+    """Kernel and NumPy agree at all numbers next to the middles of a table."""
+    table = ValueTable.of(name)
+    ordered = np.unique(table.values[np.isfinite(table.values)])
+    middles = ((ordered[:-1].astype(float) + ordered[1:]) / 2).astype(F)
+    bits = np.concatenate([middles, -middles, ordered, [0, -0.0, 1e30, -1e30]]).astype(F)
+    near = (bits.view(np.int32)[:, None] + np.arange(-3, 4, dtype=np.int32)).reshape(-1)
+    numbers = near.view(F)
+    numbers = numbers[np.isfinite(numbers)]
+    out = np.empty(-(-numbers.size // table.per_byte), np.uint8)
+    blockwise.quantize(numbers, numbers.size, np.ones(1, F), F(0), table, out)
+    codes = out
+    if table.per_byte == 2:
+        codes = np.stack((out >> 4, out & 15), axis=1).reshape(-1)[: numbers.size]
+    assert (codes == blockwise.nearest(numbers, table.cells)).all()
+    errors = np.abs(table.values[codes].astype(float) - numbers)
+    best = np.abs(ordered.astype(float) - numbers[:, None]).min(axis=1)
+    assert (errors <= best * (1 + 1e-6) + 1e-6 * np.abs(numbers)).all()
+
+
+def test_rows() -> None:
+    x = normal(5, 33)
+    for kind in ("fp8", "int8", "dynamic8"):
+        rows = gcodec.parse(f"blockwise:kind={kind},block=0").encode(x)
+        blocks = gcodec.parse(f"blockwise:kind={kind},block=33").encode(x)
+        assert rows.tobytes() == blocks.tobytes()
+        assert (rows.codec.decode(rows, x.shape) == blocks.codec.decode(blocks, x.shape)).all()
+    assert gcodec.decode(gcodec.encode(np.float32(3), "blockwise:kind=fp8,block=0")) == 3
+
+
+@pytest.mark.parametrize("code", CODES[1:])
+@pytest.mark.parametrize("spec", SPECS)
+def test_codes(spec: str, code: str) -> None:
+    kind, block, nested = SETTINGS[SPECS.index(spec)]
+    for n in (1, 2, 33, 700):
+        x = normal(n, seed=n)
+        plain = gcodec.parse(spec).encode(x)
+        coded = gcodec.parse(f"{spec},code={code}").encode(x)
+        assert coded.codec.unpack(coded, n).data.tobytes() == plain.tobytes()
+        setting = kind, block, nested
+        data = coded.tobytes(), coded.nbits, n, *setting[1:]
+        expected = reference.decode(kind, code, *data)
+        assert expected.tobytes() == coded.codec.decode(coded, n).tobytes()
+        if code == "huffman":
+            front, codes = reference.quantize(kind, x, block, nested)
+            message = reference.message(kind, code, front, codes)
+            assert reference.write(message) == (coded.tobytes(), coded.nbits)
+
+
+def test_auto_is_the_shortest() -> None:
+    for spec in SPECS:
+        x = normal(30_000)
+        sizes = {code: gcodec.parse(f"{spec},code={code}").encode(x).nbits for code in CODES}
+        best = gcodec.parse(f"{spec},code=auto").encode(x)
+        assert best.nbits <= min(sizes.values()) + 64  # rANS is selected by an estimate
+        assert best.nbits == sizes[best.codec.code]
+
+
+@pytest.mark.parametrize("spec", [*SPECS, "blockwise:code=rans", "blockwise:kind=fp8,block=0"])
+def test_range_of_elements(spec: str) -> None:
+    x = normal(70_001, seed=2)
+    frame = gcodec.encode(x, spec)
+    whole = gcodec.decode(frame)
+    for start, stop in ((0, 0), (0, 1), (31, 33), (32, 64), (15, 70_001), (70_000, 70_001)):
+        part = gcodec.decode_range(frame, start, stop)
+        assert part.tobytes() == whole[start:stop].tobytes()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_values_that_are_refused(spec: str) -> None:
+    x = normal(100)
+    for value, match in ((np.nan, "NaN or Inf"), (np.inf, "NaN or Inf"), (2e38, "2\\^126")):
+        x[70] = value
+        residual = np.ones(100, F)
+        with pytest.raises(ParameterError, match=match):
+            gcodec.parse(spec).quantize(x)
+        with pytest.raises(ParameterError):
+            gcodec.parse(spec).quantize_residual(x, residual)
+        assert (residual == 1).all()
+    x[70] = 2.0**126
+    assert np.isfinite(gcodec.decode(gcodec.encode(x, spec))).all()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_small_values_keep_their_relative_error(spec: str) -> None:
+    x = normal(1000)
+    errors = []
+    for size in (1.0, 2.0**-60):
+        v = x * F(size)
+        decoded = gcodec.decode(gcodec.encode(v, spec)).astype(np.float64)
+        errors.append(np.sum((decoded - v) ** 2) / np.sum(v.astype(np.float64) ** 2))
+    assert errors[1] == pytest.approx(errors[0], rel=1e-3)
+
+
+def test_parameters() -> None:
+    assert str(gcodec.parse("blockwise:kind=nf4,block=64")) == "blockwise"
+    for spec in (
+        "blockwise:kind=int8,nested=yes",
+        "blockwise:kind=uniform8,block=32",
+        "blockwise:block=0",
+        "blockwise:kind=int4,block=33",
+        "blockwise:kind=int2",
+        "blockwise:code=context",
+    ):
+        with pytest.raises(ParameterError):
+            gcodec.parse(spec)
+
+
+def test_bare_bytes() -> None:
+    x = normal(4, 10)
+    for spec in (*SPECS, "blockwise:kind=fp8,block=0"):
+        payload = gcodec.parse(spec).encode(x)
+        decoded = gcodec.parse(spec).decode(payload.tobytes(), x.shape)
+        assert decoded.tobytes() == payload.codec.decode(payload, x.shape).tobytes()
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("spec", SPECS[:-4])
+def test_damaged_bytes(spec: str, code: str) -> None:
+    """Any damage raises a FormatError or decodes to an array of the same shape."""
+    payload = gcodec.parse(f"{spec},code={code}").encode(normal(77))
+    data, rng = payload.data, np.random.default_rng(3)
+    places = rng.integers(0, min(data.size, 90), 150).tolist()
+    places += rng.integers(0, data.size, 100).tolist()
+    for at in places:
+        damaged = data.copy()
+        damaged[at] = rng.integers(0, 256)
+        check_damaged(payload._replace(data=damaged))
+    for size in range(0, data.size, 7):
+        with pytest.raises(FormatError):
+            short = payload._replace(data=data[:size], nbits=8 * size)
+            payload.codec.decode(short, 77)
+
+
+def check_damaged(payload: Any) -> None:
+    codec = payload.codec
+    arguments = payload.tobytes(), payload.nbits, 77, codec.block, codec.nested == "yes"
+    try:
+        decoded = codec.decode(payload, 77)
+    except FormatError:
+        with pytest.raises(ValueError):
+            reference.decode(codec.kind, codec.code, *arguments)
+        return
+    expected = reference.decode(codec.kind, codec.code, *arguments)
+    assert np.array_equal(decoded, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "n", "data", "error"),
+    [
+        ("blockwise", 3, "0000803f 12 30", Corrupt),
+        ("blockwise", 3, "0000803f 12", Truncated),
+        ("blockwise", 3, "0000803f 12 37 00", Corrupt),
+        ("blockwise", 2, "0000c07f 12", Corrupt),
+        ("blockwise:kind=fp8", 1, "00000000 12", Corrupt),
+        ("blockwise:kind=fp8", 1, "000080bf 12", Corrupt),
+        ("blockwise:kind=dynamic8,nested=yes", 1, "0000807f 00000000 12 12", Corrupt),
+        ("blockwise:kind=dynamic8,nested=yes", 1, "ffff7f7f ffff7f7f ff 12", Corrupt),
+        ("blockwise:code=huffman", 2, "0000803f", Truncated),
+        ("blockwise:code=huffman", 2, "0000", Truncated),
+        ("blockwise:code=huffman", 2, "0000803f 00 01 10", Corrupt),
+        ("blockwise:code=huffman", 0, "00", Corrupt),
+    ],
+)
+def test_refused(spec: str, n: int, data: str, error: type[Exception]) -> None:
+    message = bytes.fromhex(data)
+    with pytest.raises(error):
+        gcodec.parse(spec).decode(message, n, nbits=8 * len(message))
