@@ -22,6 +22,7 @@ _SHARES = (0.001, 0.003, 0.01, 0.03, 0.07, 0.15, 0.25, 0.4, 0.55, 0.7, 0.85, 1)
 _TARGETS = (0.7, 0.5, 0.35, 0.25, 0.15, 0.1, 0.07, 0.05, 0.035, 0.02, 0.01, 0.005, 0.002, 0.001)
 _TRELLIS_TARGETS = (0.5, 0.25, 0.1, 0.07, 0.035, 0.02, 0.01, 0.005)
 _RANKS = (*range(1, 9), 10, 12, 14, 16, 20, 24, 32, 48, 64, 96, 128, 256, 512)
+_SENT = tuple(1 << i for i in range(4, 13))  # elements of a tile
 _FORMATS = ("e1m1", "e1m2", "e2m1", "e2m1,style=ieee", "e3m0", "e2m2", "e3m2", "e4m3", "e5m2")
 
 
@@ -103,8 +104,8 @@ GRID: dict[str, tuple[Dial, ...]] = {
         Dial("blockwise:code=auto,kind={}", ("uniform8", "quantile8")),
     ),
     "sparseloco": (
-        Dial("sparseloco:k={}", (16, 64, 256, 1024, 4096), between=True),
-        Dial("sparseloco:bins=16,k={}", (64, 256, 1024, 4096), between=True),
+        Dial("sparseloco:k={}", _SENT, between=True),
+        Dial("sparseloco:bins=16,k={}", _SENT, between=True),
     ),
     "topk": (
         Dial("topk:value=sign,ratio={}", _SHARES, between=True),
