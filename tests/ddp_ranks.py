@@ -17,7 +17,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -563,6 +565,22 @@ def communicator(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
         "exchange": members.exchange(partner, messages[own]) == messages[partner],
         "broadcast": [members.broadcast(messages[own], r) == messages[r] for r in range(size)],
     }
+
+
+def communicator_foreign() -> dict[str, Any]:
+    """Run `communicator` with a group that torch.distributed did not make, as torchft's are."""
+    store = dist.PrefixStore("foreign", dist.distributed_c10d._get_default_store())
+    rank, size = dist.get_rank(), dist.get_world_size()
+    group = dist.ProcessGroup(store, rank, size)
+    gloo = dist.ProcessGroup.BackendType.GLOO
+    group._set_default_backend(gloo)
+    backend = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=60))
+    group._register_backend(torch.device("cpu"), gloo, backend)
+    seen = communicator(group)
+    members = gcodec.torch.TorchCommunicator(SimpleNamespace(parent=group))
+    seen["parent"] = [members.rank, members.size, members.ranks] == [rank, size, [*range(size)]]
+    members.close()
+    return seen
 
 
 def communicator_nccl() -> dict[str, Any]:

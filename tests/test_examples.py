@@ -74,6 +74,21 @@ def test_diloco() -> None:
     assert "with <DiLoCo: ecsq:bits=1.0, every 4, inner step 4, outer step 1, " in compressed
 
 
+def test_torchft_diloco() -> None:
+    pytest.importorskip("torchft", reason="torchft is not installed")
+    lines = run_example("torchft_diloco", "--exchanges", "8", "--every", "4")
+    for start in (
+        "worker 0: DiLoCo: outer step 2, fragment 0: ",
+        "worker 0: exchange 4 with 0 others, ",
+        "worker 0: exchange 8 with 1 other, ",
+        "worker 2: exchange 8 with 1 other, ",
+    ):
+        assert any(line.startswith(start) for line in lines), lines
+    digests = [line.split()[4] for line in lines if "outer parameters" in line]
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
+
+
 def test_jax_mean() -> None:
     pytest.importorskip("jax", reason="JAX is not installed")
     lines = run_example("jax_mean", "--devices", "2", "--steps", "20")

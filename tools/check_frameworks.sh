@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Test what needs large frameworks, each group in an environment of its own, because they pin releases
-# of packages that the other tests use: Flower with its simulation, NVIDIA FLARE, and the libraries of
-# examples/trainers.py. Needs CPython 3.11 or newer and the Python package index.
+# of packages that the other tests use: Flower with its simulation, NVIDIA FLARE, the libraries of
+# examples/trainers.py, and torchft. Needs CPython 3.11 or newer and the Python package index.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -23,3 +23,4 @@ check "flower or federated" 'flwr[simulation]>=1.42'
 check nvflare 'nvflare>=2.9'
 # The newest release of PyTorch has no CPU build under its plain name; this one does.
 check trainers torch==2.13.0 lightning accelerate transformers 'ray[train]'
+check torchft torch==2.13.0 'torchft>=0.2'

@@ -26,14 +26,18 @@ class TorchCommunicator:
     Parameters
     ----------
     group : ProcessGroup, optional
-        Process group of the members. Default: the group of all processes.
+        Process group of the members; it may be one that torch.distributed did not make, such as
+        the group that torchft's manager has configured. Default: the group of all processes.
 
     Attributes
     ----------
+    group : ProcessGroup
+        Process group of the members. Within a group of torchft, the one of the current quorum.
     rank, size : int
         Rank of this process in the group, and number of members.
     ranks : list of int
-        Ranks of the members among all processes of torch.distributed.
+        Ranks of the members among all processes of torch.distributed; in the group itself if
+        torch.distributed did not make it.
     name : str
         Name of the group, the same on all members.
 
@@ -53,18 +57,26 @@ class TorchCommunicator:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        if not dist.is_initialized():
+        group = getattr(group, "parent", group)  # torchft's groups contain one for each quorum
+        self._is_foreign = _is_foreign(group)
+        if not self._is_foreign and not dist.is_initialized():
             raise ParameterError("group: call torch.distributed.init_process_group first")
         self.group = dist.group.WORLD if group is None else group
-        self.rank: int = dist.get_rank(self.group)
         self.size: int = dist.get_world_size(self.group)
-        if self.rank < 0:
-            raise ParameterError("group: this process is not a member of it")
-        on_device = dist.get_backend(self.group) == "nccl"
-        self._device = torch.device("cuda", torch.cuda.current_device()) if on_device else "cpu"
-        # These outlive the group.
-        self.ranks: list[int] = dist.get_process_group_ranks(self.group)
+        # Ranks and name outlive the group.
+        if self._is_foreign:
+            self.rank: int = self.group.rank()
+            self.ranks: list[int] = list(range(self.size))
+            backend = self.group.name()
+        else:
+            self.rank = dist.get_rank(self.group)
+            if self.rank < 0:
+                raise ParameterError("group: this process is not a member of it")
+            self.ranks = dist.get_process_group_ranks(self.group)
+            backend = dist.get_backend(self.group)
         self.name = str(self.group.group_name)
+        on_device = backend == "nccl"
+        self._device = torch.device("cuda", torch.cuda.current_device()) if on_device else "cpu"
         self._head_nbytes: dict[str, int] = {}  # by slot
 
     @classmethod
@@ -196,13 +208,12 @@ class TorchCommunicator:
 
     def broadcast(self, message: bytes, root: int = 0) -> bytes:
         """Return the message of rank `root`; the messages of all other ranks are ignored."""
-        source = dist.get_global_rank(self.group, root)
         length = torch.tensor([len(message)], device=self._device)
-        dist.broadcast(length, source, group=self.group)
+        self._broadcast(length, root)
         is_root = self.rank == root
         payload = self._to_device(message) if is_root else self._empty(int(length))
         if payload.numel():
-            dist.broadcast(payload, source, group=self.group)
+            self._broadcast(payload, root)
         return bytes(payload.cpu().numpy())
 
     def swap_rows(self, rows: torch.Tensor) -> torch.Tensor:
@@ -222,10 +233,12 @@ class TorchCommunicator:
     def close(self) -> None:
         """Destroy the group, so that members that still wait fail now and not at the timeout.
 
-        Its connections close with the last reference to it. Closing twice does nothing.
+        Its connections close with the last reference to it. A group that torch.distributed did
+        not make is not destroyed. Closing twice does nothing.
         """
         if hasattr(self, "group"):
-            dist.destroy_process_group(self.group)
+            if not self._is_foreign:
+                dist.destroy_process_group(self.group)
             del self.group
 
     def knows(self, slot: str) -> bool:
@@ -243,7 +256,18 @@ class TorchCommunicator:
         """Gather uint8 arrays of equal size."""
         return list(self.gather_rows(torch.from_numpy(row)).numpy())
 
+    def _broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        self.group.broadcast([tensor], options).wait()
+
     def _swap(self, to: int, sent: torch.Tensor, received: torch.Tensor) -> None:
+        if self._is_foreign:  # torch.distributed has no batches for it
+            calls = [(self.group.send, sent), (self.group.recv, received)]
+            for call, tensor in calls if self.rank < to else reversed(calls):
+                if tensor.numel():
+                    call([tensor], to, 0).wait()
+            return
         partner = dist.get_global_rank(self.group, to)
         operations = [
             dist.P2POp(call, tensor, partner, self.group)
@@ -259,3 +283,17 @@ class TorchCommunicator:
     def _to_device(self, message: bytes) -> torch.Tensor:
         # A copy, because torch warns of read-only memory.
         return torch.from_numpy(np.frombuffer(message, np.uint8).copy()).to(self._device)
+
+
+def _is_foreign(group: object) -> bool:
+    """Tell whether a group is one that torch.distributed did not make.
+
+    Subclasses, of which torchft has several, do not always know their rank.
+    """
+    if type(group) is not dist.ProcessGroup:
+        return False
+    try:
+        dist.get_process_group_ranks(group)
+    except KeyError:
+        return True
+    return False

@@ -71,10 +71,13 @@ def test_first_compressed_step_is_no_part_of_break_even(
 
 
 def test_dead_rank_fails_the_others(tmp_path: Path) -> None:
-    seen = run_ranks("ddp_ranks.py", 4, tmp_path, "exact_at_random", "communicator", "killed")
+    scenarios = "exact_at_random", "communicator", "communicator_foreign", "killed"
+    seen = run_ranks("ddp_ranks.py", 4, tmp_path, *scenarios)
     check_exact([rank["exact_at_random"] for rank in seen])
     for rank in seen:
         check_communicator(rank["communicator"], 4)
+        assert rank["communicator_foreign"].pop("parent")
+        check_communicator(rank["communicator_foreign"], 4)
     left = [rank["killed"] for rank in seen if "killed" in rank]
     assert len(left) == 3
     for rank in left:
