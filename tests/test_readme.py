@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rank_processes import run_programs
 
 import gcodec
 from gcodec.tensorfiles.dumps import open_dump
@@ -68,18 +69,12 @@ def test_commands(page: str, tmp_path: Path) -> None:
     assert calls
     program = (
         "import json, sys\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
         "from gcodec.cli.main import main\n"
         "for words in json.loads(sys.argv[1]):\n"
         "    assert not main(words, standalone_mode=False), words\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, json.dumps(calls)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    (done,) = run_programs([["-c", program, json.dumps(calls)]], tmp_path, [{}])
+    assert done.status == 0, done.errors
     if page == "docs/command.md":
         assert (tmp_path / "grads.gcf").is_file() and (tmp_path / "decoded.safetensors").is_file()
 
@@ -101,11 +96,9 @@ def run_python(page: str) -> None:
     text = re.sub(r"^## Quick starts\n.*?(?=^## )", "", text, flags=re.MULTILINE | re.DOTALL)
     code = "\n".join(blocks(text, "python"))
     assert code
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == re.findall(r"# prints (.*)$", code, re.MULTILINE)
+    (done,) = run_programs([["-c", code]], ROOT, [{}])
+    assert done.status == 0, done.errors
+    assert done.output.splitlines() == re.findall(r"# prints (.*)$", code, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

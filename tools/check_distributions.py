@@ -8,8 +8,8 @@ writes them. The script checks three things, outside of the sources:
 - On each CPython of this machine that gcodec supports, or on the oldest and the newest with
   ``--ends``, the wheel can be installed in a new virtual environment. The main command of the
   README and all golden files work, and a wheel with kernels compiles nothing.
-- The same holds for the pure wheel on the running CPython, except that it may compile kernels.
-  They stay in ``GCODEC_CACHE_DIR``, so a full cache makes this check quick.
+- The same holds for the pure wheel on the running CPython, except that it may compile kernels, for
+  ``GCODEC_TARGET``. They stay in ``GCODEC_CACHE_DIR``, so a full cache makes this check quick.
 
 The interpreters are ``python3.10`` and so on, next to the running one, on ``PATH`` and among the
 versions of pyenv.
@@ -146,7 +146,10 @@ def check(python: Path, wheel: Path, sources: Path, folder: Path) -> str:
     started = time.monotonic()
     folder.mkdir()
     programs, cache = folder / "env" / "bin", folder / "cache"
-    variables = {} if is_pure(wheel) else {"GCODEC_CACHE_DIR": str(cache)}
+    if is_pure(wheel):
+        variables = {"GCODEC_TARGET": os.environ.get("GCODEC_TARGET", "")}
+    else:
+        variables = {"GCODEC_CACHE_DIR": str(cache)}
     run([python, "-m", "venv", "--without-pip", folder / "env"], folder)
     # The pip of the running Python serves all environments. Compiling the bytecode of all packages
     # takes longer than the rest.

@@ -4,7 +4,8 @@ For each level of processors that this machine can run, the script compiles all 
 an archive to ``gcodec/runtime/shipped``. Then ``python -m build --wheel`` makes a wheel that
 carries the archives; see ``hatch_build.py``. Archives of other sources are removed first; those of
 levels that this machine cannot run stay. Building takes about two minutes of processor time for
-each level.
+each level. With ``--cached``, the script takes the kernels that the user's cache already contains
+for the level, which ``GCODEC_TARGET=LEVEL gcodec warmup`` has compiled.
 """
 
 from __future__ import annotations
@@ -61,6 +62,9 @@ def main() -> int:
     parser.add_argument(
         "--missing", action="store_true", help="skip levels that have an archive of these sources"
     )
+    parser.add_argument(
+        "--cached", action="store_true", help="use and fill the cache of this user"
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
@@ -78,7 +82,9 @@ def main() -> int:
             continue
         started = time.monotonic()
         with tempfile.TemporaryDirectory() as cache:
-            variables = {"GCODEC_TARGET": level, "GCODEC_CACHE_DIR": cache}
+            variables = {"GCODEC_TARGET": level}
+            if not options.cached:
+                variables["GCODEC_CACHE_DIR"] = cache
             command = [sys.executable, __file__, "--here", "--level", level]
             subprocess.run(
                 [*command, "-j", str(options.jobs)], env={**os.environ, **variables}, check=True

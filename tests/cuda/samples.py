@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 from shim import ORDERS
+from sweeps import thinned
 
 from gcodec.runtime.device import Device
 
@@ -22,10 +23,15 @@ def sizes_for(gpu: Device, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return (*sizes, *[LARGE] * (getattr(gpu, "order", "shuffled") == "shuffled"))
 
 
-def third_of(gpu: Device, all_values: Sequence[_T]) -> list[_T]:
-    """Return a third of the samples for each thread order of the shim, and all for a device."""
+def third_of(gpu: Device, all_values: Sequence[_T], every: int = 1) -> list[_T]:
+    """Return a third of the samples for each thread order of the shim, and all for a device.
+
+    Unless the run is long, the orders of the shim share every second or so of the samples.
+    """
     order = getattr(gpu, "order", None)
-    return list(all_values if order is None else all_values[ORDERS.index(order) :: len(ORDERS)])
+    if order is None:
+        return list(all_values)
+    return thinned(all_values, every)[ORDERS.index(order) :: len(ORDERS)]
 
 
 def gradient(n: int, seed: int = 0) -> np.ndarray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
-from samples import same
+from samples import same, third_of
+from sweeps import LONG
 
 import gcodec
 from gcodec.runtime.device import Device
@@ -36,7 +37,8 @@ def sample(n: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_frames(gpu: Device, spec: str) -> None:
-    for n in (0, 1, 37, 3001):
+    large = [3001] * (LONG or spec in third_of(gpu, SPECS))
+    for n in (0, 1, 37, *large):
         frames_agree(gpu, spec, sample(n), seed=4)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree
@@ -43,9 +45,8 @@ def tensors() -> list[np.ndarray]:
 
 def test_frames(gpu: Device) -> None:
     codes = set()
-    for spec in third_of(gpu, SPECS):
-        for x in tensors():
-            codes.add(gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec.code)
+    for x, spec in third_of(gpu, list(itertools.product(tensors(), SPECS)), every=2):
+        codes.add(gcodec.Frame.from_bytes(frames_agree(gpu, spec, x)).codec.code)
     assert len(codes) > 2
     for spec in third_of(gpu, SPECS[:6]):
         feedback_agrees(gpu, spec, [sample()[:9], sample()[9:18]])

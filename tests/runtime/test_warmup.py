@@ -184,14 +184,14 @@ def test_warmup_reports_a_killed_process(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_warmup_compiles_the_kernels_of_codecs(tmp_path: Path) -> None:
-    call = ["warmup", "-j", "1", "--json", "sign", "minmax:bits=3"]
+    call = ["warmup", "-j", "1", "--json", "sign", "minmax:bits=8"]
     names = tuple(kernel.name for kernel in jit.kernels())
     first, second = processed(tmp_path, names, call, call)
     assert first["compiled"] == first["kernels"] and first["not_kept"] == []
     assert (second["kernels"], second["compiled"]) == (first["kernels"], 0)
     program = (
         "import sys, numpy as np, gcodec\n"
-        "for spec in ('sign', 'minmax:bits=3'):\n"
+        "for spec in ('sign', 'minmax:bits=8'):\n"
         "    gcodec.decode(gcodec.encode(np.ones(9, np.float32), spec))\n"
         "assert 'numba' not in sys.modules\n"
         "assert gcodec.warmup('sign') == 0\n"
