@@ -53,6 +53,7 @@ from gcodec.wire.params import param
 from gcodec.wire.seek import Blocks, SeekTable
 
 _CODES = ("none", "huffman")
+_SIGMAS = 6.0
 _NUMBERS = 2  # float32 numbers before the means of the bins: shift and scale
 
 
@@ -223,7 +224,7 @@ class SparseLoCoSymbols(NamedTuple):
 
 @register(id=19, name="sparseloco")
 class SparseLoCo(Codec):
-    """The largest elements of each tile, in a few bins.
+    """The largest elements of tiles, in a few bins.
 
     Parameters
     ----------
@@ -252,7 +253,7 @@ class SparseLoCo(Codec):
     bins: int = param(Integer(2, 256), 4, "number of bins")
     sigmas: float = param(
         Float64("a number above 0, finite", lambda sigmas: 0 < sigmas < math.inf),
-        6.0,
+        _SIGMAS,
         "standard deviations that the bins span",
         in_frame=False,
     )
@@ -359,11 +360,16 @@ class SparseLoCo(Codec):
         n, positions, bins, parameters, _ = symbols
         self._check_size(symbols, n)
         if not n:
-            return Payload(self.replaced(index="rice", code="none"), {}, bins, 0)
+            return Payload(self._of_message("rice", "none"), {}, bins, 0)
         data = parameters.astype(">f4").view(np.uint8)
         code, front = self._bins_after(data, bins)
         index, written = position_coding.write(positions, n, self.index, front)
-        return Payload(self.replaced(index=index, code=code), {}, *written)
+        return Payload(self._of_message(index, code), {}, *written)
+
+    def _of_message(self, index: str, code: str) -> SparseLoCo:
+        """Return the codec as messages state it: without `sigmas`."""
+        codec: SparseLoCo = self.replaced(index=index, code=code, sigmas=_SIGMAS)
+        return codec
 
     def _bins_after(self, data: np.ndarray, bins: np.ndarray) -> tuple[str, position_coding.Front]:
         """Return the code of the bins, and the bits up to them, given the bytes before them."""
