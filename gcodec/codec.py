@@ -613,6 +613,15 @@ class Codec(Parameters):
         """
         return self._decode(payload, n)[start:stop].copy()
 
+    def _decode_slice(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
+        """Return what `_decode_range` does, from whole symbols on the host that `_slice` cuts."""
+        symbols, unit = self._unpack(payload, n), self._slice_unit(n)
+        first, last = start - start % unit, min(-(-stop // unit) * unit, n)
+        values = np.empty(max(last - first, 0), np.float32)
+        if start < stop:
+            self._dequantize(self._slice(symbols, first, last), values)
+        return values[start - first : max(stop - first, start - first)]
+
     def _quantize_residual(
         self,
         tensor: Tensor,

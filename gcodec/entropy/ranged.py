@@ -9,17 +9,21 @@ different bytes so have short tables.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import tabled
-from gcodec.entropy.coder import BitSpan, RansString, WordString, Written
+from gcodec.entropy.coder import BitSpan, RansString, WordString, Written, blank
 from gcodec.entropy.tabled import Kind, Table
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.payload import Candidate
+from gcodec.wire.seek import MIN_ELEMENTS
 
 RANGE_NBITS = 16
 
@@ -61,6 +65,49 @@ class Plan(NamedTuple):
         """
         self.put_range(front)
         return tabled.write(self.table, symbols, CodedMask.all(count), front, n)
+
+
+def candidates(
+    kinds: Iterable[Kind],
+    counts: np.ndarray,
+    front_nbits: int,
+    n: int,
+    write: Callable[[Kind, Plan], tuple[str, Written]],
+) -> list[Candidate[tuple[str, Written]]]:
+    """Return the payloads, one of each kind, that end with a string of bytes.
+
+    Parameters
+    ----------
+    kinds : iterable of Kind
+    counts : (256,) int64 array
+        Counts of the bytes.
+    front_nbits : int
+        Bits before the string.
+    n : int
+        Number of elements of the tensor.
+    write : callable
+        Writes the payload of a kind with a plan, and returns the name of its code.
+    """
+    results = []
+    for kind in kinds:
+        plan = Plan.of(kind, counts)
+        nbits = front_nbits + plan.nbits
+        empty = None
+        if kind == "huffman" and n < MIN_ELEMENTS:  # the size is exact
+            empty = functools.partial(_blank, kind, nbits)
+        writer = functools.partial(_ungated, write, kind, plan)
+        results.append(Candidate(nbits, writer, blank=empty))
+    return results
+
+
+def _ungated(
+    write: Callable[[Kind, Plan], tuple[str, Written]], kind: Kind, plan: Plan, gate: object
+) -> tuple[str, Written]:
+    return write(kind, plan)
+
+
+def _blank(kind: Kind, nbits: int) -> tuple[str, Written]:
+    return kind, blank(nbits)
 
 
 def alphabet(low: int, high: int) -> np.ndarray:

@@ -288,7 +288,7 @@ class TorchCommunicator:
 def _is_foreign(group: object) -> bool:
     """Tell whether a group is one that torch.distributed did not make.
 
-    Subclasses, of which torchft has several, do not always know their rank.
+    Subclasses, such as those of torchft, do not always know their rank.
     """
     if type(group) is not dist.ProcessGroup:
         return False

@@ -288,7 +288,7 @@ class _ThreadCommunicator:
         self._meeting = meeting
 
     def group(self, ranks: Sequence[int]) -> _ThreadCommunicator:
-        """Return the communicator of a group of workers, of which this one is a member."""
+        """Return the communicator of a group that contains this worker."""
         if self._own not in ranks:
             raise ParameterError.of("ranks", list(ranks), f"ranks with {self._own} among them")
         return _ThreadCommunicator(self._own, tuple(ranks), self._meeting)

@@ -243,12 +243,7 @@ class Blockwise(Codec):
         return Message.open(payload, self._layout(n), self.code)
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
-        symbols, unit = self._unpack(payload, n), self._slice_unit(n)
-        first, last = start - start % unit, min(-(-stop // unit) * unit, n)
-        values = np.empty(max(last - first, 0), np.float32)
-        if start < stop:
-            self._dequantize(self._slice(symbols, first, last), values)
-        return values[start - first : max(stop - first, start - first)]
+        return self._decode_slice(payload, n, start, stop)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._opened(payload, n).blocks(log2_block)

@@ -6,20 +6,19 @@ the same scales precede a `ranged` string of the codes' bytes, so of pairs of 4-
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.codecs.blockwise.layout import Layout, Scales
 from gcodec.entropy import ranged
-from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written, blank, into
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written, into
 from gcodec.entropy.tabled import Kind
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.payload import Candidate, Payload, Selection, write_shortest
-from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
+from gcodec.wire.seek import SeekTable
 
 CODES = ("none", "huffman", "rans")
 KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
@@ -49,27 +48,17 @@ def write(
     codes = data[layout.front_nbytes :]
     counts = byte_counts(codes)
 
-    def write_with(name: str, plan: ranged.Plan, gate: object) -> WrittenCode:
+    def write_with(kind: Kind, plan: ranged.Plan) -> WrittenCode:
         front = BitString()
         front.extend(data[: layout.front_nbytes], front_nbits)
-        return name, plan.write(codes, codes.size, front, layout.n)
+        return kind, plan.write(codes, codes.size, front, layout.n)
 
     candidates = []
     if code == "auto":
         candidates.append(Candidate(plain[1].nbits, lambda gate: plain))
-    for name in KINDS if code == "auto" else (code,):
-        plan = ranged.Plan.of(KINDS[name], counts)
-        nbits = front_nbits + plan.nbits
-        empty = None
-        if name == "huffman" and layout.n < MIN_ELEMENTS:  # the size is exact
-            empty = functools.partial(_blank, name, nbits)
-        writer = functools.partial(write_with, name, plan)
-        candidates.append(Candidate(nbits, writer, blank=empty))
+    kinds = KINDS.values() if code == "auto" else (KINDS[code],)
+    candidates += ranged.candidates(kinds, counts, front_nbits, layout.n, write_with)
     return write_shortest(candidates, sized=sized)
-
-
-def _blank(name: str, nbits: int) -> WrittenCode:
-    return name, blank(nbits)
 
 
 class Message(NamedTuple):

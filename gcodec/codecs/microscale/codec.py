@@ -320,12 +320,7 @@ class Microscale(Codec):
         return Message.open(payload, n, self._format, self.code)
 
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
-        symbols = self._unpack(payload, n)
-        first, last = start - start % BLOCK, min(-(-stop // BLOCK) * BLOCK, n)
-        values = np.empty(max(last - first, 0), np.float32)
-        if start < stop:
-            self._dequantize(self._slice(symbols, first, last), values)
-        return values[start - first : max(stop - first, start - first)]
+        return self._decode_slice(payload, n, start, stop)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._opened(payload, n).blocks(log2_block)

@@ -16,7 +16,6 @@ and then the string of the elements:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,6 @@ from gcodec.entropy.coder import (
     EmptyString,
     Take,
     Written,
-    blank,
     into,
 )
 from gcodec.entropy.context import byte_coder
@@ -41,7 +39,7 @@ from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.payload import Candidate, EstimatedCandidate, Payload, Selection, write_shortest
-from gcodec.wire.seek import MIN_ELEMENTS, SeekTable
+from gcodec.wire.seek import SeekTable
 
 CODES = ("none", "huffman", "rans", "context")
 KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
@@ -113,35 +111,19 @@ def write(
         written = _write_context(plan, symbols, _front(scales))
         return ("context", written) if written.nbits < nbits else None
 
-    def write_ranged(name: str, plan: ranged.Plan) -> WrittenCode:
-        return name, plan.write(elements, elements.size, _front(scales), n)
+    def write_ranged(kind: Kind, plan: ranged.Plan) -> WrittenCode:
+        return kind, plan.write(elements, elements.size, _front(scales), n)
 
     counts = byte_counts(elements)
     candidates = []
     if code == "auto":
         candidates.append(Candidate(plain[1].nbits, lambda gate: plain))
-    for name in KINDS if code == "auto" else (code,):
-        plan = ranged.Plan.of(KINDS[name], counts)
-        nbits = front_nbits + plan.nbits
-        empty = None
-        if name == "huffman" and n < MIN_ELEMENTS:  # the size is exact
-            empty = functools.partial(_blank, name, nbits)
-        writer = functools.partial(_ungated, write_ranged, name, plan)
-        candidates.append(Candidate(nbits, writer, blank=empty))
+    kinds = KINDS.values() if code == "auto" else (KINDS[code],)
+    candidates += ranged.candidates(kinds, counts, front_nbits, n, write_ranged)
     if code != "auto":
         return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(write_context_below, _no_plan, 0, 0)
     return write_shortest(candidates, context, sized=sized)
-
-
-def _blank(name: str, nbits: int) -> WrittenCode:
-    return name, blank(nbits)
-
-
-def _ungated(
-    writer: Callable[[str, ranged.Plan], WrittenCode], name: str, plan: ranged.Plan, gate: object
-) -> WrittenCode:
-    return writer(name, plan)
 
 
 def _context_plan(

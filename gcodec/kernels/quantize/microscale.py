@@ -279,7 +279,7 @@ def _signed(codes: np.ndarray, x: np.ndarray, fmt: BlockFormat) -> np.ndarray:
 
 
 def _in_bytes(codes: np.ndarray, fmt: BlockFormat) -> np.ndarray:
-    """Return the bytes of codes, two of which may share a byte, the first in the low half."""
+    """Return codes as bytes. Two 4-bit codes share a byte, the first in the low half."""
     if fmt.per_byte == 1:
         return codes
     codes = np.append(codes, np.zeros(codes.size % 2, np.uint8))
