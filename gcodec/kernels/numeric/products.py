@@ -9,16 +9,17 @@ the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
+
+Store = Literal["write", "add"]
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
@@ -81,39 +82,19 @@ def put_product(p: np.ndarray, q: np.ndarray, out: np.ndarray) -> None:
         Factors in the same memory as `out`; r is at least 1.
     out : (m·k,) float32 array
     """
-    put_rows = _rows_of(p, q)
-    k = q.shape[1]
-    height = max(_CHUNK // max(k, 1), 1)
-
-    def task(start: int, stop: int) -> None:
-        for row in range(start // k, stop // k, height):
-            end = min(row + height, stop // k)
-            put_rows(row, end, out[row * k : end * k])
-
-    pool.run(task, p.shape[1] * k, k)
+    _store_product("write", p, q, np.float32(1), out)
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda", by="out")
 def add_product(p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
     """Add scale·PᵀQ to `out`; the product and each step are rounded. See `put_product`."""
-    put_rows = _rows_of(p, q)
-    k = q.shape[1]
-    height = max(_CHUNK // max(k, 1), 1)
-
-    def task(start: int, stop: int) -> None:
-        scratch = np.empty(height * k, np.float32)
-        for row in range(start // k, stop // k, height):
-            end = min(row + height, stop // k)
-            product = scratch[: (end - row) * k]
-            put_rows(row, end, product)
-            add_scaled(product, scale, out[row * k : end * k])
-
-    pool.run(task, out.size, k)
+    _store_product("add", p, q, scale, out)
 
 
-def _rows_of(p: np.ndarray, q: np.ndarray) -> Callable[[int, int, np.ndarray], None]:
-    """Return a function that writes the rows `start` to `stop - 1` of PᵀQ to an array."""
-    ranks, k = q.shape
+def _store_product(
+    store: Store, p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray
+) -> None:
+    multiply, (ranks, k) = _multiplier(store), q.shape
     tiles = -(-k // BLOCK)
     padded = np.zeros((ranks, tiles * BLOCK), np.float32)
     padded[:, :k] = q
@@ -122,20 +103,23 @@ def _rows_of(p: np.ndarray, q: np.ndarray) -> Callable[[int, int, np.ndarray], N
     )
     left = np.ascontiguousarray(p.T).reshape(-1)
 
-    def put_rows(start: int, stop: int, out: np.ndarray) -> None:
+    # A segment is one call of the kernel: calls would wait for the interpreter's lock.
+    def task(start: int, stop: int) -> None:
         edge = np.empty(_ROWS * BLOCK, np.float32)
-        _multiply(left[start * ranks : stop * ranks], right, ranks, k, edge, out)
+        rows = left[start // k * ranks : stop // k * ranks]
+        multiply(rows, right, ranks, k, scale, edge, out[start:stop])
 
-    return put_rows
+    pool.run(task, out.size, k)
 
 
-def _tile_of(rows: int) -> Any:
+def _tile_of(rows: int, store: Store) -> Any:
     """Make the block that multiplies `rows` rows of a left factor by 32 columns of a right one.
 
     The sums stay in registers.
     """
+    factors = ("left", "first", "ranks", "right", "tile")
 
-    @block("left", "first", "ranks", "right", "tile", "out", "to", "stride", "zero", "one")
+    @block(*factors, "scale", "out", "to", "stride", "zero", "one")
     def product_tile(e: Emitter) -> None:
         builder, ranks, one = e.builder, e.args["ranks"], e.args["one"]
         sources, targets = [e.address("left", "first")], [e.address("out", "to")]
@@ -146,8 +130,8 @@ def _tile_of(rows: int) -> Any:
 
         def terms(j: Any) -> list[Any]:
             columns = e.load(builder.gep(tile, [builder.mul(j, size)]), floats())
-            factors = [e.splat(builder.load(builder.gep(source, [j]))) for source in sources]
-            return [builder.fmul(factor, columns) for factor in factors]
+            numbers = [e.splat(builder.load(builder.gep(source, [j]))) for source in sources]
+            return [builder.fmul(number, columns) for number in numbers]
 
         def following(current: list[Any]) -> list[Any]:
             j, *sums = current
@@ -159,38 +143,51 @@ def _tile_of(rows: int) -> Any:
 
         _, *sums = e.loop([one, *terms(e.args["zero"])], going, following)
         for total, target in zip(sums, targets, strict=True):
-            e.store(total, target)
+            e.store_as(store, total, target)
 
     return product_tile
 
 
-_put_rows, _put_row = _tile_of(_ROWS), _tile_of(1)
+@factory(lambda: [(store,) for store in get_args(Store)])
+def _multiplier(store: Store) -> Kernel:
+    put_rows, put_row = _tile_of(_ROWS, store), _tile_of(1, store)
+    edge_rows, edge_row = _tile_of(_ROWS, "write"), _tile_of(1, "write")
+    adding = store == "add"
 
+    @kernel(
+        "in float32[], in float32[], int64, int64, float32, out float32[], out float32[]",
+        variant=store,
+    )
+    def multiply(left, right, ranks, k, scale, edge, out):
+        # left.size == rows * ranks; right.size == ceil(k / BLOCK) * ranks * BLOCK; ranks > 0;
+        # k > 0; edge.size == _ROWS * BLOCK; out.size == rows * k
+        rows, height = out.size // k, max(_CHUNK // k, _ROWS)
+        for first in range(0, rows, height):
+            last = min(first + height, rows)
+            for column in range(0, k, BLOCK):
+                tile, width = column * ranks, min(BLOCK, k - column)
+                i = first
+                while i < last:
+                    many, at, to = i + _ROWS <= last, i * ranks, i * k + column
+                    if width == BLOCK:
+                        if many:
+                            put_rows(left, at, ranks, right, tile, scale, out, to, k, 0, 1)
+                        else:
+                            put_row(left, at, ranks, right, tile, scale, out, to, k, 0, 1)
+                    else:
+                        if many:
+                            edge_rows(left, at, ranks, right, tile, scale, edge, 0, BLOCK, 0, 1)
+                        else:
+                            edge_row(left, at, ranks, right, tile, scale, edge, 0, BLOCK, 0, 1)
+                        for row in range(_ROWS if many else 1):
+                            for t in range(width):
+                                value = edge[row * BLOCK + t]
+                                if adding:
+                                    value = out[to + row * k + t] + scale * value
+                                out[to + row * k + t] = value
+                    i += _ROWS if many else 1
 
-@kernel("in float32[], in float32[], int64, int64, out float32[], out float32[]")
-def _multiply(left, right, ranks, k, edge, out):
-    # left.size == rows * ranks; right.size == ceil(k / BLOCK) * ranks * BLOCK; ranks > 0;
-    # edge.size == _ROWS * BLOCK; out.size == rows * k
-    rows = out.size // max(k, 1)
-    for column in range(0, k, BLOCK):
-        tile, width = column * ranks, min(BLOCK, k - column)
-        i = 0
-        while i < rows:
-            many = i + _ROWS <= rows
-            if width == BLOCK:
-                if many:
-                    _put_rows(left, i * ranks, ranks, right, tile, out, i * k + column, k, 0, 1)
-                else:
-                    _put_row(left, i * ranks, ranks, right, tile, out, i * k + column, k, 0, 1)
-            else:
-                if many:
-                    _put_rows(left, i * ranks, ranks, right, tile, edge, 0, BLOCK, 0, 1)
-                else:
-                    _put_row(left, i * ranks, ranks, right, tile, edge, 0, BLOCK, 0, 1)
-                for row in range(_ROWS if many else 1):
-                    for t in range(width):
-                        out[(i + row) * k + column + t] = edge[row * BLOCK + t]
-            i += _ROWS if many else 1
+    return multiply
 
 
 @kernel("in float32[], float64, out float64[]")
