@@ -17,8 +17,10 @@ from gcodec.kernels.numeric.convert import is_converted
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
-from gcodec.runtime.memory import float_bits
+from gcodec.runtime.lanes import Emitter, block
+from gcodec.runtime.memory import emit_prefetch, float_bits
 
+_AHEAD = 32  # positions between an element that is read and the element that is prefetched
 _PART = 1 << 13  # elements that are processed at a time
 _MINUS_ZERO = 0x80000000  # bits of a float32
 
@@ -118,11 +120,18 @@ def position_error(n: int) -> ParameterError:
     return ParameterError(f"positions: they must rise, and lie within {n} elements")
 
 
+@block("array", "i")
+def _prefetch(e: Emitter) -> None:
+    """Prefetch an element, which need not lie inside the array."""
+    emit_prefetch(e.builder, e.address("array", "i"))
+
+
 @kernel("in float32[], in int64[], out float32[]")
 def _take_elements(values, positions, out):
     # positions.size == out.size
     done = 0
     for j in range(out.size):
+        _prefetch(values, positions[min(j + _AHEAD, out.size - 1)])
         inside = np.uint64(positions[j]) < np.uint64(values.size)
         if inside:
             out[j] = values[positions[j]]
@@ -153,20 +162,22 @@ def _add(first, positions, values, scale, zero, sums, out):
     done = 0
     for start in range(0, out.size, _PART):
         part = out[start : start + _PART]
+        changes = everywhere and zero != 0  # NaN
+        if everywhere:  # this scan also moves the part into the cache
+            for i in range(part.size):
+                changes |= float_bits(part[i]) == np.uint32(_MINUS_ZERO)
         j = done
         while j < positions.size:
             at = np.uint64(positions[j] - first - start)
             if at >= np.uint64(part.size):
                 break
+            if not everywhere:
+                _prefetch(out, positions[min(j + _AHEAD, positions.size - 1)] - first)
             sums[j] = part[at] + scale * values[j]
             j += 1
-        if everywhere:
-            changes = zero != 0  # NaN
+        if changes:
             for i in range(part.size):
-                changes |= float_bits(part[i]) == np.uint32(_MINUS_ZERO)
-            if changes:
-                for i in range(part.size):
-                    part[i] += zero
+                part[i] += zero
         for k in range(done, j):  # positions inside the part
             part[np.uint64(positions[k] - first - start)] = sums[k]
         done = j
