@@ -608,19 +608,18 @@ class Codec(Parameters):
     def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
         """Return the values `start` to `stop - 1` of n, 0 <= start <= stop <= n.
 
-        This method decodes all values. An override returns the same bits, takes time and memory
-        for the range and the data that precedes it, and verifies all bytes that it reads.
+        This method unpacks all symbols, and dequantizes all values unless `_slice` is defined. An
+        override returns the same bits, takes time and memory for the range and the data that
+        precedes it, and verifies all bytes that it reads.
         """
-        return self._decode(payload, n)[start:stop].copy()
-
-    def _decode_slice(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
-        """Return what `_decode_range` does, from whole symbols on the host that `_slice` cuts."""
-        symbols, unit = self._unpack(payload, n), self._slice_unit(n)
+        unit = self._slice_unit(n)
+        if not unit or start == stop or device_of(payload.data) is not None:
+            return self._decode(payload, n)[start:stop].copy()
+        symbols = self._unpack(payload, n)
         first, last = start - start % unit, min(-(-stop // unit) * unit, n)
-        values = np.empty(max(last - first, 0), np.float32)
-        if start < stop:
-            self._dequantize(self._slice(symbols, first, last), values)
-        return values[start - first : max(stop - first, start - first)]
+        values = np.empty(last - first, self._values_dtype)
+        self._dequantize(self._slice(symbols, first, last), values)
+        return values[start - first : stop - first]
 
     def _quantize_residual(
         self,

@@ -242,9 +242,6 @@ class Blockwise(Codec):
     def _opened(self, payload: Payload, n: int) -> Message:
         return Message.open(payload, self._layout(n), self.code)
 
-    def _decode_range(self, payload: Payload, n: int, start: int, stop: int) -> np.ndarray:
-        return self._decode_slice(payload, n, start, stop)
-
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._opened(payload, n).blocks(log2_block)
 
