@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch
+from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch, fetch_later
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.seek import SeekTable
@@ -128,6 +129,10 @@ class Payload(NamedTuple):
         """
         return Selection([self]).resolved(with_data=with_data)
 
+    def when_resolved(self, use: Callable[[Payload], object]) -> None:
+        """Call a function with the resolved payload; see `Selection.when_resolved`."""
+        Selection([self]).when_resolved(use)
+
     def _deferred(self) -> list[Deferred]:
         return [n for n in (*self.scalars.values(), self.nbits, self.seek) if type(n) is Deferred]
 
@@ -184,24 +189,51 @@ class Selection(Generic[_T]):
 
     def resolved(self: Selection[Payload], *, with_data: bool = False) -> Payload:
         """Return the selected payload; see `Payload.resolved`."""
-        first = self.candidates[0]
-        numbers = [*self.numbers, *(n for each in self.candidates for n in each._deferred())]
-        array = array_of(first.data)
-        with_data = with_data and device_of(array) is not None
-        if not numbers and not with_data:
-            return first
-        requests: dict[int, Any] = {id(number.words): number.words for number in numbers}
-        if with_data:
+        requests = self._requests(with_data)
+        if not requests:
+            return self.candidates[0]
+        arrays = fetch(self._device, *requests.values())
+        return self._selected(dict(zip(requests, arrays, strict=True)))
+
+    def when_resolved(self: Selection[Payload], use: Callable[[Payload], object]) -> None:
+        """Call a function with the selected payload and its data: now, or before the call ends.
+
+        See `gcodec.runtime.deferred`.
+        """
+        requests, arrays = self._requests(with_data=True), {}
+        if not requests:
+            use(self.candidates[0])
+
+        def take(key: int, array: np.ndarray) -> None:
+            arrays[key] = array
+            if len(arrays) == len(requests):
+                use(self._selected(arrays))
+
+        for key, request in requests.items():
+            fetch_later(self._device, request, functools.partial(take, key))
+
+    @property
+    def _device(self: Selection[Payload]) -> Any:
+        return device_of(array_of(self.candidates[0].data), *self._deferred())
+
+    def _deferred(self: Selection[Payload]) -> list[Deferred]:
+        return [*self.numbers, *(n for each in self.candidates for n in each._deferred())]
+
+    def _requests(self: Selection[Payload], with_data: bool) -> dict[int, Any]:
+        """Return what the host fetches for the selection, by the id of the words or the data."""
+        requests: dict[int, Any] = {id(number.words): number.words for number in self._deferred()}
+        if with_data and device_of(array_of(self.candidates[0].data)) is not None:
             requests |= {id(each.data): each._fetched_data() for each in self.candidates}
-        fetched = fetch(device_of(array, *numbers), *requests.values())
-        arrays = dict(zip(requests, fetched, strict=True))
+        return requests
+
+    def _selected(self: Selection[Payload], arrays: dict[int, np.ndarray]) -> Payload:
+        """Return the selected payload, given what was fetched."""
         for number in self.numbers:
             number.resolve(arrays[id(number.words)])
 
         def payload(index: int) -> Payload:
             chosen = self.candidates[index]
-            data = arrays[id(chosen.data)] if with_data else array_of(chosen.data)
-            return chosen._with_words(arrays, data)
+            return chosen._with_words(arrays, arrays.get(id(chosen.data), array_of(chosen.data)))
 
         return self.select(payload)
 

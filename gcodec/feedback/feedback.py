@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from gcodec.arrays.nonfinite import (
     check_nonfinite,
     with_policy,
 )
-from gcodec.arrays.source import Tensor, inspect
+from gcodec.arrays.source import Source, Tensor, inspect
 from gcodec.codec import Codec, CodecLike, Symbols
 from gcodec.codecs import parse
 from gcodec.codecs.raw import Raw
@@ -29,9 +30,10 @@ from gcodec.kernels.bits import signs
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
 from gcodec.limits import NO_LIMITS
+from gcodec.payload import Payload, Selection
 from gcodec.policy import Policy
 from gcodec.runtime import Array, pool
-from gcodec.runtime.deferred import resolved
+from gcodec.runtime.deferred import prefetch, resolved
 from gcodec.runtime.device import beside, device_of, host
 from gcodec.runtime.memory import clear
 from gcodec.wire.kinds import check_integer, check_number
@@ -58,6 +60,41 @@ def derive_seed(seed: int, *, name: str, step: int = 0, rank: int = 0) -> int:
     numbers = b"".join(check_seed(value).to_bytes(8, "little") for value in (seed, step, rank))
     digest = hashlib.blake2b(numbers + name.encode(errors="surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
+
+
+class _Step(NamedTuple):
+    """What a step of a tensor, or of small tensors that share a frame, starts from.
+
+    Attributes
+    ----------
+    codec : Codec
+    tensor : Tensor
+    residual : (n,) float32 array
+    left : (n,) float32 array
+        Where the new residual is written.
+    seed : int
+    prior : object, optional
+        Symbols of the last step.
+    name : str, optional
+        Name in the frame.
+    memory : Memory, optional
+        Memory before the step; None for tensors that share a frame.
+    """
+
+    codec: Codec
+    tensor: Tensor
+    residual: Array
+    left: Array
+    seed: int
+    prior: Symbols | None = None
+    name: str | None = None
+    memory: Memory | None = None
+
+    def frame(self, payload: Payload, key: bytes | None) -> bytes:
+        """Return the frame with a payload that is on the host."""
+        tensor = self.tensor
+        frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, self.name, key)
+        return frame.to_bytes()
 
 
 _RESIDUAL, _STEP, _PRIOR = "residual:", "step:", "prior:"  # prefixes of the keys of a state_dict
@@ -192,12 +229,16 @@ class Feedback:
         """
         encode_name(name)  # refuse an invalid name before anything changes
         check_key(key)
-        source = inspect(grad, "grad")
+        return self._compress(name, inspect(grad, "grad"), key)
+
+    def _compress(self, name: str, source: Source, key: bytes | None) -> bytes:
         with source.context():
             tensor = source.read()
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
-                return self._compress(tensors, name, tensor, key)
+                frame, step, symbols = self._run(self._start(tensors, name, tensor), key)
+                self._finish(tensors, step, symbols)
+                return frame
 
     def compress_many(
         self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
@@ -241,7 +282,7 @@ class Feedback:
         """
         steps = Transaction(self)
         try:
-            message = self._compress_many(grads, group_below, key, steps.compress)
+            message = self._compress_many(grads, group_below, key, steps.record)
         except BaseException:
             steps.rollback()
             raise
@@ -253,9 +294,9 @@ class Feedback:
         grads: Mapping[str, Any],
         group_below: int,
         key: bytes | None,
-        compress: Callable[..., bytes],
+        record: Callable[[str], None],
     ) -> bytes:
-        """Return the message; `compress` compresses a tensor that has a frame of its own."""
+        """Return the message; `record` is called before a tensor of its own frame changes."""
         if not isinstance(grads, Mapping):
             raise ParameterError.of("grads", type(grads).__name__, "a mapping of names to arrays")
         most = "an integer from 0 to 2**24"
@@ -266,14 +307,57 @@ class Feedback:
                 raise ParameterError.of("name", name, f"a name other than {MEMBERS_NAME}")
         grouped = {} if self.track else self._grouped(grads, group_below)
         shared = {name for _, names in grouped.values() for name in names}
-        own = [name for name in grads if name not in shared]
-
-        def compress_one(number: int, _: int) -> bytes:
-            return compress(own[number], grads[own[number]], key=key)
-
-        frames = pool.run_each(compress_one, len(own))
+        frames = self._compress_each({n: grads[n] for n in grads if n not in shared}, key, record)
         steps = self._compress_groups(grads, grouped, key)
         return joined([*(frame for step in steps for frame in step.frames), *frames])
+
+    def _compress_each(
+        self, grads: Mapping[str, Any], key: bytes | None, record: Callable[[str], None]
+    ) -> list[bytes]:
+        """Compress tensors that have frames of their own, on several threads or on devices."""
+        sources = {name: inspect(grad, "grad") for name, grad in grads.items()}
+        frames: dict[str, bytes] = {}
+        for name in sources:
+            record(name)
+        for device in {source.device for source in sources.values()} - {None}:
+            resident = {name: each for name, each in sources.items() if each.device is device}
+            try:
+                frames |= self._compress_resident(resident, key)
+            except ParameterError:  # the first tensor that is refused raises an error of its own
+                frames |= {name: self._compress(name, resident[name], key) for name in resident}
+        others = [name for name in sources if name not in frames]
+
+        def compress_one(number: int, _: int) -> bytes:
+            return self._compress(others[number], sources[others[number]], key)
+
+        frames |= zip(others, pool.run_each(compress_one, len(others)), strict=True)
+        return [frames[name] for name in sources]
+
+    def _compress_resident(
+        self, sources: Mapping[str, Source], key: bytes | None
+    ) -> dict[str, bytes]:
+        """Compress tensors of one device, for whose frames the host waits once.
+
+        Any exception leaves all residuals and step counts unchanged.
+        """
+        tensors, payloads = self._tensors, dict[str, Payload]()
+        steps: dict[str, tuple[_Step, Symbols]] = {}
+        if not sources:
+            return {}
+        with tensors.locked(sources):
+            with next(iter(sources.values())).context():
+                for name, source in sources.items():
+                    with source.context():
+                        step = self._start(tensors, name, source.read())
+                        step, symbols, packed = self._attempt(step)
+                        for number in symbols if step.codec.uses_prior else ():
+                            prefetch(number)
+                        packed.when_resolved(functools.partial(payloads.__setitem__, name))
+                    steps[name] = step, symbols
+            frames = {name: step.frame(payloads[name], key) for name, (step, _) in steps.items()}
+            for step, symbols in steps.values():
+                self._finish(tensors, step, symbols)
+        return frames
 
     def _compress_groups(
         self,
@@ -316,8 +400,8 @@ class Feedback:
         seed = derive_seed(self.seed, name="\0".join(names), step=max(counts), rank=self.rank)
         left = tensors.spares.take(values.size, values)
         tensor = Tensor(values, "float32", values.shape)
-        bound = codec._bound_to(tensor)
-        frame, _, _ = self._step(bound, tensor, residual, left, seed, None, None, key)
+        step = _Step(codec._bound_to(tensor), tensor, residual, left, seed)
+        frame, _, _ = self._run(step, key)
         members = [Member(name, array.shape) for name, array in grads.items()]
         text = np.frombuffer(write_members(members), np.uint8)
         payload = Raw().encode(text)
@@ -329,7 +413,8 @@ class Feedback:
         ]
         return GroupStep(names, Group(left, parts), counts, [listed, frame])
 
-    def _compress(self, tensors: Tensors, name: str, tensor: Tensor, key: bytes | None) -> bytes:
+    def _start(self, tensors: Tensors, name: str, tensor: Tensor) -> _Step:
+        """Return the step of a tensor whose lock is held."""
         values, before = tensor.values, tensors.states.get(name)
         if before is not None and before.array.shape != tensor.shape:
             allowed = f"{before.array.shape} for {name!r}"
@@ -351,56 +436,59 @@ class Feedback:
         # A codec handles the symbols of other parameters, but not of other codecs.
         if memory.prior is not None and type(memory.prior[0]) is type(codec):
             prior = memory.prior[1]
-        frame, symbols, tensor = self._step(codec, tensor, residual, left, seed, prior, name, key)
-        norm = _l1_norm(tensor.values) if self.track else None
-        last = (codec, resolved(symbols)) if codec.uses_prior else memory.prior
-        memory = Memory(left.reshape(tensor.shape), memory.step + 1, last)
-        tensors.replace(name, residual, TensorState(memory, gradient_norm=norm))
-        return frame
+        return _Step(codec, tensor, residual, left, seed, prior, name, memory)
 
-    def _step(
-        self,
-        codec: Codec,
-        tensor: Tensor,
-        residual: Array,
-        left: Array,
-        seed: int,
-        prior: Symbols | None,
-        name: str | None,
-        key: bytes | None,
-    ) -> tuple[bytes, Symbols, Tensor]:
-        """Write the new residual to `left`; return the frame, its symbols and the tensor in it."""
-        values, decay = tensor.values, np.float32(self.decay)
-        # Whether NaN and Inf are found while quantizing, or else in the new residual.
-        is_checked_later = codec.refuses_nonfinite or codec.keeps_nonfinite
-        if self.nonfinite == "zero" and device_of(values) is not None:
-            is_checked_later = False  # a second attempt would wait for the device
-        if not is_checked_later:
-            tensor = self._finite(tensor, residual, decay)
+    def _finish(self, tensors: Tensors, step: _Step, symbols: Symbols) -> None:
+        """Replace the state of a tensor whose lock is held."""
+        assert step.name is not None and step.memory is not None
+        norm = _l1_norm(step.tensor.values) if self.track else None
+        uses_prior = step.codec.uses_prior
+        last = (step.codec, resolved(symbols)) if uses_prior else step.memory.prior
+        memory = Memory(step.left.reshape(step.tensor.shape), step.memory.step + 1, last)
+        tensors.replace(step.name, step.residual, TensorState(memory, gradient_norm=norm))
+
+    def _run(self, step: _Step, key: bytes | None) -> tuple[bytes, _Step, Symbols]:
+        """Return the frame of a step, and the step with the tensor that the frame contains."""
         try:
-            symbols = codec._quantize_residual(tensor, residual, decay, seed, prior, left)
-            if is_checked_later and codec.keeps_nonfinite and self.nonfinite != "propagate":
-                check_left(left, tensor.values, residual, decay, "grad")
-            payload = codec._pack(symbols).resolved(with_data=True)
-            frame = Frame(payload.codec, tensor.dtype, tensor.shape, payload, name, key)
-            return frame.to_bytes(), symbols, tensor
+            step, symbols, packed = self._attempt(step)
+            return step.frame(packed.resolved(with_data=True), key), step, symbols
         except ParameterError:
-            finite = self._finite(tensor, residual, decay)  # may raise a better message
-            if not is_checked_later or finite is tensor:
+            finite = self._finite(step)  # may raise a better message
+            if finite.tensor is step.tensor or not self._checks_later(step):
                 raise
-            return self._step(codec, finite, residual, left, seed, prior, name, key)
+            return self._run(finite, key)
 
-    def _finite(self, tensor: Tensor, residual: Array, decay: np.float32) -> Tensor:
+    def _attempt(self, step: _Step) -> tuple[_Step, Symbols, Payload | Selection[Payload]]:
+        """Write the new residual, and return what the frame will contain."""
+        checks_later, codec = self._checks_later(step), step.codec
+        if not checks_later:
+            step = self._finite(step)
+        tensor, residual, decay = step.tensor, step.residual, np.float32(self.decay)
+        symbols = codec._quantize_residual(
+            tensor, residual, decay, step.seed, step.prior, step.left
+        )
+        if checks_later and codec.keeps_nonfinite and self.nonfinite != "propagate":
+            check_left(step.left, tensor.values, residual, decay, "grad")
+        return step, symbols, codec._pack(symbols)
+
+    def _checks_later(self, step: _Step) -> bool:
+        """Return whether NaN and Inf are found while quantizing, or in the new residual."""
+        if self.nonfinite == "zero" and device_of(step.tensor.values) is not None:
+            return False  # a second attempt would wait for the device
+        return step.codec.refuses_nonfinite or step.codec.keeps_nonfinite
+
+    def _finite(self, step: _Step) -> _Step:
         """Apply `nonfinite`, and refuse a gradient that would make the residual infinite."""
+        tensor, residual, decay = step.tensor, step.residual, np.float32(self.decay)
         if self.nonfinite == "propagate":
-            return tensor
+            return step
         if self.nonfinite == "zero":
             on_host = device_of(residual) is None
             if on_host and all_finite_corrected(tensor.values, residual, decay):
-                return tensor
-            tensor = with_policy(tensor, "zero")
-        check_corrected(tensor.values, residual, decay, "grad")
-        return tensor
+                return step
+            step = step._replace(tensor=with_policy(tensor, "zero"))
+        check_corrected(step.tensor.values, residual, decay, "grad")
+        return step
 
     def residual(self, name: str) -> Array:
         """Return the residual of a tensor: the sum of its gradients that is not yet sent.
@@ -555,7 +643,7 @@ class Transaction:
 
     def compress(self, name: str, grad: Any, *, key: bytes | None = None) -> bytes:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
-        self._record(name)
+        self.record(name)
         return self.feedback.compress(name, grad, key=key)
 
     def compress_many(
@@ -566,19 +654,27 @@ class Transaction:
         After an exception, only `rollback` leads back to a consistent state.
         """
         for name in grads:
-            self._record(name)
-        return self.feedback._compress_many(grads, group_below, key, self.compress)
+            self.record(name)
+        return self.feedback._compress_many(grads, group_below, key, self.record)
+
+    def compress_resident(self, grads: Mapping[str, Any], key: bytes | None) -> dict[str, bytes]:
+        """Compress tensors of one device, all or none of them; the host waits once."""
+        for name in grads:
+            self.record(name)
+        sources = {name: inspect(grad, "grad") for name, grad in grads.items()}
+        return self.feedback._compress_resident(sources, key)
 
     def compress_shared(
         self, grads: Mapping[str, Any], group_below: int, key: bytes | None
     ) -> list[GroupStep]:
         """Compress the tensors that share frames, and no others; see `Feedback.compress_many`."""
         for name in grads:
-            self._record(name)
+            self.record(name)
         feedback = self.feedback
         return feedback._compress_groups(grads, feedback._grouped(grads, group_below), key)
 
-    def _record(self, name: str) -> None:
+    def record(self, name: str) -> None:
+        """Keep the memory of a tensor, unless that is done, because a step may change it."""
         if name not in self._before:
             self._before[name] = self.feedback.memory(name)
 

@@ -32,6 +32,7 @@ from gcodec.frame import MEMBERS_NAME, Frame, FrameSum, check_key, cut, members_
 from gcodec.kernels.numeric.reduce import all_finite, all_finite_corrected, max_abs_bits
 from gcodec.limits import NO_LIMITS
 from gcodec.runtime import Array
+from gcodec.runtime.deferred import one_wait, prefetch
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.memory import empty_beside, flattened
 from gcodec.wire.primitives import TAG_NBYTES, encode_name
@@ -131,11 +132,12 @@ class BucketCoder:
                 start += array.size
             frames.append(encode(values, _RAW, nonfinite="propagate", key=key))
         shared, shared_frames = self._share(parts)
+        resident = self._encode_resident(parts)
         for name, values, codec in parts:
             if codec is None:
                 continue
-            kind, frame = _SHARED, b""
-            if name not in shared:
+            kind, frame = resident.get(name, (_SHARED, b""))
+            if name not in shared and name not in resident:
                 kind, frame = self._encode_part(name, values, codec, step)
             kinds.append(kind)
             if frame:
@@ -265,6 +267,26 @@ class BucketCoder:
         return {name for step in frames for name in step.names}, [
             frame for step in frames for frame in step.frames
         ]
+
+    def _encode_resident(self, parts: Sequence[Part]) -> dict[str, tuple[int, bytes]]:
+        """Return the kinds and frames of the tensors on a device, for which the host waits twice.
+
+        If a tensor is not finite, this is empty, and nothing has changed.
+        """
+        coded = [part for part in parts if part.codec is not None]
+        resident = {part.name: part.values for part in coded if device_of(part.values) is not None}
+        if self._steps is None or len(resident) < 2:
+            return {}
+        with one_wait():
+            tops = {name: max_abs_bits(flattened(values)) for name, values in resident.items()}
+            for top in tops.values():
+                prefetch(top)
+        sent = {name: values for name, values in resident.items() if tops[name]}
+        try:
+            frames = self._steps.compress_resident(sent, self._key.value)
+        except ParameterError:  # `_encode_part` tells which one is not finite
+            return {}
+        return {name: (_CODED, frames[name]) if name in sent else (_ZERO, b"") for name in tops}
 
     def _encode_part(self, name: str, values: Array, codec: Codec, step: int) -> tuple[int, bytes]:
         """Return the kind of a tensor, and its frame."""

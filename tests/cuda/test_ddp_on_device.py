@@ -21,6 +21,7 @@ if not dist.is_available():
     pytest.skip("torch has no distributed", allow_module_level=True)
 
 from gcodec.torch import ddp, ddp_hook  # noqa: E402
+from gcodec.torch.messages import BucketCoder, Key, Part  # noqa: E402
 
 SHAPES = ((40, 30), (7,), (2, 3, 4, 5), (30, 20))
 
@@ -96,3 +97,27 @@ def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.Monkey
     residual = on_device._coder.feedback.residual("a")
     assert isinstance(residual, ShimArray) == (codec != "minmax")
     assert torch.equal(on_device.residual("a"), on_host.residual("a"))
+
+
+def test_the_host_waits_twice_for_a_bucket(gpu: Device) -> None:
+    """Once for which tensors are zero, and once for all frames."""
+    coders = [
+        BucketCoder(gcodec.Feedback("qsgd"), seed=0, rank=0, key=Key(None)) for _ in range(2)
+    ]
+    codec = gcodec.parse("qsgd")
+    for step in range(3):
+        grads = {name: gradient(400, 5 * step + n) for n, name in enumerate("abcd")}
+        grads["b"][:] = 0
+        if step == 2:
+            grads["c"][7] = np.nan
+        messages = []
+        for coder, place in zip(coders, (np.array, gpu.to_device), strict=True):
+            parts = [Part(name, place(x), codec) for name, x in grads.items()]
+            before = getattr(gpu, "fetched", 0)
+            messages.append(coder.encode(parts, step))
+            waited = getattr(gpu, "fetched", 2) - before
+            coder.commit()
+        assert messages[0] == messages[1]
+        assert waited == 2 or step != 1  # the first step may copy tables to the device
+    states = [coder.state_dict() for coder in coders]
+    assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])

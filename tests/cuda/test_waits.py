@@ -158,3 +158,61 @@ def test_nonfinite_values_become_zeros(gpu: Device) -> None:
     assert gcodec.encode(gpu.to_device(x), "raw", nonfinite="zero") == gcodec.encode(
         x, "raw", nonfinite="zero"
     )
+
+
+BUCKET = {"a": (96, 128), "b": (40,), "c": (16, 24)}
+
+
+def bucket(step: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(step)
+    return {name: random.standard_normal(shape, np.float32) for name, shape in BUCKET.items()}
+
+
+def on_device(device: Device, grads: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {name: device.to_device(x) for name, x in grads.items()}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["sign", "minmax", "qsgd:code=auto", "minifloat", "mxnet-2bit:form=auto", "ecsq:step=0.01"],
+)
+def test_all_tensors_of_a_bucket_share_a_wait(counting: shim.ShimDevice, spec: str) -> None:
+    resident, here, messages = gcodec.Feedback(spec), gcodec.Feedback(spec), list[bytes]()
+    for step in range(3):
+        grads = on_device(counting, bucket(step))
+        shared = waits(counting, lambda g=grads: messages.append(resident.compress_many(g)))
+        assert step == 0 or shared == 1  # the first step may copy tables to the device
+        assert messages[-1] == here.compress_many(bucket(step), group_below=0)
+
+
+def test_the_last_wait_of_a_search_is_shared(counting: shim.ShimDevice) -> None:
+    resident, here = gcodec.Feedback("ecsq:nmse=0.05"), gcodec.Feedback("ecsq:nmse=0.05")
+    for step in range(3):
+        each = [
+            waits(counting, lambda n=name, x=x: here.compress(n, x))
+            for name, x in on_device(counting, bucket(step)).items()
+        ]
+        grads = on_device(counting, bucket(step))
+        shared = waits(counting, lambda g=grads: resident.compress_many(g))
+        assert shared <= sum(each) - len(BUCKET) + 1
+    states = resident.state_dict(), here.state_dict()
+    assert all(np.array_equal(states[0][key], states[1][key]) for key in states[1])
+
+
+@pytest.mark.parametrize("wrong", BUCKET)
+def test_a_late_error_of_a_bucket_changes_nothing(gpu: Device, wrong: str) -> None:
+    resident, here = gcodec.Feedback("qsgd"), gcodec.Feedback("qsgd")
+    assert resident.compress_many(on_device(gpu, bucket(0))) == here.compress_many(
+        bucket(0), group_below=0
+    )
+    grads = bucket(1)
+    grads[wrong].reshape(-1)[-1] = np.nan
+    messages = []
+    for feedback, own in ((resident, on_device(gpu, grads)), (here, grads)):
+        with pytest.raises(gcodec.ParameterError, match="NaN or Inf") as raised:
+            feedback.compress_many(own, group_below=0)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+    assert resident.compress_many(on_device(gpu, bucket(2))) == here.compress_many(
+        bucket(2), group_below=0
+    )
