@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from bench import links, page
-from bench.scale_simulated import SETTINGS, VALUES, Outcome, Setting, expected
+from bench.scale_simulated import SETTINGS, VALUES, Outcome, Setting, expected, share_bits
 from bench.scale_simulated import run as simulate_all
 from bench.scale_worker import Hook, Measured, Speed, is_two_phase, run
 from gcodec import advisor
@@ -245,7 +245,9 @@ def _simulated(outcomes: Outcomes) -> Iterator[str]:
     yield "|---:|---|---|---:|---:|---|---|"
     for setting, outcome in outcomes.items():
         counted = outcome.inside, outcome.between
-        by_advisor = expected(setting, outcome.bits, VALUES)
+        has_shares = setting.collective in ("two-phase", "hierarchical")
+        bits = share_bits(setting) if has_shares else outcome.bits
+        by_advisor = expected(setting, bits, VALUES)
         cells = [f"{setting.size:,}", f"`{setting.codec}`", setting.collective]
         for actual, number in zip(counted, by_advisor, strict=True):
             difference = _difference(number, actual)

@@ -23,7 +23,7 @@ import gcodec
 from examples.convergence.tasks import GPT_BYTES, error
 from gcodec import advisor
 from gcodec.torch import TorchCommunicator
-from gcodec.torch.exchange import Exchange, Gathered, InsideFirst, Traffic, TwoPhase
+from gcodec.torch.exchange import Exchange, Gathered, InsideFirst, Traffic, TwoPhase, shares_of
 from gcodec.torch.factors import Factors
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.selection import joined_policy
@@ -157,13 +157,7 @@ def simulate(setting: Setting, width: int = 64, hidden: int = 256) -> Outcome:
         batches = GPT_BYTES.batches(0, world.rank, size)
         parsed = gcodec.parse(codec)
         for step in range(steps):
-            x, y = next(batches)
-            loss = error(model, x, y[:, _CONTEXT - 1 :].contiguous())
-            gradients = torch.autograd.grad(loss, list(parameters.values()))
-            parts = [
-                Part(name, gradient.numpy(), parsed)
-                for name, gradient in zip(parameters, gradients, strict=True)
-            ]
+            loss, parts = _gradient(model, next(batches), parsed)
             norm = _norm([part.values for part in parts])
             if step == world.rank == 0:
                 nbytes = [len(gcodec.encode(part.values, codec)) for part in parts]
@@ -204,6 +198,33 @@ def simulate(setting: Setting, width: int = 64, hidden: int = 256) -> Outcome:
         losses,
         took / steps,
     )
+
+
+def _gradient(model: nn.Module, batch: Any, codec: gcodec.Codec) -> tuple[Any, list[Part]]:
+    """Return the loss of a batch and its gradient."""
+    x, y = batch
+    parameters = dict(model.named_parameters())
+    loss = error(model, x, y[:, _CONTEXT - 1 :].contiguous())
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    pairs = zip(parameters, gradients, strict=True)
+    return loss, [Part(name, gradient.numpy(), codec) for name, gradient in pairs]
+
+
+def share_bits(setting: Setting, width: int = 64, hidden: int = 256) -> float:
+    """Return the bits per value of the shares that rank 0 sends to others in the first step.
+
+    Small shares take more bits than a whole gradient, because each has headers of its own.
+    """
+    torch.manual_seed(0)
+    batch = next(GPT_BYTES.batches(0, 0, setting.size))
+    _, parts = _gradient(_Bytes(width, hidden), batch, gcodec.parse(setting.codec))
+    count = setting.size
+    if setting.collective == "hierarchical":
+        count //= INSIDE
+        parts = shares_of(parts, INSIDE)[0]
+    coder = BucketCoder(gcodec.Feedback(setting.codec), seed=0, rank=0, key=Key(None))
+    messages = coder.encode_shares(shares_of(parts, count, prefixed=True), 0)
+    return 8 * sum(map(len, messages)) / sum(part.values.size for part in parts)
 
 
 def run(settings: Sequence[Setting], file: Path) -> dict[Setting, Outcome]:
