@@ -51,6 +51,7 @@ _BYTES, _PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 _QUADS = np.uint64(0x00000000FFFFFFFF)
 _EMPTY = np.empty(0, np.uint64)
 _NO_PAIRS = PairTable(0, 0, _EMPTY)
+_NO_PLACES = np.empty(0, np.uint16)
 _PER_ENTRY = 4  # symbols for each entry of a table of pairs, from which the table pays
 _LEAST_PAIRED = 1 << 13  # symbols from which a table of pairs may pay
 
@@ -277,16 +278,15 @@ def _table_arguments(code: TableCode, symbols: np.ndarray) -> tuple[Any, ...]:
         if symbols.max(initial=0) >= SYMBOLS:
             raise ParameterError(f"symbol {symbols.max()} is no byte")
         symbols = symbols.astype(np.uint8)
-    tables, pairs, kept = byte_tables(code), _NO_PAIRS, np.empty(2, np.int64)
+    tables, pairs, kept = byte_tables(code), _NO_PAIRS, np.empty(3, np.int64)
     if tables.digit == 8 and symbols.size >= _LEAST_PAIRED:
         pairs = pair_table(code)
         if symbols.size < _PER_ENTRY * pairs.entries.size:
             pairs = _NO_PAIRS
     digits, together = np.empty(_TILE, np.uint8), 8 // tables.digit
-    places = np.empty(_TILE // 2 if pairs.span else 0, np.uint16)
-    flags = np.zeros(1, np.uint32)
+    places = np.empty(_TILE // 2, np.uint16) if pairs.span else _NO_PLACES
     words = symbols, tables.singles, tables.groups, digits, together
-    return *words, *pairs, places, flags, kept
+    return *words, *pairs, places, kept
 
 
 @block("digits", "first", "groups", "out", "state", "kept", "zero", apart=True)
@@ -358,11 +358,11 @@ def _halved(word, digit):
     return (word | word >> _SIXTEEN) & _QUADS
 
 
-@block("small", "i", "base", "span", "places", "first", "flags", "zero")
+@block("small", "i", "base", "span", "places", "first", "kept", "zero")
 def _find_pairs(e: Emitter) -> None:
     """Write the places of 16 pairs among 32 bytes from i on; see `PairTable`.
 
-    A bit of flags[0] is set if a byte has no digit.
+    A bit of kept[2] is set if a byte has no digit.
     """
     builder = e.builder
     symbols = e.load(e.address("small", "i"), lanes(8), 1)
@@ -374,8 +374,9 @@ def _find_pairs(e: Emitter) -> None:
     below = builder.icmp_unsigned("<", digits, span)
     is_zero = builder.icmp_unsigned("==", symbols, symbols.type([0] * BLOCK))
     fits = builder.and_(below, builder.or_(above, is_zero))
-    flags = e.address("flags", "zero")
-    wrong = builder.bitcast(builder.not_(fits), lanes(32, 1).element)
+    flags = e.element(e.address("kept", "zero"), 2)
+    wrong = builder.bitcast(builder.not_(fits), lanes(32).element)
+    wrong = builder.zext(wrong, lanes(64).element)
     builder.store(builder.or_(builder.load(flags), wrong), flags)
     kind = lanes(16, BLOCK // 2)
     pairs = builder.bitcast(digits, kind)  # the first byte is the lower one
@@ -387,16 +388,16 @@ def _find_pairs(e: Emitter) -> None:
 
 
 @subroutine(variant="")
-def _join_pairs(small, i, whole, base, span, pairs, places, flags, out, state, kept):
+def _join_pairs(small, i, whole, base, span, pairs, places, out, state, kept):
     """Put the words of `whole` symbols from i on, by their pairs; return how many are put.
 
     `whole` is a multiple of BLOCK, and places.size at least its half. Fewer symbols are put if one
     has no word, or if `out` lacks room.
     """
-    flags[0] = 0
+    kept[2] = 0
     for k in range(0, whole, BLOCK):
-        _find_pairs(small, i + k, base, span, places, k // 2, flags, 0)
-    if flags[0]:
+        _find_pairs(small, i + k, base, span, places, k // 2, kept, 0)
+    if kept[2]:
         return np.int64(0)
     limit, end = out.size - SLACK, whole // 2
     kept[0] = 0
@@ -424,7 +425,7 @@ def _join_pairs(small, i, whole, base, span, pairs, places, flags, out, state, k
 
 @kernel(
     "in uint8[], in uint64[], in uint64[], out uint8[], int64, int64, int64, in uint64[], "
-    "out uint16[], out uint32[], out int64[], in int64[], "
+    "out uint16[], out int64[], in int64[], "
     "out uint8[], out uint64[], out int64[], out int64[]"
 )
 def write_table_words(
@@ -437,7 +438,6 @@ def write_table_words(
     span,
     pairs,
     places,
-    flags,
     kept,
     bounds,
     out,
@@ -463,7 +463,7 @@ def write_table_words(
             if span > 0 and stop - i >= BLOCK:
                 paired = min(stop - i, _TILE) // BLOCK * BLOCK
                 joined_count = _join_pairs(
-                    small, i, paired, base, span, pairs, places, flags, out, state, kept
+                    small, i, paired, base, span, pairs, places, out, state, kept
                 )
                 i += joined_count
                 if joined_count == paired or np.int64(state[0]) > limit:
