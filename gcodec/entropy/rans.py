@@ -60,7 +60,13 @@ from gcodec.entropy.frequency_table import read_frequencies, table_nbits, write_
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.rans import rans_string
-from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2, read_tables, write_tables
+from gcodec.kernels.rans.rans_table import (
+    LEAST_LOG2,
+    MOST_LOG2,
+    fitted_frequencies,
+    read_tables,
+    write_tables,
+)
 from gcodec.limits import Limits
 from gcodec.runtime.device import dispatched
 
@@ -70,7 +76,6 @@ STATIC_LOG2_TOTAL = 14
 """Log2 of the sum of the frequencies of static tables."""
 POINT = 28
 """Number of fractional bits of logarithms."""
-_COUNT_NBITS = 34  # of the counts that are compared, so that no product exceeds 63 bits
 _WORTHWHILE_SHARE = 1024  # a larger total must save 1 / 1024 of all bits
 
 
@@ -97,49 +102,9 @@ def frequencies(counts: np.ndarray, log2_total: int) -> np.ndarray:
     used = np.flatnonzero(counts)
     if used.size < 1 + (log2_total == MOST_LOG2):
         raise ParameterError(f"counts: too few symbols occur for a total of 2**{log2_total}")
-    used_counts, logs = counts[used], log2_table()
-    scaled = _scaled(used_counts, 1 << log2_total)
-    used_counts >>= max(int(used_counts.sum()).bit_length() - _COUNT_NBITS, 0)
-    infinite = np.iinfo(np.int64).max
-
-    def update(i: int | slice) -> None:
-        """Compute the bits saved by raising frequencies by 1, and lost by lowering them by 1."""
-        f = scaled[i]
-        gains[i] = used_counts[i] * (logs[f + 1] - logs[f])
-        losses[i] = np.where(f > 1, used_counts[i] * (logs[f] - logs[f - 1]), infinite)
-
-    gains, losses = np.empty_like(used_counts), np.empty_like(used_counts)
-    update(slice(None))
-    spare = (1 << log2_total) - int(scaled.sum())
-    # Gains fall and losses rise with each step, so the greedy choice is optimal.
-    while True:
-        up = int(gains.argmax())
-        # Logarithms are rounded, so a frequency might seem to gain in both directions.
-        loss, losses[up] = losses[up], infinite
-        down = int(losses.argmin())
-        losses[up] = loss
-        if spare == 0 and gains[up] <= losses[down]:
-            break
-        steps = [(up, 1)] * (spare >= 0) + [(down, -1)] * (spare <= 0)
-        for i, step in steps:
-            scaled[i] += step
-            update(i)
-        spare -= sum(step for _, step in steps)
     out = np.zeros_like(counts)
-    out[used] = scaled
+    out[used] = fitted_frequencies(counts[used], log2_total, log2_table())
     return out
-
-
-def _scaled(counts: np.ndarray, total: int) -> np.ndarray:
-    """Return counts scaled to about a total, none of them below 1."""
-    scaled, free, count = np.ones_like(counts), np.ones(counts.size, bool), int(counts.sum())
-    while True:
-        low = free & (counts * total < count)
-        if not low.any():
-            break
-        total, count, free = total - int(low.sum()), count - int(counts[low].sum()), free & ~low
-    scaled[free] = (2 * counts[free] * total + count) // (2 * count)
-    return scaled
 
 
 @dispatched("gcodec.entropy.device")

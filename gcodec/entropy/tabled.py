@@ -22,6 +22,7 @@ from gcodec.entropy.coder import (
     seek_of_blocks,
     seek_of_runs,
 )
+from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf
@@ -186,7 +187,7 @@ def write(
     coded: CodedMask,
     head: Any,
     n: int,
-    lead: int = 0,
+    lead: int | BitString = 0,
 ) -> Written:
     """Write a table and its string after a head.
 
@@ -203,8 +204,9 @@ def write(
         and the number of its bits.
     n : int
         Number of elements of the tensor.
-    lead : int
-        Number of bytes that stay free before the head; 0 for rANS.
+    lead : int or BitString
+        Number of bytes that stay free before the head; 0 for rANS. With Huffman words, it may be
+        the string that the head extends; see `dense_string.write`.
     """
     if table is None:
         nbits = head.nbits

@@ -21,6 +21,7 @@ from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import aligned_empty, empty_beside, page_adviser
 
 _LEAST = 1 << 24  # bytes of the smallest array whose memory waits; see `memory._LARGEST_REUSED`
+_LEAST_SCRATCH = 1 << 22  # NumPy's threshold for huge pages, which a smaller array would split
 _DEFAULT_MIB = 256
 _EXCESS = 1 / 8  # a block may exceed the array that reuses it by this share of the array
 
@@ -117,6 +118,18 @@ def result_beside(size: int, dtype: Any, array: Array) -> np.ndarray:
     nbytes = size * np.dtype(dtype).itemsize
     if nbytes < _LEAST or device_of(array) is not None:
         return empty_beside(size, dtype, array)
+    return _leased(nbytes).view(dtype)
+
+
+def scratch(nbytes: int) -> np.ndarray:
+    """Return uninitialized bytes for a payload that is about to be copied to a frame.
+
+    When the last view of many bytes is gone, their memory waits for other arrays.
+    """
+    return _leased(nbytes) if nbytes >= _LEAST_SCRATCH else np.empty(nbytes, np.uint8)
+
+
+def _leased(nbytes: int) -> np.ndarray:
     block = _BLOCKS.take(nbytes)
     lease = _Lease(aligned_empty(nbytes, np.uint8) if block is None else block, _BLOCKS)
-    return np.asarray(lease)[:nbytes].view(dtype)
+    return np.asarray(lease)[:nbytes]

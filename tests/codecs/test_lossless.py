@@ -156,6 +156,32 @@ def test_estimated_counts_of_large_tensors_allow_any_byte() -> None:
         assert bits(gcodec.decode(gcodec.encode(x, "lossless:mode=fast"))) == bits(x)
 
 
+def test_strings_may_exceed_their_estimated_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(14)
+    exponents = np.where(rng.random(3 << 20) < 0.01, rng.integers(-40, 1, 3 << 20), 0)
+    counted = np.arange(exponents.size) >> 15 & 3 == 0  # the tiles that an estimate reads
+    wide = np.where(counted, exponents, rng.integers(-40, 1, exponents.size))
+    for dtype in (FLOATS["bfloat16"], FLOATS["float32"]):
+        x = np.ldexp(rng.uniform(1, 2, wide.size), wide).astype(dtype)
+        frames = []
+        for threads in ("1", "3"):
+            monkeypatch.setenv("GCODEC_NUM_THREADS", threads)
+            frames.append(gcodec.encode(x, "lossless:mode=fast"))
+        assert frames[0] == frames[1]
+        assert bits(gcodec.decode(frames[0])) == bits(x)
+
+
+def test_payloads_of_reused_memory_stay_apart() -> None:
+    rng = np.random.default_rng(15)
+    codec = gcodec.parse("lossless:mode=fast")
+    tensors = [rng.standard_normal(1500000).astype(np.float32) for _ in range(3)]
+    payloads = [codec.encode(x) for x in tensors]
+    frames = [gcodec.encode(x, codec) for x in tensors]
+    for x, payload, frame in zip(tensors, payloads, frames, strict=True):
+        assert bits(payload.codec.decode(payload, x.shape)) == bits(x)
+        assert bits(gcodec.decode(frame)) == bits(x)
+
+
 @pytest.mark.parametrize("mode", ("fast", "small"))
 @pytest.mark.parametrize("log2_block", (None, 5, 9, 14))
 def test_ranges_equal_parts_of_the_tensor(mode: str, log2_block: int | None) -> None:

@@ -29,7 +29,8 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert
 from gcodec.payload import Payload
-from gcodec.runtime.memory import aligned_copy, empty_beside
+from gcodec.runtime.memory import aligned_copy
+from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice
 from gcodec.wire.params import param
 from gcodec.wire.primitives import DTYPE_CODES, INTEGERS, ITEMSIZE
@@ -190,14 +191,14 @@ class Lossless(Codec):
         dtype = self._values_dtype
         if dtype != NUMPY_DTYPES[self._dtype] or (out is not None and out.dtype != dtype):
             return super()._decode(payload, n, out)
-        values = empty_beside(n, dtype, None) if out is None else out
+        values = result_beside(n, dtype, None) if out is None else out
         self._read(payload, n, values.view(self._layout.bits_dtype))
         return values
 
     def _decode_as(
         self, dtype: str, payload: Payload, n: int, out: np.ndarray | None = None
     ) -> np.ndarray:
-        values = empty_beside(n, NUMPY_DTYPES[dtype], None) if out is None else out
+        values = result_beside(n, NUMPY_DTYPES[dtype], None) if out is None else out
         self._read(payload, n, values.view(self._layout.bits_dtype))
         return values
 

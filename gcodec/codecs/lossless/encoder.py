@@ -24,7 +24,6 @@ from gcodec.codecs.lossless.planes import (
     TILE,
     PlaneLayout,
     Zeros,
-    mark_escapes,
 )
 from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import (
@@ -45,11 +44,12 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.context.byte_scales import LineSums, lower
+from gcodec.kernels.context.byte_scales import LineSums
 from gcodec.kernels.numeric.byte_counts import byte_counts, counts_of_parts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import pool
+from gcodec.runtime.reuse import scratch
 from gcodec.wire.seek import LOG2_STATES
 
 _SCALES_NBITS = 32  # approximate bits of a layout
@@ -58,9 +58,12 @@ _SAMPLE = 1 << 16  # elements from which the scales of rows and columns are esti
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
 _LEAST_ESTIMATED = 1 << 20  # bytes whose counts may be estimated by those of a sample
 _TILES = 4  # tiles for each tile that is counted
+_COUNTED = 8 * TILE  # bytes that are counted at a time
 _NEAR = 8  # how far a byte may be from those of a sample
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
+_SPARE = 64  # bits of a string for each byte that it may exceed its estimated size by
+_LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
@@ -82,41 +85,65 @@ class _Statistics(NamedTuple):
 
     @classmethod
     def of(cls, bits: np.ndarray, layout: PlaneLayout, is_exact: bool) -> _Statistics:
-        """Return the statistics of bit patterns; see `_counts` for `is_exact`."""
-
-        def parts(start: int, stop: int) -> np.ndarray:
-            room = np.empty(stop - start, np.uint8)
-            layout.take_first(bits[start:stop], room)
-            return room
-
-        counts, zeros = _counts(parts, bits.size, is_exact), None
+        """Return the statistics of bit patterns; see `_FirstPlane.counts` for `is_exact`."""
+        plane, zeros = _FirstPlane(bits, layout), None
+        counts = plane.counts(is_exact)
         if not is_exact and (counts[0] or np.count_nonzero(counts) == 1):
-            counts = _counts(parts, bits.size, True)
+            counts = plane.counts(True)
         if layout.is_float and counts[0]:
             zeros = _zeros_of(bits, counts, layout.itemsize - 1)
         others = (_other_plane(bits, layout, k, zeros) for k in range(1, layout.itemsize))
         return cls(counts, zeros, tuple(others))
 
 
-def _counts(parts: PartsOf, n: int, is_exact: bool) -> np.ndarray:
-    """Return the (256,) counts of n bytes.
+class _FirstPlane(NamedTuple):
+    """The first plane of a tensor.
 
-    Unless they are to be exact, those of many bytes are estimated by a quarter of the tiles. Each
-    byte that is little smaller or larger than those of the sample then counts once.
+    Attributes
+    ----------
+    bits : (n,) unsigned array
+        Bit patterns.
+    layout : PlaneLayout
+    escape : int
+        See `Zeros`.
+    scales : Scales or None
+        Scales whose octaves are subtracted from the plane.
     """
-    if is_exact or n < _LEAST_ESTIMATED:
-        return counts_of_parts(parts, n, TILE)
 
-    def tiles(start: int, stop: int) -> np.ndarray:
-        at = start * _TILES
-        return parts(at, at + stop - start)
+    bits: np.ndarray
+    layout: PlaneLayout
+    escape: int = 0
+    scales: Scales | None = None
 
-    counts = counts_of_parts(tiles, n // (TILE * _TILES) * TILE, TILE) * _TILES
-    if np.count_nonzero(counts) > 1:
-        low, high = bytes_range(counts)
-        near = counts[max(low - _NEAR, 1) : high + _NEAR + 1]
-        near[near == 0] = 1
-    return counts
+    def take(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        """Write a range of the plane to an array; return it."""
+        self.layout.take_runs(self.bits, self.escape, self.scales, start, room)
+        return room
+
+    def counts(self, is_exact: bool) -> np.ndarray:
+        """Return the (256,) counts of the bytes.
+
+        Unless they are to be exact, those of many bytes are estimated by a quarter of the tiles.
+        Each byte that is little smaller or larger than those of the sample then counts once.
+        """
+        n = self.bits.size
+        if is_exact or n < _LEAST_ESTIMATED:
+            return counts_of_parts(self.take, n, _COUNTED)
+
+        def tiles(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+            at = start * _TILES  # `start` is a multiple of TILE
+            self.layout.take_runs(
+                self.bits, self.escape, self.scales, at, room, TILE, TILE * _TILES
+            )
+            return room
+
+        sampled = n // (TILE * _TILES) * TILE
+        counts = counts_of_parts(tiles, sampled, _COUNTED) * _TILES
+        if np.count_nonzero(counts) > 1:
+            low, high = bytes_range(counts)
+            near = counts[max(low - _NEAR, 1) : high + _NEAR + 1]
+            near[near == 0] = 1
+        return counts
 
 
 class _Method(NamedTuple):
@@ -259,6 +286,8 @@ class _Writer:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact = is_exact
         self._known = _Statistics.of(bits, layout, is_exact)
+        zeros = self._known.zeros
+        self._plane = _FirstPlane(bits, layout, 0 if zeros is None else zeros.escape)
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -269,6 +298,8 @@ class _Writer:
             return None
         if method.method == STORED:
             return self._plain(STORED)
+        if mode == "fast" and self._is_split:
+            return self._split_words(method)
         written = self._words(method) if mode == "fast" else self._states(method)
         self._fill(written.data, method.method)
         return written
@@ -296,7 +327,7 @@ class _Writer:
         symbols = np.empty(self._bits.size, np.uint8)
 
         def task(start: int, stop: int) -> None:
-            self._first(start, stop, symbols[start:stop])
+            self._plane.take(start, stop, symbols[start:stop])
 
         pool.run(task, symbols.size, TILE)
         return symbols
@@ -306,9 +337,7 @@ class _Writer:
         """The first plane of some rows."""
         bits = sampled_rows(self._bits, row_layouts(self._shape)[0].width, _SAMPLE)
         symbols = np.empty(bits.size, np.uint8)
-        self._layout.take_first(bits, symbols)
-        if self._known.zeros is not None and self._known.zeros.escape:
-            mark_escapes(bits, symbols, self._known.zeros.escape)
+        self._layout.take_first(bits, self._plane.escape, symbols)
         return Sample(symbols, self._bits.size / bits.size, self._layout.unit)
 
     @functools.cached_property
@@ -341,37 +370,22 @@ class _Writer:
 
         def parts(start: int, stop: int) -> np.ndarray:
             room = np.empty(stop - start, np.uint8)
-            self._layout.take_first(flat[start:stop], room)
+            self._layout.take_first(flat[start:stop], 0, room)
             return room
 
         return parts
 
     @functools.cached_property
     def _lowered_counts(self) -> np.ndarray:
-        return _counts(self._lowered_parts, self._bits.size, self._is_exact)
+        return self._lowered.counts(self._is_exact)
 
-    def _lowered_parts(self, start: int, stop: int) -> np.ndarray:
-        return self._lowered(start, stop, np.empty(stop - start, np.uint8))
+    @functools.cached_property
+    def _lowered(self) -> _FirstPlane:
+        """The lowered first plane."""
+        return self._plane._replace(scales=self._scales)
 
     def _parts(self, start: int, stop: int) -> np.ndarray:
-        return self._first(start, stop, np.empty(stop - start, np.uint8))
-
-    def _first(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Write a range of the first plane to an array; return it."""
-        zeros, bits = self._known.zeros, self._bits[start:stop]
-        self._layout.take_first(bits, room)
-        if zeros is not None and zeros.escape:
-            mark_escapes(bits, room, zeros.escape)
-        return room
-
-    def _lowered(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        """Write a range of the lowered first plane to an array; return it."""
-        assert self._scales is not None
-        for at in range(start, stop, TILE):
-            end = min(at + TILE, stop)
-            tile = self._first(at, end, room[at - start : end - start])
-            lower(tile, self._scales.arrays, self._layout.unit, at)
-        return room
+        return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
 
     def _head(self, method: int) -> Head:
         byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
@@ -393,29 +407,69 @@ class _Writer:
         self._fill(data, method)
         return Written(data, 8 * data.size)
 
-    @staticmethod
-    def _front(method: _Method) -> BitString:
+    def _front(self, method: _Method) -> BitString:
         """Return the bits of a first plane before its table."""
         front = BitString()
         if method.scales is not None:
-            byte_scales.put(method.scales, front)
-            front.extend(np.zeros(1, np.uint8), -front.nbits % 8)
+            front.extend(self._scales_bytes, 8 * self._scales_bytes.size)
         if method.string is not None:
             method.string.put_range(front)
         return front
 
+    @functools.cached_property
+    def _scales_bytes(self) -> np.ndarray:
+        """The scales as whole bytes; there must be scales."""
+        assert self._scales is not None
+        string = BitString()
+        byte_scales.put(self._scales, string)
+        return string.trimmed()
+
     def _words(self, method: _Method) -> Written:
         """Write Huffman words after room for all that precedes the first plane."""
         n, lead, front = self._bits.size, self._lead(method.method), self._front(method)
-        is_plain = method.scales is None
-        symbols = self._first if is_plain else self._lowered
+        plane = self._plane_of(method)
         assert method.string is not None
         try:
-            return tabled.write(method.string.table, symbols, CodedMask.all(n), front, n, lead)
+            return tabled.write(method.string.table, plane.take, CodedMask.all(n), front, n, lead)
         except ParameterError:  # a byte that no sample contains has no word
-            parts = self._parts if is_plain else self._lowered_parts
-            counts = _counts(parts, n, True)
-            return self._words(_Method.tabled(method.method, counts, method.scales))
+            return self._words(self._exact(method))
+
+    def _plane_of(self, method: _Method) -> _FirstPlane:
+        """Return the first plane as a method codes it."""
+        return self._plane if method.scales is None else self._lowered
+
+    def _exact(self, method: _Method) -> _Method:
+        """Return a method with the exact counts of all bytes."""
+        counts = self._plane_of(method).counts(True)
+        return _Method.tabled(method.method, counts, method.scales)
+
+    @property
+    def _is_split(self) -> bool:
+        """Whether `_split_words` can write the message."""
+        others, layout = self._known.others, self._layout
+        is_plain = layout.is_float and self._known.zeros is None and pool.is_one(self._bits.size)
+        return is_plain and all(plane.method == STORED for plane, _ in others)
+
+    def _split_words(self, method: _Method) -> Written:
+        """Write the message with Huffman words in one pass over the elements, on this thread."""
+        n, lead, head = self._bits.size, self._lead(method.method), self._head(method.method)
+        front, text = self._front(method), head.to_bytes()
+        room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
+        string = BitString(memory=scratch(room))
+        string.skip(lead)
+        string.data[: len(text)] = np.frombuffer(text, np.uint8)
+        bits, layout, escape, scales = self._plane_of(method)
+
+        def take(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+            others = string.data[len(text) : lead]  # the string may have moved
+            layout.take_runs(bits, escape, scales, start, room, others=others)
+            return room
+
+        assert method.string is not None
+        try:
+            return tabled.write(method.string.table, take, CodedMask.all(n), front, n, string)
+        except ParameterError:  # see `_words`
+            return self._split_words(self._exact(method))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
@@ -427,13 +481,13 @@ class _Writer:
             return room
 
         if method.plan is not None:
-            return byte_coder.write(method.plan, self._first, n, BitString(), before)
+            return byte_coder.write(method.plan, self._plane.take, n, BitString(), before)
         assert method.string is not None
         table = method.string.table
         head, _ = tabled.front(self._front(method), *table)
         tables = write_tables(table.numbers, table.log2_total)
-        symbols = self._first if method.scales is None else self._lowered
-        data, nbits, runs = rans_string.write(tables, symbols, n, before(head), LOG2_STATES)
+        plane = self._plane_of(method)
+        data, nbits, runs = rans_string.write(tables, plane.take, n, before(head), LOG2_STATES)
         return Written(data, nbits, seek_of_runs(n, nbits, runs))
 
     def _fill(self, data: np.ndarray, method: int) -> None:
@@ -456,8 +510,7 @@ class _Writer:
 
         def task(start: int, stop: int) -> None:
             if starts is None and len(stored) == count:
-                for at in range(start, stop, TILE):
-                    layout.take_others(bits[at : min(at + TILE, stop)], data[first + at :], n)
+                layout.take_others(bits[start:stop], data[first + start :], n)
                 return
             room = np.empty(count * TILE, np.uint8)
             for at in range(start, stop, TILE):

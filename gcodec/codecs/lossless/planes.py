@@ -14,12 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.entropy.context.scale_model import Scales
 from gcodec.kernels.bits import byte_planes
+from gcodec.kernels.context.byte_scales import take_runs
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 LOG2_GROUP = 12
 GROUP = 1 << LOG2_GROUP  # elements whose number of elements that are not left out is stored
 TILE = 1 << 15  # elements whose planes stay in a cache
+_ALL = 1 << 62  # more elements than any tensor has
 
 
 class Zeros(NamedTuple):
@@ -74,21 +77,64 @@ class PlaneLayout(NamedTuple):
         """Dtype of bit patterns."""
         return np.dtype(f"<u{self.itemsize}")
 
-    def take_first(self, bits: np.ndarray, out: np.ndarray) -> None:
-        """Write the first plane of (n,) bit patterns to (n,) uint8 `out`, on this thread."""
+    def take_first(self, bits: np.ndarray, escape: int, out: np.ndarray) -> None:
+        """Write the first plane of (n,) bit patterns to (n,) uint8 `out`, on this thread.
+
+        `escape` is that of `Zeros`, and 0 for integers.
+        """
         if self.is_float:
-            byte_planes.take_first(bits, out)
+            byte_planes.take_first(bits, escape, out)
         else:
             out[:] = self._bytes(bits)[:, -1]
+
+    def take_runs(
+        self,
+        bits: np.ndarray,
+        escape: int,
+        scales: Scales | None,
+        start: int,
+        out: np.ndarray,
+        run: int = _ALL,
+        period: int = 0,
+        others: np.ndarray | None = None,
+    ) -> None:
+        """Write the first plane of runs of all bit patterns, on this thread.
+
+        Parameters
+        ----------
+        bits, escape
+            See `take_first`.
+        scales : Scales or None
+            Scales whose octaves are subtracted from the plane of a float.
+        start : int
+            The first element of the first run.
+        out : (k,) uint8 array
+        run, period : int
+            Elements of a run, which is a multiple of TILE, and from one run to the next. By
+            default, there is one run.
+        others : uint8 array, optional
+            Receives the other planes of the same floats, with a stride of `bits.size`; see
+            `take_others`.
+        """
+        if self.is_float:
+            arrays = None if scales is None else scales.arrays
+            take_runs(bits, escape, arrays, self.unit, start, run, period, out, others)
+            return
+        for at in range(0, out.size, TILE):
+            place = start + at // run * period + at % run
+            part = out[at : at + TILE]
+            self.take_first(bits[place : place + part.size], escape, part)
 
     def take_others(self, bits: np.ndarray, out: np.ndarray, stride: int) -> None:
         """Write the other planes to uint8 `out`, the k-th at (k − 1)·stride, on this thread."""
         if self.is_float:
             byte_planes.take_others(bits, out, stride)
             return
-        each = self._bytes(bits)
-        for k in range(1, self.itemsize):
-            out[(k - 1) * stride : (k - 1) * stride + bits.size] = each[:, -1 - k]
+        for at in range(0, bits.size, TILE):
+            each = self._bytes(bits[at : at + TILE])
+            for k in range(1, self.itemsize):
+                begin = (k - 1) * stride + at
+                out[begin : begin + len(each)] = each[:, -1 - k]
 
     def join(self, first: np.ndarray, others: np.ndarray, stride: int, out: np.ndarray) -> None:
         """Write the (n,) bit patterns of planes, on this thread; see `take_others`."""
@@ -102,8 +148,3 @@ class PlaneLayout(NamedTuple):
 
     def _bytes(self, bits: np.ndarray) -> np.ndarray:
         return bits.view(np.uint8).reshape(bits.size, self.itemsize)
-
-
-def mark_escapes(bits: np.ndarray, first: np.ndarray, escape: int) -> None:
-    """Replace the bytes of 0 of elements that are not zeros by the escape byte."""
-    first[(first == 0) & (bits != 0)] = escape

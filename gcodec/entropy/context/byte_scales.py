@@ -23,14 +23,20 @@ from gcodec.entropy import rans
 from gcodec.entropy.context import scale_lists
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context.byte_scales import LineSums, Sums, lower
+from gcodec.kernels.context.byte_scales import (
+    LineSums,
+    Sums,
+    log_sums,
+    lower,
+    rounded_scales,
+)
 from gcodec.kernels.context.class_map import CENTER
 from gcodec.kernels.context.scale_lists import MOST
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.wire.primitives import Reader, leb128
 
 _PER_OCTAVE = 4
-_STEP = 1 << 15  # elements that stay in a cache
+_STEP = 1 << 17  # elements that stay in a cache
 _COARSE = 0.03  # share of the bits from which scales are coarse
 _LOWERED_SHARE = 100  # bytes are lowered if that saves a hundredth of a sample
 
@@ -112,12 +118,9 @@ def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> S
 
     def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
         mean = int(sums.sum()) / max(int(counts.sum()), 1)
-        quanta = (sums / np.maximum(counts, 1) - mean) * (_PER_OCTAVE / (unit * quantum))
-        scales = one + quantum * np.floor(quanta + 0.5)
-        np.clip(scales, quantum, MOST & -quantum, out=scales)
-        scales[counts == 0] = 0
-        rounded: np.ndarray = scales.astype(np.uint8)
-        return rounded
+        return rounded_scales(
+            sums, counts, mean, _PER_OCTAVE / (unit * quantum), one, quantum, MOST & -quantum
+        )
 
     by_column = np.empty(0, np.uint8)
     if group == 1:
@@ -134,15 +137,8 @@ def entropy_nbits(counts: np.ndarray) -> int:
 
     The computation is exact in integers, so it is the same on every machine.
     """
-
-    def weighted(numbers: np.ndarray) -> int:
-        shifts = np.maximum(np.frexp(numbers)[1] - 15, 0)
-        logs = rans.log2_table()[numbers >> shifts] + (shifts.astype(np.int64) << rans.POINT)
-        high, low = numbers >> 16, numbers & 0xFFFF
-        return (int((high * logs).sum()) << 16) + int((low * logs).sum()) >> rans.POINT
-
-    totals = counts.sum(axis=-1)
-    return weighted(totals[totals > 0]) - weighted(counts[counts > 0])
+    totals, own = log_sums(np.ascontiguousarray(counts, np.int64), rans.log2_table())
+    return (totals >> rans.POINT) - (own >> rans.POINT)
 
 
 def put(scales: Scales, string: BitString) -> None:

@@ -26,6 +26,8 @@ class BitString:
         Number of bytes preceding the string, which the caller fills when the string is complete.
     nbytes : int
         Expected number of bytes.
+    memory : uint8 array, optional
+        Memory for lead and string, as long as there is room. Default: an array of its own.
 
     Attributes
     ----------
@@ -36,9 +38,9 @@ class BitString:
         of bytes for which a kernel found no room.
     """
 
-    def __init__(self, lead: int = 0, nbytes: int = 0) -> None:
+    def __init__(self, lead: int = 0, nbytes: int = 0, memory: np.ndarray | None = None) -> None:
         self._lead = lead
-        self.data = np.empty(lead + nbytes + SLACK, np.uint8)
+        self.data = np.empty(lead + nbytes + SLACK, np.uint8) if memory is None else memory
         self.state = np.array([lead, 0, 0, 0], np.uint64)
 
     @property
@@ -58,6 +60,11 @@ class BitString:
         """Ensure that there is room for `nbytes` more bytes."""
         if self.data.size < int(self.state[0]) + nbytes + SLACK:
             self.grow(nbytes)
+
+    def skip(self, nbytes: int) -> None:
+        """Append bytes to a string of whole bytes; the caller writes them to `data`."""
+        self.reserve(nbytes)
+        self.state[0] += np.uint64(nbytes)
 
     def extend(self, data: np.ndarray, nbits: int) -> None:
         """Append the bits of a (ceil(nbits / 8),) uint8 array whose last byte ends with zeros."""
@@ -79,7 +86,10 @@ class BitString:
 
     def trimmed(self) -> np.ndarray:
         """Return the bytes, the last completed with zeros; the string cannot grow any more."""
-        self.data.resize(-(-self.nbits // 8), refcheck=False)
+        nbytes = -(-self.nbits // 8)
+        if not self.data.flags.owndata:
+            return self.data[:nbytes]
+        self.data.resize(nbytes, refcheck=False)
         return self.data
 
 

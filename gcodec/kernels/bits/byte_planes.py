@@ -7,16 +7,23 @@ most significant byte first. So the sign is the highest bit of the second plane.
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 
-from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
+from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
 
 
-def take_first(bits: np.ndarray, out: np.ndarray) -> None:
-    """Write the first plane of (n,) bit patterns of floats to (n,) uint8 `out`."""
-    _first(bits.itemsize)(bits, out)
+def take_first(bits: np.ndarray, escape: int, out: np.ndarray) -> None:
+    """Write the first plane of (n,) bit patterns of floats to (n,) uint8 `out`.
+
+    A byte of 0 is replaced by `escape` unless all bits of its element are 0.
+    """
+    _first(bits.itemsize)(bits, np.uint8(escape), out)
 
 
 def take_others(bits: np.ndarray, out: np.ndarray, stride: int) -> None:
@@ -55,32 +62,76 @@ def spread_coded(data: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
     _spread_coded(data, first, out)
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _first(itemsize: int) -> Kernel:
+@functools.cache
+def taking_first(itemsize: int) -> Any:
+    """Make the subroutine (bits, escape, out) of `take_first`."""
     word, shift = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize]
 
-    @kernel(f"in uint{8 * itemsize}[], out uint8[]", variant=str(itemsize))
-    def take_first(bits, out):
-        for i in range(out.size):  # bits.size == out.size
-            out[i] = np.uint8(word(bits[i] >> word(shift)))
+    @subroutine(variant=str(itemsize))
+    def split_first(bits, escape, out):
+        if escape == 0:
+            for i in range(out.size):  # bits.size == out.size
+                out[i] = np.uint8(word(bits[i] >> word(shift)))
+            return
+        for i in range(out.size):
+            byte = np.uint8(word(bits[i] >> word(shift)))
+            out[i] = escape if byte == 0 and bits[i] != word(0) else byte
+
+    return split_first
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _first(itemsize: int) -> Kernel:
+    take = taking_first(itemsize)
+
+    @kernel(f"in uint{8 * itemsize}[], uint8, out uint8[]", variant=str(itemsize))
+    def take_first(bits, escape, out):
+        take(bits, escape, out)  # bits.size == out.size
 
     return take_first
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _others(itemsize: int) -> Kernel:
+@functools.cache
+def taking_others(itemsize: int) -> Any:
+    """Make the subroutine (bits, stride, out) of `take_others`."""
     word, shift, planes = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize], itemsize - 1
     low = (1 << shift) - 1
     high = (1 << 8 * itemsize) - 1 - low
 
+    @block("bits", "i", "out", "stride")
+    def take_block(e: Emitter) -> None:
+        builder, kind = e.builder, lanes(8 * itemsize)
+        values = e.load(e.address("bits", "i"), kind, itemsize)
+        upper = builder.and_(builder.lshr(values, kind([8] * BLOCK)), kind([high] * BLOCK))
+        rest = builder.or_(upper, builder.and_(values, kind([low] * BLOCK)))
+        target = e.address("out", "i")
+        for plane in range(planes):
+            moved = builder.lshr(rest, kind([8 * (planes - 1 - plane)] * BLOCK))
+            e.store(builder.trunc(moved, lanes(8)), target, 1)
+            target = builder.gep(target, [e.args["stride"]])
+
+    @subroutine(variant=str(itemsize))
+    def split_others(bits, stride, out):
+        # out.size >= (planes - 1) * stride + bits.size
+        whole = bits.size // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            take_block(bits, i, out, stride)
+        for i in range(whole, bits.size):
+            rest = word(word(bits[i] >> word(8)) & word(high)) | word(bits[i] & word(low))
+            for plane in range(planes):
+                by = word(8 * (planes - 1 - plane))
+                out[plane * stride + i] = np.uint8(word(rest >> by))
+
+    return split_others
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _others(itemsize: int) -> Kernel:
+    take = taking_others(itemsize)
+
     @kernel(f"in uint{8 * itemsize}[], int64, out uint8[]", variant=str(itemsize))
     def take_others(bits, stride, out):
-        # out.size >= (planes - 1) * stride + bits.size
-        for plane in range(planes):
-            part, by = out[plane * stride : plane * stride + bits.size], 8 * (planes - 1 - plane)
-            for i in range(part.size):
-                rest = word(word(bits[i] >> word(8)) & word(high)) | word(bits[i] & word(low))
-                part[i] = np.uint8(word(rest >> word(by)))
+        take(bits, stride, out)  # out.size >= (itemsize - 2) * stride + bits.size
 
     return take_others
 
@@ -91,20 +142,32 @@ def _joined(itemsize: int) -> Kernel:
     low = (1 << shift) - 1
     high = (1 << 8 * (itemsize - 1)) - 1 - low
 
+    @block("first", "others", "i", "stride", "out")
+    def join_block(e: Emitter) -> None:
+        builder, kind = e.builder, lanes(8 * itemsize)
+        own = builder.zext(e.load(e.address("first", "i"), lanes(8), 1), kind)
+        source, rest = e.address("others", "i"), kind([0] * BLOCK)
+        for _ in range(planes):
+            part = builder.zext(e.load(source, lanes(8), 1), kind)
+            rest = builder.or_(builder.shl(rest, kind([8] * BLOCK)), part)
+            source = builder.gep(source, [e.args["stride"]])
+        upper = builder.shl(builder.and_(rest, kind([high] * BLOCK)), kind([8] * BLOCK))
+        values = builder.or_(upper, builder.and_(rest, kind([low] * BLOCK)))
+        values = builder.or_(values, builder.shl(own, kind([shift] * BLOCK)))
+        e.store(values, e.address("out", "i"), itemsize)
+
     @kernel(f"in uint8[], in uint8[], int64, out uint{8 * itemsize}[]", variant=str(itemsize))
     def join_planes(first, others, stride, out):
         # first.size == out.size; others.size >= (planes - 1) * stride + out.size
-        for start in range(0, out.size, 1024):
-            target, own = out[start : start + 1024], first[start : start + 1024]
-            for i in range(target.size):
-                target[i] = word(word(own[i]) << word(shift))
+        whole = out.size // BLOCK * BLOCK
+        for i in range(0, whole, BLOCK):
+            join_block(first, others, i, stride, out)
+        for i in range(whole, out.size):
+            rest = word(0)
             for plane in range(planes):
-                at, by = plane * stride + start, 8 * (planes - 1 - plane)
-                part = others[at : at + target.size]
-                for i in range(target.size):
-                    rest = word(word(part[i]) << word(by))
-                    moved = word(word(rest & word(high)) << word(8)) | word(rest & word(low))
-                    target[i] = word(target[i] | moved)
+                rest = word(word(rest << word(8)) | word(others[plane * stride + i]))
+            moved = word(word(rest & word(high)) << word(8)) | word(rest & word(low))
+            out[i] = word(moved | word(word(first[i]) << word(shift)))
 
     return join_planes
 

@@ -14,12 +14,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gcodec.kernels.bits.byte_planes import SHIFTS, taking_first, taking_others
 from gcodec.kernels.context.class_map import TILE, ScaleArrays, fill_classes
+from gcodec.kernels.numeric.words import leading_zeros
 from gcodec.runtime import pool
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
+_NONE = np.empty(0, np.uint8)
 
 Sums = tuple[np.ndarray, np.ndarray]
 """Sums of bytes, and numbers of the bytes that are not 0, of each row or column."""
@@ -91,9 +94,134 @@ def lower(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> No
     _lower_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
 
 
+def take_runs(
+    bits: np.ndarray,
+    escape: int,
+    scales: ScaleArrays | None,
+    unit: int,
+    start: int,
+    run: int,
+    period: int,
+    out: np.ndarray,
+    others: np.ndarray | None = None,
+) -> None:
+    """Write the first plane of runs of floats, perhaps lowered, on the calling thread.
+
+    Parameters
+    ----------
+    bits : (n,) unsigned array
+        Bit patterns of all floats.
+    escape : int
+        See `byte_planes.take_first`.
+    scales : (rows, columns, width), optional
+        See `lower`. By default, no byte is lowered.
+    unit : int
+    start : int
+        The first element of the first run.
+    run, period : int
+        Elements of a run, a multiple of 2^12; and from one run to the next. The last run may be
+        shorter.
+    out : (k,) uint8 array
+    others : (planes * n,) uint8 array, optional
+        Receives the other planes of the same floats, each n bytes after the preceding one.
+    """
+    rows, columns, width = scales or (_NONE, _NONE, 1)
+    classes = np.empty(TILE if scales else 0, np.uint8)
+    rest = _NONE if others is None else others
+    loop, first = _taking(bits.itemsize), np.uint8(escape)
+    loop(bits, first, rows, columns, width, unit, start, run, period, classes, out, rest)
+
+
 def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
     """Undo `lower`."""
     _raise_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
+
+
+def rounded_scales(
+    sums: np.ndarray,
+    counts: np.ndarray,
+    mean: float,
+    factor: float,
+    one: int,
+    quantum: int,
+    most: int,
+) -> np.ndarray:
+    """Return the scales of lines by their sums and counts.
+
+    Parameters
+    ----------
+    sums, counts : (k,) int64 array
+        See `Sums`.
+    mean : float
+        Mean of the bytes of all lines.
+    factor : float
+        Quanta for each unit by which the mean of a line exceeds that of all lines.
+    one : int
+        Scale of a line whose mean is that of all lines.
+    quantum, most : int
+        The least scale, of which all scales are multiples, and the largest.
+
+    Returns
+    -------
+    (k,) uint8 array
+        0 for lines without counts.
+    """
+    out = np.empty(sums.size, np.uint8)
+    _round_scales(sums, counts, mean, factor, one, quantum, most, out)
+    return out
+
+
+def log_sums(counts: np.ndarray, logs: np.ndarray) -> tuple[int, int]:
+    """Return the sums of c·log2(c) of the totals of models, and of all counts.
+
+    Parameters
+    ----------
+    counts : (256,) or (models, 256) int64 array
+    logs : (2**15 + 1,) int64 array
+        log2 of each index, as an integer. The sums have its unit.
+    """
+    out = np.empty(4, np.int64)
+    _sum_logs(counts.reshape(-1), counts.shape[-1], logs, out)
+    high, low, own_high, own_low = out.tolist()
+    return (high << 16) + low, (own_high << 16) + own_low
+
+
+@kernel("in int64[], in int64[], float64, float64, int64, int64, int64, out uint8[]")
+def _round_scales(sums, counts, mean, factor, one, quantum, most, out):
+    # sums.size == counts.size == out.size
+    for i in range(out.size):
+        quanta = (np.float64(sums[i]) / np.float64(max(counts[i], 1)) - mean) * factor
+        scale = one + quantum * np.floor(quanta + 0.5)
+        scale = min(max(scale, np.float64(quantum)), np.float64(most))
+        out[i] = np.uint8(np.int64(scale)) if counts[i] != 0 else np.uint8(0)
+
+
+@inline
+def _log_of(number, logs):
+    """Return log2 of a number above 0 by its upper 15 bits."""
+    shift = max(np.int64(49) - np.int64(leading_zeros(np.uint64(number))), 0)
+    return logs[number >> shift] + shift * (logs[2] - logs[1])
+
+
+@kernel("in int64[], int64, in int64[], out int64[]", vectorized=False)
+def _sum_logs(counts, width, logs, out):
+    # counts.size is a multiple of `width`; logs.size == 2**15 + 1. The upper and lower 16 bits of
+    # the numbers are multiplied apart, as the products of whole numbers would exceed 64 bits.
+    high, low, own_high, own_low = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for start in range(0, counts.size, width):
+        total = np.int64(0)
+        for i in range(start, start + width):
+            count = counts[i]
+            if count > 0:
+                log = _log_of(count, logs)
+                own_high += (count >> 16) * log
+                own_low += (count & 0xFFFF) * log
+                total += count
+        if total > 0:
+            log = _log_of(total, logs)
+            high += (total >> 16) * log
+            low += (total & 0xFFFF) * log
+    out[0], out[1], out[2], out[3] = high, low, own_high, own_low
 
 
 @kernel("in uint8[], int64, out int32[], out int64[], out int64[], out int64[]")
@@ -128,19 +256,52 @@ def _shift_of(octaves, unit):
     return np.uint8(np.uint16(np.uint16(np.uint16(octaves) * unit) + np.uint16(2)) >> np.uint16(2))
 
 
-@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
+@subroutine(variant="")
+def _lower_part(part, rows, columns, width, start, unit, classes):
+    """Lower up to TILE bytes from element `start` on; see `lower`."""
     step = np.uint16(unit)
     # classes.size == TILE; the scales cover all elements.
+    own = classes[: part.size]
+    fill_classes(rows, columns, width, start, own)
+    for i in range(part.size):
+        by = _shift_of(own[i], step)
+        wraps = np.uint8(part[i] <= by)
+        moved = np.uint8(np.uint8(part[i] - by) - wraps)
+        part[i] = moved if part[i] > 0 else np.uint8(0)
+
+
+@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
+def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
+    # See `_lower_part`.
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
-        own = classes[: part.size]
-        fill_classes(rows, columns, width, start + first, own)
-        for i in range(part.size):
-            by = _shift_of(own[i], step)
-            wraps = np.uint8(part[i] <= by)
-            moved = np.uint8(np.uint8(part[i] - by) - wraps)
-            part[i] = moved if part[i] > 0 else np.uint8(0)
+        _lower_part(part, rows, columns, width, start + first, unit, classes)
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _taking(itemsize: int) -> Kernel:
+    take_first, take_others = taking_first(itemsize), taking_others(itemsize)
+
+    @kernel(
+        f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
+        "int64, out uint8[], out uint8[], out uint8[]",
+        variant=str(itemsize),
+    )
+    def take_runs(
+        bits, escape, rows, columns, width, unit, start, run, period, classes, out, others
+    ):
+        # The runs lie in `bits`. rows.size is 0 if no byte is lowered; else see `_lower_part`.
+        # others.size is (itemsize - 1) * bits.size, or 0 if they are not wanted.
+        for first in range(0, out.size, TILE):
+            part = out[first : first + TILE]
+            at = start + first // run * period + first % run
+            take_first(bits[at : at + part.size], escape, part)
+            if others.size > 0:
+                take_others(bits[at : at + part.size], bits.size, others[at:])
+            if rows.size > 0:
+                _lower_part(part, rows, columns, width, at, unit, classes)
+
+    return take_runs
 
 
 @kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")

@@ -26,26 +26,38 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
         _count_values(codes[start:stop], counts)
         return counts
 
-    total = np.zeros(_TABLES * _APART, np.int64)
-    for counts in pool.run(task, codes.size):
-        total += counts
-    sums: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
-    return sums
+    return _added(pool.run(task, codes.size))
 
 
-def counts_of_parts(parts: Callable[[int, int], np.ndarray], n: int, step: int) -> np.ndarray:
-    """Count the values of n bytes on the host, of which ``parts(start, stop)`` returns a range.
+def counts_of_parts(
+    parts: Callable[[int, int, np.ndarray], np.ndarray], n: int, step: int
+) -> np.ndarray:
+    """Count the values of n bytes on the host.
 
-    Threads of the pool call it for ranges of `step` bytes; the last one may be shorter.
+    Parameters
+    ----------
+    parts : callable
+        Returns the bytes of a range; it may fill the array that it gets for them. Threads of the
+        pool call it for ranges of `step` bytes, the last of which may be shorter.
+    n, step : int
     """
 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_TABLES * _APART, np.int64)
+        room = np.empty(min(step, stop - start), np.uint8)
         for at in range(start, stop, step):
-            _count_values(parts(at, min(at + step, stop)), counts)
+            end = min(at + step, stop)
+            _count_values(parts(at, end, room[: end - at]), counts)
         return counts
 
-    total: np.ndarray = np.sum(pool.run(task, n, step), axis=0)
+    return _added(pool.run(task, n, step))
+
+
+def _added(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the sum of all tables of the given parts, at least one."""
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
     sums: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
     return sums
 

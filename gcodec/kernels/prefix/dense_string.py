@@ -40,7 +40,7 @@ def write(
     dtype: np.dtype[np.generic],
     coded: CodedMask,
     block_size: int,
-    lead: int,
+    lead: int | BitString,
     head: tuple[np.ndarray, int] | None = None,
 ) -> tuple[np.ndarray, int, np.ndarray]:
     """Write the string of a tensor.
@@ -59,8 +59,9 @@ def write(
         requested.
     block_size : int
         Elements of a block, a power of two up to 2^17.
-    lead : int
-        Free bytes before the string.
+    lead : int or BitString
+        Free bytes before the string. Or the bytes that precede it, with room for most of it; they
+        may change until the last symbols have been requested. Then `pool.is_one` must hold.
     head : (ceil(k / 8),) uint8 array and k, optional
         Bits between the lead and the words, padded with zeros.
 
@@ -78,7 +79,8 @@ def write(
     chunk = coded.chunk(dtype.itemsize > 1)
 
     def task(start: int, stop: int) -> BitString:
-        string = BitString(lead if start == 0 else 0)
+        has_room = isinstance(lead, BitString)
+        string = lead if isinstance(lead, BitString) else BitString(0 if start else lead)
         if head and start == 0:
             string.extend(*head)
         room = np.empty(min(stop - start, chunk), dtype)
@@ -87,7 +89,7 @@ def write(
             part = get(at, end, room[: end - at])
             bounds, mask = coded.part(at, end, block_size)
             before = string.nbits
-            if at == start:
+            if at == start and not has_room:
                 string.reserve((end - at) // 2)
             ends = write_symbols(code, part if mask is None else part[mask], bounds, string)
             own = lengths[at // block_size : -(-end // block_size)]
@@ -95,7 +97,7 @@ def write(
             own[1:] -= ends[:-1]
             own[0] -= before
             release(symbols, at, end)
-            if at == start:
+            if at == start and not has_room:
                 used = (string.nbits - before) / 8 / (end - at)
                 string.reserve(int(_SPARE * used * (stop - end)))
         return string

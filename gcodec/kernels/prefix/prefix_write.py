@@ -5,7 +5,8 @@ A writer appends words to one bit string, most significant bit first. Two kernel
 - For a `PrefixCode`, tables hold groups of small symbols, and single symbols up to 254. The code's
   rule encodes all other symbols.
 - For a `TableCode`, symbols of few bits are digits of a byte, whose words a table holds together.
-  The words of four bytes are joined and put at once.
+  The words of four bytes are joined and put at once. Where most words are short, a table holds
+  the words of all pairs of bytes instead, and those of four pairs are put at once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ from gcodec.kernels.prefix.prefix_table import (
     splitting,
     write_tables,
 )
-from gcodec.kernels.prefix.table_code import NONE, SYMBOLS, TableCode, byte_tables
+from gcodec.kernels.prefix.table_code import (
+    NONE,
+    SYMBOLS,
+    PairTable,
+    TableCode,
+    byte_tables,
+    pair_table,
+)
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
@@ -42,6 +50,10 @@ _LOW_BYTE = np.uint64(255)
 _BYTES, _PAIRS = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
 _QUADS = np.uint64(0x00000000FFFFFFFF)
 _EMPTY = np.empty(0, np.uint64)
+_NO_PAIRS = PairTable(0, 0, _EMPTY)
+_NO_PLACES = np.empty(0, np.uint16)
+_PER_ENTRY = 4  # symbols for each entry of a table of pairs, from which the table pays
+_LEAST_PAIRED = 1 << 13  # symbols from which a table of pairs may pay
 
 
 def write_symbols(
@@ -266,18 +278,23 @@ def _table_arguments(code: TableCode, symbols: np.ndarray) -> tuple[Any, ...]:
         if symbols.max(initial=0) >= SYMBOLS:
             raise ParameterError(f"symbol {symbols.max()} is no byte")
         symbols = symbols.astype(np.uint8)
-    tables = byte_tables(code)
-    together = 8 // tables.digit
-    kept = np.empty(2, np.int64)
-    return symbols, tables.singles, tables.groups, np.empty(_TILE, np.uint8), together, kept
+    tables, pairs, kept = byte_tables(code), _NO_PAIRS, np.empty(3, np.int64)
+    if tables.digit == 8 and symbols.size >= _LEAST_PAIRED:
+        pairs = pair_table(code)
+        if symbols.size < _PER_ENTRY * pairs.entries.size:
+            pairs = _NO_PAIRS
+    digits, together = np.empty(_TILE, np.uint8), 8 // tables.digit
+    places = np.empty(_TILE // 2, np.uint16) if pairs.span else _NO_PLACES
+    words = symbols, tables.singles, tables.groups, digits, together
+    return *words, *pairs, places, kept
 
 
 @block("digits", "first", "groups", "out", "state", "kept", "zero", apart=True)
 def _join_words(e: Emitter) -> None:
-    """Put the words of four bytes of digits at a time, while they have at most 56 bits together.
+    """Put the words of four places at a time, while they have at most 56 bits together.
 
-    The bytes are those of `digits` from element `first` + kept[0] up to `first` + kept[1]; kept[0]
-    advances.
+    A place is an integer of `digits` and the index of its words in `groups`. The places are those
+    from element `first` + kept[0] up to `first` + kept[1]; kept[0] advances.
     """
     from llvmlite import ir
 
@@ -341,16 +358,97 @@ def _halved(word, digit):
     return (word | word >> _SIXTEEN) & _QUADS
 
 
+@block("small", "i", "base", "span", "places", "first", "kept", "zero")
+def _find_pairs(e: Emitter) -> None:
+    """Write the places of 16 pairs among 32 bytes from i on; see `PairTable`.
+
+    A bit of kept[2] is set if a byte has no digit.
+    """
+    builder = e.builder
+    symbols = e.load(e.address("small", "i"), lanes(8), 1)
+    base, span = (
+        e.splat(builder.trunc(e.args[name], lanes(8).element)) for name in ("base", "span")
+    )
+    above = builder.icmp_unsigned(">", symbols, base)
+    digits = builder.select(above, builder.sub(symbols, base), symbols.type([0] * BLOCK))
+    below = builder.icmp_unsigned("<", digits, span)
+    is_zero = builder.icmp_unsigned("==", symbols, symbols.type([0] * BLOCK))
+    fits = builder.and_(below, builder.or_(above, is_zero))
+    flags = e.element(e.address("kept", "zero"), 2)
+    wrong = builder.bitcast(builder.not_(fits), lanes(32).element)
+    wrong = builder.zext(wrong, lanes(64).element)
+    builder.store(builder.or_(builder.load(flags), wrong), flags)
+    kind = lanes(16, BLOCK // 2)
+    pairs = builder.bitcast(digits, kind)  # the first byte is the lower one
+    times = e.splat(builder.trunc(e.args["span"], kind.element), kind.count)
+    first = builder.and_(pairs, kind([255] * kind.count))
+    second = builder.lshr(pairs, kind([8] * kind.count))
+    places = builder.add(builder.mul(first, times), second)
+    e.store(places, e.address("places", "first"), 2)
+
+
+@subroutine(variant="")
+def _join_pairs(small, i, whole, base, span, pairs, places, out, state, kept):
+    """Put the words of `whole` symbols from i on, by their pairs; return how many are put.
+
+    `whole` is a multiple of BLOCK, and places.size at least its half. Fewer symbols are put if one
+    has no word, or if `out` lacks room.
+    """
+    kept[2] = 0
+    for k in range(0, whole, BLOCK):
+        _find_pairs(small, i + k, base, span, places, k // 2, kept, 0)
+    if kept[2]:
+        return np.int64(0)
+    limit, end = out.size - SLACK, whole // 2
+    kept[0] = 0
+    while kept[0] < end and np.int64(state[0]) <= limit:
+        # Four pairs put at most 7 bytes, so the last of them begin up to the limit.
+        kept[1] = min(end, kept[0] + 4 * ((limit - np.int64(state[0])) // 7 + 1))
+        _join_words(places, 0, pairs, out, state, kept, 0)
+        if kept[0] == kept[1]:
+            continue
+        # Four pairs with long words: two of them put at most 6 bytes.
+        at, acc, have, k = np.int64(state[0]), state[1], state[2], kept[0]
+        for _ in range(2):
+            first, second = pairs[places[k]], pairs[places[k + 1]]
+            count = (first & _LOW_BYTE) + (second & _LOW_BYTE)
+            if count > _MOST:  # a symbol has no word
+                end = k
+                break
+            bits = first & ~_LOW_BYTE | second >> (first & _LENGTH)
+            acc, have, at = put_high(out, at, acc, have, bits & ~_LOW_BYTE, count)
+            k += 2
+        state[0], state[1], state[2] = np.uint64(at), acc, have
+        kept[0] = k
+    return 2 * kept[0]
+
+
 @kernel(
-    "in uint8[], in uint64[], in uint64[], out uint8[], int64, out int64[], in int64[], "
+    "in uint8[], in uint64[], in uint64[], out uint8[], int64, int64, int64, in uint64[], "
+    "out uint16[], out int64[], in int64[], "
     "out uint8[], out uint64[], out int64[], out int64[]"
 )
 def write_table_words(
-    small, singles, groups, digits, together, kept, bounds, out, state, ends, progress
+    small,
+    singles,
+    groups,
+    digits,
+    together,
+    base,
+    span,
+    pairs,
+    places,
+    kept,
+    bounds,
+    out,
+    state,
+    ends,
+    progress,
 ):
     """Append the words of symbols of a `TableCode` to a string; see `write_symbols`."""
-    # digits.size == _TILE; ends.size == bounds.size, and no bound passes small.size. `progress`
-    # counts the symbols and the blocks that are written, then whether the next symbol has no word.
+    # digits.size == _TILE; ends.size == bounds.size, and no bound passes small.size. If `span` is
+    # above 0, so is places.size: _TILE / 2. `progress` counts the symbols and the blocks that are
+    # written, then whether the next symbol has no word.
     limit = out.size - SLACK  # four words of digits take at most 24 bytes
     i, b = progress[0], progress[1]
     too_large = np.uint64(0)
@@ -362,6 +460,14 @@ def write_table_words(
     while b < bounds.size:
         stop = bounds[b]
         while i < stop and fine and np.int64(state[0]) <= limit:
+            if span > 0 and stop - i >= BLOCK:
+                paired = min(stop - i, _TILE) // BLOCK * BLOCK
+                joined_count = _join_pairs(
+                    small, i, paired, base, span, pairs, places, out, state, kept
+                )
+                i += joined_count
+                if joined_count == paired or np.int64(state[0]) > limit:
+                    continue
             whole = min(stop - i, _TILE) // _UNIT * _UNIT
             # Four bytes of digits put at most 7 bytes, so the last of them begin up to the limit.
             room = (limit - np.int64(state[0])) // 7 + 1

@@ -18,6 +18,8 @@ from gcodec.runtime.jit import kernel, subroutine
 LONGEST = 12  # bits of the longest word
 SYMBOLS = 256
 NONE = 63  # in place of a number of bits, if a symbol has no word
+_MOST_DIGITS = 128  # of which pairs still have a small table
+_MEAN = 4.5  # bits of a word up to which those of eight symbols rarely exceed a store
 
 
 @subroutine(variant="table")
@@ -120,11 +122,16 @@ class TableCode(NamedTuple):
     @property
     def look(self) -> Look:
         """Layout of the table of a reader: for long words a large window with small entries."""
-        nbits = self.lengths[self.lengths > 0].astype(float)
-        mean = (nbits * 0.5**nbits).sum()  # for the distribution that is optimal for the code
+        mean = self.mean_nbits
         if mean < 4.5:
-            return LOOKS[1 if nbits.max(initial=0) > 11 else 0]
+            return LOOKS[1 if self.lengths.max() > 11 else 0]
         return LOOKS[2 if mean < 6.5 else 3]
+
+    @property
+    def mean_nbits(self) -> float:
+        """Mean bits of a word, for the distribution of symbols that is optimal for the code."""
+        nbits = self.lengths[self.lengths > 0].astype(float)
+        return float((nbits * 0.5**nbits).sum())
 
     def words(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words of the symbols below `size`, and their lengths; 0 without a word."""
@@ -202,3 +209,55 @@ def _fill_places(bits, nbits, digit, table):
             word = word << np.uint64(nbits[symbol]) | bits[symbol]
             count += nbits[symbol]  # at most four words of LONGEST bits
         table[place] = word << np.uint64(64 - count) | np.uint64(count)
+
+
+class PairTable(NamedTuple):
+    """Table of a writer with the words of all pairs of bytes.
+
+    The digit of a byte is what it exceeds `base` by; the digit of 0 is 0, and no byte from 1 to
+    `base` has a word.
+
+    Attributes
+    ----------
+    base : int
+    span : int
+        Number of digits; 0 if pairs do not pay.
+    entries : (span * span,) uint64 array
+        Both words by the digit of the first byte times `span` plus that of the second, as in
+        `ByteTables`.
+    """
+
+    base: int
+    span: int
+    entries: np.ndarray
+
+
+@functools.lru_cache(maxsize=16)
+def pair_table(code: TableCode) -> PairTable:
+    """Return the words of pairs if they are so short that joining them in fours pays."""
+    bits, nbits = code.words(SYMBOLS)
+    used = np.flatnonzero(nbits[1:]) + 1
+    base, top = (int(used[0]) - 1, int(used[-1])) if used.size else (0, 0)
+    span = top - base + 1
+    if span > _MOST_DIGITS or code.mean_nbits > _MEAN:
+        return PairTable(0, 0, np.empty(0, np.uint64))
+    entries = np.empty(span * span, np.uint64)
+    # The digit 0 stands for the byte 0 only.
+    own = np.append(bits[:1], bits[base + 1 : top + 1])
+    own_nbits = np.append(nbits[:1], nbits[base + 1 : top + 1])
+    _fill_pairs(own, own_nbits, entries)
+    return PairTable(base, span, entries)
+
+
+@kernel("in uint64[], in int64[], out uint64[]")
+def _fill_pairs(bits, nbits, table):
+    # bits.size == nbits.size, and table.size is its square; words have at most LONGEST bits.
+    for first in range(bits.size):
+        part = table[first * bits.size : (first + 1) * bits.size]
+        for second in range(part.size):
+            count = nbits[first] + nbits[second]
+            word = bits[first] << np.uint64(nbits[second]) | bits[second]
+            entry = word << np.uint64(64 - count & 63) | np.uint64(count)
+            if nbits[first] == 0 or nbits[second] == 0:
+                entry = np.uint64(NONE)
+            part[second] = entry

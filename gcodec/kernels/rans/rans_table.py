@@ -11,14 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.errors import ParameterError
+from gcodec.kernels.numeric.words import leading_zeros
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.memory import aligned_empty
 
 LEAST_LOG2, MOST_LOG2 = 12, 15  # log2 of the sum of all frequencies
 LEAST_STATE = 1 << 16
 STATE_NBYTES = 4  # bytes of each state before the words of a block
 LOG2_ALPHABET = 8
+
+_COUNT_NBITS = 34  # of the counts that are compared, so that no product exceeds 63 bits
+_MOST = np.int64(2**63 - 1)
 
 COMPACT = 1 << 12  # limit of a field of `ReadTables.entries`
 
@@ -126,6 +130,80 @@ def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     entries = aligned_empty(slots.size if compact else 0, np.uint32)
     _fill_slots(flat, slots, entries)
     return ReadTables(log2_total, classed, slots, pairs, entries)
+
+
+def fitted_frequencies(counts: np.ndarray, log2_total: int, logs: np.ndarray) -> np.ndarray:
+    """Return the frequencies with which a string is shortest.
+
+    Parameters
+    ----------
+    counts : (k,) int64 array
+        Occurrences of each symbol, at least 1; their sum is below 2^46.
+    log2_total : int
+        Log2 of the sum of the frequencies, which are below 2^15.
+    logs : (2**15 + 1,) int64 array
+        log2 of each index in units of 2^-28.
+    """
+    out, gains, losses = (np.empty(counts.size, np.int64) for _ in range(3))
+    _fit_frequencies(counts, 1 << log2_total, logs, out, gains, losses)
+    return out
+
+
+@kernel("in int64[], int64, in int64[], out int64[], out int64[], out int64[]", vectorized=False)
+def _fit_frequencies(counts, total, logs, out, gains, losses):
+    # All arrays but `logs` have one size, and counts.size <= total.
+    # First the counts are scaled to about the total, none of them below 1: `gains` marks those
+    # that are above.
+    share, rest = np.int64(total), np.int64(0)
+    for i in range(counts.size):
+        rest += counts[i]
+        gains[i] = 1
+    shift = max(np.int64(64 - _COUNT_NBITS) - np.int64(leading_zeros(np.uint64(rest))), 0)
+    more = True
+    while more:
+        fewer, less = share, rest
+        for i in range(counts.size):
+            if gains[i] and counts[i] * share < rest:
+                gains[i] = 0
+                fewer, less = fewer - 1, less - counts[i]
+        more = fewer < share
+        share, rest = fewer, less
+    spare = np.int64(total)
+    for i in range(counts.size):
+        out[i] = (2 * counts[i] * share + rest) // (2 * rest) if gains[i] else 1
+        spare -= out[i]
+    # `gains` and `losses` become the bits saved by raising frequencies by 1, and lost by lowering
+    # them by 1. Gains fall and losses rise with each step, so the greedy choice is optimal.
+    for i in range(counts.size):
+        _compare(i, counts, shift, logs, out, gains, losses)
+    while True:
+        up, down = 0, 0
+        for i in range(1, counts.size):
+            if gains[i] > gains[up]:
+                up = i
+        # Logarithms are rounded, so a frequency might seem to gain in both directions.
+        least = _MOST if up == 0 else losses[0]
+        for i in range(1, counts.size):
+            if i != up and losses[i] < least:
+                down, least = i, losses[i]
+        if spare == 0 and gains[up] <= losses[down]:
+            break
+        before = spare
+        if before >= 0:
+            out[up] += 1
+            spare -= 1
+            _compare(up, counts, shift, logs, out, gains, losses)
+        if before <= 0:
+            out[down] -= 1
+            spare += 1
+            _compare(down, counts, shift, logs, out, gains, losses)
+
+
+@inline
+def _compare(i, counts, shift, logs, out, gains, losses):
+    count, frequency = counts[i] >> shift, out[i]
+    gains[i] = count * (logs[frequency + 1] - logs[frequency])
+    losses[i] = count * (logs[frequency] - logs[frequency - 1]) if frequency > 1 else _MOST
 
 
 @kernel("in int64[], out uint8[], out uint32[]", vectorized=False)

@@ -1,0 +1,46 @@
+"""Entropies and scales of bytes against their formulas in NumPy and Python."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.entropy import rans
+from gcodec.entropy.context.byte_scales import entropy_nbits
+from gcodec.kernels.context.byte_scales import rounded_scales
+
+
+def weighted(numbers: list[int]) -> int:
+    """Return the sum of c·log2(c), by integers of Python."""
+    total = 0
+    for number in numbers:
+        shift = max(number.bit_length() - 15, 0)
+        total += number * (int(rans.log2_table()[number >> shift]) + (shift << rans.POINT))
+    return total >> rans.POINT
+
+
+def test_entropy_equals_its_formula() -> None:
+    rng = np.random.default_rng(1)
+    for k in range(300):
+        shape = (256,) if k % 2 else (int(rng.integers(1, 5)), 256)
+        counts = rng.integers(0, 1 << int(rng.integers(1, 40)), shape)
+        counts *= rng.random(shape) < rng.random()
+        totals = np.atleast_2d(counts).sum(axis=1)
+        expected = weighted(totals[totals > 0].tolist()) - weighted(counts[counts > 0].tolist())
+        assert entropy_nbits(counts) == expected
+        assert entropy_nbits(np.asfortranarray(counts)) == expected
+    assert entropy_nbits(np.zeros(256, np.int64)) == 0
+
+
+def test_scales_equal_their_formula() -> None:
+    rng = np.random.default_rng(2)
+    for quantum in (1, 2, 4, 8):
+        for one in (40, 64):
+            n = int(rng.integers(1, 300))
+            counts = rng.integers(0, 1 << int(rng.integers(1, 20)), n) * (rng.random(n) < 0.9)
+            sums = (counts * rng.random(n) * 255).astype(np.int64)
+            mean, factor = int(sums.sum()) / max(int(counts.sum()), 1), 4 / quantum
+            quanta = (sums / np.maximum(counts, 1) - mean) * factor
+            scales = np.clip(one + quantum * np.floor(quanta + 0.5), quantum, 127 & -quantum)
+            scales[counts == 0] = 0
+            result = rounded_scales(sums, counts, mean, factor, one, quantum, 127 & -quantum)
+            assert np.array_equal(result, scales.astype(np.uint8))
