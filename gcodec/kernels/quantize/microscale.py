@@ -559,7 +559,9 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                 own = builder.shuffle_vector(halves, halves, order)
             r = builder.fmul(x, e.splat(number("factors", k), HALF))
             bits = builder.bitcast(x, word)
-            code = builder.and_(emit_codes(e, fmt, r, own, limited=fmt.is_two_level), word([0xFF] * HALF))
+            code = builder.and_(
+                emit_codes(e, fmt, r, own, limited=fmt.is_two_level), word([0xFF] * HALF)
+            )
             if leave:
                 top = word([fmt.top] * HALF)
                 limited = builder.select(builder.icmp_signed("<", code, top), code, top)
@@ -610,9 +612,9 @@ def _entry(e: Emitter, table: str, index: Any) -> Any:
 def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bool) -> Any:
     """Emit numbers whose lowest 8 bits are the codes of magnitudes.
 
-    `r` has the scaled elements, and `random` the random words, or None. Magnitudes are `limited` to
-    the largest one first, or must be below twice the largest power of two; their codes may then be
-    above the largest one.
+    `r` has the scaled elements, and `random` the random words, or None. Magnitudes are `limited`
+    to the largest one first, or must be below twice the largest power of two; their codes may then
+    be above the largest one.
     """
     builder, kind = e.builder, lanes(32, r.type.count)
     constant, cut = _constants(kind), _MANTISSA - fmt.mantissa
