@@ -3,9 +3,10 @@
 One pass reads a block of 32 elements, finds the largest magnitude, derives the byte of the scale,
 and rounds the scaled elements. For an element with the magnitude r and the exponent e, not below
 the least one of the format, the code is r/2^(e − M) rounded to an integer, plus 2^M for each
-exponent above the least one. Adding 2^(e + 23 − M) to r rounds to nearest with ties to even, for
-the element itself has the ulp of that sum. Stochastic rounding takes the whole part, and adds 1
-if (u >> 1) < int32(f·2^31), where f is the fraction and u the random word of the element.
+exponent above the least one. Adding 2^(e + 23 − M) to r rounds to nearest with ties to even,
+because an ulp of the sum is one unit of the code, and the lowest bits of the sum have the code.
+Stochastic rounding takes the whole part, and adds 1 if (u >> 1) < int32(f·2^31), where f is the
+fraction and u the random word of the element.
 
 In a block with NaN or Inf, each kind of value has a rule of its own. The kernels mark such blocks
 by a scale of NaN and leave their elements; `quantize_nonfinite` then writes them without a kernel.
@@ -378,7 +379,7 @@ def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any
 
 def _emit_tops(e: Emitter, fmt: BlockFormat) -> Any:
     """Emit the largest magnitudes of 32 blocks from b on, as bits, and their store to `tops`."""
-    source, count = _parts_address(e, fmt), fmt.block  # as many as there are vectors
+    source, count = _parts_address(e, fmt), fmt.block  # one vector for 32 elements
     vectors = [e.load(e.element(source, k * _GROUPS), lanes(32, _GROUPS)) for k in range(count)]
     tops = e.joined(_reduced(e, vectors, _REDUCTION[1:] if fmt.is_two_level else _REDUCTION))
     e.store(tops, e.address("tops", "b"))
@@ -497,11 +498,13 @@ def _emit_sixths(e: Emitter, x: Any) -> Any:
     A division takes longer than a product and its correction by the remainder, which is equal
     where the quotient is a normal number. A smaller one has the smallest scale in either case.
     """
-    sixth, six = (x.type([number] * x.type.count) for number in (float(np.float32(1 / 6)), -6.0))
+    six, minus_six, sixth = (
+        x.type([number] * x.type.count) for number in (6.0, -6.0, float(np.float32(1 / 6)))
+    )
     if not compiles_for("fma"):
-        return e.builder.fdiv(x, e.builder.fneg(six))
+        return e.builder.fdiv(x, six)
     near = e.builder.fmul(x, sixth)
-    return e.fused(e.fused(near, six, x), sixth, near)
+    return e.fused(e.fused(near, minus_six, x), sixth, near)
 
 
 def _emit_factors(e: Emitter, codes: Any, scales: Any) -> Any:
