@@ -1,88 +1,192 @@
-"""Rows of the benchmark for the messages of other systems, next to PyTorch's own operators."""
+"""Rows of the benchmark for the messages of other systems, next to PyTorch's own operators.
+
+`_CALLS` declares the rows of all peers. What a peer sends is a flat tensor, a matrix, the parts
+that BytePS cuts a tensor into, or new weights and their base.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-from typing import Any
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from bench.kernel_rows import Row
 
 COLUMNS = 128
+_PART = 1 << 20  # elements of BytePS's parts
+_GROUP = 2048  # elements of DeepSpeed's groups, if they divide the tensor
+
+Sent = Literal["flat", "matrix", "part", "weights"]
+
+
+class Call(NamedTuple):
+    """Two rows: `encode` and `decode` of a module of `gcodec.interop`.
+
+    Attributes
+    ----------
+    peer : str
+        Name of the module.
+    title : str
+        What the names of the rows have after that of the peer.
+    sent : str
+        What is encoded.
+    both : mapping
+        Keywords of both functions. A function gets the tensor, and returns the value.
+    encode, decode : mapping
+        Keywords of one of them, likewise.
+    """
+
+    peer: str
+    title: str = ""
+    sent: Sent = "matrix"
+    both: Mapping[str, Any] = {}
+    encode: Mapping[str, Any] = {}
+    decode: Mapping[str, Any] = {}
+
+
+def _shape(x: np.ndarray) -> tuple[int, ...]:
+    return x.shape
+
+
+def _groups(x: np.ndarray) -> int:
+    return x.size // math.gcd(x.size, _GROUP)
+
+
+def _generator(x: np.ndarray) -> Any:
+    from gcodec.interop import byteps
+
+    return byteps.XorShift128Plus(1)
+
+
+_SHAPE: Mapping[str, Any] = {"shape": _shape}
+
+
+def _byteps(title: str, encode: Mapping[str, Any], **both: Any) -> Call:
+    compressor = title.split()[0]
+    return Call("byteps", title, "part", {"compressor": compressor, **both}, encode, _SHAPE)
+
+
+def _caffe2(bits: int, scale_dtype: str) -> Call:
+    both = {"bits": bits, "scale_dtype": scale_dtype}
+    return Call("caffe2", f"{bits} bits, {scale_dtype}", both=both)
+
+
+_CALLS = (
+    *(Call("mxnet", t, "flat", {"type": t}, decode=_SHAPE) for t in ("2bit", "1bit")),
+    _byteps("onebit", {"scaling": True}),
+    _byteps("topk", {}, k=0.01),
+    _byteps("randomk", {"seed": _generator}, k=0.01),
+    _byteps("dithering", {"seed": _generator}, k=4),
+    _byteps("dithering natural", {"seed": _generator}, k=4, partition="natural"),
+    _byteps("dithering l2", {"seed": _generator, "normalize": "l2"}, k=127),
+    *(_caffe2(*each) for each in ((8, "float32"), (8, "float16"), (4, "float16"), (2, "float16"))),
+    *(
+        Call("torchao", name, both={"format": name})
+        for name in ("mxfp8e4m3", "mxfp8e5m2", "mxfp6e2m3", "mxfp6e3m2", "mxfp4", "nvfp4")
+    ),
+    *(
+        Call("bitsandbytes", kind, both={"kind": kind}, decode=_SHAPE)
+        for kind in ("nf4", "fp4", "dynamic8")
+    ),
+    *(
+        Call("hivemind", name, encode={"compression": name})
+        for name in (
+            *("NONE", "FLOAT16", "MEANSTD_16BIT"),
+            *("UNIFORM_8BIT", "QUANTILE_8BIT", "BLOCKWISE_8BIT"),
+        )
+    ),
+    *(
+        Call("deepspeed", f"{bits} bits", "flat", {"bits": bits}, {"groups": _groups})
+        for bits in (8, 4)
+    ),
+    Call("torchft", decode=_SHAPE),
+    Call("templar", decode=_SHAPE),
+    Call("demo"),
+    *(Call("psyche", value, encode={"value": value}) for value in ("full", "sign")),
+    Call("panthalia"),
+    Call("grail", sent="weights"),
+    *(Call("trl", index, "weights", encode={"index": index}) for index in ("gap", "raw")),
+    *(Call("nemo_rl", o, "weights", encode={"operation": o}) for o in ("xor", "overwrite")),
+)
 
 
 def interop_rows(x: np.ndarray) -> list[Row]:
-    """Return benchmark rows for (n,) float32 elements; BytePS's rows use its partition size."""
-    return [*_mxnet(x), *_byteps(x), *_caffe2(x)]
+    """Return benchmark rows for (n,) float32 elements."""
+    matrix = x[: x.size // COLUMNS * COLUMNS].reshape(-1, COLUMNS)
+    tensors: dict[Sent, list[np.ndarray]] = {
+        "flat": [x],
+        "matrix": [matrix],
+        "part": np.array_split(x, -(-x.size // _PART)),
+        "weights": [matrix],
+    }
+    table = [row for call in _CALLS for row in _rows_of(call, tensors[call.sent])]
+    return [*table, *_torch(matrix)]
 
 
-def _pair(name: str, encode: Any, decode: Any) -> list[Row]:
-    data = encode()
+def _rows_of(call: Call, tensors: list[np.ndarray]) -> list[Row]:
+    """Return the rows of a call; nothing is encoded before a row runs."""
+    weights = functools.cache(lambda: _weights(tensors[0]))
+
+    def encode() -> list[Any]:
+        peer = importlib.import_module(f"gcodec.interop.{call.peer}")
+        if call.sent == "weights":
+            return [peer.encode(*weights(), **call.both, **call.encode)]
+        named = [_named({**call.both, **call.encode}, x) for x in tensors]
+        return [peer.encode(x, **names) for x, names in zip(tensors, named, strict=True)]
+
+    messages = functools.cache(encode)
+
+    def decode() -> list[Any]:
+        peer = importlib.import_module(f"gcodec.interop.{call.peer}")
+        if call.sent == "weights":
+            return [peer.decode(message, weights()[1]) for message in messages()]
+        named = [_named({**call.both, **call.decode}, x) for x in tensors]
+        return [peer.decode(m, **names) for m, names in zip(messages(), named, strict=True)]
+
+    return _pair(f"{call.peer} {call.title}".strip(), encode, decode)
+
+
+def _named(keywords: Mapping[str, Any], x: np.ndarray) -> dict[str, Any]:
+    """Return keywords for a tensor."""
+    return {name: each(x) if callable(each) else each for name, each in keywords.items()}
+
+
+def _weights(x: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return new bfloat16 weights, of which one in a hundred has changed, and their base."""
+    import ml_dtypes
+
+    base = x.astype(ml_dtypes.bfloat16)
+    bits = base.view(np.uint16).copy()
+    bits.reshape(-1)[::100] ^= 1
+    return {"w": bits.view(ml_dtypes.bfloat16)}, {"w": base}
+
+
+def _pair(name: str, encode: Callable[[], Any], decode: Callable[[], Any]) -> list[Row]:
     return [
         Row(f"interop: {name}, encode", encode),
-        Row(f"interop: {name}, decode", lambda: decode(data)),
+        Row(f"interop: {name}, decode", decode),
     ]
 
 
-def _mxnet(x: np.ndarray) -> list[Row]:
-    from gcodec.interop import mxnet
+def _torch(matrix: np.ndarray) -> list[Row]:
+    """Return the rows of PyTorch's operators, whose rows caffe2 has."""
+    if not importlib.util.find_spec("torch"):
+        return []
+    import torch
 
-    table = []
-    for kind in ("2bit", "1bit"):
+    torch.set_num_threads(1)
+    tensor, table = torch.from_numpy(matrix), []
+    for name in ("byte", "4bit", "2bit"):
+        pack = getattr(torch.ops.quantized, f"embedding_bag_{name}_prepack")
+        unpack = getattr(torch.ops.quantized, f"embedding_bag_{name}_unpack")
+        packed = functools.cache(lambda pack=pack: pack(tensor))
         table += _pair(
-            f"mxnet {kind}",
-            lambda kind=kind: mxnet.encode(x, type=kind),
-            lambda data, kind=kind: mxnet.decode(data, x.size, type=kind),
+            f"torch {name}",
+            lambda pack=pack: pack(tensor),
+            lambda unpack=unpack, packed=packed: unpack(packed()),
         )
-    return table
-
-
-def _byteps(x: np.ndarray) -> list[Row]:
-    from gcodec.interop import byteps
-
-    generator, parts = byteps.XorShift128Plus(1), np.array_split(x, -(-x.size // 2**20))
-    kinds: dict[str, dict[str, Any]] = {
-        "onebit": {"scaling": True},
-        "topk": {"k": 0.01},
-        "randomk": {"k": 0.01, "seed": generator},
-        "dithering": {"k": 4, "seed": generator},
-        "dithering natural": {"k": 4, "seed": generator, "partition": "natural"},
-        "dithering l2": {"k": 127, "seed": generator, "normalize": "l2"},
-    }
-    table = []
-    for title, options in kinds.items():
-        name: Any = title.split()[0]
-        known = {key: options[key] for key in ("k", "partition") if key in options}
-        table += _pair(
-            f"byteps {title}",
-            lambda n=name, g=options: [byteps.encode(p, n, **g) for p in parts],
-            lambda data, n=name, known=known: [
-                byteps.decode(d, n, p.shape, **known) for d, p in zip(data, parts, strict=True)
-            ],
-        )
-    return table
-
-
-def _caffe2(x: np.ndarray) -> list[Row]:
-    from gcodec.interop import caffe2
-
-    matrix = x[: x.size // COLUMNS * COLUMNS].reshape(-1, COLUMNS)
-    table = []
-    for bits, dtype in ((8, "float32"), (8, "float16"), (4, "float16"), (2, "float16")):
-        kind: Any = {"bits": bits, "scale_dtype": dtype}
-        table += _pair(
-            f"caffe2 {bits} bits, {dtype}",
-            lambda kind=kind: caffe2.encode(matrix, **kind),
-            lambda rows, kind=kind: caffe2.decode(rows, **kind),
-        )
-    if importlib.util.find_spec("torch"):
-        import torch
-
-        torch.set_num_threads(1)
-        tensor = torch.from_numpy(matrix)
-        for name in ("byte", "4bit", "2bit"):
-            pack = getattr(torch.ops.quantized, f"embedding_bag_{name}_prepack")
-            unpack = getattr(torch.ops.quantized, f"embedding_bag_{name}_unpack")
-            table += _pair(f"torch {name}", lambda pack=pack: pack(tensor), unpack)
     return table

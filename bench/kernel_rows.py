@@ -114,11 +114,11 @@ def _blocks(x: np.ndarray) -> list[Row]:
     """Return rows for the passes of formats with scales of blocks."""
     from bench import twins
     from gcodec.kernels.quantize import microscale
-    from gcodec.kernels.quantize.block_format import BlockFormat
+    from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat
     from gcodec.kernels.quantize.microscale import Quantization
 
     table, n, values = [], x.size, np.ones(x.size, np.float32)
-    for name in ("mxfp8e4m3", "mxfp6e2m3", "mxfp4", "mxint8", "nvfp4"):
+    for name in FORMATS:
         fmt = BlockFormat.of(name)
         scales, data = np.zeros(fmt.blocks(n), np.uint8), np.zeros(fmt.data_nbytes(n), np.uint8)
         rule = Quantization(fmt, "floor", np.float32(2.0**-9 if name == "nvfp4" else 1))

@@ -175,14 +175,33 @@ class Emitter:
             looked_up.append(builder.select(is_low, *values))
         return self.joined(looked_up)
 
+    def one_of_eight_at(self, pointer: Any, places: Any, *, repeats: bool = False) -> Any:
+        """Emit the selection from 8 float32 in memory by 32-bit lanes below 8.
+
+        The selection takes less time if the 8 numbers are two times 4, as `repeats` says.
+        """
+        builder = self.builder
+        if compiles_for("avx2"):  # LLVM has no portable instruction for it
+            table, name = self.load(pointer, floats(8)), _ONE_OF_FOUR if repeats else _ONE_TABLE
+            parts = self.parts(places, 8)
+            return self.joined([self._call(name, table.type, [table, part]) for part in parts])
+        count = places.type.count
+        numbers = [self.splat(builder.load(self.element(pointer, k)), count) for k in range(8)]
+        return self._selected(numbers, places)
+
     def one_of_eight(self, values: list[float], places: Any) -> Any:
         """Emit the selection from 8 float32 constants by the lowest 3 bits of 32-bit lanes."""
-        builder, kind = self.builder, places.type
+        kind = places.type
         if compiles_for("avx2"):  # LLVM has no portable instruction for it
             table, count = floats(8)(values), 8
             parts = self.parts(places, count)
             return self.joined([self._call(_ONE_TABLE, table.type, [table, p]) for p in parts])
         numbers = [floats(kind.count)([value] * kind.count) for value in values]
+        return self._selected(numbers, places)
+
+    def _selected(self, numbers: list[Any], places: Any) -> Any:
+        """Emit the selection from 8 vectors by the lowest 3 bits of lanes."""
+        builder, kind = self.builder, places.type
         none = kind([0] * kind.count)
         for bit in (1, 2, 4):
             mask = builder.and_(places, kind([bit] * kind.count))
@@ -320,6 +339,10 @@ class Emitter:
     def call(self, name: str, value: Any) -> Any:
         """Emit an LLVM intrinsic of one vector of float64, such as ``llvm.rint``."""
         return self._call(f"{name}.v{value.type.count}f64", value.type, [value])
+
+    def x86(self, name: str, kind: Any, values: list[Any]) -> Any:
+        """Emit an instruction of x86 without a portable equivalent, such as ``avx2.permps``."""
+        return self._call(f"llvm.x86.{name}", kind, values)
 
     def _call(self, name: str, kind: Any, values: list[Any]) -> Any:
         """Emit a call of an LLVM intrinsic that returns a value of type `kind`."""

@@ -12,7 +12,7 @@ from reference import blockwise as reference
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
-from gcodec.kernels.quantize import blockwise
+from gcodec.kernels.quantize import blockwise, quantiles
 from gcodec.kernels.quantize.value_table import ValueTable
 
 F = np.float32
@@ -98,6 +98,121 @@ def test_every_bound_of_a_table_has_one_side(name: str) -> None:
     errors = np.abs(table.values[codes].astype(float) - numbers)
     best = np.abs(ordered.astype(float) - numbers[:, None]).min(axis=1)
     assert (errors <= best * (1 + 1e-6) + 1e-6 * np.abs(numbers)).all()
+
+
+@pytest.mark.parametrize("name", ["nf4", "fp4", "dynamic8", "int4", "int8", "fp8", "offset8"])
+def test_numbers_far_from_a_table(name: str) -> None:
+    """Subnormal, huge and infinite numbers, whose magnitudes are beyond all cells."""
+    table = ValueTable.of(name)
+    bits = np.array([0, 1, 2, 0x7FFFFF, 0x800000, 0x33800000, 0x7F7FFFFF, 0x7F800000], np.uint32)
+    rng = np.random.default_rng(1)
+    bits = np.concatenate([bits, rng.integers(0, 0x7F800000, 5000, np.uint32)])
+    numbers = np.concatenate([bits, bits | np.uint32(1 << 31)]).view(F)
+    out = np.empty(-(-numbers.size // table.per_byte), np.uint8)
+    blockwise.quantize(numbers, numbers.size, np.ones(1, F), F(0), table, out)
+    expected = blockwise.nearest(numbers, table.cells)
+    if table.per_byte == 2:
+        expected = expected[::2] << 4 | expected[1::2]
+    assert (out == expected).all()
+
+
+@pytest.mark.parametrize("block", [2, 30, 32, 34, 64, 96, 250, 5000])
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("nf4", (1, 1e-38, False)),
+        ("dynamic8", (1, 1e-38, False)),
+        ("int4", (8, 0, False)),
+        ("int8", (128, 0, False)),
+        ("fp8", (448, 0, True)),
+    ],
+)
+def test_magnitudes_and_codes_in_one_pass(name: str, rule: Any, block: int) -> None:
+    """One pass finds the magnitudes, factors and codes of separate steps."""
+    rng = np.random.default_rng(block)
+    x = (rng.standard_normal(3001) * np.exp2(rng.integers(-140, 120, 3001))).astype(F)
+    x[: 2 * block] = 0
+    x[5] = -0.0
+    x[2 * block : 4 * block] = rng.integers(0, 9, x[2 * block : 4 * block].size).astype(F) * F(
+        1e-45
+    )
+    table = ValueTable.of(name)
+    factor_rule = blockwise.FactorRule(F(rule[0]), F(rule[1]), rule[2])
+    out, expected = (np.empty(-(-x.size // table.per_byte), np.uint8) for _ in range(2))
+    tops, factors = blockwise.quantize_relative(x, block, factor_rule, table, out)
+    magnitudes = [np.abs(x[at : at + block]).max() for at in range(0, x.size, block)]
+    assert tops.tolist() == magnitudes
+    assert factors.tobytes() == factor_rule.factors(tops).tobytes()
+    assert np.isfinite(factors).all()
+    blockwise.quantize(x, block, factors, F(0), table, expected)
+    assert (out == expected).all()
+
+
+def test_ranks_and_ranges_as_sorting_finds_them() -> None:
+    rng = np.random.default_rng(5)
+    n = 40_001
+    wide = rng.standard_normal(n) * np.exp2(rng.integers(-149, 127, n))
+    sparse = np.where(rng.random(n) < 0.9, 0, rng.standard_normal(n))
+    with np.errstate(under="ignore"):
+        tensors = [
+            rng.standard_normal(n),
+            wide,
+            sparse,
+            np.where(rng.random(n) < 0.5, -0.0, 0.0),
+            rng.integers(-3, 4, n),
+            np.linspace(1, 1.0001, n),
+            rng.integers(0, 1 << 24, n).astype(np.uint32).view(F),
+            -np.abs(wide),
+        ]
+    for tensor in tensors:
+        x = tensor.astype(F)
+        ordered = np.sort(x)
+        ranks = np.unique(np.append(rng.integers(0, n, 300), [0, 1, n - 1]))
+        assert (quantiles.of_ranks(x, ranks) == ordered[ranks]).all()
+        assert (quantiles.of_ranks(x[:99], ranks[:2]) == np.sort(x[:99])[ranks[:2]]).all()
+        for borders in (ordered[rng.choice(n, 255, replace=False)], ordered[:255], ordered[-255:]):
+            borders = np.sort(borders)
+            near = borders.view(np.int32)[:, np.newaxis] + np.arange(-2, 3, dtype=np.int32)
+            near = near.reshape(-1).view(F)
+            values = np.concatenate([x, near[np.isfinite(near)], np.array([0, -0.0], F)])
+            codes = np.empty(values.size, np.uint8)
+            quantiles.find_ranges(values, *quantiles.range_table(borders), codes)
+            assert (codes == np.searchsorted(borders, values)).all()
+
+
+@pytest.mark.parametrize("kind", ["sparse", "ties", "heavy", "float64"])
+def test_quantiles_of_sorted_chunks(kind: str) -> None:
+    """The payload is that of sorted chunks and a search of sorted borders."""
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal(250_003)
+    if kind == "sparse":
+        x[rng.random(x.size) < 0.95] = 0
+    if kind == "ties":
+        x = np.round(4 * x)
+    if kind == "heavy":
+        x *= np.exp(5 * rng.standard_normal(x.size))
+    values = x.astype(F)
+    payload = gcodec.parse("blockwise:kind=quantile8").encode(x if kind == "float64" else values)
+    rows = [reference_quantiles(values[at : at + 125_002]) for at in range(0, x.size, 125_002)]
+    borders = reference_quantiles(np.concatenate(rows))
+    codes = np.searchsorted(borders[1:-1], values)
+    assert (payload.data[1024:] == codes).all()
+    sums, counts = np.zeros(256), np.bincount(codes, minlength=256)
+    for at in range(0, x.size, 1 << 16):
+        part = slice(at, at + (1 << 16))
+        sums += np.bincount(codes[part], values[part], 256)
+    means = (sums / np.maximum(counts, 1)).astype("<f4")
+    assert payload.data[:1024].tobytes() == means.tobytes()
+
+
+def reference_quantiles(x: np.ndarray) -> np.ndarray:
+    ordered = np.sort(x)
+    places = F(x.size - 1) * (np.arange(257, dtype=F) / F(256))
+    below = np.floor(places).astype(np.int64)
+    weights = places - np.floor(places)
+    low, high = ordered[below], ordered[np.minimum(below + 1, x.size - 1)]
+    width = high - low
+    return np.where(weights < 0.5, low + width * weights, high - width * (F(1) - weights))
 
 
 def test_rows() -> None:

@@ -350,3 +350,83 @@ def test_refused(spec: str, n: int, data: str, error: type[Exception]) -> None:
     scalars = {"tensor_scale": 1.0} if "nvfp4" in spec else {}
     with pytest.raises(error):
         gcodec.parse(spec).decode(message, n, nbits=8 * len(message), **scalars)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_middles_and_their_neighbors(name: str, rule: str) -> None:
+    """Kernel and NumPy agree next to each number of a format and each middle of two."""
+    fmt = BlockFormat.of(name)
+    if fmt.is_two_level and rule != "floor":
+        return
+    finite = fmt.values()[np.isfinite(fmt.values())].astype(np.float64)
+    numbers = np.unique(finite[np.abs(finite) <= fmt.largest])
+    exact = np.concatenate([numbers, (numbers[:-1] + numbers[1:]) / 2, [-0.0]])
+    bits = exact.astype(np.float32).view(np.int32)[:, np.newaxis]
+    near = (bits + np.arange(-2, 3, dtype=np.int32)).reshape(-1).view(np.float32)
+    near = near[np.abs(near) <= fmt.largest]
+    tiny = np.array([1, 2, 0x7FFFFF, 0x800000], np.int32).view(np.float32)
+    near = np.concatenate([near, tiny, -tiny])
+    rows = -(-near.size // (fmt.block - 1))
+    blocks = np.resize(near, rows * (fmt.block - 1)).reshape(rows, -1)
+    x = np.insert(blocks, 0, fmt.largest, axis=1).astype(np.float32).reshape(-1)
+    for n in (x.size, x.size - 5):
+        for power in (1.0, 2.0**-100, 2.0**90):
+            check_kernel(name, rule, x[:n] * np.float32(power), np.float32(power))
+
+
+def test_scales_of_two_levels_for_many_mantissas() -> None:
+    """The kernel divides by 6, by the scale of the tensor, and by the scale of a block exactly."""
+    rng = np.random.default_rng(0)
+    for exponent, tensor_scale in (
+        (-126, 2.0**-120),
+        (-3, 0.77),
+        (1, 1.0),
+        (3, 0.003),
+        (126, 1e35),
+    ):
+        tops = np.ldexp(
+            np.float32(1) + rng.integers(0, 1 << 23, 4096) / np.float32(1 << 23), exponent
+        )
+        shares = rng.random((tops.size, 16)).astype(np.float32)
+        shares[:, 3] = 1
+        x = (tops.astype(np.float32)[:, np.newaxis] * shares).reshape(-1)
+        check_kernel("nvfp4", "floor", x, np.float32(tensor_scale))
+
+
+def test_a_sixth_is_rounded_once() -> None:
+    """A product with 1/6, corrected by its remainder, is the quotient, whatever the mantissa."""
+    sixth = np.float64(np.float32(1 / 6))
+    for exponent in (-126, -125, -124, -123, 0, 127):
+        x = np.arange(1 << 23, dtype=np.uint32) + np.uint32(exponent + 127 << 23)
+        x = x.view(np.float32)
+        near = x * np.float32(sixth)
+        wide = near.astype(np.float64)
+        rest = x - 6 * wide  # exact
+        assert (rest == rest.astype(np.float32)).all()
+        corrected = (wide + rest * sixth).astype(np.float32)
+        quotients = x / np.float32(6)
+        is_normal = quotients >= 2.0**-126
+        assert (corrected == quotients)[is_normal].all()
+        assert (corrected <= 2.0**-126)[~is_normal].all()
+
+
+def test_values_far_above_the_scale_of_the_tensor() -> None:
+    x = np.array([3e38, -3e38, 1e30, 5.0, -0.0, 1e-40, 6.0, -7.0] * 6, np.float32)
+    for tensor_scale in (1.0, 2.0**-120, 1e35):
+        check_kernel("nvfp4", "floor", x, np.float32(tensor_scale))
+
+
+def check_kernel(name: str, rule: str, x: np.ndarray, tensor_scale: np.float32) -> None:
+    """Compare the bytes and the residual of the kernels with those of NumPy."""
+    fmt = BlockFormat.of(name)
+    own = np.float32(tensor_scale if fmt.is_two_level else 1)
+    quantization = microscale.Quantization(fmt, rule, own)
+    scales = np.empty(fmt.blocks(x.size), np.uint8)
+    elements, rest = np.empty(fmt.data_nbytes(x.size), np.uint8), x.copy()
+    for values, leave in ((x, False), (rest, True)):
+        microscale.quantize(values, quantization, None, scales, elements, leave)
+        data, decoded = microscale.rounded(x, quantization, None)
+        assert scales.tobytes() + elements.tobytes() == data.tobytes()
+    with np.errstate(all="ignore"):
+        assert np.array_equal(rest, x - decoded)

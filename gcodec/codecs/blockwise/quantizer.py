@@ -15,7 +15,7 @@ from gcodec.codecs.blockwise.layout import ABSMAX, Layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, Moments, float_of_bits, moments
-from gcodec.kernels.quantize import blockwise
+from gcodec.kernels.quantize import blockwise, quantiles
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
 
@@ -24,6 +24,7 @@ LARGEST = 2.0**126  # magnitudes up to this decode to finite numbers
 _LEAST = np.float32(1e-38)  # what blocks are divided by, at least
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _FINITE = np.float32(np.finfo(np.float32).max)
+_RECIPROCAL = blockwise.FactorRule(_ONE, _LEAST, False)
 _PART = 1 << 16  # elements whose values are summed in order
 _CHUNK = 100_000  # elements whose quantiles are taken together, at least
 
@@ -54,28 +55,16 @@ def quantize(x: np.ndarray, layout: Layout, data: np.ndarray) -> None:
         outer = _absmax(scales - offset, layout.nested_block, table, inner)
         _put(np.append(offset, outer), front[: 4 + 4 * layout.outer_blocks])
     else:
-        tops = _tops(x, layout.block)
         table = layout.table()
         largest = np.float32(448 if layout.is_multiplier else table.values.size // 2)
-        with np.errstate(divide="ignore", over="ignore"):
-            factors = largest / tops
-        if layout.is_multiplier:
-            factors[np.isinf(factors)] = 1
-        else:
-            factors = np.where(tops > 0, np.minimum(factors, _FINITE), _ONE)
-        blockwise.quantize(x, layout.block, factors, _ZERO, table, codes)
+        rule = blockwise.FactorRule(largest, _ZERO, layout.is_multiplier)
+        tops, factors = blockwise.quantize_relative(x, layout.block, rule, table, codes)
+        _check_largest(x, float(tops.max()))
         _put(factors if layout.is_multiplier else _ONE / factors, front)
 
 
 def _put(numbers: np.ndarray, out: np.ndarray) -> None:
     out[:] = numbers.astype("<f4", copy=False).view(np.uint8)
-
-
-def _tops(x: np.ndarray, block: int) -> np.ndarray:
-    """Return the largest magnitudes of blocks; raise `ParameterError` for values above 2^126."""
-    tops = norms(x, block, "max")
-    _check_largest(x, float(tops.max()))
-    return tops
 
 
 def _check_largest(x: np.ndarray, largest: float) -> None:
@@ -90,14 +79,16 @@ def _absmax(x: np.ndarray, block: int, table: ValueTable, codes: np.ndarray) -> 
 
     Full blocks are multiplied by a reciprocal, and a partial one is divided.
     """
-    tops = _tops(x, block)
     rest = x.size % block
-    if rest:
-        tops[-1] = np.maximum(tops[-1], _LEAST)
     full = x.size - rest
-    factors = _ONE / np.maximum(tops, _LEAST)
     start = full // table.per_byte
-    blockwise.quantize(x[:full], block, factors, _ZERO, table, codes[:start])
+    tops = np.empty(-(-x.size // block), np.float32)
+    tops[: full // block], _ = blockwise.quantize_relative(
+        x[:full], block, _RECIPROCAL, table, codes[:start]
+    )
+    if rest:
+        tops[-1] = np.maximum(norms(x[full:], rest, "max")[0], _LEAST)
+    _check_largest(x, float(tops.max()))
     if rest:
         scaled = x[full:] / tops[-1]
         blockwise.quantize(scaled, block, np.ones(1, np.float32), _ZERO, table, codes[start:])
@@ -126,14 +117,12 @@ def _uniform(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
 def _quantiles(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Write the numbers of 256 equally frequent ranges, and return the mean of each range."""
     _check_largest(x, float(norms(x, x.size, "max")[0]))
-    borders = _borders(x)[1:-1]
+    table = quantiles.range_table(_borders(x)[1:-1])
 
     def task(start: int, stop: int) -> None:
-        for at in range(start, stop, _PART):
-            part = slice(at, min(at + _PART, stop))
-            codes[part] = np.searchsorted(borders, x[part])
+        quantiles.find_ranges(x[start:stop], *table, codes[start:stop])
 
-    pool.run(task, x.size, _PART)
+    pool.run(task, x.size, 1, x)
     return _averages(x, codes)
 
 
@@ -143,21 +132,27 @@ def _borders(x: np.ndarray) -> np.ndarray:
     if x.size > _CHUNK:
         chunks, rest = divmod(x.size, _CHUNK)
         size = _CHUNK + (rest - 1) // chunks + 1
-    rows = [_quantile(np.sort(x[at : at + size])) for at in range(0, x.size, size)]
-    return _quantile(np.sort(np.concatenate(rows)))
+
+    def task(start: int, stop: int) -> np.ndarray:
+        values = x[start:stop]
+        rows = [_quantile(values[at : at + size]) for at in range(0, values.size, size)]
+        return np.concatenate(rows)
+
+    return _quantile(np.concatenate(pool.run(task, x.size, size, x)))
 
 
-def _quantile(ordered: np.ndarray) -> np.ndarray:
-    """Return the quantiles k/256 of ascending float32 numbers, by linear interpolation."""
-    places = np.float32(ordered.size - 1) * (np.arange(257, dtype=np.float32) / np.float32(256))
-    below = np.minimum(np.floor(places).astype(np.int64), ordered.size - 1)
-    above = np.minimum(below + 1, ordered.size - 1)
+def _quantile(x: np.ndarray) -> np.ndarray:
+    """Return the quantiles k/256 of float32 numbers, by linear interpolation."""
+    places = np.float32(x.size - 1) * (np.arange(257, dtype=np.float32) / np.float32(256))
+    below = np.minimum(np.floor(places).astype(np.int64), x.size - 1)
+    above = np.minimum(below + 1, x.size - 1)
     weights = places - np.floor(places)
-    low, high = ordered[below], ordered[above]
+    ranks, inverse = np.unique(np.append(below, above), return_inverse=True)
+    low, high = quantiles.of_ranks(x, ranks)[inverse].reshape(2, -1)
     width = high - low
     from_low, from_high = low + width * weights, high - width * (_ONE - weights)
-    quantiles: np.ndarray = np.where(weights < 0.5, from_low, from_high)
-    return quantiles
+    between: np.ndarray = np.where(weights < 0.5, from_low, from_high)
+    return between
 
 
 def _averages(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -165,19 +160,21 @@ def _averages(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
     Sums are float64: of 2^16 consecutive elements in order, and then of these sums in order.
     """
+    parts = -(-x.size // _PART)
+    part_sums = np.zeros((parts, quantiles.CODES))
+    part_counts = np.zeros((parts, quantiles.CODES), np.int64)
 
-    def task(start: int, stop: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        parts = []
+    def task(start: int, stop: int) -> None:
+        values = x[start:stop]
         for at in range(start, stop, _PART):
-            part = slice(at, min(at + _PART, stop))
-            sums = np.bincount(codes[part], x[part], 256)
-            parts.append((sums, np.bincount(codes[part], minlength=256)))
-        return parts
+            part, end = at // _PART, min(at + _PART, stop)
+            own = part_sums[part], part_counts[part]
+            quantiles.sums_of_codes(values[at - start : end - start], codes[at:end], *own)
 
-    sums, counts = np.zeros(256), np.zeros(256, np.int64)
-    for parts in pool.run(task, x.size, _PART):
-        for part_sums, part_counts in parts:
-            sums += part_sums
-            counts += part_counts
+    pool.run(task, x.size, _PART, x)
+    sums = np.zeros(quantiles.CODES)
+    for own in part_sums:
+        sums += own
+    counts = part_counts.sum(axis=0)
     means: np.ndarray = (sums / np.maximum(counts, 1)).astype(np.float32)
     return means

@@ -182,6 +182,11 @@ class ScaleRule(NamedTuple):
     drop: int
     least: np.float32
 
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the divisor is 1 and `adds` has one value."""
+        return self.divisor == 1 and bool((self.adds == self.adds[0]).all())
+
     @classmethod
     @functools.cache
     def of(cls, name: str, fmt: BlockFormat) -> ScaleRule:

@@ -7,21 +7,91 @@ code of 8 bits, or two of 4, the first in the high half.
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from gcodec.kernels.numeric.norms import norms
+from gcodec.kernels.quantize.block_format import BlockFormat
+from gcodec.kernels.quantize.byte_lanes import (
+    HALF,
+    narrow_halves,
+    narrow_signs,
+    pair_codes,
+    store_sorted,
+)
+from gcodec.kernels.quantize.microscale import emit_codes
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import BLOCK, Emitter, block, compiles_for, fence, floats, lanes
+from gcodec.runtime.memory import bits_float, magnitude_bits
 
 Store = Literal["write", "stream", "add"]
 
-_HALF = BLOCK // 2
 _CELL = 17  # bits of a float32 that a cell drops
+_METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
+_NARROW = ("tree", "int4")  # methods whose codes have 4 bits
+_FINITE = np.float32(np.finfo(np.float32).max)
+
+
+class FactorRule(NamedTuple):
+    """How the factor of a block follows from its largest magnitude.
+
+    It is numerator / max(magnitude, least). Where this is infinite, it is 1 if the magnitude is 0
+    or `resets`, and else the largest float32.
+
+    Attributes
+    ----------
+    numerator, least : float32
+    resets : bool
+    """
+
+    numerator: np.float32
+    least: np.float32
+    resets: bool
+
+    def factors(self, tops: np.ndarray) -> np.ndarray:
+        """Return the factors of (blocks,) float32 magnitudes."""
+        with np.errstate(divide="ignore", over="ignore"):
+            factors = self.numerator / np.maximum(tops, self.least)
+        beyond = np.where(self.resets | (tops == 0), np.float32(1), _FINITE)
+        return np.where(np.isinf(factors), beyond, factors)
+
+
+_GIVEN = FactorRule(np.float32(0), np.float32(0), False)
+
+
+def quantize_relative(
+    x: np.ndarray, block_size: int, rule: FactorRule, table: ValueTable, out: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Write the codes of a (n,) float32 array, relative to the largest magnitudes of blocks.
+
+    See `quantize` for the parameters.
+
+    Returns
+    -------
+    tops, factors : (ceil(n / block_size),) float32 arrays
+        Largest magnitudes of blocks, and their factors. The codes of a block whose magnitude is
+        not finite are arbitrary.
+    """
+    if block_size >= pool.SEGMENT and not pool.is_one(x.size):
+        tops = norms(x, block_size, "max")
+        factors = rule.factors(tops)
+        quantize(x, block_size, factors, np.float32(0), table, out)
+        return tops, factors
+    tops, factors = np.empty((2, -(-x.size // block_size)), np.float32)
+
+    def task(start: int, stop: int) -> None:
+        part = out[start // table.per_byte : -(-stop // table.per_byte)]
+        first = start // block_size
+        blocks = slice(first, first - (start - stop) // block_size)
+        own = tops[blocks], factors[blocks]
+        _run(x[start:stop], 0, block_size, *own, rule, np.float32(0), table, part)
+
+    pool.run(task, x.size, block_size, x)
+    return tops, factors
 
 
 def quantize(
@@ -47,16 +117,30 @@ def quantize(
     out : (ceil(n / table.per_byte),) uint8 array
         A last half that belongs to no element gets the code of 0 if `shift` is 0.
     """
-    per_byte, cells = table.per_byte, table.cells
-    loop = _quantizer(per_byte)
+    per_byte, none = table.per_byte, np.empty(0, np.float32)
 
     def task(start: int, stop: int) -> None:
-        scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
         part = out[start // per_byte : -(-stop // per_byte)]
-        numbers = cells.entries, cells.first, cells.per_sign
-        loop(x[start:stop], start, block_size, factors, shift, *numbers, *scratch, part)
+        _run(x[start:stop], start, block_size, none, factors, _GIVEN, shift, table, part)
 
     pool.run(task, x.size, BLOCK, x)
+
+
+def _run(
+    x: np.ndarray,
+    first: int,
+    block_size: int,
+    tops: np.ndarray,
+    factors: np.ndarray,
+    rule: FactorRule,
+    shift: np.float32,
+    table: ValueTable,
+    out: np.ndarray,
+) -> None:
+    scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
+    cells = table.cells.first, table.cells.per_sign
+    loop = _quantizer(table.method)
+    loop(x, first, block_size, tops, factors, *rule, shift, table.entries, *cells, *scratch, out)
 
 
 def dequantize(
@@ -121,47 +205,102 @@ def _pairs(values: np.ndarray) -> np.ndarray:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _quantize_block(per_byte: int) -> Any:
+def _quantize_block(method: str) -> Any:
     """Make the block that writes the codes of 32 elements of x from i on, from byte `at` on."""
+    emit_half = {"tree": _emit_tree, "cells": _emit_cells, "fp8": _emit_fp8}.get(
+        method, _emit_integers
+    )
 
     @block("x", "i", "factor", "shift", "entries", "first", "count", "out", "at")
     def codes(e: Emitter) -> None:
-        from llvmlite import ir
-
-        builder, kind, source = e.builder, lanes(32, _HALF), e.address("x", "i")
+        builder, source, numbers = e.builder, e.address("x", "i"), []
         e.fetch(source)
-        narrow = ir.IntType(32)
-        first, count = (
-            e.splat(builder.trunc(e.args[k], narrow), _HALF) for k in ("first", "count")
-        )
-        last = builder.sub(count, kind([1] * _HALF))
-        zero = kind([0] * _HALF)
-        halves = []
-        for at in (0, _HALF):
-            x = e.load(e.element(source, at), floats(_HALF))
-            r = builder.fmul(
-                builder.fsub(x, e.splat(e.args["shift"], _HALF)), e.splat(e.args["factor"], _HALF)
-            )
-            size = e.magnitude_bits(r)
-            place = builder.sub(builder.lshr(size, kind([_CELL] * _HALF)), first)
-            place = builder.select(builder.icmp_signed(">", place, zero), place, zero)
-            place = builder.select(builder.icmp_signed("<", place, last), place, last)
-            sign = builder.ashr(builder.bitcast(r, kind), kind([31] * _HALF))
-            place = builder.add(place, builder.and_(sign, count))
-            entries = e.gathered(e.args["entries"], e.indices(place), lanes(64, _HALF))
-            top = builder.trunc(entries, kind)
-            both = builder.trunc(builder.lshr(entries, entries.type([32] * _HALF)), kind)
-            second = builder.lshr(both, kind([8] * _HALF))
-            code = builder.select(builder.icmp_signed(">", size, top), second, both)
-            halves.append(builder.trunc(code, lanes(8, _HALF)))
-        codes = e.joined(halves)
-        if per_byte == 2:
-            pairs = builder.bitcast(codes, lanes(16, _HALF))  # the first code is the low byte
-            joined = builder.mul(pairs, pairs.type([1 << 12 | 1] * _HALF))
-            codes = builder.trunc(builder.lshr(joined, pairs.type([8] * _HALF)), lanes(8, _HALF))
-        e.store(codes, e.address("out", "at"), align=1)
+        highest = 7 if method in _NARROW else 127
+
+        def half(first: int) -> Any:
+            x = e.load(e.element(source, first), floats(HALF))
+            shifted = builder.fsub(x, e.splat(e.args["shift"], HALF))
+            r = builder.fmul(shifted, e.splat(e.args["factor"], HALF))
+            numbers.append(builder.bitcast(r, lanes(32, HALF)))
+            codes = emit_half(e, r, highest)
+            return builder.and_(codes, codes.type([2 * highest + 1] * HALF))
+
+        codes = narrow_halves(e, half)
+        if method == "offset8":
+            codes = builder.xor(codes, codes.type([0x80] * BLOCK))
+        if method == "fp8":
+            sign = builder.and_(narrow_signs(e, *numbers), codes.type([0x80] * BLOCK))
+            codes = builder.or_(codes, sign)
+        if method == "tree":
+            codes = _emit_ordered(e, codes)
+        if method in _NARROW:
+            codes = pair_codes(e, codes, first_high=True)
+        store_sorted(e, codes)
 
     return codes
+
+
+def _emit_tree(e: Emitter, r: Any, highest: int) -> Any:
+    """Emit the numbers of bounds below lanes, found by four comparisons; see `ValueTable`."""
+    builder, kind = e.builder, lanes(32, r.type.count)
+    table = builder.bitcast(e.args["entries"], floats(1).element.as_pointer())
+    places = kind([0] * kind.count)
+    for first in (24, 16, 8, 0):
+        bounds = e.one_of_eight_at(e.element(table, first), places, repeats=first > 0)
+        is_above = builder.fcmp_ordered(">", r, bounds)
+        places = builder.sub(builder.add(places, places), builder.sext(is_above, kind))
+    return places
+
+
+def _emit_ordered(e: Emitter, places: Any) -> Any:
+    """Emit the codes of places in a tree, a byte each."""
+    table = e.element(e.args["entries"], 32)
+    if compiles_for("avx2"):
+        return e.x86("avx2.pshuf.b", places.type, [e.load(table, lanes(8)), places])
+    from llvmlite import ir
+
+    bytes_of = e.builder.bitcast(table, ir.IntType(8).as_pointer())
+    indices = e.indices(e.builder.zext(places, lanes(32)))
+    return e.gathered(bytes_of, indices, lanes(8))
+
+
+def _emit_cells(e: Emitter, r: Any, highest: int) -> Any:
+    """Emit the codes of lanes, whose lowest 8 bits matter, from cells; see `Cells.packed`."""
+    builder, kind = e.builder, lanes(32, r.type.count)
+    first, count = (
+        e.splat(builder.trunc(e.args[name], kind.element), kind.count)
+        for name in ("first", "count")
+    )
+    zero, last = kind([0] * kind.count), builder.sub(count, kind([1] * kind.count))
+    size = e.magnitude_bits(r)
+    place = builder.sub(builder.lshr(size, kind([_CELL] * kind.count)), first)
+    place = builder.select(builder.icmp_signed(">", place, zero), place, zero)
+    place = builder.select(builder.icmp_signed("<", place, last), place, last)
+    sign = builder.ashr(builder.bitcast(r, kind), kind([31] * kind.count))
+    place = builder.add(place, builder.and_(sign, count))
+    entries = e.gathered(e.args["entries"], e.indices(place), kind)
+    rest = kind([(1 << _CELL) - 1] * kind.count)
+    is_above = builder.icmp_signed(">", builder.and_(size, rest), builder.and_(entries, rest))
+    difference = builder.ashr(entries, kind([_CELL + 8] * kind.count))
+    difference = builder.and_(difference, builder.sext(is_above, kind))
+    return builder.add(builder.lshr(entries, kind([_CELL] * kind.count)), difference)
+
+
+def _emit_integers(e: Emitter, r: Any, highest: int) -> Any:
+    """Emit lanes rounded to integers of few bits, to nearest with ties to even.
+
+    The lowest bits of the results have them in two's complement.
+    """
+    builder, kind = e.builder, r.type
+    low, high, far = (kind([value] * kind.count) for value in (-highest - 1, highest, 1.5 * 2**23))
+    r = builder.select(builder.fcmp_ordered(">", r, low), r, low)
+    r = builder.select(builder.fcmp_ordered("<", r, high), r, high)
+    return builder.bitcast(builder.fadd(r, far), lanes(32, kind.count))
+
+
+def _emit_fp8(e: Emitter, r: Any, highest: int) -> Any:
+    """Emit numbers whose lowest 8 bits are the codes of OCP's E4M3, without signs."""
+    return emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
 
 
 def _dequantize_block(per_byte: int, divides: bool, store: Store) -> Any:
@@ -195,24 +334,57 @@ def _stop(start, first, size, block_size):
     return b, min((b + 1) * block_size - first, size)
 
 
-@factory(lambda: itertools.product((1, 2)))
-def _quantizer(per_byte: int) -> Kernel:
-    one_block = _quantize_block(per_byte)
+@inline
+def _factor(top, numerator, least, resets):
+    """Return the factor of a block; see `FactorRule`."""
+    size = max(top, least)
+    factor = numerator / size if size > np.float32(0) else np.float32(1)
+    if factor > _FINITE:
+        factor = np.float32(1) if resets else _FINITE
+    return factor
+
+
+@factory(lambda: ((method,) for method in _METHODS))
+def _quantizer(method: str) -> Kernel:
+    one_block = _quantize_block(method)
+    per_byte = 2 if method in _NARROW else 1
 
     @kernel(
-        "in float32[], int64, int64, in float32[], float32, in uint64[], int64, int64, "
-        "out float32[], out uint8[], out uint8[]",
-        variant=f"{per_byte}",
+        "in float32[], int64, int64, out float32[], out float32[], float32, float32, boolean, "
+        "float32, in uint32[], int64, int64, out float32[], out uint8[], out uint8[]",
+        variant=method,
     )
     def blockwise_codes(
-        x, first, block_size, factors, shift, entries, lowest, count, padded, last, out
+        x,
+        first,
+        block_size,
+        tops,
+        factors,
+        numerator,
+        least,
+        resets,
+        shift,
+        entries,
+        lowest,
+        count,
+        padded,
+        last,
+        out,
     ):
-        # x begins with element `first`, a multiple of BLOCK, and factors has the factors of all
-        # blocks; out.size == ceil(x.size / per_byte); entries.size == 2 * count; padded and last
+        # x begins with element `first`, whose byte is the first of `out`, and factors has the
+        # factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
+        # out.size == ceil(x.size / per_byte); entries are those of the table; padded and last
         # have BLOCK elements. Blocks are even where per_byte is 2.
         start = 0
         while start < x.size:
             b, stop = _stop(start, first, x.size, block_size)
+            if numerator > np.float32(0):
+                values = x[start:stop]
+                top = np.uint32(0)
+                for i in range(values.size):
+                    top = max(top, magnitude_bits(values[i]))
+                tops[b] = bits_float(top)
+                factors[b] = _factor(tops[b], numerator, least, resets)
             whole = stop - (stop - start) % BLOCK
             numbers = factors[b], shift, entries, lowest, count
             for i in range(start, whole, BLOCK):

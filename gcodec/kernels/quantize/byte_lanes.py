@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gcodec.runtime.lanes import BLOCK, Emitter, lanes
+from gcodec.runtime.lanes import BLOCK, Emitter, compiles_for, lanes
 
 HALF = BLOCK // 2  # elements whose numbers stay in registers
 
@@ -35,6 +35,43 @@ def narrow_halves(e: Emitter, half: Callable[[int], Any]) -> Any:
     joined = builder.shuffle_vector(one, narrowed(HALF), lanes(32)(list(range(BLOCK))))
     packed = builder.trunc(joined, lanes(8))
     return builder.shuffle_vector(packed, packed, lanes(32)(_IN_WHOLE))
+
+
+def narrow_signs(e: Emitter, one: Any, other: Any) -> Any:
+    """Emit a byte with the sign of each 32-bit lane of two halves, as `narrow_halves` orders them.
+
+    The other bits of a byte are arbitrary.
+    """
+    builder, halves = e.builder, (one, other)
+    if compiles_for("avx2") and not compiles_for("avx512bw"):
+        # These instructions limit lanes to the range of the narrower ones, which keeps signs.
+        words = [
+            e.x86("avx2.packssdw", lanes(16, HALF), e.parts(half, HALF // 2)) for half in halves
+        ]
+        return e.x86("avx2.packsswb", lanes(8), words)
+
+    def sign(first: int) -> Any:
+        half = halves[first // HALF]
+        return builder.ashr(half, half.type([24] * HALF))
+
+    return narrow_halves(e, sign)
+
+
+def pair_codes(e: Emitter, codes: Any, *, first_high: bool = False) -> Any:
+    """Emit bytes of two codes below 16 each, from bytes of one each.
+
+    The first code takes the low half, or the high half with `first_high`.
+    """
+    pairs = e.builder.bitcast(codes, lanes(16, HALF))  # the first code is the low byte
+    if compiles_for("avx2") and not compiles_for("avx512bw"):
+        factors = codes.type(([16, 1] if first_high else [1, 16]) * HALF)
+        joined = e.x86("avx2.pmadd.ub.sw", pairs.type, [codes, factors])
+    elif first_high:
+        high = e.builder.shl(pairs, pairs.type([4] * HALF))
+        joined = e.builder.or_(high, e.builder.lshr(pairs, pairs.type([8] * HALF)))
+    else:
+        joined = e.builder.or_(pairs, e.builder.lshr(pairs, pairs.type([4] * HALF)))
+    return e.builder.trunc(joined, lanes(8, HALF))
 
 
 def store_sorted(e: Emitter, codes: Any) -> None:

@@ -3,9 +3,10 @@
 One pass reads a block of 32 elements, finds the largest magnitude, derives the byte of the scale,
 and rounds the scaled elements. For an element with the magnitude r and the exponent e, not below
 the least one of the format, the code is r/2^(e − M) rounded to an integer, plus 2^M for each
-exponent above the least one. Adding 2^(e + 23 − M) to r rounds to nearest with ties to even, for
-the element itself has the ulp of that sum. Stochastic rounding takes the whole part, and adds 1
-if (u >> 1) < int32(f·2^31), where f is the fraction and u the random word of the element.
+exponent above the least one. Adding 2^(e + 23 − M) to r rounds to nearest with ties to even,
+because an ulp of the sum is one unit of the code, and the lowest bits of the sum have the code.
+Stochastic rounding takes the whole part, and adds 1 if (u >> 1) < int32(f·2^31), where f is the
+fraction and u the random word of the element.
 
 In a block with NaN or Inf, each kind of value has a rule of its own. The kernels mark such blocks
 by a scale of NaN and leave their elements; `quantize_nonfinite` then writes them without a kernel.
@@ -22,16 +23,32 @@ import numpy as np
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat, ScaleRule
-from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
+from gcodec.kernels.quantize.byte_lanes import (
+    HALF,
+    narrow_halves,
+    narrow_signs,
+    pair_codes,
+    store_sorted,
+)
 from gcodec.kernels.quantize.float_format import nearest_codes
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import (
+    BLOCK,
+    SIGN,
+    Emitter,
+    block,
+    compiles_for,
+    fence,
+    floats,
+    lanes,
+)
 
 Store = Literal["write", "stream", "add"]
 
-_BLOCKS = 64  # blocks whose scales are found together, while their elements stay in a cache
+_TILE = 2048  # elements whose scales are found together, while they stay in a cache
+_GROUPS = 8  # elements whose magnitudes are compared at once, lanes of a vector
 _MANTISSA = 23  # of float32: bits of the mantissa
 _ONE = 127 << _MANTISSA  # bits of the number 1
 _LEAST, _MOST = 0x3C800000, 0x43E00000  # bits of 2^-6 and 448, the range of scales of NVFP4
@@ -84,15 +101,16 @@ def quantize(
     """
     fmt = quantization.fmt
     loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
-    key, per_byte = np.uint64(seed or 0), fmt.per_byte
+    key, per_byte, blocks = np.uint64(seed or 0), fmt.per_byte, _TILE // fmt.block
 
     def task(start: int, stop: int) -> int:
         part, largest = x[start:stop], np.zeros(BLOCK, np.int32)
         scratch = (
-            np.zeros(_BLOCKS, np.int32),
+            np.zeros(_GROUPS * _TILE // BLOCK, np.int32),
+            np.zeros(blocks, np.int32),
             largest,
-            *np.empty((2, _BLOCKS), np.float32),
-            np.empty(_BLOCKS, np.uint8),
+            *np.empty((2, blocks), np.float32),
+            np.empty(blocks, np.uint8),
         )
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
@@ -293,28 +311,78 @@ def _numbers(quantization: Quantization) -> tuple[Any, ...]:
         nothing = np.empty(0, np.int32), np.int64(0), np.float32(0)
         return tensor_scale, np.float32(1) / tensor_scale, *nothing
     rule = ScaleRule.of(rule_name, fmt)
-    return rule.divisor, np.float32(0), rule.adds, np.int64(rule.drop), rule.least
+    adds = rule.adds[:1] if rule.is_uniform else rule.adds
+    return rule.divisor, np.float32(0), adds, np.int64(rule.drop), rule.least
 
 
 # --- blocks from values to codes -----------------------------------------------------------------
 
 
-def _tops_block(fmt: BlockFormat) -> Any:
-    """Make the block that stores the bits of the largest magnitudes of 32 elements of x from i on.
+# Steps that reduce eight vectors of eight lanes to the largest lane of each. A step has the places
+# of the first lanes of pairs in two vectors, and the distance of the second ones. Lanes change
+# places within 128 bits, and finally across them.
+_REDUCTION = (
+    ((0, 1, 8, 9, 4, 5, 12, 13), 2),
+    ((0, 2, 8, 10, 4, 6, 12, 14), 1),
+    ((0, 1, 2, 3, 8, 9, 10, 11), 4),
+)
 
-    There is one for each block, in `tops` from b on.
+
+def _tops_block(fmt: BlockFormat) -> Any:
+    """Make the block that finds the largest magnitudes of 32 elements of x from i on, as bits.
+
+    `parts` gets those of eight groups of elements, whose blocks are those from b on. A step of the
+    reduction has been made if there are two blocks.
     """
 
-    @block("x", "i", "tops", "b")
+    @block("x", "i", "parts", "b")
     def tops(e: Emitter) -> None:
-        builder, source, target = e.builder, e.address("x", "i"), e.address("tops", "b")
-        starts = (0, HALF)
-        sizes = [e.magnitude_bits(e.load(e.element(source, at), floats(HALF))) for at in starts]
-        if not fmt.is_two_level:
-            sizes = [_larger(builder, *sizes)]
-        for k, size in enumerate(sizes):
-            builder.store(e.reduced("smax", size), e.element(target, k))
+        source, vectors = e.address("x", "i"), []
+        for first in range(0, BLOCK, fmt.block):
+            sizes = [
+                e.magnitude_bits(e.load(e.element(source, at), floats(_GROUPS)))
+                for at in range(first, first + fmt.block, _GROUPS)
+            ]
+            while len(sizes) > 1:
+                pairs = zip(sizes[::2], sizes[1::2], strict=True)
+                sizes = [_larger(e.builder, *pair) for pair in pairs]
+            vectors += sizes
+        (parts,) = _reduced(e, vectors, _REDUCTION[:1]) if fmt.is_two_level else vectors
+        e.store(parts, _parts_address(e, fmt))
 
+    return tops
+
+
+def _parts_address(e: Emitter, fmt: BlockFormat) -> Any:
+    """Emit the address of the parts of block b, which is even where a vector has two blocks."""
+    per_block = _GROUPS * fmt.block // BLOCK
+    return e.builder.gep(
+        e.args["parts"], [e.builder.mul(e.args["b"], e.args["b"].type(per_block))]
+    )
+
+
+def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any]:
+    """Emit steps of the reduction of vectors to half as many, each."""
+    builder, order = e.builder, lanes(32, _GROUPS)
+    for places, away in steps:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [
+            _larger(
+                builder,
+                builder.shuffle_vector(one, other, order(places)),
+                builder.shuffle_vector(one, other, order([p + away for p in places])),
+            )
+            for one, other in pairs
+        ]
+    return vectors
+
+
+def _emit_tops(e: Emitter, fmt: BlockFormat) -> Any:
+    """Emit the largest magnitudes of 32 blocks from b on, as bits, and their store to `tops`."""
+    source, count = _parts_address(e, fmt), fmt.block  # one vector for 32 elements
+    vectors = [e.load(e.element(source, k * _GROUPS), lanes(32, _GROUPS)) for k in range(count)]
+    tops = e.joined(_reduced(e, vectors, _REDUCTION[1:] if fmt.is_two_level else _REDUCTION))
+    e.store(tops, e.address("tops", "b"))
     return tops
 
 
@@ -340,30 +408,50 @@ def _limited(builder: Any, low: Any, value: Any, high: Any) -> Any:
     return builder.select(builder.icmp_signed("<", value, high), value, high)
 
 
-_SCALE_NAMES = ("divisor", "reciprocal", "adds", "drop", "least", "tops", "b", "zero")
+_SCALE_NAMES = (
+    *("divisor", "reciprocal", "adds", "drop", "least", "parts", "tops", "b", "zero"),
+    *("largest", "bytes", "factors", "sizes"),
+)
 
 
-@block(*_SCALE_NAMES, "largest", "bytes", "factors", "sizes")
-def _power_block(e: Emitter) -> None:
-    """Find the scales of 32 blocks from b on, which are powers of two; see `ScaleRule`.
+def _power_block(fmt: BlockFormat, uniform: bool, leave: bool) -> Any:
+    """Make the block that finds the scales of 32 blocks from b on, powers of two.
 
-    `bytes`, `factors` and `sizes` get the bytes, what elements are multiplied by, and the scales.
-    `adds` has 256 elements.
+    `bytes` and `factors` get the bytes and what elements are multiplied by; `sizes` gets the
+    scales if `leave`. `adds` has 256 elements, or 1 if the rule is `uniform` and divides by 1. See
+    `ScaleRule`.
     """
-    builder, kind = e.builder, lanes(32)
+
+    @block(*_SCALE_NAMES)
+    def powers(e: Emitter) -> None:
+        builder, kind = e.builder, lanes(32)
+        constant = _constants(kind)
+        tops = bits = _emit_tops(e, fmt)
+        if uniform:
+            adds = e.splat(builder.load(e.address("adds", "zero")))
+        else:
+            divisor = e.splat(e.args["divisor"])
+            quotients = builder.fdiv(builder.bitcast(tops, floats()), divisor)
+            bits = builder.bitcast(quotients, kind)
+            exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
+            adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
+        scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
+        _store_power_scales(e, scales, tops, leave)
+
+    return powers
+
+
+def _store_power_scales(e: Emitter, scales: Any, tops: Any, leave: bool) -> None:
+    """Emit what the block of `_power_block` stores, from scales before their limitation."""
+    builder, kind = e.builder, scales.type
     constant = _constants(kind)
-    tops = e.load(e.address("tops", "b"), kind)
-    quotients = builder.fdiv(builder.bitcast(tops, floats()), e.splat(e.args["divisor"]))
-    bits = builder.bitcast(quotients, kind)
-    exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
-    adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
-    scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
     scales = builder.sub(scales, e.splat(builder.trunc(e.args["drop"], kind.element)))
     scales = _limited(builder, constant(0), scales, constant(254))
     _store_scales(e, scales, tops, 0xFF)
     tiny = constant(1 << _MANTISSA - 1)  # 2^-127
-    sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
-    e.store(sizes, e.address("sizes", "b"))
+    if leave:
+        sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
+        e.store(sizes, e.address("sizes", "b"))
     inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
     inverse = _larger(builder, inverse, tiny)
     least = builder.bitcast(e.splat(e.args["least"]), kind)
@@ -376,28 +464,73 @@ def _larger(builder: Any, one: Any, other: Any) -> Any:
     return builder.select(builder.icmp_signed(">", one, other), one, other)
 
 
-@block(*_SCALE_NAMES, "largest", "bytes", "factors", "sizes")
-def _e4m3_block(e: Emitter) -> None:
-    """Find the scales of 32 blocks from b on, which are e4m3 numbers; see `_power_block`.
+def _e4m3_block(fmt: BlockFormat, leave: bool) -> Any:
+    """Make the block that finds the scales of 32 blocks from b on, e4m3 numbers.
 
-    `divisor` is the scale of the tensor, and `reciprocal` its reciprocal.
+    `divisor` is the scale of the tensor, and `reciprocal` its reciprocal; see `_power_block`.
     """
-    builder, kind, real = e.builder, lanes(32), floats()
-    constant = _constants(kind)
-    tops = e.load(e.address("tops", "b"), kind)
-    tensor_scale = e.splat(e.args["divisor"])
-    quotients = builder.fdiv(builder.bitcast(tops, real), real([6.0] * BLOCK))
-    bits = builder.bitcast(builder.fdiv(quotients, tensor_scale), kind)
-    bits = _limited(builder, constant(_LEAST), bits, constant(_MOST))
-    odd = builder.and_(builder.lshr(bits, constant(_E4M3)), constant(1))
-    almost_half = builder.add(bits, constant((1 << _E4M3 - 1) - 1 - _REBIAS))
-    codes = builder.lshr(builder.add(almost_half, odd), constant(_E4M3))
-    _store_scales(e, codes, tops, 0x7F)
-    bits = builder.add(builder.shl(codes, constant(_E4M3)), constant(_REBIAS))
-    scales = builder.bitcast(bits, real)
-    e.store(builder.fmul(tensor_scale, scales), e.address("sizes", "b"))
-    inverse = builder.fdiv(e.splat(e.args["reciprocal"]), scales)
-    e.store(inverse, e.address("factors", "b"))
+
+    @block(*_SCALE_NAMES)
+    def numbers(e: Emitter) -> None:
+        builder, kind, real = e.builder, lanes(32), floats()
+        constant = _constants(kind)
+        tops = _emit_tops(e, fmt)
+        tensor_scale = e.splat(e.args["divisor"])
+        sixths = _emit_sixths(e, builder.bitcast(tops, real))
+        bits = builder.bitcast(builder.fdiv(sixths, tensor_scale), kind)
+        bits = _limited(builder, constant(_LEAST), bits, constant(_MOST))
+        odd = builder.and_(builder.lshr(bits, constant(_E4M3)), constant(1))
+        almost_half = builder.add(bits, constant((1 << _E4M3 - 1) - 1 - _REBIAS))
+        codes = builder.lshr(builder.add(almost_half, odd), constant(_E4M3))
+        _store_scales(e, codes, tops, 0x7F)
+        bits = builder.add(builder.shl(codes, constant(_E4M3)), constant(_REBIAS))
+        scales = builder.bitcast(bits, real)
+        if leave:
+            e.store(builder.fmul(tensor_scale, scales), e.address("sizes", "b"))
+        e.store(_emit_factors(e, codes, scales), e.address("factors", "b"))
+
+    return numbers
+
+
+def _emit_sixths(e: Emitter, x: Any) -> Any:
+    """Emit the float32 quotients of finite lanes, not negative, and 6.
+
+    A division takes longer than a product and its correction by the remainder, which is equal
+    where the quotient is a normal number. A smaller one has the smallest scale in either case.
+    """
+    six, minus_six, sixth = (
+        x.type([number] * x.type.count) for number in (6.0, -6.0, float(np.float32(1 / 6)))
+    )
+    if not compiles_for("fma"):
+        return e.builder.fdiv(x, six)
+    near = e.builder.fmul(x, sixth)
+    return e.fused(e.fused(near, minus_six, x), sixth, near)
+
+
+def _emit_factors(e: Emitter, codes: Any, scales: Any) -> Any:
+    """Emit the quotients of the argument "reciprocal" and e4m3 numbers, with codes from 8 on.
+
+    The quotients are normal numbers, so the exponents of scales do not change their mantissas.
+    """
+    builder, count = e.builder, 8  # mantissas of e4m3
+    if not compiles_for("avx2"):
+        return builder.fdiv(e.splat(e.args["reciprocal"]), scales)
+    mantissas = floats(count)([1 + m / count for m in range(count)])
+    quotients = builder.fdiv(e.splat(e.args["reciprocal"], count), mantissas)
+    of_mantissas = e.joined(
+        [e.x86("avx2.permps", mantissas.type, [quotients, part]) for part in e.parts(codes, count)]
+    )
+    constant = _constants(codes.type)
+    exponents = builder.and_(codes, constant(0x78))
+    exponents = builder.shl(builder.sub(exponents, constant(7 << 3)), constant(_E4M3))
+    bits = builder.sub(builder.bitcast(of_mantissas, codes.type), exponents)
+    return builder.bitcast(bits, of_mantissas.type)
+
+
+@block("bytes", "b", "out", "at")
+def _copy_block(e: Emitter) -> None:
+    """Copy 32 bytes from b on to `out`, from byte `at` on."""
+    e.store(e.load(e.address("bytes", "b"), lanes(8), align=1), e.address("out", "at"), align=1)
 
 
 def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
@@ -411,7 +544,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
         builder, word = e.builder, lanes(32, HALF)
         source, halves = e.address("x", "i"), None
         signs: list[Any] = []
-        e.fetch(source, _BLOCKS * fmt.block)  # of the next tile, while this one is in a cache
+        e.fetch(source, _TILE)  # of the next tile, while this one is in a cache
         if stochastic:
             seed, start = e.args["seed"], e.args["start"]
             span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
@@ -429,7 +562,9 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                 own = builder.shuffle_vector(halves, halves, order)
             r = builder.fmul(x, e.splat(number("factors", k), HALF))
             bits = builder.bitcast(x, word)
-            code = _emit_codes(e, fmt, r, own)
+            code = builder.and_(
+                emit_codes(e, fmt, r, own, limited=fmt.is_two_level), word([0xFF] * HALF)
+            )
             if leave:
                 top = word([fmt.top] * HALF)
                 limited = builder.select(builder.icmp_signed("<", code, top), code, top)
@@ -446,13 +581,14 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                     "<", number("tops", k), word.element(INFINITY_BITS)
                 )
                 e.store(builder.select(is_finite, error, x), e.element(source, first))
-            signs.append(builder.ashr(bits, word([24] * HALF)))
+            signs.append(bits)
             return code
 
         codes = narrow_halves(e, half)
-        top = codes.type([fmt.top] * BLOCK)
-        codes = builder.select(builder.icmp_unsigned("<", codes, top), codes, top)
-        sign = narrow_halves(e, lambda first: signs[first // HALF])
+        if not fmt.is_two_level:
+            top = codes.type([fmt.top] * BLOCK)
+            codes = builder.select(builder.icmp_unsigned("<", codes, top), codes, top)
+        sign = narrow_signs(e, *signs)
         if fmt.is_integer:
             none = sign.type([0] * BLOCK)
             flips = builder.sext(builder.icmp_signed("<", sign, none), sign.type)
@@ -463,9 +599,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
             mask = sign.type([1 << fmt.width - 1] * BLOCK)
             codes = builder.or_(codes, builder.and_(sign, mask))
         if fmt.per_byte == 2:
-            pairs = builder.bitcast(codes, lanes(16, HALF))  # the first code is the low byte
-            joined = builder.or_(pairs, builder.lshr(pairs, pairs.type([4] * HALF)))
-            codes = builder.trunc(joined, lanes(8, HALF))
+            codes = pair_codes(e, codes)
         store_sorted(e, codes)
 
     return codes
@@ -478,26 +612,34 @@ def _entry(e: Emitter, table: str, index: Any) -> Any:
     return e.builder.load(e.builder.gep(e.args[table], [e.builder.zext(index, ir.IntType(64))]))
 
 
-def _emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any) -> Any:
-    """Emit the codes of the magnitudes of scaled elements, given random words or None.
+def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bool) -> Any:
+    """Emit numbers whose lowest 8 bits are the codes of magnitudes.
 
-    They may be above the largest code, but take 8 bits.
+    `r` has the scaled elements, and `random` the random words, or None. Magnitudes are `limited`
+    to the largest one first, or must be below twice the largest power of two; their codes may then
+    be above the largest one.
     """
     builder, kind = e.builder, lanes(32, r.type.count)
     constant, cut = _constants(kind), _MANTISSA - fmt.mantissa
     size = e.magnitude_bits(r)
-    if fmt.is_two_level:  # others are below twice the largest power of two
+    if limited:
         largest = constant(int(fmt.largest.view(np.uint32)))
         size = builder.select(builder.icmp_signed("<", size, largest), size, largest)
-    floor = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
-    power = floor
+    power = constant(_ONE if fmt.is_integer else _ONE + (1 - fmt.bias << _MANTISSA))
     if not fmt.is_integer:
-        power = _larger(builder, builder.and_(size, constant(INFINITY_BITS)), floor)
-    number = builder.bitcast(size, r.type)
+        power = _larger(builder, builder.and_(size, constant(INFINITY_BITS)), power)
+    number, real_power = builder.bitcast(size, r.type), builder.bitcast(power, r.type)
+    # What the lowest 8 bits lack when the exponent of `power` is added.
+    rest = 0 if fmt.is_integer else -(127 + 1 - fmt.bias << fmt.mantissa) & 0xFF
     if random is None:
-        far = builder.add(power, constant(cut << _MANTISSA))
-        moved = builder.fadd(number, builder.bitcast(far, r.type))
-        code = builder.sub(builder.bitcast(moved, kind), far)
+        # The product is exact. The sum has its exponent, and in the lowest bits the sum of `rest`
+        # and the element in units of its code, rounded to an integer.
+        shift = r.type([2.0**cut + rest * 2.0**-fmt.mantissa] * kind.count)
+        if compiles_for("fma"):
+            moved = e.fused(real_power, shift, number)
+        else:
+            moved = builder.fadd(number, builder.fmul(real_power, shift))
+        code = builder.bitcast(moved, kind)
     else:
         unit = builder.sub(constant(2 * _ONE + (fmt.mantissa << _MANTISSA)), power)
         units = builder.fmul(number, builder.bitcast(unit, r.type))
@@ -505,10 +647,10 @@ def _emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any) -> Any:
         fraction = builder.fsub(units, builder.sitofp(code, r.type))
         bound = builder.fmul(fraction, r.type([2.0**31] * kind.count))
         is_up = builder.icmp_signed("<", random, builder.fptosi(bound, kind))
-        code = builder.sub(code, builder.sext(is_up, kind))
+        code = builder.sub(builder.add(code, constant(rest)), builder.sext(is_up, kind))
     if fmt.is_integer:
         return code
-    return builder.add(code, builder.lshr(builder.sub(power, floor), constant(cut)))
+    return builder.add(code, builder.lshr(power, constant(cut)))
 
 
 # --- blocks from codes to values -----------------------------------------------------------------
@@ -585,14 +727,16 @@ def _emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
 def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     fmt = BlockFormat.of(name)
     tops_block = _tops_block(fmt)
-    scale_block = _e4m3_block if fmt.is_two_level else _power_block
+    one_level = not fmt.is_two_level
+    scale_block = _power_block(fmt, False, leave) if one_level else _e4m3_block(fmt, leave)
+    uniform_block = _power_block(fmt, True, leave)
     code_block = _code_block(fmt, stochastic, leave)
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, float32, float32, in int32[], "
-        "int64, float32, out int32[], out int32[], out float32[], out float32[], out uint8[], "
-        "out uint8[], out uint8[]",
+        "int64, float32, out int32[], out int32[], out int32[], out float32[], out float32[], "
+        "out uint8[], out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
     )
     def microscale_codes(
@@ -604,6 +748,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         adds,
         drop,
         least,
+        parts,
         tops,
         largest,
         factors,
@@ -614,18 +759,25 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     ):
         # x.size is a multiple of BLOCK, and x begins with element `first`, another multiple.
         # scales.size == x.size // per_scale, out.size >= x.size // per_byte; adds has 256 elements
-        # where scales are powers of two. tops, factors, sizes and room have _BLOCKS elements, a
-        # multiple of 32, and largest has 32.
-        for tile in range(0, x.size, _BLOCKS * per_scale):
-            stop = min(x.size, tile + _BLOCKS * per_scale)
+        # or 1 where scales are powers of two. tops, factors, sizes and room have an element for
+        # each block of a tile, a multiple of 32; parts has _GROUPS for 32 elements, and largest
+        # has 32.
+        for tile in range(0, x.size, _TILE):
+            stop = min(x.size, tile + _TILE)
             before = tile // per_scale
             count = stop // per_scale - before
             for i in range(tile, stop, BLOCK):
-                tops_block(x, i, tops, i // per_scale - before)
+                tops_block(x, i, parts, i // per_scale - before)
             for b in range(0, count, BLOCK):
-                numbers = divisor, reciprocal, adds, drop, least, tops, b, 0
-                scale_block(*numbers, largest, room, factors, sizes)
-            for b in range(count):  # count <= _BLOCKS
+                numbers = divisor, reciprocal, adds, drop, least, parts, tops, b, 0
+                if one_level and adds.size == 1:
+                    uniform_block(*numbers, largest, room, factors, sizes)
+                else:
+                    scale_block(*numbers, largest, room, factors, sizes)
+            whole = count - count % BLOCK
+            for b in range(0, whole, BLOCK):  # count <= _TILE // per_scale
+                _copy_block(room, b, scales, before + b)
+            for b in range(whole, count):
                 scales[before + b] = room[b]
             for i in range(tile, stop, BLOCK):
                 start, b = first + np.uint64(i), i // per_scale - before

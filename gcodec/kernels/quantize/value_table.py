@@ -6,8 +6,9 @@ power of ten from 10^-6 to 1, twice as many numbers as for the preceding one. ``
 are integers in two's complement, ``offset8`` has the integers from −128 on, and ``fp8`` is
 OCP's E4M3.
 
-Nearest numbers are found by cells of magnitudes that share sign, exponent and six bits of the
-mantissa. A cell contains at most one boundary of two numbers, so one comparison decides.
+Integers and floats are rounded. Of other tables, 16 numbers are searched by four comparisons, and
+256 by cells of magnitudes that share sign, exponent and six bits of the mantissa. A cell contains
+at most one boundary of two numbers, so one comparison decides.
 
 Sources: bitsandbytes 0.50.2, ``functional.py`` (MIT), for the first three tables; OCP 8-bit
 Floating Point Specification 1.0.
@@ -54,6 +55,20 @@ class Cells(NamedTuple):
         """Number of cells of one sign."""
         return self.entries.size // 2
 
+    def packed(self) -> np.ndarray:
+        """Return entries of 32 bits, where a magnitude shares its upper bits with its cell.
+
+        An entry has the lowest 17 bits of the largest magnitude that gets the first code, then
+        the first code in 8 bits, and what the second code has more, in two's complement.
+        """
+        tops = (self.entries & np.uint64(_ANY)).astype(np.int64)
+        first, second = ((self.entries >> np.uint64(at) & np.uint64(0xFF)) for at in (32, 40))
+        differences = second.astype(np.int64) - first.astype(np.int64)
+        rests = np.minimum(tops, tops & (1 << _CELL) - 1)
+        words = rests | first.astype(np.int64) << _CELL | differences << _CELL + 8
+        packed: np.ndarray = (words & 0xFFFFFFFF).astype(np.uint32)
+        return packed
+
 
 class ValueTable(NamedTuple):
     """The numbers of codes.
@@ -65,11 +80,17 @@ class ValueTable(NamedTuple):
     cells : Cells
     zero : int
         The code of 0.
+    method : str
+        How kernels find codes: "tree", "cells", or the name of a table of integers or floats.
+    entries : uint32 array
+        For "tree", see `_tree`; for "cells", see `Cells.packed`. Empty for other methods.
     """
 
     values: np.ndarray
     cells: Cells
     zero: int
+    method: str
+    entries: np.ndarray
 
     @classmethod
     @functools.cache
@@ -100,7 +121,12 @@ class ValueTable(NamedTuple):
                 bounds[order[1:] == 0] = -1  # −0 has a code of its own
         values.flags.writeable = False
         cells = _cells(order, bounds)
-        return cls(values, cells, int(order[np.searchsorted(bounds, 0)]))
+        zero = int(order[np.searchsorted(bounds, 0)])
+        if name in ("nf4", "fp4"):
+            return cls(values, cells, zero, "tree", _tree(order, bounds))
+        if name == "dynamic8":
+            return cls(values, cells, zero, "cells", cells.packed())
+        return cls(values, cells, zero, name, np.empty(0, np.uint32))
 
     @property
     def per_byte(self) -> int:
@@ -139,6 +165,22 @@ def _keys(numbers: np.ndarray) -> np.ndarray:
     magnitudes = bits & _ANY
     keys: np.ndarray = np.where(bits >> 31, -1 - magnitudes, magnitudes)
     return keys
+
+
+def _tree(order: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Return what finds one of 16 codes by four comparisons, as (40,) uint32.
+
+    A number is above a bound if it belongs to a later code. After k comparisons, 2^k bounds are
+    left to choose from. Bounds for the first comparison to the last one begin at 24, 16, 8 and 0,
+    and are repeated up to 8. The codes follow as bytes, twice.
+    """
+    magnitudes = np.where(bounds < 0, -1 - bounds | 1 << 31, bounds)
+    entries = np.zeros(40, np.uint32)
+    for first, step in ((24, 8), (16, 4), (8, 2), (0, 1)):
+        chosen = magnitudes[step - 1 :: 2 * step]
+        entries[first : first + 8] = np.resize(chosen, 8)
+    entries[32:] = np.tile(order.astype(np.uint8), 2).view(np.uint32)
+    return entries
 
 
 def _cells(order: np.ndarray, bounds: np.ndarray) -> Cells:
