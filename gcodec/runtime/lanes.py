@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from gcodec.runtime import processor
 from gcodec.runtime.jit import intrinsic
 from gcodec.runtime.memory import emit_prefetch
+
+Store = Literal["write", "stream", "add"]  # what becomes of decoded values; see `store_as`
 
 BLOCK = 32  # elements
 SIGN = 0x80000000  # sign bit of a float32
@@ -123,7 +125,7 @@ class Emitter:
             one = builder.module.add_metadata([ir.IntType(32)(1)])
             instruction.set_metadata("nontemporal", one)
 
-    def store_as(self, store: str, values: Any, pointer: Any) -> None:
+    def store_as(self, store: Store, values: Any, pointer: Any) -> None:
         """Emit the store of decoded values: "write", "stream", or "add" their scaled products.
 
         The argument "scale" is the factor. Each product is rounded before it is added.

@@ -16,10 +16,8 @@ import numpy as np
 from gcodec.runtime.cover import cover, streams, to_cache_line
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, Store, block, fence, floats, lanes
 from gcodec.runtime.memory import aligned_empty
-
-Store = Literal["write", "add", "stream"]
 
 
 class LevelCode(NamedTuple):

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, floats
-
-Store = Literal["write", "add"]
+from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, floats
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
@@ -148,7 +146,7 @@ def _tile_of(rows: int, store: Store) -> Any:
     return product_tile
 
 
-@factory(lambda: [(store,) for store in get_args(Store)])
+@factory(lambda: [("write",), ("add",)])
 def _multiplier(store: Store) -> Kernel:
     put_rows, put_row = _tile_of(_ROWS, store), _tile_of(1, store)
     edge_rows, edge_row = _tile_of(_ROWS, "write"), _tile_of(1, "write")

@@ -7,7 +7,7 @@ code of 8 bits, or two of 4, the first in the high half.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -25,10 +25,8 @@ from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, compiles_for, fence, floats, lanes
+from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, compiles_for, fence, floats, lanes
 from gcodec.runtime.memory import bits_float, magnitude_bits
-
-Store = Literal["write", "stream", "add"]
 
 _CELL = 17  # bits of a float32 that a cell drops
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")

@@ -20,12 +20,11 @@ from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, wo
 from gcodec.runtime import cover
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, Store, block, fence, floats, lanes
 
 KINDS = tuple(map(np.dtype, (np.uint8, np.uint16, np.uint32)))  # dtypes of symbols
 TINY = 2.0**-100  # least norm whose factors stay within float32
 
-Store = Literal["write", "stream", "add"]
 Factors = Literal["each", "two", "same"]
 """Factors of the 32 elements of a block: one each, from an array; one for the first `split` of
 them and another for the others; or the same for all."""

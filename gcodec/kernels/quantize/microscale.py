@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -38,14 +38,13 @@ from gcodec.runtime.lanes import (
     BLOCK,
     SIGN,
     Emitter,
+    Store,
     block,
     compiles_for,
     fence,
     floats,
     lanes,
 )
-
-Store = Literal["write", "stream", "add"]
 
 _TILE = 2048  # elements whose scales are found together, while they stay in a cache
 _GROUPS = 8  # elements whose magnitudes are compared at once, lanes of a vector

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -26,10 +26,8 @@ from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nea
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, fence, floats, lanes
+from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, Store, block, fence, floats, lanes
 from gcodec.runtime.memory import aligned_empty
-
-Store = Literal["write", "stream", "add"]
 
 MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less time
 

@@ -14,7 +14,7 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, floats_in_registers, lanes
-
-Store = Literal["write", "add"]
+from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, floats_in_registers, lanes
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
 MOST = 126  # the largest magnitude that has a symbol of its own
@@ -215,7 +213,7 @@ def _points_block(store: Store) -> Any:
     return points_of_block
 
 
-@factory(lambda: ((store,) for store in get_args(Store)))
+@factory(lambda: [("write",), ("add",)])
 def _points_writer(store: Store) -> Kernel:
     adds, in_registers = store == "add", np.uint8(floats_in_registers())
     one_block = _points_block(store) if in_registers else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -21,9 +21,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, block, doubles, fence, floats, lanes
-
-Store = Literal["write", "stream", "add"]
+from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, doubles, fence, floats, lanes
 
 _PART = 1 << 16  # elements that `rounded` has in memory as float64
 _TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width end on a byte
