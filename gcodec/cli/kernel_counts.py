@@ -31,9 +31,9 @@ COUNTS = {
     "randomk": (6, 7),
     "dct8": (5, 8),
     "powersgd": (3, 3),
-    "ecsq": (24, 30),
+    "ecsq": (25, 31),
     "ecsq:rounding=stochastic": (26, 32),
-    "ecsq:trellis=yes": (34, 39),
+    "ecsq:trellis=yes": (35, 40),
 }
 """Kernels that encode, and that encode and decode, by codec."""
 

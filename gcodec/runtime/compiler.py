@@ -16,15 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llvmlite import ir
-from numba.core import cgutils, codegen, compiler
-from numba.core import ir as numba_ir
+from numba.core import codegen, compiler
 from numba.core import types as numba_types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import LoweringPass, PassManager, register_pass
 from numba.core.cpu import CPUContext
 from numba.core.funcdesc import FunctionDescriptor, PythonFunctionDescriptor
 from numba.core.imputils import builtin_registry
-from numba.core.lowering import Lower
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 from numba.core.typed_passes import (
@@ -44,7 +42,6 @@ from numba.core.untyped_passes import (
 )
 from numba.extending import typeof_impl
 from numba.np import linalg
-from numba.np.arrayobj import populate_array
 
 from gcodec.runtime import loader
 from gcodec.runtime import processor as processors
@@ -142,18 +139,12 @@ def _emit_slots(module: Any, context: Any, description: Any) -> None:
 
 def _array(context: Any, builder: Any, kind: Any, data: Any, size: Any) -> Any:
     """Emit Numba's representation of an array."""
+    from gcodec.runtime import lowering
+
     element = context.get_data_type(kind.dtype)
-    itemsize = context.get_abi_sizeof(element)
-    array = context.make_array(kind)(context, builder)
-    populate_array(
-        array,
-        data=builder.inttoptr(data, element.as_pointer()),
-        shape=[size],
-        strides=[size.type(itemsize)],
-        itemsize=itemsize,
-        meminfo=None,
-    )
-    return array._getvalue()
+    itemsize = size.type(context.get_abi_sizeof(element))
+    data = builder.inttoptr(data, element.as_pointer())
+    return lowering.array_of(context.get_value_type(kind), builder, data, size, itemsize)
 
 
 def _from_slot(builder: Any, slot: Any, kind: Any) -> Any:
@@ -437,11 +428,17 @@ def _target(processor: Processor, checked: bool) -> _Target:
     return _Target(processor, checked)
 
 
+class _Passes(PassManager):
+    """Numba's passes, each of which leaves complete IR: nothing is analyzed again after it."""
+
+    _ENFORCING = False
+
+
 class _Pipeline(compiler.CompilerBase):
     """Numba's passes that kernels need, and `_Lowering`."""
 
     def define_pipelines(self) -> list[Any]:
-        manager = PassManager("gcodec")
+        manager = _Passes("gcodec")
         for step in (
             TranslateByteCode,
             FixupArgs,
@@ -460,27 +457,7 @@ class _Pipeline(compiler.CompilerBase):
         return [manager]
 
 
-class _Lower(Lower):
-    """Numba's lowering without reference counts and notes for debuggers, which kernels lack."""
-
-    def lower_inst(self, inst: Any) -> None:
-        if isinstance(inst, numba_ir.Assign):
-            value = self.lower_assign(self.typeof(inst.target.name), inst)
-            self.storevar(value, inst.target.name)
-        else:
-            super().lower_inst(inst)
-
-    def storevar(self, value: Any, name: str, argidx: int | None = None) -> None:
-        if name in self._singly_assigned_vars:
-            self._blk_local_varmap[name] = value
-        else:
-            self.builder.store(value, self.getvar(name))
-
-    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
-        return cgutils.alloca_once(self.builder, lltype, name=name)
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
+@register_pass(mutates_CFG=False, analysis_only=False)
 class _Lowering(LoweringPass):
     """Lower a typed function to LLVM IR, and leave it there."""
 
@@ -490,6 +467,8 @@ class _Lowering(LoweringPass):
         LoweringPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
+        from gcodec.runtime import lowering
+
         target, symbol = state.targetctx, state.metadata["symbol"]
         library = target.codegen().create_library(state.func_id.func_qualname)
         description = PythonFunctionDescriptor.from_specialized_function(
@@ -503,7 +482,8 @@ class _Lowering(LoweringPass):
             abi_tags=[],
         )
         with target.push_code_library(library):
-            _Lower(target, library, description, state.func_ir, metadata=state.metadata).lower()
+            metadata = state.metadata
+            lowering.Lower(target, library, description, state.func_ir, metadata).lower()
         state.library = library
         state.cr = _Compiled(library, description)
         return True

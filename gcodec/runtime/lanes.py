@@ -39,11 +39,11 @@ def block(*names: str, apart: bool = False) -> Callable[[Callable[[Emitter], Non
         def typed(typing_context: Any, *arguments: Any) -> Any:
             from numba.core import types
 
+            from gcodec.runtime import lowering
+
             def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
                 values = [
-                    context.make_array(kind)(context, builder, value).data
-                    if isinstance(kind, types.Array)
-                    else value
+                    lowering.data_of(builder, value) if isinstance(kind, types.Array) else value
                     for kind, value in zip(signature.args, args, strict=True)
                 ]
                 inner = _function(builder, generate.__name__, values) if apart else builder

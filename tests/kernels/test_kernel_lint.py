@@ -12,7 +12,7 @@ from gcodec.kernels.numeric import words
 from gcodec.runtime import jit, memory
 
 PACKAGE = Path(gcodec.__file__).parent
-COMPILING = ("gcodec.runtime.compiler", "gcodec.runtime.entry")
+COMPILING = ("gcodec.runtime.compiler", "gcodec.runtime.entry", "gcodec.runtime.lowering")
 SOURCES = sorted(
     path for room in ("kernels", "runtime") for path in (PACKAGE / room).rglob("*.py")
 )

@@ -211,7 +211,7 @@ def _magnitude_sums(
     def task(start: int, stop: int) -> np.ndarray:
         columns, narrow = np.zeros(height, np.int64), np.zeros(height, np.int32)
         # A segment has whole rows; only the last row may be shorter.
-        _sum_magnitudes(symbols[start:stop], width, narrow, rows[start // width :], columns)
+        add_magnitudes(symbols[start:stop], width, narrow, rows[start // width :], columns)
         return columns
 
     return rows, functools.reduce(operator.iadd, pool.run(task, symbols.size, width))
@@ -458,8 +458,3 @@ def _find_unknown(symbols, rows, columns, width, start, tops, classes, above, pl
                 count += 1
                 mask &= mask - np.uint64(1)
     return count
-
-
-@kernel("in uint8[], int64, out int32[], out int64[], out int64[]")
-def _sum_magnitudes(symbols, width, narrow, rows, columns):
-    add_magnitudes(symbols, width, narrow, rows, columns)

@@ -19,7 +19,7 @@ from gcodec.kernels.numeric import philox, products
 from gcodec.kernels.numeric.products import FACTOR_NBITS, unit_of
 from gcodec.kernels.numeric.reduce import LANES, TILE, add_lanes, max_abs_bits
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import kernel, subroutine
 from gcodec.runtime.memory import flattened
 
 STREAM = 2  # of the random words
@@ -147,7 +147,7 @@ def orthonormalize(basis: np.ndarray, kept: int = 0) -> None:
     _orthonormalize(basis.reshape(-1), len(basis), kept, np.empty(LANES), sums)
 
 
-@inline
+@subroutine(variant="")
 def _dot(a, b, lanes, sums):
     """Return the sum of products in the order of `fold`."""
     # sums.size == max(ceil(a.size / TILE), 1); lanes.size == LANES

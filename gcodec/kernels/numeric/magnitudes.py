@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.numeric.words import load_word
-from gcodec.runtime.jit import subroutine
+from gcodec.runtime.jit import kernel, subroutine
 
 _TILE = 1 << 12  # symbols whose magnitudes up to 127 sum to less than 2^31
 _FLUSH = 1 << 23  # rows whose magnitudes in a column sum to less than 2^31
@@ -41,7 +41,7 @@ def _add_narrow(symbols, width, rows, columns):
             columns[j] += np.int64(both >> np.uint64((j - column) // 2 * 16) & _LOWEST)
 
 
-@subroutine(variant="")
+@kernel("in uint8[], int64, out int32[], out int64[], out int64[]")
 def add_magnitudes(symbols, width, narrow, rows, columns):
     """Set the sums of rows, and add to the sums of columns.
 

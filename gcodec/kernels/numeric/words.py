@@ -44,23 +44,16 @@ def words_of(typing_context: Any, data: Any) -> Any:
     It is aligned if the array is. Numba's `view` first compiles a function that checks its dtype.
     """
     from numba.core import types
-    from numba.np.arrayobj import populate_array
+
+    from gcodec.runtime import lowering
 
     kind = data.copy(dtype=types.uint64)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source = context.make_array(data)(context, builder, args[0])
-        words = context.make_array(kind)(context, builder)
-        nitems = source.nitems
-        populate_array(
-            words,
-            data=builder.bitcast(source.data, words.data.type),
-            shape=[builder.lshr(nitems, nitems.type(3))],
-            strides=[nitems.type(8)],
-            itemsize=nitems.type(8),
-            meminfo=None,
-        )
-        return words._getvalue()
+        array, size = context.get_value_type(kind), lowering.size_of(builder, args[0])
+        first = builder.bitcast(lowering.data_of(builder, args[0]), array.elements[4])
+        count = builder.lshr(size, size.type(3))
+        return lowering.array_of(array, builder, first, count, size.type(8))
 
     return kind(data), generate
 
