@@ -3,7 +3,8 @@
 Every round times each row once, together with a memcpy and the row's stream twin, so that a change
 in the speed of the host affects all of them; the ratios are medians over rounds. A ratio above 1
 is faster than the memcpy. The column "× base" is the row's time divided by that of the call that
-it extends: `encode` for error feedback, and ``decode(out=)`` for the other ways to decode.
+it extends: `encode` of gradient and residual together for error feedback, and ``decode(out=)`` for
+the other ways to decode.
 """
 
 from __future__ import annotations
