@@ -103,6 +103,9 @@ def _calls(
     def encode() -> bytes:
         return gcodec.encode(x, codec)
 
+    def encode_corrected() -> bytes:
+        return gcodec.encode(corrected, codec)
+
     def decode() -> np.ndarray:
         return gcodec.decode(frame, out=acc)
 
@@ -112,7 +115,7 @@ def _calls(
             lambda: codec.quantize_residual(x, residual),
             (lambda: twins.quantize_residual(x, other, out, width)) if packed else None,
             goals.residual,
-            lambda: gcodec.encode(corrected, codec),
+            encode_corrected,
         ),
         Row(
             f"{spec}: payload",
@@ -124,7 +127,7 @@ def _calls(
         Row(
             f"{spec}: Feedback.compress",
             lambda: feedback.compress("x", x),
-            base=lambda: gcodec.encode(corrected, codec),
+            base=encode_corrected,
         ),
         Row(
             f"{spec}: decode(out=)",

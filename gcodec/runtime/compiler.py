@@ -429,7 +429,7 @@ def _target(processor: Processor, checked: bool) -> _Target:
 
 
 class _Passes(PassManager):
-    """Numba's passes, each of which leaves complete IR: nothing is analyzed again after it."""
+    """Numba's passes, without another analysis of the IR after each pass that changes it."""
 
     _ENFORCING = False
 

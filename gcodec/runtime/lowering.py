@@ -21,6 +21,11 @@ _SIZE, _DATA, _SHAPE = 2, 4, 5  # members of Numba's array
 _LAST = 2**63 - 1  # where a slice without an end stops
 
 
+def data_type(kind: Any) -> Any:
+    """Return the type in LLVM of the address of the first element of an array."""
+    return kind.elements[_DATA]
+
+
 def array_of(kind: Any, builder: Any, data: Any, size: Any, itemsize: Any) -> Any:
     """Emit an array of one dimension; `kind` is its type in LLVM."""
     pair = kind.elements[_SHAPE]

@@ -284,7 +284,7 @@ class BucketCoder:
         sent = {name: values for name, values in resident.items() if tops[name]}
         try:
             frames = self._steps.compress_resident(sent, self._key.value)
-        except ParameterError:  # `_encode_part` tells which one is not finite
+        except ParameterError:  # `_encode_part` finds the tensor that is not finite
             return {}
         return {name: (_CODED, frames[name]) if name in sent else (_ZERO, b"") for name in tops}
 

@@ -155,11 +155,11 @@ def rounded_scales(
     mean : float
         Mean of the bytes of all lines.
     factor : float
-        Quanta for each unit by which the mean of a line exceeds that of all lines.
+        How many quanta a scale grows if the mean of its line grows by 1.
     one : int
         Scale of a line whose mean is that of all lines.
     quantum, most : int
-        The least scale, of which all scales are multiples, and the largest.
+        The smallest scale, and the largest one. All scales are multiples of the smallest.
 
     Returns
     -------

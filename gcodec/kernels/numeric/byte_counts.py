@@ -37,8 +37,8 @@ def counts_of_parts(
     Parameters
     ----------
     parts : callable
-        Returns the bytes of a range; it may fill the array that it gets for them. Threads of the
-        pool call it for ranges of `step` bytes, the last of which may be shorter.
+        Returns the bytes of a range, and may write them to the array that it gets. Threads of the
+        pool call it for ranges of `step` bytes; the last range may be shorter.
     n, step : int
     """
 

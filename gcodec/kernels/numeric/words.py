@@ -51,7 +51,7 @@ def words_of(typing_context: Any, data: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array, size = context.get_value_type(kind), lowering.size_of(builder, args[0])
-        first = builder.bitcast(lowering.data_of(builder, args[0]), array.elements[4])
+        first = builder.bitcast(lowering.data_of(builder, args[0]), lowering.data_type(array))
         count = builder.lshr(size, size.type(3))
         return lowering.array_of(array, builder, first, count, size.type(8))
 

@@ -18,8 +18,8 @@ from gcodec.runtime.jit import kernel, subroutine
 LONGEST = 12  # bits of the longest word
 SYMBOLS = 256
 NONE = 63  # in place of a number of bits, if a symbol has no word
-_MOST_DIGITS = 128  # of which pairs still have a small table
-_MEAN = 4.5  # bits of a word up to which those of eight symbols rarely exceed a store
+_MOST_DIGITS = 128  # digits up to which a table of all pairs is small
+_MEAN = 4.5  # mean bits of a word up to which eight words nearly always fit into one store
 
 
 @subroutine(variant="table")
