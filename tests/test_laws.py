@@ -438,9 +438,14 @@ def test_laws_of_error(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_encoding_is_idempotent(data: st.DataObject) -> None:
-    # Removed coefficients belong to another transform; and centroids are no levels.
-    others = ("mxnet-1bit", "dct8", "ecsq")
+    # Removed coefficients belong to another transform; centroids are no levels; and the bins of
+    # sparseloco depend on a standard deviation, which decoding changes.
+    others = ("mxnet-1bit", "dct8", "ecsq", "lowrank", "sparseloco")
     codec = data.draw(st.sampled_from([c for c in gs.CODECS if c.name not in others]))
+    # Only these tables contain 1 and -1, so that the largest magnitude of a block stays; and only
+    # scales that are not quantized equal it.
+    assume(getattr(codec, "kind", "nf4") in ("nf4", "fp4"))
+    assume(getattr(codec, "nested", "no") == "no")
     assume(getattr(codec, "server", "no") == "no")
     assume(getattr(codec, "clip", 0) == 0)  # clipping changes the standard deviation
     # With unbiased values, each round trip would increase the magnitudes.
