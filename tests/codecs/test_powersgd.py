@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference import powersgd as reference
 
 import gcodec
-from gcodec.kernels.numeric import low_rank
+from gcodec.kernels.numeric import low_rank, philox
 
 
 def matrix(m: int, k: int, rank: int, noise: float = 0.0, seed: int = 0) -> np.ndarray:
@@ -72,6 +72,19 @@ def test_blocks_do_not_change_sums(m: int, k: int) -> None:
     other = low_rank.times(x, p)
     exact = p.integers[0].astype(np.int64) @ whole
     assert np.array_equal(other[0], exact * (p.units[0, 0] * unit))
+    top = int(np.abs(x).max().view(np.uint32))
+    prepared = low_rank.prepared(x, top)
+    assert (prepared.dtype == np.float64) == (x.size < 1 << 20 and max(m, k) <= 1 << 13)
+    assert np.array_equal(low_rank.times_transposed(prepared, q, top), actual)
+    assert np.array_equal(low_rank.times(prepared, p, top), other)
+
+
+def test_random_rows_do_not_depend_on_their_number() -> None:
+    rows = low_rank.start(5, 7, 13)
+    assert np.array_equal(low_rank.start(5, 3, 13, first=4), rows[4:])
+    sums = rows.reshape(-1) + 510
+    words = philox.words(5, 0, 7 * 13, low_rank.STREAM)
+    assert np.array_equal(sums, words.view(np.uint8).reshape(-1, 4).sum(axis=1))
 
 
 @given(st.integers(1, 6), st.integers(0, 100))

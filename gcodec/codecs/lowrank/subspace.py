@@ -55,6 +55,7 @@ class Matrix:
         flat = flattened(values)
         known = resolved(moments(flat)) if statistics is None else statistics
         self.top, self.energy = known.largest, known.squares
+        self._prepared = low_rank.prepared(values, self.top)
         self.rows = _effective_count(host(norms(flat, values.shape[1], "l2")).astype(np.float64))
 
     @property
@@ -65,11 +66,15 @@ class Matrix:
 
     def projected(self, rows: np.ndarray) -> np.ndarray:
         """Return the (r, m) products of (r, k) float64 rows, rounded to 16 bits, with its rows."""
-        return low_rank.times_transposed(self.values, low_rank.fixed(rows), self.top)
+        return low_rank.times_transposed(self._prepared, low_rank.fixed(rows), self.top)
 
     def projected_exactly(self, rows: np.ndarray) -> np.ndarray:
         """Return the (r, m) products of (r, k) float64 rows with the rows of the matrix."""
-        return _products(self.values, rows, self.top)
+        return _products(self._prepared, rows, self.top)
+
+    def combined(self, factors: low_rank.Fixed) -> np.ndarray:
+        """Return the (r, k) sums of the rows of the matrix, times (r, m) factors."""
+        return low_rank.times(self._prepared, factors, self.top)
 
 
 class Subspace:
@@ -107,15 +112,14 @@ class Subspace:
         basis, width = np.concatenate([self._basis, self.matrix.projected(rows)]), self.width
         low_rank.orthonormalize(basis, kept=width)
         added = low_rank.fixed(basis[width:])
-        projections = low_rank.times(self.matrix.values, added, self.matrix.top)
+        projections = self.matrix.combined(added)
         np.multiply(added.integers, added.units, out=basis[width:])
         self._basis = basis
         self._rotate(np.concatenate([self.components, projections]))
 
     def at_random(self, count: int, seed: int) -> np.ndarray:
         """Return `count` random rows; those for other dimensions than the next ones differ."""
-        rows = low_rank.start(seed, self.width + count, self.components.shape[1], STREAM)
-        return rows[self.width :]
+        return low_rank.start(seed, count, self.components.shape[1], STREAM, self.width)
 
     def _rotate(self, rows: np.ndarray) -> None:
         """Set the components to (w, k) rows, rotated until they are orthogonal."""

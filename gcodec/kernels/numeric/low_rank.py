@@ -23,6 +23,7 @@ from gcodec.runtime.jit import kernel, subroutine
 from gcodec.runtime.memory import flattened
 
 STREAM = 2  # of the random words
+_EVEN_BYTES = 0x00FF00FF
 
 _PRODUCT = 1 << 15  # values that are decoded together
 _DEPENDENT = 2.0**-40  # remaining share of the energy of a row that depends on the others
@@ -63,11 +64,15 @@ def matrix_shape(shape: tuple[int, ...], rank: int) -> tuple[int, int] | None:
     return (m, k) if (m + k) * rank < m * k else None
 
 
-def start(seed: int, rank: int, k: int, stream: int = STREAM) -> np.ndarray:
-    """Return (rank, k) float64 random integers, −510 to 510, approximately normal."""
-    words = philox.words(seed, 0, rank * k, stream)
-    sums = words.view(np.uint8).reshape(rank, k, 4).sum(axis=2, dtype=np.int32)
-    rows: np.ndarray = (sums - 510).astype(np.float64)
+def start(seed: int, rank: int, k: int, stream: int = STREAM, first: int = 0) -> np.ndarray:
+    """Return (rank, k) float64 random integers, −510 to 510, approximately normal.
+
+    `first` is the number of rows that precede these.
+    """
+    words = philox.words(seed, first * k, rank * k, stream)
+    pairs = (words & _EVEN_BYTES) + (words >> 8 & _EVEN_BYTES)
+    sums = (pairs & 0xFFFF) + (pairs >> 16)  # of the four bytes of each word
+    rows: np.ndarray = sums.reshape(rank, k) - 510.0
     return rows
 
 
@@ -116,8 +121,14 @@ def fixed(rows: np.ndarray) -> Fixed:
 
 
 @dispatched("gcodec.kernels.numeric.products_cuda")
+def prepared(matrix: np.ndarray, top: int) -> np.ndarray:
+    """Return what `times` and `times_transposed` take in place of a matrix, for many products."""
+    return products.prepare(matrix, top)
+
+
+@dispatched("gcodec.kernels.numeric.products_cuda")
 def times_transposed(matrix: np.ndarray, q: Fixed, top: int | None = None) -> np.ndarray:
-    """Return Q·Mᵀ as (r, m) float64, for (m, k) finite float32 values.
+    """Return Q·Mᵀ as (r, m) float64, for (m, k) finite float32 values, or what `prepared` returns.
 
     `top` contains the bits of the largest magnitude, if they are known.
     """

@@ -23,6 +23,7 @@ VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
 
 _BLOCK = 1 << 18  # values that are converted to float64 at a time
+_SMALL = 1 << 20  # values of a matrix whose integers are kept for further products
 _CHUNK = 1 << 16  # values of a product that stay in the cache
 _ROWS = 2  # of a product, whose sums fit into the registers of any processor
 
@@ -39,18 +40,35 @@ def unit_of(top: int) -> float:
     return math.ldexp(1.0, exponent - VALUE_NBITS)
 
 
+def prepare(matrix: np.ndarray, top: int) -> np.ndarray:
+    """Return the integers of a small (m, k) float32 matrix as float64, or else the matrix.
+
+    Products take the result in place of the matrix, and are exact without blocks.
+    """
+    if matrix.size > _SMALL or max(matrix.shape) > SUM:
+        return matrix
+    integers = np.empty(matrix.shape)
+    _round_to_units(matrix.reshape(-1), 1 / unit_of(top), integers.reshape(-1))
+    return integers
+
+
 def along_rows(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarray:
     """Return the sums of products with each row of a matrix, as (r, m) float64.
 
     Parameters
     ----------
-    matrix : (m, k) float32 array
-        Finite values, which are rounded to multiples of the unit; see `unit_of`.
+    matrix : (m, k) float32 or float64 array
+        Finite values, which are rounded to multiples of the unit, see `unit_of`; or the float64
+        integers that `prepare` returns.
     top : int
         Bits of the largest magnitude.
     factors : (r, k) float64 array
         Integers.
     """
+    product: np.ndarray
+    if matrix.dtype == np.float64:
+        product = factors @ matrix.T
+        return product
     sums = np.zeros((matrix.shape[0], len(factors)))
     transposed = np.ascontiguousarray(factors.T)
     for rows, columns, integers in _blocks(matrix, unit_of(top)):
@@ -63,6 +81,10 @@ def along_columns(matrix: np.ndarray, top: int, factors: np.ndarray) -> np.ndarr
 
     See `along_rows`.
     """
+    product: np.ndarray
+    if matrix.dtype == np.float64:
+        product = factors @ matrix
+        return product
     sums = np.zeros((matrix.shape[1], len(factors)))
     transposed = np.ascontiguousarray(factors.T)
     for rows, columns, integers in _blocks(matrix, unit_of(top)):
