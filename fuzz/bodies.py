@@ -477,8 +477,10 @@ def _microscale(rng: random.Random, shape: tuple[int, ...]) -> Body:
 
 def _blockwise(rng: random.Random, shape: tuple[int, ...]) -> Body:
     n, kind, code = _size(shape), rng.choice(blockwise.KINDS), rng.choice(blockwise.CODES)
-    narrow = kind in blockwise.NARROW
-    few = [rng.randrange(16 if narrow else 256) for _ in range(rng.randint(1, 9))]
+    narrow, limit = kind in blockwise.NARROW, 256
+    if kind == blockwise.WIDE:  # bits of finite float16
+        code, limit = "none", 0x7C00
+    few = [rng.randrange(16 if narrow else limit) for _ in range(rng.randint(1, 9))]
     codes = [rng.choice(few) for _ in range(n)]
     nested = kind in blockwise.ABSMAX and rng.random() < 0.5
     param = rng.choice((2, 4, 64) if narrow else (0, 1, 3, 64))

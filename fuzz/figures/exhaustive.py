@@ -69,6 +69,8 @@ CASES = (
     ),
     Case("blockwise", bytes(2) + b"\x80\x3f", (1, 2, 3), {}),
     Case("blockwise:kind=fp8", bytes(2), (1,), {}),
+    Case("blockwise:kind=meanstd16", bytes(4) + b"\0\0\x80\x3f", (1,), {}),
+    Case("blockwise:kind=meanstd16", bytes(6), (1,), {}),
     Case("blockwise:kind=fp4,code=huffman", bytes(2) + b"\x80\x3f\1\1", (1, 2, 5), {}),
     Case("sparseloco:k=2,chunk=2,bins=2,code=none,index=rice", 4 * ONE, (2, 4), {}),
     Case("sparseloco:k=1,chunk=8,bins=3,code=none,index=eliasfano", 5 * ONE, (1, 5), {}),
