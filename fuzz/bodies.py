@@ -294,12 +294,16 @@ def _dct8(rng: random.Random, shape: tuple[int, ...]) -> Body:
                 magnitudes = [127]
             levels = [(rng.randrange(2) if m else 0, m) for m in magnitudes]
             scales: tuple[int, ...] = (top,)
+        elif setting.values == "float32":
+            scales = ()
+            numbers = _any_floats(rng, count) % np.float32(1e15)
+            levels = [(0, pattern) for pattern in numbers.view(np.uint32).tolist()]
         else:
             scales = (top, int(np.float32(rng.choice((0.0, -5.0))).view(np.uint32)))
             levels = [(0, rng.choice((0, 255))) for _ in places]
             if len(levels) == 1:
                 levels = [(0, 0)]
-        silent = not any(scales)
+        silent = not dct8.is_coded(setting, scales)
         chunks.append(dct8.Chunk(scales, [] if silent else places, [] if silent else levels))
     text = dct8.text_of(setting, chunks, grid.size)
     return Body(11, dct8.parameters(setting), b"", universal.to_bytes(text), len(text))

@@ -42,7 +42,8 @@ SPECS = (
     *("topk:ratio=0.1,index=eliasfano", "topk:ratio=0.1,index=bitmap"),
     *("topk:ratio=0.1,index=rans", "topk:ratio=0.1,index=huffman", "topk:k=3,value=int8"),
     *("randomk", "randomk:value=sign,ratio=0.5", "dct8", "dct8:chunk=1,k=1", "dct8:index=rice"),
-    *("dct8:chunk=4096,k=4096,values=affine8", "ecsq", "ecsq:nmse=0.3", "ecsq:trellis=yes"),
+    *("dct8:chunk=1,k=1,values=float32", "dct8:chunk=4096,k=4096,values=affine8"),
+    *("ecsq", "ecsq:nmse=0.3", "ecsq:trellis=yes"),
 )
 
 

@@ -82,6 +82,7 @@ CASES = (
     Case("randomk:k=9,value=sign", ONE, (9, 12), {"seed": 3}),
     Case("randomk:k=1,value=float16", b"", (1, 8), {"seed": 3}),
     Case("dct8:chunk=2,k=2,index=fixed", struct.pack(">H", 0x7F00), (1, 2), {}),
+    Case("dct8:chunk=2,k=1,values=float32,index=fixed", bytes(2), (1, 2), {}),
     Case("dct8:chunk=8,k=1,index=rice", struct.pack(">H", 0x7F00), (3, 8), {}),
 )
 
