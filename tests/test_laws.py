@@ -439,9 +439,13 @@ def test_laws_of_error(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_encoding_is_idempotent(data: st.DataObject) -> None:
-    # Removed coefficients belong to another transform; and centroids are no levels.
-    others = ("mxnet-1bit", "dct8", "ecsq")
-    codec = data.draw(st.sampled_from([c for c in gs.CODECS if c.name not in others]))
+    # Removed coefficients belong to another transform; and centroids are no levels. Where decoded
+    # values have another largest magnitude or deviation than x, they have another scale, too.
+    others = {"mxnet-1bit", "dct8", "ecsq", "sparseloco"}
+    others |= {"dynamic8", "int4", "int8", "uniform8", "quantile8", "meanstd16"}
+    codecs = [c for c in gs.CODECS if not {c.name, getattr(c, "kind", None)} & others]
+    codecs = [c for c in codecs if getattr(c, "nested", "no") == "no"]
+    codec = data.draw(st.sampled_from(codecs))
     assume(getattr(codec, "server", "no") == "no")
     assume(getattr(codec, "clip", 0) == 0)  # clipping changes the standard deviation
     # With unbiased values, each round trip would increase the magnitudes.
