@@ -294,12 +294,16 @@ def _dct8(rng: random.Random, shape: tuple[int, ...]) -> Body:
                 magnitudes = [127]
             levels = [(rng.randrange(2) if m else 0, m) for m in magnitudes]
             scales: tuple[int, ...] = (top,)
+        elif setting.values == "float32":
+            scales = ()
+            numbers = _any_floats(rng, count) % np.float32(1e15)
+            levels = [(0, pattern) for pattern in numbers.view(np.uint32).tolist()]
         else:
             scales = (top, int(np.float32(rng.choice((0.0, -5.0))).view(np.uint32)))
             levels = [(0, rng.choice((0, 255))) for _ in places]
             if len(levels) == 1:
                 levels = [(0, 0)]
-        silent = not any(scales)
+        silent = not dct8.is_coded(setting, scales)
         chunks.append(dct8.Chunk(scales, [] if silent else places, [] if silent else levels))
     text = dct8.text_of(setting, chunks, grid.size)
     return Body(11, dct8.parameters(setting), b"", universal.to_bytes(text), len(text))
@@ -477,8 +481,10 @@ def _microscale(rng: random.Random, shape: tuple[int, ...]) -> Body:
 
 def _blockwise(rng: random.Random, shape: tuple[int, ...]) -> Body:
     n, kind, code = _size(shape), rng.choice(blockwise.KINDS), rng.choice(blockwise.CODES)
-    narrow = kind in blockwise.NARROW
-    few = [rng.randrange(16 if narrow else 256) for _ in range(rng.randint(1, 9))]
+    narrow, limit = kind in blockwise.NARROW, 256
+    if kind == blockwise.WIDE:  # bits of finite float16
+        code, limit = "none", 0x7C00
+    few = [rng.randrange(16 if narrow else limit) for _ in range(rng.randint(1, 9))]
     codes = [rng.choice(few) for _ in range(n)]
     nested = kind in blockwise.ABSMAX and rng.random() < 0.5
     param = rng.choice((2, 4, 64) if narrow else (0, 1, 3, 64))

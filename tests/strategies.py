@@ -94,6 +94,7 @@ _CHOSEN = {
         *("blockwise:kind=fp8,block=0", "blockwise:kind=fp8,code=huffman,block=7"),
         *("blockwise:kind=uniform8", "blockwise:kind=uniform8,code=rans"),
         *("blockwise:kind=quantile8,code=auto", "blockwise:kind=int8,code=auto,block=0"),
+        *("blockwise:kind=meanstd16,block=0", "blockwise:kind=meanstd16,block=100,code=auto"),
     ),
     "sparseloco": (
         *("sparseloco", "sparseloco:k=2,chunk=4", "sparseloco:k=1,bins=2,index=rans"),

@@ -38,10 +38,12 @@ SPECS = (
     *("sparseloco:bins=256,k=4096,chunk=64,index=bitmap", "sparseloco:chunk=2,k=2,index=rans"),
     *("blockwise", "blockwise:kind=dynamic8,nested=yes,block=1,code=rans"),
     *("blockwise:kind=fp8,block=0", "blockwise:kind=uniform8,code=huffman"),
+    *("blockwise:kind=meanstd16", "blockwise:kind=meanstd16,block=0"),
     *("topk:ratio=0.1,index=eliasfano", "topk:ratio=0.1,index=bitmap"),
     *("topk:ratio=0.1,index=rans", "topk:ratio=0.1,index=huffman", "topk:k=3,value=int8"),
     *("randomk", "randomk:value=sign,ratio=0.5", "dct8", "dct8:chunk=1,k=1", "dct8:index=rice"),
-    *("dct8:chunk=4096,k=4096,values=affine8", "ecsq", "ecsq:nmse=0.3", "ecsq:trellis=yes"),
+    *("dct8:chunk=1,k=1,values=float32", "dct8:chunk=4096,k=4096,values=affine8"),
+    *("ecsq", "ecsq:nmse=0.3", "ecsq:trellis=yes"),
 )
 
 

@@ -69,6 +69,8 @@ CASES = (
     ),
     Case("blockwise", bytes(2) + b"\x80\x3f", (1, 2, 3), {}),
     Case("blockwise:kind=fp8", bytes(2), (1,), {}),
+    Case("blockwise:kind=meanstd16", bytes(4) + b"\0\0\x80\x3f", (1,), {}),
+    Case("blockwise:kind=meanstd16", bytes(6), (1,), {}),
     Case("blockwise:kind=fp4,code=huffman", bytes(2) + b"\x80\x3f\1\1", (1, 2, 5), {}),
     Case("sparseloco:k=2,chunk=2,bins=2,code=none,index=rice", 4 * ONE, (2, 4), {}),
     Case("sparseloco:k=1,chunk=8,bins=3,code=none,index=eliasfano", 5 * ONE, (1, 5), {}),
@@ -80,6 +82,7 @@ CASES = (
     Case("randomk:k=9,value=sign", ONE, (9, 12), {"seed": 3}),
     Case("randomk:k=1,value=float16", b"", (1, 8), {"seed": 3}),
     Case("dct8:chunk=2,k=2,index=fixed", struct.pack(">H", 0x7F00), (1, 2), {}),
+    Case("dct8:chunk=2,k=1,values=float32,index=fixed", bytes(2), (1, 2), {}),
     Case("dct8:chunk=8,k=1,index=rice", struct.pack(">H", 0x7F00), (3, 8), {}),
 )
 

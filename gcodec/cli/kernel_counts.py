@@ -26,6 +26,7 @@ COUNTS = {
     "microscale:code=auto": (12, 18),
     "blockwise": (1, 2),
     "blockwise:code=auto": (6, 10),
+    "blockwise:kind=meanstd16": (3, 4),
     "sparseloco": (9, 12),
     "topk": (9, 11),
     "randomk": (6, 7),

@@ -215,7 +215,7 @@ def _parts(codec: Blockwise, data: np.ndarray, shape: tuple[int, ...]) -> dict[s
     """Return the arrays of a payload with ``code=none``."""
     layout = _layout(codec, int(np.prod(shape, dtype=np.int64)))
     front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :].copy()
-    parts = {"packed": codes} if layout.per_byte == 2 else {"codes": codes.reshape(shape)}
+    parts = {"packed": codes} if layout.width == 4 else {"codes": codes.reshape(shape)}
     if not layout.nested:
         return parts | {"absmax": _floats(front)}
     inner = front[4 + 4 * layout.outer_blocks :].copy()
@@ -235,9 +235,9 @@ def _read(
     codec = _codec(kind, blocksize, "nested_absmax" in message)
     sizes, n = checked_shape(shape, limits)
     layout = _layout(codec, n)
-    name = "packed" if layout.per_byte == 2 else "codes"
+    name = "packed" if layout.width == 4 else "codes"
     codes = _array(message, name, np.uint8, layout.codes_nbytes)
-    if n % layout.per_byte:  # bitsandbytes ignores the last half
+    if layout.width == 4 and n % 2:  # bitsandbytes ignores the last half
         codes = np.append(codes[:-1], codes[-1] & np.uint8(0xF0) | np.uint8(layout.table().zero))
     numbers = []
     if layout.nested:

@@ -10,8 +10,8 @@ the four parts, since all workers have the shapes:
 - ``totalk``: the number of elements of a tile.
 
 Tiles and transform are those of ``gcodec.interop.psyche``, which also states how values can differ
-from the original's. Values in full precision do not fit into the levels of dct8, so this module
-has no ``to_frame``.
+from the original's. A frame of ``dct8:layout=tiles,values=float32`` has the same positions and
+coefficients as a message, in fewer bits; see `to_frame`.
 
 Source: Peng et al., "DeMo: Decoupled momentum optimization", arXiv 2411.19870. This module was
 written from descriptions of the reference, whose code has no licence. Arrays must be on the host.
@@ -26,6 +26,9 @@ Examples
 >>> demo.decode(message).round(3)
 array([[ 3.,  3.],
        [-3., -3.]], dtype=float32)
+>>> frame = demo.to_frame(message)
+>>> print(frame.codec, demo.from_frame(frame)["sparse_val"] == message["sparse_val"])
+dct8:chunk=2x2,k=1,layout=tiles,values=float32,index=fixed [[[ True]]]
 """
 
 from __future__ import annotations
@@ -36,8 +39,11 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.errors import Corrupt, Truncated
-from gcodec.interop.objects import host_tensor, part_of
+from gcodec.frame import Frame
+from gcodec.interop import tiles
+from gcodec.interop.objects import FrameLike, host_tensor, part_of
 from gcodec.interop.tiles import (
     Coefficients,
     check_shape,
@@ -75,13 +81,7 @@ def encode(x: Any, k: int = 32, chunk: int = 64) -> dict[str, Any]:
     TypeError
         If `x` is not an array of floats, or is on a device.
     """
-    sent = largest(x, "DeMo", k, chunk)
-    return {
-        "sparse_idx": sent.positions.astype(np.int64).reshape(*sent.leading, -1),
-        "sparse_val": sent.values.reshape(*sent.leading, -1),
-        "xshape": sent.shape,
-        "totalk": size_of_tile(sent.shape),
-    }
+    return _message(largest(x, "DeMo", k, chunk))
 
 
 def decode(
@@ -114,6 +114,77 @@ def decode(
     TypeError
         If ``sparse_val`` is not an array of floats on the host.
     """
+    return restored(_read(message, limits), dtype)
+
+
+def to_frame(
+    message: Mapping[str, Any], *, name: str | None = None, limits: Limits | None = None
+) -> Frame:
+    """Put a message into a frame of ``dct8:layout=tiles`` that decodes to the same values.
+
+    The frame has the dtype of the coefficients. Those that are levels of 8 bits are sent as these,
+    and others with ``values=float32``.
+
+    Parameters
+    ----------
+    message, limits
+        See `decode`.
+    name : str, optional
+        Name of the tensor, stored in the frame.
+
+    Returns
+    -------
+    Frame
+        Frame with positions in ascending order.
+
+    Raises
+    ------
+    ParameterError
+        If the tensor is neither a vector nor a matrix, a tile has more than 65536 elements, or a
+        float64 is no float32.
+    FormatError, TypeError
+        As for `decode`.
+    """
+    return tiles.to_frame(_read(message, limits), name)
+
+
+def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, Any]:
+    """Return the message with the coefficients of a frame of ``dct8:layout=tiles``.
+
+    Parameters
+    ----------
+    frame : Frame or bytes-like
+        Frame of a vector or a matrix, whose tiles divide it.
+    limits : Limits, optional
+        Bounds on the frame; default ``Limits()``.
+
+    Returns
+    -------
+    dict
+        As from `encode`, with coefficients in the dtype of the frame.
+
+    Raises
+    ------
+    ParameterError
+        If the frame has another codec or layout, tiles that do not divide the tensor, or a dtype
+        that does not have the coefficients.
+    FormatError
+        If the frame is damaged.
+    """
+    return _message(tiles.from_frame(frame, limits))
+
+
+def _message(sent: Coefficients) -> dict[str, Any]:
+    return {
+        "sparse_idx": sent.positions.astype(np.int64).reshape(*sent.leading, -1),
+        "sparse_val": sent.values.reshape(*sent.leading, -1),
+        "xshape": sent.shape,
+        "totalk": size_of_tile(sent.shape),
+    }
+
+
+def _read(message: Mapping[str, Any], limits: Limits | None) -> Coefficients:
+    """Return the coefficients of a message, with positions in its order."""
     positions = part_of(message, "sparse_idx")
     sizes, size = part_of(message, "xshape"), part_of(message, "totalk")
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
@@ -132,5 +203,8 @@ def decode(
     if not positions.shape == values.shape == (*leading, k):
         raise Corrupt(f"{positions.shape} positions and {values.shape} values: xshape is {shape}")
     count = math.prod(leading)
-    sent = Coefficients(positions.reshape(count, k), values.values.reshape(count, k), shape)
-    return restored(sent, dtype)
+    if values.dtype == "float64":
+        numbers = np.asarray(message["sparse_val"], np.float64)
+    else:
+        numbers = values.values.astype(NUMPY_DTYPES[values.dtype])
+    return Coefficients(positions.reshape(count, k), numbers.reshape(count, k), shape)

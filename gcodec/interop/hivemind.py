@@ -16,8 +16,7 @@ The original sums in float32, so that the last bits of its means, deviations and
 with them a code at times; here, sums are float64. So a constant tensor has the code 255 in
 ``UNIFORM_8BIT`` here, where the original's mean may differ from the constant. ``BLOCKWISE_8BIT``
 has the codes of bitsandbytes' neutral kernel; see `gcodec.interop.bitsandbytes`. Frames of ``raw``
-and `blockwise` have the same numbers; no codec has those of ``MEANSTD_16BIT``, whose codes take 16
-bits and whose rows have two scales.
+and `blockwise` have the same numbers.
 
 Source: learning-at-home/hivemind 1.1.12, ``compression/`` and ``proto/runtime.proto`` (MIT).
 Arrays must be on the host. This module imports neither hivemind, torch nor protobuf.
@@ -39,7 +38,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.source import NUMPY_DTYPES
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.raw import Raw
@@ -54,7 +52,6 @@ from gcodec.interop.objects import (
     size_error,
 )
 from gcodec.kernels.numeric import convert
-from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -67,14 +64,14 @@ COMPRESSIONS: tuple[str, ...] = get_args(Compression)
 """The names of hivemind's ``CompressionType``, in the order of their numbers."""
 
 _BLOCK = 4096
-_CODECS = {
-    "UNIFORM_8BIT": "uniform8",
-    "QUANTILE_8BIT": "quantile8",
-    "BLOCKWISE_8BIT": "dynamic8",
+_CODECS: dict[str, dict[str, Any]] = {
+    "MEANSTD_16BIT": {"kind": "meanstd16", "block": 0},
+    "UNIFORM_8BIT": {"kind": "uniform8"},
+    "QUANTILE_8BIT": {"kind": "quantile8"},
+    "BLOCKWISE_8BIT": {"kind": "dynamic8", "block": _BLOCK},
 }
 _SIXTEEN_BITS = ("FLOAT16", "MEANSTD_16BIT")
 _MOST_HALF = np.float32(65504)
-_EPSILON = np.float32(2.0**-23)
 _BYTES, _VARINT = 2, 0  # wire types of protobuf
 _FIELDS = {1: _BYTES, 2: _BYTES, 3: _VARINT, 4: _BYTES, 5: _VARINT, 6: _VARINT}
 
@@ -125,10 +122,10 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
         buffer = _halves(values)
     elif not values.size:
         raise ParameterError.of("x.shape", tensor.shape, "that of a tensor that is not empty")
-    elif compression == "MEANSTD_16BIT":
-        buffer = _scaled_halves(values, tensor.shape)
+    elif compression == "MEANSTD_16BIT" and not tensor.shape:
+        raise ParameterError.of("x.shape", tensor.shape, "that of a tensor with dimensions")
     else:
-        data = _codec(compression).quantize(values).data
+        data = _codec(compression).quantize(values.reshape(tensor.shape)).data
         return _written(
             _buffer(data, values.size, compression),
             tensor.shape,
@@ -174,12 +171,11 @@ def to_frame(message: Any, *, name: str | None = None, limits: Limits | None = N
     Raises
     ------
     ParameterError
-        If the message has another dtype, or ``MEANSTD_16BIT``.
+        If the message has another dtype.
     """
     read = _read(message, limits)
-    if read.dtype != "float32" or read.compression == "MEANSTD_16BIT":
-        allowed = "float32 and not MEANSTD_16BIT, for which no codec has the numbers"
-        raise ParameterError.of("message", f"{read.dtype}, {read.compression}", allowed)
+    if read.dtype != "float32":
+        raise ParameterError.of("message", f"{read.dtype}, {read.compression}", "of float32")
     codec: Raw | Blockwise = Raw.from_mapping(
         {"dtype": "float16" if read.compression == "FLOAT16" else "float32"}
     )
@@ -223,6 +219,8 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
     if plain not in names or not (opened.size or isinstance(codec, Raw)):
         raise ParameterError.of("frame.codec", str(codec), "one whose numbers hivemind sends")
     compression = names[plain]
+    if compression == "MEANSTD_16BIT" and not opened.shape:
+        raise ParameterError.of("frame.shape", opened.shape, "that of a tensor with dimensions")
     if compression in _CODECS:
         data = _buffer(data, opened.size, compression)
     return _written(data, opened.shape, "float32", compression, False)
@@ -232,15 +230,14 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
 
 
 def _codec(compression: str) -> Blockwise:
-    values: dict[str, Any] = {"kind": _CODECS[compression]}
-    if compression == "BLOCKWISE_8BIT":
-        values["block"] = _BLOCK
-    codec: Blockwise = Blockwise.from_mapping(values)
+    codec: Blockwise = Blockwise.from_mapping(_CODECS[compression])
     return codec
 
 
 def _buffer(payload: np.ndarray, n: int, compression: str) -> np.ndarray:
-    """Return the buffer of a message with a table, given the payload of `blockwise`."""
+    """Return the buffer of a message with statistics, given the payload of `blockwise`."""
+    if compression == "MEANSTD_16BIT":  # means and deviations follow the elements
+        return np.roll(payload, 2 * n)
     if compression != "BLOCKWISE_8BIT":
         return np.concatenate((_count(256), payload))
     blocks = -(-n // _BLOCK)
@@ -249,8 +246,11 @@ def _buffer(payload: np.ndarray, n: int, compression: str) -> np.ndarray:
 
 
 def _payload(message: _Message) -> np.ndarray:
-    """Return the payload of `blockwise` of a message with a table, or raise `FormatError`."""
+    """Return the payload of `blockwise` of a message with statistics, or raise `FormatError`."""
     buffer, n = message.buffer, message.n
+    if message.compression == "MEANSTD_16BIT":
+        _check_size(buffer, 2 * n + 8 * _rows(message))
+        return np.roll(buffer, -2 * n)
     is_blockwise = message.compression == "BLOCKWISE_8BIT"
     blocks = -(-n // _BLOCK)
     counts = np.concatenate((_count(blocks), _count(256))) if is_blockwise else _count(256)
@@ -279,31 +279,24 @@ def _halves(values: np.ndarray) -> np.ndarray:
     return convert.to_16_bits(limited, "float16")
 
 
-def _scaled_halves(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the float16 of scaled rows, then means and deviations, as uint16."""
-    if not shape:
-        raise ParameterError.of("x.shape", shape, "that of a tensor with dimensions")
-    check_finite(values)
-    columns = shape[-1]
-    rows = values.size // columns
-    # The sums of rows are float64, in the order of their elements.
-    sums = np.bincount(np.repeat(np.arange(rows), columns), values, rows)
-    means = (sums / columns).astype(np.float32)
-    with np.errstate(over="ignore"):
-        centered = values.reshape(rows, columns) - means[:, np.newaxis]
-    check_finite(centered.reshape(-1))
-    lengths = norms(centered.reshape(-1), columns, "l2")
-    deviations = np.maximum(lengths / np.float32(np.sqrt(columns)), _EPSILON)
-    scaled = (centered / deviations[:, np.newaxis]).reshape(-1)
-    statistics = np.concatenate((means, deviations)).view(np.uint16)
-    return np.concatenate((_halves(scaled), statistics))
+def _rows(message: _Message) -> int:
+    """Return the rows of a message of ``MEANSTD_16BIT``."""
+    if not message.shape:
+        raise Corrupt("MEANSTD_16BIT for a tensor without dimensions")
+    return message.n // message.shape[-1] if message.n else 0
 
 
 def _decoded(message: _Message) -> np.ndarray:
     """Return the flat values of a message."""
     buffer, n, dtype = message.buffer, message.n, NUMPY_DTYPES[message.dtype]
+    if message.compression in _SIXTEEN_BITS and message.dtype == "bfloat16":
+        raise Unsupported(f"bfloat16 with {message.compression}, which hivemind refuses")
     if message.compression in _CODECS:
-        values = _codec(message.compression).decode(_payload(message), message.shape)
+        codec, data = _codec(message.compression), _payload(message)
+        if message.compression == "MEANSTD_16BIT" and message.dtype != "float32":
+            codec.unpack(Payload(codec, {}, data, 8 * data.size), message.shape)
+            return _unscaled(buffer, _rows(message), dtype)
+        values = codec.decode(data, message.shape)
         with np.errstate(over="ignore"):
             return values.reshape(-1).astype(dtype)
     if message.compression == "NONE":
@@ -312,22 +305,20 @@ def _decoded(message: _Message) -> np.ndarray:
         _check_size(buffer, ITEMSIZE[message.dtype] * n)
         bits = _numbers(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
-    if message.dtype == "bfloat16":
-        raise Unsupported(f"bfloat16 with {message.compression}, which hivemind refuses")
-    rows = 0
-    if message.compression == "MEANSTD_16BIT":
-        if not message.shape:
-            raise Corrupt("MEANSTD_16BIT for a tensor without dimensions")
-        rows = n // message.shape[-1] if n else 0
-    _check_size(buffer, 2 * n + 8 * rows)
-    values = _numbers(buffer[: 2 * n], "<f2").astype(dtype)
-    if rows:
-        means, deviations = _numbers(buffer[2 * n :], "<f4").reshape(2, rows, 1)
-        matrix = values.reshape(rows, -1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            matrix *= deviations
-            matrix += means
-    return values
+    _check_size(buffer, 2 * n)
+    return _numbers(buffer, "<f2").astype(dtype)
+
+
+def _unscaled(buffer: np.ndarray, rows: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return the values of ``MEANSTD_16BIT``, with the arithmetic of their dtype."""
+    if not rows:
+        return np.empty(0, dtype)
+    matrix = _numbers(buffer[: -8 * rows], "<f2").astype(dtype).reshape(rows, -1)
+    means, deviations = _numbers(buffer[-8 * rows :], "<f4").reshape(2, rows, 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        matrix *= deviations
+        matrix += means
+    return matrix.reshape(-1)
 
 
 def _numbers(data: np.ndarray, dtype: str) -> np.ndarray:

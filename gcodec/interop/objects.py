@@ -120,8 +120,13 @@ def size_error(message: str, size: int, expected: int, offset: int | None = None
     return (Truncated if size < expected else Corrupt)(message, offset)
 
 
-def opened_frame(frame: FrameLike, limits: Limits | None, *names: str) -> Frame:
-    """Return a frame of float32 values that one of the named codecs made.
+def opened_frame(
+    frame: FrameLike,
+    limits: Limits | None,
+    *names: str,
+    dtypes: tuple[str, ...] = ("float32",),
+) -> Frame:
+    """Return a frame of a dtype that one of the named codecs made.
 
     Parameters
     ----------
@@ -130,6 +135,8 @@ def opened_frame(frame: FrameLike, limits: Limits | None, *names: str) -> Frame:
         Bounds on the frame; default ``Limits()``.
     *names : str
         Names of codecs.
+    dtypes : tuple of str
+        Dtypes of the tensor that the caller accepts.
 
     Raises
     ------
@@ -143,7 +150,7 @@ def opened_frame(frame: FrameLike, limits: Limits | None, *names: str) -> Frame:
     opened = frame if isinstance(frame, Frame) else Frame.from_bytes(frame, limits=limits)
     if opened.codec.name not in names:
         raise ParameterError.of("frame.codec", str(opened.codec), f"one of {', '.join(names)}")
-    if opened.dtype != "float32":
-        raise ParameterError.of("frame.dtype", opened.dtype, "float32")
+    if opened.dtype not in dtypes:
+        raise ParameterError.of("frame.dtype", opened.dtype, " or ".join(dtypes))
     Limits.or_default(limits).check("the frame", opened.size, 4 * opened.size)
     return opened

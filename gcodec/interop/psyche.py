@@ -25,7 +25,7 @@ and its results are rounded. So values differ in their last bits, and among coef
 the same magnitude other ones can be sent. Positions have no defined order in the original; here,
 they ascend. A position that comes twice, which the original averages, is refused.
 
-Messages of signs fit into frames of ``dct8:layout=tiles``; see `to_frame`. Source:
+Messages convert to and from frames of ``dct8:layout=tiles``; see `to_frame`. Source:
 PsycheFoundation/psyche 0bdb13d, ``shared/modeling/src/distro.rs`` and
 ``shared/network/src/serialized_distro.rs`` (Apache-2.0). Arrays must be on the host.
 
@@ -53,23 +53,19 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from gcodec.arrays.source import NUMPY_DTYPES
-from gcodec.codecs.dct8 import DCT8, DCT8Symbols, levels
-from gcodec.codecs.dct8.levels import Levels
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
-from gcodec.interop.objects import FrameLike, object_bytes, opened_frame, size_error
+from gcodec.interop import tiles
+from gcodec.interop.objects import FrameLike, object_bytes, size_error
 from gcodec.interop.tiles import (
     MOST_DIMENSIONS,
     Coefficients,
-    ascending,
     check_shape,
     largest,
     leading_of,
     restored,
     size_of_tile,
-    tensor_shape,
 )
-from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
 
 Value = Literal["full", "sign"]
@@ -181,6 +177,9 @@ def to_frame(
 ) -> Frame:
     """Put a message into a frame of ``dct8:layout=tiles`` that decodes to the same values.
 
+    The frame has the dtype of the values; signs are float32. Signs, and values that are levels of
+    8 bits, are sent as these, and other values with ``values=float32``.
+
     Parameters
     ----------
     data, limits
@@ -196,28 +195,12 @@ def to_frame(
     Raises
     ------
     ParameterError
-        If the tensor is neither a vector nor a matrix, a tile has more than 65536 elements, or the
-        values are not levels of a scale, as signs and the values of `from_frame` are.
+        If the tensor is neither a vector nor a matrix, a tile has more than 65536 elements, or a
+        float64 is no float32.
     FormatError, TypeError
         As for `decode`.
     """
-    positions, values, shape = ascending(_read(data, limits))
-    sizes = tensor_shape(shape)
-    if len(sizes) > 2:
-        raise ParameterError.of("the shape", sizes, "that of a vector or a matrix for a frame")
-    quantized = levels.quantize(values, "sign7")
-    coded = levels.coded_chunks(quantized.scales)
-    decoded = np.zeros_like(values)
-    decoded[coded] = levels.dequantize(quantized, "sign7")
-    if not np.array_equal(decoded, values):
-        raise ParameterError(
-            "the values of a tile must be signs, or levels of 8 bits, for a frame"
-        )
-    sides = shape[len(leading_of(shape)) :]
-    codec = DCT8.from_mapping({"chunk": sides, "k": values.shape[1], "layout": "tiles"})
-    n, size = math.prod(sizes), size_of_tile(shape)
-    payload = codec.pack(DCT8Symbols(n, size, *quantized, positions[coded]))
-    return Frame(payload.codec, "float32", sizes, payload, name)
+    return tiles.to_frame(_read(data, limits), name)
 
 
 def from_frame(frame: FrameLike, *, value: Value = "sign", limits: Limits | None = None) -> bytes:
@@ -226,44 +209,26 @@ def from_frame(frame: FrameLike, *, value: Value = "sign", limits: Limits | None
     Parameters
     ----------
     frame : Frame or bytes-like
-        Frame of float32 values of a vector or a matrix, whose tiles divide it.
+        Frame of a vector or a matrix, whose tiles divide it.
     value : {"sign", "full"}
-        Whether to send signs, or the coefficients as float32.
+        Whether to send signs, or the coefficients in the dtype of the frame.
     limits : Limits, optional
         Bounds on allocated memory; default ``Limits()``.
 
     Raises
     ------
     ParameterError
-        If the frame has another codec, dtype or layout, tiles that do not divide the tensor, or,
-        for signs, a coefficient other than 1 and −1.
+        If the frame has another codec or layout, tiles that do not divide the tensor, a dtype that
+        does not have the coefficients, or, for signs, a coefficient other than 1 and −1.
     FormatError
         If the frame is damaged.
     """
     if value not in _VALUES:
         raise ParameterError.of("value", value, "full or sign")
-    frame = opened_frame(frame, limits, DCT8.name)
-    codec, sizes = frame.codec, frame.shape
-    assert isinstance(codec, DCT8)
-    symbols = codec.unpack(frame.payload, sizes)
-    sides = codec.chunk
-    if len(sizes) == 1:
-        sides = (min(math.prod(sides), MOST_POINTS, frame.size),)
-    sides = tuple(min(side, size) for side, size in zip(sides, sizes, strict=False))
-    divides = 0 not in sizes and not any(n % side for n, side in zip(sizes, sides, strict=False))
-    if codec.layout != "tiles" or not 1 <= len(sizes) == len(sides) or not divides:
-        allowed = "one of dct8:layout=tiles with tiles that divide a vector or a matrix"
-        raise ParameterError.of("frame", f"{codec} of {sizes}", allowed)
-    coded = levels.coded_chunks(symbols.scales)
-    k = symbols.codes.shape[1]
-    positions = np.tile(np.arange(k, dtype=np.int32), (coded.size, 1))
-    values = np.zeros(positions.shape, np.float32)
-    positions[coded] = symbols.positions
-    values[coded] = levels.dequantize(Levels(symbols.scales, symbols.codes), codec.values)
-    if value == "sign" and not (np.abs(values) == 1).all():
+    sent = tiles.from_frame(frame, limits)
+    if value == "sign" and not (np.abs(sent.values) == 1).all():
         raise ParameterError.of("value", value, "full, since not all coefficients are 1 or −1")
-    tiles = [size // side for size, side in zip(sizes, sides, strict=True)]
-    return _written(Coefficients(positions, values, (*tiles, *sides)), value)
+    return _written(sent, value)
 
 
 def _written(coefficients: Coefficients, value: Value) -> bytes:

@@ -12,11 +12,13 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.arrays.source import NUMPY_DTYPES
-from gcodec.codecs.dct8 import chunks, transform
+from gcodec.codecs.dct8 import DCT8, DCT8Symbols, chunks, levels, transform
 from gcodec.codecs.dct8.chunks import Chunks
+from gcodec.codecs.dct8.levels import Levels
 from gcodec.codecs.sparseloco import largest_divisor
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.interop.objects import ascending_order, host_tensor
+from gcodec.frame import Frame
+from gcodec.interop.objects import FrameLike, ascending_order, host_tensor, opened_frame
 from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
@@ -175,6 +177,83 @@ def ascending(coefficients: Coefficients) -> Coefficients:
         raise Corrupt("a coefficient is not finite")
     positions = np.take_along_axis(positions, order, axis=1).astype(np.int32)
     return Coefficients(positions, values, shape)
+
+
+def to_frame(sent: Coefficients, name: str | None) -> Frame:
+    """Put coefficients into a frame of ``dct8:layout=tiles`` that decodes to the same values.
+
+    The frame has the dtype of the coefficients. They are sent with ``values=sign7`` if they are
+    such levels, like signs, and else with ``values=float32``.
+
+    Raises
+    ------
+    ParameterError
+        If the tensor is neither a vector nor a matrix, a tile has more than 65536 elements, or a
+        float64 is no float32.
+    Corrupt
+        As for `ascending`.
+    """
+    positions, values, shape = ascending(sent)
+    if (sent.values.astype(np.float32) != sent.values).any():
+        raise ParameterError("the values: a float64 must be a float32, too, for a frame")
+    sizes = tensor_shape(shape)
+    if len(sizes) > 2:
+        raise ParameterError.of("the shape", sizes, "that of a vector or a matrix for a frame")
+    sides = shape[len(leading_of(shape)) :]
+    parameters = {"chunk": sides, "k": values.shape[1], "layout": "tiles"}
+    codec: DCT8 = DCT8.from_mapping(parameters)
+    quantized = levels.quantize(values, codec.values)
+    if _dequantized(quantized, codec.values).tobytes() != values.tobytes():
+        codec = codec.replaced(values="float32")
+        quantized = levels.quantize(values, codec.values)
+    coded = levels.coded_chunks(quantized.scales)
+    n, size = math.prod(sizes), size_of_tile(shape)
+    payload = codec.pack(DCT8Symbols(n, size, *quantized, positions[coded]))
+    return Frame(payload.codec, sent.values.dtype.name, sizes, payload, name)
+
+
+def from_frame(frame: FrameLike, limits: Limits | None) -> Coefficients:
+    """Return the coefficients of a frame of ``dct8:layout=tiles``, in the dtype of the frame.
+
+    Raises
+    ------
+    ParameterError
+        If the frame has another codec or layout, tiles that do not divide a vector or a matrix, or
+        a dtype that does not have the coefficients.
+    FormatError
+        If the frame is damaged.
+    """
+    frame = opened_frame(frame, limits, DCT8.name, dtypes=tuple(FLOATS))
+    codec, sizes = frame.codec, frame.shape
+    assert isinstance(codec, DCT8)
+    symbols = codec.unpack(frame.payload, sizes)
+    sides = codec.chunk
+    if len(sizes) == 1:
+        sides = (min(math.prod(sides), MOST_POINTS, frame.size),)
+    sides = tuple(min(side, size) for side, size in zip(sides, sizes, strict=False))
+    divides = 0 not in sizes and not any(n % side for n, side in zip(sizes, sides, strict=False))
+    if codec.layout != "tiles" or not 1 <= len(sizes) == len(sides) or not divides:
+        allowed = "one of dct8:layout=tiles with tiles that divide a vector or a matrix"
+        raise ParameterError.of("frame", f"{codec} of {sizes}", allowed)
+    coded = levels.coded_chunks(symbols.scales)
+    k = symbols.codes.shape[1]
+    positions = np.tile(np.arange(k, dtype=np.int32), (coded.size, 1))
+    positions[coded] = symbols.positions
+    values = _dequantized(Levels(symbols.scales, symbols.codes), codec.values)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = values.astype(NUMPY_DTYPES[frame.dtype])
+    if not np.array_equal(rounded.astype(np.float32), values):
+        raise ParameterError.of("frame.dtype", frame.dtype, "one that has the coefficients")
+    tiles = [size // side for size, side in zip(sizes, sides, strict=True)]
+    return Coefficients(positions, rounded, (*tiles, *sides))
+
+
+def _dequantized(quantized: Levels, values: str) -> np.ndarray:
+    """Return the (tiles, k) float32 coefficients of levels, with zeros for tiles without them."""
+    coded = levels.coded_chunks(quantized.scales)
+    coefficients = np.zeros((coded.size, quantized.codes.shape[1]), np.float32)
+    coefficients[coded] = levels.dequantize(quantized, values)
+    return coefficients
 
 
 def tensor_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from reference import blockwise as reference
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize import blockwise, quantiles
 from gcodec.kernels.quantize.value_table import ValueTable
 
@@ -20,6 +21,7 @@ CODES = ("none", "huffman", "rans")
 SETTINGS = [
     *((kind, 64, False) for kind in reference.KINDS),
     *((kind, 32, True) for kind in reference.ABSMAX),
+    *(("meanstd16", 1, False), ("meanstd16", 30, False)),
     *(("dynamic8", 3, True), ("int8", 7, False), ("int4", 2, False), ("fp8", 1, False)),
 ]
 SPECS = [
@@ -28,6 +30,9 @@ SPECS = [
     + (",nested=yes" if nested else "")
     for kind, block, nested in SETTINGS
 ]
+CODED = [spec for spec in SPECS if reference.WIDE not in spec]
+"""The specs that take any code."""
+ROWS = ("blockwise:kind=fp8,block=0", "blockwise:kind=meanstd16,block=0")
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -217,7 +222,7 @@ def reference_quantiles(x: np.ndarray) -> np.ndarray:
 
 def test_rows() -> None:
     x = normal(5, 33)
-    for kind in ("fp8", "int8", "dynamic8"):
+    for kind in ("fp8", "int8", "dynamic8", "meanstd16"):
         rows = gcodec.parse(f"blockwise:kind={kind},block=0").encode(x)
         blocks = gcodec.parse(f"blockwise:kind={kind},block=33").encode(x)
         assert rows.tobytes() == blocks.tobytes()
@@ -226,7 +231,7 @@ def test_rows() -> None:
 
 
 @pytest.mark.parametrize("code", CODES[1:])
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", CODED)
 def test_codes(spec: str, code: str) -> None:
     kind, block, nested = SETTINGS[SPECS.index(spec)]
     for n in (1, 2, 33, 700):
@@ -247,13 +252,14 @@ def test_codes(spec: str, code: str) -> None:
 def test_auto_is_the_shortest() -> None:
     for spec in SPECS:
         x = normal(30_000)
-        sizes = {code: gcodec.parse(f"{spec},code={code}").encode(x).nbits for code in CODES}
+        codes = CODES if spec in CODED else CODES[:1]
+        sizes = {code: gcodec.parse(f"{spec},code={code}").encode(x).nbits for code in codes}
         best = gcodec.parse(f"{spec},code=auto").encode(x)
         assert best.nbits <= min(sizes.values()) + 64  # rANS is selected by an estimate
         assert best.nbits == sizes[best.codec.code]
 
 
-@pytest.mark.parametrize("spec", [*SPECS, "blockwise:code=rans", "blockwise:kind=fp8,block=0"])
+@pytest.mark.parametrize("spec", [*SPECS, "blockwise:code=rans", *ROWS])
 def test_range_of_elements(spec: str) -> None:
     x = normal(70_001, seed=2)
     frame = gcodec.encode(x, spec)
@@ -278,7 +284,7 @@ def test_values_that_are_refused(spec: str) -> None:
     assert np.isfinite(gcodec.decode(gcodec.encode(x, spec))).all()
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", CODED)
 def test_small_values_keep_their_relative_error(spec: str) -> None:
     x = normal(1000)
     errors = []
@@ -287,6 +293,44 @@ def test_small_values_keep_their_relative_error(spec: str) -> None:
         decoded = gcodec.decode(gcodec.encode(v, spec)).astype(np.float64)
         errors.append(np.sum((decoded - v) ** 2) / np.sum(v.astype(np.float64) ** 2))
     assert errors[1] == pytest.approx(errors[0], rel=1e-3)
+
+
+def test_deviations_have_a_least_value() -> None:
+    """Elements far below 2^-23 decode to multiples of 2^-47 from the mean, as in hivemind."""
+    x = normal(64) * F(2.0**-60)
+    codec = gcodec.parse("blockwise:kind=meanstd16")
+    payload = codec.encode(x)
+    assert payload.data[4:8].view("<f4") == F(2.0**-23)
+    assert (codec.decode(payload, 64) == payload.data[:4].view("<f4")).all()
+
+
+@pytest.mark.parametrize("n", [4097, 70_000, 300_001])
+@pytest.mark.parametrize("block", [0, 4096, 5000, 65_537])
+def test_sums_of_long_blocks(n: int, block: int) -> None:
+    """Means and deviations are those of the reductions of gcodec's other codecs."""
+    x = normal(n, seed=n) * F(0.01) + F(0.002)
+    payload = gcodec.parse(f"blockwise:kind=meanstd16,block={block}").encode(x)
+    size = block or n
+    means, deviations = payload.data[: -2 * n].view("<f4").reshape(2, -1)
+    for at, (mean, deviation) in enumerate(zip(means, deviations, strict=True)):
+        part = x[at * size : (at + 1) * size]
+        assert mean == F(np.cumsum(part, dtype=np.float64)[-1] / part.size)
+        length = norms(part - mean, part.size, "l2")[0]
+        assert deviation == max(length / F(np.sqrt(part.size)), F(2.0**-23))
+        scores = ((part - mean) / deviation).astype(np.float16)
+        start = payload.data.size - 2 * n + 2 * at * size
+        assert payload.data[start : start + 2 * part.size].tobytes() == scores.tobytes()
+
+
+def test_extreme_scores() -> None:
+    """A length above float32, and one element far from all others, do not break a block."""
+    x = np.zeros((1 << 17) + 10, F)
+    x[7] = -1
+    x[8:12] = 2.0**126
+    x[-10:] = 2.0**126
+    codec = gcodec.parse("blockwise:kind=meanstd16,block=131072")
+    decoded = codec.decode(codec.encode(x), x.size)
+    assert np.allclose(decoded, x, rtol=1e-3, atol=2.0**115)
 
 
 def test_parameters() -> None:
@@ -298,6 +342,9 @@ def test_parameters() -> None:
         "blockwise:kind=int4,block=33",
         "blockwise:kind=int2",
         "blockwise:code=context",
+        "blockwise:kind=meanstd16,nested=yes",
+        "blockwise:kind=meanstd16,code=huffman",
+        "blockwise:kind=meanstd16,code=rans",
     ):
         with pytest.raises(ParameterError):
             gcodec.parse(spec)
@@ -305,14 +352,16 @@ def test_parameters() -> None:
 
 def test_bare_bytes() -> None:
     x = normal(4, 10)
-    for spec in (*SPECS, "blockwise:kind=fp8,block=0"):
+    for spec in (*SPECS, *ROWS):
         payload = gcodec.parse(spec).encode(x)
         decoded = gcodec.parse(spec).decode(payload.tobytes(), x.shape)
         assert decoded.tobytes() == payload.codec.decode(payload, x.shape).tobytes()
 
 
-@pytest.mark.parametrize("code", CODES)
-@pytest.mark.parametrize("spec", SPECS[:-4])
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [(spec, code) for spec in SPECS[:-4] for code in (CODES if spec in CODED else CODES[:1])],
+)
 def test_damaged_bytes(spec: str, code: str) -> None:
     """Any damage raises a FormatError or decodes to an array of the same shape."""
     payload = gcodec.parse(f"{spec},code={code}").encode(normal(77))
@@ -353,6 +402,16 @@ def check_damaged(payload: Any) -> None:
         ("blockwise:kind=fp8", 1, "000080bf 12", Corrupt),
         ("blockwise:kind=dynamic8,nested=yes", 1, "0000807f 00000000 12 12", Corrupt),
         ("blockwise:kind=dynamic8,nested=yes", 1, "ffff7f7f ffff7f7f ff 12", Corrupt),
+        ("blockwise:kind=meanstd16", 1, "0000803f 00000000 0000", Corrupt),
+        ("blockwise:kind=meanstd16", 1, "0000803f 00000080 0000", Corrupt),
+        ("blockwise:kind=meanstd16", 1, "0000803f 000080bf 0000", Corrupt),
+        ("blockwise:kind=meanstd16", 1, "0000803f 0000807f 0000", Corrupt),
+        ("blockwise:kind=meanstd16", 1, "0000807f 0000803f 0000", Corrupt),
+        ("blockwise:kind=meanstd16", 1, "0000c0ff 0000803f 0000", Corrupt),
+        ("blockwise:kind=meanstd16", 2, "0000803f 0000803f 0000 007c", Corrupt),
+        ("blockwise:kind=meanstd16", 2, "0000803f 0000803f 01fe 0000", Corrupt),
+        ("blockwise:kind=meanstd16", 2, "0000803f 0000803f 0000 00", Truncated),
+        ("blockwise:kind=meanstd16", 2, "0000803f 0000803f 00000000 00", Corrupt),
         ("blockwise:code=huffman", 2, "0000803f", Truncated),
         ("blockwise:code=huffman", 2, "0000", Truncated),
         ("blockwise:code=huffman", 2, "0000803f 00 01 10", Corrupt),

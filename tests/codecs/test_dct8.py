@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
@@ -238,7 +239,7 @@ def test_levels_are_nearest(values: str) -> None:
     assert np.all(np.abs(decoded - v) <= step[:, None] * 0.501 + np.abs(v) * 2.0**-9)
 
 
-@pytest.mark.parametrize("values", ["sign7", "affine8"])
+@pytest.mark.parametrize("values", levels.VALUES)
 @pytest.mark.parametrize("k", [1, 2, 32])
 @pytest.mark.parametrize("power", [-110, -37, 60])
 def test_levels_do_not_depend_on_magnitude(values: str, k: int, power: int) -> None:
@@ -248,7 +249,7 @@ def test_levels_do_not_depend_on_magnitude(values: str, k: int, power: int) -> N
     np.testing.assert_array_equal(np.ldexp(one, power), other)
 
 
-@pytest.mark.parametrize("values", ["sign7", "affine8"])
+@pytest.mark.parametrize("values", levels.VALUES)
 def test_subnormal_chunks(values: str) -> None:
     x = (np.random.default_rng(0).integers(-4000, 4000, 64) * 2.0**-140).astype(F)
     assert error(x, f"dct8:chunk=8x8,k=64,values={values}") < 1e-3
@@ -280,6 +281,53 @@ def test_values_below_all_levels_are_not_sent() -> None:
     assert (feedback.residual("w") == F(2.0**-149)).all()
 
 
+@pytest.mark.parametrize(
+    "spec", ["dct8:chunk=8x8", "dct8:chunk=5x6,layout=tiles", "dct8:chunk=99"]
+)
+def test_float32_sends_the_coefficients_themselves(spec: str) -> None:
+    x = noise(40, 33)
+    x[:16] = 0
+    symbols = gcodec.parse(f"{spec},k=9,values=float32").quantize(x)
+    codec = gcodec.parse(f"{spec},k=9,values=float32,index=rice")
+    again = codec.unpack(codec.pack(symbols), x.shape)
+    assert (symbols.codes == again.codes).all() and symbols.codes.dtype == np.uint32
+    rounded = gcodec.parse(f"{spec},k=9").quantize(x)
+    coded = levels.coded_chunks(rounded.scales)
+    assert (symbols.positions[coded] == rounded.positions).all()
+    coefficients = symbols.codes.view(F)
+    assert not coefficients[~coded].any() and coded.sum() < len(coded)
+    most = np.abs(coefficients[coded]).max(axis=1, keepdims=True)
+    sent = levels.dequantize(levels.Levels(rounded.scales, rounded.codes), "sign7")
+    assert (np.abs(coefficients[coded] - sent) <= most / 127 * 0.502 + most * 2.0**-9).all()
+
+
+def test_float32_keeps_every_coefficient() -> None:
+    """Every finite bit pattern returns, −0 and subnormal numbers too; all others are refused."""
+    patterns = np.array([0, 1 << 31, 1, 0x807FFFFF, 0x7F7FFFFF, 0x3F800001], np.uint32)
+    codec = gcodec.parse("dct8:chunk=1,k=1,values=float32,index=fixed")
+    payload = gcodec.Payload(codec, {}, patterns.astype(">u4").view(np.uint8), 32 * patterns.size)
+    assert (codec.unpack(payload, patterns.size).codes.reshape(-1) == patterns).all()
+    assert codec.decode(payload, patterns.size)[2:].tobytes() == patterns[2:].tobytes()
+    assert codec.pack(codec.unpack(payload, patterns.size)).tobytes() == payload.tobytes()
+    for pattern in (0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF):
+        patterns[3] = pattern
+        data = patterns.astype(">u4").view(np.uint8)
+        with pytest.raises(Corrupt, match="finite") as caught:
+            codec.decode(payload._replace(data=data), patterns.size)
+        assert caught.value.offset == 12
+
+
+def test_float32_needs_its_bits_before_memory() -> None:
+    """All chunks of a float32 message are coded, so their number is checked first."""
+    codec = gcodec.parse("dct8:chunk=1,k=1,values=float32,index=fixed")
+    payload = gcodec.Payload(codec, {}, np.zeros(4, np.uint8), 32)
+    tracemalloc.start()
+    with pytest.raises(Truncated):
+        codec.decode(payload, 1 << 27)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
 def test_short_payloads_waste_no_bits() -> None:
     x = noise(4096)
     one, two = (gcodec.parse(f"dct8:k={k}").encode(x).nbits for k in (1, 2))
@@ -288,6 +336,7 @@ def test_short_payloads_waste_no_bits() -> None:
     codec = gcodec.parse("dct8:values=affine8,k=1")
     assert codec.encode(x).nbits == 64 + 12
     assert codec.replaced(k=2).encode(x).nbits == 64 + 2 * (1 + 12)
+    assert codec.replaced(k=2, values="float32").encode(x).nbits == 2 * (32 + 12)
 
 
 def test_chunks_of_zeros_take_their_scale_alone() -> None:
@@ -347,7 +396,7 @@ def test_nan_leaves_the_residual_unchanged(bad: float, nonfinite: Any) -> None:
     np.testing.assert_array_equal(residual, before)
 
 
-@pytest.mark.parametrize("values", ["sign7", "affine8"])
+@pytest.mark.parametrize("values", levels.VALUES)
 def test_transforms_beyond_float32_are_refused(values: str) -> None:
     x = np.full(64, 3e38, F)
     spec = f"dct8:chunk=8x8,values={values}"
@@ -389,7 +438,7 @@ def payload_of(spec: str, n: int, seed: int = 0) -> gcodec.Payload:
 SPECS = [
     f"dct8:chunk=8x8,k={k},values={v},index={i}"
     for k in (1, 5, 20)
-    for v in ("sign7", "affine8")
+    for v in ("sign7", "affine8", "float32")
     for i in ("fixed", "rice")
 ]
 

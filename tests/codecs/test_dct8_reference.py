@@ -82,6 +82,8 @@ SETTINGS = [  # Shapes whose chunks are whole, padded, or smaller than the setti
 
 def scales_of(rng: random.Random, setting: Setting, exponents: tuple[int, int]) -> tuple[int, ...]:
     """Return scales of a chunk; one chunk of five is zero."""
+    if setting.values == "float32":
+        return ()
     if rng.random() < 0.2:
         return (0,) if setting.values == "sign7" else (0, 0)
     sample = [rng.randrange(*exponents) << 23 | rng.randrange(1 << 23) for _ in range(2)]
@@ -90,10 +92,19 @@ def scales_of(rng: random.Random, setting: Setting, exponents: tuple[int, int]) 
     return sample[0] * rng.choice([0, 1, 1]), sample[1] | rng.randrange(2) << 31
 
 
-def levels_of(rng: random.Random, setting: Setting, count: int) -> list[tuple[int, int]]:
+def levels_of(
+    rng: random.Random, setting: Setting, count: int, exponents: tuple[int, int]
+) -> list[tuple[int, int]]:
     """Return levels of a chunk: near each other, far apart, or all equal."""
     if not count:
         return []
+    if setting.values == "float32":
+        signs = [rng.randrange(2) << 31 for _ in range(count)]
+        sizes = [rng.randrange(*exponents) << 23 | rng.randrange(1 << 23) for _ in signs]
+        return [
+            (0, sign | rng.choice((size, size, 0)))
+            for sign, size in zip(signs, sizes, strict=True)
+        ]
     if setting.values == "affine8":
         if count <= 2:
             return [(0, 255 * rng.randrange(count)) for _ in range(count)]
@@ -115,9 +126,10 @@ def random_payload(
     chunks = []
     for _ in range(grid.count):
         scales = scales_of(rng, setting, exponents)
-        count = min(setting.k, grid.size) if any(scales) else 0
+        count = min(setting.k, grid.size) if reference.is_coded(setting, scales) else 0
         places = sorted(rng.sample(range(grid.size), count))
-        chunks.append(Chunk(scales, places, levels_of(rng, setting, count)))
+        levels = levels_of(rng, setting, count, exponents)
+        chunks.append(Chunk(scales, places, levels))
     return reference.text_of(setting, chunks, grid.size)
 
 
@@ -150,8 +162,10 @@ def check_levels(setting: Setting, chunk: Chunk, y: Sequence[float]) -> None:
         return
     least = min(abs(y[p]) for p in chunk.places)
     assert all(abs(y[p]) <= least + 1e-5 * top for p in {*range(len(y))} - {*chunk.places})
-    scale = float(reference.float_of(chunk.scales[0]))
-    if setting.values == "sign7":
+    scale = float(reference.float_of(chunk.scales[0])) if chunk.scales else 0
+    if setting.values == "float32":
+        step = 0
+    elif setting.values == "sign7":
         assert abs(scale - top) <= (2**-9 + 1e-5) * top
         step = scale / 127
     else:
@@ -276,7 +290,7 @@ def framed(params: str, text: str, shape: Shape) -> bytes:
         ("0204040100", gcodec.Corrupt),
         ("020404010000", gcodec.Corrupt),
         ("02040401000002", gcodec.Unsupported),
-        ("02040401000200", gcodec.Unsupported),
+        ("02040401000300", gcodec.Unsupported),
         ("02040401020000", gcodec.Unsupported),
         ("0204040100000000", gcodec.Unsupported),
         ("02040400000000", gcodec.Corrupt),  # k = 0
@@ -329,7 +343,8 @@ def test_damage() -> None:
 
 @pytest.mark.parametrize("index", reference.INDEXES)
 @pytest.mark.parametrize(
-    ("values", "k"), [("sign7", 3), ("sign7", 9), ("affine8", 2), ("affine8", 5)]
+    ("values", "k"),
+    [("sign7", 3), ("sign7", 9), ("affine8", 2), ("affine8", 5), ("float32", 1), ("float32", 5)],
 )
 def test_every_flipped_bit_and_every_length(values: str, k: int, index: str) -> None:
     rng = random.Random(k)
@@ -380,6 +395,9 @@ SHORT_PREFIXES = [  # The setting of each short payload, and the bits that prece
     (Setting((4,), 1, values="affine8", index="rice"), AFFINE8_SCALES),
     (Setting((4,), 3, values="affine8"), AFFINE8_SCALES + "01" * 11),
     (Setting((4,), 4, values="affine8"), AFFINE8_SCALES + "01" * 12),
+    (Setting((1,), 1, values="float32"), universal.fixed(0x7F7FFF, 24)),
+    (Setting((4,), 1, values="float32"), universal.fixed(ONE_BITS, 32)),
+    (Setting((4,), 2, values="float32", index="rice"), universal.fixed(ONE_BITS, 32) * 2),
 ]
 
 

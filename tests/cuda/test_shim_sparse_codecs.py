@@ -16,7 +16,7 @@ CODES = ("minifloat:code=none", "minifloat:code=none,format=e4m3,style=fn,scale=
 CODES += ("minifloat:code=none,format=e1m1", "minifloat:code=none,format=e3m2")
 CODES += ("minifloat:code=none,block=32", "minifloat:code=huffman,block=7,format=e4m3,scale=0.1")
 DCT = ("dct8:chunk=8x8,k=6", "dct8:layout=tiles,chunk=16x16,k=9,values=affine8")
-DCT += ("dct8:chunk=6x5x4",)
+DCT += ("dct8:chunk=6x5x4", "dct8:chunk=8x8,k=6,values=float32")
 
 
 @pytest.mark.parametrize("spec", SPARSE + CODES)

@@ -173,7 +173,7 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
     assert set(actual.totals) <= kinds
 
 
-@pytest.mark.parametrize("values", ["sign7", "affine8"])
+@pytest.mark.parametrize("values", levels.VALUES)
 @pytest.mark.parametrize("k", [1, 2, 5, 9, 16])
 @pytest.mark.parametrize("index", ["fixed", "rice"])
 def test_coefficients(values: str, k: int, index: str) -> None:
@@ -184,10 +184,13 @@ def test_coefficients(values: str, k: int, index: str) -> None:
     symbols = read.codec.unpack(read.payload, read.shape)
     _, fields = dissected(frame)
     scales = [f.value for f in fields if f.kind == "scale"]
-    assert scales == symbols.scales.reshape(-1).tolist()
+    assert scales == ([] if values == "float32" else symbols.scales.reshape(-1).tolist())
     reported = [f.meaning for f in fields if f.part == "payload" and "coefficient" in f.meaning]
     actual = levels.dequantize(levels.Levels(symbols.scales, symbols.codes), values)
-    if k > 1 or values == "sign7":
+    if values == "float32":
+        sent = [f.value for f in fields if f.name == "coefficient"]
+        assert sent == actual.reshape(-1).tolist()
+    elif k > 1 or values == "sign7":
         assert reported == [f"coefficient {v!r}" for v in actual.reshape(-1).tolist()]
     positions = [f for f in fields if f.name in ("position", "gap")]
     if k < 16:

@@ -271,9 +271,74 @@ def test_levels_of_frames_are_values_of_messages(
         psyche.from_frame(data)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("k", [1, 2, 9, 4096])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if len(shape) < 3], ids=str)
+def test_values_and_frames_convert_to_each_other(
+    shape: tuple[int, ...], k: int, dtype: str
+) -> None:
+    """Positions and coefficients return bit for bit, zeros of both signs among them."""
+    sent = demo.encode(normal(*shape).astype(dtype), k)
+    values = sent["sparse_val"].astype(F)
+    values.reshape(-1)[::3] = 0
+    values.reshape(-1)[::5] = -0.0
+    sent["sparse_val"] = values.astype(dtype)
+    order = np.random.default_rng(k).permutation(values.shape[-1])
+    shuffled = {name: sent[name][..., order] for name in ("sparse_idx", "sparse_val")}
+    frame = demo.to_frame({**sent, **shuffled}, name="w")
+    data = frame.to_bytes()
+    assert frame.name == "w" and frame.codec.layout == "tiles"
+    assert gcodec.decode(data).tobytes() == demo.decode(sent, dtype=dtype).tobytes()
+    for again in (demo.from_frame(frame), demo.from_frame(data)):
+        assert again.keys() == sent.keys()
+        for name, part in sent.items():
+            assert np.asarray(again[name]).tobytes() == np.asarray(part).tobytes()
+            assert np.asarray(again[name]).dtype == np.asarray(part).dtype
+            assert np.shape(again[name]) == np.shape(part)
+    message = message_of(sent["sparse_idx"], sent["sparse_val"], sent["xshape"], sign=False)
+    assert psyche.to_frame(message).to_bytes() == demo.to_frame(sent).to_bytes()
+    assert psyche.from_frame(data, value="full") == message
+
+
+def test_frames_are_shorter_than_messages_of_demo() -> None:
+    x = normal(256, 192).cumsum(axis=1)
+    sent = demo.encode(x)
+    frame = demo.to_frame(sent)
+    assert frame.codec.values == "float32"  # type: ignore[attr-defined]
+    assert 8 * len(frame.to_bytes()) < (32 + 12) * sent["sparse_val"].size
+    # The codec itself sends the same, where its tiles are those of the message.
+    assert gcodec.encode(x, "dct8:layout=tiles,values=float32") == frame.to_bytes()
+
+
+def test_levels_keep_the_dtype_of_a_message() -> None:
+    """A single bfloat16 for a tile is a level of 8 bits, too."""
+    sent = demo.encode(normal(128, 96).astype(BF16), 1)
+    frame = demo.to_frame(sent)
+    assert (frame.dtype, frame.codec.values) == ("bfloat16", "sign7")  # type: ignore[attr-defined]
+    assert demo.from_frame(frame)["sparse_val"].tobytes() == sent["sparse_val"].tobytes()
+
+
 def test_what_no_frame_stores_is_refused() -> None:
-    with pytest.raises(ParameterError, match="levels"):
-        psyche.to_frame(psyche.encode(normal(8, 8), 5))
+    sent = demo.encode(normal(8, 8), 5)
+    sent["sparse_val"] = sent["sparse_val"].astype(float) / 3
+    with pytest.raises(ParameterError, match="float64"):
+        demo.to_frame(sent)
+    message = message_of(sent["sparse_idx"], sent["sparse_val"], sent["xshape"], sign=False)
+    with pytest.raises(ParameterError, match="float64"):
+        psyche.to_frame(message)
+    for peer in (demo, psyche):
+        with pytest.raises(ParameterError, match="a vector or a matrix"):
+            peer.to_frame(peer.encode(normal(2, 8, 8), 5))
+        with pytest.raises(ParameterError, match="chunk"):
+            peer.to_frame(peer.encode(normal(512, 512), 5, 512))
+    with pytest.raises(ParameterError, match=r"frame\.dtype"):
+        demo.from_frame(gcodec.encode(normal(8, 8).astype(BF16), "dct8:layout=tiles,k=5"))
+    with pytest.raises(ParameterError, match=r"frame\.codec"):
+        demo.from_frame(gcodec.encode(normal(8, 8), "topk"))
+    damaged = bytearray(gcodec.encode(normal(8, 8), "dct8:layout=tiles"))
+    damaged[-7] ^= 1
+    with pytest.raises(FormatError):
+        demo.from_frame(damaged)
     with pytest.raises(ParameterError, match="a vector or a matrix"):
         psyche.to_frame(psyche.encode(normal(2, 8, 8), 5, value="sign"))
     with pytest.raises(ParameterError, match="chunk"):

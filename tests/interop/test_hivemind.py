@@ -92,7 +92,7 @@ def test_recorded_messages_decode_to_the_recorded_values(one: Recorded) -> None:
 
 @each
 def test_frames_hold_the_recorded_messages(one: Recorded) -> None:
-    if one.compression == "MEANSTD_16BIT" or one.x.dtype != F:
+    if one.x.dtype != F:
         with pytest.raises(ParameterError, match="float32"):
             hivemind.to_frame(one.message)
         return
@@ -109,12 +109,16 @@ def test_coded_frames_become_messages() -> None:
         ("blockwise:kind=uniform8,code=rans", "UNIFORM_8BIT"),
         ("blockwise:kind=quantile8,code=huffman", "QUANTILE_8BIT"),
         ("blockwise:kind=dynamic8,block=4096,code=rans", "BLOCKWISE_8BIT"),
+        ("blockwise:kind=meanstd16,block=0", "MEANSTD_16BIT"),
     ):
         frame = gcodec.encode(x, spec)
         message = hivemind.from_frame(frame)
         assert message == hivemind.encode(x, compression)  # type: ignore[arg-type]
         assert (hivemind.decode(message) == gcodec.decode(frame)).all()
-    for spec in ("minmax", "blockwise", "raw:dtype=bfloat16", "blockwise:kind=dynamic8"):
+    for spec in (
+        *("minmax", "blockwise", "raw:dtype=bfloat16", "blockwise:kind=dynamic8"),
+        "blockwise:kind=meanstd16,block=1000",
+    ):
         with pytest.raises(ParameterError):
             hivemind.from_frame(gcodec.encode(x, spec))
 
@@ -208,6 +212,43 @@ def test_damaged_messages_are_refused_or_keep_their_shape(compression: Any) -> N
         except FormatError:
             continue
         assert decoded.size == 15
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [(10, np.nan), (10, np.inf), (14, -np.inf), (18, np.nan), (18, np.inf), (18, -1), (22, 0)],
+)
+def test_invalid_means_and_deviations(dtype: str, at: int, number: float) -> None:
+    """The buffer has four float16 from byte 2 on, two means and two deviations."""
+    message = bytearray(hivemind.encode(np.eye(2, dtype=dtype), "MEANSTD_16BIT"))
+    message[at : at + 4] = np.array(number, "<f4").tobytes()
+    with pytest.raises(Corrupt):
+        hivemind.decode(message)
+    with pytest.raises(Corrupt if dtype == "float32" else ParameterError):
+        hivemind.to_frame(message)
+
+
+def test_invalid_numbers_of_rows() -> None:
+    message = bytearray(hivemind.encode(np.ones((1, 1), F), "MEANSTD_16BIT"))
+    message[2:4] = bytes.fromhex("007c")
+    for function in (hivemind.decode, hivemind.to_frame):
+        with pytest.raises(Corrupt, match="finite"):
+            function(message)
+
+
+def test_rows_whose_length_exceeds_float32() -> None:
+    x = np.full((2, 9), 2.0**126, F)
+    x[:, ::2] *= -1
+    message = hivemind.encode(x, "MEANSTD_16BIT")
+    assert np.allclose(hivemind.decode(message), x, rtol=1e-3)
+
+
+def test_scalars_have_no_rows() -> None:
+    frame = gcodec.encode(F(3), "blockwise:kind=meanstd16,block=0")
+    assert gcodec.decode(frame) == 3
+    with pytest.raises(ParameterError, match="dimensions"):
+        hivemind.from_frame(frame)
 
 
 def test_another_table_is_refused() -> None:

@@ -17,17 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from . import lossless, microscale, sums, tabled
+from . import halves, lossless, microscale, sums, tabled
 from .lossless import HUFFMAN, RANS, Plane
 from .seek import Table
 from .universal import Bits, Corrupt, Truncated, to_bytes, to_text
 
 Floats = NDArray[np.float32]
 F = np.float32
-KINDS = ("nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8")
+KINDS = (
+    *("nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8"),
+    "meanstd16",
+)
 CODES = ("none", "huffman", "rans")
 METHODS = {"huffman": HUFFMAN, "rans": RANS}
-ABSMAX, TABLES = KINDS[:3], KINDS[6:]
+ABSMAX, TABLES = KINDS[:3], KINDS[6:8]
+WIDE = "meanstd16"
+"""The kind whose codes are float16 numbers."""
 NARROW = ("nf4", "fp4", "int4")
 ZEROS = {"nf4": 7, "fp4": 0, "int4": 0}
 """The code of 0 of each kind of 4 bits."""
@@ -129,6 +134,8 @@ def quantize(
         return _uniform(x)
     if kind == "quantile8":
         return _quantile(x)
+    if kind == WIDE:
+        return _scores(x, block)
     if kind in ABSMAX:
         scales, codes = _absmax(kind, x, block)
         if not nested:
@@ -164,6 +171,25 @@ def _uniform(x: Floats) -> tuple[bytes, list[int]]:
             factor = min(F(1) / scale, np.finfo(F).max)
             codes = [round(min(max(float((v - mean) * factor), -128), 127)) + 128 for v in x]
     return _means(x, codes), codes
+
+
+def _scores(x: Floats, block: int) -> tuple[bytes, list[int]]:
+    means, deviations, codes = [], [], []
+    for start in range(0, len(x), block):
+        part = x[start : start + block]
+        total = 0.0
+        for value in part:
+            total += float(value)
+        mean = F(total / len(part))
+        centered = np.array([value - mean for value in part], F)
+        with np.errstate(over="ignore"):
+            length = min(F(math.sqrt(sums.sum_squares(centered))), np.finfo(F).max)
+        deviation = max(length / F(math.sqrt(len(part))), F(2.0**-23))
+        means.append(mean)
+        deviations.append(deviation)
+        scores = [min(max(value / deviation, F(-65504)), F(65504)) for value in centered]
+        codes += halves.narrow(np.array(scores, F), "float16").tolist()
+    return _floats([*means, *deviations]), codes
 
 
 def _quantile(x: Floats) -> tuple[bytes, list[int]]:
@@ -203,6 +229,8 @@ def _means(x: Floats, codes: Sequence[int]) -> bytes:
 
 def data_of(kind: str, codes: Sequence[int]) -> list[int]:
     """Return the bytes of codes."""
+    if kind == WIDE:
+        return [byte for code in codes for byte in (code & 255, code >> 8)]
     if kind not in NARROW:
         return list(codes)
     filled = [*codes, *[ZEROS[kind]] * (len(codes) % 2)]
@@ -242,6 +270,8 @@ def front_nbytes(kind: str, n: int, block: int, nested: bool) -> int:
     if kind in TABLES:
         return 1024
     blocks = (n + block - 1) // block
+    if kind == WIDE:
+        return 8 * blocks
     own = 256 if kind in NARROW else block
     return 4 + 4 * ((blocks + own - 1) // own) + blocks if nested else 4 * blocks
 
@@ -253,6 +283,8 @@ def decode(
     size, many = front_nbytes(kind, n, block, nested), n
     if kind in NARROW:
         many = (n + 1) // 2
+    elif kind == WIDE:
+        many = 2 * n
     text = to_text(data)
     if "1" in text[nbits:]:
         raise Corrupt("fill that is not zero")
@@ -271,6 +303,10 @@ def decode(
         codes = [one for byte in elements for one in (byte >> 4, byte & 15)]
         if codes[n:] not in ([], [ZEROS[kind]]):
             raise Corrupt("another code of no element")
+    if kind == WIDE:
+        codes = [low | high << 8 for low, high in zip(codes[::2], codes[1::2], strict=True)]
+        if any(code & 0x7C00 == 0x7C00 for code in codes):
+            raise Corrupt("a number that is not finite")
     return _values(kind, front, codes[:n], block, nested)
 
 
@@ -283,9 +319,15 @@ def _values(kind: str, front: bytes, codes: list[int], block: int, nested: bool)
     if nested:
         inner, count = list(front[-blocks:]), (len(front) - blocks) // 4
     numbers = [F(value) for value in struct.unpack(f"<{count}f", front[: 4 * count])]
-    if not np.isfinite(numbers).all() or (kind == "fp8" and min(numbers) <= 0):
+    positive = numbers if kind == "fp8" else numbers[blocks:] if kind == WIDE else []
+    if not np.isfinite(numbers).all() or min(positive, default=1) <= 0:
         raise Corrupt("a number that is not valid")
     with np.errstate(all="ignore"):
+        if kind == WIDE:
+            means, deviations = numbers[:blocks], numbers[blocks:]
+            scores = halves.widen(np.array(codes, np.uint16), "float16")
+            products = [score * deviations[i // block] for i, score in enumerate(scores)]
+            return np.array([one + means[i // block] for i, one in enumerate(products)], F)
         if kind in TABLES:
             return np.array([numbers[code] for code in codes], F)
         scales = numbers

@@ -21,7 +21,7 @@ from .universal import Bits, Corrupt, Truncated, fixed, rice
 Floats = NDArray[np.float32]
 
 LAYOUTS = ("flat", "tiles")
-VALUES = ("sign7", "affine8")
+VALUES = ("sign7", "affine8", "float32")
 INDEXES = ("fixed", "rice")
 TOP = 127
 PLAIN = 7  # up to so many levels have magnitudes of 7 bits
@@ -57,7 +57,8 @@ class Grid(NamedTuple):
 class Chunk(NamedTuple):
     """The transmitted part of a chunk; a zero chunk has no positions.
 
-    ``scales`` are the bits of M, or of s and o; ``levels`` are (sign, m) or (0, q).
+    ``scales`` are the bits of M, or of s and o; ``levels`` are (sign, m) or (0, q). With float32
+    there are no scales, and ``levels`` are 0 and the bits of a coefficient.
     """
 
     scales: tuple[int, ...]
@@ -107,6 +108,11 @@ def elements(grid: Grid, layout: str, j: int) -> list[int | None]:
     return [i if i < grid.n else None for i in actual]
 
 
+def is_coded(setting: Setting, scales: Sequence[int]) -> bool:
+    """Return whether a chunk has levels."""
+    return setting.values == "float32" or any(scales)
+
+
 # --- writer -------------------------------------------------------------------------------------
 
 
@@ -115,6 +121,8 @@ def scale_text(setting: Setting, scales: Sequence[int]) -> str:
     if setting.values == "sign7":
         assert scales[0] % (1 << 15) == 0
         return fixed(scales[0] >> 15, 16)
+    if setting.values == "float32":
+        return ""
     return fixed(scales[0], 32) + fixed(scales[1], 32)
 
 
@@ -136,6 +144,8 @@ def level_text(setting: Setting, chunk: Chunk) -> str:
     """Return the bits before the magnitudes."""
     if setting.values == "sign7":
         return "".join(str(sign) for sign, _ in chunk.levels)
+    if setting.values == "float32":
+        return "".join(fixed(pattern, 32) for _, pattern in chunk.levels)
     if len(chunk.levels) == 1:
         return ""
     if len(chunk.levels) == 2:
@@ -163,7 +173,7 @@ def text_of(
     choice: Sequence[int] | None = None,
 ) -> str:
     """Return the bits of a payload."""
-    loud = [chunk for chunk in chunks if any(chunk.scales)]
+    loud = [chunk for chunk in chunks if is_coded(setting, chunk.scales)]
     text = "".join(scale_text(setting, chunk.scales) for chunk in chunks)
     text += "".join(level_text(setting, chunk) for chunk in loud)
     if setting.values == "sign7":
@@ -175,6 +185,8 @@ def text_of(
 
 
 def _scales(setting: Setting, bits: Bits) -> tuple[int, ...]:
+    if setting.values == "float32":
+        return ()
     if setting.values == "sign7":
         scale = bits.number(16) << 15
         if not np.isfinite(float_of(scale)):
@@ -236,10 +248,11 @@ def read(text: str, setting: Setting, grid: Grid) -> list[Chunk]:
     """Return the chunks of a payload, or raise `Truncated` or `Corrupt`."""
     bits, size = Bits(text), grid.size
     count = min(setting.k, size)
-    if 16 * grid.count > len(text):
+    least = 32 * count if setting.values == "float32" else 16
+    if least * grid.count > len(text):
         raise Truncated("fewer bits than the scales have")
     scales = [_scales(setting, bits) for _ in range(grid.count)]
-    loud = [one for one in scales if any(one)]
+    loud = [one for one in scales if is_coded(setting, one)]
     levels: list[list[tuple[int, int]]] = []
     if setting.values == "sign7":
         signs = [[bits.number(1) for _ in range(count)] for _ in loud]
@@ -248,6 +261,10 @@ def read(text: str, setting: Setting, grid: Grid) -> list[Chunk]:
             levels.append(list(zip(part, magnitudes, strict=True)))
         if any(sign and not m for part in levels for sign, m in part):
             raise Corrupt("minus 0")
+    elif setting.values == "float32":
+        levels = [[(0, bits.number(32)) for _ in range(count)] for _ in loud]
+        if not all(np.isfinite(float_of(pattern)) for part in levels for _, pattern in part):
+            raise Corrupt("a coefficient that is not finite")
     elif count == 1:
         levels = [[(0, 0)] for _ in loud]
     elif count == 2:
@@ -256,7 +273,9 @@ def read(text: str, setting: Setting, grid: Grid) -> list[Chunk]:
         levels = [[(0, bits.number(8)) for _ in range(count)] for _ in loud]
     places = _places(setting, bits, len(loud), count, size)
     sent = iter(zip(places, levels, strict=True))
-    return [Chunk(one, *next(sent)) if any(one) else Chunk(one, [], []) for one in scales]
+    return [
+        Chunk(one, *next(sent)) if is_coded(setting, one) else Chunk(one, [], []) for one in scales
+    ]
 
 
 # --- decoding -----------------------------------------------------------------------------------
@@ -265,6 +284,8 @@ def read(text: str, setting: Setting, grid: Grid) -> list[Chunk]:
 def coefficient(setting: Setting, scales: Sequence[int], level: tuple[int, int]) -> np.float32:
     """Return the coefficient for a level."""
     sign, m = level
+    if setting.values == "float32":
+        return float_of(m)
     if setting.values == "sign7":
         x = np.float32(m * float(float_of(scales[0])) / TOP)  # Python's floats are binary64
         return np.float32(-x if sign else x)
@@ -362,17 +383,26 @@ def _sign7(values: Sequence[Decimal]) -> tuple[tuple[int, ...], list[tuple[int, 
     return (scale,), [(int(v < 0 and m > 0), m) for v, m in zip(values, actual, strict=True)]
 
 
-def _affine8(values: Sequence[Decimal]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+def _exact(values: Sequence[Decimal]) -> list[np.float32]:
     v = [cosines.of_decimal(value) for value in values]
     error = max(abs(value - Decimal(float(one))) for value, one in zip(values, v, strict=True))
     if error > Decimal("1e-45") * max(abs(value) for value in values):
         raise Uncertain("coefficients that no transform has exactly")
+    return v
+
+
+def _affine8(values: Sequence[Decimal]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    v = _exact(values)
     o = min(v)
     s = np.float32(np.float32(max(v) - o) / np.float32(255))
     q = [min(255, _certain_integer(float(np.float32(one - o) / s))) if s else 0 for one in v]
     if len(v) <= 2:
         q = [255 * (number > 0) for number in q]
     return (bits_of(s), bits_of(np.float32(o + np.float32(0)))), [(0, number) for number in q]
+
+
+def _float32(values: Sequence[Decimal]) -> tuple[tuple[int, ...], list[tuple[int, int]]]:
+    return (), [(0, bits_of(one)) for one in _exact(values)]
 
 
 def encode(
@@ -388,13 +418,13 @@ def encode(
         ]
         y = transform(part, grid.chunk)
         order = sorted(range(grid.size), key=lambda i: (-abs(y[i]), i))
-        if not any(y):
+        if not any(y) and setting.values != "float32":
             chunks.append(Chunk((0,) if setting.values == "sign7" else (0, 0), [], []))
             continue
         if k < grid.size and abs(y[order[k - 1]]) - abs(y[order[k]]) < abs(y[order[0]]) / 1000:
             raise Uncertain("a selection that is nearly a tie")
         places = sorted(order[:k])
-        make = _sign7 if setting.values == "sign7" else _affine8
+        make = {"sign7": _sign7, "affine8": _affine8, "float32": _float32}[setting.values]
         scales, levels = make([y[p] for p in places])
         chunks.append(Chunk(scales, places, levels))
     return text_of(setting, chunks, grid.size, choice=choice)

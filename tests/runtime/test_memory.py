@@ -26,6 +26,7 @@ SPECS = [
     *("minmax", "minmax:bits=3,rounding=stochastic", "minmax:bits=1,bucket=100"),
     *("sign", "sign:scale=l2", "sign:scale=none", "microscale", "microscale:format=nvfp4"),
     *("blockwise", "blockwise:kind=fp8,block=4096", "blockwise:kind=uniform8"),
+    *("blockwise:kind=meanstd16", "blockwise:kind=meanstd16,block=0"),
     *("randomk", "randomk:value=sign,unbiased=yes"),
 ]
 

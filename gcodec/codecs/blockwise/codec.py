@@ -1,4 +1,4 @@
-"""blockwise: blocks with a float32 scale, and codes of 4 or 8 bits that a table turns to numbers.
+"""blockwise: blocks with a float32 scale, and codes of 4 to 16 bits that stand for numbers.
 
 Elements are taken in blocks in the order of the flat tensor; the last block may be shorter. Each
 block has a scale S, and each element the code c of a number v(c) of a table; x̂ = v(c)·S. The kinds
@@ -11,13 +11,16 @@ are those that other systems send:
   magnitude over 8 or 128. As qgZ and qwZ of ZeRO++.
 - ``fp8``: v(c) are the numbers of OCP's E4M3, x̂ = v(c)/S, and S is 448 over the largest magnitude.
   As torchft, with ``block=0`` for rows.
+- ``meanstd16``: c is a float16 itself, and x̂ = c·S + M. M is the mean of the block, and S its
+  standard deviation, at least 2^-23. As in hivemind, with ``block=0`` for rows.
 - ``uniform8``, ``quantile8``: one table for the tensor, which the message contains. Codes are the
   numbers of 256 equal ranges over six standard deviations, or of 256 equally frequent ranges, and
   v(c) is the mean of the elements in the range. As in hivemind.
 
-With ``code=none``, the payload contains the scales or the table as little-endian float32, then the
-codes, two codes of 4 bits in a byte, the first in the high half. Other codes write the same codes
-with fewer bits. NaN, Inf and magnitudes above 2^126 are refused.
+With ``code=none``, the payload contains the scales or the table as little-endian float32, means
+before deviations, then the codes, two codes of 4 bits in a byte, the first in the high half, and
+float16 as little-endian. Other codes write the bytes of 4-bit and 8-bit codes in fewer bits. NaN,
+Inf and magnitudes above 2^126 are refused.
 
 Sources: bitsandbytes 0.50.2 (MIT), hivemind 1.1.12 (MIT), DeepSpeed 0.19.8 (Apache-2.0) and
 torchft 0.2.0 (BSD-3-Clause), for scales, tables and rounding.
@@ -39,7 +42,7 @@ from gcodec.codecs.blockwise.payload import CODES, Message, WrittenCode, check_c
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.quantize import blockwise
+from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
@@ -78,16 +81,17 @@ class Blockwise(Codec):
 
     Parameters
     ----------
-    kind : {"nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8"}
+    kind : {"nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8", "meanstd16"}
         Rule for scales, table and codes.
     block : int
         Elements of a block, an even number where a code has 4 bits. 0 stands for a row, the last
-        dimension, where a code has 8 bits. Left out for ``uniform8`` and ``quantile8``, which
-        have one table for the tensor.
+        dimension, where a code has 8 or 16 bits. Left out for ``uniform8`` and ``quantile8``,
+        which have one table for the tensor.
     nested : {"no", "yes"}
         Whether the scales of ``nf4``, ``fp4`` or ``dynamic8`` are quantized, too.
     code : {"none", "huffman", "rans", "auto"}
-        Code of the codes' bytes: as they are; Huffman words; rANS. ``"auto"`` is the shortest.
+        Code of the codes' bytes: as they are, as always with ``meanstd16``; Huffman words; rANS.
+        ``"auto"`` is the shortest.
     """
 
     refuses_nonfinite = True
@@ -102,6 +106,7 @@ class Blockwise(Codec):
         "hivemind-blockwise-8bit": "blockwise:kind=dynamic8,block=4096",
         "hivemind-uniform-8bit": "blockwise:kind=uniform8",
         "hivemind-quantile-8bit": "blockwise:kind=quantile8",
+        "hivemind-meanstd-16bit": "blockwise:kind=meanstd16,block=0",
         "zeropp-qgz": "blockwise:kind=int4,block=2048",
         "zeropp-qwz": "blockwise:kind=int8,block=8192",
         "torchft-fp8": "blockwise:kind=fp8,block=0",
@@ -120,11 +125,13 @@ class Blockwise(Codec):
         """Raise `ParameterError` for incompatible parameters; set those that are ignored."""
         if self.nested == "yes" and self.kind not in ABSMAX:
             raise ParameterError.of("nested", self.nested, f"no for {self.kind}")
+        if self.code in CODES[1:] and self._layout(1).width > 8:
+            raise ParameterError.of("code", self.code, f"none for {self.kind}")
         if self.kind in TABLE_SENT:
             if self.block != _BLOCK:
                 allowed = f"left out for {self.kind}, which has one table"
                 raise ParameterError.of("block", self.block, allowed)
-        elif self._layout(1).per_byte == 2 and (self.block % 2 or not self.block):
+        elif self._layout(1).width == 4 and (self.block % 2 or not self.block):
             raise ParameterError.of("block", self.block, f"even and not 0 for {self.kind}")
 
     def _layout(self, n: int) -> Layout:
@@ -139,7 +146,7 @@ class Blockwise(Codec):
 
     def variance(self, n: int) -> float | None:
         """Return 1 where tables have 0: no element of x̂ is farther from x than 0 is."""
-        return None if self.kind in TABLE_SENT else 1.0
+        return None if self.kind in (*TABLE_SENT, "meanstd16") else 1.0
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of scales and codes, or an upper bound for an entropy code.
@@ -178,10 +185,11 @@ class Blockwise(Codec):
         layout = self._checked_layout(symbols, out.size)
         symbols = self._sliceable(symbols)
         assert symbols.scales is not None
-        values, scales = symbols.scales
-        blockwise.dequantize(
-            symbols.data, layout.block, scales, values, layout.is_multiplier, out, add
-        )
+        (values, scales, means), block = symbols.scales, layout.block
+        if means is not None:
+            standard_scores.dequantize(symbols.data, block, means, scales, out, add)
+            return
+        blockwise.dequantize(symbols.data, block, scales, values, layout.is_multiplier, out, add)
 
     def _checked_layout(self, symbols: BlockwiseSymbols, n: int) -> Layout:
         layout = Layout(self.kind, self.nested == "yes", n, symbols.block)
@@ -204,10 +212,12 @@ class Blockwise(Codec):
     def _slice(self, symbols: BlockwiseSymbols, start: int, stop: int) -> BlockwiseSymbols:
         symbols = self._sliceable(symbols)
         assert symbols.scales is not None
-        block, per_byte = symbols.block, self._layout(symbols.n).per_byte
-        scales = symbols.scales.scales[start // block : -(-stop // block)]
-        codes = symbols.data[start // per_byte : -(-stop // per_byte)]
-        return BlockwiseSymbols(codes, stop - start, block, symbols.scales._replace(scales=scales))
+        block, width = symbols.block, self._layout(symbols.n).width
+        values, scales, means = symbols.scales
+        blocks = slice(start // block, -(-stop // block))
+        own = Scales(values, scales[blocks], None if means is None else means[blocks])
+        codes = symbols.data[start * width // 8 : -(-stop * width // 8)]
+        return BlockwiseSymbols(codes, stop - start, block, own)
 
     # --- pack
 

@@ -10,7 +10,7 @@ from gcodec.codecs.blockwise.layout import TABLE_SENT, Layout, Scales
 from gcodec.codecs.blockwise.payload import KINDS, check_codes, half_error
 from gcodec.errors import Corrupt
 from gcodec.fields import ranged
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, numbers
 
 
 def fields(walk: FieldWalker, layout: Layout, code: str) -> Iterator[FieldSpan]:
@@ -41,14 +41,28 @@ def fields(walk: FieldWalker, layout: Layout, code: str) -> Iterator[FieldSpan]:
             meaning = ", ".join(f"{scales.values[one]:g}" for one in codes)
             yield FieldValue(pair, meaning, element=2 * number, decoded=values)
 
-    pairs = layout.per_byte == 2
-    describe, name = (describe_pairs, "pair") if pairs else (describe_codes, "code")
+    def describe_halves(at: int, halves: np.ndarray) -> Iterator[FieldValue]:
+        assert scales.means is not None
+        for element, half in enumerate(numbers(halves, "float16"), at):
+            block = element // layout.block
+            with np.errstate(all="ignore"):
+                number = np.float32(half) * scales.scales[block] + scales.means[block]
+            yield FieldValue(float(half), element=element, decoded=(float(number),))
+
+    describers: dict[int, tuple[DescribeSymbols, str]] = {
+        4: (describe_pairs, "pair"),
+        8: (describe_codes, "code"),
+        16: (describe_halves, "number"),
+    }
+    describe, name = describers[layout.width]
     if code == "none":
 
         def check() -> None:
             check_codes(walk.data[layout.front_nbytes :][: layout.codes_nbytes], layout)
 
-        yield from walk.checked("level", name, 8, layout.codes_nbytes, describe, check)
+        width = max(layout.width, 8)
+        count = 8 * layout.codes_nbytes // width
+        yield from walk.checked("level", name, width, count, describe, check, little=True)
     else:
         yield from ranged.string(walk, KINDS[code], "level", name, layout.codes_nbytes, describe)
     walk.finish()
@@ -64,6 +78,10 @@ def _front(walk: FieldWalker, layout: Layout) -> Generator[FieldSpan, None, Scal
         for number, value in enumerate(numbers(bits).tolist(), at):
             if layout.kind in TABLE_SENT:
                 yield FieldValue(value, f"of code {number}")
+            elif layout.has_means:
+                is_deviation, block = divmod(number, layout.blocks)
+                name = "deviation" if is_deviation else "mean"
+                yield FieldValue(value, f"of block {block}", name=name, number=block)
             elif not layout.nested:
                 yield FieldValue(value, f"of block {number}")
             elif not number:
@@ -75,8 +93,10 @@ def _front(walk: FieldWalker, layout: Layout) -> Generator[FieldSpan, None, Scal
     if layout.kind in TABLE_SENT:
         return (yield from walk.checked("table", "number", 32, 256, describe, read, little=True))
     if not layout.nested:
-        count = layout.blocks
-        return (yield from walk.checked("scale", "scale", 32, count, describe, read, little=True))
+        count, name = layout.blocks, "scale"
+        if layout.has_means:
+            count, name = 2 * count, "mean, deviation"
+        return (yield from walk.checked("scale", name, 32, count, describe, read, little=True))
     count = 1 + layout.outer_blocks
 
     def check() -> None:

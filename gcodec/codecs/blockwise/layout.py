@@ -10,7 +10,10 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.quantize import blockwise
 from gcodec.kernels.quantize.value_table import ValueTable
 
-KINDS = ("nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8")
+KINDS = (
+    *("nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8"),
+    "meanstd16",
+)
 ABSMAX = ("nf4", "fp4", "dynamic8")  # the scale of a block is its largest magnitude
 TABLE_SENT = ("uniform8", "quantile8")
 NESTED_BLOCK = 256  # of the scales of 4-bit blocks; those of dynamic8 have its own block size
@@ -24,13 +27,16 @@ class Scales(NamedTuple):
     Attributes
     ----------
     values : (16,) or (256,) float32 array
-        Number of each code.
+        Number of each code; empty where codes are numbers themselves.
     scales : (blocks,) float32 array
         Scale of each block.
+    means : (blocks,) float32 array, optional
+        Mean of each block, which is added to scaled numbers.
     """
 
     values: np.ndarray
     scales: np.ndarray
+    means: np.ndarray | None = None
 
 
 class Layout(NamedTuple):
@@ -54,9 +60,14 @@ class Layout(NamedTuple):
     block: int
 
     @property
-    def per_byte(self) -> int:
-        """Number of codes in a byte."""
-        return 2 if self.kind in ("nf4", "fp4", "int4") else 1
+    def width(self) -> int:
+        """Number of bits of a code."""
+        return {"nf4": 4, "fp4": 4, "int4": 4, "meanstd16": 16}.get(self.kind, 8)
+
+    @property
+    def has_means(self) -> bool:
+        """Whether blocks have means, and codes are float16 numbers."""
+        return self.kind == "meanstd16"
 
     @property
     def is_multiplier(self) -> bool:
@@ -71,7 +82,7 @@ class Layout(NamedTuple):
     @property
     def nested_block(self) -> int:
         """Number of scales that share a scale if they are nested."""
-        return NESTED_BLOCK if self.per_byte == 2 else self.block
+        return NESTED_BLOCK if self.width == 4 else self.block
 
     @property
     def outer_blocks(self) -> int:
@@ -85,12 +96,14 @@ class Layout(NamedTuple):
             return 0
         if self.kind in TABLE_SENT:
             return _SENT_NBYTES
+        if self.has_means:
+            return 8 * self.blocks
         return 4 + 4 * self.outer_blocks + self.blocks if self.nested else 4 * self.blocks
 
     @property
     def codes_nbytes(self) -> int:
         """Bytes of the codes."""
-        return -(-self.n // self.per_byte)
+        return -(-self.n * self.width // 8)
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +120,7 @@ class Layout(NamedTuple):
         Raises
         ------
         Corrupt
-            If a number is not finite, or is a multiplier that is not above 0.
+            If a number is not finite, or is a multiplier or deviation that is not above 0.
         """
         if not self.n:
             return Scales(np.zeros(256, np.float32), np.empty(0, np.float32))
@@ -115,6 +128,13 @@ class Layout(NamedTuple):
             values = _numbers(front)
             _require(np.isfinite(values), "the number of code", 0)
             return Scales(values, np.ones(1, np.float32))
+        if self.has_means:
+            numbers = _numbers(front)
+            means, deviations = numbers.reshape(2, -1)
+            is_valid = np.isfinite(numbers)
+            is_valid[means.size :] &= deviations > 0
+            _require(is_valid, "the number before the codes,", 0)
+            return Scales(np.empty(0, np.float32), deviations, means)
         if not self.nested:
             scales = _numbers(front)
             is_valid = np.isfinite(scales)

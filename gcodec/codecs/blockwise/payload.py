@@ -17,6 +17,7 @@ from gcodec.entropy.tabled import Kind
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.quantize.standard_scores import first_nonfinite
 from gcodec.payload import Candidate, Payload, Selection, write_shortest
 from gcodec.wire.seek import SeekTable
 
@@ -42,7 +43,7 @@ def write(
     `data` is the payload with ``code=none``; for `sized` see `gcodec.payload.write_shortest`.
     """
     plain = "none" if code == "auto" else code, Written(data, 8 * layout.nbytes)
-    if code == "none" or not layout.n:
+    if code == "none" or not layout.n or layout.width > 8:
         return Selection([plain])
     front_nbits = 8 * layout.front_nbytes
     codes = data[layout.front_nbytes :]
@@ -120,9 +121,14 @@ class Message(NamedTuple):
 
 
 def check_codes(codes: np.ndarray, layout: Layout) -> None:
-    """Raise `Corrupt` unless the last half that belongs to no element has the code of 0."""
-    if layout.n % layout.per_byte and int(codes[-1]) & 15 != layout.table().zero:
+    """Raise `Corrupt` for a code that no element has.
+
+    The last half of a byte that belongs to no element has the code of 0, and float16 is finite.
+    """
+    if layout.width == 4 and layout.n % 2 and int(codes[-1]) & 15 != layout.table().zero:
         raise half_error(layout.nbytes - 1)
+    if layout.has_means and (at := first_nonfinite(codes)) is not None:
+        raise Corrupt("a float16 is not finite", layout.front_nbytes + 2 * at)
 
 
 def half_error(at: int) -> Corrupt:

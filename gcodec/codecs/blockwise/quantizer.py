@@ -15,7 +15,7 @@ from gcodec.codecs.blockwise.layout import ABSMAX, Layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, Moments, float_of_bits, moments
-from gcodec.kernels.quantize import blockwise, quantiles
+from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
 
@@ -44,6 +44,10 @@ def quantize(x: np.ndarray, layout: Layout, data: np.ndarray) -> None:
         _put(_uniform(x, codes), front)
     elif layout.kind == "quantile8":
         _put(_quantiles(x, codes), front)
+    elif layout.has_means:
+        means, deviations = front.view(np.float32).reshape(2, -1)
+        _check_largest(x, standard_scores.write_means(x, layout.block, means))
+        standard_scores.quantize(x, layout.block, means, deviations, codes)
     elif layout.kind in ABSMAX:
         scales = _absmax(x, layout.block, layout.table(), codes)
         if not layout.nested:

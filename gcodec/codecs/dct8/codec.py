@@ -1,4 +1,4 @@
-"""dct8: the k largest coefficients of the DCT of each chunk, as levels of 8 bits.
+"""dct8: the k largest coefficients of the DCT of each chunk, as levels of 8 bits or as float32.
 
 The encoder cuts a tensor into chunks and applies an orthonormal DCT-II of one, two or three
 dimensions to each chunk. Of each chunk it sends the k coefficients of largest magnitude; among
@@ -61,8 +61,8 @@ class DCT8Symbols(NamedTuple):
         Number of elements of a chunk.
     scales : (count, 1) or (count, 2) float32 array
         Scales of each chunk; see `gcodec.codecs.dct8.levels.Levels`.
-    codes : (coded, k) uint8 array
-        Levels of the chunks with a nonzero scale.
+    codes : (coded, k) uint8 or uint32 array
+        Levels of the chunks with a nonzero scale; see `gcodec.codecs.dct8.levels.Levels`.
     positions : (coded, k) int32 array
         Positions of these levels in their chunk, in ascending order.
     """
@@ -86,9 +86,9 @@ class DCT8(Codec):
         Number of coefficients that are sent for each chunk; all if a chunk has fewer.
     layout : {"flat", "tiles"}
         Whether a chunk is a run of the flattened tensor, or a tile of the tensor as a matrix.
-    values : {"sign7", "affine8"}
-        Format of a coefficient: a sign and 7 bits relative to the largest magnitude; or 8 bits
-        within the range of the coefficients, like Panthalia.
+    values : {"sign7", "affine8", "float32"}
+        Format of a coefficient: a sign and 7 bits relative to the largest magnitude; 8 bits within
+        the range of the coefficients, like Panthalia; or float32, like DeMo.
     index : {"auto", "fixed", "rice"}
         Code for the positions: fixed width, or Rice codewords of their gaps. ``"auto"`` is the
         shorter code.
@@ -117,7 +117,7 @@ class DCT8(Codec):
     values: str = param(
         Choice(*levels.VALUES),
         "sign7",
-        "sign and 7 bits of the largest magnitude, or 8 bits of the range",
+        "sign and 7 bits of the largest magnitude, 8 bits of the range, or float32",
     )
     index: str = param(
         Choice(*payload_coding.INDEX, unsent=("auto",)),
@@ -146,7 +146,8 @@ class DCT8(Codec):
         k = min(self.k, size)
         # The error of a level is at most 1/250 of the largest magnitude, which is among the k
         # coefficients. The error of the transforms is below 2^-17 of the norm.
-        delta = k / size * (1 - k / 250**2) - 2.0**-15
+        error = 0 if self.values == "float32" else k / 250**2
+        delta = k / size * (1 - error) - 2.0**-15
         return delta if self.layout == "flat" and delta > 0 else None
 
     def max_payload_nbits(self, n: int) -> int:
@@ -178,7 +179,7 @@ class DCT8(Codec):
 
     def _decodes_finite(self, symbols: DCT8Symbols) -> bool:
         k = symbols.codes.shape[1]
-        if levels.surely_finite(symbols.scales, k, self.values):
+        if levels.surely_finite(Levels(symbols.scales, symbols.codes), k, self.values):
             return True
         decoded = empty_beside(symbols.n, np.float32, None)
         self._dequantize(symbols, decoded)
@@ -199,7 +200,8 @@ class DCT8(Codec):
         transform.restore(starts, positions.reshape(-1), coefficients, cut, out, add=add)
 
     def _decoded_bound(self, symbols: DCT8Symbols, largest: float) -> float:
-        return levels.most(symbols.scales, min(self.k, symbols.size), self.values)
+        chunks_levels = Levels(symbols.scales, symbols.codes)
+        return levels.most(chunks_levels, min(self.k, symbols.size), self.values)
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:
         _, size, scales, codes, positions = symbols
@@ -212,7 +214,7 @@ class DCT8(Codec):
         cut = self._chunks(n)
         k = min(self.k, cut.size)
         reader = payload_coding.Reader(payload.data, payload.nbits)
-        scales = reader.scales(cut.count, self.values)
+        scales = reader.scales(cut.count, k, self.values)
         count = int(levels.coded_chunks(scales).sum())
         codes = reader.codes(count, k, self.values)
         positions = reader.positions(count, k, cut.size, self.index)

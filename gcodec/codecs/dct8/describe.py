@@ -32,6 +32,10 @@ def payload_fields(
     walk: FieldWalker, count: int, size: int, k: int, values: str, index: str
 ) -> Iterator[FieldSpan]:
     """Describe the payload of `count` chunks of `size` elements, with k coefficients each."""
+    if values == "float32":  # every chunk has levels
+        yield from _coefficients(walk, count * k)
+        yield from _places(walk, count, size, k, index)
+        return
     scales = yield from _scales(walk, count, values)
     scales = scales[levels.coded_chunks(scales)]
     total = len(scales) * k
@@ -44,13 +48,18 @@ def payload_fields(
         yield from walk.fields("level", "level", payload.level_nbits(k), total, level)
     else:
         yield from _sign7(walk, scales, k)
-    if k == size or not total:
+    yield from _places(walk, len(scales), size, k, index)
+
+
+def _places(walk: FieldWalker, coded: int, size: int, k: int, index: str) -> Iterator[FieldSpan]:
+    """Describe the positions of the levels of coded chunks, which end the payload."""
+    if k == size or not coded:
         walk.finish()
     elif index == "rice":
-        for piece in positions(walk, "rice", total, len(scales) * size):
+        for piece in positions(walk, "rice", coded * k, coded * size):
             yield _in_chunk(piece, k, size)
     else:
-        yield from _positions(walk, total, k, size)
+        yield from _positions(walk, coded * k, k, size)
         walk.finish()
 
 
@@ -71,6 +80,17 @@ def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, 
     if values == "affine8":
         return (yield from walk.checked("scale", "step, least", 32, 2 * count, ranges, read))
     return (yield from walk.checked("scale", "scale", 16, count, sizes, read))
+
+
+def _coefficients(walk: FieldWalker, total: int) -> Iterator[FieldSpan]:
+    def describe(at: int, patterns: np.ndarray) -> Iterator[FieldValue]:
+        for value in numbers(patterns).tolist():
+            yield FieldValue(value)
+
+    def check() -> None:
+        payload.check_finite(walk.data[: 4 * total].view(">u4").astype(np.uint32))
+
+    yield from walk.checked("level", "coefficient", 32, total, describe, check)
 
 
 def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]:

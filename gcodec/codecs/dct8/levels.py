@@ -1,4 +1,4 @@
-"""Coefficients as levels of 8 bits, with one or two scales for each chunk.
+"""Coefficients as levels of 8 bits, with one or two scales for each chunk, or as float32.
 
 A chunk whose scales are 0 has no levels, and decodes to zeros.
 
@@ -10,6 +10,9 @@ A chunk whose scales are 0 has no levels, and decodes to zeros.
 - ``affine8``: the mapping of Panthalia, in binary32, with each operation rounded.
   s = (max − min)/255; a level is (v − min)/s, rounded to nearest, from 0 to 255;
   v̂ = level·s + min. A subnormal s is rounded up, so that 255·s is at least max − min.
+
+- ``float32``: a level is the bit pattern of the coefficient. The scale of each chunk is 1 and is
+  not sent, so every chunk has levels.
 
 Ties are rounded to even.
 """
@@ -24,7 +27,7 @@ import numpy as np
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 
-VALUES = ("sign7", "affine8")
+VALUES = ("sign7", "affine8", "float32")
 SIGN = 0x80  # sign bit of a level of sign7
 
 _HALF_NBITS = 15  # low bits of a binary32 that M lacks
@@ -38,9 +41,10 @@ class Levels(NamedTuple):
     Attributes
     ----------
     scales : (count, 1) or (count, 2) float32 array
-        M; or s and the smallest value.
-    codes : (coded, k) uint8 array
-        Levels of the chunks with a nonzero scale. For sign7: m, plus `SIGN` if negative.
+        M; or s and the smallest value; or 1.
+    codes : (coded, k) uint8 or uint32 array
+        Levels of the chunks with a nonzero scale. For sign7: m, plus `SIGN` if negative. For
+        float32: bit patterns.
     """
 
     scales: np.ndarray
@@ -69,6 +73,8 @@ def quantize(coefficients: np.ndarray, values: str) -> Levels:
 
 def dequantize(levels: Levels, values: str) -> np.ndarray:
     """Return the (coded, k) float32 coefficients that levels decode to."""
+    if values == "float32":
+        return levels.codes.view(np.float32)
     scales = levels.scales[coded_chunks(levels.scales)]
     with np.errstate(over="ignore", under="ignore"):
         if values == "affine8":
@@ -79,20 +85,24 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
     return np.asarray(coefficients, np.float32)
 
 
-def surely_finite(scales: np.ndarray, k: int, values: str) -> bool:
+def surely_finite(levels: Levels, k: int, values: str) -> bool:
     """Return whether the inverse transform of k coefficients is certain to fit in float32."""
-    return most(scales, k, values) < _SAFE
+    return most(levels, k, values) < _SAFE
 
 
-def most(scales: np.ndarray, k: int, values: str) -> float:
+def most(levels: Levels, k: int, values: str) -> float:
     """Return an upper bound of decoded values; entries of a basis are at most 1."""
-    wide = np.abs(scales.astype(np.float64))
+    if values == "float32":
+        return k * float(np.abs(levels.codes.view(np.float32)).max(initial=0))
+    wide = np.abs(levels.scales.astype(np.float64))
     largest = 255 * wide[:, 0] + wide[:, 1] if values == "affine8" else wide[:, 0]
     return float(k * largest.max(initial=0))
 
 
 def write_scales(scales: np.ndarray, values: str) -> np.ndarray:
     """Return the bytes of scales."""
+    if values == "float32":
+        return np.empty(0, np.uint8)
     if values == "affine8":
         return scales.astype(">f4").view(np.uint8).reshape(-1)
     return (scales.view(np.uint32) >> _HALF_NBITS).astype(">u2").view(np.uint8).reshape(-1)
@@ -100,7 +110,7 @@ def write_scales(scales: np.ndarray, values: str) -> np.ndarray:
 
 def scale_nbits(values: str) -> int:
     """Return the bits of the scales of a chunk."""
-    return 64 if values == "affine8" else 16
+    return {"sign7": 16, "affine8": 64, "float32": 0}[values]
 
 
 def read_scales(data: np.ndarray, count: int, values: str) -> np.ndarray:
@@ -111,6 +121,8 @@ def read_scales(data: np.ndarray, count: int, values: str) -> np.ndarray:
     Corrupt
         If a scale is NaN, infinite or −0, or a magnitude is negative.
     """
+    if values == "float32":
+        return np.ones((count, 1), np.float32)
     front = data[: scale_nbits(values) // 8 * count]
     if values == "affine8":
         scales = front.view(">f4").astype(np.float32).reshape(count, 2)
@@ -167,4 +179,13 @@ def _affine8(coefficients: np.ndarray) -> Levels:
     return Levels(scales, codes)
 
 
-_QUANTIZE: dict[str, Callable[[np.ndarray], Levels]] = {"sign7": _sign7, "affine8": _affine8}
+def _float32(coefficients: np.ndarray) -> Levels:
+    scales = np.ones((len(coefficients), 1), np.float32)
+    return Levels(scales, np.ascontiguousarray(coefficients).view(np.uint32))
+
+
+_QUANTIZE: dict[str, Callable[[np.ndarray], Levels]] = {
+    "sign7": _sign7,
+    "affine8": _affine8,
+    "float32": _float32,
+}

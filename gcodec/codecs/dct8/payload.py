@@ -13,6 +13,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields, write_fields
 from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.prefix import dct_words
 
 INDEX = ("fixed", "rice")
@@ -23,7 +24,7 @@ FEW = 8  # least number of magnitudes of a chunk that have codewords
 def longest_nbits(count: int, size: int, k: int, values: str, index: str) -> int:
     """Return an upper bound of the bits of `count` chunks of `size` elements."""
     head = dct_words.HEAD_NBITS if values == "sign7" and k >= FEW else 0
-    each = 1 + dct_words.NBITS if values == "sign7" else level_nbits(k)
+    each = {"sign7": 1 + dct_words.NBITS, "affine8": level_nbits(k), "float32": 32}[values]
     nbits = count * (levels.scale_nbits(values) + head + k * each)
     if k == size:
         return nbits
@@ -55,9 +56,12 @@ def write(
     """
     scales = levels.write_scales(chunks.scales, values)
     m, k = chunks.codes.shape
-    string = BitString(0, scales.size + 3 * chunks.codes.size)
+    string = BitString(0, scales.size + (5 if values == "float32" else 3) * chunks.codes.size)
     string.extend(scales, 8 * scales.size)
-    if values == "affine8":
+    if values == "float32":
+        patterns = chunks.codes.astype(">u4").reshape(-1).view(np.uint8)
+        string.extend(patterns, 8 * patterns.size)
+    elif values == "affine8":
         nbits = level_nbits(k)
         write_fields(chunks.codes.reshape(-1).astype(np.int64), nbits, string)
     else:
@@ -93,13 +97,20 @@ class Reader:
         check_padding(data, end)
         self.data, self.at, self.end = data, 0, end
 
-    def scales(self, count: int, values: str) -> np.ndarray:
-        """Read the scales of `count` chunks."""
+    def scales(self, count: int, k: int, values: str) -> np.ndarray:
+        """Read the scales of `count` chunks of k levels."""
+        if values == "float32":  # no bits, but every chunk has levels
+            self._require(32 * count * k)
         self._pass(count * levels.scale_nbits(values))
         return levels.read_scales(self.data, count, values)
 
     def codes(self, m: int, k: int, values: str) -> np.ndarray:
         """Read the (m, k) levels of the m chunks with a nonzero scale."""
+        if values == "float32":
+            self._pass(32 * m * k)  # nothing precedes them
+            patterns = self.data[: 4 * m * k].view(">u4").astype(np.uint32)
+            check_finite(patterns)
+            return patterns.reshape(m, k)
         if values == "affine8":
             nbits = level_nbits(k)
             codes = self._fields(m * k, nbits).astype(np.uint8).reshape(m, k)
@@ -145,15 +156,25 @@ class Reader:
         return read_fields(self.data, first, width, count)
 
     def _pass(self, nbits: int) -> None:
+        self._require(nbits)
+        self.at += nbits
+
+    def _require(self, nbits: int) -> None:
         if nbits > self.end - self.at:
             raise Truncated(
                 f"the payload has {self.end - self.at} more bits, but {nbits} are needed"
             )
-        self.at += nbits
 
     def _finish(self) -> None:
         if self.at < self.end:
             raise Corrupt(f"the payload has {self.end - self.at} bits after its last value")
+
+
+def check_finite(patterns: np.ndarray) -> None:
+    """Raise `Corrupt` if one of (n,) uint32 bit patterns of float32 is that of NaN or infinity."""
+    wrong = (patterns & INFINITY_BITS) == INFINITY_BITS
+    if wrong.any():
+        raise Corrupt("a coefficient is not finite", 4 * int(np.argmax(wrong)))
 
 
 def _write_magnitudes(magnitudes: np.ndarray, string: BitString) -> None:
