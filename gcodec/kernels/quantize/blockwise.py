@@ -43,6 +43,7 @@ _CELL = 17  # bits of a float32 that a cell drops
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
 _NARROW = ("tree", "int4")  # methods whose codes have 4 bits
 _ABSMAX = ("tree", "cells")  # methods whose scales are magnitudes; those of others are factors
+_LEFT = ("tree", "cells", "int4", "int8", "fp8")  # methods with a residual
 _TABLES = {1: "float32[]", 2: "uint64[]"}  # types of `_numbers_of` by the codes of a byte
 _FINITE = np.float32(np.finfo(np.float32).max)
 
@@ -175,7 +176,8 @@ def _run(
     if memory is not None:
         terms, x = (x, *memory), memory.left  # which gets the sum, block by block
     numbers = _numbers_of(table.values)
-    loop, rule_of = _quantizer(table.method), (*rule, shift, table.entries, *cells)
+    loop = _quantizer(table.method, memory is not None)
+    rule_of = *rule, shift, table.entries, *cells
     loop(x, first, block_size, tops, factors, *rule_of, *scratch, *terms, numbers, out)
 
 
@@ -397,8 +399,8 @@ def _factor(top, numerator, least, resets):
     return factor
 
 
-@factory(lambda: ((method,) for method in _METHODS))
-def _quantizer(method: str) -> Kernel:
+@factory(lambda: [(m, False) for m in _METHODS] + [(m, True) for m in _LEFT])
+def _quantizer(method: str, leave: bool) -> Kernel:
     one_block = _quantize_block(method)
     per_byte = 2 if method in _NARROW else 1
     is_absmax, divides = method in _ABSMAX, method == "fp8"
@@ -415,7 +417,7 @@ def _quantizer(method: str) -> Kernel:
         "in float32[], int64, int64, out float32[], out float32[], float32, float32, boolean, "
         "float32, in uint32[], int64, int64, out float32[], out uint8[], in float32[], "
         f"in float32[], float32, out float32[], in {_TABLES[per_byte]}, out uint8[]",
-        variant=method,
+        variant=f"{method} {leave}",
     )
     def blockwise_codes(
         x,
@@ -442,14 +444,13 @@ def _quantizer(method: str) -> Kernel:
         # x begins with element `first`, whose byte is the first of `out`, and factors has the
         # factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
         # out.size == ceil(x.size / per_byte); entries are those of the table; padded and last
-        # have BLOCK elements. Blocks are even where per_byte is 2. If left has elements, it is x;
+        # have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, left is x;
         # gradient and residual are as long, and values are the numbers of the table.
-        leaves = left.size > 0
         start = 0
         while start < x.size:
             b, stop = _stop(start, first, x.size, block_size)
             whole = stop - (stop - start) % BLOCK
-            if leaves:
+            if leave:
                 for i in range(start, whole, BLOCK):
                     _sum_block(gradient, residual, i, decay, left)
                 for i in range(whole, stop):
@@ -462,11 +463,11 @@ def _quantizer(method: str) -> Kernel:
                 tops[b] = bits_float(top)
                 factors[b] = _factor(tops[b], numerator, least, resets)
             numbers = factors[b], shift, entries, lowest, count
-            size = size_of(tops[b], factors[b]) if leaves else one
+            size = size_of(tops[b], factors[b]) if leave else one
             ahead = max(stop - start, AHEAD)
             for i in range(start, whole, BLOCK):
                 one_block(x, i, *numbers, out, i // per_byte)
-                if leaves:
+                if leave:
                     error_block(out, i // per_byte, size, values, minus, left, i)
                     _fetch_sum(gradient, residual, left, i + ahead)  # while this block is coded
             if whole < stop:
@@ -475,7 +476,7 @@ def _quantizer(method: str) -> Kernel:
                 one_block(padded, 0, *numbers, last, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
-                if leaves:
+                if leave:
                     error_block(last, 0, size, values, minus, padded, 0)
                     for k in range(stop - whole):
                         left[whole + k] = padded[k]
