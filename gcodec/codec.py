@@ -32,6 +32,7 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
+from gcodec.kernels.numeric.arithmetic import Extremes
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import (
     INFINITY_BITS,
@@ -635,15 +636,16 @@ class Codec(Parameters):
         `out` is either another array than `residual`, which is then only read; or, on the host,
         the same array, which a `ParameterError` leaves unchanged.
         """
-        values, top_bits, is_accepted = self._corrected(tensor, residual, decay, out)
+        values, extremes, is_accepted = self._corrected(tensor, residual, decay, out)
+        top_bits = extremes.top_bits
         if is_accepted:
-            return self._quantize_left(values, top_bits, tensor.dtype, seed, prior)
+            return self._quantize_left(values, extremes, tensor.dtype, seed, prior)
         # Symbols on a device are not waited for.
         is_known = self.bounds_decoded and (self.symbols_on_host or device_of(values) is None)
         is_bounded = is_known and tensor.dtype in ("float32", "float64")
         if is_bounded:
             prefetch(top_bits)  # fetch it together with the numbers that the symbols need
-        symbols = self._quantize_left(values, top_bits, tensor.dtype, seed, prior)
+        symbols = self._quantize_left(values, extremes, tensor.dtype, seed, prior)
 
         def check(is_infinite: bool) -> None:
             if is_infinite:
@@ -657,25 +659,35 @@ class Codec(Parameters):
         return symbols
 
     def _quantize_left(
-        self, values: Array, top_bits: int | Deferred, dtype: str, seed: int, prior: Symbols | None
+        self, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Symbols | None
     ) -> Symbols:
         """Quantize values, and replace them by their quantization errors, values − x̂."""
         symbols = None
         if dtype in self.fused_dtypes and device_of(values) is None:
-            symbols = self._quantize_in_place(values, dtype, seed)
+            symbols = self._quantize_in_place(values, extremes, dtype, seed)
         if symbols is not None:
             return symbols
-        symbols = self._quantize_below(values, top_bits, seed, prior)
+        symbols = self._quantize_below(values, extremes.top_bits, seed, prior)
         # u − x̂ is u + (−1)·x̂, bit for bit.
         self._dequantize_add(symbols, dtype, np.float32(-1), values)
         return symbols
 
-    def _quantize_in_place(self, values: np.ndarray, dtype: str, seed: int) -> Symbols | None:
+    def _quantize_in_place(
+        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+    ) -> Symbols | None:
         """Do what `_quantize_left` does in one pass over values on the host; None if impossible.
 
         `dtype` is one of `fused_dtypes`.
         """
         return None
+
+    def _range_bucket(self, n: int) -> int:
+        """Return the number of elements of the buckets whose ranges `_quantize_in_place` needs.
+
+        The pass that adds the residual then finds these `Extremes.ranges` if it can; 0 requests
+        none.
+        """
+        return 0
 
     def _quantize_below(
         self, values: Array, top_bits: int | Deferred, seed: int, prior: Symbols | None
@@ -689,15 +701,15 @@ class Codec(Parameters):
 
     def _corrected(
         self, tensor: Tensor, residual: Array, decay: np.float32, out: Array
-    ) -> tuple[Array, int | Deferred, bool]:
+    ) -> tuple[Array, Extremes, bool]:
         """Compute u = x + decay·residual.
 
         Returns
         -------
         values : (n,) float32 array
             u; it is `out` unless `out` is the residual and a later step may still fail.
-        top_bits : int or Deferred
-            Bit pattern of the largest magnitude of u.
+        extremes : Extremes
+            Largest magnitude of u, and perhaps the ranges of its buckets.
         is_accepted : bool
             Whether `_quantize` accepts u for sure, and decodes it to finite values. NaN and Inf
             are refused here only if everything else is accepted.
@@ -708,18 +720,28 @@ class Codec(Parameters):
         is_checkable = is_known and tensor.dtype in ("float32", "float64")
         if bound < math.inf:  # comparing with the bound on a device would wait for it
             is_checkable = is_checkable and bound > 0 and device_of(x) is None
-        top_bits: int | Deferred = INFINITY_BITS
+        extremes = Extremes(INFINITY_BITS)
         if out is not residual:
-            top_bits = arithmetic.correct(x, residual, decay, out)
+            extremes = self._correct(x, residual, decay, out)
         elif is_checkable:
-            top_bits = max_abs_bits_corrected(x, residual, decay)
+            extremes = Extremes(max_abs_bits_corrected(x, residual, decay))
+        top_bits = extremes.top_bits
         if is_checkable and bound == math.inf:
             check_top(top_bits, x)
         is_accepted = is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
         if out is not residual:
-            return out, top_bits, is_accepted
-        values = out if is_accepted else empty_beside(out.size, np.float32, None)
-        return values, arithmetic.correct(x, residual, decay, values), is_accepted
+            return out, extremes, is_accepted
+        if is_accepted:
+            return out, Extremes(arithmetic.correct(x, residual, decay, out)), True
+        values = empty_beside(out.size, np.float32, None)
+        return values, self._correct(x, residual, decay, values), False
+
+    def _correct(self, x: Array, residual: Array, decay: np.float32, out: Array) -> Extremes:
+        """Write x + decay·residual to `out`, which is another array than the residual."""
+        bucket = self._range_bucket(x.size)
+        if bucket and device_of(x) is None:
+            return arithmetic.correct_with_ranges(x, residual, decay, out, bucket)
+        return Extremes(arithmetic.correct(x, residual, decay, out))
 
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""

@@ -29,6 +29,7 @@ from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
+from gcodec.kernels.numeric.arithmetic import Extremes
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
     check_ranges,
@@ -120,16 +121,32 @@ class MinMax(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None
     ) -> MinMaxSymbols:
-        return self._quantized(values, seed)
+        return self._quantized(values, ranges(values, self._bucket(values.size)), seed)
 
-    def _quantize_in_place(self, values: np.ndarray, dtype: str, seed: int) -> MinMaxSymbols:
-        return self._quantized(values, seed, leave=True)
+    def _range_bucket(self, n: int) -> int:
+        return self._bucket(n)
 
-    def _quantized(self, values: np.ndarray, seed: int, *, leave: bool = False) -> MinMaxSymbols:
-        """Quantize values; with `leave`, they are replaced by their quantization errors."""
+    def _quantize_in_place(
+        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+    ) -> MinMaxSymbols:
+        checked_ranges = extremes.ranges or ranges(values, self._bucket(values.size))
+        return self._quantized(values, checked_ranges, seed, leave=True)
+
+    def _quantized(
+        self,
+        values: np.ndarray,
+        checked_ranges: tuple[np.ndarray, bool],
+        seed: int,
+        *,
+        leave: bool = False,
+    ) -> MinMaxSymbols:
+        """Quantize values, given the result of `ranges` for them.
+
+        With `leave`, the values are replaced by their quantization errors.
+        """
         n = values.size
         bucket = self._bucket(n)
-        bucket_ranges, finite = ranges(values, bucket)
+        bucket_ranges, finite = checked_ranges
         require(finite, lambda: nonfinite_error(values))
         data = empty_beside(-(-self.max_payload_nbits(n) // 8), np.uint8, values)
         start = self._ranges_nbytes(n)

@@ -54,6 +54,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.dequantize import LEVELS_LOW_FIRST, LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import convert, scalar_rules
+from gcodec.kernels.numeric.arithmetic import Extremes
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import max_abs_bits, moments
@@ -241,11 +242,11 @@ class TernGrad(Codec):
         return self._with_scale(values, self._scale_of(values), seed)
 
     def _quantize_in_place(
-        self, values: np.ndarray, dtype: str, seed: int
+        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> TernarySymbols | None:
         if self._pack_rule == "terngrad":
             return None
-        scale = self._scale_of(values)
+        scale = self._scale_of(values, int(extremes.top_bits))
         level = convert.round_number(scale, dtype)
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule, level)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
@@ -254,9 +255,10 @@ class TernGrad(Codec):
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
-    def _scale_of(self, values: np.ndarray) -> float:
+    def _scale_of(self, values: np.ndarray, top_bits: int | None = None) -> float:
+        """Return the scale; `top_bits` are those of the largest magnitude, if they are known."""
         if not self.clip:
-            bits = max_abs_bits(values)
+            bits = max_abs_bits(values) if top_bits is None else top_bits
             check_top(bits, values)
             return scalar_rules.size_of(bits)
         sums = moments(values)

@@ -400,7 +400,7 @@ class Feedback:
         seed = derive_seed(self.seed, name="\0".join(names), step=max(counts), rank=self.rank)
         left = tensors.spares.take(values.size, values)
         tensor = Tensor(values, "float32", values.shape)
-        step = _Step(codec._bound_to(tensor), tensor, residual, left, seed)
+        step = _Step(self._bound(codec, tensor), tensor, residual, left, seed)
         frame, _, _ = self._run(step, key)
         members = [Member(name, array.shape) for name, array in grads.items()]
         text = np.frombuffer(write_members(members), np.uint8)
@@ -422,7 +422,7 @@ class Feedback:
         codec = self.codec
         if isinstance(codec, Policy):
             codec = codec.codec(name, tensor.shape, tensor.dtype)
-        codec = codec._bound_to(tensor)
+        codec = self._bound(codec, tensor)
         left = tensors.spares.take(values.size, values)
         if before is None:
             zeros = tensors.spares.take(values.size, values)
@@ -437,6 +437,12 @@ class Feedback:
         if memory.prior is not None and type(memory.prior[0]) is type(codec):
             prior = memory.prior[1]
         return _Step(codec, tensor, residual, left, seed, prior, name, memory)
+
+    def _bound(self, codec: Codec, tensor: Tensor) -> Codec:
+        """Return the codec bound to a tensor, which refuses NaN and Inf itself if it can."""
+        if self.nonfinite != "propagate":
+            codec = codec._refusing()
+        return codec._bound_to(tensor)
 
     def _finish(self, tensors: Tensors, step: _Step, symbols: Symbols) -> None:
         """Replace the state of a tensor whose lock is held."""
@@ -467,7 +473,8 @@ class Feedback:
         symbols = codec._quantize_residual(
             tensor, residual, decay, step.seed, step.prior, step.left
         )
-        if checks_later and codec.keeps_nonfinite and self.nonfinite != "propagate":
+        is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
+        if checks_later and codec.keeps_nonfinite and not is_checked:
             check_left(step.left, tensor.values, residual, decay, "grad")
         return step, symbols, codec._pack(symbols)
 

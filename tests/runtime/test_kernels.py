@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from reference import halves, philox, sums
 
 import gcodec
-from gcodec.kernels.numeric import arithmetic, convert, reduce
+from gcodec.kernels.numeric import arithmetic, convert, ranges, reduce
 from gcodec.kernels.numeric import philox as words_of
 from gcodec.runtime import cover, kernel_cache, pool
 from gcodec.runtime.memory import aligned_empty
@@ -169,6 +169,27 @@ def test_streamed_sums(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
             out, scale = gs.placed(np.full(n, 9, np.float32), offset), np.float32(0.9)
             assert arithmetic.correct(x, y, scale, out) == reduce.max_abs_bits(x + scale * y)
             assert gs.same_bits(out, x + scale * y)
+
+
+@pytest.mark.parametrize("bucket", [1, 32, 50, 64, 96, 4096, 10**6])
+def test_ranges_of_streamed_sums(bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cover, "_STREAMING", 1)
+    for n in (1, 31, 64, 500, 70_001):
+        rng = np.random.default_rng(n)
+        for value in (0, -3, np.inf, -np.nan):
+            x, y = -np.abs(rng.standard_normal((2, n), np.float32))
+            x[:: 3 if value == 0 else n] = y[:: 3 if value == 0 else n] = value
+            out, scale = aligned_empty(n, np.float32), np.float32(0.9)
+            extremes = arithmetic.correct_with_ranges(x, y, scale, out, bucket)
+            wanted, finite = ranges.ranges(x + scale * y, bucket)
+            assert gs.same_bits(out, x + scale * y)
+            assert extremes.top_bits == reduce.max_abs_bits(x + scale * y)
+            if bucket % 32 and bucket < n:
+                assert extremes.ranges is None
+                continue
+            assert extremes.ranges is not None
+            assert extremes.ranges[1] == finite
+            assert not finite or gs.same_bits(extremes.ranges[0], wanted)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])

@@ -30,10 +30,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
 from gcodec.codecs.blockwise import payload as payload_coding
@@ -42,7 +43,9 @@ from gcodec.codecs.blockwise.payload import CODES, Message, WrittenCode, check_c
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric.reduce import float_of_bits, max_abs_bits_corrected
 from gcodec.kernels.quantize import blockwise, standard_scores
+from gcodec.kernels.quantize.threshold import Memory
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
@@ -172,9 +175,33 @@ class Blockwise(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: BlockwiseSymbols | None
     ) -> BlockwiseSymbols:
+        return self._quantized(values)
+
+    def _quantize_residual(
+        self,
+        tensor: Tensor,
+        residual: np.ndarray,
+        decay: np.float32,
+        seed: int,
+        prior: Any,
+        out: np.ndarray,
+    ) -> BlockwiseSymbols:
+        layout = self._layout(residual.size)
+        is_fused = tensor.dtype in self.fused_dtypes and quantizer.can_remember(layout)
+        if is_fused and out is residual:  # which an error must leave unchanged
+            top_bits = max_abs_bits_corrected(tensor.values, residual, decay)
+            is_fused = float_of_bits(top_bits) <= self.takes_up_to
+        if not is_fused:
+            symbols: BlockwiseSymbols
+            symbols = super()._quantize_residual(tensor, residual, decay, seed, prior, out)
+            return symbols
+        return self._quantized(tensor.values, Memory(residual, decay, out))
+
+    def _quantized(self, values: np.ndarray, memory: Memory | None = None) -> BlockwiseSymbols:
+        """Quantize values, or their sum with the residual of a `memory`."""
         layout = self._layout(values.size)
         data = empty_beside(layout.nbytes, np.uint8, values)
-        quantizer.quantize(values, layout, data)
+        quantizer.quantize(values, layout, data, memory)
         return BlockwiseSymbols(data, layout.n, layout.block)
 
     # --- dequantize

@@ -10,12 +10,14 @@ import math
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import nonfinite_error
-from gcodec.codecs.blockwise.layout import ABSMAX, Layout
+from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
+from gcodec.codecs.blockwise.layout import ABSMAX, TABLE_SENT, Layout
 from gcodec.errors import ParameterError
+from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, Moments, float_of_bits, moments
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
+from gcodec.kernels.quantize.threshold import Memory
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
 
@@ -29,8 +31,20 @@ _PART = 1 << 16  # elements whose values are summed in order
 _CHUNK = 100_000  # elements whose quantiles are taken together, at least
 
 
-def quantize(x: np.ndarray, layout: Layout, data: np.ndarray) -> None:
+def can_remember(layout: Layout) -> bool:
+    """Return whether `quantize` can add a residual and replace it, in the pass over values."""
+    if layout.kind in TABLE_SENT or layout.nested or layout.has_means or not layout.n:
+        return False
+    return blockwise.can_remember(layout.n, layout.block)
+
+
+def quantize(
+    x: np.ndarray, layout: Layout, data: np.ndarray, memory: Memory | None = None
+) -> None:
     """Write the payload of (n,) float32 values with ``code=none`` to `data`.
+
+    With a `memory`, the payload is that of the sum; see `can_remember`. An error leaves the new
+    residual undefined.
 
     Raises
     ------
@@ -49,7 +63,7 @@ def quantize(x: np.ndarray, layout: Layout, data: np.ndarray) -> None:
         _check_largest(x, standard_scores.write_means(x, layout.block, means))
         standard_scores.quantize(x, layout.block, means, deviations, codes)
     elif layout.kind in ABSMAX:
-        scales = _absmax(x, layout.block, layout.table(), codes)
+        scales = _absmax(x, layout.block, layout.table(), codes, memory)
         if not layout.nested:
             _put(scales, front)
             return
@@ -62,8 +76,8 @@ def quantize(x: np.ndarray, layout: Layout, data: np.ndarray) -> None:
         table = layout.table()
         largest = np.float32(448 if layout.is_multiplier else table.values.size // 2)
         rule = blockwise.FactorRule(largest, _ZERO, layout.is_multiplier)
-        tops, factors = blockwise.quantize_relative(x, layout.block, rule, table, codes)
-        _check_largest(x, float(tops.max()))
+        tops, factors = blockwise.quantize_relative(x, layout.block, rule, table, codes, memory)
+        _check_largest(x, float(tops.max()), memory)
         _put(factors if layout.is_multiplier else _ONE / factors, front)
 
 
@@ -71,31 +85,47 @@ def _put(numbers: np.ndarray, out: np.ndarray) -> None:
     out[:] = numbers.astype("<f4", copy=False).view(np.uint8)
 
 
-def _check_largest(x: np.ndarray, largest: float) -> None:
+def _check_largest(x: np.ndarray, largest: float, memory: Memory | None = None) -> None:
     if not math.isfinite(largest):
+        if memory is not None:
+            check_corrected(x, memory.residual, memory.decay)
         raise nonfinite_error(x)
     if largest > LARGEST:
         raise ParameterError("x: must not exceed 2^126 for blockwise")
 
 
-def _absmax(x: np.ndarray, block: int, table: ValueTable, codes: np.ndarray) -> np.ndarray:
+def _absmax(
+    x: np.ndarray,
+    block: int,
+    table: ValueTable,
+    codes: np.ndarray,
+    memory: Memory | None = None,
+) -> np.ndarray:
     """Write the codes of x relative to the largest magnitudes of blocks, and return these.
 
-    Full blocks are multiplied by a reciprocal, and a partial one is divided.
+    Full blocks are multiplied by a reciprocal, and a partial one is divided. See `quantize` for
+    the memory.
     """
     rest = x.size % block
     full = x.size - rest
     start = full // table.per_byte
     tops = np.empty(-(-x.size // block), np.float32)
     tops[: full // block], _ = blockwise.quantize_relative(
-        x[:full], block, _RECIPROCAL, table, codes[:start]
+        x[:full], block, _RECIPROCAL, table, codes[:start], memory and memory.part(0, full)
     )
+    last = x[full:]
+    if rest and memory is not None:
+        last = memory.left[full:]
+        arithmetic.correct(x[full:], memory.residual[full:], memory.decay, last)
     if rest:
-        tops[-1] = np.maximum(norms(x[full:], rest, "max")[0], _LEAST)
-    _check_largest(x, float(tops.max()))
+        tops[-1] = np.maximum(norms(last, rest, "max")[0], _LEAST)
+    _check_largest(x, float(tops.max()), memory)
     if rest:
-        scaled = x[full:] / tops[-1]
+        scaled = last / tops[-1]
         blockwise.quantize(scaled, block, np.ones(1, np.float32), _ZERO, table, codes[start:])
+        if memory is not None:
+            minus = np.float32(-1)
+            blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, last, minus)
     return tops
 
 

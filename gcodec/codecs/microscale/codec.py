@@ -49,6 +49,7 @@ from gcodec.codecs.microscale.payload import (
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric.arithmetic import Extremes
 from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import (
@@ -210,17 +211,19 @@ class Microscale(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MicroscaleSymbols | None
     ) -> MicroscaleSymbols:
-        return self._quantized(values, seed)
+        return self._quantized(values, self._scale_of(values), seed)
 
-    def _quantize_in_place(self, values: np.ndarray, dtype: str, seed: int) -> MicroscaleSymbols:
-        return self._quantized(values, seed, leave=True)
+    def _quantize_in_place(
+        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+    ) -> MicroscaleSymbols:
+        scale = self._scale_of(values, int(extremes.top_bits))
+        return self._quantized(values, scale, seed, leave=True)
 
     def _quantized(
-        self, values: np.ndarray, seed: int, *, leave: bool = False
+        self, values: np.ndarray, tensor_scale: float, seed: int, *, leave: bool = False
     ) -> MicroscaleSymbols:
         """Quantize values; with `leave`, they are replaced by their quantization errors."""
         n, fmt = values.size, self._format
-        tensor_scale = self._scale_of(values)
         data = empty_beside(fmt.blocks(n) + fmt.data_nbytes(n), np.uint8, values)
         scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
         quantization = Quantization(fmt, self.scale, np.float32(tensor_scale))
@@ -244,11 +247,14 @@ class Microscale(Codec):
         )
         return decoded, functools.partial(self._sized, symbols)
 
-    def _scale_of(self, values: np.ndarray) -> float:
-        """Return the scale of a tensor: the parameter, or the largest magnitude over 2688."""
+    def _scale_of(self, values: np.ndarray, top_bits: int | None = None) -> float:
+        """Return the scale of a tensor: the parameter, or the largest magnitude over 2688.
+
+        `top_bits` is the bit pattern of that magnitude, if the caller knows it.
+        """
         if not isinstance(self.tensor_scale, str):
             return self.tensor_scale
-        top = max_abs_bits(values)
+        top = max_abs_bits(values) if top_bits is None else top_bits
         if top >= INFINITY_BITS:  # every block would be NaN
             raise nonfinite_error(values)
         largest = np.float32(float_of_bits(top))

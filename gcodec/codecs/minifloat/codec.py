@@ -236,10 +236,15 @@ class MiniFloatCodec(Codec):
             symbols: MiniFloatSymbols
             symbols = super()._quantize_residual(tensor, residual, decay, seed, prior, out)
             return symbols
-        check_corrected(values, residual, decay)
+        if out is residual or device_of(out) is not None:
+            check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
         one = Scales.of(scale, 0, NO_FACTORS).one
-        codes = minifloat.quantize_tensor_residual(values, residual, decay, one, self._format, out)
+        codes, finite = minifloat.quantize_tensor_residual(
+            values, residual, decay, one, self._format, out
+        )
+        if not finite:
+            check_corrected(values, residual, decay)  # which raises the error
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
     def _try(

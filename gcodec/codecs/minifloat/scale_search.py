@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.nonfinite import check_corrected, check_top
 from gcodec.arrays.sampling import runs_of, sample
 from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import ENOUGH, RULES, SMALL_SAMPLE, Rule, scale_of
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.reduce import max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.kernels.quantize import block_scales, minifloat
 from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -163,7 +163,8 @@ def search_scale(
     """Find the scale of a tensor, or of its sum with a multiple of the residual.
 
     The scale of a large tensor is that of a sample, unless most elements of the sample are 0. On a
-    device it is a `Deferred` with the same bits, and non-finite values are not detected.
+    device it is a `Deferred` with the same bits, and non-finite values are not detected. On the
+    host, non-finite values of a sample of the sum raise `ParameterError`.
 
     Parameters
     ----------
@@ -184,7 +185,11 @@ def search_scale(
     parts = tuple(map(sample, tensors))
     if parts[0].size < values.size and np.count_nonzero(parts[0].view(np.int32)) < ENOUGH:
         parts = tensors
-    part = parts[0] if decay is None else arithmetic.corrected(parts[0], parts[1], decay)
+    part = parts[0]
+    if residual is not None and decay is not None:
+        part = arithmetic.corrected(parts[0], parts[1], decay)
+        if not all_finite(part):
+            check_corrected(values, residual, decay)
     return binary32(scale_of(part, fmt, rule))
 
 

@@ -48,6 +48,7 @@ from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
+from gcodec.kernels.numeric.arithmetic import Extremes
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.run_level_place import place, place_values
@@ -177,7 +178,9 @@ class QSGD(Codec):
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
         return self._quantized(values, seed)
 
-    def _quantize_in_place(self, values: np.ndarray, dtype: str, seed: int) -> QSGDSymbols:
+    def _quantize_in_place(
+        self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
+    ) -> QSGDSymbols:
         return self._quantized(values, seed, leave=True)
 
     def _quantized(self, values: np.ndarray, seed: int, *, leave: bool = False) -> QSGDSymbols:

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from gcodec.kernels.numeric.reduce import ranges_of_keys, top_of_keys
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
+from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
-from gcodec.runtime.memory import empty_beside, magnitude_bits
+from gcodec.runtime.memory import empty_beside, float_bits, magnitude_bits
 
-_TOPS = 8  # lanes of maxima
+_PART = 1 << 16  # elements whose range is found together, where no buckets are requested
+
+
+class Extremes(NamedTuple):
+    """What the pass that adds a residual finds about the sum.
+
+    Attributes
+    ----------
+    top_bits : int or Deferred
+        Bit pattern of the largest magnitude; NaN is larger than infinity.
+    ranges : tuple, optional
+        Result of `ranges` for the buckets that were requested; None if the pass did not find them.
+    """
+
+    top_bits: int | Deferred
+    ranges: tuple[np.ndarray, bool] | None = None
 
 
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
@@ -30,17 +49,57 @@ def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndar
     int
         Bit pattern of the largest magnitude; NaN is larger than infinity.
     """
-    stream = streams(out)
+    if out is not residual and streams(out):
+        return top_of_keys(_past_cache(x, residual, decay, out, _PART))
 
     def task(i: int, j: int) -> int:
         if out is residual:
             return int(_correct_in_place(x[i:j], residual[i:j], decay))
-        arrays = x[i:j], residual[i:j], decay, out[i:j]
-        if stream:
-            return int(_correct_past_cache(*arrays, np.zeros(_TOPS, np.uint32)))
-        return int(_correct(*arrays))
+        return int(_correct(x[i:j], residual[i:j], decay, out[i:j]))
 
     return max(pool.run(task, x.size))
+
+
+def correct_with_ranges(
+    x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray, bucket: int
+) -> Extremes:
+    """Do what `correct` does on the host, and find the ranges of buckets where this costs no pass.
+
+    Parameters
+    ----------
+    x, residual, decay
+        See `correct`.
+    out : (n,) float32 array
+        Another array than `residual`.
+    bucket : int
+        Elements of a bucket, at least 1.
+    """
+    is_one = bucket >= x.size
+    part = _PART if is_one else bucket
+    if part % BLOCK or not streams(out):
+        return Extremes(correct(x, residual, decay, out))
+    keys = _past_cache(x, residual, decay, out, part)
+    top_bits = top_of_keys(keys)
+    if is_one:
+        keys = np.array([[keys[:, 0].min(), keys[:, 1].max()]], np.int32)
+    return Extremes(top_bits, ranges_of_keys(keys))
+
+
+def _past_cache(
+    x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray, bucket: int
+) -> np.ndarray:
+    """Write x + decay·residual past the cache, and return the least and greatest keys of buckets.
+
+    `bucket` is a multiple of BLOCK; see `gcodec.kernels.numeric.ranges` for keys.
+    """
+    keys = np.empty((-(-x.size // bucket), 2), np.int32)
+
+    def task(i: int, j: int) -> None:
+        own = keys[i // bucket : -(-j // bucket)].reshape(-1)
+        _correct_past_cache(x[i:j], residual[i:j], decay, out[i:j], bucket, own)
+
+    pool.run(task, x.size, bucket)
+    return keys
 
 
 @dispatched("gcodec.kernels.numeric.arithmetic_cuda")
@@ -71,37 +130,54 @@ def _correct_in_place(x, residual, decay):
     return top
 
 
-@block("x", "residual", "i", "decay", "out", "top", "zero")
+@block("x", "residual", "i", "stop", "decay", "out", "keys", "at")
 def _stream_sums(e: Emitter) -> None:
-    """Write x + decay·residual of 32 elements from i past the cache; raise `top`."""
-    source, residual, builder = e.address("x", "i"), e.address("residual", "i"), e.builder
-    e.fetch(source)
-    e.fetch(residual)
-    product = builder.fmul(e.splat(e.args["decay"]), e.load(residual, floats()))
-    total = builder.fadd(e.load(source, floats()), product)
-    e.store(total, e.address("out", "i"), align=32, streaming=True)
-    bits, at = e.magnitude_bits(total), e.address("top", "zero")
-    tops = e.load(at, lanes(32, _TOPS))
-    for first in range(0, BLOCK, _TOPS):
-        part = builder.shuffle_vector(bits, bits, lanes(32, _TOPS)([*range(first, first + _TOPS)]))
-        tops = builder.select(builder.icmp_unsigned(">", part, tops), part, tops)
-    e.store(tops, at)
+    """Write x + decay·residual of the elements from i to stop past the cache.
+
+    Their number is a multiple of BLOCK. Their least key goes to element `at` of keys, and their
+    greatest one to the next.
+    """
+    builder, kind = e.builder, lanes(32)
+    word, stop, decay = e.args["i"].type, e.args["stop"], e.splat(e.args["decay"])
+
+    def extreme(sign: str, one: Any, other: Any) -> Any:
+        return builder.select(builder.icmp_signed(sign, one, other), one, other)
+
+    def body(state: list[Any]) -> list[Any]:
+        i, least, greatest = state
+        source, kept, target = (builder.gep(e.args[k], [i]) for k in ("x", "residual", "out"))
+        e.fetch(source)
+        e.fetch(kept)
+        total = builder.fadd(e.load(source, floats()), builder.fmul(decay, e.load(kept, floats())))
+        e.store(total, target, align=32, streaming=True)
+        bits = builder.bitcast(total, kind)
+        negative = builder.ashr(bits, kind([31] * BLOCK))
+        keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
+        following = builder.add(i, word(BLOCK))
+        return [following, extreme("<", keys, least), extreme(">", keys, greatest)]
+
+    begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
+    _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
+    for place, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
+        builder.store(e.reduced(name, keys), e.element(e.address("keys", "at"), place))
 
 
-@kernel("in float32[], in float32[], float32, out float32[], out uint32[]")
-def _correct_past_cache(x, residual, decay, out, top):
-    # top is _TOPS zeros; each block is inside its arrays.
-    whole = out.size - out.size % BLOCK
-    for i in range(0, whole, BLOCK):
-        _stream_sums(x, residual, i, decay, out, top, 0)
-    for i in range(whole, out.size):
-        out[i] = x[i] + decay * residual[i]
-        top[0] = max(top[0], magnitude_bits(out[i]))
+@kernel("in float32[], in float32[], float32, out float32[], int64, out int32[]")
+def _correct_past_cache(x, residual, decay, out, bucket, keys):
+    # bucket is a multiple of BLOCK; keys.size == 2 * ceil(out.size / bucket)
+    for b in range(keys.size // 2):
+        start = b * bucket
+        stop = min(start + bucket, out.size)
+        whole = stop - (stop - start) % BLOCK
+        _stream_sums(x, residual, start, whole, decay, out, keys, 2 * b)
+        low, high = keys[2 * b], keys[2 * b + 1]
+        for i in range(whole, stop):
+            out[i] = x[i] + decay * residual[i]
+            pattern = np.int32(float_bits(out[i]))
+            key = np.int32(pattern ^ np.int32(np.int32(pattern >> np.int32(31)) & 0x7FFFFFFF))
+            low, high = min(low, key), max(high, key)
+        keys[2 * b], keys[2 * b + 1] = low, high
     fence()
-    largest = np.uint32(0)
-    for k in range(top.size):
-        largest = max(largest, top[k])
-    return largest
 
 
 @kernel("in float32[], float32, out float32[]")

@@ -10,7 +10,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import check_padding
-from gcodec.kernels.numeric.reduce import INFINITY_BITS
+from gcodec.kernels.numeric.reduce import ranges_of_keys
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
@@ -49,12 +49,7 @@ def ranges(x: np.ndarray, bucket: int) -> tuple[np.ndarray, bool]:
     else:
         for b in range(count):
             keys[b] = _range(x, b * bucket, min((b + 1) * bucket, x.size))
-    if count and max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) >= INFINITY_BITS:
-        return keys.view(np.float32), False
-    np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
-    ranges = keys.view(np.float32)
-    ranges += 0  # −0 becomes +0
-    return ranges, True
+    return ranges_of_keys(keys)
 
 
 @dispatched("gcodec.kernels.numeric.ranges_cuda")

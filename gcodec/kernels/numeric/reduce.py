@@ -106,6 +106,27 @@ def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float3
     return max(pool.run(task, x.size))
 
 
+def top_of_keys(keys: np.ndarray) -> int:
+    """Return the bit pattern of the largest magnitude of values.
+
+    Parameters
+    ----------
+    keys : (k, 2) int32 array
+        Least and greatest key of each bucket of the values; see `gcodec.kernels.numeric.ranges`.
+    """
+    return max(int(keys[:, 1].max()), ~int(keys[:, 0].min())) if keys.size else 0
+
+
+def ranges_of_keys(keys: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Turn keys, see `top_of_keys`, into the result of `ranges`, in place."""
+    if top_of_keys(keys) >= INFINITY_BITS:
+        return keys.view(np.float32), False
+    np.bitwise_xor(keys, 0x7FFFFFFF, out=keys, where=keys < 0)
+    ranges = keys.view(np.float32)
+    ranges += 0  # −0 becomes +0
+    return ranges, True
+
+
 def all_finite(x: np.ndarray) -> bool:
     """Return whether a (n,) float32 array contains neither NaN nor infinity."""
     return max_abs_bits(x) < INFINITY_BITS

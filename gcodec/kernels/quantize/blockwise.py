@@ -21,16 +21,30 @@ from gcodec.kernels.quantize.byte_lanes import (
     store_sorted,
 )
 from gcodec.kernels.quantize.microscale import emit_codes
+from gcodec.kernels.quantize.threshold import Memory
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, compiles_for, fence, floats, lanes
+from gcodec.runtime.lanes import (
+    AHEAD,
+    BLOCK,
+    Emitter,
+    Store,
+    block,
+    compiles_for,
+    fence,
+    floats,
+    lanes,
+)
 from gcodec.runtime.memory import bits_float, magnitude_bits
 
 _CELL = 17  # bits of a float32 that a cell drops
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
 _NARROW = ("tree", "int4")  # methods whose codes have 4 bits
+_ABSMAX = ("tree", "cells")  # methods whose scales are magnitudes; those of others are factors
+_LEFT = ("tree", "cells", "int4", "int8", "fp8")  # methods with a residual
+_TABLES = {1: "float32[]", 2: "uint64[]"}  # types of `_numbers_of` by the codes of a byte
 _FINITE = np.float32(np.finfo(np.float32).max)
 
 
@@ -62,11 +76,24 @@ _GIVEN = FactorRule(np.float32(0), np.float32(0), False)
 
 
 def quantize_relative(
-    x: np.ndarray, block_size: int, rule: FactorRule, table: ValueTable, out: np.ndarray
+    x: np.ndarray,
+    block_size: int,
+    rule: FactorRule,
+    table: ValueTable,
+    out: np.ndarray,
+    memory: Memory | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Write the codes of a (n,) float32 array, relative to the largest magnitudes of blocks.
 
-    See `quantize` for the parameters.
+    See `quantize` for the other parameters.
+
+    Parameters
+    ----------
+    memory : Memory, optional
+        Residual that is added to x; the new one is the sum minus its decoded value. To decode a
+        number of the table, "tree" and "cells" multiply it by the magnitude of its block, integers
+        by the reciprocal of the factor, and "fp8" divides it by the factor. `can_remember` must be
+        true.
 
     Returns
     -------
@@ -74,7 +101,7 @@ def quantize_relative(
         Largest magnitudes of blocks, and their factors. The codes of a block whose magnitude is
         not finite are arbitrary.
     """
-    if block_size >= pool.SEGMENT and not pool.is_one(x.size):
+    if not can_remember(x.size, block_size):
         tops = norms(x, block_size, "max")
         factors = rule.factors(tops)
         quantize(x, block_size, factors, np.float32(0), table, out)
@@ -86,10 +113,16 @@ def quantize_relative(
         first = start // block_size
         blocks = slice(first, first - (start - stop) // block_size)
         own = tops[blocks], factors[blocks]
-        _run(x[start:stop], 0, block_size, *own, rule, np.float32(0), table, part)
+        segment = memory and memory.part(start, stop)
+        _run(x[start:stop], 0, block_size, *own, rule, np.float32(0), table, part, segment)
 
     pool.run(task, x.size, block_size, x)
     return tops, factors
+
+
+def can_remember(n: int, block_size: int) -> bool:
+    """Return whether `quantize_relative` accepts a `Memory`: unless threads share a block."""
+    return block_size < pool.SEGMENT or pool.is_one(n)
 
 
 def quantize(
@@ -134,11 +167,18 @@ def _run(
     shift: np.float32,
     table: ValueTable,
     out: np.ndarray,
+    memory: Memory | None = None,
 ) -> None:
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
-    loop = _quantizer(table.method)
-    loop(x, first, block_size, tops, factors, *rule, shift, table.entries, *cells, *scratch, out)
+    none = np.empty(0, np.float32)
+    terms = (none, *(memory or Memory(none, np.float32(0), none)))
+    if memory is not None:
+        terms, x = (x, *memory), memory.left  # which gets the sum, block by block
+    numbers = _numbers_of(table.values)
+    loop = _quantizer(table.method, memory is not None)
+    rule_of = *rule, shift, table.entries, *cells
+    loop(x, first, block_size, tops, factors, *rule_of, *scratch, *terms, numbers, out)
 
 
 def dequantize(
@@ -172,7 +212,7 @@ def dequantize(
     if add is None and is_aligned and streams(out):
         store = "stream"
     loop, times = _dequantizer(per_byte, divides, store), np.float32(1 if add is None else add)
-    numbers = _pairs(values) if per_byte == 2 else values
+    numbers = _numbers_of(values)
 
     def task(start: int, stop: int) -> None:
         scratch = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint8)
@@ -193,8 +233,10 @@ def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
     return codes
 
 
-def _pairs(values: np.ndarray) -> np.ndarray:
-    """Return the two numbers of each byte as (256,) uint64."""
+def _numbers_of(values: np.ndarray) -> np.ndarray:
+    """Return the number of each byte as (256,) float32, or its two numbers as (256,) uint64."""
+    if values.size == 256:
+        return values
     pairs = np.empty((16, 16, 2), np.float32)
     pairs[..., 0], pairs[..., 1] = values[:, np.newaxis], values
     return pairs.reshape(-1).view(np.uint64)
@@ -301,6 +343,21 @@ def _emit_fp8(e: Emitter, r: Any, highest: int) -> Any:
     return emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
 
 
+@block("x", "residual", "i", "decay", "left")
+def _sum_block(e: Emitter) -> None:
+    """Write x + decay·residual of 32 elements from i on to `left`."""
+    x, residual = (e.load(e.address(name, "i"), floats()) for name in ("x", "residual"))
+    product = e.builder.fmul(e.splat(e.args["decay"]), residual)
+    e.store(e.builder.fadd(x, product), e.address("left", "i"))
+
+
+@block("x", "residual", "left", "i")
+def _fetch_sum(e: Emitter) -> None:
+    """Prefetch what `_sum_block` reads and writes from element i on."""
+    for name in ("x", "residual", "left"):
+        e.fetch(e.address(name, "i"), 0)
+
+
 def _dequantize_block(per_byte: int, divides: bool, store: Store) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
@@ -342,15 +399,25 @@ def _factor(top, numerator, least, resets):
     return factor
 
 
-@factory(lambda: ((method,) for method in _METHODS))
-def _quantizer(method: str) -> Kernel:
+@factory(lambda: [(m, False) for m in _METHODS] + [(m, True) for m in _LEFT])
+def _quantizer(method: str, leave: bool) -> Kernel:
     one_block = _quantize_block(method)
     per_byte = 2 if method in _NARROW else 1
+    is_absmax, divides = method in _ABSMAX, method == "fp8"
+    error_block = _dequantize_block(per_byte, divides, "add")
+    one, minus = np.float32(1), np.float32(-1)
+
+    @inline
+    def size_of(top, factor):
+        if is_absmax:
+            return top
+        return factor if divides else np.float32(one / factor)
 
     @kernel(
         "in float32[], int64, int64, out float32[], out float32[], float32, float32, boolean, "
-        "float32, in uint32[], int64, int64, out float32[], out uint8[], out uint8[]",
-        variant=method,
+        "float32, in uint32[], int64, int64, out float32[], out uint8[], in float32[], "
+        f"in float32[], float32, out float32[], in {_TABLES[per_byte]}, out uint8[]",
+        variant=f"{method} {leave}",
     )
     def blockwise_codes(
         x,
@@ -367,32 +434,52 @@ def _quantizer(method: str) -> Kernel:
         count,
         padded,
         last,
+        gradient,
+        residual,
+        decay,
+        left,
+        values,
         out,
     ):
         # x begins with element `first`, whose byte is the first of `out`, and factors has the
         # factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
         # out.size == ceil(x.size / per_byte); entries are those of the table; padded and last
-        # have BLOCK elements. Blocks are even where per_byte is 2.
+        # have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, left is x;
+        # gradient and residual are as long, and values are the numbers of the table.
         start = 0
         while start < x.size:
             b, stop = _stop(start, first, x.size, block_size)
+            whole = stop - (stop - start) % BLOCK
+            if leave:
+                for i in range(start, whole, BLOCK):
+                    _sum_block(gradient, residual, i, decay, left)
+                for i in range(whole, stop):
+                    left[i] = gradient[i] + decay * residual[i]
             if numerator > np.float32(0):
-                values = x[start:stop]
+                part = x[start:stop]
                 top = np.uint32(0)
-                for i in range(values.size):
-                    top = max(top, magnitude_bits(values[i]))
+                for i in range(part.size):
+                    top = max(top, magnitude_bits(part[i]))
                 tops[b] = bits_float(top)
                 factors[b] = _factor(tops[b], numerator, least, resets)
-            whole = stop - (stop - start) % BLOCK
             numbers = factors[b], shift, entries, lowest, count
+            size = size_of(tops[b], factors[b]) if leave else one
+            ahead = max(stop - start, AHEAD)
             for i in range(start, whole, BLOCK):
                 one_block(x, i, *numbers, out, i // per_byte)
+                if leave:
+                    error_block(out, i // per_byte, size, values, minus, left, i)
+                    _fetch_sum(gradient, residual, left, i + ahead)  # while this block is coded
             if whole < stop:
                 for k in range(BLOCK):
                     padded[k] = x[whole + k] if k < stop - whole else np.float32(0)
                 one_block(padded, 0, *numbers, last, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
+                if leave:
+                    error_block(last, 0, size, values, minus, padded, 0)
+                    for k in range(stop - whole):
+                        left[whole + k] = padded[k]
             start = stop
 
     return blockwise_codes
@@ -405,10 +492,9 @@ def _dequantizer(per_byte: int, divides: bool, store: Store) -> Kernel:
     one_block = _dequantize_block(per_byte, divides, store)
     last_block = _dequantize_block(per_byte, divides, "add" if store == "add" else "write")
     streaming = store == "stream"
-    table = "float32[]" if per_byte == 1 else "uint64[]"
 
     @kernel(
-        f"in uint8[], int64, int64, in float32[], in {table}, float32, out float32[], "
+        f"in uint8[], int64, int64, in float32[], in {_TABLES[per_byte]}, float32, out float32[], "
         "out uint8[], out float32[]",
         variant=f"{per_byte} {divides} {store}",
     )

@@ -74,17 +74,19 @@ def quantize_tensor_residual(
     scale: np.float32,
     fmt: MiniFloat,
     left: np.ndarray,
-) -> np.ndarray:
-    """Return the codes of x + decay·residual; see `quantize_residual`."""
+) -> tuple[np.ndarray, bool]:
+    """Return the codes of x + decay·residual, and whether all are finite.
+
+    See `quantize_residual`.
+    """
     out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
 
-    def task(start: int, stop: int) -> None:
+    def task(start: int, stop: int) -> bool:
         own = slice(start, stop)
         part = part_of(out, start, stop, fmt)
-        quantize_residual(x[own], residual[own], decay, scale, fmt, part, left[own])
+        return quantize_residual(x[own], residual[own], decay, scale, fmt, part, left[own])
 
-    pool.run(task, x.size, BLOCK)
-    return out
+    return out, all(pool.run(task, x.size, BLOCK))
 
 
 @dispatched("gcodec.kernels.quantize.minifloat_cuda")
@@ -174,28 +176,35 @@ def quantize_residual(
     fmt: MiniFloat,
     out: np.ndarray,
     left: np.ndarray,
-) -> None:
+) -> bool:
     """Quantize u = x + decay·residual, and write u − x̂ to `left`; each step is rounded once.
 
     Parameters
     ----------
     x, residual, left : (n,) float32 array
-        u must be finite. The arrays may be the same.
+        The arrays may be the same.
     decay : float32
     scale, fmt, out
         See `quantize`.
+
+    Returns
+    -------
+    bool
+        Whether all of u is finite. Otherwise the codes and `left` have no meaning.
     """
     loop, numbers = _residual_quantizer(fmt), _numbers(scale, fmt)
+    tops = np.zeros(2 * _TOPS, np.uint32)
     whole = x.size - x.size % BLOCK
     packed = out[: codes_nbytes(whole, fmt)]
-    loop(x[:whole], residual[:whole], left[:whole], decay, scale, *numbers, packed)
+    top = loop(x[:whole], residual[:whole], left[:whole], decay, scale, *numbers, tops, packed)
     if whole < x.size:
         padded, error = np.zeros((2, BLOCK), np.float32)
         padded[: x.size - whole], error[: x.size - whole] = x[whole:], residual[whole:]
         last = np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        loop(padded, error, error, decay, scale, *numbers, last)
+        top = max(top, loop(padded, error, error, decay, scale, *numbers, tops, last))
         left[whole:] = error[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
+    return bool(top < INFINITY_BITS)
 
 
 def streams(out: np.ndarray, fmt: MiniFloat) -> bool:
@@ -370,19 +379,22 @@ def _quantize_block(fmt: MiniFloat) -> Any:
         packed = builder.or_(builder.xor(packed, flips), builder.and_(flips, sign))
         packed = builder.select(builder.icmp_unsigned("==", packed, sign), none, packed)
         _store_codes(e, fmt, packed)
-        slot = e.address("tops", "slot")
-        top = _larger(e, *largest)
-        e.store(_larger(e, top, e.load(slot, top.type)), slot)
+        _raise_tops(e, largest)
 
     return codes
 
 
 def _residual_block(fmt: MiniFloat) -> Any:
-    """Make the block that quantizes u = x + decay·before, from element i on; after = u − x̂."""
+    """Make the block that quantizes u = x + decay·before, from element i on; after = u − x̂.
 
-    @block("x", "before", "after", "i", "decay", "delta", "divisor", *_STEPS, "out", "at")
+    See `_quantize_block` for the largest magnitudes.
+    """
+    names = "x", "before", "after", "i", "decay", "delta", "divisor", *_STEPS
+
+    @block(*names, "tops", "slot", "out", "at")
     def codes_residual(e: Emitter) -> None:
         builder = e.builder
+        largest: list[Any] = []
         source, before, after = (e.address(name, "i") for name in ("x", "before", "after"))
         e.fetch(source)
         e.fetch(before)
@@ -391,7 +403,9 @@ def _residual_block(fmt: MiniFloat) -> Any:
         def half(first: int) -> Any:
             memory = builder.fmul(decay, e.load(e.element(before, first), floats(HALF)))
             u = builder.fadd(e.load(e.element(source, first), floats(HALF)), memory)
-            code, sent = _emit_code(e, fmt, e.magnitude_bits(u))
+            bits = e.magnitude_bits(u)
+            largest.append(_larger(e, *_parts(e, bits)))
+            code, sent = _emit_code(e, fmt, bits)
             word = code.type
             sign = builder.and_(builder.bitcast(u, word), word([SIGN] * HALF))
             sign = builder.select(sent, sign, word([0] * HALF))
@@ -400,6 +414,7 @@ def _residual_block(fmt: MiniFloat) -> Any:
             return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * HALF)))
 
         _store_codes(e, fmt, narrow_halves(e, half))
+        _raise_tops(e, largest)
 
     return codes_residual
 
@@ -409,6 +424,12 @@ def _parts(e: Emitter, bits: Any) -> list[Any]:
     starts = range(0, bits.type.count, _TOPS)
     orders = [lanes(32, _TOPS)(list(range(k, k + _TOPS))) for k in starts]
     return [e.builder.shuffle_vector(bits, bits, order) for order in orders]
+
+
+def _raise_tops(e: Emitter, largest: list[Any]) -> None:
+    """Emit the maximum of the elements of `tops` from `slot` on and of two vectors."""
+    slot, top = e.address("tops", "slot"), _larger(e, *largest)
+    e.store(_larger(e, top, e.load(slot, top.type)), slot)
 
 
 def _larger(e: Emitter, one: Any, other: Any) -> Any:
@@ -560,18 +581,22 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
 
     @kernel(
         "in float32[], in float32[], out float32[], float32, float32, float32, in int32[], "
-        "out uint8[]",
+        "out uint32[], out uint8[]",
         variant=f"{fmt}",
     )
-    def minifloat_residual(x, before, after, decay, delta, divisor, steps, out):
+    def minifloat_residual(x, before, after, decay, delta, divisor, steps, tops, out):
         # before.size == after.size == x.size; minifloat_codes describes the other arguments.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
         for k in range(count):
-            i = _place(k, count)
+            i, slot = _place(k, count), (k & 1) * _TOPS
             numbers = decay, delta, divisor, a, b, c, d, f, g, h
-            one_block(x, before, after, i, *numbers, out, i // pair)
+            one_block(x, before, after, i, *numbers, tops, slot, out, i // pair)
+        top = np.uint32(0)
+        for k in range(tops.size):
+            top = max(top, tops[k])
+        return top
 
     return minifloat_residual
 

@@ -38,15 +38,15 @@ def quantize_tensor(x: Array, scale: _Scale, fmt: MiniFloat) -> tuple[Array, Def
 
 def quantize_tensor_residual(
     x: Array, residual: Array, decay: np.float32, scale: _Scale, fmt: MiniFloat, left: Array
-) -> Array:
-    """Return the codes of u = x + decay·residual, and write u − x̂ to `left`."""
+) -> tuple[Array, bool]:
+    """Return the codes of u = x + decay·residual, which must be finite; write u − x̂ to `left`."""
     device, n = device_with(x), x.size
     out = device.empty(codes_nbytes(n, fmt), np.uint8)
     rule = _Rule.of(device, scale, fmt)
     name, coder = _kernel("minifloat_residual", rule, fmt)
     source = x, residual, left, n, decay.view(np.uint32)
     _launch(device, name, n, *source, *coder, rule.points, out)
-    return out
+    return out, True
 
 
 def dequantize_tensor(

@@ -41,6 +41,10 @@ class Memory(NamedTuple):
     decay: np.float32
     left: np.ndarray
 
+    def part(self, start: int, stop: int) -> Memory:
+        """Return the memory of the elements from `start` to `stop`."""
+        return Memory(self.residual[start:stop], self.decay, self.left[start:stop])
+
 
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize(
