@@ -25,12 +25,14 @@ torchft 0.2.0 (BSD-3-Clause), for scales, tables and rounding.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
 from gcodec.codecs.blockwise import payload as payload_coding
@@ -39,6 +41,7 @@ from gcodec.codecs.blockwise.payload import CODES, Message, WrittenCode, check_c
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, max_abs_bits
 from gcodec.kernels.quantize import blockwise
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
@@ -169,6 +172,20 @@ class Blockwise(Codec):
         data = empty_beside(layout.nbytes, np.uint8, values)
         quantizer.quantize(values, layout, data)
         return BlockwiseSymbols(data, layout.n, layout.block)
+
+    def _try(
+        self, values: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+        if max_abs_bits(values) >= INFINITY_BITS:
+            raise nonfinite_error(values)
+        layout = self._layout(values.size)
+        data, decoded = np.empty(layout.nbytes, np.uint8), np.empty_like(values)
+        quantizer.quantize(values, layout, data, quantizer.NUMPY)
+        codes = data[layout.front_nbytes :]
+        table, scales = layout.scales(data[: layout.front_nbytes], blockwise.look_up)
+        blockwise.look_up(codes, layout.block, scales, table, layout.is_multiplier, decoded)
+        symbols = BlockwiseSymbols(data, layout.n, layout.block)
+        return decoded, functools.partial(self._sized, symbols)
 
     # --- dequantize
 
