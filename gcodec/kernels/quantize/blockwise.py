@@ -467,6 +467,7 @@ def _dequantizer(per_byte: int, divides: bool, store: Store) -> Kernel:
         f"in uint8[], int64, int64, in float32[], in {table}, float32, out float32[], "
         "out uint8[], out float32[]",
         variant=f"{per_byte} {divides} {store}",
+        vectorized=False,
     )
     def blockwise_values(codes, first, block_size, scales, numbers, times, padded, last, out):
         # out begins with element `first`, a multiple of BLOCK, and scales has the scales of all
