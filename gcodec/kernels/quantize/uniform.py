@@ -257,7 +257,7 @@ def _blocks_quantizer(stochastic: bool, leave: bool) -> Kernel:
         "float64, out float64[], out float64[], out uint8[]",
         variant=f"{stochastic} {leave}",
     )
-    def quantize_blocks(x, first, limit, seed, ranges, bucket, levels, ends, numbers, codes):
+    def uniform_codes(x, first, limit, seed, ranges, bucket, levels, ends, numbers, codes):
         # x begins with element `first`; x.size is a multiple of BLOCK, and at most codes.size.
         # The numbers hold for the elements before `limit`; return the new limit.
         for i in range(0, x.size, BLOCK):
@@ -269,7 +269,7 @@ def _blocks_quantizer(stochastic: bool, leave: bool) -> Kernel:
             one_block(x, i, numbers, ends, 0, seed, np.uint64(start), codes, i)
         return limit
 
-    return quantize_blocks
+    return uniform_codes
 
 
 @factory(lambda: itertools.product(range(1, 9), (False, True), (False, True)))
@@ -341,8 +341,8 @@ def _blocks_dequantizer(store: Store) -> Kernel:
         "out float32[]",
         variant=store,
     )
-    def dequantize_blocks(codes, first, limit, ranges, bucket, levels, scale, ends, out):
-        # See quantize_blocks.
+    def uniform_values(codes, first, limit, ranges, bucket, levels, scale, ends, out):
+        # See uniform_codes; codes.size >= out.size.
         for i in range(0, out.size, BLOCK):
             start = first + i
             if start + BLOCK > limit:
@@ -350,7 +350,7 @@ def _blocks_dequantizer(store: Store) -> Kernel:
             one_block(codes, i, ends, 0, scale, out, i)
         return limit
 
-    return dequantize_blocks
+    return uniform_values
 
 
 @factory(lambda: itertools.product(range(1, 9), get_args(Store)))
