@@ -75,6 +75,29 @@ def test_oracle(setting: tuple[str, int, bool], spec: str, data: st.DataObject) 
     assert codec.decode(payload, x.size).tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize("spec", SPECS)
+@given(x=tensors())
+@settings(max_examples=25)
+def test_quantization_without_kernels(spec: str, x: np.ndarray) -> None:
+    """NumPy computes the bytes and values of the kernels."""
+    codec: Any = gcodec.parse(spec)
+    payload = codec.encode(x)
+    decoded, sized = codec._try(x, 0)
+    assert sized().resolved().tobytes() == payload.tobytes()
+    assert decoded.tobytes() == codec.decode(payload, x.size).tobytes()
+
+
+@pytest.mark.parametrize("kind", reference.TABLES)
+def test_tables_without_kernels(kind: str) -> None:
+    """NumPy finds the quantiles of chunks, and sums the elements of parts, as the kernels do."""
+    x = normal(150_001, seed=4)
+    codec: Any = gcodec.parse(f"blockwise:kind={kind}")
+    decoded, sized = codec._try(x, 0)
+    payload = codec.encode(x)
+    assert sized().resolved().tobytes() == payload.tobytes()
+    assert decoded.tobytes() == codec.decode(payload, x.size).tobytes()
+
+
 def test_chunks_of_quantiles_and_parts_of_means() -> None:
     x = normal(150_001, seed=4)
     for kind in reference.TABLES:

@@ -28,12 +28,14 @@ torchft 0.2.0 (BSD-3-Clause), for scales, tables and rounding.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
@@ -43,7 +45,12 @@ from gcodec.codecs.blockwise.payload import CODES, Message, WrittenCode, check_c
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.numeric.reduce import float_of_bits, max_abs_bits_corrected
+from gcodec.kernels.numeric.reduce import (
+    INFINITY_BITS,
+    float_of_bits,
+    max_abs_bits,
+    max_abs_bits_corrected,
+)
 from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.kernels.quantize.threshold import Memory
 from gcodec.payload import Payload, Selection
@@ -201,8 +208,24 @@ class Blockwise(Codec):
         """Quantize values, or their sum with the residual of a `memory`."""
         layout = self._layout(values.size)
         data = empty_beside(layout.nbytes, np.uint8, values)
-        quantizer.quantize(values, layout, data, memory)
+        quantizer.quantize(values, layout, data, memory=memory)
         return BlockwiseSymbols(data, layout.n, layout.block)
+
+    def _try(
+        self, values: np.ndarray, seed: int
+    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+        layout = self._layout(values.size)
+        if layout.has_means:
+            return super()._try(values, seed)
+        if max_abs_bits(values) >= INFINITY_BITS:
+            raise nonfinite_error(values)
+        data, decoded = np.empty(layout.nbytes, np.uint8), np.empty_like(values)
+        quantizer.quantize(values, layout, data, quantizer.NUMPY)
+        codes = data[layout.front_nbytes :]
+        table, scales, _ = layout.scales(data[: layout.front_nbytes], blockwise.look_up)
+        blockwise.look_up(codes, layout.block, scales, table, layout.is_multiplier, decoded)
+        symbols = BlockwiseSymbols(data, layout.n, layout.block)
+        return decoded, functools.partial(self._sized, symbols)
 
     # --- dequantize
 

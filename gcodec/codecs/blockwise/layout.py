@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ TABLE_SENT = ("uniform8", "quantile8")
 NESTED_BLOCK = 256  # of the scales of 4-bit blocks; those of dynamic8 have its own block size
 
 _SENT_NBYTES = 4 * 256
+
+Dequantize = Callable[..., None]
+"""A function with the parameters of `blockwise.dequantize`."""
 
 
 class Scales(NamedTuple):
@@ -114,8 +118,14 @@ class Layout(NamedTuple):
         """Return the fixed table of a kind that has one."""
         return ValueTable.of(self.kind)
 
-    def scales(self, front: np.ndarray) -> Scales:
+    def scales(self, front: np.ndarray, dequantize: Dequantize = blockwise.dequantize) -> Scales:
         """Read what precedes the codes.
+
+        Parameters
+        ----------
+        front : (front_nbytes,) uint8 array
+        dequantize : callable
+            What decodes nested scales.
 
         Raises
         ------
@@ -149,7 +159,7 @@ class Layout(NamedTuple):
         inner = front[4 + outer_nbytes :]
         values = ValueTable.of("dynamic8").values
         with np.errstate(over="ignore"):
-            blockwise.dequantize(inner, self.nested_block, numbers[1:], values, False, scales)
+            dequantize(inner, self.nested_block, numbers[1:], values, False, scales)
             scales += numbers[0]
         _require(np.isfinite(scales), "the scale of block", 4 + outer_nbytes)
         return Scales(self.table().values, scales)

@@ -7,6 +7,8 @@ All arithmetic is float32, except for the sums of a mean, which are float64 in t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +16,13 @@ from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.codecs.blockwise.layout import ABSMAX, TABLE_SENT, Layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.norms import norms
-from gcodec.kernels.numeric.reduce import INFINITY_BITS, Moments, float_of_bits, moments
+from gcodec.kernels.numeric.reduce import (
+    INFINITY_BITS,
+    Moments,
+    float_of_bits,
+    max_abs_bits,
+    moments,
+)
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
 from gcodec.kernels.quantize.threshold import Memory
 from gcodec.kernels.quantize.value_table import ValueTable
@@ -38,13 +45,45 @@ def can_remember(layout: Layout) -> bool:
     return blockwise.can_remember(layout.n, layout.block)
 
 
+class Loops(NamedTuple):
+    """The loops of a quantizer; see the functions of `gcodec.kernels.quantize`."""
+
+    quantize: Callable[..., None]
+    quantize_relative: Callable[..., tuple[np.ndarray, np.ndarray]]
+    of_ranks: Callable[..., np.ndarray]
+    find_ranges: Callable[..., None]
+    sums_of_codes: Callable[..., None]
+
+
+KERNELS = Loops(
+    blockwise.quantize,
+    blockwise.quantize_relative,
+    quantiles.of_ranks,
+    quantiles.find_ranges,
+    quantiles.sums_of_codes,
+)
+NUMPY = Loops(
+    blockwise.rounded,
+    blockwise.rounded_relative,
+    quantiles.sorted_ranks,
+    quantiles.search_ranges,
+    quantiles.bin_sums,
+)
+"""The same without kernels of a kind, for finite values. NumPy takes longer than the kernels, but
+needs no time to compile them."""
+
+
 def quantize(
-    x: np.ndarray, layout: Layout, data: np.ndarray, memory: Memory | None = None
+    x: np.ndarray,
+    layout: Layout,
+    data: np.ndarray,
+    loops: Loops = KERNELS,
+    memory: Memory | None = None,
 ) -> None:
     """Write the payload of (n,) float32 values with ``code=none`` to `data`.
 
-    With a `memory`, the payload is that of the sum; see `can_remember`. An error leaves the new
-    residual undefined.
+    With a `memory`, which only kernels accept, the payload is that of the sum; see `can_remember`.
+    An error leaves the new residual undefined.
 
     Raises
     ------
@@ -55,28 +94,28 @@ def quantize(
         return
     front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :]
     if layout.kind == "uniform8":
-        _put(_uniform(x, codes), front)
+        _put(_uniform(x, codes, loops), front)
     elif layout.kind == "quantile8":
-        _put(_quantiles(x, codes), front)
+        _put(_quantiles(x, codes, loops), front)
     elif layout.has_means:
         means, deviations = front.view(np.float32).reshape(2, -1)
         _check_largest(x, standard_scores.write_means(x, layout.block, means))
         standard_scores.quantize(x, layout.block, means, deviations, codes)
     elif layout.kind in ABSMAX:
-        scales = _absmax(x, layout.block, layout.table(), codes, memory)
+        scales = _absmax(x, layout.block, layout.table(), codes, loops, memory)
         if not layout.nested:
             _put(scales, front)
             return
         offset = np.float32(moments(scales).total / scales.size)
         inner = front[4 + 4 * layout.outer_blocks :]
         table = ValueTable.of("dynamic8")
-        outer = _absmax(scales - offset, layout.nested_block, table, inner)
+        outer = _absmax(scales - offset, layout.nested_block, table, inner, loops)
         _put(np.append(offset, outer), front[: 4 + 4 * layout.outer_blocks])
     else:
         table = layout.table()
         largest = np.float32(448 if layout.is_multiplier else table.values.size // 2)
         rule = blockwise.FactorRule(largest, _ZERO, layout.is_multiplier)
-        tops, factors = blockwise.quantize_relative(x, layout.block, rule, table, codes, memory)
+        tops, factors = loops.quantize_relative(x, layout.block, rule, table, codes, memory)
         _check_largest(x, float(tops.max()), memory)
         _put(factors if layout.is_multiplier else _ONE / factors, front)
 
@@ -99,6 +138,7 @@ def _absmax(
     block: int,
     table: ValueTable,
     codes: np.ndarray,
+    loops: Loops,
     memory: Memory | None = None,
 ) -> np.ndarray:
     """Write the codes of x relative to the largest magnitudes of blocks, and return these.
@@ -110,7 +150,7 @@ def _absmax(
     full = x.size - rest
     start = full // table.per_byte
     tops = np.empty(-(-x.size // block), np.float32)
-    tops[: full // block], _ = blockwise.quantize_relative(
+    tops[: full // block], _ = loops.quantize_relative(
         x[:full], block, _RECIPROCAL, table, codes[:start], memory and memory.part(0, full)
     )
     last = x[full:]
@@ -118,18 +158,18 @@ def _absmax(
         last = memory.left[full:]
         arithmetic.correct(x[full:], memory.residual[full:], memory.decay, last)
     if rest:
-        tops[-1] = np.maximum(norms(last, rest, "max")[0], _LEAST)
+        tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
     _check_largest(x, float(tops.max()), memory)
     if rest:
-        scaled = last / tops[-1]
-        blockwise.quantize(scaled, block, np.ones(1, np.float32), _ZERO, table, codes[start:])
+        scaled, one = last / tops[-1], np.ones(1, np.float32)
+        loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
         if memory is not None:
             minus = np.float32(-1)
             blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, last, minus)
     return tops
 
 
-def _uniform(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
     """Write 256 equal steps over six standard deviations, and return the mean of each step."""
     of: Moments = moments(x)
     _check_largest(x, float_of_bits(of.largest) if of.largest < INFINITY_BITS else math.inf)
@@ -142,25 +182,25 @@ def _uniform(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
         factor = np.minimum(_ONE / scale, _FINITE)
     if scale:
         table, factors = ValueTable.of("offset8"), np.full(1, factor)
-        blockwise.quantize(x, n, factors, mean, table, codes)
+        loops.quantize(x, n, factors, mean, table, codes)
     else:
         codes[:] = 255
-    return _averages(x, codes)
+    return _averages(x, codes, loops)
 
 
-def _quantiles(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def _quantiles(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
     """Write the numbers of 256 equally frequent ranges, and return the mean of each range."""
-    _check_largest(x, float(norms(x, x.size, "max")[0]))
-    table = quantiles.range_table(_borders(x)[1:-1])
+    _check_largest(x, float_of_bits(max_abs_bits(x)))
+    table = quantiles.range_table(_borders(x, loops)[1:-1])
 
     def task(start: int, stop: int) -> None:
-        quantiles.find_ranges(x[start:stop], *table, codes[start:stop])
+        loops.find_ranges(x[start:stop], *table, codes[start:stop])
 
     pool.run(task, x.size, 1, x)
-    return _averages(x, codes)
+    return _averages(x, codes, loops)
 
 
-def _borders(x: np.ndarray) -> np.ndarray:
+def _borders(x: np.ndarray, loops: Loops) -> np.ndarray:
     """Return 257 quantiles of the quantiles of chunks, as (257,) float32."""
     size = _CHUNK
     if x.size > _CHUNK:
@@ -169,27 +209,27 @@ def _borders(x: np.ndarray) -> np.ndarray:
 
     def task(start: int, stop: int) -> np.ndarray:
         values = x[start:stop]
-        rows = [_quantile(values[at : at + size]) for at in range(0, values.size, size)]
+        rows = [_quantile(values[at : at + size], loops) for at in range(0, values.size, size)]
         return np.concatenate(rows)
 
-    return _quantile(np.concatenate(pool.run(task, x.size, size, x)))
+    return _quantile(np.concatenate(pool.run(task, x.size, size, x)), loops)
 
 
-def _quantile(x: np.ndarray) -> np.ndarray:
+def _quantile(x: np.ndarray, loops: Loops) -> np.ndarray:
     """Return the quantiles k/256 of float32 numbers, by linear interpolation."""
     places = np.float32(x.size - 1) * (np.arange(257, dtype=np.float32) / np.float32(256))
     below = np.minimum(np.floor(places).astype(np.int64), x.size - 1)
     above = np.minimum(below + 1, x.size - 1)
     weights = places - np.floor(places)
     ranks, inverse = np.unique(np.append(below, above), return_inverse=True)
-    low, high = quantiles.of_ranks(x, ranks)[inverse].reshape(2, -1)
+    low, high = loops.of_ranks(x, ranks)[inverse].reshape(2, -1)
     width = high - low
     from_low, from_high = low + width * weights, high - width * (_ONE - weights)
     between: np.ndarray = np.where(weights < 0.5, from_low, from_high)
     return between
 
 
-def _averages(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def _averages(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
     """Return the mean of the elements of each code, and 0 for a code that does not occur.
 
     Sums are float64: of 2^16 consecutive elements in order, and then of these sums in order.
@@ -203,7 +243,7 @@ def _averages(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
         for at in range(start, stop, _PART):
             part, end = at // _PART, min(at + _PART, stop)
             own = part_sums[part], part_counts[part]
-            quantiles.sums_of_codes(values[at - start : end - start], codes[at:end], *own)
+            loops.sums_of_codes(values[at - start : end - start], codes[at:end], *own)
 
     pool.run(task, x.size, _PART, x)
     sums = np.zeros(quantiles.CODES)

@@ -7,9 +7,8 @@ the same layouts.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels.numeric.words import words_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.memory import aligned_empty
 
 _GROUP = 8  # codes of any width whose fields fill whole bytes
@@ -229,13 +228,13 @@ def moved(x, left, kept_left, right, kept_right):
     return ((x << left) & kept_left) | ((x >> right) & kept_right)
 
 
-@functools.cache
-def packing(width: int, msb: bool) -> Any:
-    """Make the packing loop of one layout; LLVM vectorizes it thanks to the constants."""
+@factory(lambda: itertools.product(range(1, 9), (True, False)))
+def packer(width: int, msb: bool) -> Kernel:
+    """Make the kernel that packs codes from a whole byte on; LLVM vectorizes it for one layout."""
     a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _moves(width, msb, join=True)
 
-    @subroutine(variant=f"{width} {msb}")
-    def pack_groups(codes, out, count):
+    @kernel("in uint8[], out uint8[], boolean", variant=f"{width} {msb}")
+    def pack(codes, out, count):
         # Eight codes take `width` bytes. out.size == ceil(width * (codes and pad codes) / 8).
         groups = codes.size // 8
         lanes = words_of(codes[: groups * 8])
@@ -257,28 +256,16 @@ def packing(width: int, msb: bool) -> Any:
                 byte |= ((code >> place) & 1) << (7 - bit if msb else bit)
             out[at] = np.uint8(byte)
 
-    return pack_groups
-
-
-@factory(lambda: itertools.product(range(1, 9), (True, False)))
-def packer(width: int, msb: bool) -> Kernel:
-    """Make the kernel (codes, out, count) that packs codes from a whole byte on."""
-    loop = packing(width, msb)
-
-    @kernel("in uint8[], out uint8[], boolean", variant=f"{width} {msb}")
-    def pack(codes, out, count):
-        loop(codes, out, count)
-
     return pack
 
 
-@functools.cache
-def unpacking(width: int, msb: bool) -> Any:
-    """Make the unpacking loop of one layout."""
+@factory(lambda: itertools.product(range(1, 9), (True, False)))
+def unpacker(width: int, msb: bool) -> Kernel:
+    """Make the kernel that unpacks codes from a whole byte on."""
     a1, a2, a3, a4, b1, b2, b3, b4, c1, c2, c3, c4 = _moves(width, msb, join=False)
 
-    @subroutine(variant=f"{width} {msb}")
-    def unpack_groups(data, codes):
+    @kernel("in uint8[], out uint8[]", variant=f"{width} {msb}")
+    def unpack(data, codes):
         # data.size >= ceil(codes.size * width / 8)
         groups = codes.size // 8
         lanes = words_of(codes[: groups * 8])
@@ -296,18 +283,6 @@ def unpacking(width: int, msb: bool) -> Any:
                 place = width - 1 - within if msb else within
                 code |= ((np.int64(data[at]) >> (7 - bit if msb else bit)) & 1) << place
             codes[i] = np.uint8(code)
-
-    return unpack_groups
-
-
-@factory(lambda: itertools.product(range(1, 9), (True, False)))
-def unpacker(width: int, msb: bool) -> Kernel:
-    """Make the kernel (data, codes) that unpacks codes from a whole byte on."""
-    loop = unpacking(width, msb)
-
-    @kernel("in uint8[], out uint8[]", variant=f"{width} {msb}")
-    def unpack(data, codes):
-        loop(data, codes)
 
     return unpack
 

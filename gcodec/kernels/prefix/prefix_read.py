@@ -221,6 +221,7 @@ def _reader(kind: Kind, look: Look) -> Kernel:
         f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], "
         "out uint8[], out uint64[], out int64[]",
         variant=f"{name_of(kind)} {look.window} {look.most}",
+        vectorized=False,
     )
     def read_words(
         data, starts, bounds, chained, end, runs, singles, parameter, top, heads, out, wide, status

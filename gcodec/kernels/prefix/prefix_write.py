@@ -197,6 +197,7 @@ def _writer(kind: Kind) -> Kernel:
         "in uint8[], in uint64[], in uint32[], in uint64[], uint64, out uint32[], in int64[], "
         "out uint8[], out uint64[], out int64[], out int64[]",
         variant=name_of(kind),
+        vectorized=False,
     )
     def write_words(
         small, wide, groups, singles, parameter, places, bounds, out, state, ends, progress

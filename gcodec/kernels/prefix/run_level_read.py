@@ -116,6 +116,7 @@ def _reader(kind: tuple[Kind, Kind]) -> Kernel:
         "in uint32[], uint64, uint64, uint64, out int64[], out uint8[], out uint8[], "
         "out uint64[], out uint64[], out int64[]",
         variant=name_of(*kind),
+        vectorized=False,
     )
     def read_pairs(
         data,

@@ -188,6 +188,7 @@ def _reader(kind: Kind, store: str) -> Kernel:
         "out uint64[], in float32[], int64, int64, uint32, int64, out int32[], out float32[], "
         "out float32[], out int64[]",
         variant=f"{name_of(kind)} {store}",
+        vectorized=False,
     )
     def read_values(
         data,

@@ -222,8 +222,80 @@ def dequantize(
     pool.run(task, out.size, BLOCK)
 
 
+def _pairs(values: np.ndarray) -> np.ndarray:
+    """Return the two numbers of each byte as (256,) uint64."""
+    pairs = np.empty((16, 16, 2), np.float32)
+    pairs[..., 0], pairs[..., 1] = values[:, np.newaxis], values
+    return pairs.reshape(-1).view(np.uint64)
+
+
+# --- the same without kernels --------------------------------------------------------------------
+
+# NumPy takes longer than the kernels, but each method and each form of a table has kernels of its
+# own to compile.
+
+
+def rounded_relative(
+    x: np.ndarray,
+    block_size: int,
+    rule: FactorRule,
+    table: ValueTable,
+    out: np.ndarray,
+    memory: Memory | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Do what `quantize_relative` does, without a kernel, for (n,) finite values.
+
+    Only kernels add a residual, so there must be no `memory`.
+    """
+    assert memory is None
+    tops = np.empty(-(-x.size // block_size), np.float32)
+    whole = x.size // block_size
+    np.abs(x[: whole * block_size]).reshape(whole, block_size).max(1, out=tops[:whole])
+    if whole < tops.size:
+        tops[whole] = np.abs(x[whole * block_size :]).max()
+    factors = rule.factors(tops)
+    rounded(x, block_size, factors, np.float32(0), table, out)
+    return tops, factors
+
+
+def rounded(
+    x: np.ndarray,
+    block_size: int,
+    factors: np.ndarray,
+    shift: np.float32,
+    table: ValueTable,
+    out: np.ndarray,
+) -> None:
+    """Write what `quantize` writes, without a kernel."""
+    codes = nearest((x - shift) * _repeated(factors, block_size, x.size), table.cells)
+    if table.per_byte == 2:
+        codes = np.append(codes, np.full(x.size % 2, table.zero, np.uint8))
+        codes = codes[::2] << np.uint8(4) | codes[1::2]
+    out[:] = codes
+
+
+def look_up(
+    codes: np.ndarray,
+    block_size: int,
+    scales: np.ndarray,
+    values: np.ndarray,
+    divides: bool,
+    out: np.ndarray,
+) -> None:
+    """Write what `dequantize` writes, without a kernel."""
+    if values.size == 16:
+        codes = np.stack((codes >> np.uint8(4), codes & np.uint8(15)), axis=1).reshape(-1)
+    combine = np.divide if divides else np.multiply
+    combine(values[codes[: out.size]], _repeated(scales, block_size, out.size), out=out)
+
+
+def _repeated(numbers: np.ndarray, block_size: int, n: int) -> np.ndarray:
+    """Return the number of the block of each of n elements."""
+    return np.repeat(numbers, block_size)[:n] if numbers.size > 1 else numbers
+
+
 def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
-    """Return the codes of (n,) float32 numbers, a byte each, without a kernel."""
+    """Return the codes of (n,) float32 numbers, a byte each."""
     bits = numbers.view(np.uint32).astype(np.int64)
     magnitudes = bits & 0x7FFFFFFF
     places = np.clip((magnitudes >> _CELL) - cells.first, 0, cells.per_sign - 1)
@@ -497,6 +569,7 @@ def _dequantizer(per_byte: int, divides: bool, store: Store) -> Kernel:
         f"in uint8[], int64, int64, in float32[], in {_TABLES[per_byte]}, float32, out float32[], "
         "out uint8[], out float32[]",
         variant=f"{per_byte} {divides} {store}",
+        vectorized=False,
     )
     def blockwise_values(codes, first, block_size, scales, numbers, times, padded, last, out):
         # out begins with element `first`, a multiple of BLOCK, and scales has the scales of all

@@ -63,7 +63,7 @@ def quantize(
 def _quantizer(bucket: int, leave: bool) -> Kernel:
     squares = bucket_squares(bucket)
     two_blocks = quantize_block(8, 2, "same", ahead=bucket, leave=leave)
-    scale_by, step_of = factoring(up=True), factoring(up=False)
+    scale_by, step_of = factoring(True), factoring(False)
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "

@@ -10,6 +10,7 @@ section 3.1.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -329,6 +330,7 @@ def _dequantize_block(bits: int, store: Store, factors: Factors) -> Any:
 # --- loops ---------------------------------------------------------------------------------------
 
 
+@functools.cache
 def factoring(up: bool) -> Any:
     """Make the helper (norm, s) -> factor, which quantizes if `up`; 0 for a tiny norm."""
 
@@ -342,6 +344,7 @@ def factoring(up: bool) -> Any:
     return scale_by
 
 
+@functools.cache
 def _spreading(up: bool) -> Any:
     """Make the helper that writes the factor of each element of a block.
 
@@ -429,6 +432,7 @@ def _dequantizer(kind: np.dtype[Any], store: Store) -> Kernel:
         f"in {dtype}[], in float32[], int64, int64, uint32, float32, int64, out {dtype}[], "
         "out float32[], out float32[], out float32[]",
         variant=f"{dtype} {store}",
+        vectorized=False,
     )
     def dequantize_part(
         symbols, norms, phase, bucket, s, scale, head, padded, values, numbers, out

@@ -737,6 +737,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         "int64, float32, out int32[], out int32[], out int32[], out float32[], out float32[], "
         "out uint8[], out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
+        vectorized=False,
     )
     def microscale_codes(
         x,

@@ -556,7 +556,11 @@ def _quantizer(fmt: MiniFloat) -> Kernel:
     one_block = _quantize_block(fmt)
     pair = per_byte(fmt)
 
-    @kernel("in float32[], float32, in int32[], out uint32[], out uint8[]", variant=f"{fmt}")
+    @kernel(
+        "in float32[], float32, in int32[], out uint32[], out uint8[]",
+        variant=f"{fmt}",
+        vectorized=False,
+    )
     def minifloat_codes(x, divisor, steps, tops, out):
         # x.size is a multiple of BLOCK, out.size == x.size // pair; steps.size == MOST_STEPS,
         # tops is 2 * _TOPS zeros. Returns the bits of the largest magnitude.

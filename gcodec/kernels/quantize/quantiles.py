@@ -31,7 +31,7 @@ def of_ranks(x: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         Ascending ranks, from 0 to n − 1.
     """
     if x.size <= _SORTED:
-        return np.asarray(np.sort(x)[ranks])
+        return sorted_ranks(x, ranks)
     bits, counts = x.view(np.uint32), np.zeros(_RANK_BINS, np.int32)
     is_wanted, places = np.zeros(_RANK_BINS, np.uint8), np.empty(ranks.size, np.int64)
     count = int(_mark_bins(bits, ranks, counts, is_wanted, places))
@@ -74,6 +74,28 @@ def range_table(borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def sums_of_codes(x: np.ndarray, codes: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
     """Add the elements of each code to (256,) float64 sums in order, and count them in int64."""
     _add_codes(x, codes, sums, counts)
+
+
+# --- the same without kernels --------------------------------------------------------------------
+
+
+def sorted_ranks(x: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Return what `of_ranks` returns, without a kernel."""
+    return np.asarray(np.sort(x)[ranks])
+
+
+def search_ranges(x: np.ndarray, starts: np.ndarray, borders: np.ndarray, out: np.ndarray) -> None:
+    """Write what `find_ranges` writes, without a kernel."""
+    out[:] = np.searchsorted(borders, x)
+
+
+def bin_sums(x: np.ndarray, codes: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
+    """Write what `sums_of_codes` adds to zeros, without a kernel."""
+    sums[:] = np.bincount(codes, x, CODES)  # in order
+    counts[:] = np.bincount(codes, minlength=CODES)
+
+
+# --- loops ---------------------------------------------------------------------------------------
 
 
 @kernel("in uint32[], in int64[], out int32[], out uint8[], out int64[]")

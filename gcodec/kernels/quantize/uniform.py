@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from gcodec.kernels.bits.pack import packing, unpacking
+from gcodec.kernels.bits.pack import packer, unpacker
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
@@ -144,12 +144,12 @@ def _scratch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @inline
-def _fill(numbers, ranges, bucket, start, numbers_of):
+def _fill(numbers, ranges, bucket, start, levels, numbers_of):
     """Write the three numbers of each of the BLOCK elements from `start` on.
 
-    numbers.size == 3 * BLOCK; ``numbers_of(low, high)`` returns the numbers. Lanes after the last
-    bucket, which are cut off, get its numbers. Return the end of the elements for which the
-    numbers hold.
+    numbers.size == 3 * BLOCK; ``numbers_of(low, high, levels)`` returns the numbers. Lanes after
+    the last bucket, which are cut off, get its numbers. Return the end of the elements for which
+    the numbers hold.
     """
     last = ranges.size // 2 - 1
     b = min(start // bucket, last)
@@ -158,7 +158,7 @@ def _fill(numbers, ranges, bucket, start, numbers_of):
     while lane < BLOCK:
         stop = min(end - start, BLOCK) if b < last else BLOCK
         low, high = np.float64(ranges[2 * b]), np.float64(ranges[2 * b + 1])
-        one, two, three = numbers_of(low, high)
+        one, two, three = numbers_of(low, high, levels)
         for k in range(lane, stop):  # stop <= BLOCK
             numbers[k], numbers[BLOCK + k], numbers[2 * BLOCK + k] = one, two, three
         if lane == 0 and stop == BLOCK:
@@ -166,6 +166,21 @@ def _fill(numbers, ranges, bucket, start, numbers_of):
         lane = stop
         b, end = b + 1, end + bucket
     return start
+
+
+@inline
+def _factor_of(low, high, levels):
+    """Return the numbers that `codes_of` needs: the low, the factor, and the last code."""
+    return low, levels / (high - low) if high > low else 0.0, levels
+
+
+@inline
+def _end_of(low, high, levels):
+    """Return the numbers of `_decoded`: the end, its code, and the step."""
+    step = (high - low) / levels
+    if abs(low) <= abs(high):
+        return low, 0.0, step
+    return high, levels, step
 
 
 def _numbers(e: Emitter, name: str, count: int, first: int = 0) -> list[Any]:
@@ -188,7 +203,7 @@ def _decoded(e: Emitter, codes: Any, first: int = 0) -> Any:
     return e.builder.fptrunc(exact, floats(count))
 
 
-def _quantize_block(bits: int, stochastic: bool, leave: bool) -> Any:
+def _quantize_block(stochastic: bool, leave: bool) -> Any:
     """Make the block that quantizes 32 elements of x from i, or `start` of the tensor, on.
 
     A code takes a byte. `numbers` has the low, the factor and the last code of each lane, and
@@ -232,22 +247,43 @@ def _quantize_block(bits: int, stochastic: bool, leave: bool) -> Any:
     return quantize_block
 
 
+@factory(lambda: itertools.product((False, True), (False, True)))
+def _blocks_quantizer(stochastic: bool, leave: bool) -> Kernel:
+    """Make the loop over whole blocks, which all numbers of bits share."""
+    one_block = _quantize_block(stochastic, leave)
+
+    @kernel(
+        f"{'out' if leave else 'in'} float32[], int64, int64, uint64, in float32[], int64, "
+        "float64, out float64[], out float64[], out uint8[]",
+        variant=f"{stochastic} {leave}",
+    )
+    def uniform_codes(x, first, limit, seed, ranges, bucket, levels, ends, numbers, codes):
+        # x begins with element `first`; x.size is a multiple of BLOCK, and at most codes.size.
+        # The numbers hold for the elements before `limit`; return the new limit.
+        for i in range(0, x.size, BLOCK):
+            start = first + i
+            if start + BLOCK > limit:
+                limit = _fill(numbers, ranges, bucket, start, levels, _factor_of)
+                if leave:
+                    _fill(ends, ranges, bucket, start, levels, _end_of)
+            one_block(x, i, numbers, ends, 0, seed, np.uint64(start), codes, i)
+        return limit
+
+    return uniform_codes
+
+
 @factory(lambda: itertools.product(range(1, 9), (False, True), (False, True)))
 def _quantizer(bits: int, stochastic: bool, leave: bool) -> Kernel:
-    one_block = _quantize_block(bits, stochastic, leave)
-    end_of = _end_of(bits)
-    pack = packing(bits, True)
+    quantize_blocks = _blocks_quantizer(stochastic, leave)
     packed = bits < 8
+    pack = packer(bits, True) if packed else None
     levels = np.float64(2**bits - 1)
-
-    @inline
-    def factor_of(low, high):
-        return low, levels / (high - low) if high > low else 0.0, levels
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, out uint8[], "
         "out float32[], out float64[], out float64[], out uint8[]",
         variant=f"{bits} {stochastic} {leave}",
+        vectorized=False,
     )
     def quantize_tiles(x, first, seed, ranges, bucket, codes, padded, ends, numbers, out):
         # x begins with element `first`, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
@@ -259,23 +295,19 @@ def _quantizer(bits: int, stochastic: bool, leave: bool) -> Kernel:
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
             target = codes if packed else part  # codes of 8 bits need no packing
             whole = values.size - values.size % BLOCK
-            for i in range(0, whole, BLOCK):
-                start = np.int64(first) + tile + i
-                if start + BLOCK > limit:
-                    limit = _fill(numbers, ranges, bucket, start, factor_of)
-                    if leave:
-                        _fill(ends, ranges, bucket, start, end_of)
-                one_block(values, i, numbers, ends, 0, seed, np.uint64(start), target, i)
+            start = np.int64(first) + tile
+            limit = quantize_blocks(
+                values[:whole], start, limit, seed, ranges, bucket, levels, ends, numbers, target
+            )
             if whole < values.size:
-                start = np.int64(first) + tile + whole
-                limit = _fill(numbers, ranges, bucket, start, factor_of)
-                if leave:
-                    _fill(ends, ranges, bucket, start, end_of)
+                start, last = start + whole, codes[_TILE:]
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
-                one_block(padded, 0, numbers, ends, 0, seed, np.uint64(start), codes, _TILE)
+                quantize_blocks(
+                    padded, start, 0, seed, ranges, bucket, levels, ends, numbers, last
+                )
                 for k in range(values.size - whole):
-                    target[whole + k] = codes[_TILE + k]
+                    target[whole + k] = last[k]
                     if leave:
                         values[whole + k] = padded[k]
             if packed:
@@ -299,33 +331,42 @@ def _dequantize_block(store: Store) -> Any:
     return dequantize_block
 
 
-def _end_of(bits: int) -> Any:
-    """Make the helper (low, high) -> end, code and step, the numbers of `_decoded`."""
-    levels = np.float64(2**bits - 1)
+@factory(lambda: ((store,) for store in get_args(Store)))
+def _blocks_dequantizer(store: Store) -> Kernel:
+    """Make the loop over whole blocks, which all numbers of bits share."""
+    one_block = _dequantize_block(store)
 
-    @inline
-    def end_of(low, high):
-        step = (high - low) / levels
-        if abs(low) <= abs(high):
-            return low, 0.0, step
-        return high, levels, step
+    @kernel(
+        "in uint8[], int64, int64, in float32[], int64, float64, float32, out float64[], "
+        "out float32[]",
+        variant=store,
+    )
+    def uniform_values(codes, first, limit, ranges, bucket, levels, scale, ends, out):
+        # See uniform_codes; codes.size >= out.size.
+        for i in range(0, out.size, BLOCK):
+            start = first + i
+            if start + BLOCK > limit:
+                limit = _fill(ends, ranges, bucket, start, levels, _end_of)
+            one_block(codes, i, ends, 0, scale, out, i)
+        return limit
 
-    return end_of
+    return uniform_values
 
 
 @factory(lambda: itertools.product(range(1, 9), get_args(Store)))
 def _dequantizer(bits: int, store: Store) -> Kernel:
-    one_block = _dequantize_block(store)
-    last_block = _dequantize_block("add" if store == "add" else "write")
-    unpack = unpacking(bits, True)
+    dequantize_blocks = _blocks_dequantizer(store)
+    dequantize_last = _blocks_dequantizer("add" if store == "add" else "write")
     packed = bits < 8
+    unpack = unpacker(bits, True) if packed else None
     streaming = store == "stream"
-    end_of = _end_of(bits)
+    levels = np.float64(2**bits - 1)
 
     @kernel(
         "in uint8[], uint64, in float32[], int64, float32, "
         "out uint8[], out float32[], out float64[], out float32[]",
         variant=f"{bits} {store}",
+        vectorized=False,
     )
     def dequantize_tiles(data, first, ranges, bucket, scale, codes, padded, ends, out):
         # out begins with element `first`, a multiple of _TILE; data.size == ceil(out.size * bits /
@@ -340,16 +381,16 @@ def _dequantizer(bits: int, store: Store) -> Kernel:
             else:
                 source = data[tile : tile + _TILE]
             whole = values.size - values.size % BLOCK
-            for i in range(0, whole, BLOCK):
-                start = np.int64(first) + tile + i
-                if start + BLOCK > limit:
-                    limit = _fill(ends, ranges, bucket, start, end_of)
-                one_block(source, i, ends, 0, scale, values, i)
+            start = np.int64(first) + tile
+            limit = dequantize_blocks(
+                source, start, limit, ranges, bucket, levels, scale, ends, values[:whole]
+            )
             if whole < values.size:
-                limit = _fill(ends, ranges, bucket, np.int64(first) + tile + whole, end_of)
                 for k in range(values.size - whole):  # fewer than BLOCK
                     codes[k], padded[k] = source[whole + k], values[whole + k]
-                last_block(codes, 0, ends, 0, scale, padded, 0)
+                dequantize_last(
+                    codes, start + whole, 0, ranges, bucket, levels, scale, ends, padded
+                )
                 for k in range(values.size - whole):
                     values[whole + k] = padded[k]
         if streaming:

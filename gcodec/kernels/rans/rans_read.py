@@ -184,18 +184,16 @@ def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, int]]:
             yield LEAST_LOG2, True, compact, 1, lanes, trellis, width
 
 
-@factory(_models)
-def _reader(
-    log2_total: int, classed: bool, compact: bool, ways: int, lanes: int, trellis: bool, width: int
-) -> Kernel:
-    last_slot, shift = np.uint64((1 << log2_total) - 1), np.uint64(log2_total)
-    above_symbol, head, group_nbytes = np.uint64(LOG2_ALPHABET), STATE_NBYTES * lanes, 2 * lanes
-    variant = f"{log2_total} {classed} {compact} {ways} {lanes} {trellis} {width}"
-    read_groups = no_groups
-    if width:
-        read_groups = _reading_groups(log2_total, classed, trellis, compact, ways, width)
+@functools.cache
+def _scalar_loops(classed: bool, lanes: int, trellis: bool) -> tuple[Any, Any, Any]:
+    """Make the loops that read states and symbols without vectors, for all sizes of tables.
 
-    @subroutine(variant=variant)
+    `shift` is the logarithm of the number of slots.
+    """
+    above_symbol, group_nbytes = np.uint64(LOG2_ALPHABET), 2 * lanes
+    variant = f"{classed} {lanes} {trellis}"
+
+    @subroutine(variant)
     def read_head(data, at, states):
         """Read the states of a block from byte `at` on; return whether all are valid."""
         for lane in range(lanes):
@@ -208,13 +206,13 @@ def _reader(
         return True
 
     @inline
-    def read_symbol_of(lane, i, word_at, data, slots, pairs, states, paths, classes, out):
+    def read_symbol_of(lane, i, word_at, data, shift, slots, pairs, states, paths, classes, out):
         """Read symbol i of a lane; return 1 if its state consumed the word at a byte, else 0."""
         x = np.uint64(states[lane])
         model = np.uint64(classes[i]) if classed else np.uint64(0)
         if trellis:
             model |= np.uint64(above_class(paths[lane]))
-        slot = x & last_slot
+        slot = x & ((_ONE << shift) - _ONE)
         symbol = slots[slot | model << shift]
         if trellis:
             paths[lane] = after(paths[lane], np.uint32(symbol))
@@ -226,39 +224,52 @@ def _reader(
         states[lane] = np.uint32(x << (need << _FOUR) | word & (np.uint64(0) - need))
         return need
 
-    @subroutine(variant=variant)
-    def read_whole(data, end, at, slots, pairs, states, paths, classes, out):
+    @subroutine(variant)
+    def read_whole(data, end, at, shift, slots, pairs, states, paths, classes, out):
         """Read groups of a symbol for each lane; return their symbols, and the next byte."""
         place, i = np.uint64(at), 0
         # No word of these groups passes the end.
         while i + lanes <= out.size and np.int64(place) + group_nbytes <= end:
             for lane in range(lanes):
                 need = read_symbol_of(
-                    lane, i + lane, place, data, slots, pairs, states, paths, classes, out
+                    lane, i + lane, place, data, shift, slots, pairs, states, paths, classes, out
                 )
                 place += need << _ONE
             i += lanes
         return i, np.int64(place)
 
-    @subroutine(variant=variant)
-    def read_singles(data, end, at, slots, pairs, states, paths, classes, out):
+    @subroutine(variant)
+    def read_singles(data, end, at, shift, slots, pairs, states, paths, classes, out):
         """Read symbols, the first of lane 0; return the next byte, or -1 if a word is missing."""
         place, stop, last = np.uint64(at), np.uint64(end), np.uint64(end - 2)
         for i in range(out.size):
             word_at = min(place, last)
             need = read_symbol_of(
-                i % lanes, i, word_at, data, slots, pairs, states, paths, classes, out
+                i % lanes, i, word_at, data, shift, slots, pairs, states, paths, classes, out
             )
             place += need << _ONE
             if place > stop:
                 return -1
         return np.int64(place)
 
+    return read_head, read_whole, read_singles
+
+
+@factory(_models)
+def _reader(
+    log2_total: int, classed: bool, compact: bool, ways: int, lanes: int, trellis: bool, width: int
+) -> Kernel:
+    shift, head, group_nbytes = np.uint64(log2_total), STATE_NBYTES * lanes, 2 * lanes
+    read_head, read_whole, read_singles = _scalar_loops(classed, lanes, trellis)
+    read_groups = no_groups
+    if width:
+        read_groups = _reading_groups(log2_total, classed, trellis, compact, ways, width)
+
     @kernel(
         "in uint8[], int64, in int64[], int64, int64, in uint32[], in uint8[], in uint32[], "
         "in uint8[], out uint32[], out uint32[], out int64[], in uint8[], out uint8[], "
         "out int64[], out uint32[]",
-        variant=variant,
+        variant=f"{log2_total} {classed} {compact} {ways} {lanes} {trellis} {width}",
     )
     def read_blocks(
         data,
@@ -313,9 +324,11 @@ def _reader(
                 along = paths[way * lanes : (way + 1) * lanes]
                 at, place = cursors[CURSOR * way + AT], cursors[CURSOR * way + PLACE]
                 tail, models = out[place : way * n + stop], classes[place : way * n + stop]
-                whole, at = read_whole(data, end, at, slots, pairs, own, along, models, tail)
+                whole, at = read_whole(
+                    data, end, at, shift, slots, pairs, own, along, models, tail
+                )
                 tail, models = tail[whole:], models[whole:]
-                at = read_singles(data, end, at, slots, pairs, own, along, models, tail)
+                at = read_singles(data, end, at, shift, slots, pairs, own, along, models, tail)
                 if at < 0:
                     cursors[AT] = _TRUNCATED
                     return
