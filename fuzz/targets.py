@@ -61,7 +61,8 @@ def frame(data: bytes) -> None:
         ),
         "symbols determine the message",
     )
-    free = read.codec.seek_blocks is not None  # codewords, whose code the writer may choose
+    # The writer may choose the code of codewords, such as the parameters of Rice codewords.
+    free = read.codec.seek_blocks is not None or getattr(read.codec, "index", "") == "rice"
     if repr(packed.scalars) == repr(read.payload.scalars) and not free:
         same = packed.nbits == read.payload.nbits and packed.tobytes() == read.payload.tobytes()
         promise(same, "a message has a single payload")
