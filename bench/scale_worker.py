@@ -240,8 +240,8 @@ def measure_nodes(step: int, count: int) -> Measured:
 def coding(hook: Hook, rank: int, size: int, inside: int) -> dict[str, float]:
     """Return the processor seconds in which a rank encodes one gradient, and decodes one.
 
-    The pieces are those of the collective. Each number is the mean of several calls of all ranks.
-    For "factors", "encode" is all work of the method, and "decode" is 0.
+    The pieces are those of the collective. Each number is the least of several and the mean over
+    ranks. For "factors", "encode" is all work of the method, and "decode" is 0.
     """
     timed = Timed("alone", rank, batch=BATCH)
     timed.model.zero_grad()
@@ -300,12 +300,13 @@ def is_two_phase(hook: Hook, size: int, inside: int) -> bool:
 
 
 def _processor(call: Callable[[], object]) -> float:
-    """Return the processor seconds of a call: the mean of several calls of all ranks at once."""
-    call()
+    """Return the processor seconds of a call: the least of several, and the mean over ranks."""
     dist.barrier()
-    start = time.process_time()
+    times = []
     for _ in range(_REPEATS):
+        start = time.process_time()
         call()
-    mean = torch.tensor((time.process_time() - start) / _REPEATS, dtype=torch.float64)
-    dist.all_reduce(mean)
-    return float(mean) / dist.get_world_size()
+        times.append(time.process_time() - start)
+    least = torch.tensor(min(times), dtype=torch.float64)
+    dist.all_reduce(least)
+    return float(least) / dist.get_world_size()
