@@ -239,7 +239,7 @@ def from_frame(frame: FrameLike, limits: Limits | None) -> Coefficients:
     k = symbols.codes.shape[1]
     positions = np.tile(np.arange(k, dtype=np.int32), (coded.size, 1))
     positions[coded] = symbols.positions
-    values = _dequantized(Levels(symbols.scales, symbols.codes), codec.values)
+    values = _dequantized(symbols.levels, codec.values)
     with np.errstate(over="ignore", under="ignore"):
         rounded = values.astype(NUMPY_DTYPES[frame.dtype])
     if not np.array_equal(rounded.astype(np.float32), values):

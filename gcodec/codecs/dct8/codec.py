@@ -73,6 +73,11 @@ class DCT8Symbols(NamedTuple):
     codes: np.ndarray
     positions: np.ndarray
 
+    @property
+    def levels(self) -> Levels:
+        """Scales and codes."""
+        return Levels(self.scales, self.codes)
+
 
 @register(id=11, name="dct8")
 class DCT8(Codec):
@@ -179,7 +184,7 @@ class DCT8(Codec):
 
     def _decodes_finite(self, symbols: DCT8Symbols) -> bool:
         k = symbols.codes.shape[1]
-        if levels.surely_finite(Levels(symbols.scales, symbols.codes), k, self.values):
+        if levels.surely_finite(symbols.levels, k, self.values):
             return True
         decoded = empty_beside(symbols.n, np.float32, None)
         self._dequantize(symbols, decoded)
@@ -200,8 +205,7 @@ class DCT8(Codec):
         transform.restore(starts, positions.reshape(-1), coefficients, cut, out, add=add)
 
     def _decoded_bound(self, symbols: DCT8Symbols, largest: float) -> float:
-        chunks_levels = Levels(symbols.scales, symbols.codes)
-        return levels.most(chunks_levels, min(self.k, symbols.size), self.values)
+        return levels.most(symbols.levels, min(self.k, symbols.size), self.values)
 
     def _pack(self, symbols: DCT8Symbols) -> Payload:
         _, size, scales, codes, positions = symbols

@@ -51,7 +51,6 @@ class Matrix:
     """
 
     def __init__(self, values: np.ndarray, statistics: Moments | None = None) -> None:
-        self.values = values
         flat = flattened(values)
         known = resolved(moments(flat)) if statistics is None else statistics
         self.top, self.energy = known.largest, known.squares
@@ -61,7 +60,7 @@ class Matrix:
     @property
     def sizes(self) -> tuple[int, int]:
         """Return m and k."""
-        m, k = self.values.shape
+        m, k = self._prepared.shape
         return m, k
 
     def projected(self, rows: np.ndarray) -> np.ndarray:

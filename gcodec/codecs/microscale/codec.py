@@ -33,7 +33,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.codecs.microscale import describe
 from gcodec.codecs.microscale import payload as payload_coding
@@ -255,8 +255,7 @@ class Microscale(Codec):
         if not isinstance(self.tensor_scale, str):
             return self.tensor_scale
         top = max_abs_bits(values) if top_bits is None else top_bits
-        if top >= INFINITY_BITS:  # every block would be NaN
-            raise nonfinite_error(values)
+        check_top(top, values)  # with an infinite scale, every block would be NaN
         largest = np.float32(float_of_bits(top))
         return max(binary32(float(largest / np.float32(2688))), LEAST_TENSOR_SCALE)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.reduce import ranges_of_keys, top_of_keys
+from gcodec.kernels.numeric.reduce import key_of, ranges_of_keys, top_of_keys
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
@@ -173,8 +173,7 @@ def _correct_past_cache(x, residual, decay, out, bucket, keys):
         low, high = keys[2 * b], keys[2 * b + 1]
         for i in range(whole, stop):
             out[i] = x[i] + decay * residual[i]
-            pattern = np.int32(float_bits(out[i]))
-            key = np.int32(pattern ^ np.int32(np.int32(pattern >> np.int32(31)) & 0x7FFFFFFF))
+            key = key_of(np.int32(float_bits(out[i])))
             low, high = min(low, key), max(high, key)
         keys[2 * b], keys[2 * b + 1] = low, high
     fence()

@@ -10,7 +10,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import check_padding
-from gcodec.kernels.numeric.reduce import ranges_of_keys
+from gcodec.kernels.numeric.reduce import key_of, ranges_of_keys
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel
@@ -114,6 +114,6 @@ def _ranges(bits, bucket, keys):
         part = bits[b * bucket : (b + 1) * bucket]
         low, high = np.int32(0x7FFFFFFF), np.int32(-0x80000000)
         for i in range(part.size):
-            key = np.int32(part[i] ^ np.int32(np.int32(part[i] >> np.int32(31)) & 0x7FFFFFFF))
+            key = key_of(part[i])
             low, high = min(low, key), max(high, key)
         keys[2 * b], keys[2 * b + 1] = low, high

@@ -106,6 +106,12 @@ def max_abs_bits_corrected(x: np.ndarray, residual: np.ndarray, decay: np.float3
     return max(pool.run(task, x.size))
 
 
+@inline
+def key_of(pattern):
+    """Return the key of the bit pattern of a float32, an int32; see `ranges`."""
+    return np.int32(pattern ^ np.int32(np.int32(pattern >> np.int32(31)) & 0x7FFFFFFF))
+
+
 def top_of_keys(keys: np.ndarray) -> int:
     """Return the bit pattern of the largest magnitude of values.
 

@@ -222,8 +222,10 @@ def dequantize(
     pool.run(task, out.size, BLOCK)
 
 
-def _pairs(values: np.ndarray) -> np.ndarray:
-    """Return the two numbers of each byte as (256,) uint64."""
+def _numbers_of(values: np.ndarray) -> np.ndarray:
+    """Return the number of each byte as (256,) float32, or its two numbers as (256,) uint64."""
+    if values.size == 256:
+        return values
     pairs = np.empty((16, 16, 2), np.float32)
     pairs[..., 0], pairs[..., 1] = values[:, np.newaxis], values
     return pairs.reshape(-1).view(np.uint64)
@@ -303,15 +305,6 @@ def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
     is_above = magnitudes > (entries & 0x7FFFFFFF)
     codes: np.ndarray = (entries >> np.where(is_above, 40, 32)).astype(np.uint8)
     return codes
-
-
-def _numbers_of(values: np.ndarray) -> np.ndarray:
-    """Return the number of each byte as (256,) float32, or its two numbers as (256,) uint64."""
-    if values.size == 256:
-        return values
-    pairs = np.empty((16, 16, 2), np.float32)
-    pairs[..., 0], pairs[..., 1] = values[:, np.newaxis], values
-    return pairs.reshape(-1).view(np.uint64)
 
 
 # --- blocks --------------------------------------------------------------------------------------

@@ -145,8 +145,8 @@ def _means(x, block_size, means):
 
 @kernel("in float32[], int64, int64, in float32[], out float64[], out float64[]")
 def _centered_squares(x, block_size, tiles, means, lanes, sums):
-    # lanes.size == LANES; means.size == ceil(x.size / block_size); sums has `tiles` elements for
-    # each block, of which those of missing tiles are 0.
+    # lanes.size == LANES; means.size == ceil(x.size / block_size). `sums` has `tiles` zeros for
+    # each block. Each tile replaces one of them, and a shorter block leaves the others.
     for b in range(means.size):
         values, mean = x[b * block_size : min((b + 1) * block_size, x.size)], means[b]
         for tile in range((values.size + TILE - 1) // TILE):
@@ -194,12 +194,8 @@ def _dequantizer(adds: bool) -> Kernel:
         while start < out.size:
             b = (first + start) // block_size
             stop = min((b + 1) * block_size - first, out.size)
-            bits, own, mean, deviation = (
-                halves[start:stop],
-                out[start:stop],
-                means[b],
-                deviations[b],
-            )
+            bits, own = halves[start:stop], out[start:stop]
+            mean, deviation = means[b], deviations[b]
             for i in range(own.size):  # bits.size == own.size
                 half = bits_float(half_to_single(np.uint32(bits[i])))
                 value = np.float32(np.float32(half * deviation) + mean)
