@@ -45,10 +45,10 @@ if TYPE_CHECKING:
         iter_frames,
         warmup,
     )
+    from gcodec.api.files import TensorFile, load_file, open, save_file
     from gcodec.codec import Codec, register
     from gcodec.codecs import parse
     from gcodec.feedback import Feedback
-    from gcodec.files import TensorFile, load_file, open, save_file
     from gcodec.frame import Frame
     from gcodec.limits import Limits
     from gcodec.patch.store import PatchStore
@@ -107,7 +107,7 @@ _DECODERS = (
 )
 _API = (*_DECODERS, "encode", "iter_frames", "warmup")
 _FILES = ("TensorFile", "load_file", "open", "save_file")
-_MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "files")
+_MODULES = dict.fromkeys(_API, "api") | dict.fromkeys(_FILES, "api.files")
 _MODULES |= dict.fromkeys(("apply_patch", "encode_patch"), "patch.tensors")
 _MODULES |= {
     "Codec": "codec",

@@ -26,9 +26,10 @@ LAYERS = [
     {"codecs"},
     {"frame", "policy"},
     {"tensorfiles"},
-    {"api", "advisor", "feedback"},
+    {"advisor", "feedback"},
+    {"api"},
     {"patch"},
-    {"analysis", "files", "interop", "training"},
+    {"analysis", "interop", "training"},
     {"torch", "jax", "mpi", "numcodecs", "zarr", "flower", "nvflare"},
     {"cli"},
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import api
+from gcodec.api.frames import encode
 from gcodec.arrays.nonfinite import NonFinite, check_nonfinite
 from gcodec.codec import CodecLike
 from gcodec.codecs import parse
@@ -106,11 +106,11 @@ def save_file(
     with atomic_write(path) as file:
         if outline is not None:
             text = np.frombuffer(structure.write(outline), np.uint8)
-            file.write(api.encode(text, "raw", name=structure.STRUCTURE_NAME, key=key))
+            file.write(encode(text, "raw", name=structure.STRUCTURE_NAME, key=key))
         for name, array in tensors:
             missed: list[MissedTarget] = []
             try:
-                frame = api.encode(
+                frame = encode(
                     array,
                     policy,
                     seed=derive_seed(seed, name=name),

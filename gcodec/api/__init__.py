@@ -1,0 +1,29 @@
+"""The functions that users call: `frames` encodes and decodes tensors, `files` trees of tensors.
+
+Codecs do the work, `gcodec.frame` defines the bytes of a frame, and `gcodec.tensorfiles` those of
+a file.
+"""
+
+from gcodec.api.frames import (
+    decode,
+    decode_add,
+    decode_many,
+    decode_range,
+    decode_sparse,
+    decode_sum,
+    encode,
+    iter_frames,
+    warmup,
+)
+
+__all__ = [
+    "decode",
+    "decode_add",
+    "decode_many",
+    "decode_range",
+    "decode_sparse",
+    "decode_sum",
+    "encode",
+    "iter_frames",
+    "warmup",
+]
