@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from sweeps import thinned
 
 import gcodec
+from gcodec.codecs.lowrank import factorize
 from gcodec.codecs.lowrank.allocation import allocate, nbits, shannon_bound
 from gcodec.codecs.lowrank.factorize import Factorizer, quantized
 from gcodec.codecs.lowrank.message import exponents_of, scales
@@ -280,6 +281,30 @@ def test_search_ends_early_where_the_preceding_step_had_no_factors() -> None:
     prior = codec.quantize(noise)
     assert not prior.rank
     assert codec.encode(x, prior=prior).tobytes() == codec.encode(x).tobytes()
+
+
+def test_search_starts_from_the_steps_of_the_preceding_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One quantization of each factor suffices for a similar matrix; other targets are met too."""
+    counts = []
+
+    def counted(rows: np.ndarray, trellis: str) -> object:
+        counts.append(rows.shape)
+        return quantized(rows, trellis)
+
+    monkeypatch.setattr(factorize, "quantized", counted)
+    x = matrix_of(300, 400, 0.8, 0.1)
+    codec = gcodec.parse("lowrank:nmse=0.1")
+    prior = codec.quantize(x)
+    assert len(counts) > 2
+    counts.clear()
+    payload = codec.encode(1000 * x, prior=prior)
+    assert len(counts) == 2
+    assert 0.098 <= error_of(1000 * x, payload.codec.decode(payload, x.shape)) <= 0.1
+    for nmse in (0.01, 0.5):
+        payload = gcodec.parse(f"lowrank:nmse={nmse}").encode(x, prior=prior)
+        assert 0.95 * nmse <= error_of(x, payload.codec.decode(payload, x.shape)) <= nmse
 
 
 def test_inner_products_of_points_are_exact() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gcodec.codec import Codec
 from gcodec.codecs.lowrank import message
-from gcodec.codecs.lowrank.factorize import LEAST_NBITS, Factorizer, Factors
+from gcodec.codecs.lowrank.factorize import LEAST_NBITS, Factorizer, Factors, PriorFactors
 from gcodec.codecs.lowrank.message import (
     LowRankSymbols,
     Parts,
@@ -39,6 +39,7 @@ _SPLITS = 2  # ways to read a tensor as a matrix that are tried
 _LEAST_HEAD_NBITS = 240  # of a message with factors, with the tables of both
 _LEAST_NMSE = 1e-6  # below which the rounding of products matters
 _SAMPLE = 1 << 15  # values by which the size of a message of ecsq is estimated
+_SAMPLE_AGAIN = 1 << 14  # where the preceding step had factors, which probably are the best again
 _SURELY_SHORT = 0.6  # of the estimate, so that factors are shorter without doubt
 _MAYBE_LONG = 0.4  # of the estimate, from which on a residual may pay
 _TINY, _LARGE = -60, 60  # octaves of the norm between which no product leaves float32
@@ -253,13 +254,18 @@ class Encoder:
             values = self._lifted_values()
             statistics = self._statistics if values is self._values else None
             matrix = Matrix(values.reshape(m, k), statistics)
-            rows, prior = None, self._prior
+            factors, prior = None, self._prior
             if prior is not None and prior.rank:
-                sizes = prior.rank, k
-                codec = factor_codec(self._trellis, sizes)
-                rows = points_of(codec, prior.right, sizes).astype(np.float64)
+                left, right = (
+                    points_of(factor_codec(self._trellis, sizes), levels, sizes)
+                    for levels, sizes in (
+                        (prior.left, (prior.rank, m)),
+                        (prior.right, (prior.rank, k)),
+                    )
+                )
+                factors = PriorFactors.of(left, right, prior.exponents)
             self._factorizers[split] = Factorizer(
-                matrix, self._trellis, self._seed, rows, is_doubtful=prior is not None
+                matrix, self._trellis, self._seed, factors, is_doubtful=prior is not None
             )
         return self._factorizers[split]
 
@@ -311,7 +317,8 @@ class Encoder:
         """Return the approximate bits of ecsq alone, from a sample of rows."""
         n, width = self._values.size, math.prod(self._shape[1:])
         rows = self._values.reshape(n // width, width)
-        stride = max(len(rows) * width // _SAMPLE, 1)
+        has_factors = self._prior is not None and self._prior.rank > 0
+        stride = max(n // (_SAMPLE_AGAIN if has_factors else _SAMPLE), 1)
         sample = host(rows[: max(len(rows) // stride, 1) * stride : stride])
         flat = np.ascontiguousarray(sample).reshape(-1)
         step = binary32(math.sqrt(12 * nmse * self._energy / n) * (1 + nmse))

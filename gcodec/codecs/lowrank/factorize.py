@@ -36,6 +36,7 @@ _FOUND_EARLY = 0.5  # random rows find less than the components that remain
 _SURE = 0.9985  # of a target, because the matrix is rounded for products
 _TOLERANCE = 0.983  # of a target, for the error of the product
 _CLOSE = 0.96  # of a target, for an estimate of the error
+_SIMILAR = 0.6  # ratio of the steps of consecutive messages, at least
 _FINER = 0.85  # of a step, where the right factor leaves nothing to the left one
 _MOST_TRIALS = 8  # quantizations of a factor
 _SLOPE = 2.2  # approximate octaves of the error that a step adds, for each octave of the step
@@ -70,6 +71,34 @@ class Factors(NamedTuple):
     error: float
 
 
+class PriorFactors(NamedTuple):
+    """The factors of the preceding step, from which a search starts.
+
+    Attributes
+    ----------
+    right : (r, k) float64 array
+        Points of the right factor.
+    right_energy : float
+        Squared norm of the right factor, in squared steps.
+    energy : float
+        Squared norm of the product, in squared steps of the message.
+    """
+
+    right: np.ndarray
+    right_energy: float
+    energy: float
+
+    @classmethod
+    def of(cls, left: np.ndarray, right: np.ndarray, exponents: np.ndarray) -> PriorFactors:
+        """Return the factors with (r, m) and (r, k) float32 points."""
+        left_energies, right_energies = (
+            low_rank.energies(points.astype(np.float64)) for points in (left, right)
+        )
+        units = message.scales(1.0, exponents).astype(np.float64)
+        energy = math.fsum(units * units * left_energies * right_energies)
+        return cls(right.astype(np.float64), math.fsum(right_energies), energy)
+
+
 class Factorizer:
     """Factors of one matrix, for any target.
 
@@ -79,8 +108,8 @@ class Factorizer:
     trellis : {"no", "yes"}
     seed : int
         Seed of the random rows.
-    prior : (r, k) float64 array or None
-        Right factor of the preceding step.
+    prior : PriorFactors or None
+        Factors of the preceding step.
     is_doubtful : bool
         Whether the preceding step had no factors, if `prior` is None. The search then ends early.
     """
@@ -90,17 +119,19 @@ class Factorizer:
         matrix: Matrix,
         trellis: str,
         seed: int,
-        prior: np.ndarray | None = None,
+        prior: PriorFactors | None = None,
         *,
         is_doubtful: bool = False,
     ) -> None:
         self.matrix, self._trellis, self._seed = matrix, trellis, seed
-        self.subspace = Subspace(matrix)
+        self.subspace, self._prior = Subspace(matrix), prior
         self._is_refined = prior is not None
         self._is_doubtful = is_doubtful and prior is None
         if prior is not None:
-            spare = min(max(_SPARE, len(prior) // 8), self._most_width - len(prior))
-            self.subspace.extend(np.concatenate([prior, self.subspace.at_random(spare, seed)]))
+            rank = len(prior.right)
+            spare = min(max(_SPARE, rank // 8), self._most_width - rank)
+            rows = self.subspace.at_random(spare, seed)
+            self.subspace.extend(np.concatenate([prior.right, rows]))
 
     def find(self, target: float, most_nbits: float) -> Allocation | None:
         """Find the components for a squared error; None if factors need more than `most_nbits`."""
@@ -143,9 +174,14 @@ class Factorizer:
 
     def meet(self, allocation: Allocation, target: float) -> Factors | None:
         """Return factors whose squared error is at most, and nearly, `target`."""
-        step = math.sqrt(_STEP_SQUARES * allocation.distortion)
         energies, (m, k) = self.subspace.energies, self.subspace.sizes
-        right = None
+        step, right = math.sqrt(_STEP_SQUARES * allocation.distortion), None
+        if self._prior is not None:
+            kept = (
+                math.fsum(energies[: allocation.rank])
+                - allocation.rank * k * allocation.distortion
+            )
+            step = _like_before(step, kept, self._prior.right_energy)
         for _ in range(_MOST_TRIALS):
             if (right := self._quantize_right(allocation.rank, step)) is None:
                 return None
@@ -160,7 +196,10 @@ class Factorizer:
             if right is None:
                 return None
             left = self._left(*right)
-            factors = None if left is None else left.meet(step, target * _SURE)
+            start = step
+            if self._prior is not None:
+                start = _like_before(step, self.matrix.energy - target, self._prior.energy)
+            factors = None if left is None else left.meet(start, target * _SURE)
             if factors is not None:
                 return factors
             step *= _FINER
@@ -338,6 +377,19 @@ class _LeftFactor:
         return Factors(
             step, self._exponents, self._right, symbols, self._points, points, float(error)
         )
+
+
+def _like_before(step: float, energy: float, units: float) -> float:
+    """Return the step with which points have the squared norm of those of the preceding step.
+
+    `energy` is the squared norm of the values without the quantization error, and `units` that of
+    the preceding points, in squared steps. If that is far from the estimate `step`, as after a
+    change of the target, the estimate is better.
+    """
+    if not energy > 0 or not units > 0:
+        return step
+    like_before = math.sqrt(energy / units)
+    return like_before if _SIMILAR * step < like_before < step / _SIMILAR else step
 
 
 def _move(wanted: float, added: float) -> float:

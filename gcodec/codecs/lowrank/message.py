@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,7 +196,8 @@ class Product(NamedTuple):
         return Product(np.ascontiguousarray(self.left[:, start:stop]), self.right)
 
 
-class Parts(NamedTuple):
+@dataclass(frozen=True)
+class Parts:
     """The parts of a message.
 
     Attributes
@@ -218,7 +220,7 @@ class Parts(NamedTuple):
 
     def write(self) -> tuple[np.ndarray, int]:
         """Return the bytes and the number of bits of the message."""
-        head, strings = self._head(), [host(self.right.data), host(self.left.data)]
+        head, strings = self._head, [host(self.right.data), host(self.left.data)]
         if self.residual is not None:
             strings.append(host(self.residual.data))
         joined = np.concatenate([np.frombuffer(head, np.uint8), *strings])
@@ -230,8 +232,9 @@ class Parts(NamedTuple):
         strings = self.right.nbits + self.left.nbits
         if self.residual is not None:
             strings += self.residual.nbits
-        return 8 * len(self._head()) + strings
+        return 8 * len(self._head) + strings
 
+    @functools.cached_property
     def _head(self) -> bytes:
         falls = self.exponents[:-1] - self.exponents[1:]
         flag = 1 if self.residual is None else 2
