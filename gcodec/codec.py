@@ -32,7 +32,7 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import (
     INFINITY_BITS,
@@ -236,11 +236,10 @@ class Codec(Parameters):
             kept = kept.reshape(-1)
             # On a device an error may be found after all kernels have run.
             left = empty_beside(kept.size, np.float32, kept) if device else kept
+            update = ResidualUpdate(kept, np.float32(decay), left)
             with one_wait():
                 symbols: Symbols = resolved(
-                    codec._quantize_residual(
-                        tensor, kept, np.float32(decay), check_seed(seed), prior, left
-                    )
+                    codec._quantize_residual(tensor, update, check_seed(seed), prior)
                 )
             if device:
                 kept[:] = left
@@ -623,20 +622,14 @@ class Codec(Parameters):
         return values[start - first : stop - first]
 
     def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: Array,
-        decay: np.float32,
-        seed: int,
-        prior: Symbols | None,
-        out: Array,
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
     ) -> Symbols:
-        """Quantize u = x + decay·residual, and write u − x̂ to `out`.
+        """Quantize u = x + decay·residual, and write u − x̂ to `update.left`.
 
-        `out` is either another array than `residual`, which is then only read; or, on the host,
-        the same array, which a `ParameterError` leaves unchanged.
+        That is another array than the residual, which is then only read; or, on the host, the same
+        array, which a `ParameterError` leaves unchanged.
         """
-        values, extremes, is_accepted = self._corrected(tensor, residual, decay, out)
+        values, extremes, is_accepted = self._corrected(tensor, update)
         top_bits = extremes.top_bits
         if is_accepted:
             return self._quantize_left(values, extremes, tensor.dtype, seed, prior)
@@ -653,9 +646,10 @@ class Codec(Parameters):
 
         largest = float_of_bits(top_bits) if is_bounded else math.inf
         if not largest < _SAFE or not largest + self._decoded_bound(symbols, largest) < _SAFE:
-            when_known(newly_infinite(values, tensor.values, residual, decay), check)
-        if values is not out:
-            out[:] = values
+            infinite = newly_infinite(values, tensor.values, update.residual, update.decay)
+            when_known(infinite, check)
+        if values is not update.left:
+            update.left[:] = values
         return symbols
 
     def _quantize_left(
@@ -699,15 +693,13 @@ class Codec(Parameters):
         """Return an upper bound of |x̂| before rounding, given that of |x|."""
         return math.inf
 
-    def _corrected(
-        self, tensor: Tensor, residual: Array, decay: np.float32, out: Array
-    ) -> tuple[Array, Extremes, bool]:
+    def _corrected(self, tensor: Tensor, update: ResidualUpdate) -> tuple[Array, Extremes, bool]:
         """Compute u = x + decay·residual.
 
         Returns
         -------
         values : (n,) float32 array
-            u; it is `out` unless `out` is the residual and a later step may still fail.
+            u; it is `update.left` unless that is the residual and a later step may still fail.
         extremes : Extremes
             Largest magnitude of u, and perhaps the ranges of its buckets.
         is_accepted : bool
@@ -715,13 +707,14 @@ class Codec(Parameters):
             are refused here only if everything else is accepted.
         """
         x, bound = tensor.values, self.takes_up_to
+        residual, decay, out = update
         # A codec that keeps NaN and Inf accepts them only where the tensor remains unchanged.
         is_known = self.refuses_nonfinite or (self.keeps_nonfinite and bound < math.inf)
         is_checkable = is_known and tensor.dtype in ("float32", "float64")
         if bound < math.inf:  # comparing with the bound on a device would wait for it
             is_checkable = is_checkable and bound > 0 and device_of(x) is None
         extremes = Extremes(INFINITY_BITS)
-        if out is not residual:
+        if not update.is_in_place:
             extremes = self._correct(x, residual, decay, out)
         elif is_checkable:
             extremes = Extremes(max_abs_bits_corrected(x, residual, decay))
@@ -729,7 +722,7 @@ class Codec(Parameters):
         if is_checkable and bound == math.inf:
             check_top(top_bits, x)
         is_accepted = is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
-        if out is not residual:
+        if not update.is_in_place:
             return out, extremes, is_accepted
         if is_accepted:
             return out, Extremes(arithmetic.correct(x, residual, decay, out)), True

@@ -212,9 +212,9 @@ def test_seeds_differ_by_rank_step_and_name(monkeypatch: pytest.MonkeyPatch) -> 
     raw = gcodec.codecs()["raw"]
     original = raw._quantize_residual
 
-    def spy(self: Any, tensor: Any, e: Any, decay: Any, seed: int, prior: Any, out: Any) -> Any:
+    def spy(self: Any, tensor: Any, update: Any, seed: int, prior: Any) -> Any:
         seen.append(seed)
-        return original(self, tensor, e, decay, seed, prior, out)
+        return original(self, tensor, update, seed, prior)
 
     monkeypatch.setattr(raw, "_quantize_residual", spy)
     for seed in (0, 1):
@@ -234,8 +234,8 @@ def test_prior_is_the_previous_steps_symbols(monkeypatch: pytest.MonkeyPatch) ->
     raw = gcodec.codecs()["raw"]
     original = raw._quantize_residual
 
-    def spy(self: Any, tensor: Any, e: Any, decay: Any, seed: int, prior: Any, out: Any) -> Any:
-        symbols = original(self, tensor, e, decay, seed, prior, out)
+    def spy(self: Any, tensor: Any, update: Any, seed: int, prior: Any) -> Any:
+        symbols = original(self, tensor, update, seed, prior)
         seen.append((prior, symbols))
         return symbols
 

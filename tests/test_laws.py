@@ -20,6 +20,7 @@ from sweeps import thinned
 import gcodec
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.payload import Payload
 from gcodec.wire.primitives import MAX_NDIM
 
@@ -484,10 +485,11 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
     frozen = before.copy()
     frozen.flags.writeable = False  # a caller with a separate output only reads the residual
     left = gs.placed(np.full(n, 7, np.float32), offset % 4)
-    inputs = inspect(x, "x").read(), np.float32(decay), seed, None
+    tensor = inspect(x, "x").read()
 
     def quantised(method: Any, residual: np.ndarray, out: np.ndarray) -> Any:
-        return method(codec, inputs[0], residual, *inputs[1:], out)
+        update = ResidualUpdate(residual, np.float32(decay), out)
+        return method(codec, tensor, update, seed, None)
 
     try:
         symbols = codec.quantize_residual(x, fused, decay=decay, seed=seed)

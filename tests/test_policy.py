@@ -529,10 +529,8 @@ def test_prior_goes_only_to_the_codec_that_produced_it(monkeypatch: pytest.Monke
     seen: list[tuple[Any, Any, Any]] = []  # codec, prior, symbols
 
     def spied(original: Any) -> Any:
-        def spy(
-            self: Any, tensor: Any, e: Any, decay: Any, seed: int, prior: Any, out: Any
-        ) -> Any:
-            symbols = original(self, tensor, e, decay, seed, prior, out)
+        def spy(self: Any, tensor: Any, update: Any, seed: int, prior: Any) -> Any:
+            symbols = original(self, tensor, update, seed, prior)
             seen.append((self, prior, symbols))
             return symbols
 

@@ -41,6 +41,7 @@ from gcodec.fields.values import values as values_in
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric import arithmetic, convert, scatter
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.draw import draw
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
@@ -153,16 +154,11 @@ class RandomK(Codec):
         return RandomKSymbols(n, seed, quantized)
 
     def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Any,
-        out: np.ndarray,
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> RandomKSymbols:
         # Only the sent elements are quantized, and only these change once `out` contains u.
-        if out is residual:
+        residual, decay, out = update
+        if update.is_in_place:
             check_corrected(tensor.values, residual, decay)
         else:
             check_top(arithmetic.correct(tensor.values, residual, decay, out), tensor.values)
@@ -175,7 +171,7 @@ class RandomK(Codec):
         minus = np.float32(-1)
         if not all_finite(arithmetic.corrected(values, decoded, minus)):
             raise ParameterError(f"x: its residual exceeds the range of {self} or {tensor.dtype}")
-        if out is residual:
+        if update.is_in_place:
             arithmetic.correct(tensor.values, residual, decay, out)
         scatter.add(out, positions, decoded, minus)
         return symbols

@@ -27,6 +27,7 @@ from gcodec.errors import FormatError, ParameterError
 from gcodec.feedback.states import Group, GroupStep, Memory, Tensors, TensorState
 from gcodec.frame import MEMBERS_NAME, Frame, Member, check_key, write_members
 from gcodec.kernels.bits import signs
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import all_finite_corrected
 from gcodec.limits import NO_LIMITS
@@ -469,13 +470,12 @@ class Feedback:
         checks_later, codec = self._checks_later(step), step.codec
         if not checks_later:
             step = self._finite(step)
-        tensor, residual, decay = step.tensor, step.residual, np.float32(self.decay)
-        symbols = codec._quantize_residual(
-            tensor, residual, decay, step.seed, step.prior, step.left
-        )
+        tensor = step.tensor
+        update = ResidualUpdate(step.residual, np.float32(self.decay), step.left)
+        symbols = codec._quantize_residual(tensor, update, step.seed, step.prior)
         is_checked = codec.refuses_nonfinite or self.nonfinite == "propagate"
         if checks_later and codec.keeps_nonfinite and not is_checked:
-            check_left(step.left, tensor.values, residual, decay, "grad")
+            check_left(step.left, tensor.values, update.residual, update.decay, "grad")
         return step, symbols, codec._pack(symbols)
 
     def _checks_later(self, step: _Step) -> bool:

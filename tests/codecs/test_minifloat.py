@@ -21,6 +21,7 @@ import gcodec
 from gcodec import Corrupt, ParameterError, Truncated
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.minifloat import MOST_STEPS
@@ -319,9 +320,9 @@ def test_residual_is_the_composition(spec: str, dtype: str) -> None:
         before = rng.standard_normal(n, np.float32)
         fused, composed = before.copy(), before.copy()
         symbols = codec.quantize_residual(x, fused, decay=0.9)
-        reference_symbols = Codec._quantize_residual(
-            codec, inspect(x, "x").read(), composed, np.float32(0.9), 0, None, composed
-        )
+        update = ResidualUpdate(composed, np.float32(0.9), composed)
+        tensor = inspect(x, "x").read()
+        reference_symbols = Codec._quantize_residual(codec, tensor, update, 0, None)
         assert symbols.codes.tobytes() == reference_symbols.codes.tobytes()
         assert (symbols.scale, symbols.n) == (reference_symbols.scale, reference_symbols.n)
         assert gs.same_bits(fused, composed)

@@ -16,6 +16,7 @@ from reference import halves, mxnet, sums
 import gcodec
 from gcodec.kernels.bits import dequantize
 from gcodec.kernels.bits.pack import FieldLayout
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import threshold
 from gcodec.runtime import cover
 
@@ -86,8 +87,8 @@ def test_kernels_take_any_threshold(value: float) -> None:
     rng = np.random.default_rng(5)
     for x in steps(30, seed=2):
         tiny = np.where(rng.random(N) < 0.5, x * np.float32(1e-40), x).astype(np.float32)
-        memory = threshold.Memory(residual, np.float32(1), residual)
-        codes = threshold.quantize(tiny, threshold.TWO_BIT, t, t, memory)
+        update = ResidualUpdate(residual, np.float32(1), residual)
+        codes = threshold.quantize(tiny, threshold.TWO_BIT, t, t, update)
         assert codes.tobytes() == oracle.step(tiny)
         assert gs.same_bits(residual, oracle.residual)
         out = np.empty(N, np.float32)
@@ -105,8 +106,8 @@ def test_residual_may_be_written_elsewhere(
     cut, level = np.float32(0.5), np.float32(1 if layout == threshold.ONE_BIT else 0.5)
 
     def quantize(x: np.ndarray, residual: np.ndarray, left: np.ndarray) -> np.ndarray:
-        memory = threshold.Memory(residual, np.float32(0.9), left)
-        return threshold.quantize(x, layout, cut, level, memory)
+        update = ResidualUpdate(residual, np.float32(0.9), left)
+        return threshold.quantize(x, layout, cut, level, update)
 
     rng = np.random.default_rng(6)
     for n, offset in itertools.product((0, 1, 31, 32, 63, 64, 333, 5000), (0, 3, 4, 8, 12)):

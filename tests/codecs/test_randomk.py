@@ -17,6 +17,7 @@ import gcodec
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec
 from gcodec.entropy import values as value_coding
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.draw import draw
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -270,7 +271,8 @@ def test_refused_steps_leave_the_residual_unchanged(
 def composed(codec: Any, x: Any, residual: np.ndarray, seed: int) -> Any:
     """Quantize with a residual by the composition of separate steps."""
     tensor = inspect(x, "x").read()
-    return Codec._quantize_residual(codec, tensor, residual, np.float32(1), seed, None, residual)
+    update = ResidualUpdate(residual, np.float32(1), residual)
+    return Codec._quantize_residual(codec, tensor, update, seed, None)
 
 
 # --- refused inputs ------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from test_shim_minifloat_choice import tensors
 
 import gcodec
 from gcodec.kernels.bits import sent_codes
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import threshold
-from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT, Memory
+from gcodec.kernels.quantize.threshold import ONE_BIT, TWO_BIT
 from gcodec.runtime.device import Device
 
 THRESHOLDS = tuple(map(np.float32, (0.5, 1.0, 2.0**-126, np.inf)))
@@ -27,10 +28,10 @@ def test_2bit(gpu: Device, cut: np.float32) -> None:
         assert same(gpu.to_host(threshold.quantize(on_device, TWO_BIT, cut)), codes)
         decay, levels = np.float32(0.9), (cut, np.float32(cut * np.float32(1.001)))
         left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
-        codes = threshold.quantize(x, TWO_BIT, *levels, Memory(residual, decay, wanted))
+        codes = threshold.quantize(x, TWO_BIT, *levels, ResidualUpdate(residual, decay, wanted))
         for out in (left, kept):
-            memory = Memory(kept, decay, out)
-            actual = threshold.quantize(on_device, TWO_BIT, *levels, memory)
+            update = ResidualUpdate(kept, decay, out)
+            actual = threshold.quantize(on_device, TWO_BIT, *levels, update)
             assert same(gpu.to_host(actual), codes)
             assert same(gpu.to_host(out), wanted)
 
@@ -46,10 +47,10 @@ def test_1bit(gpu: Device, cut: np.float32) -> None:
         assert same(gpu.to_host(threshold.quantize(on_device, ONE_BIT, cut)), codes)
         decay = np.float32(1)
         left, wanted = gpu.empty(n, np.float32), np.empty(n, np.float32)
-        codes = threshold.quantize(x, ONE_BIT, cut, memory=Memory(residual, decay, wanted))
+        codes = threshold.quantize(x, ONE_BIT, cut, update=ResidualUpdate(residual, decay, wanted))
         for out in (left, kept):
-            memory = Memory(kept, decay, out)
-            actual = threshold.quantize(on_device, ONE_BIT, cut, memory=memory)
+            update = ResidualUpdate(kept, decay, out)
+            actual = threshold.quantize(on_device, ONE_BIT, cut, update=update)
             assert same(gpu.to_host(actual), codes)
             assert same(gpu.to_host(out), wanted)
 

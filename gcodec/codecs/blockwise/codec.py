@@ -45,9 +45,9 @@ from gcodec.codecs.blockwise.payload import CODES, Message, WrittenCode, check_c
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import float_of_bits, max_abs_bits, max_abs_bits_corrected
 from gcodec.kernels.quantize import blockwise, standard_scores
-from gcodec.kernels.quantize.threshold import Memory
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
@@ -180,30 +180,26 @@ class Blockwise(Codec):
         return self._quantized(values)
 
     def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Any,
-        out: np.ndarray,
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> BlockwiseSymbols:
-        layout = self._layout(residual.size)
-        is_fused = tensor.dtype in self.fused_dtypes and quantizer.can_remember(layout)
-        if is_fused and out is residual:  # which an error must leave unchanged
-            top_bits = max_abs_bits_corrected(tensor.values, residual, decay)
+        layout = self._layout(tensor.values.size)
+        is_fused = tensor.dtype in self.fused_dtypes and quantizer.accepts_update(layout)
+        if is_fused and update.is_in_place:  # and an error must leave the residual unchanged
+            top_bits = max_abs_bits_corrected(tensor.values, update.residual, update.decay)
             is_fused = float_of_bits(top_bits) <= self.takes_up_to
         if not is_fused:
             symbols: BlockwiseSymbols
-            symbols = super()._quantize_residual(tensor, residual, decay, seed, prior, out)
+            symbols = super()._quantize_residual(tensor, update, seed, prior)
             return symbols
-        return self._quantized(tensor.values, Memory(residual, decay, out))
+        return self._quantized(tensor.values, update)
 
-    def _quantized(self, values: np.ndarray, memory: Memory | None = None) -> BlockwiseSymbols:
-        """Quantize values, or their sum with the residual of a `memory`."""
+    def _quantized(
+        self, values: np.ndarray, update: ResidualUpdate | None = None
+    ) -> BlockwiseSymbols:
+        """Quantize values, or their sum with a residual."""
         layout = self._layout(values.size)
         data = empty_beside(layout.nbytes, np.uint8, values)
-        quantizer.quantize(values, layout, data, memory=memory)
+        quantizer.quantize(values, layout, data, update=update)
         return BlockwiseSymbols(data, layout.n, layout.block)
 
     def _try(

@@ -16,6 +16,7 @@ from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.codecs.blockwise.layout import ABSMAX, TABLE_SENT, Layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric import arithmetic
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import (
     INFINITY_BITS,
     Moments,
@@ -24,7 +25,6 @@ from gcodec.kernels.numeric.reduce import (
     moments,
 )
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
-from gcodec.kernels.quantize.threshold import Memory
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
 
@@ -38,11 +38,11 @@ _PART = 1 << 16  # elements whose values are summed in order
 _CHUNK = 100_000  # elements whose quantiles are taken together, at least
 
 
-def can_remember(layout: Layout) -> bool:
+def accepts_update(layout: Layout) -> bool:
     """Return whether `quantize` can add a residual and replace it, in the pass over values."""
     if layout.kind in TABLE_SENT or layout.nested or layout.has_means or not layout.n:
         return False
-    return blockwise.can_remember(layout.n, layout.block)
+    return blockwise.accepts_update(layout.n, layout.block)
 
 
 class Loops(NamedTuple):
@@ -78,12 +78,12 @@ def quantize(
     layout: Layout,
     data: np.ndarray,
     loops: Loops = KERNELS,
-    memory: Memory | None = None,
+    update: ResidualUpdate | None = None,
 ) -> None:
     """Write the payload of (n,) float32 values with ``code=none`` to `data`.
 
-    With a `memory`, which only kernels accept, the payload is that of the sum; see `can_remember`.
-    An error leaves the new residual undefined.
+    With an `update`, which only kernels accept, the payload is that of the sum; see
+    `accepts_update`. An error leaves the new residual undefined.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def quantize(
         _check_largest(x, standard_scores.write_means(x, layout.block, means))
         standard_scores.quantize(x, layout.block, means, deviations, codes)
     elif layout.kind in ABSMAX:
-        scales = _absmax(x, layout.block, layout.table(), codes, loops, memory)
+        scales = _absmax(x, layout.block, layout.table(), codes, loops, update)
         if not layout.nested:
             _put(scales, front)
             return
@@ -115,8 +115,8 @@ def quantize(
         table = layout.table()
         largest = np.float32(448 if layout.is_multiplier else table.values.size // 2)
         rule = blockwise.FactorRule(largest, _ZERO, layout.is_multiplier)
-        tops, factors = loops.quantize_relative(x, layout.block, rule, table, codes, memory)
-        _check_largest(x, float(tops.max()), memory)
+        tops, factors = loops.quantize_relative(x, layout.block, rule, table, codes, update)
+        _check_largest(x, float(tops.max()), update)
         _put(factors if layout.is_multiplier else _ONE / factors, front)
 
 
@@ -124,10 +124,10 @@ def _put(numbers: np.ndarray, out: np.ndarray) -> None:
     out[:] = numbers.astype("<f4", copy=False).view(np.uint8)
 
 
-def _check_largest(x: np.ndarray, largest: float, memory: Memory | None = None) -> None:
+def _check_largest(x: np.ndarray, largest: float, update: ResidualUpdate | None = None) -> None:
     if not math.isfinite(largest):
-        if memory is not None:
-            check_corrected(x, memory.residual, memory.decay)
+        if update is not None:
+            check_corrected(x, update.residual, update.decay)
         raise nonfinite_error(x)
     if largest > LARGEST:
         raise ParameterError("x: must not exceed 2^126 for blockwise")
@@ -139,31 +139,31 @@ def _absmax(
     table: ValueTable,
     codes: np.ndarray,
     loops: Loops,
-    memory: Memory | None = None,
+    update: ResidualUpdate | None = None,
 ) -> np.ndarray:
     """Write the codes of x relative to the largest magnitudes of blocks, and return these.
 
     Full blocks are multiplied by a reciprocal, and a partial one is divided. See `quantize` for
-    the memory.
+    the update.
     """
     rest = x.size % block
     full = x.size - rest
     start = full // table.per_byte
     tops = np.empty(-(-x.size // block), np.float32)
     tops[: full // block], _ = loops.quantize_relative(
-        x[:full], block, _RECIPROCAL, table, codes[:start], memory and memory.part(0, full)
+        x[:full], block, _RECIPROCAL, table, codes[:start], update and update.part(0, full)
     )
     last = x[full:]
-    if rest and memory is not None:
-        last = memory.left[full:]
-        arithmetic.correct(x[full:], memory.residual[full:], memory.decay, last)
+    if rest and update is not None:
+        last = update.left[full:]
+        arithmetic.correct(x[full:], update.residual[full:], update.decay, last)
     if rest:
         tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
-    _check_largest(x, float(tops.max()), memory)
+    _check_largest(x, float(tops.max()), update)
     if rest:
         scaled, one = last / tops[-1], np.ones(1, np.float32)
         loops.quantize(scaled, block, one, _ZERO, table, codes[start:])
-        if memory is not None:
+        if update is not None:
             minus = np.float32(-1)
             blockwise.dequantize(codes[start:], block, tops[-1:], table.values, False, last, minus)
     return tops

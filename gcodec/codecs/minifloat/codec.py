@@ -60,6 +60,7 @@ from gcodec.entropy.coder import BitSpan, ignore
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
@@ -222,21 +223,16 @@ class MiniFloatCodec(Codec):
         return MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
 
     def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Any,
-        out: np.ndarray,
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> MiniFloatSymbols:
         values = tensor.values
         if tensor.dtype not in ("float32", "float64") or self.block:
             # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
             symbols: MiniFloatSymbols
-            symbols = super()._quantize_residual(tensor, residual, decay, seed, prior, out)
+            symbols = super()._quantize_residual(tensor, update, seed, prior)
             return symbols
-        if out is residual or device_of(out) is not None:
+        residual, decay, out = update
+        if update.is_in_place or device_of(out) is not None:
             check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
         one = Scales.of(scale, 0, NO_FACTORS).one

@@ -24,8 +24,9 @@ from gcodec.fields.packed import lookup, packed
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LEVELS_1BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, check_padding
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import threshold
-from gcodec.kernels.quantize.threshold import ONE_BIT, Memory
+from gcodec.kernels.quantize.threshold import ONE_BIT
 from gcodec.payload import Payload
 from gcodec.runtime.lanes import BLOCK
 from gcodec.wire.kinds import Float32
@@ -75,16 +76,10 @@ class MXNet1Bit(Codec):
         return OneBitSymbols(threshold.quantize(values, ONE_BIT, np.float32(self.threshold)))
 
     def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Any,
-        out: np.ndarray,
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> OneBitSymbols:
-        cut, memory = np.float32(self.threshold), Memory(residual, decay, out)
-        return OneBitSymbols(threshold.quantize(tensor.values, ONE_BIT, cut, memory=memory))
+        cut = np.float32(self.threshold)
+        return OneBitSymbols(threshold.quantize(tensor.values, ONE_BIT, cut, update=update))
 
     def _dequantize_into(
         self, symbols: OneBitSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

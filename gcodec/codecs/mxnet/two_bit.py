@@ -46,11 +46,11 @@ from gcodec.kernels.bits.dequantize import LEVELS_2BIT, LevelString, dequantize
 from gcodec.kernels.bits.pack import check_length, pack_fields, packer
 from gcodec.kernels.bits.sent_codes import turned
 from gcodec.kernels.numeric import arithmetic, convert, scatter
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.numeric.scalar_rules import bounded_rms
 from gcodec.kernels.quantize.threshold import (
     TWO_BIT,
-    Memory,
     check_codes_2bit,
     quantize,
 )
@@ -204,17 +204,11 @@ class MXNet2Bit(Codec):
         return self._symbols(codes, threshold, values.size)
 
     def _quantize_residual(
-        self,
-        tensor: Tensor,
-        residual: np.ndarray,
-        decay: np.float32,
-        seed: int,
-        prior: Any,
-        out: np.ndarray,
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> TwoBitSymbols:
         values = tensor.values
         if self.threshold == "auto":
-            values = arithmetic.corrected(values, residual, decay)
+            values = arithmetic.corrected(values, update.residual, update.decay)
         threshold = level = self._threshold_of(values)
         rounded = self.server == "yes" or tensor.dtype not in ("float32", "float64")
         if rounded or type(level) is not Deferred:  # a deferred threshold is the level
@@ -222,13 +216,11 @@ class MXNet2Bit(Codec):
             level = codec._level_in(tensor.dtype)
             if not np.isfinite(level) and math.isfinite(codec._level):
                 # Only the unfused method detects that a sent value exceeds the dtype's range.
-                unfused: Any = super()._quantize_residual(
-                    tensor, residual, decay, seed, prior, out
-                )
+                unfused: Any = super()._quantize_residual(tensor, update, seed, prior)
                 return cast(TwoBitSymbols, unfused)
         levels = as_float32(threshold), as_float32(level)
-        codes = quantize(tensor.values, TWO_BIT, *levels, Memory(residual, decay, out))
-        return self._symbols(codes, threshold, residual.size)
+        codes = quantize(tensor.values, TWO_BIT, *levels, update)
+        return self._symbols(codes, threshold, values.size)
 
     def _symbols(self, codes: np.ndarray, threshold: Any, n: int) -> TwoBitSymbols:
         return TwoBitSymbols(codes, threshold, n, self._bound_shape(n))

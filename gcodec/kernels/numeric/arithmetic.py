@@ -18,6 +18,32 @@ from gcodec.runtime.memory import empty_beside, float_bits, magnitude_bits
 _PART = 1 << 16  # elements whose range is found together, where no buckets are requested
 
 
+class ResidualUpdate(NamedTuple):
+    """The residual of a tensor, which a quantizer adds and replaces.
+
+    Attributes
+    ----------
+    residual : (n,) float32 array
+    decay : float32
+        Factor of the residual in the sum u = x + decay·residual.
+    left : (n,) float32 array
+        Output: u minus the decoded value. May be `residual`.
+    """
+
+    residual: np.ndarray
+    decay: np.float32
+    left: np.ndarray
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the output is the residual itself."""
+        return self.left is self.residual
+
+    def part(self, start: int, stop: int) -> ResidualUpdate:
+        """Return the update of the elements from `start` to `stop`."""
+        return ResidualUpdate(self.residual[start:stop], self.decay, self.left[start:stop])
+
+
 class Extremes(NamedTuple):
     """What the pass that adds a residual finds about the sum.
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.byte_lanes import (
@@ -21,7 +22,6 @@ from gcodec.kernels.quantize.byte_lanes import (
     store_sorted,
 )
 from gcodec.kernels.quantize.microscale import emit_codes
-from gcodec.kernels.quantize.threshold import Memory
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
@@ -81,7 +81,7 @@ def quantize_relative(
     rule: FactorRule,
     table: ValueTable,
     out: np.ndarray,
-    memory: Memory | None = None,
+    update: ResidualUpdate | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Write the codes of a (n,) float32 array, relative to the largest magnitudes of blocks.
 
@@ -89,11 +89,11 @@ def quantize_relative(
 
     Parameters
     ----------
-    memory : Memory, optional
+    update : ResidualUpdate, optional
         Residual that is added to x; the new one is the sum minus its decoded value. To decode a
         number of the table, "tree" and "cells" multiply it by the magnitude of its block, integers
-        by the reciprocal of the factor, and "fp8" divides it by the factor. `can_remember` must be
-        true.
+        by the reciprocal of the factor, and "fp8" divides it by the factor. `accepts_update` must
+        be true.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def quantize_relative(
         Largest magnitudes of blocks, and their factors. The codes of a block whose magnitude is
         not finite are arbitrary.
     """
-    if not can_remember(x.size, block_size):
+    if not accepts_update(x.size, block_size):
         tops = norms(x, block_size, "max")
         factors = rule.factors(tops)
         quantize(x, block_size, factors, np.float32(0), table, out)
@@ -113,15 +113,15 @@ def quantize_relative(
         first = start // block_size
         blocks = slice(first, first - (start - stop) // block_size)
         own = tops[blocks], factors[blocks]
-        segment = memory and memory.part(start, stop)
+        segment = update and update.part(start, stop)
         _run(x[start:stop], 0, block_size, *own, rule, np.float32(0), table, part, segment)
 
     pool.run(task, x.size, block_size, x)
     return tops, factors
 
 
-def can_remember(n: int, block_size: int) -> bool:
-    """Return whether `quantize_relative` accepts a `Memory`: unless threads share a block."""
+def accepts_update(n: int, block_size: int) -> bool:
+    """Return whether `quantize_relative` accepts an update: unless threads share a block."""
     return block_size < pool.SEGMENT or pool.is_one(n)
 
 
@@ -167,16 +167,16 @@ def _run(
     shift: np.float32,
     table: ValueTable,
     out: np.ndarray,
-    memory: Memory | None = None,
+    update: ResidualUpdate | None = None,
 ) -> None:
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
     none = np.empty(0, np.float32)
-    terms = (none, *(memory or Memory(none, np.float32(0), none)))
-    if memory is not None:
-        terms, x = (x, *memory), memory.left  # which gets the sum, block by block
+    terms = (none, *(update or ResidualUpdate(none, np.float32(0), none)))
+    if update is not None:
+        terms, x = (x, *update), update.left  # which gets the sum, block by block
     numbers = _numbers_of(table.values)
-    loop = _quantizer(table.method, memory is not None)
+    loop = _quantizer(table.method, update is not None)
     rule_of = *rule, shift, table.entries, *cells
     loop(x, first, block_size, tops, factors, *rule_of, *scratch, *terms, numbers, out)
 
@@ -243,13 +243,13 @@ def rounded_relative(
     rule: FactorRule,
     table: ValueTable,
     out: np.ndarray,
-    memory: Memory | None = None,
+    update: ResidualUpdate | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Do what `quantize_relative` does, without a kernel, for (n,) finite values.
 
-    Only kernels add a residual, so there must be no `memory`.
+    Only kernels add a residual, so there must be no `update`.
     """
-    assert memory is None
+    assert update is None
     tops = np.empty(-(-x.size // block_size), np.float32)
     whole = x.size // block_size
     np.abs(x[: whole * block_size]).reshape(whole, block_size).max(1, out=tops[:whole])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, check_padding
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.runtime.cover import cover, streams, to_cache_line
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
@@ -26,33 +27,13 @@ ONE_BIT = FieldLayout(width=1, align=4)
 ONE = np.float32(1)
 
 
-class Memory(NamedTuple):
-    """The residual of a tensor, which a quantizer adds and replaces.
-
-    Attributes
-    ----------
-    residual : (n,) float32 array
-    decay : float32
-    left : (n,) float32 array
-        Output: v minus the decoded value. May be `residual`.
-    """
-
-    residual: np.ndarray
-    decay: np.float32
-    left: np.ndarray
-
-    def part(self, start: int, stop: int) -> Memory:
-        """Return the memory of the elements from `start` to `stop`."""
-        return Memory(self.residual[start:stop], self.decay, self.left[start:stop])
-
-
 @dispatched("gcodec.kernels.quantize.threshold_cuda")
 def quantize(
     x: np.ndarray,
     layout: FieldLayout,
     threshold: np.float32,
     level: np.float32 = ONE,
-    memory: Memory | None = None,
+    update: ResidualUpdate | None = None,
 ) -> np.ndarray:
     """Quantize v, which is x or x + decay·residual, by a threshold.
 
@@ -64,7 +45,7 @@ def quantize(
     threshold : float32
     level : float32
         Magnitude of the decoded values other than 0, on which the new residual depends.
-    memory : Memory, optional
+    update : ResidualUpdate, optional
         The residual.
 
     Returns
@@ -73,16 +54,16 @@ def quantize(
         Packed codes, padded with zero bits.
     """
     n, width = x.size, layout.width
-    residual, decay, left = memory or (x, np.float32(0), x)
+    residual, decay, left = update or (x, np.float32(0), x)
     head = to_cache_line(left, 8 // width)
-    stream = memory is not None and residual is not left and streams(left[head:])
+    stream = update is not None and residual is not left and streams(left[head:])
     loop, numbers = _quantizer(width, stream), (decay, threshold, level)
     out = aligned_empty(layout.nbytes(n), np.uint8)
     out[-(-n * width // 8) :] = 0
 
     def blocks(start: int, stop: int) -> None:
         part = out[start * width // 8 : stop * width // 8]
-        if memory is None:
+        if update is None:
             zeros, ignored = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.float32)
             loop(x[start:stop], zeros, ignored, 0, *numbers, part)
         else:
@@ -93,11 +74,11 @@ def quantize(
         values = np.full(BLOCK, np.nan, np.float32)
         values[: stop - start] = x[start:stop]
         error = np.zeros(BLOCK, np.float32)
-        if memory is not None:
+        if update is not None:
             error[: stop - start] = residual[start:stop]
         packed = np.empty(BLOCK * width // 8, np.uint8)
         _quantizer(width, False)(values, error, error, 1, *numbers, packed)
-        if memory is not None:
+        if update is not None:
             left[start:stop] = error[: stop - start]
         at, size = start * width // 8, -(-(stop - start) * width // 8)
         out[at : at + size] = packed[:size]

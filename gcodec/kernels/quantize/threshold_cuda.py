@@ -6,7 +6,8 @@ import numpy as np
 
 from gcodec.kernels.bits.pack import FieldLayout
 from gcodec.kernels.bits.pack_cuda import launch_check_padding, padding_error
-from gcodec.kernels.quantize.threshold import ONE, Memory, code_error
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.quantize.threshold import ONE, code_error
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with, launch_striding, raise_reported, word
 
@@ -16,7 +17,7 @@ def quantize(
     layout: FieldLayout,
     threshold: np.float32,
     level: np.float32 = ONE,
-    memory: Memory | None = None,
+    update: ResidualUpdate | None = None,
 ) -> Array:
     """Return packed codes, and replace the residual."""
     device, n = device_with(x), x.size
@@ -25,13 +26,13 @@ def quantize(
     two_bits = layout.width == 2
     cut = word(device, threshold) if two_bits else threshold
     output = out, out.size
-    if memory is None:
+    if update is None:
         arguments: tuple[object, ...] = x, n, cut, *output
     else:
-        residual, decay, left = memory
+        residual, decay, left = update
         levels = (word(device, level),) if two_bits else ()
         arguments = x, residual, left, n, decay, cut, *levels, *output
-    name = f"quantize_{layout.width}bit{'' if memory is None else '_residual'}"
+    name = f"quantize_{layout.width}bit{'' if update is None else '_residual'}"
     launch_striding(device, "threshold", name, out.size, *arguments)
     return out
 
