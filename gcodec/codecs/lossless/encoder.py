@@ -57,7 +57,8 @@ _TABLE_NBITS = 512  # approximate bits of a table
 _SAMPLE = 1 << 16  # elements from which the scales of rows and columns are estimated
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
 _LEAST_ESTIMATED = 1 << 20  # bytes whose counts may be estimated by those of a sample
-_TILES = 4  # tiles for each tile that is counted
+_LEAST_COUNTED = 1 << 18  # bytes of such a sample
+_MOST_TILES = 8  # tiles for each tile of such a sample
 _COUNTED = 8 * TILE  # bytes that are counted at a time
 _NEAR = 8  # how far a byte may be from those of a sample
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
@@ -123,22 +124,24 @@ class _FirstPlane(NamedTuple):
     def counts(self, is_exact: bool) -> np.ndarray:
         """Return the (256,) counts of the bytes.
 
-        Unless they are to be exact, those of many bytes are estimated by a quarter of the tiles.
-        Each byte that is little smaller or larger than those of the sample then counts once.
+        Unless they are to be exact, those of many bytes are estimated by a fourth to an eighth of
+        the tiles. Each byte that is little smaller or larger than those of the sample then counts
+        once.
         """
         n = self.bits.size
         if is_exact or n < _LEAST_ESTIMATED:
             return counts_of_parts(self.take, n, _COUNTED)
+        period = min(n // _LEAST_COUNTED, _MOST_TILES)
 
         def tiles(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-            at = start * _TILES  # `start` is a multiple of TILE
+            at = start * period  # `start` is a multiple of TILE
             self.layout.take_runs(
-                self.bits, self.escape, self.scales, at, room, TILE, TILE * _TILES
+                self.bits, self.escape, self.scales, at, room, TILE, TILE * period
             )
             return room
 
-        sampled = n // (TILE * _TILES) * TILE
-        counts = counts_of_parts(tiles, sampled, _COUNTED) * _TILES
+        sampled = n // (TILE * period) * TILE
+        counts = counts_of_parts(tiles, sampled, _COUNTED) * period
         if np.count_nonzero(counts) > 1:
             low, high = bytes_range(counts)
             near = counts[max(low - _NEAR, 1) : high + _NEAR + 1]
