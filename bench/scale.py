@@ -34,6 +34,8 @@ SPEEDS = (Speed(1e8, 1e-3), Speed(1e8, 20e-3), Speed(1e9, 1e-3), Speed(0, 0))
 CODECS = ("sign", "topk:ratio=0.01", "ecsq:bits=1")
 FACTORS = "powersgd:rank=4"
 PLAIN = {"none": "plain all-reduce", "fp16": "torch's fp16", "PowerSGD": "torch's PowerSGD"}
+_NEAR = 0.25  # difference of a prediction from a step, at most
+_BUSY = 0.5  # share of a step from which on the processors decide about its time
 _HEAD = 9 / 8
 _MAX_FAST = 8  # ranks
 _BITS = {"none": 32, "fp16": 16}
@@ -198,6 +200,7 @@ def _wire(results: Sequence[Result]) -> Iterator[str]:
 
 def _steps(results: Sequence[Result], speed: Speed) -> Iterator[str]:
     yield f"**A step in ms, {_name(speed)}**: measured, as predicted, and the difference:\n"
+    is_near: dict[bool, list[bool]] = {False: [], True: []}  # by whether the processors were busy
 
     def cell(result: Result, hook: Hook) -> str:
         row = row_of(result, hook, speed)
@@ -207,9 +210,18 @@ def _steps(results: Sequence[Result], speed: Speed) -> Iterator[str]:
         seconds = predicted(result, hook, speed)
         if seconds is None:
             return text
-        return f"{text}, {1e3 * seconds:,.0f}, {_difference(seconds, row['seconds'])}"
+        working = (row["processor"] + row["relay"]) / result["processors"]
+        is_busy = working > _BUSY * row["seconds"]
+        is_near[is_busy].append(abs(seconds / row["seconds"] - 1) <= _NEAR)
+        difference = _difference(seconds, row["seconds"])
+        return f"{text}, {1e3 * seconds:,.0f}, {difference}{' †' * is_busy}"
 
     yield from _grid(results, cell)
+    idle, busy = (f"{sum(is_near[key])} of {len(is_near[key])}" for key in (False, True))
+    yield (
+        f"Within {100 * _NEAR:.0f} %: {idle} steps without †, and {busy} with it. In those, the "
+        "processors were busy for more than half of the time.\n"
+    )
 
 
 def _processor(results: Sequence[Result]) -> Iterator[str]:
