@@ -129,6 +129,8 @@ def point_table(unit: float, centroids: np.ndarray) -> np.ndarray:
 
 def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
     """Return the points of (k,) int64 symbols that count `unit`, rounded once to float32."""
+    if not symbols.size:
+        return np.empty(0, np.float32)
     k = symbols >> 1
     offsets = _offsets(centroids)[np.minimum(k, 3) - 1]  # that of k = 0 is not used
     with np.errstate(over="ignore"):

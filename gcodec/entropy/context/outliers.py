@@ -49,5 +49,7 @@ class Outliers(NamedTuple):
 
     def within(self, start: int, stop: int) -> slice:
         """Return the slice of the outliers in a range of elements."""
+        if not self.positions.size:  # as in most strings, which then need no search
+            return slice(0, 0)
         first, last = np.searchsorted(self.positions, (start, stop)).tolist()
         return slice(first, last)
