@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gcodec import Corrupt, Truncated, codec
-from gcodec.codec import Codec
+from gcodec import Corrupt, Truncated
+from gcodec.codec import Codec, registry
 from gcodec.payload import Payload
 from gcodec.wire import seek
 from gcodec.wire.kinds import Choice
@@ -29,7 +29,7 @@ def unzigzag(words: np.ndarray) -> np.ndarray:
     return np.where(words & 1, -(words + 1) // 2, words // 2)
 
 
-@codec.register(id=ID, name=NAME)
+@registry.register(id=ID, name=NAME)
 class Unary(Codec):
     """Integers from -4 to 4 in unary, all of them or only nonzero ones, after 16 bits."""
 
@@ -134,17 +134,17 @@ class Unary(Codec):
         return SeekTable(log2_block, lengths, np.diff(places, prepend=-1).astype(np.uint64))
 
 
-del codec._registry[NAME]  # the laws test only gcodec's own codecs
+del registry._registry[NAME]  # the laws test only gcodec's own codecs
 
 
 @contextlib.contextmanager
 def registered() -> Iterator[None]:
     """Register the codec for frames and specs within a context."""
-    codec._registry[NAME] = Unary
+    registry._registry[NAME] = Unary
     try:
         yield
     finally:
-        del codec._registry[NAME]
+        del registry._registry[NAME]
 
 
 def levels(n: int, seed: int = 0, density: float = 0.4) -> np.ndarray:

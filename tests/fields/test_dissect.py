@@ -16,9 +16,9 @@ from sweeps import thinned
 
 import gcodec
 from gcodec import Codec, Payload, register
-from gcodec import codec as codec_module
 from gcodec.analysis.dissect import UNDECODED, Dissection, Field
 from gcodec.arrays.source import outlet
+from gcodec.codec import registry
 from gcodec.codecs.dct8 import levels
 from gcodec.fields.walker import KINDS, FieldSpan, FieldWalker
 from gcodec.frame import crc32c
@@ -280,7 +280,7 @@ def test_undescribed_bits_are_undecoded() -> None:
     try:
         frame, fields = dissected(gcodec.encode(np.arange(3, dtype=np.float32), "half-described"))
     finally:
-        codec_module._registry.pop("half-described")
+        registry._registry.pop("half-described")
     assert frame.error is None
     inside = [(f.kind, f.nbits) for f in fields if f.part == "payload"]
     assert inside == [("undecoded", 4), ("level", 4), ("undecoded", 16)]

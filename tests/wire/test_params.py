@@ -280,7 +280,7 @@ def test_ids_and_names_are_unique(number: int, name: str) -> None:
 
 
 def test_a_user_defined_codec(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gcodec import codec as module
+    from gcodec.codec import registry as module
 
     gcodec.codecs()  # no module is imported while the registry is another one
     monkeypatch.setattr(module, "_registry", dict(module._registry))

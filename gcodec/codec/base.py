@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_top, nonfinite_error
+from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.source import (
     NUMPY_DTYPES,
     Tensor,
@@ -28,9 +27,8 @@ from gcodec.arrays.source import (
     size_of,
 )
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
-from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.philox import check_seed
@@ -46,31 +44,10 @@ from gcodec.runtime.deferred import Deferred, one_wait, prefetch, resolved, when
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
-from gcodec.wire.kinds import Choice, Float32, Integer, binary32, check_number
-from gcodec.wire.params import Parameters, param
+from gcodec.wire.kinds import binary32, check_number
+from gcodec.wire.params import Parameters
 from gcodec.wire.primitives import FLOATS, INTEGERS, encode_name, max_header_nbytes
 from gcodec.wire.seek import Blocks, SeekTable, most_nbytes
-
-# Everything that a codec outside this package needs; see ``docs/add-a-codec.md``.
-__all__ = [
-    "Choice",
-    "Codec",
-    "Corrupt",
-    "FieldSpan",
-    "FieldValue",
-    "FieldWalker",
-    "Float32",
-    "Integer",
-    "ParameterError",
-    "Payload",
-    "Symbols",
-    "Truncated",
-    "binary32",
-    "check_length",
-    "nonfinite_error",
-    "param",
-    "register",
-]
 
 Symbols = Any  # each codec declares its own NamedTuple
 
@@ -818,131 +795,3 @@ class Codec(Parameters):
 
 CodecLike: TypeAlias = str | Mapping[str, Any] | Codec
 """A codec, or the spec of one; see `gcodec.parse`."""
-
-_C = TypeVar("_C", bound="type[Codec]")
-
-
-class Provided(NamedTuple):
-    """A codec that has an id, and whose module is imported when the codec is first used.
-
-    Attributes
-    ----------
-    id : int
-    name : str
-    module : str
-        Name of the module, or package, that registers the class.
-    needs_base : bool
-        See `Codec`.
-    """
-
-    id: int
-    name: str
-    module: str
-    needs_base: bool = False
-
-
-_registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
-
-
-class _Registered(Mapping[str, type[Codec]]):
-    """View of the codec classes by name, in the order of their ids."""
-
-    def __init__(self, with_base: bool) -> None:
-        self._with_base = with_base
-
-    def __getitem__(self, name: str) -> type[Codec]:
-        if name not in self:
-            raise KeyError(name)
-        codec = _registry[name]
-        if isinstance(codec, Provided):
-            importlib.import_module(codec.module)
-            codec = _registry[name]
-            assert not isinstance(codec, Provided)
-        return codec
-
-    def __contains__(self, name: object) -> bool:
-        return name in _registry and (self._with_base or not _registry[str(name)].needs_base)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in list(_registry) if name in self)
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-
-def provide(provided: Iterable[Provided]) -> None:
-    """Announce codecs whose modules are imported when they are first used."""
-    _put({**{each.name: each for each in provided}, **_registry})
-
-
-def _put(codecs: dict[str, type[Codec] | Provided]) -> None:
-    global _registry
-    _registry = dict(sorted(codecs.items(), key=lambda item: item[1].id))
-
-
-def register(*, id: int, name: str) -> Callable[[_C], _C]:
-    """Register a class as a codec, and make it a frozen dataclass.
-
-    Parameters
-    ----------
-    id : int
-        Number in frames, never reused. The range 192 to 255 is for private codecs.
-    name : str
-        Lower-case name in specs.
-
-    Returns
-    -------
-    callable
-        Class decorator.
-
-    Raises
-    ------
-    ParameterError
-        If the id or the name is taken, or the id is not from 1 to 255.
-
-    Examples
-    --------
-    >>> import gcodec
-    >>> @gcodec.register(id=1, name="mine")
-    ... class Mine(gcodec.Codec):
-    ...     pass
-    Traceback (most recent call last):
-        ...
-    gcodec.errors.ParameterError: id or name=(1, 'mine'): must be free; raw has it
-    """
-
-    def decorate(cls: _C) -> _C:
-        if not isinstance(id, int) or not 1 <= id <= 255:
-            raise ParameterError.of("id", id, "from 1 to 255")
-        importlib.import_module("gcodec.codecs")  # which provides those of gcodec
-        for other in _registry.values():
-            if (other.id == id or other.name == name) and not is_same(other, cls):
-                raise ParameterError.of("id or name", (id, name), f"free; {other.name} has it")
-        cls.id, cls.name = id, name
-        codec = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-        _put(_registry | {name: codec})
-        return cls
-
-    def is_same(other: type[Codec] | Provided, cls: type[Codec]) -> bool:
-        if isinstance(other, Provided):
-            return cls.__module__.startswith(other.module)
-        return (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
-
-    return decorate
-
-
-def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:
-    """Return the registered codec classes by name, in the order of their ids.
-
-    Parameters
-    ----------
-    with_base : bool
-        Whether to include the codecs that need another tensor to encode and decode one.
-    """
-    return _Registered(with_base)
-
-
-def with_id(id: int) -> type[Codec] | None:
-    """Return the codec class with an id, or None if no such codec is registered."""
-    name = next((name for name, codec in _registry.items() if codec.id == id), None)
-    return None if name is None else registered(with_base=True)[name]
