@@ -664,7 +664,7 @@ def test_decode_add_where_the_level_times_scale_overflows() -> None:
     ],
 )
 def test_threads_change_nothing(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    n = (1 << 21) + 37
+    n = (1 << 20) + 37  # two segments of 2^19 elements, and a short one
     rng = np.random.default_rng(3)
     x = rng.standard_normal(n + 1, np.float32)[1:]  # not aligned to a cache line
     before = rng.standard_normal(n, np.float32)
