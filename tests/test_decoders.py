@@ -49,7 +49,7 @@ TABLED = {
     "ecsq:nmse=0.1": ((700, 100), 16),
     "ecsq:nmse=0.02,trellis=yes": ((700, 100), 16),
 }
-EACH = 40 if LONG else 2  # mutants of each kind
+EACH = 40 if LONG else 1  # mutants of each kind
 
 
 @functools.cache

@@ -66,6 +66,7 @@ struct Fiber {
     Place at;
     Wait wait;
     bool made;
+    bool begun;  // in this block
     dim3 thread;
     // Of what the lane waits for in its warp.
     Operation operation;
@@ -78,6 +79,9 @@ static Fiber fibers[MOST];
 static unsigned waiting[MOST / 32];  // for each warp, the lanes that wait for others
 static Fiber* current;
 static Place scheduler;
+// The order of the threads of a block, and the position of the current one.
+static const unsigned* turns;
+static unsigned turn, turn_count;
 static void (*body)(void**);
 static void** arguments;
 static char message[256];
@@ -91,17 +95,7 @@ static __attribute__((noinline, noreturn)) void jump(Place to) {
 // that switch, so it must not look into them.
 #define SHIM_SWITCHES __attribute__((noinline, noipa))
 
-static SHIM_SWITCHES void to_scheduler() {
-    if (!__builtin_setjmp(current->at)) jump(scheduler);
-}
-
-static void run_fiber() {
-    for (;;) {  // thread after thread
-        body(arguments);
-        current->wait = DONE;
-        to_scheduler();
-    }
-}
+static void run_fiber();
 
 static __attribute__((noinline)) void start(Fiber* fiber) {
     static ucontext_t context;
@@ -116,12 +110,56 @@ static __attribute__((noinline)) void start(Fiber* fiber) {
     setcontext(&context);
 }
 
-static SHIM_SWITCHES void resume(Fiber* fiber) {
+static void make_current(Fiber* fiber) {
     current = fiber;
+    fiber->begun = true;
     threadIdx = fiber->thread;
-    if (__builtin_setjmp(scheduler)) return;
-    if (fiber->made) jump(fiber->at);
-    start(fiber);
+}
+
+// Goes on with the next thread that can run, or else with the scheduler.
+static __attribute__((noinline)) void to_next() {
+    while (!message[0] && ++turn < turn_count) {
+        Fiber* fiber = &fibers[turns[turn]];
+        if (fiber->wait != RUNNABLE) continue;
+        make_current(fiber);
+        if (fiber->made) jump(fiber->at);
+        start(fiber);
+    }
+    jump(scheduler);
+}
+
+static SHIM_SWITCHES void pause() {
+    if (!__builtin_setjmp(current->at)) to_next();
+}
+
+// Lets a thread that is to begin next take the stack of one that is done, which saves a switch.
+static bool take_stack(Fiber* done) {
+    if (turn + 1 >= turn_count) return false;
+    Fiber* fiber = &fibers[turns[turn + 1]];
+    if (fiber->begun) return false;
+    turn++;
+    char* stack = done->stack;
+    done->stack = fiber->stack;
+    fiber->stack = stack;
+    memcpy(done->at, fiber->at, sizeof done->at);
+    done->made = fiber->made;
+    fiber->made = true;
+    make_current(fiber);
+    return true;
+}
+
+static void run_fiber() {
+    for (;;) {  // thread after thread
+        body(arguments);
+        current->wait = DONE;
+        if (!take_stack(current)) pause();
+    }
+}
+
+// Lets each thread that can run go on until it waits, in turn.
+static SHIM_SWITCHES void resume_all() {
+    turn = -1u;
+    if (!__builtin_setjmp(scheduler)) to_next();
 }
 
 static inline unsigned index_of(const Fiber* fiber) {
@@ -177,7 +215,7 @@ static uint64_t in_warp(Operation operation, unsigned mask, uint64_t value, unsi
     current->wait = WARP;
     meet(blockDim.x);
     // Also where all have come: others may go first.
-    to_scheduler();
+    pause();
     return current->result;
 }
 
@@ -187,23 +225,21 @@ static void run_block(unsigned threads, const unsigned* order) {
     memset(waiting, 0, sizeof waiting);
     for (unsigned t = 0; t < threads; t++) {
         fibers[t].wait = RUNNABLE;
+        fibers[t].begun = false;
         fibers[t].thread = dim3{t, 0, 0};
     }
+    turns = order;
+    turn_count = threads;
     for (;;) {
-        bool moved = false;
-        for (unsigned k = 0; k < threads; k++) {
-            Fiber* fiber = &fibers[order[k]];
-            if (fiber->wait != RUNNABLE) continue;
-            moved = true;
-            resume(fiber);
-            if (message[0]) return;
-        }
-        if (moved) continue;
-        unsigned done = 0, waiting = 0;
+        resume_all();
+        if (message[0]) return;
+        unsigned runnable = 0, done = 0, waiting = 0;
         for (unsigned t = 0; t < threads; t++) {
+            runnable += fibers[t].wait == RUNNABLE;
             done += fibers[t].wait == DONE;
             waiting += fibers[t].wait == BARRIER;
         }
+        if (runnable) continue;
         if (done == threads) return;
         if (waiting != threads) {
             unsigned t = 0;
@@ -329,7 +365,7 @@ template <class T> T shuffle(unsigned mask, T value, unsigned source) {
 
 static inline void __syncthreads() {
     shim::current->wait = shim::BARRIER;
-    shim::to_scheduler();
+    shim::pause();
 }
 static inline int __syncthreads_count(int predicate) {
     static int counted;

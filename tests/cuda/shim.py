@@ -11,11 +11,13 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,6 +43,8 @@ FLAGS += [
 ]
 KERNEL = re.compile(r'extern "C" __global__ void\s*(?:__launch_bounds__\(.*?\)\s*)?(\w+)\s*\(')
 PATTERN, GUARD = 0xA5, 64
+GUARD_BYTES = bytes([PATTERN]) * GUARD
+SLOT = 8  # bytes of the largest argument: a pointer or a number
 # These processors can flush subnormal numbers, as code compiled by CuPy does.
 FLUSHES = platform.machine() in ("x86_64", "AMD64")
 _LETTERS = {np.dtype(code).char: code for code in "bBhHiIqQfd?"}
@@ -161,22 +165,30 @@ class ShimDevice(Device):
         run, wanted = _kernel(source, name)
         assert len(wanted) == len(args), f"{name} takes {len(wanted)} arguments, not {len(args)}"
         held = [_argument(name, k, *pair) for k, pair in enumerate(zip(wanted, args, strict=True))]
-        pointers = (ctypes.c_void_p * max(len(held), 1))(*(a.ctypes.data for a in held))
-        sizes = np.array((*grid, 1, 1)[:3], np.uint32)
-        threads, order = self._places(block), self._places(int(np.prod(grid)))
+        slots = ctypes.create_string_buffer(b"".join(held) + bytes(SLOT))
+        first = ctypes.addressof(slots)
+        pointers = (ctypes.c_void_p * (len(held) + 1))(
+            *range(first, first + SLOT * len(held) + 1, SLOT)
+        )
+        sizes = (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
+        threads, order = self._places(block), self._places(math.prod(grid))
         self.launched.append(name)
-        places = (array.ctypes.data for array in (threads, order))
-        message = run(pointers, sizes.ctypes.data, block, *places).decode()
+        message = run(pointers, sizes, block, threads, order).decode()
         assert not message, f"{source}.cu, {name}: {message}"
         for k, argument in enumerate(args):
             if isinstance(argument, ShimArray):
                 _check_guards(name, k, argument)
 
-    def _places(self, n: int) -> np.ndarray:
+    def _places(self, n: int) -> bytes:
         if self.order == "shuffled":
-            return self._random.permutation(n).astype(np.uint32)
-        places = np.arange(n, dtype=np.uint32)
-        return places[::-1].copy() if self.order == "reversed" else places
+            return self._random.permutation(n).astype(np.uint32).tobytes()
+        return _sorted_places(n, self.order)
+
+
+@functools.lru_cache(256)
+def _sorted_places(n: int, order: Order) -> bytes:
+    places = np.arange(n, dtype=np.uint32)
+    return (places[::-1] if order == "reversed" else places).tobytes()
 
 
 def _room(n: int, dtype: np.dtype[Any]) -> ShimArray:
@@ -191,14 +203,13 @@ def _check_guards(name: str, k: int, array: ShimArray) -> None:
     start, size = array.memory.ctypes.data, array.memory.size
     begin = GUARD + -(start + GUARD) % 256
     stop = begin + size - 2 * GUARD - 256
-    before = array.memory[begin - GUARD : begin]
-    behind = array.memory[stop : stop + GUARD]
-    fine = (before == PATTERN).all() and (behind == PATTERN).all()
-    assert fine, f"{name} wrote outside of argument {k}"
+    before = array.memory[begin - GUARD : begin].tobytes()
+    behind = array.memory[stop : stop + GUARD].tobytes()
+    assert before == behind == GUARD_BYTES, f"{name} wrote outside of argument {k}"
 
 
-def _argument(name: str, k: int, wanted: str, inputs: Any) -> Any:
-    """Return the bytes of an argument after checking it against the kernel's declaration."""
+def _argument(name: str, k: int, wanted: str, inputs: Any) -> bytes:
+    """Return the slot of an argument after checking it against the kernel's declaration."""
     letter = wanted[-1]
     if wanted[0] == "*":
         assert isinstance(inputs, ShimArray), (
@@ -207,13 +218,14 @@ def _argument(name: str, k: int, wanted: str, inputs: Any) -> Any:
         contiguous = inputs.array.flags.c_contiguous
         assert contiguous, f"{name}, argument {k}: not contiguous"
         alignment = 16 if letter in "VW" else np.dtype(_LETTERS[letter]).itemsize
-        assert inputs.array.ctypes.data % alignment == 0, f"{name}, argument {k}: not aligned"
+        address = inputs.array.ctypes.data
+        assert address % alignment == 0, f"{name}, argument {k}: not aligned"
         if letter not in "VW":  # vectors of four elements may view any array
             _same(name, k, inputs.dtype, letter)
-        return np.array([inputs.array.ctypes.data], np.uintp)
+        return address.to_bytes(SLOT, sys.byteorder)
     assert isinstance(inputs, np.generic), f"{name}, argument {k}: {inputs!r} is no NumPy scalar"
     _same(name, k, inputs.dtype, letter)
-    return np.array([inputs])
+    return inputs.tobytes().ljust(SLOT, b"\0")
 
 
 def _same(name: str, k: int, dtype: np.dtype[Any], letter: str) -> None:
@@ -227,7 +239,7 @@ def _kernel(source: str, name: str) -> tuple[Any, list[str]]:
     library = _library(source)
     types, run = (getattr(library, f"shim_{what}_{name}") for what in ("types", "run"))
     types.restype = run.restype = ctypes.c_char_p
-    run.argtypes = *2 * [ctypes.c_void_p], ctypes.c_uint, *2 * [ctypes.c_void_p]
+    run.argtypes = *2 * [ctypes.c_void_p], ctypes.c_uint, *2 * [ctypes.c_char_p]
     return run, re.findall(r"\*?.", types().decode())
 
 

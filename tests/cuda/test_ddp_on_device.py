@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from samples import gradient
+from samples import gradient, third_of
 from shim import ShimArray, ShimDevice
 
 import gcodec
@@ -50,13 +51,20 @@ def hooked(codec: str) -> Any:
     return ddp_hook(codec, min_numel=10, start_iter=0, seed=3)[0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("codec", ["sign", "topk:ratio=0.1", "ecsq:trellis=yes", "minmax"])
-def test_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+CODECS = ("sign", "topk:ratio=0.1", "ecsq:trellis=yes", "minmax")
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def test_average(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     if not isinstance(gpu, ShimDevice):
         pytest.skip("only the shim shares memory with tensors of the host")
-    if codec == "minmax":  # behaves like a user's codec, whose kernels have no CUDA twins
-        monkeypatch.setattr(type(gcodec.parse(codec)), "has_cuda_kernels", False)
+    # Behaves like a user's codec, whose kernels have no CUDA twins.
+    monkeypatch.setattr(type(gcodec.parse("minmax")), "has_cuda_kernels", False)
+    for codec, dtype in third_of(gpu, [*itertools.product(CODECS, DTYPES)]):
+        check_average(gpu, codec, dtype, monkeypatch)
+
+
+def check_average(gpu: Device, codec: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     on_host, on_device, names = hooked(codec), hooked(codec), ["a", "b", "c", "d"]
     taken: list[Any] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from samples import LARGE, gradient, same, sizes_for
+from samples import LARGE, gradient, same, sizes_for, third_of
 
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.table_choice import best_layout
@@ -39,7 +39,7 @@ def scales(n: int, width: int, *, columns: bool) -> tuple[np.ndarray, np.ndarray
 def test_classes(gpu: Device, n: int, width: int, columns: bool) -> None:
     of, sample = (*scales(n, width, columns=columns), width), symbols(n)
     on_device = gpu.to_device(sample)
-    for start in (0, n // 3, n - 1):
+    for start in third_of(gpu, (0, n // 3, n - 1)):
         wanted, out = np.empty(n - start, np.uint8), gpu.empty(n - start, np.uint8)
         class_map.map_classes(*of, start, wanted)
         class_map.map_classes(*of, start, out)

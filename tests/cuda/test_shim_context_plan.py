@@ -63,6 +63,10 @@ def test_shapes(gpu: Device, size: float) -> None:
     for shape in third_of(gpu, SHAPES):
         for spread in (0.0, 1.0):
             agree(gpu, levels(shape, size, spread), shape, b"lead"[: len(shape)])
+
+
+def test_zeros(gpu: Device) -> None:
+    for shape in third_of(gpu, SHAPES):
         agree(gpu, np.zeros(int(np.prod(shape)), np.uint8), shape)
 
 

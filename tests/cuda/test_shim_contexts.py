@@ -65,7 +65,8 @@ def test_escapes(gpu: Device) -> None:
     """Escaped levels, more of them than initially reserved, and levels without a symbol."""
     x = matrix(60, 64)
     x[:, 5], x[11], x[7, 9] = 130, np.arange(64) * 300, -40000
-    for spec in ("ecsq:step=1", "ecsq:step=1,rounding=stochastic", "ecsq:step=0.01"):
+    specs = ("ecsq:step=1", "ecsq:step=1,rounding=stochastic", "ecsq:step=0.01")
+    for spec in third_of(gpu, specs):
         frames_agree(gpu, spec, x)
     frames_agree(gpu, "qsgd:code=context,s=127,norm=max", x)
     x[::2, ::2] = 1e6  # the majority
@@ -108,11 +109,9 @@ def test_impossible_targets(gpu: Device, setting: str) -> None:
 
 
 def test_planes(gpu: Device) -> None:
-    for n in (1, 8, 203):
-        for spec in ("minifloat:code=planes", "minifloat:code=planes,format=e4m3"):
-            x = gradient(n).clip(-9, 9)
-            frames_agree(gpu, spec, x)
-            frames_agree(gpu, f"{spec},block=32", x)
+    cases = itertools.product((1, 8, 203), ("", ",format=e4m3"), ("", ",block=32"))
+    for n, fmt, block in third_of(gpu, list(cases)):
+        frames_agree(gpu, f"minifloat:code=planes{fmt}{block}", gradient(n).clip(-9, 9))
 
 
 def test_damaged(gpu: Device) -> None:

@@ -79,8 +79,7 @@ def test_more_outliers_than_room(gpu: Device) -> None:
 
 
 def test_nonfinite_values(gpu: Device) -> None:
-    for spec in SPECS[:4]:
-        for n in (1, 300, 5000):
-            x = arbitrary_floats(n)
-            x[0] = np.inf
-            assert outcome(gpu.to_device(x), spec) == outcome(x, spec)
+    for n, spec in third_of(gpu, list(itertools.product((1, 300, 5000), SPECS[:4]))):
+        x = arbitrary_floats(n)
+        x[0] = np.inf
+        assert outcome(gpu.to_device(x), spec) == outcome(x, spec)

@@ -52,7 +52,7 @@ def test_frames(gpu: Device, spec: str) -> None:
 
 def test_residual(gpu: Device) -> None:
     """A few components and much noise: factors and a residual."""
-    x = matrix_of_rank(2, 64, 600, 0.3)
+    x = matrix_of_rank(2, 48, 400, 0.3)
     frame = frames_agree(gpu, "lowrank:nmse=0.02", x)
     codec = gcodec.Frame.from_bytes(frame).codec
     assert codec.rank > 0

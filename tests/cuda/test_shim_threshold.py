@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, same_verdict
-from samples import LARGE, SIZES, arbitrary_floats, gradient, same, third_of
+from samples import SIZES, arbitrary_floats, gradient, same, sizes_for, third_of
 from test_shim_level_choice import sparse_tensors
 from test_shim_minifloat_choice import tensors
 
@@ -21,7 +21,7 @@ THRESHOLDS = tuple(map(np.float32, (0.5, 1.0, 2.0**-126, np.inf)))
 
 @pytest.mark.parametrize("cut", THRESHOLDS, ids=str)
 def test_2bit(gpu: Device, cut: np.float32) -> None:
-    for n in (*SIZES, LARGE):
+    for n in sizes_for(gpu, SIZES):
         x, residual = arbitrary_floats(n), arbitrary_floats(n, 1)
         on_device, kept = gpu.to_device(x), gpu.to_device(residual)
         codes = threshold.quantize(x, TWO_BIT, cut)
@@ -113,10 +113,11 @@ def test_codecs(gpu: Device, spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["mxnet-2bit", "mxnet-1bit", "sign", "terngrad"])
 def test_many(gpu: Device, spec: str) -> None:
-    x = gradient(LARGE)
-    frame = gcodec.encode(x, spec, seed=1)
-    assert gcodec.encode(gpu.to_device(x), spec, seed=1) == frame
-    assert same(gpu.to_host(gcodec.decode(frame, like=gpu.to_device(x))), gcodec.decode(frame))
+    for n in sizes_for(gpu, ()):
+        x = gradient(n)
+        frame = gcodec.encode(x, spec, seed=1)
+        assert gcodec.encode(gpu.to_device(x), spec, seed=1) == frame
+        assert same(gpu.to_host(gcodec.decode(frame, like=gpu.to_device(x))), gcodec.decode(frame))
 
 
 def test_nan_stays(gpu: Device) -> None:

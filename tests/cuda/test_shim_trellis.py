@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from checks import feedback_agrees, frames_agree, same_verdict
-from samples import LARGE, same
+from samples import same, sizes_for, third_of
 
 import gcodec
 from gcodec.entropy.context import trellis_tables
@@ -110,7 +110,7 @@ def test_costs_of_scales(gpu: Device, width: int) -> None:
 
 
 def test_expected_squares(gpu: Device) -> None:
-    for n in (1, 4097, LARGE):
+    for n in sizes_for(gpu, (1, 4097)):
         x = values(n)
         actual = scalar_quantize.exact_random_squares(gpu.to_device(x), 0.37)
         assert actual == scalar_quantize.exact_random_squares(x, 0.37)
@@ -122,22 +122,23 @@ def matrix(rows: int, width: int) -> np.ndarray:
     return (scales * random.standard_normal((rows, width))).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "ecsq:trellis=yes,step=0.3",
-        "ecsq:trellis=yes",
-        "ecsq:rounding=stochastic",
-        "ecsq:rounding=stochastic,nmse=0.0001",
-    ],
+SPECS = (
+    "ecsq:trellis=yes,step=0.3",
+    "ecsq:trellis=yes",
+    "ecsq:rounding=stochastic",
+    "ecsq:rounding=stochastic,nmse=0.0001",
 )
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_frames(gpu: Device, spec: str) -> None:
     frames_agree(gpu, spec, np.zeros(5, np.float32))
-    large = [(70, 1000)] * (getattr(gpu, "order", "shuffled") == "shuffled")
+    large = [(66, 1000)] * (getattr(gpu, "order", "shuffled") == "shuffled")
     for rows, width in ((1, 1), (1, 37), (30, 50), *large):
         frames_agree(gpu, spec, matrix(rows, width), seed=3)
-    frames_agree(gpu, spec, matrix(9, 90).astype(np.float16), seed=3)
-    feedback_agrees(gpu, spec, [matrix(30, 50), matrix(30, 50)[::-1].copy()])
+    if spec in third_of(gpu, SPECS):
+        frames_agree(gpu, spec, matrix(9, 90).astype(np.float16), seed=3)
+        feedback_agrees(gpu, spec, [matrix(30, 50), matrix(30, 50)[::-1].copy()])
 
 
 @pytest.mark.parametrize("spec", ["ecsq:trellis=yes", "ecsq:rounding=stochastic"])

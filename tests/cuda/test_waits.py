@@ -37,7 +37,7 @@ def sample() -> np.ndarray:
     """Return a matrix with a scale for each row."""
     random = np.random.default_rng(5)
     rows = np.exp(random.standard_normal((96, 1)))
-    return (0.1 * rows * random.standard_normal((96, 128))).astype(np.float32)
+    return (0.1 * rows * random.standard_normal((96, 64))).astype(np.float32)
 
 
 def waits(device: shim.ShimDevice, call: Callable[[], Any]) -> int:

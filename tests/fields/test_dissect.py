@@ -27,6 +27,7 @@ from gcodec.wire import primitives
 VECTORS = Path(__file__).parents[1] / "golden" / "v1"
 PATHS = sorted(VECTORS.glob("*.txt")) + sorted((VECTORS / "patch").glob("*.txt"))
 LIMITS = gcodec.Limits(1 << 20, 1 << 23)
+ALL_KINDS = frozenset(KINDS)
 TRANSFORM_CODECS = {"dct8", "powersgd"}  # Codecs whose elements have no value of their own.
 
 
@@ -42,7 +43,7 @@ def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
     for field in actual:
         assert field.first == at, f"{field} does not begin at bit {at}"
         assert sum(field.split.values()) == field.nbits
-        assert set(field.split) <= set(KINDS)
+        assert field.split.keys() <= ALL_KINDS
         assert len(field.split) > 1 or field.kind in field.split
         at += field.nbits
         fields.append(field)
@@ -71,7 +72,7 @@ def same_except_nan(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a[numbers].tobytes() == b[numbers].tobytes()
 
 
-def check_dissection(frame: bytes, key: bytes | None = None) -> None:
+def check_dissection(frame: bytes, key: bytes | None = None) -> Dissection:
     """Dissect a valid frame in full, and compare it with the decoded frame."""
     actual, fields = dissected(frame, key=key)
     read = gcodec.Frame.from_bytes(frame, key=key)
@@ -83,6 +84,7 @@ def check_dissection(frame: bytes, key: bytes | None = None) -> None:
     assert sum(f.nbits for f in payload) == read.payload.nbits
     if describes_elements(read.codec):
         assert same_except_nan(decoded(fields, read.size, read.dtype), read.decode().reshape(-1))
+    return actual
 
 
 def describes_elements(codec: Codec) -> bool:
@@ -96,8 +98,7 @@ def describes_elements(codec: Codec) -> bool:
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_golden_vectors(path: Path) -> None:
     frame, key = read_vector(path)
-    check_dissection(frame, key)
-    actual, _ = dissected(frame, key=key)
+    actual = check_dissection(frame, key)
     rng = random.Random(path.stem)
     # A dissection that omits fields counts the same bits.
     first = rng.randrange(8 * len(frame))
@@ -166,7 +167,9 @@ def test_every_codec_is_fully_described(codec: Codec) -> None:
         x = rng.normal(size=n).astype(np.float32)
         frame = gcodec.encode(x, codec, seed=3, name="w", key=b"k")
         check_dissection(frame, b"k")
-        check_dissection(gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes(), b"k")
+        with_table = gcodec.Frame.from_bytes(frame, key=b"k").with_seek().to_bytes()
+        if with_table != frame:
+            check_dissection(with_table, b"k")
     actual, fields = dissected(frame, key=b"k")
     assert not any(UNDECODED in field.meaning for field in fields)
     kinds = {"header", "norm", "scale", "table", "index", "sign", "level", "value", "pad"}

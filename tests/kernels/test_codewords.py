@@ -107,6 +107,10 @@ def as_data(text: str) -> np.ndarray:
     return np.frombuffer(universal.to_bytes(text), np.uint8)
 
 
+def random_bits(rng: random.Random, count: int) -> str:
+    return universal.fixed(rng.getrandbits(count), count)
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=spelled)
 def test_words_match_their_definition(setting: tuple[cw.Rule, int]) -> None:
     """Words decode at any bit of a byte, and are truncated wherever they are cut."""
@@ -121,8 +125,7 @@ def test_words_match_their_definition(setting: tuple[cw.Rule, int]) -> None:
             continue
         word = "0" * zeros + bits
         assert word == write(value)
-        before = "".join(rng.choices("01", k=rng.randrange(20)))
-        tail = "".join(rng.choices("01", k=rng.randrange(90)))
+        before, tail = random_bits(rng, rng.randrange(20)), random_bits(rng, rng.randrange(90))
         at, end = len(before), len(before) + len(word)
         data = as_data(before + word + tail)
         assert value_at(*setting, data, at, end) == (value, end)
