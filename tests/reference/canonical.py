@@ -5,6 +5,7 @@ Source: ``docs/wire-format.md``, Huffman words. Symbols are indices into an alph
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from .universal import Bits, Corrupt, fixed
@@ -75,9 +76,20 @@ def read_table(bits: Bits, size: int) -> list[int]:
 
 def read_word(bits: Bits, of: Sequence[str]) -> int:
     """Read the codeword of a symbol."""
-    word = ""
-    while word not in of or not word:
-        if not any(other.startswith(word) for other in of if other):
-            raise Corrupt("a word of no symbol")
+    beginnings, word = _beginnings(tuple(of)), ""
+    while (symbol := beginnings.get(word, -1)) is None:
         word += bits.take(1)
-    return of.index(word)
+    if symbol < 0:
+        raise Corrupt("a word of no symbol")
+    return symbol
+
+
+@functools.lru_cache(maxsize=64)
+def _beginnings(of: tuple[str, ...]) -> dict[str, int | None]:
+    """Return the symbol of each codeword, and None for each beginning of a codeword."""
+    results: dict[str, int | None] = {}
+    for i, word in enumerate(of):
+        if word:
+            results.update((word[:length], None) for length in range(len(word)))
+            results[word] = i
+    return results
