@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from .universal import Bits, Corrupt, fixed
+from .universal import Bits, Corrupt, Truncated, fixed
 
 LONGEST = 12
 
@@ -76,20 +76,20 @@ def read_table(bits: Bits, size: int) -> list[int]:
 
 def read_word(bits: Bits, of: Sequence[str]) -> int:
     """Read the codeword of a symbol."""
-    beginnings, word = _beginnings(tuple(of)), ""
-    while (symbol := beginnings.get(word, -1)) is None:
-        word += bits.take(1)
-    if symbol < 0:
-        raise Corrupt("a word of no symbol")
-    return symbol
+    symbols, lengths = _symbols(tuple(of))
+    for length in lengths:
+        symbol = symbols.get(bits.text[bits.at : bits.at + length])
+        if symbol is not None:
+            bits.at += length
+            return symbol
+    rest = bits.text[bits.at : bits.at + LONGEST]
+    if any(word.startswith(rest) for word in symbols):
+        raise Truncated("the bits end within a word")
+    raise Corrupt("a word of no symbol")
 
 
 @functools.lru_cache(maxsize=64)
-def _beginnings(of: tuple[str, ...]) -> dict[str, int | None]:
-    """Return the symbol of each codeword, and None for each beginning of a codeword."""
-    results: dict[str, int | None] = {}
-    for i, word in enumerate(of):
-        if word:
-            results.update((word[:length], None) for length in range(len(word)))
-            results[word] = i
-    return results
+def _symbols(of: tuple[str, ...]) -> tuple[dict[str, int], list[int]]:
+    """Return the symbol of each codeword, and the lengths of codewords in ascending order."""
+    symbols = {word: i for i, word in enumerate(of) if word}
+    return symbols, sorted({len(word) for word in symbols})
