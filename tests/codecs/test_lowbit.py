@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from fractions import Fraction
@@ -22,8 +23,15 @@ SEEDS = (0, 1, 2**32, 2**64 - 1)
 BUCKETS = (0, 1, 7, 20, 32, 33, 100)
 
 
+@functools.cache
 def gradient(kind: str, n: int) -> np.ndarray:
-    """Return n finite values, the same at each call."""
+    """Return n finite values, which are read only."""
+    x = _drawn(kind, n)
+    x.setflags(write=False)
+    return x
+
+
+def _drawn(kind: str, n: int) -> np.ndarray:
     rng = np.random.default_rng([KINDS.index(kind), n])
     sign_bits = rng.integers(0, 2, n, dtype=np.uint32) << 31
     if kind == "normal":
