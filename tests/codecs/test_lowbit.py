@@ -85,7 +85,7 @@ def check_terngrad(x: np.ndarray, clip: float, pack: str, seed: int) -> None:
 
 @pytest.mark.parametrize("pack", PACKS)
 def test_terngrad_of_small_tensors(pack: str) -> None:
-    for count, x in small_tensors():
+    for count, x in thinned(small_tensors(), 3):  # of which each size occurs
         check_terngrad(x, (2.5, 0, 1, 0.01)[count // len(KINDS) % 4], pack, SEEDS[count % 4])
 
 
@@ -182,7 +182,7 @@ def check_minmax(x: np.ndarray, width: int, bucket: int, rounding: str, seed: in
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 @pytest.mark.parametrize("width", range(1, 9))
 def test_minmax_of_small_tensors(width: int, rounding: str) -> None:
-    for count, x in thinned(small_tensors(), 3):
+    for count, x in thinned(small_tensors(), 5):  # of which each size occurs
         check_minmax(x, width, BUCKETS[count % 7], rounding, SEEDS[count % 4])
 
 
@@ -273,7 +273,7 @@ def check_sign(x: np.ndarray, setting: str) -> None:
 
 @pytest.mark.parametrize("setting", ["l1", "l2", "none"])
 def test_sign(setting: str) -> None:
-    for _, x in small_tensors():
+    for _, x in thinned(small_tensors(), 3):  # of which each size occurs
         check_sign(x, setting)
     for n in SIZES_AROUND_TILES:
         for kind in ("normal", "patterns"):
