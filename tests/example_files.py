@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,9 @@ POLICY = {"rules": [{"name": "*.bias", "codec": "raw"}, {"codec": "qsgd:bucket=5
 
 def make(folder: Path) -> None:
     """Write the files and folders that the examples read."""
-    shutil.copy(DUMP, folder / "grads.safetensors")
     with open_dump(DUMP) as dump:
-        tensors = {entry.name: dump.load(entry) for entry in dump.entries}
+        tensors = {entry.name: _part(dump.load(entry)) for entry in dump.entries}
+    write_dump(folder / "grads.safetensors", tensors.items())
     changed = {name: x + np.float32(1e-3) * x for name, x in tensors.items()}
     write_dump(folder / "next.safetensors", changed.items())
     with (folder / "step.gcf").open("wb") as file:
@@ -36,3 +36,8 @@ def make(folder: Path) -> None:
         write_dump(folder / "run" / f"step{step}.safetensors", [*few, counter])
     (folder / "encoded").mkdir()
     (folder / "encoded" / "step0.gcf").write_bytes(b"".join(frames[:3]))
+
+
+def _part(x: Any) -> Any:
+    """Return a gradient of a few input channels, because the examples need no large tensors."""
+    return np.ascontiguousarray(x[:, :4]) if x.ndim == 4 else x

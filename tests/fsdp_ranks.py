@@ -404,7 +404,7 @@ def replicas() -> dict[str, Any]:
 
 def gpt() -> dict[str, Any]:
     """Train the small GPT of the example, with dense and with compressed collectives."""
-    steps = 12 if dist.get_world_size() == 2 else 8
+    steps = 8 if dist.get_world_size() == 2 else 4
     dense, _ = train(None, None, steps)
     loss, text = train("ecsq:bits=2", None, steps)
     return {"dense": dense, "loss": loss, "text": text}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_processes import run_programs
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -32,8 +31,8 @@ def measured(file: Path, speed: Speed, *, has_links: bool) -> dict[str, Any]:
         f"scale.measure(scale.Layout{tuple(layout)}, [scale.Hook(*row) for row in {rows}], "
         f"[scale.Speed{tuple(speed)}], 1, Path({str(file)!r}), has_links={has_links})"
     )
-    environment = {**os.environ, "GCODEC_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=True)
+    (done,) = run_programs([["-c", program]], ROOT, [{"GCODEC_NUM_THREADS": "1"}])
+    assert done.status == 0, done.errors
     result: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return result
 

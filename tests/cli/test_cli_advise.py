@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 import gcodec
 from gcodec import advisor
+from gcodec.analysis import timing
 from gcodec.cli.main import cli
 from gcodec.tensorfiles.dumps import write_dump
 
@@ -30,6 +31,13 @@ LARGE = ["--params", "1B", "--dtype", "float16", "--step-time", "100ms", "--node
 LARGE += ["--gpus", "8", "--between", "100Gbit/s", "--inside", "600GB/s"]
 BITS = ["--bits", "top-10%=4.8"]
 INSTANT = ["--encode", "1e9TB/s", "--decode", "1e9TB/s"]
+
+
+@pytest.fixture(autouse=True)
+def short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure each speed once, because no test depends on speeds of this machine."""
+    monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "_QUICK_ROUNDS", 1)
 
 
 def run(*args: object, code: int = 0) -> Result:

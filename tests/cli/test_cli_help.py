@@ -81,10 +81,13 @@ def few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let bench measure each call once, because the tests ignore the times."""
+    """Let bench and advise measure small tensors once, because the tests ignore the times."""
     from gcodec.analysis import timing
+    from gcodec.cli.verbs import advise
 
     monkeypatch.setattr(timing, "_MIN_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "_QUICK_ROUNDS", 1)
+    monkeypatch.setattr(advise, "_MAX_ROWS", 256)
     (rounds,) = (param for param in VERBS["bench"].params if param.name == "rounds")
     monkeypatch.setattr(rounds, "default", 1)
 
@@ -105,7 +108,7 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     if "warmup" in command:
         few_kernels(monkeypatch)
-    if "bench" in command:
+    if "bench" in command or "advise" in command:
         short_measurements(monkeypatch)
     _, *args = shlex.split(command)
     result = CliRunner().invoke(cli, args)

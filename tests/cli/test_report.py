@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 import gcodec
-from gcodec.analysis import fits
+from gcodec.analysis import fits, timing
 from gcodec.cli.main import cli
 from gcodec.cli.render import figures
 from gcodec.cli.render.report import escaped
@@ -61,6 +61,14 @@ def run(*args, code=0):
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code == code, result.output
     return result
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_measurements():
+    """Time each codec with a single call, because no test depends on speeds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "_MIN_SECONDS", 0.0)
+        yield
 
 
 @pytest.fixture(scope="module")

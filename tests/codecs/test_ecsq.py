@@ -209,7 +209,7 @@ def test_feedback_converges_with_too_few_bits(n: int, setting: str) -> None:
     """Each step reduces the residual, at least in expectation."""
     x = matrix(1, n, 0.0).reshape(n)
     feedback, before, ratios = gcodec.Feedback(f"ecsq:bits=0.001,{setting}"), np.zeros_like(x), []
-    for _ in range(30):
+    for _ in range(30 if setting == "rounding=stochastic" else 10):
         feedback.compress("w", x)
         residual = feedback.residual("w")
         if setting != "rounding=stochastic":

@@ -103,7 +103,7 @@ def encode(symbols: Sequence[int], frequencies: Model) -> bytes:
 
 
 def _integer(bits: Bits, nbytes: int) -> int:
-    return int.from_bytes(bytes(bits.number(8) for _ in range(nbytes)), "little")
+    return int.from_bytes(bits.number(8 * nbytes).to_bytes(nbytes, "big"), "little")
 
 
 def _walk(bits: Bits, models: Sequence[Model], lanes: int) -> Iterator[tuple[int, int, list[int]]]:

@@ -78,7 +78,7 @@ def _nearest(kind: str, r: float) -> int:
         half = 8 if kind == "int4" else 128
         return min(max(round(r), -half), half - 1) % (2 * half)
     if kind == "fp8":
-        (code,) = microscale._codes("mxfp8e4m3", [Fraction(abs(r))], None)
+        (code,) = microscale._codes("mxfp8e4m3", [abs(r)], None)
         return code | (128 if math.copysign(1, r) < 0 else 0)
     order, middles = _ranks(kind)
     return order[bisect.bisect_left(middles, r)]
@@ -259,7 +259,7 @@ def seek_table(m: Message, log2_block: int) -> Table:
     """Return the seek table of the string of the codes."""
     assert m.plane is not None
     _, low, high, coded, model = m.plane.model
-    places = [lossless.alphabet(low, high).index(v) for v in coded]
+    places = lossless.places_of(coded, low, high)
     return tabled.seek_table(m.code, places, model, log2_block)
 
 

@@ -5,9 +5,10 @@ Source: ``docs/wire-format.md``, Huffman words. Symbols are indices into an alph
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
-from .universal import Bits, Corrupt, fixed
+from .universal import Bits, Corrupt, Truncated, fixed
 
 LONGEST = 12
 
@@ -75,9 +76,20 @@ def read_table(bits: Bits, size: int) -> list[int]:
 
 def read_word(bits: Bits, of: Sequence[str]) -> int:
     """Read the codeword of a symbol."""
-    word = ""
-    while word not in of or not word:
-        if not any(other.startswith(word) for other in of if other):
-            raise Corrupt("a word of no symbol")
-        word += bits.take(1)
-    return of.index(word)
+    symbols, lengths = _symbols(tuple(of))
+    for length in lengths:
+        symbol = symbols.get(bits.text[bits.at : bits.at + length])
+        if symbol is not None:
+            bits.at += length
+            return symbol
+    rest = bits.text[bits.at : bits.at + LONGEST]
+    if any(word.startswith(rest) for word in symbols):
+        raise Truncated("the bits end within a word")
+    raise Corrupt("a word of no symbol")
+
+
+@functools.lru_cache(maxsize=64)
+def _symbols(of: tuple[str, ...]) -> tuple[dict[str, int], list[int]]:
+    """Return the symbol of each codeword, and the lengths of codewords in ascending order."""
+    symbols = {word: i for i, word in enumerate(of) if word}
+    return symbols, sorted({len(word) for word in symbols})

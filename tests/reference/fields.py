@@ -18,7 +18,9 @@ DeepSpeed 1-bit, 4-bit          ``width=1`` or ``4``
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 Order = Literal["msb", "lsb"]
 Pad = Literal["zero", "count"]
@@ -38,35 +40,28 @@ def _check(width: int, order: str, word: int, strided: bool, pad: str, align: in
 
 def _pack_msb(codes: Sequence[int], width: int, word: int) -> bytes:
     """Fill words from their top bit, first field first; words are stored little-endian."""
-    digits = "".join([format(code, f"0{width}b") for code in codes])
-    digits += "0" * (-len(digits) % (8 * word))
-    data = int(digits or "0", 2).to_bytes(len(digits) // 8, "big")
-    return b"".join([data[start : start + word][::-1] for start in range(0, len(data), word)])
+    digits = np.array(codes, np.uint8)[:, np.newaxis] >> np.arange(width)[::-1] & 1
+    data = np.packbits(_filled(digits, 8 * word)).reshape(-1, word)
+    return data[:, ::-1].tobytes()
 
 
 def _pack_lsb(codes: Sequence[int], width: int, word: int) -> bytes:
     """Put field j at bits [j * width, (j + 1) * width) of one little-endian integer."""
-    digits = "".join(format(code, f"0{width}b") for code in reversed(codes))
-    whole = int(digits or "0", 2)
-    nbytes = (len(codes) * width + 7) // 8
-    while nbytes % word != 0:
-        nbytes += 1
-    return whole.to_bytes(nbytes, "little")
+    digits = np.array(codes, np.uint8)[:, np.newaxis] >> np.arange(width) & 1
+    return np.packbits(_filled(digits, 8 * word), bitorder="little").tobytes()
 
 
 def _pack_strided(codes: Sequence[int], width: int, order: Order) -> bytes:
     """Put fields i, i + Q, i + 2Q, ... into byte i of Q."""
     per_byte = 8 // width
-    count = (len(codes) + per_byte - 1) // per_byte
-    out = bytearray()
-    for i in range(count):
-        byte = 0
-        for j in range(per_byte):
-            at = i + j * count
-            code = codes[at] if at < len(codes) else 0
-            byte |= code << (j * width if order == "lsb" else 8 - (j + 1) * width)
-        out.append(byte)
-    return bytes(out)
+    rows = _filled(np.array(codes, np.uint8), per_byte).reshape(per_byte, -1)
+    places = np.arange(per_byte) if order == "lsb" else np.arange(per_byte)[::-1]
+    return (rows << (places * width)[:, np.newaxis]).sum(axis=0).astype(np.uint8).tobytes()
+
+
+def _filled(digits: Any, multiple: int) -> Any:
+    """Return flat digits, followed by zeros up to a multiple."""
+    return np.append(digits, np.zeros(-digits.size % multiple, np.uint8)).astype(np.uint8)
 
 
 def pack(
@@ -98,9 +93,8 @@ def pack(
     """
     _check(width, order, word, strided, pad, align)
     codes = [int(code) for code in codes]
-    for code in codes:
-        if not 0 <= code < 1 << width:
-            raise ValueError(f"code {code} does not fit {width} bits")
+    if codes and not 0 <= min(codes) <= max(codes) < 1 << width:
+        raise ValueError(f"codes from {min(codes)} to {max(codes)} do not fit {width} bits")
     if pad == "count":
         codes = codes + [0, 1, 2, 3][: 4 - len(codes) % 4]
     if strided:
@@ -114,20 +108,16 @@ def pack(
     return out
 
 
-def _read_field(data: bytes, j: int, width: int, order: Order, word: int) -> int:
-    """Return contiguous field j, gathered bit by bit from the first to the last."""
-    value = 0
-    for b in range(width):
-        at = j * width + b  # the bit's place in the stream
-        if order == "lsb":
-            bit = data[at // 8] >> (at % 8) & 1
-            value |= bit << b
-        else:
-            start = at // (8 * word) * word
-            whole = int.from_bytes(data[start : start + word], "little")
-            bit = whole >> (8 * word - 1 - at % (8 * word)) & 1
-            value |= bit << (width - 1 - b)
-    return value
+def _read_fields(data: bytes, n: int, width: int, order: Order, word: int) -> list[int]:
+    """Return contiguous fields, whose bits follow each other in the stream."""
+    filled = np.frombuffer(data, np.uint8)
+    if order == "msb":
+        stream = np.unpackbits(filled.reshape(-1, word)[:, ::-1].reshape(-1))
+        values = 1 << np.arange(width)[::-1]
+    else:
+        stream, values = np.unpackbits(filled, bitorder="little"), 1 << np.arange(width)
+    codes: list[int] = (stream[: n * width].reshape(n, width) @ values).tolist()
+    return codes
 
 
 def _read_strided(data: bytes, count: int, j: int, width: int, order: Order) -> int:
@@ -163,7 +153,7 @@ def unpack(
         count = (fields + per_byte - 1) // per_byte
         codes = [_read_strided(data, count, j, width, order) for j in range(n)]
     else:
-        codes = [_read_field(data, j, width, order, word) for j in range(n)]
+        codes = _read_fields(data, n, width, order, word)
     if pack(codes, width, order, word, strided, pad, align) != data:
         raise ValueError("wrong padding")
     return codes

@@ -91,7 +91,8 @@ def decode(data: bytes, columns: int, bits: int, half: bool) -> Floats:
     for number, row in enumerate(out):
         raw = data[number * width : (number + 1) * width]
         scale, bias = struct.unpack("<ee" if half else "<ff", raw[packed:])
-        for i in range(columns):
-            code = raw[i // per_byte] >> bits * (i % per_byte) & (2**bits - 1)
-            row[i] = rounded_once(code, scale, bias)
+        places = range(columns)
+        codes = [raw[i // per_byte] >> bits * (i % per_byte) & (2**bits - 1) for i in places]
+        values = {code: rounded_once(code, scale, bias) for code in set(codes)}
+        row[:] = [values[code] for code in codes]
     return out

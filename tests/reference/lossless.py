@@ -87,6 +87,12 @@ def alphabet(low: int, high: int) -> list[int]:
     return [0, *range(low, high + 1)]
 
 
+def places_of(values: Sequence[int], low: int, high: int) -> list[int]:
+    """Return the place of each byte in the alphabet."""
+    place = {value: at for at, value in enumerate(alphabet(low, high))}
+    return [place[value] for value in values]
+
+
 # --- writing ------------------------------------------------------------------------------------
 
 
@@ -99,7 +105,7 @@ def tabled_plane(
         octaves = octaves_of(len(values), scales, unit)
         coded = [lowered(v, k) for v, k in zip(values, octaves, strict=True)]
     low, high = byte_range(coded)
-    places = [alphabet(low, high).index(v) for v in coded]
+    places = places_of(coded, low, high)
     model = tabled.model_of(KINDS[method], places, 2 + high - low)
     return Plane(method, list(values), (unit, low, high, coded, model), scales)
 
@@ -135,7 +141,7 @@ def string(plane: Plane) -> str:
     if plane.scales is not None:
         text = _scales_text(plane.scales)
         text += "0" * (-len(text) % 8)
-    places = [alphabet(low, high).index(v) for v in coded]
+    places = places_of(coded, low, high)
     return text + fixed(low, 8) + fixed(high, 8) + tabled.write(KINDS[plane.method], places, model)
 
 
@@ -234,7 +240,8 @@ def _read_string(bits: Bits, method: int, n: int, unit: int) -> list[int]:
     if not 1 <= low <= high:
         raise Corrupt(f"bytes from {low} to {high}")
     places, _ = tabled.read(KINDS[method], bits, n, 2 + high - low)
-    values = [alphabet(low, high)[place] for place in places]
+    each = alphabet(low, high)
+    values = [each[place] for place in places]
     return [lowered(v, -k) for v, k in zip(values, lower, strict=True)]
 
 

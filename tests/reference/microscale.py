@@ -5,10 +5,12 @@ Source: ``docs/wire-format.md``, microscale.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +53,7 @@ FORMATS = {
 }
 
 
+@functools.cache
 def value_of(name: str, code: int) -> float:
     """Return the number of an element."""
     fmt = FORMATS[name]
@@ -99,18 +102,27 @@ def scale_of(name: str, rule: str, top: float) -> int:
     return min(max(e + (rule == "ceil" and above) - last + 127, 0), 254)
 
 
-def _codes(name: str, r: Sequence[Fraction | float], words: Sequence[int] | None) -> list[int]:
-    """Round magnitudes to codes without sign: to nearest, or with random words."""
-    fmt = FORMATS[name]
-    levels = [Fraction(value_of(name, code)) for code in range(fmt.top + 1)]
+@functools.cache
+def _levels(name: str) -> list[float]:
+    """Return the numbers of the codes without sign, in ascending order."""
+    return [value_of(name, code) for code in range(FORMATS[name].top + 1)]
+
+
+def _codes(name: str, r: Sequence[float], words: Sequence[int] | None) -> list[int]:
+    """Round magnitudes to codes without sign: to nearest, or with random words.
+
+    A magnitude has at most 24 significant bits and the distance of two levels is a power of two,
+    so all differences and quotients are exact.
+    """
+    levels = _levels(name)
     results = []
     for i, size in enumerate(r):
-        v = levels[-1] if size >= levels[-1] else Fraction(size)
-        at = max(code for code, level in enumerate(levels) if level <= v)
+        v = min(size, levels[-1])
+        at = bisect.bisect_right(levels, v) - 1
         if v > levels[at]:
             part = (v - levels[at]) / (levels[at + 1] - levels[at])
             if words is None:
-                at += part > Fraction(1, 2) or (part == Fraction(1, 2) and at % 2)
+                at += part > 0.5 or (part == 0.5 and at % 2)
             else:
                 at += (words[i] >> 1) < math.floor(part * 2**31)
         results.append(int(at))
@@ -150,7 +162,7 @@ def block(
         with np.errstate(all="ignore"):
             quotient = np.float32(top) / np.float32(6) / np.float32(tensor_scale)
             quotient = min(max(quotient, np.float32(2.0**-6)), np.float32(448))
-            (scale,) = _codes("mxfp8e4m3", [Fraction(float(quotient))], None)
+            (scale,) = _codes("mxfp8e4m3", [float(quotient)], None)
             number = np.float32(value_of("mxfp8e4m3", scale))
             factor = np.float32(1) / np.float32(tensor_scale) / number
             r = [abs(float(np.float32(v) * factor)) for v in x]
@@ -160,10 +172,10 @@ def block(
         scale = 254 if rule == "rceil" or name == "mxint8" else 255 - last
     else:
         scale = scale_of(name, rule, top)
-    divisor = Fraction(2) ** (max(scale, 1) - 127)
+    exponent = max(scale, 1) - 127
     if rule == "rceil" and scale == 0:
-        divisor = Fraction(1)
-    sizes = [abs(v) if math.isinf(v) else abs(Fraction(v)) / divisor for v in x]
+        exponent = 0
+    sizes = [math.ldexp(abs(v), -exponent) for v in x]  # exact: float64 contains all quotients
     return scale, _signed(name, x, _codes(name, sizes, words))
 
 
@@ -267,7 +279,7 @@ def seek_table(m: Message, log2_block: int) -> Table:
         lengths, states = ans.blocks_each(m.plane.values, models, log2_block)
         return Table(log2_block, lengths, None, states)
     _, low, high, coded, model = m.plane.model
-    places = [lossless.alphabet(low, high).index(v) for v in coded]
+    places = lossless.places_of(coded, low, high)
     return tabled.seek_table(m.code, places, model, log2_block)
 
 
@@ -324,16 +336,15 @@ def values(
     name: str, scales: Sequence[int], codes: Sequence[int], tensor_scale: float = 1.0
 ) -> Floats:
     """Return the numbers of elements."""
-    out, size = np.empty(len(codes), np.float32), FORMATS[name].block
     with np.errstate(all="ignore"):
-        for i, code in enumerate(codes):
-            scale: Any = scales[i // size]
-            if name == "nvfp4":
-                factor = np.float32(tensor_scale) * np.float32(value_of("mxfp8e4m3", scale))
-            else:
-                factor = np.float32(math.nan if scale == 255 else math.ldexp(1, scale - 127))
-            out[i] = np.float32(value_of(name, code)) * factor
-    return out
+        if name == "nvfp4":
+            numbers = np.array([value_of("mxfp8e4m3", scale) for scale in scales], np.float32)
+            factors = np.float32(tensor_scale) * numbers
+        else:
+            powers = [math.nan if scale == 255 else math.ldexp(1, scale - 127) for scale in scales]
+            factors = np.array(powers, np.float32)
+        elements = np.array([value_of(name, code) for code in codes], np.float32)
+        return elements * np.repeat(factors, FORMATS[name].block)[: len(codes)]
 
 
 def decode(

@@ -1,4 +1,4 @@
-"""Minifloats: magnitudes, codes, and all forms of their payload, one element at a time.
+"""Minifloats: magnitudes, codes, and all forms of their payload.
 
 Source: ``docs/wire-format.md``, minifloat, Huffman words, rANS and seek tables. Magnitudes are
 fractions, strings are of 0 and 1. A codebook is a list of the frequency of each code, indexed by
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import math
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
@@ -110,7 +111,7 @@ def alphabet(setting: Setting) -> list[int]:
 def check_scale(setting: Setting, scale: np.float32) -> None:
     """Reject a scale that is not a nonnegative number, or is too large."""
     with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.float32(scale) * np.float32(magnitudes(setting)[-1])
+        largest = np.float32(scale) * np.float32(levels_of(setting)[-1])
     if not (scale >= 0 and np.isfinite(scale) and np.isfinite(largest)):
         raise Corrupt(f"the scale {scale}")
 
@@ -120,57 +121,53 @@ def blocks_of(setting: Setting, n: int) -> int:
     return -(-n // setting.block) if setting.block else 0
 
 
-def scales_of(setting: Setting, scale: float, n: int, factors: Sequence[int]) -> list[np.float32]:
+def scales_of(setting: Setting, scale: float, n: int, factors: Sequence[int]) -> Floats:
     """Return the scale of each element."""
     if not setting.block:
-        return [np.float32(scale)] * n
+        return np.full(n, scale, np.float32)
     assert len(factors) == blocks_of(setting, n)
-    results = []
-    for byte in factors:
-        exact = Fraction(float(scale)) * (8 + byte % 8) * Fraction(2) ** (byte // 8 - 31)
-        # The product has at most 4 significant bits more than binary32, and so is exact in
-        # binary64.
-        with np.errstate(over="ignore", under="ignore"):
-            results += [np.float32(float(exact))] * setting.block
-    return results[:n]
+    # The product has at most 4 significant bits more than binary32, and so is exact in binary64.
+    exact = [math.ldexp(float(scale) * (8 + byte % 8), byte // 8 - 31) for byte in factors]
+    with np.errstate(over="ignore", under="ignore"):
+        return np.repeat(np.array(exact).astype(np.float32), setting.block)[:n]
 
 
 def check_factors(setting: Setting, scale: float, n: int, factors: Sequence[int]) -> None:
     """Reject factors for which a code has a nonfinite value."""
-    top = np.float32(magnitudes(setting)[-1])
-    for block_scale in set(scales_of(setting, scale, n, factors)):
-        with np.errstate(over="ignore"):
-            if not np.isfinite(block_scale * top):
-                raise Corrupt(f"the scale {block_scale} of a block")
+    top = np.float32(levels_of(setting)[-1])
+    with np.errstate(over="ignore"):
+        if not np.isfinite(scales_of(setting, scale, n, factors) * top).all():
+            raise Corrupt("the scale of a block")
 
 
 # --- quantise -----------------------------------------------------------------------------------
 
 
-def nearest(r: np.float32, levels: Sequence[Fraction]) -> int:
-    """Return the index of the level nearest to r, the even one for a tie; levels increase."""
-    if np.isinf(r):
-        return len(levels) - 1
-    exact = Fraction(float(r))
-    above = bisect.bisect_left(levels, exact)
-    both = range(max(above - 1, 0), min(above + 1, len(levels)))
-    return min(both, key=lambda j: (abs(exact - levels[j]), j % 2))
+@functools.cache
+def levels_of(setting: Setting) -> NDArray[np.float64]:
+    """Return the magnitudes as floats, which are exact."""
+    return np.array(magnitudes(setting), float)
+
+
+def nearest(r: Floats, levels: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the index of the level nearest to each r, the even one for a tie; levels increase."""
+    middles = (levels[:-1] + levels[1:]) / 2  # exact
+    low = np.searchsorted(middles, r)  # below it lie all middles less than r
+    is_tie = middles[np.minimum(low, len(middles) - 1)] == r
+    return low + (is_tie & (low % 2 == 1))
 
 
 def quantize(x: Floats, setting: Setting, scale: float, factors: Sequence[int] = ()) -> list[int]:
     """Return the code of each element."""
-    levels = magnitudes(setting)
-    results = []
     values = np.asarray(x, np.float32).reshape(-1)
     scales = scales_of(setting, scale, values.size, factors)
-    for value, scale in zip(values, scales, strict=True):
-        if not np.isfinite(value):
-            raise ValueError("NaN or Inf")
-        j = 0
-        if scale != 0:
-            with np.errstate(over="ignore", under="ignore"):
-                j = nearest(abs(value) / scale, levels)
-        results.append(code_of(setting, bool(j and value < 0), j))
+    if not np.isfinite(values).all():
+        raise ValueError("NaN or Inf")
+    with np.errstate(over="ignore", under="ignore"):
+        r = np.divide(np.abs(values), scales, out=np.zeros_like(values), where=scales != 0)
+    j = nearest(r, levels_of(setting))
+    minus = (j > 0) & (values < 0)
+    results: list[int] = ((minus << (setting.width - 1)) + j).tolist()
     return results
 
 
@@ -180,7 +177,7 @@ def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
     (The specification leaves them to the writer; ``docs/minifloat.md`` defines the rule.)
     """
     values = np.asarray(x, np.float32).reshape(-1)
-    top = np.float32(magnitudes(setting)[-1])
+    top = np.float32(levels_of(setting)[-1])
     results = []
     for at in range(blocks_of(setting, values.size)):
         part = values[at * setting.block : (at + 1) * setting.block]
@@ -190,37 +187,41 @@ def factors_for(x: Floats, setting: Setting, scale: float) -> list[int]:
             continue
         with np.errstate(over="ignore", under="ignore"):
             ratio = np.float32(largest) / np.float32(np.float32(scale) * top)
-        factors = [Fraction(8 + byte % 8) * Fraction(2) ** (byte // 8 - 31) for byte in range(256)]
-        needed = sum(factor <= ratio for factor in factors) - 1
-        errors: dict[int, Fraction] = {}
+        needed = bisect.bisect_right(_factors(), float(ratio)) - 1
+        errors: dict[int, int] = {}
         for byte in range(min(needed + 1, 255), max(needed - 5, -1), -1):
             alone = setting._replace(block=part.size)
             delta = scales_of(alone, scale, 1, [byte])[0]
             with np.errstate(over="ignore"):
                 if delta and np.isfinite(delta * top):
                     sent = dequantize(quantize(part, alone, scale, [byte]), alone, scale, [byte])
-                    pairs = zip(part.tolist(), sent.tolist(), strict=True)
-                    errors[byte] = sum(
-                        ((Fraction(a) - Fraction(b)) ** 2 for a, b in pairs), Fraction(0)
-                    )
+                    pairs = zip(_integers(part), _integers(sent), strict=True)
+                    errors[byte] = sum((a - b) ** 2 for a, b in pairs)
         results.append(min(errors, key=lambda byte: (errors[byte], -byte), default=0))
     return results
+
+
+@functools.cache
+def _factors() -> list[float]:
+    """Return the factor of each byte, in ascending order."""
+    return [math.ldexp(8 + byte % 8, byte // 8 - 31) for byte in range(256)]
+
+
+def _integers(x: Floats) -> list[int]:
+    """Return numbers as multiples of the least binary32."""
+    return [int(math.ldexp(value, 149)) for value in x.tolist()]
 
 
 def dequantize(
     codes: Sequence[int], setting: Setting, scale: float, factors: Sequence[int] = ()
 ) -> Floats:
     """Return the values of codes."""
-    levels = magnitudes(setting)
-    out = np.zeros(len(codes), np.float32)
-    scales = scales_of(setting, scale, len(codes), factors)
-    for i, code in enumerate(codes):
-        minus, j = split(setting, code)
-        if j:
-            with np.errstate(under="ignore"):
-                value = scales[i] * np.float32(levels[j])
-            out[i] = np.copysign(value, np.float32(-1 if minus else 1))
-    return out
+    levels = levels_of(setting).astype(np.float32)
+    each, half = np.array(codes, np.int64), 1 << (setting.width - 1)
+    j = each % half
+    with np.errstate(under="ignore"):
+        values = scales_of(setting, scale, len(codes), factors) * levels[j]
+    return np.where(j == 0, np.float32(0), np.where(each >= half, -values, values))
 
 
 # --- symbols ------------------------------------------------------------------------------------

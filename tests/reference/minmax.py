@@ -1,4 +1,4 @@
-"""Min-max quantization, one float64 operation at a time.
+"""Min-max quantization, in float64.
 
 Source: ``docs/wire-format.md``, minmax.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,37 +26,36 @@ def bucket_of(n: int, bucket: int) -> int:
 def ranges(x: Floats, bucket: int) -> list[tuple[float, float]]:
     """Return the least and largest value of each bucket; zeros are +0."""
     size = bucket_of(len(x), bucket)
-    results, numbers = [], x.tolist()
-    for start in range(0, len(x), size):
-        values = numbers[start : start + size]
-        if not all(math.isfinite(value) for value in values):
-            raise ValueError("NaN or Inf")
-        results.append((min(values) + 0.0, max(values) + 0.0))
-    return results
+    if not np.isfinite(x).all():
+        raise ValueError("NaN or Inf")
+    if not len(x):
+        return []
+    starts = range(0, len(x), size)
+    least, largest = (f.reduceat(x, starts).astype(float) for f in (np.minimum, np.maximum))
+    return list(zip((least + 0.0).tolist(), (largest + 0.0).tolist(), strict=True))
+
+
+def _each(numbers: Sequence[float], n: int, bucket: int) -> Any:
+    """Return the number of the bucket of each element."""
+    return np.repeat(np.array(numbers, float), bucket_of(n, bucket))[:n]
 
 
 def codes(x: Floats, bits: int, bucket: int, seed: int | None) -> list[int]:
     """Return the level of each element; a seed enables stochastic rounding."""
-    size = bucket_of(len(x), bucket)
     top = 2**bits - 1
     pairs = ranges(x, bucket)
-    words = None if seed is None else philox.words(seed, len(x))
-    results = []
-    for i, value in enumerate(x.tolist()):
-        low, high = pairs[i // size]
-        if high == low:
-            results.append(0)
-            continue
-        factor = top / (high - low)
-        r = (value - low) * factor
-        if words is None:
-            q = round(r)  # ties to even
-        else:
-            q = math.floor(r)
-            rest = r - q
-            q += (words[i] >> 1) < int(rest * 2.0**31)
-            q = min(q, top)
-        results.append(int(q))
+    low, high = (_each([pair[k] for pair in pairs], len(x), bucket) for k in (0, 1))
+    width = high - low
+    factor = np.divide(top, width, out=np.zeros_like(width), where=width > 0)
+    r = (x.astype(float) - low) * factor
+    if seed is None:
+        q = np.rint(r)  # ties to even
+    else:
+        words = np.array(philox.words(seed, len(x)), np.int64)
+        q = np.floor(r)
+        q += (words >> 1) < ((r - q) * 2.0**31).astype(np.int64)
+        q = np.minimum(q, top)
+    results: list[int] = q.astype(int).tolist()
     return results
 
 
@@ -71,18 +72,15 @@ def encode(x: Floats, bits: int, bucket: int = 0, seed: int | None = None) -> tu
 def decode(data: bytes, n: int, bits: int, bucket: int = 0) -> Floats:
     """Return the n values of a payload, or raise ValueError."""
     size = bucket_of(n, bucket)
-    count = (n + size - 1) // size
+    count, top = (n + size - 1) // size, 2**bits - 1
     pairs = [struct.unpack(">ff", data[8 * b : 8 * b + 8]) for b in range(count)]
     for low, high in pairs:
         wrong_zero = any(v == 0 and math.copysign(1, v) < 0 for v in (low, high))
         if not (math.isfinite(low) and math.isfinite(high) and low <= high) or wrong_zero:
             raise ValueError("wrong range")
-    levels = fields.unpack(data[8 * count :], n, bits)
-    out = []
-    for i, q in enumerate(levels):
-        low, high = pairs[i // size]
-        top = 2**bits - 1
-        step = (high - low) / top
-        # Start from the end with the smaller magnitude.
-        out.append(low + q * step if abs(low) <= abs(high) else high + (q - top) * step)
-    return np.array(out, np.float64).astype(np.float32)
+    q = np.array(fields.unpack(data[8 * count :], n, bits), float)
+    low, high = (_each([pair[k] for pair in pairs], n, bucket) for k in (0, 1))
+    step = (high - low) / top
+    # Start from the end with the smaller magnitude.
+    from_low = np.abs(low) <= np.abs(high)
+    return np.where(from_low, low + q * step, high + (q - top) * step).astype(np.float32)

@@ -6,6 +6,9 @@ Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011
 from __future__ import annotations
 
 import functools
+from typing import Any
+
+import numpy as np
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -18,8 +21,13 @@ Block = tuple[int, int, int, int]
 @functools.lru_cache(maxsize=1 << 16)
 def block(key: int, counter: Block) -> Block:
     """Return the four 32-bit words of ``counter`` under a 64-bit ``key``."""
+    c0, c1, c2, c3 = rounds(key, *counter)
+    return c0, c1, c2, c3
+
+
+def rounds(key: int, c0: Any, c1: Any, c2: Any, c3: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the words of one counter of integers, or of many of uint64 arrays."""
     k0, k1 = key & MASK, key >> 32 & MASK
-    c0, c1, c2, c3 = counter
     for _ in range(ROUNDS):
         product0 = MULTIPLIERS[0] * c0
         product1 = MULTIPLIERS[1] * c2
@@ -42,8 +50,10 @@ def word(seed: int, index: int, stream: int = 0) -> int:
 
 
 def words(seed: int, count: int, stream: int = 0) -> list[int]:
-    """Return random words 0 to ``count - 1`` of a stream, each block made once."""
-    results: list[int] = []
-    for quarter in range((count + 3) // 4):
-        results += block(seed, (quarter & MASK, quarter >> 32, stream & MASK, stream >> 32))
-    return results[:count]
+    """Return random words 0 to ``count - 1`` of a stream."""
+    quarters = np.arange((count + 3) // 4, dtype=np.uint64)
+    zeros = np.zeros_like(quarters)
+    high, low = zeros + (stream >> 32 & MASK), zeros + (stream & MASK)
+    results = rounds(seed, quarters & MASK, quarters >> 32, low, high)
+    numbers: list[int] = np.stack(results, axis=1).reshape(-1)[:count].tolist()
+    return numbers

@@ -1,4 +1,4 @@
-"""QSGD: norms, levels, and all forms of their payload, one element at a time.
+"""QSGD: norms, levels, and all forms of their payload.
 
 Source: ``docs/wire-format.md``, qsgd and seek tables. A level is a Python integer with the sign of
 its element; strings are of 0 and 1.
@@ -76,12 +76,11 @@ def norms_of(x: Floats, bucket: int, norm: str, s: int = 1) -> list[np.float32]:
     results = []
     for start in range(0, len(x), size):
         part = x[start : start + size]
-        for value in part:
-            if not np.isfinite(value):
-                raise ValueError("NaN or Inf")
+        if not np.isfinite(part).all():
+            raise ValueError("NaN or Inf")
         with np.errstate(over="ignore"):
             if norm == "max":
-                results.append(np.float32(max(abs(value) for value in part)))
+                results.append(np.float32(np.abs(part).max()))
             else:
                 results.append(np.float32(math.sqrt(sums.sum_squares(part))))
             if not np.isfinite(np.float32(s) * np.float32(float(results[-1]) / s)):
@@ -89,47 +88,44 @@ def norms_of(x: Floats, bucket: int, norm: str, s: int = 1) -> list[np.float32]:
     return results
 
 
-def level(value: np.float32, norm: np.float32, s: int, word: int) -> int:
-    """Return the level of one element, with its sign."""
-    if norm == 0:
-        return 0
-    with np.errstate(under="ignore"):
-        if norm < TINY:
-            r = np.float32(float(abs(value)) * (s / float(norm)))
-        else:
-            r = abs(value) * np.float32(s / float(norm))
-    assert r.dtype == np.float32
-    low = math.floor(float(r))
-    rest = float(r) - low
-    up = (word >> 1) < int(rest * 2.0**31)
-    k = min(s, low + up)
-    return -k if value < 0 else k
+def _norm_each(norms: Sequence[np.float32], n: int, bucket: int) -> NDArray[np.float64]:
+    """Return the norm of the bucket of each element."""
+    return np.repeat(np.array(norms, np.float64), bucket_of(n, bucket))[:n]
 
 
 def levels_of(
     x: Floats, norms: Sequence[np.float32], s: int, bucket: int, seed: int = 0
 ) -> list[int]:
     """Return the level of each element, with its sign."""
-    size = bucket_of(len(x), bucket)
-    words = philox.words(seed, len(x))
-    return [level(x[i], norms[i // size], s, words[i]) for i in range(len(x))]
+    x = np.asarray(x, np.float32)
+    norm = _norm_each(norms, len(x), bucket)
+    sent = norm > 0
+    scale = s / np.where(sent, norm, 1)
+    with np.errstate(all="ignore"):  # of the rule that does not apply
+        r = np.where(
+            norm < TINY,
+            (np.abs(x.astype(np.float64)) * scale).astype(np.float32),
+            np.abs(x) * scale.astype(np.float32),
+        ).astype(np.float64)
+    low = np.floor(r)
+    words = np.array(philox.words(seed, len(x)), np.int64)
+    up = (words >> 1) < ((r - low) * 2.0**31).astype(np.int64)
+    k = np.where(sent, np.minimum(s, low + up), 0).astype(np.int64)
+    levels: list[int] = np.where(x < 0, -k, k).tolist()
+    return levels
 
 
 def dequantize(levels: Sequence[int], norms: Sequence[np.float32], s: int, bucket: int) -> Floats:
     """Return the values of levels."""
-    size = bucket_of(len(levels), bucket)
-    out = np.zeros(len(levels), np.float32)
-    for i, k in enumerate(levels):
-        norm = float(norms[i // size])
-        if k == 0:
-            continue
-        with np.errstate(under="ignore", over="ignore"):
-            if norm < TINY:
-                value = np.float32(abs(k) * (norm / s))
-            else:
-                value = np.float32(abs(k)) * np.float32(norm / s)
-        out[i] = -value if k < 0 else value
-    return out
+    k = np.array(levels, np.int64)
+    norm = _norm_each(norms, len(k), bucket)
+    with np.errstate(under="ignore", over="ignore"):
+        values = np.where(
+            norm < TINY,
+            (np.abs(k) * (norm / s)).astype(np.float32),
+            np.abs(k).astype(np.float32) * (norm / s).astype(np.float32),
+        )
+    return np.where(k < 0, -values, values)
 
 
 # --- write --------------------------------------------------------------------------------------
@@ -164,7 +160,10 @@ def gaps_of(levels: Sequence[int]) -> list[int]:
 
 def best_rice(values: Sequence[int]) -> int:
     """Return the least parameter that minimizes the total length of the words of ``values``."""
-    return min(range(LARGEST_RICE + 1), key=lambda k: (sum((v >> k) + 1 + k for v in values), k))
+    numbers = np.array(values, np.int64)
+    ks = np.arange(LARGEST_RICE + 1)
+    nbits = (numbers >> ks[:, np.newaxis]).sum(axis=1) + (1 + ks) * len(values)
+    return int(nbits.argmin())  # the first of equals
 
 
 def rices_of(levels: Sequence[int], quiet: Sequence[bool], s: Setting) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Signs and a scale, one element at a time.
+"""Signs and a scale.
 
 Source: ``docs/wire-format.md``, sign.
 """
@@ -29,13 +29,12 @@ def scale_of(x: Floats, setting: str) -> np.float32:
 def encode(x: Floats, setting: str) -> tuple[bytes, np.float32]:
     """Return the payload and the scale."""
     x = np.asarray(x, np.float32)
-    values = x.tolist()
-    if not all(map(math.isfinite, values)):
+    if not np.isfinite(x).all():
         raise ValueError("NaN or Inf")
-    return fields.pack([1 if value < 0 else 0 for value in values], 1), scale_of(x, setting)
+    return fields.pack((x < 0).tolist(), 1), scale_of(x, setting)
 
 
 def decode(data: bytes, n: int, scale: float) -> Floats:
     """Return the n values of a payload, or raise ValueError."""
     s = np.float32(scale)
-    return np.array([-s if bit else s for bit in fields.unpack(data, n, 1)], np.float32)
+    return np.where(np.array(fields.unpack(data, n, 1), bool), -s, s)

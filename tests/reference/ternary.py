@@ -1,4 +1,4 @@
-"""TernGrad: the scale, the codes −1, 0, +1, and their packings, one element at a time.
+"""TernGrad: the scale, the codes −1, 0, +1, and their packings.
 
 Source: ``docs/wire-format.md``, terngrad.
 """
@@ -24,11 +24,9 @@ BYTES = 243  # that five digits make
 def scale_of(x: Floats, clip: float) -> np.float32:
     """Return s = min(max|x|, clip·σ), or max|x| if the bound clips nothing."""
     x = np.asarray(x, np.float32)
-    largest = np.float32(0)
-    for value in x:
-        if not np.isfinite(value):
-            raise ValueError("NaN or Inf")
-        largest = max(largest, abs(value))
+    if not np.isfinite(x).all():
+        raise ValueError("NaN or Inf")
+    largest = np.abs(x).max(initial=np.float32(0))
     clip = float(np.float32(clip))
     if clip == 0 or largest == 0:
         return largest
@@ -45,19 +43,12 @@ def scale_of(x: Floats, clip: float) -> np.float32:
 
 def codes(x: Floats, scale: np.float32, seed: int) -> list[int]:
     """Return −1, 0 or 1 for each element."""
-    results = []
-    for value, word in zip(x, philox.words(seed, len(x)), strict=True):
-        if value == 0:
-            results.append(0)
-            continue
-        size = abs(value)
-        if size >= scale:
-            sent = True
-        else:
-            with np.errstate(under="ignore"):
-                r = np.float32(size / scale)
-            sent = (word >> 1) < int(float(r) * 2.0**31)
-        results.append((1 if value > 0 else -1) if sent else 0)
+    words, size = np.array(philox.words(seed, len(x)), np.int64), np.abs(x)
+    below = size < scale
+    with np.errstate(under="ignore"):
+        r = np.divide(size, scale, out=np.ones_like(size), where=below)
+    sent = ~below | ((words >> 1) < (r.astype(float) * 2.0**31).astype(np.int64))
+    results: list[int] = np.where(sent, np.sign(x), 0).astype(int).tolist()
     return results
 
 

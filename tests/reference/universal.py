@@ -37,6 +37,10 @@ class Bits:
 
     def number(self, count: int) -> int:
         """Return the next ``count`` bits as an integer, most significant bit first."""
+        at = self.at
+        if 0 < count <= len(self.text) - at:
+            self.at += count
+            return int(self.text[at : at + count], 2)
         return int(self.take(count) or "0", 2)
 
     def zeros(self) -> int:
@@ -52,7 +56,7 @@ class Bits:
 def fixed(n: int, width: int) -> str:
     """Return n in ``width`` bits."""
     assert 0 <= n < 1 << width
-    return format(n, f"0{width}b") if width else ""
+    return bin(1 << width | n)[3:]
 
 
 def binary(n: int) -> str:
@@ -236,9 +240,9 @@ def decode(spec: str, text: str, count: int) -> tuple[list[int], int]:
 def to_bytes(text: str) -> bytes:
     """Return a string of 0 and 1 as bytes, padded with zeros."""
     text += "0" * (-len(text) % 8)
-    return bytes(int(text[at : at + 8], 2) for at in range(0, len(text), 8))
+    return int(text or "0", 2).to_bytes(len(text) // 8, "big")
 
 
 def to_text(data: bytes) -> str:
     """Return bytes as a string of 0 and 1."""
-    return "".join(fixed(byte, 8) for byte in data)
+    return bin(int.from_bytes(b"\1" + data, "big"))[3:]

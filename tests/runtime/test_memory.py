@@ -127,7 +127,7 @@ RESIDENT = {
 _MEASURE = """
 import json, sys
 from gcodec.runtime import memory
-memory._LARGEST_REUSED, memory._PAGE = 1 << 20, 1 << 16  # as for arrays 30 times as large
+memory._LARGEST_REUSED, memory._PAGE = 1 << 19, 1 << 15  # as for arrays 30 times as large
 from bench.memory import measure
 elements, wanted = json.loads(sys.argv[1])
 ratios = {}
@@ -145,10 +145,10 @@ def test_resident_memory() -> None:
     environment = os.environ | {
         "GCODEC_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "1",
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 16),  # return freed memory to the system
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 15),  # return freed memory to the system
     }
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURE, json.dumps([1 << 24, RESIDENT])],
+        [sys.executable, "-c", _MEASURE, json.dumps([1 << 23, RESIDENT])],
         cwd=Path(__file__).parents[2],
         env=environment,
         capture_output=True,
