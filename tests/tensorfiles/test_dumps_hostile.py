@@ -165,6 +165,13 @@ def test_unsafe_names_the_global(file):
     refused(pt(file, name("po\x1b[31msix.sys\tem")), Unsafe, r"\\x1b\[31m")
 
 
+def memo_entries(count: int) -> bytes:
+    """Return opcodes that store the top of the stack under the indices 0 to `count - 1`."""
+    entries = np.empty(count, [("opcode", "S1"), ("index", "<u4")])
+    entries["opcode"], entries["index"] = b"r", np.arange(count)
+    return entries.tobytes()
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -212,7 +219,7 @@ def test_unsafe_names_the_global(file):
         (b"]" * 2000 + b"a" * 1999, LimitExceeded),
         (b"N" * 1_000_001, LimitExceeded),
         (b"(" * 1_000_001, LimitExceeded),
-        (b"N" + b"".join(b"r" + struct.pack("<I", i) for i in range(1_000_001)), LimitExceeded),
+        (b"N" + memo_entries(1_000_001), LimitExceeded),
         (b"]" + b"q\0h\0\x86" * 60, LimitExceeded),
         (b"}" + text("n" * 5000) + tensor_bytes() + b"s", LimitExceeded),
         (text("n" * 2_000_000), LimitExceeded),
