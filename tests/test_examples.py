@@ -128,8 +128,10 @@ def test_federated() -> None:
 
 def test_ddp() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    options = "--ranks", "2", "--steps", "4", "--collective", "two-phase"
-    plain, two_phase = run_example("ddp", *options)
+    program = ["-m", "examples.ddp", "--ranks", "2", "--steps", "4", "--collective", "two-phase"]
+    (done,) = run_programs([program], EXAMPLES.parent, [LOOPBACK])
+    assert done.status == 0, done.errors
+    plain, two_phase = done.output.splitlines()
     assert plain.endswith(" with a plain all-reduce")
     assert " with two-phase: " in two_phase
     losses = [float(line.split()[1]) for line in (plain, two_phase)]
