@@ -25,10 +25,10 @@ import gcodec.codecs
 
 ROOT = Path(__file__).parents[1]
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "GCODEC_NUM_THREADS": "1"}
-_PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+PROCESSES = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
 if sys.platform == "linux":
     codecs = [f"gcodec.codecs.{module.name}" for module in iter_modules(gcodec.codecs.__path__)]
-    _PROCESSES.set_forkserver_preload(
+    PROCESSES.set_forkserver_preload(
         ["torch", "torch.distributed.fsdp", "torch._dynamo", "llvmlite.binding", "gcodec.torch"]
         + codecs
     )
@@ -62,7 +62,7 @@ def run_programs(
     with tempfile.TemporaryDirectory() as outputs:
         paths = [Path(outputs) / str(number) for number in range(2 * len(programs))]
         processes = [
-            _PROCESSES.Process(target=_run, args=(folder, *arguments))
+            PROCESSES.Process(target=_run, args=(folder, *arguments))
             for arguments in zip(programs, variables, paths[::2], paths[1::2], strict=True)
         ]
         for process in processes:

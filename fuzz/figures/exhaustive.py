@@ -20,7 +20,7 @@ ONE = struct.pack(">f", 1)
 BITS = 16  # bits of the longest strings after a head
 ALL = 12  # bits of the strings that are tried completely
 # Sampling of longer strings and, in the short form, of strings of more than 8 bits.
-STRIDE, FEW = 29, 2003
+STRIDE, FEW = 29, 4001
 
 
 class Case(NamedTuple):
@@ -105,7 +105,7 @@ def exhaustive(short: bool) -> Figure:
         frame = gcodec.Frame.from_bytes(golden.data).without_seek()
         if frame.size > MOST_COMPARED:
             continue
-        for changed in _changed(frame.payload, 97 if short else 1):
+        for changed in _changed(frame.payload, 193 if short else 1):
             count += 1
             other = gcodec.Frame(frame.codec, frame.dtype, frame.shape, changed)
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rank_processes import PROCESSES
 
 pytest.importorskip("torch")
 
@@ -58,8 +59,10 @@ def test_fewer_seeds_are_compared_with_the_same_seeds() -> None:
     assert report.outside_tolerance({"lstm": TASKS["lstm"]}, stored) == []
 
 
-def test_command_reuses_stored_outcomes(tmp_path: Path) -> None:
+def test_command_reuses_stored_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command takes outcomes from the file, and computes only the missing ones."""
+    # Its processes come from the server that has imported PyTorch.
+    monkeypatch.setattr(command.multiprocessing, "get_context", lambda method: PROCESSES)
     results, page = tmp_path / "some.jsonl", tmp_path / "page.md"
     stored = [Outcome("lstm", name, 0, 2.0, 48.0, 1.0) for name in ("dense", "dense Adam")]
     results.write_text("".join(json.dumps(outcome) + "\n" for outcome in stored))
