@@ -25,7 +25,7 @@ settings.register_profile(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=30,
+    max_examples=20,
     suppress_health_check=_SLOW,
 )
 settings.register_profile(
