@@ -219,9 +219,11 @@ def measure_nodes(step: int, count: int) -> Measured:
         start = time.monotonic()
         if takes_part:
             received = torch.empty_like(long)
-            work = dist.isend(long, members[(group.rank + 1) % group.size])
-            dist.recv(received, members[group.rank - 1])
-            work.wait()
+            # As in a ring, the receiver is ready first; else one direction may wait for the other.
+            incoming = dist.irecv(received, members[group.rank - 1])
+            outgoing = dist.isend(long, members[(group.rank + 1) % group.size])
+            incoming.wait()
+            outgoing.wait()
         ended = torch.tensor([start, time.monotonic()], dtype=torch.float64)
         dist.all_reduce(ended, dist.ReduceOp.MAX)
         return float(ended[1] - ended[0])
