@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1024, help="simulate at most so many")
     parser.add_argument("--page", type=Path, help="page whose tables to replace")
     options = parser.parse_args()
-    os.environ["GCODEC_NUM_THREADS"] = "1"
+    os.environ |= {"GCODEC_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     folder = options.folder or Path(os.environ.get("TMPDIR", "/tmp"), "gcodec-scale")
     folder.mkdir(exist_ok=True)
     reason, results = links.missing(), []

@@ -224,13 +224,18 @@ def measure_nodes(step: int, count: int) -> Measured:
             outgoing = dist.isend(long, members[(group.rank + 1) % group.size])
             incoming.wait()
             outgoing.wait()
-        ended = torch.tensor([start, time.monotonic()], dtype=torch.float64)
+        ended = torch.tensor([start, time.monotonic()], dtype=torch.float64) * takes_part
         dist.all_reduce(ended, dist.ReduceOp.MAX)
         return float(ended[1] - ended[0])
 
     delay = min(ping(short, short) for _ in range(_PINGS)) / 2
-    transfer = max(min(ping(long, short) for _ in range(_REPEATS)) - 2 * delay, 1e-6)
-    shifted = max(min(shift() for _ in range(_REPEATS)) - 2 * delay, 1e-6)
+    transfer, shifted = (
+        max(least - 2 * delay, least / 2)  # half where delays are as long, as without a limit
+        for least in (
+            min(ping(long, short) for _ in range(_REPEATS)),
+            min(shift() for _ in range(_REPEATS)),
+        )
+    )
     latency = measure_link(group).latency if takes_part else 0.0
     numbers = torch.tensor([delay, transfer, shifted, latency], dtype=torch.float64)
     dist.broadcast(numbers, 0)
