@@ -229,13 +229,12 @@ def measure_nodes(step: int, count: int) -> Measured:
         return float(ended[1] - ended[0])
 
     delay = min(ping(short, short) for _ in range(_PINGS)) / 2
-    transfer, shifted = (
-        max(least - 2 * delay, least / 2)  # half where delays are as long, as without a limit
-        for least in (
-            min(ping(long, short) for _ in range(_REPEATS)),
-            min(shift() for _ in range(_REPEATS)),
-        )
-    )
+    whole = [
+        min(ping(long, short) for _ in range(_REPEATS)),
+        min(shift() for _ in range(_REPEATS)),
+    ]
+    # Half counts where delays are as long as the transfer, as without a limit.
+    transfer, shifted = (max(seconds - 2 * delay, seconds / 2) for seconds in whole)
     latency = measure_link(group).latency if takes_part else 0.0
     numbers = torch.tensor([delay, transfer, shifted, latency], dtype=torch.float64)
     dist.broadcast(numbers, 0)

@@ -24,7 +24,6 @@ from gcodec.codecs.lowrank.message import (
     ecsq,
     factor_codec,
     matrix_sizes,
-    points_of,
 )
 from gcodec.codecs.lowrank.subspace import Matrix
 from gcodec.kernels.numeric import arithmetic
@@ -256,14 +255,8 @@ class Encoder:
             matrix = Matrix(values.reshape(m, k), statistics)
             factors, prior = None, self._prior
             if prior is not None and prior.rank:
-                left, right = (
-                    points_of(factor_codec(self._trellis, sizes), levels, sizes)
-                    for levels, sizes in (
-                        (prior.left, (prior.rank, m)),
-                        (prior.right, (prior.rank, k)),
-                    )
-                )
-                factors = PriorFactors.of(left, right, prior.exponents)
+                points = prior.points(self._shape, self._trellis)
+                factors = PriorFactors.of(*points, prior.exponents)
             self._factorizers[split] = Factorizer(
                 matrix, self._trellis, self._seed, factors, is_doubtful=prior is not None
             )

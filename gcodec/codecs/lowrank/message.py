@@ -134,6 +134,12 @@ class LowRankSymbols(NamedTuple):
         """Number of components."""
         return self.exponents.size
 
+    def points(self, shape: tuple[int, ...], trellis: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the points of both factors, (r, m) and (r, k) float32 arrays."""
+        m, k = ((self.rank, size) for size in matrix_sizes(shape, self.split))
+        left = points_of(factor_codec(trellis, m), self.left, m)
+        return left, points_of(factor_codec(trellis, k), self.right, k)
+
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Return whether these may be the symbols of a tensor of `shape`."""
         if self.residual is not None and self.residual.symbols.size != math.prod(shape):
@@ -168,12 +174,7 @@ class Product(NamedTuple):
     @classmethod
     def of_symbols(cls, symbols: LowRankSymbols, shape: tuple[int, ...], trellis: str) -> Product:
         """Return the product of the symbols of a tensor of `shape`."""
-        sizes = matrix_sizes(shape, symbols.split)
-        left, right = (
-            points_of(factor_codec(trellis, (symbols.rank, size)), levels, (symbols.rank, size))
-            for size, levels in zip(sizes, (symbols.left, symbols.right), strict=True)
-        )
-        return cls.of(left, right, symbols.step, symbols.exponents)
+        return cls.of(*symbols.points(shape, trellis), symbols.step, symbols.exponents)
 
     @property
     def is_finite(self) -> bool:

@@ -56,7 +56,7 @@ def quantize(
     n, width = x.size, layout.width
     residual, decay, left = update or (x, np.float32(0), x)
     head = to_cache_line(left, 8 // width)
-    stream = update is not None and residual is not left and streams(left[head:])
+    stream = update is not None and not update.is_in_place and streams(left[head:])
     loop, numbers = _quantizer(width, stream), (decay, threshold, level)
     out = aligned_empty(layout.nbytes(n), np.uint8)
     out[-(-n * width // 8) :] = 0
