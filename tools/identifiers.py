@@ -21,6 +21,7 @@ FOLDERS = ("gcodec", "tests", "bench", "fuzz", "tools", "examples")
 VAGUE = frozenset({"told", "found", "some", "given", "how", "made", "there", "every"})
 PUBLIC = frozenset({"how"})  # attributes that callers of `gcodec.advisor` use
 PUBLIC_PARAMETERS = frozenset({"every"})  # of `gcodec.torch.DiLoCo`
+_NAMELESS = (ast.expr_context, ast.operator, ast.cmpop, ast.Constant)  # most nodes of a tree
 VAGUE_PACKS = VAGUE | {"what", "where", "rest", "more", "known", "others", "these", "all_"}
 
 
@@ -39,11 +40,12 @@ def names_in(node: ast.AST) -> Iterator[str]:
 
 def vague_identifiers(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the line and the spelling of each vague identifier and argument pack."""
+    nodes = [node for node in ast.walk(tree) if not isinstance(node, _NAMELESS)]
     uses_hypothesis = any(  # whose decorator is called `given`
-        isinstance(node, ast.ImportFrom) and node.module == "hypothesis" for node in ast.walk(tree)
+        isinstance(node, ast.ImportFrom) and node.module == "hypothesis" for node in nodes
     )
-    parameters = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    for node in ast.walk(tree):
+    parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    for node in nodes:
         for name in names_in(node):
             if name in PUBLIC_PARAMETERS & parameters and isinstance(node, (ast.arg, ast.Name)):
                 continue
