@@ -269,7 +269,7 @@ class Dissection:
             ("blocks", ""),
         ):
             start = 8 * head.at
-            value = head.leb128() if name == "blocks" else head.uint(1)
+            value = head.leb128() if name == "blocks" else head.byte()
             yield _field("header", name, start, 8 * head.at - start, value, meaning)
         at, left = 8 * head.at, self._most
         for part in section.parts():

@@ -87,20 +87,20 @@ class Header:
         if not magic.startswith(bytes(reader.data[start : start + len(magic)])):
             raise Corrupt("not a frame: the bytes do not begin with GCF", offset=start)
         yield "magic", bytes(reader.take(len(magic)))  # or raise Truncated
-        version = reader.uint(1)
+        version = reader.byte()
         if version != primitives.VERSION:
             text = f"frame version {version}; this release reads {primitives.VERSION}"
             raise Unsupported(text, reader.at - 1)
         yield "version", version
-        self.flags = flags = reader.uint(1)
+        self.flags = flags = reader.byte()
         if flags & ~(primitives.HAS_NAME | primitives.HAS_SEEK | primitives.HAS_TAG):
             raise Unsupported(f"flags {flags:#04x} are not known to this release", reader.at - 1)
         yield "flags", flags
-        self.codec_id = reader.uint(1)
+        self.codec_id = reader.byte()
         yield "codec", self.codec_id
-        self.dtype_code = reader.uint(1)
+        self.dtype_code = reader.byte()
         yield "dtype", self.dtype_code
-        ndim = reader.uint(1)
+        ndim = reader.byte()
         if ndim > primitives.MAX_NDIM:
             raise Corrupt(f"ndim {ndim} is above {primitives.MAX_NDIM}", reader.at - 1)
         yield "ndim", ndim
@@ -112,11 +112,11 @@ class Header:
             yield "name length", length
             self.name = reader.take(length)
             yield "name", self.name
-        length = reader.uint(1)
+        length = reader.byte()
         yield "parameters length", length
         self.parameters = reader.take(length)
         yield "parameters", self.parameters
-        length = reader.uint(1)
+        length = reader.byte()
         yield "scalars length", length
         self.scalars = reader.take(length)
         yield "scalars", self.scalars

@@ -259,7 +259,7 @@ def open(span: BitSpan, n: int) -> RansString:
     FormatError
     """
     data, first, end, _ = span
-    lanes = Reader(data[: end // 8].data, first // 8).uint(1)
+    lanes = Reader(data[: end // 8].data, first // 8).byte()
     if lanes not in STATES:
         raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
     scales, at = byte_scales.read(data, first + 8, end, n)

@@ -176,7 +176,7 @@ def _open_front(span: BitSpan, n: int, with_trellis: bool) -> ContextString | No
 def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     data, first, end, _ = span
     reader = Reader(data[: end // 8].data, first // 8)
-    number, lanes = reader.uint(1), reader.uint(1)
+    number, lanes = reader.byte(), reader.byte()
     layout, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
     if lanes not in STATES:
         raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
