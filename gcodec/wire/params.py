@@ -152,7 +152,7 @@ class Parameters:
         return copy
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, object]) -> Any:
+    def from_mapping(cls: type[_P], values: Mapping[str, object]) -> _P:
         """Build a codec from a mapping of parameter names to values."""
         cls._check_names(values)
         attributes = {declared.name: declared.attribute for declared in cls.declared()}
