@@ -316,10 +316,7 @@ class SparseLoCo(Codec):
     ) -> SparseLoCoSymbols:
         n, shape = values.size, self._bound_shape(values.size)
         if not n:
-            none = np.empty(0, np.uint8)
-            return SparseLoCoSymbols(
-                0, np.empty(0, np.int64), none, np.empty(0, np.float32), shape
-            )
+            return _no_symbols(shape)
         tiles = self._tiles(n)
         positions, sent = select(values, tiles, tiles.sent(self.k))
         bins, parameters = binned(sent, self.bins, self.sigmas)
@@ -388,10 +385,7 @@ class SparseLoCo(Codec):
         shape = self._bound_shape(n)
         if not n:
             IndexString(BitSpan.of(payload), self.index, 0, 0).read()
-            none = np.empty(0, np.uint8)
-            return SparseLoCoSymbols(
-                0, np.empty(0, np.int64), none, np.empty(0, np.float32), shape
-            )
+            return _no_symbols(shape)
         parameters, bins, string = self._opened(payload, n)
         positions, tiles = string.read(), self._tiles(n)
         each = tiles.sent(self.k)
@@ -494,6 +488,11 @@ class SparseLoCo(Codec):
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         raise ParameterError("nbits: the bytes of sparseloco do not contain it; pass nbits=…")
+
+
+def _no_symbols(shape: tuple[int, ...]) -> SparseLoCoSymbols:
+    positions, parameters = np.empty(0, np.int64), np.empty(0, np.float32)
+    return SparseLoCoSymbols(0, positions, np.empty(0, np.uint8), parameters, shape)
 
 
 def _in_tensor(piece: FieldSpan, tiles: Tiles, each: int) -> FieldSpan:

@@ -40,7 +40,7 @@ from gcodec.kernels.numeric import convert, scatter, select
 from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import param
-from gcodec.wire.seek import Blocks, SeekTable
+from gcodec.wire.seek import Blocks
 
 
 class TopKSymbols(NamedTuple):
@@ -196,9 +196,6 @@ class TopK(Codec):
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         symbols = self._unpack(payload, n)
         return symbols.positions, self._values(symbols, n)
-
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        return self._string(payload, n).blocks(log2_block)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         raise ParameterError("nbits: the bytes of topk do not contain it; pass nbits=…")
