@@ -30,7 +30,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
-from gcodec.codec import Codec, register
+from gcodec.codec import register
+from gcodec.codec.sparse import SparseCodec
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import ranged
 from gcodec.entropy.coder import BitSpan, into
@@ -42,7 +43,6 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
-from gcodec.kernels.numeric import convert, scatter
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.kernels.transform.dct_select import largest
@@ -223,7 +223,7 @@ class SparseLoCoSymbols(NamedTuple):
 
 
 @register(id=19, name="sparseloco")
-class SparseLoCo(Codec):
+class SparseLoCo(SparseCodec):
     """The largest elements of tiles, in a few bins.
 
     Parameters
@@ -324,17 +324,9 @@ class SparseLoCo(Codec):
         flat = (positions + firsts[:, None]).reshape(-1)
         return SparseLoCoSymbols(n, flat, bins.reshape(-1), parameters, shape)
 
-    def _dequantize(self, symbols: SparseLoCoSymbols, out: np.ndarray) -> None:
-        scatter.put(out, *self._elements(symbols, out.size))
-
-    def _dequantize_add(
-        self, symbols: SparseLoCoSymbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        elements, values = self._elements(symbols, out.size)
-        scatter.add(out, elements, convert.round_to(values, dtype), scale)
-
-    def _elements(self, symbols: SparseLoCoSymbols, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sent elements in ascending order, and their values."""
+    def _elements(
+        self, symbols: SparseLoCoSymbols, n: int, beside: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         self._check_size(symbols, n)
         if not n:
             return symbols.positions, np.empty(0, np.float32)
@@ -479,9 +471,6 @@ class SparseLoCo(Codec):
             )
         for piece in position_fields(walk, self.index, k, n):
             yield _in_tensor(piece, tiles, tiles.sent(self.k))
-
-    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._elements(self._unpack(payload, n), n)
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._opened(payload, n)[2].blocks(log2_block)
