@@ -15,6 +15,7 @@ import gcodec
 from gcodec.codec import Codec
 from gcodec.wire.kinds import Choice, Integer, Kind
 from gcodec.wire.params import Param
+from tests.reference import halves
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 DTYPES: dict[str, np.dtype] = {
@@ -387,6 +388,22 @@ def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:
     lost = np.isinf(out.astype(np.float32)) & np.isfinite(x)
     out[lost] = 0
     return out
+
+
+def narrowed(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert float32 values to an array of `dtype` with the reference."""
+    flat = x.reshape(-1)
+    if dtype in ("float16", "bfloat16"):
+        return halves.narrow(flat, dtype).view(DTYPES[dtype]).reshape(x.shape)
+    return x.astype(DTYPES[dtype])
+
+
+def widened(x: np.ndarray) -> np.ndarray:
+    """Convert values of a frame's dtype to float32 with the reference."""
+    if x.dtype.itemsize == 2:
+        name = "float16" if x.dtype == np.float16 else "bfloat16"
+        return halves.widen(x.reshape(-1).view(np.uint16), name).reshape(x.shape)
+    return x.astype(np.float32)
 
 
 @st.composite

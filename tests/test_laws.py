@@ -46,22 +46,6 @@ def symbols_equal(a: Any, b: Any) -> bool:
     return True
 
 
-def narrowed(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Convert float32 values to an array of `dtype` with the reference."""
-    flat = x.reshape(-1)
-    if dtype in ("float16", "bfloat16"):
-        return halves.narrow(flat, dtype).view(gs.DTYPES[dtype]).reshape(x.shape)
-    return x.astype(gs.DTYPES[dtype])
-
-
-def widened(x: np.ndarray) -> np.ndarray:
-    """Convert values of a frame's dtype to float32 with the reference."""
-    if x.dtype.itemsize == 2:
-        name = "float16" if x.dtype == np.float16 else "bfloat16"
-        return halves.widen(x.reshape(-1).view(np.uint16), name).reshape(x.shape)
-    return x.astype(np.float32)
-
-
 # --- symbols, payloads, frames ------------------------------------------------------------------
 
 
@@ -127,10 +111,10 @@ def test_frame_round_trip(data: st.DataObject) -> None:
 
     # A frame means the same as its payload, and its bytes follow the specification.
     with np.errstate(all="ignore"):
-        values = x if codec.keeps_every_bit else widened(x)
+        values = x if codec.keeps_every_bit else gs.widened(x)
     payload = codec.encode(values, seed=seed)
     assert payload.tobytes() == read.payload.tobytes()
-    assert gs.same_bits(decoded, narrowed(codec.decode(payload, x.shape), dtype))
+    assert gs.same_bits(decoded, gs.narrowed(codec.decode(payload, x.shape), dtype))
     fields = reference_frame.parse(frame, key)
     assert fields["payload"] == payload.tobytes()
     assert fields["nbits"] == payload.nbits
@@ -512,9 +496,9 @@ def test_quantize_residual_is_the_composition(data: st.DataObject) -> None:
         assert gs.same_bits(left, composed)
 
     with np.errstate(all="ignore"):
-        u = widened(x) + np.float32(decay) * before
+        u = gs.widened(x) + np.float32(decay) * before
         payload = codec.pack(symbols)
-        sent = widened(narrowed(codec.decode(payload, n), dtype))
+        sent = gs.widened(gs.narrowed(codec.decode(payload, n), dtype))
         assert gs.same_bits(fused, u - sent)
 
 
@@ -581,7 +565,7 @@ def test_out_and_like(data: st.DataObject) -> None:
     other = data.draw(gs.dtypes())
     like = np.empty(x.shape, gs.DTYPES[other])
     with np.errstate(all="ignore"):
-        expected = narrowed(widened(decoded), other)
+        expected = gs.narrowed(gs.widened(decoded), other)
     assert gs.same_bits(gcodec.decode(frame, like=like, key=key), expected)
 
 
@@ -599,7 +583,7 @@ def test_decode_add_is_the_composition(data: st.DataObject) -> None:
 
 
 def assert_adds(frame: bytes, acc: np.ndarray, scales: Sequence[float]) -> None:
-    decoded = widened(gcodec.decode(frame))
+    decoded = gs.widened(gcodec.decode(frame))
     for scale in scales:
         with np.errstate(all="ignore"):
             expected = acc + np.float32(scale) * decoded

@@ -1,7 +1,7 @@
 """Dissect a frame: every field in the order of the bits, up to the first invalid field.
 
-The fields of the header come from the table that reads and writes headers, those of the payload
-from the codec. Only described symbols are decoded, and the memory does not depend on the others.
+The fields of the header come from the generator that reads headers, those of the payload from the
+codec. Only described symbols are decoded, and the memory does not depend on the others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
 from gcodec.fields.walker import FieldWalker
 from gcodec.frame import (
     CHECKSUM_NBYTES,
+    Header,
     check_shape,
     crc32c,
     dtype_named,
-    header,
-    read_name,
     tag_of,
 )
-from gcodec.frame.header import Placed, Values
+from gcodec.frame.header import Placed
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire import primitives
@@ -169,11 +168,11 @@ class Dissection:
             yield last
 
     def _fields(self) -> Iterator[Field]:
-        values: Values = {}
+        header = Header()
         try:
-            yield from self._header(values)
-            yield from self._payload(values)
-            yield from self._trailer(values)
+            yield from self._header(header)
+            yield from self._payload(header)
+            yield from self._trailer(header)
         except _Bad as bad:
             self.error, self.bad = bad.error, bad.at
         except FormatError as error:
@@ -183,37 +182,36 @@ class Dissection:
 
     # --- header
 
-    def _header(self, values: Values) -> Iterator[Field]:
+    def _header(self, header: Header) -> Iterator[Field]:
         starts: dict[str, int] = {}
-        for placed in header.fields_of(self._reader, values):
+        for placed in header.fields(self._reader):
             starts.setdefault(placed.name, 8 * placed.start)
-            yield from self._header_fields(placed, values)
-        self.shape = tuple(values["size"])
+            yield from self._header_fields(placed, header)
+        self.shape = header.shape
         if self._cls is not None:
             with _at(starts["parameters"]):
                 assert self.dtype is not None
-                codec, self._scalars = header.codec_of(values, self.dtype)
+                codec, self._scalars = header.codec_and_scalars(self.dtype)
             self.codec = codec._with_shape(self.shape)
         with _at(starts.get("size", 8 * self._reader.at)):
             check_shape(self.shape, self.start + 8)
-        nbits = values["payload bits"][0]
-        for section in values["seek table"]:
+        if header.seek is not None:
             with _at(starts["seek table"]):
                 assert self.codec is not None
                 count = self.codec.seek_count(math.prod(self.shape))
-                self._table = section.table(count)
-                self._table.check(self.codec.seek_blocks, count, nbits)
-        tag = primitives.TAG_NBYTES * bool(values["flags"][0] & primitives.HAS_TAG)
+                self._table = header.seek.table(count)
+                self._table.check(self.codec.seek_blocks, count, header.nbits)
+        tag = primitives.TAG_NBYTES * header.has_tag
         whole = self._reader.data[self.start : self._reader.at]
         yield self._checksum("header checksum", "header", crc32c(whole), "of all before")
-        self.end = self._reader.at + -(-nbits // 8) + CHECKSUM_NBYTES + tag
+        self.end = self._reader.at + header.payload_nbytes + CHECKSUM_NBYTES + tag
 
-    def _header_fields(self, placed: Placed, values: Values) -> Iterator[Field]:
+    def _header_fields(self, placed: Placed, header: Header) -> Iterator[Field]:
         first, end, value = 8 * placed.start, 8 * placed.end, placed.value
         if placed.name == "seek table":
             yield from self._seek_table(placed)
         elif placed.name not in ("parameters", "scalars"):
-            value, meaning, number = self._described(placed, values)
+            value, meaning, number = self._described(placed, header)
             yield _field("header", placed.name, first, end - first, value, meaning, number)
         elif self._cls is not None:
             if placed.name == "parameters":
@@ -221,7 +219,7 @@ class Dissection:
             else:
                 with _at(8 * self.start):
                     try:
-                        codec = self._cls.from_header(bytes(values["parameters"][0]))
+                        codec = self._cls.from_header(bytes(header.parameters))
                     except ParameterError as error:
                         raise Corrupt(f"the parameters do not fit together: {error}") from None
                 declared = codec.scalars_in(value)
@@ -232,7 +230,7 @@ class Dissection:
         else:
             yield from _gap(first, end, "header", placed.name)
 
-    def _described(self, placed: Placed, values: Values) -> tuple[Any, str, int | None]:
+    def _described(self, placed: Placed, header: Header) -> tuple[Any, str, int | None]:
         """Return value, meaning and number of a field of the header."""
         value = placed.value
         match placed.name:
@@ -254,9 +252,9 @@ class Dissection:
             case "ndim":
                 return value, "dimensions", None
             case "size":
-                return value, "elements", len(values["size"]) - 1
+                return value, "elements", len(header.shape) - 1
             case "name":
-                self.name = read_name(value)
+                self.name = header.decoded_name()
                 return self.name, "of the tensor", None
             case "payload bits":
                 return value, f"{-(-value // 8):,} bytes", None
@@ -271,7 +269,7 @@ class Dissection:
             ("blocks", ""),
         ):
             start = 8 * head.at
-            value = head.leb128() if name == "blocks" else head.uint(1)
+            value = head.leb128() if name == "blocks" else head.byte()
             yield _field("header", name, start, 8 * head.at - start, value, meaning)
         at, left = 8 * head.at, self._most
         for part in section.parts():
@@ -287,9 +285,9 @@ class Dissection:
 
     # --- payload
 
-    def _payload(self, values: Values) -> Iterator[Field]:
-        nbits, reader = values["payload bits"][0], self._reader
-        start, nbytes = 8 * reader.at, -(-nbits // 8)
+    def _payload(self, header: Header) -> Iterator[Field]:
+        nbits, reader = header.nbits, self._reader
+        start, nbytes = 8 * reader.at, header.payload_nbytes
         available = min(nbytes, len(reader.data) - reader.at)
         data = np.frombuffer(reader.data, np.uint8, available, reader.at)
         walk = FieldWalker(
@@ -343,11 +341,11 @@ class Dissection:
             except FormatError as error:
                 raise _Bad(error, start + 8 * (error.offset or 0)) from None
 
-    def _trailer(self, values: Values) -> Iterator[Field]:
-        reader, nbytes = self._reader, -(-values["payload bits"][0] // 8)
+    def _trailer(self, header: Header) -> Iterator[Field]:
+        reader, nbytes = self._reader, header.payload_nbytes
         payload = reader.data[reader.at - nbytes : reader.at]
         yield self._checksum("payload checksum", "behind", crc32c(payload), "of the payload")
-        if values["flags"][0] & primitives.HAS_TAG:
+        if header.has_tag:
             signed, at = reader.data[self.start : reader.at], reader.at
             tag = bytes(reader.take(primitives.TAG_NBYTES))
             meaning = "BLAKE2b of all before; not checked without its key"

@@ -1,5 +1,7 @@
 """What a codec is: `base` defines the class, and `registry` finds the classes by name and by id.
 
+`sparse` is the base of the codecs that send few elements.
+
 The codecs themselves are in `gcodec.codecs`. A codec of your own needs no other module than this
 one; see ``docs/add-a-codec.md``.
 """

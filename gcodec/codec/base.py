@@ -435,9 +435,14 @@ class Codec(Parameters):
         """Return the number of multiplications of factors that decode n elements; see `Limits`."""
         return 0
 
+    def _string(self, payload: Payload, n: int) -> Any:
+        """Open the string of symbols in a payload; see `gcodec.entropy.coder.CodedString`."""
+        raise NotImplementedError
+
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         """Decode a payload from bit 0 to build its seek table; raise `FormatError`."""
-        raise NotImplementedError
+        table: SeekTable = self._string(payload, n).blocks(log2_block)
+        return table
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Decode a sparse payload; memory must not depend on n.
@@ -454,6 +459,12 @@ class Codec(Parameters):
         """Return the number of bits of bare bytes; raise `ParameterError` if undetermined."""
         nbits = self.max_payload_nbits(n)
         return nbits if -(-nbits // 8) == data.size else 8 * data.size
+
+    def _string_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
+        """Return the number of bits of bare bytes that end with a string, by decoding it."""
+        string = self._string(Payload(self, scalars, data, 8 * data.size), n)
+        nbits: int = string.read(lambda at, symbols: None, bits_follow=True)
+        return nbits
 
     # --- Compositions, which a codec may fuse with the same bits
 

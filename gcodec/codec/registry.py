@@ -33,6 +33,7 @@ class Provided(NamedTuple):
 
 
 _registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
+_names: dict[int, str] = {}  # of all codecs that have ever been registered or provided, by id
 
 
 class _Registered(Mapping[str, type[Codec]]):
@@ -44,12 +45,7 @@ class _Registered(Mapping[str, type[Codec]]):
     def __getitem__(self, name: str) -> type[Codec]:
         if name not in self:
             raise KeyError(name)
-        codec = _registry[name]
-        if isinstance(codec, Provided):
-            importlib.import_module(codec.module)
-            codec = _registry[name]
-            assert not isinstance(codec, Provided)
-        return codec
+        return _imported(name)
 
     def __contains__(self, name: object) -> bool:
         return name in _registry and (self._with_base or not _registry[str(name)].needs_base)
@@ -61,6 +57,15 @@ class _Registered(Mapping[str, type[Codec]]):
         return len(list(iter(self)))
 
 
+def _imported(name: str) -> type[Codec]:
+    codec = _registry[name]
+    if isinstance(codec, Provided):
+        importlib.import_module(codec.module)
+        codec = _registry[name]
+        assert not isinstance(codec, Provided)
+    return codec
+
+
 def provide(provided: Iterable[Provided]) -> None:
     """Announce codecs whose modules are imported when they are first used."""
     _put({**{each.name: each for each in provided}, **_registry})
@@ -69,6 +74,7 @@ def provide(provided: Iterable[Provided]) -> None:
 def _put(codecs: dict[str, type[Codec] | Provided]) -> None:
     global _registry
     _registry = dict(sorted(codecs.items(), key=lambda item: item[1].id))
+    _names.update((codec.id, name) for name, codec in codecs.items())
 
 
 def register(*, id: int, name: str) -> Callable[[_C], _C]:
@@ -135,5 +141,5 @@ def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:
 
 def with_id(id: int) -> type[Codec] | None:
     """Return the codec class with an id, or None if no such codec is registered."""
-    name = next((name for name, codec in _registry.items() if codec.id == id), None)
-    return None if name is None else registered(with_base=True)[name]
+    name = _names.get(id)
+    return _imported(name) if name in _registry else None

@@ -32,7 +32,8 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_corrected, check_finite, check_top
 from gcodec.arrays.source import Tensor
-from gcodec.codec import Codec, register
+from gcodec.codec import register
+from gcodec.codec.sparse import SparseCodec
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
 from gcodec.entropy.values import SparseValues
@@ -71,7 +72,7 @@ class RandomKSymbols(NamedTuple):
 
 
 @register(id=10, name="randomk")
-class RandomK(Codec):
+class RandomK(SparseCodec):
     """Random k elements, drawn from a seed.
 
     Parameters
@@ -177,19 +178,6 @@ class RandomK(Codec):
         return symbols
 
     # --- dequantize
-
-    def _dequantize(self, symbols: RandomKSymbols, out: np.ndarray) -> None:
-        scatter.put(out, *self._elements(symbols, out.size, out))
-
-    def _dequantize_add(
-        self, symbols: RandomKSymbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        positions, values = self._elements(symbols, out.size, out)
-        scatter.add(out, positions, convert.round_to(values, dtype), scale)
-
-    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the (k,) int64 positions in ascending order, and the (k,) float32 values."""
-        return self._elements(self._unpack(payload, n), n)
 
     def _elements(
         self, symbols: RandomKSymbols, n: int, beside: np.ndarray | None = None

@@ -30,7 +30,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
-from gcodec.codec import Codec, register
+from gcodec.codec import register
+from gcodec.codec.sparse import SparseCodec
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import ranged
 from gcodec.entropy.coder import BitSpan, into
@@ -42,7 +43,6 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
-from gcodec.kernels.numeric import convert, scatter
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.kernels.transform.dct_select import largest
@@ -223,7 +223,7 @@ class SparseLoCoSymbols(NamedTuple):
 
 
 @register(id=19, name="sparseloco")
-class SparseLoCo(Codec):
+class SparseLoCo(SparseCodec):
     """The largest elements of tiles, in a few bins.
 
     Parameters
@@ -316,10 +316,7 @@ class SparseLoCo(Codec):
     ) -> SparseLoCoSymbols:
         n, shape = values.size, self._bound_shape(values.size)
         if not n:
-            none = np.empty(0, np.uint8)
-            return SparseLoCoSymbols(
-                0, np.empty(0, np.int64), none, np.empty(0, np.float32), shape
-            )
+            return _no_symbols(shape)
         tiles = self._tiles(n)
         positions, sent = select(values, tiles, tiles.sent(self.k))
         bins, parameters = binned(sent, self.bins, self.sigmas)
@@ -327,17 +324,9 @@ class SparseLoCo(Codec):
         flat = (positions + firsts[:, None]).reshape(-1)
         return SparseLoCoSymbols(n, flat, bins.reshape(-1), parameters, shape)
 
-    def _dequantize(self, symbols: SparseLoCoSymbols, out: np.ndarray) -> None:
-        scatter.put(out, *self._elements(symbols, out.size))
-
-    def _dequantize_add(
-        self, symbols: SparseLoCoSymbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        elements, values = self._elements(symbols, out.size)
-        scatter.add(out, elements, convert.round_to(values, dtype), scale)
-
-    def _elements(self, symbols: SparseLoCoSymbols, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the sent elements in ascending order, and their values."""
+    def _elements(
+        self, symbols: SparseLoCoSymbols, n: int, beside: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         self._check_size(symbols, n)
         if not n:
             return symbols.positions, np.empty(0, np.float32)
@@ -388,10 +377,7 @@ class SparseLoCo(Codec):
         shape = self._bound_shape(n)
         if not n:
             IndexString(BitSpan.of(payload), self.index, 0, 0).read()
-            none = np.empty(0, np.uint8)
-            return SparseLoCoSymbols(
-                0, np.empty(0, np.int64), none, np.empty(0, np.float32), shape
-            )
+            return _no_symbols(shape)
         parameters, bins, string = self._opened(payload, n)
         positions, tiles = string.read(), self._tiles(n)
         each = tiles.sent(self.k)
@@ -486,14 +472,16 @@ class SparseLoCo(Codec):
         for piece in position_fields(walk, self.index, k, n):
             yield _in_tensor(piece, tiles, tiles.sent(self.k))
 
-    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        return self._elements(self._unpack(payload, n), n)
-
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         return self._opened(payload, n)[2].blocks(log2_block)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         raise ParameterError("nbits: the bytes of sparseloco do not contain it; pass nbits=…")
+
+
+def _no_symbols(shape: tuple[int, ...]) -> SparseLoCoSymbols:
+    positions, parameters = np.empty(0, np.int64), np.empty(0, np.float32)
+    return SparseLoCoSymbols(0, positions, np.empty(0, np.uint8), parameters, shape)
 
 
 def _in_tensor(piece: FieldSpan, tiles: Tiles, each: int) -> FieldSpan:

@@ -41,7 +41,7 @@ from gcodec.arrays.nonfinite import check_top
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
-from gcodec.entropy.coder import BitSpan, CodedString, ignore, into
+from gcodec.entropy.coder import BitSpan, CodedString, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
@@ -68,7 +68,7 @@ from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import Field, param
 from gcodec.wire.primitives import FLOATS
-from gcodec.wire.seek import Blocks, SeekTable
+from gcodec.wire.seek import Blocks
 
 _SCALE = Field(
     "scale",
@@ -337,9 +337,6 @@ class TernGrad(Codec):
             return symbol_coder.open(span, n, 3)
         return tabled.open("rans", span, FIVES, CodedMask.all(self.seek_count(n)))
 
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        return self._string(payload, n).blocks(log2_block)
-
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         scale, nbytes = float(np.float32(payload.scalars["scale"])), self.seek_count(n)
         values = 0.0, scale, -scale  # of the digits of base3
@@ -374,5 +371,4 @@ class TernGrad(Codec):
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if not self._is_coded:
             return super()._bare_nbits(n, data, scalars)
-        string = self._string(Payload(self, scalars, data, 8 * data.size), n)
-        return string.read(ignore, bits_follow=True)
+        return self._string_nbits(n, data, scalars)

@@ -26,7 +26,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
-from gcodec.codec import Codec, register
+from gcodec.codec import register
+from gcodec.codec.sparse import SparseCodec
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import values as value_coding
 from gcodec.entropy.coder import BitSpan
@@ -36,11 +37,11 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.positions import positions
 from gcodec.fields.values import values
 from gcodec.fields.walker import FieldSpan, FieldWalker
-from gcodec.kernels.numeric import convert, scatter, select
+from gcodec.kernels.numeric import select
 from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import param
-from gcodec.wire.seek import Blocks, SeekTable
+from gcodec.wire.seek import Blocks
 
 
 class TopKSymbols(NamedTuple):
@@ -68,7 +69,7 @@ def exact_payload(n: int, positions: np.ndarray, values: np.ndarray) -> Payload:
 
 
 @register(id=9, name="topk")
-class TopK(Codec):
+class TopK(SparseCodec):
     """The k elements of largest magnitude.
 
     Parameters
@@ -147,18 +148,12 @@ class TopK(Codec):
         positions, elements = selected
         return TopKSymbols(values.size, positions, value_coding.quantize(elements, self.value))
 
-    def _dequantize(self, symbols: TopKSymbols, out: np.ndarray) -> None:
-        scatter.put(out, symbols.positions, self._values(symbols, out.size))
-
-    def _dequantize_add(
-        self, symbols: TopKSymbols, dtype: str, scale: np.float32, out: np.ndarray
-    ) -> None:
-        values = convert.round_to(self._values(symbols, out.size), dtype)
-        scatter.add(out, symbols.positions, values, scale)
-
-    def _values(self, symbols: TopKSymbols, n: int) -> np.ndarray:
+    def _elements(
+        self, symbols: TopKSymbols, n: int, beside: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         self._require(symbols.n == n, n)
-        return value_coding.dequantize(symbols.values, self.value, symbols.positions.size)
+        positions = symbols.positions
+        return positions, value_coding.dequantize(symbols.values, self.value, positions.size)
 
     def _pack(self, symbols: TopKSymbols) -> Payload:
         n, positions, values = symbols
@@ -192,13 +187,6 @@ class TopK(Codec):
         k = self._message_count(n)
         yield from values(walk, k, self.value)
         yield from positions(walk, self.index, k, n)
-
-    def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
-        symbols = self._unpack(payload, n)
-        return symbols.positions, self._values(symbols, n)
-
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        return self._string(payload, n).blocks(log2_block)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         raise ParameterError("nbits: the bytes of topk do not contain it; pass nbits=…")

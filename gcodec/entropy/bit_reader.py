@@ -1,4 +1,4 @@
-"""A reader of unsigned integers of a few bits each."""
+"""A reader of unsigned integers of a few bits each, and the bits of an integer with its length."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import numpy as np
 
 from gcodec.errors import Truncated
 from gcodec.runtime.device import host
+
+SIZE_NBITS = 4  # of the bit length of an integer
+
+
+def sized(number: int) -> str:
+    """Return the bits that `BitReader.take_sized` reads as a number, as text."""
+    return f"{number.bit_length():0{SIZE_NBITS}b}" + (f"{number:b}"[1:] if number else "")
 
 
 class BitReader:
@@ -48,5 +55,5 @@ class BitReader:
 
     def take_sized(self) -> int:
         """Return an integer that is stored as its bit length, in 4 bits, and its lower bits."""
-        length = self.take(4)
+        length = self.take(SIZE_NBITS)
         return 1 << length - 1 | self.take(length - 1) if length else 0

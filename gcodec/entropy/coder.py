@@ -47,14 +47,14 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.prefix import dense_string, sparse_string
-from gcodec.kernels.prefix.dense_string import widened
+from gcodec.kernels.prefix.dense_string import SymbolsOf, widened
 from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
 from gcodec.kernels.prefix.run_level import FAR, RunLevelCode, RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode
-from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans import rans_runs, rans_string
 from gcodec.kernels.rans.rans_runs import Runs
 from gcodec.kernels.rans.rans_string import ClassesOf
-from gcodec.kernels.rans.rans_table import ReadTables
+from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import Deferred, map_deferred, when_known
@@ -456,6 +456,23 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
 
     seek: SeekTable | None = map_deferred(table, runs, nbits)
     return seek
+
+
+def write_classed(
+    tables: WriteTables,
+    symbols: SymbolsOf | np.ndarray,
+    n: int,
+    lead: np.ndarray,
+    lanes: int,
+    before_join: Callable[[int], None] | None = None,
+) -> Written:
+    """Write symbols that are joined with the model of their class; see `rans_string.write`.
+
+    A string of fewer states than a seek table stores has no table.
+    """
+    log2_run = LOG2_STATES if lanes == LANES else rans_runs.LOG2_BLOCK
+    data, nbits, runs = rans_string.write(tables, symbols, n, lead, log2_run, lanes, before_join)
+    return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
 
 
 def _joined_runs(runs: Runs, log2_block: int) -> SeekTable:

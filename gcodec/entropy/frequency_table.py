@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy.bit_reader import BitReader
+from gcodec.entropy.bit_reader import SIZE_NBITS, BitReader, sized
 from gcodec.entropy.bits import Bits
 from gcodec.errors import Corrupt
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, MOST_LOG2
 
-LENGTH_NBITS = 4
+LENGTH_NBITS = SIZE_NBITS
 """Width of the bit length of a frequency, and of the log2 of the sum, in bits."""
 
 
@@ -67,8 +67,7 @@ def write_frequencies(
     nbits : int
         Number of valid bits.
     """
-    numbers = frequencies[alphabet].tolist()
-    fields = [f"{f.bit_length():0{LENGTH_NBITS}b}" + (f"{f:b}"[1:] if f else "") for f in numbers]
+    fields = map(sized, frequencies[alphabet].tolist())
     bits = Bits.from01(f"{log2_total:0{LENGTH_NBITS}b}" + "".join(fields))
     return bits.data, bits.nbits
 

@@ -9,8 +9,7 @@ different bytes so have short tables.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +25,11 @@ from gcodec.payload import Candidate
 from gcodec.wire.seek import MIN_ELEMENTS
 
 RANGE_NBITS = 16
+KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
+"""Kinds of strings, by their names in specs."""
+
+CodedBytes = tuple[str, Written]
+"""The code of a payload, "none" or one of `KINDS`, and its bits."""
 
 
 class Plan(NamedTuple):
@@ -68,17 +72,21 @@ class Plan(NamedTuple):
 
 
 def candidates(
-    kinds: Iterable[Kind],
+    code: str,
+    plain: Written,
     counts: np.ndarray,
     front_nbits: int,
     n: int,
-    write: Callable[[Kind, Plan], tuple[str, Written]],
-) -> list[Candidate[tuple[str, Written]]]:
-    """Return the payloads, one of each kind, that end with a string of bytes.
+    write: Callable[[Plan], Written],
+) -> list[Candidate[CodedBytes]]:
+    """Return the payloads among which an encoder selects, which end with a string of bytes.
 
     Parameters
     ----------
-    kinds : iterable of Kind
+    code : str
+        One of `KINDS`; or "auto" for all of them, and for the bytes as they are.
+    plain : Written
+        The payload with the bytes as they are.
     counts : (256,) int64 array
         Counts of the bytes.
     front_nbits : int
@@ -86,28 +94,20 @@ def candidates(
     n : int
         Number of elements of the tensor.
     write : callable
-        Writes the payload of a kind with a plan, and returns the name of its code.
+        Writes the payload with the string of a plan.
     """
-    results = []
-    for kind in kinds:
+
+    def candidate(kind: Kind) -> Candidate[CodedBytes]:
         plan = Plan.of(kind, counts)
         nbits = front_nbits + plan.nbits
-        empty = None
-        if kind == "huffman" and n < MIN_ELEMENTS:  # the size is exact
-            empty = functools.partial(_blank, kind, nbits)
-        writer = functools.partial(_ungated, write, kind, plan)
-        results.append(Candidate(nbits, writer, blank=empty))
-    return results
+        is_exact = kind == "huffman" and n < MIN_ELEMENTS
+        empty = (lambda: (kind, blank(nbits))) if is_exact else None
+        return Candidate(nbits, lambda gate: (kind, write(plan)), blank=empty)
 
-
-def _ungated(
-    write: Callable[[Kind, Plan], tuple[str, Written]], kind: Kind, plan: Plan, gate: object
-) -> tuple[str, Written]:
-    return write(kind, plan)
-
-
-def _blank(kind: Kind, nbits: int) -> tuple[str, Written]:
-    return kind, blank(nbits)
+    if code != "auto":
+        return [candidate(KINDS[code])]
+    as_is = Candidate(plain.nbits, lambda gate: ("none", plain))
+    return [as_is, *map(candidate, KINDS.values())]
 
 
 def alphabet(low: int, high: int) -> np.ndarray:

@@ -26,14 +26,10 @@ class Universal(Code):
 
     rule: ClassVar[codewords.Rule]
 
-    @property
-    def _parameter(self) -> int:
-        """The parameter of the rule; 0 for rules without one."""
-        return 0
-
     def _prefix(self) -> PrefixCode:
         """Return the form in which kernels receive this code."""
-        return PrefixCode(self.rule, self._parameter, self.first)
+        parameter = next((getattr(self, field.attribute) for field in self.declared()), 0)
+        return PrefixCode(self.rule, parameter, self.first)
 
     def _write(self, numbers: np.ndarray) -> tuple[np.ndarray, int]:
         lengths = self._lengths(numbers)
@@ -239,10 +235,6 @@ class Rice(Universal):
 
     k: int = param(Integer(0, 63), 0, "number of low bits that are stored as they are")
 
-    @property
-    def _parameter(self) -> int:
-        return self.k
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Golomb(Universal):
@@ -284,10 +276,6 @@ class Golomb(Universal):
 
     b: int = param(Integer(1, 2**64 - 1), 1, "the divisor")
 
-    @property
-    def _parameter(self) -> int:
-        return self.b
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ExpGolomb(Universal):
@@ -327,7 +315,3 @@ class ExpGolomb(Universal):
     rule = codewords.EXPGOLOMB
 
     k: int = param(Integer(0, 63), 0, "number of low bits that are stored as they are")
-
-    @property
-    def _parameter(self) -> int:
-        return self.k

@@ -106,7 +106,7 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
     numbers: list[int] = []
     for name in ("table", "states", "width", "columns of a scale", "outliers"):
-        value = reader.uint(1) if len(numbers) < 2 else reader.leb128()
+        value = reader.byte() if len(numbers) < 2 else reader.leb128()
         numbers.append(value)
         note = "sent" if name == "table" and value == SENT else ""
         yield walk.span("table", name, 8 * reader.at - walk.at, FieldValue(value, note))

@@ -105,52 +105,29 @@ def _parameter(walk: FieldWalker, number: int, preceding: int) -> FieldSpan:
 
 def _elias_fano(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     width, first = elias_fano.low_width(string.n, string.k), walk.at
+    high, last = 0, -1
 
-    def low(at: int, values: np.ndarray) -> Iterator[FieldValue]:
+    def describe_low(at: int, values: np.ndarray) -> Iterator[FieldValue]:
         for value in values.tolist():
             yield FieldValue(value)
 
-    yield from walk.fields("index", "low bits", width, string.k, low)
-    upper = _Upper(walk.data, first, width, string)
-    yield from words(walk, "index", "upper bits", UNARY, string.k, upper, upper.skip)
+    def skip(steps: np.ndarray) -> None:
+        nonlocal high
+        high += int(steps.sum())
 
-
-class _Upper:
-    """Describes the increases of the upper bits of positions.
-
-    Parameters
-    ----------
-    data : uint8 array
-        The payload.
-    low : int
-        First of the low bits.
-    width : int
-        Number of low bits of a position.
-    string : IndexString
-        The opened string.
-    """
-
-    def __init__(self, data: np.ndarray, low: int, width: int, string: IndexString) -> None:
-        self._data, self._low, self._width, self._string = data, low, width, string
-        self._high = 0
-        self._last = -1
-
-    def skip(self, steps: np.ndarray) -> None:
-        """Skip positions that are not described."""
-        self._high += int(steps.sum())
-
-    def __call__(self, at: int, steps: np.ndarray) -> Iterator[FieldValue]:
-        """Describe positions from index `at` on."""
-        lows = read_fields(self._data, self._low + at * self._width, self._width, steps.size)
+    def describe(at: int, steps: np.ndarray) -> Iterator[FieldValue]:
+        nonlocal high, last
+        lows = read_fields(walk.data, first + at * width, width, steps.size)
         for step, low in zip(steps.tolist(), lows.tolist(), strict=True):
-            self._high += step
-            position = self._high << self._width | low
-            if not self._last < position < self._string.n:
-                raise Corrupt(
-                    f"a position is not one of {self._string.n} elements, or does not rise"
-                )
-            self._last = position
+            high += step
+            position = high << width | low
+            if not last < position < string.n:
+                raise Corrupt(f"a position is not one of {string.n} elements, or does not rise")
+            last = position
             yield FieldValue(step, element=position)
+
+    yield from walk.fields("index", "low bits", width, string.k, describe_low)
+    yield from words(walk, "index", "upper bits", UNARY, string.k, describe, skip)
 
 
 def _bitmap(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
@@ -203,8 +180,7 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     yield from walk.summary("bits within a class", low, {"index": int(nbits[:low].sum())})
     for k in range(low, high):
         if nbits[k]:
-            value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])
-            yield walk.span("index", "bits within the class", int(nbits[k]), FieldValue(value), k)
+            yield walk.field("index", "bits within the class", int(nbits[k]))._replace(number=k)
     if error is not None and high == places.size:
         raise error
     if high == places.size < string.k:

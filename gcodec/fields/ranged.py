@@ -20,7 +20,6 @@ def string(
     name: str,
     count: int,
     describe: DescribeSymbols,
-    meaning: tabled.Meaning = lambda symbol: "",
 ) -> Iterator[FieldSpan]:
     """Describe a string of `count` > 0 bytes up to the end of the payload, with range and table.
 
@@ -34,8 +33,6 @@ def string(
     count : int
     describe : callable
         Describes symbols; see `DescribeSymbols`.
-    meaning : callable
-        Returns the meaning of a symbol in the table.
 
     Raises
     ------
@@ -48,7 +45,7 @@ def string(
     yield high
     numbers = ranged.alphabet(low.field_value.value, high.field_value.value)
     coded = CodedMask.all(count)
-    table = yield from tabled.table(walk, coder, numbers, coded, meaning)
+    table = yield from tabled.table(walk, coder, numbers, coded, lambda symbol: "")
     yield from tabled.string(walk, table, kind, name, count, describe)
 
 

@@ -6,7 +6,7 @@ primitives such as LEB128 to `wire`.
 """
 
 from gcodec.frame.frame import Frame
-from gcodec.frame.header import check_shape, dtype_named, read_name
+from gcodec.frame.header import Header, check_shape, dtype_named
 from gcodec.frame.integrity import CHECKSUM_NBYTES, check_key, crc32c, tag_of
 from gcodec.frame.members import MEMBERS_NAME, Member, cut, members_of, write_members
 from gcodec.frame.summation import FrameSum
@@ -16,6 +16,7 @@ __all__ = [
     "MEMBERS_NAME",
     "Frame",
     "FrameSum",
+    "Header",
     "Member",
     "check_key",
     "check_shape",
@@ -23,7 +24,6 @@ __all__ = [
     "cut",
     "dtype_named",
     "members_of",
-    "read_name",
     "tag_of",
     "write_members",
 ]

@@ -26,6 +26,7 @@ from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import header
+from gcodec.frame.header import Header
 from gcodec.frame.integrity import (
     CHECKSUM_NBYTES,
     RunningChecksum,
@@ -172,30 +173,9 @@ class Frame(_Secret):
 
     def header(self) -> bytes:
         """Return the bytes that precede the payload, their checksum included."""
-        name = [] if self.name is None else [primitives.encode_name(self.name)]
-        seek = [] if self.seek is None else [self.seek]
-        parameters = self.codec.write_parameters()
-        scalars = self.codec.write_scalars(self.payload.scalars)
-        flags = primitives.HAS_NAME * len(name) | primitives.HAS_SEEK * len(seek)
-        flags |= primitives.HAS_TAG * (self.key is not None)
+        has_tag = self.key is not None
         written = header.write(
-            {
-                "magic": [primitives.MAGIC],
-                "version": [primitives.VERSION],
-                "flags": [flags],
-                "codec": [self.codec.id],
-                "dtype": [primitives.DTYPE_CODES[self.dtype]],
-                "ndim": [len(self.shape)],
-                "size": list(self.shape),
-                "name length": [len(text) for text in name],
-                "name": name,
-                "parameters length": [len(parameters)],
-                "parameters": [parameters],
-                "scalars length": [len(scalars)],
-                "scalars": [scalars],
-                "payload bits": [self.payload.nbits],
-                "seek table": seek,
-            }
+            self.codec, self.dtype, self.shape, self.name, self.payload, has_tag
         )
         return written + crc32c(written)
 
@@ -336,27 +316,25 @@ class Frame(_Secret):
         See `from_bytes`.
         """
         reader = Reader(data, start)
-        values = header.read(reader)
+        head = Header.read(reader)
         _check_crc(reader, reader.data[start : reader.at], "header")
-        codec_class = by_id(values["codec"][0])  # an unknown codec is reported before other errors
-        dtype = header.dtype_named(values["dtype"][0], start + 6, codec_class)
-        shape = tuple(values["size"])
-        n, nbits = math.prod(shape), values["payload bits"][0]
-        payload_data = np.frombuffer(reader.take(-(-nbits // 8)), np.uint8)
+        codec_class = by_id(head.codec_id)  # an unknown codec is reported before other errors
+        dtype = header.dtype_named(head.dtype_code, start + 6, codec_class)
+        n = math.prod(head.shape)
+        payload_data = np.frombuffer(reader.take(head.payload_nbytes), np.uint8)
         _check_crc(reader, payload_data, "payload")
         signed = reader.data[start : reader.at]
-        has_tag = values["flags"][0] & primitives.HAS_TAG
-        tag = bytes(reader.take(primitives.TAG_NBYTES)) if has_tag else None
+        tag = bytes(reader.take(primitives.TAG_NBYTES)) if head.has_tag else None
         key = check_key(key)
         check_tag(tag, key, signed)
         limits.check("the frame", n, n * primitives.ITEMSIZE[dtype], reader.at - start)
-        header.check_shape(shape, start + 8)
-        name = next(map(header.read_name, values["name"]), None)
-        codec, scalars = header.codec_of(values, dtype)
+        header.check_shape(head.shape, start + 8)
+        name = head.decoded_name()
+        codec, scalars = head.codec_and_scalars(dtype)
         limits.check_products("the frame", codec.products(n))
-        seek = next((s.table(codec.seek_count(n)) for s in values["seek table"]), None)
-        payload = Payload(codec, scalars, payload_data, nbits, seek)
-        return cls(codec, dtype, shape, payload, name, key), reader.at
+        seek = None if head.seek is None else head.seek.table(codec.seek_count(n))
+        payload = Payload(codec, scalars, payload_data, head.nbits, seek)
+        return cls(codec, dtype, head.shape, payload, name, key), reader.at
 
     def decode(self, *, like: Any = None, out: Any = None) -> Any:
         """Decode the tensor; see `gcodec.decode`."""

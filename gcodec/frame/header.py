@@ -1,50 +1,27 @@
-"""The frame header as a table of fields: one table writes, reads and describes the header.
+"""The frame header: its fields in the order of their bytes.
 
     magic "GCF" · version · flags · codec · dtype · ndim · sizes · [name] · parameters · scalars ·
     payload bits · [seek table]
 
-The header's checksum follows the table. Source: docs/wire-format.md, part A.
+The header's checksum follows the fields. Source: docs/wire-format.md, part A.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError, Unsupported
+from gcodec.payload import Payload
 from gcodec.wire import primitives
 from gcodec.wire.primitives import Reader, leb128
-from gcodec.wire.seek import Section, SeekTable
-
-Values: TypeAlias = dict[str, list[Any]]
-"""Values of the header fields by name: a list each, empty for an absent optional field."""
+from gcodec.wire.seek import Section
 
 _ADDRESSABLE = 1 << 59  # elements of the largest array that NumPy creates, even an empty one
 _DTYPE_NAMES = {code: name for name, code in primitives.DTYPE_CODES.items()}
-
-
-class Entry(NamedTuple):
-    """Field of the table.
-
-    Attributes
-    ----------
-    name : str
-    read : callable
-        Function that reads one value, given the values of the preceding fields. It raises
-        `FormatError`.
-    write : callable
-        Function that returns the bytes of one value.
-    count : callable
-        Function that returns the number of values, given the values of the preceding fields.
-    """
-
-    name: str
-    read: Callable[[Reader, Values], Any]
-    write: Callable[[Any], bytes]
-    count: Callable[[Values], int] = lambda values: 1
 
 
 class Placed(NamedTuple):
@@ -65,55 +42,164 @@ class Placed(NamedTuple):
     value: Any
 
 
-def write(values: Values) -> bytes:
-    """Return the bytes of a header, without its checksum."""
-    return b"".join([entry.write(value) for entry in FIELDS for value in values[entry.name]])
+class Header:
+    """Header fields that have been read.
 
-
-def read(reader: Reader) -> Values:
-    """Read a header, without its checksum; raise `FormatError` if it is invalid."""
-    values: Values = {}
-    for entry in FIELDS:
-        values[entry.name] = [entry.read(reader, values) for _ in range(entry.count(values))]
-    return values
-
-
-def fields_of(reader: Reader, values: Values) -> Iterator[Placed]:
-    """Read a header as `read` does, but field by field; add each value to `values`."""
-    for entry in FIELDS:
-        values[entry.name] = []
-        for _ in range(entry.count(values)):
-            start = reader.at
-            value = entry.read(reader, values)
-            values[entry.name].append(value)
-            yield Placed(entry.name, start, reader.at, value)
-
-
-def codec_of(values: Values, dtype: str = "float32") -> tuple[Codec, dict[str, Any]]:
-    """Return the codec of a message, and the scalars of the message.
-
-    Parameters
+    Attributes
     ----------
-    values : Values
-        Header fields, at least up to the scalars.
-    dtype : str
-        Dtype of the tensor; see `dtype_named`.
-
-    Raises
-    ------
-    FormatError
-        If the codec is unknown, or its parameters are invalid.
+    flags, codec_id, dtype_code, nbits : int
+        `nbits` is the number of bits of the payload.
+    shape : tuple of int
+    name, parameters, scalars : memoryview
+        Bytes of the fields; without a name, `name` is None.
+    seek : Section or None
+        Unparsed seek table.
     """
-    codec_class = by_id(values["codec"][0])
-    try:
-        codec = codec_class.from_header(bytes(values["parameters"][0]))
-        scalars = codec.read_scalars(values["scalars"][0])
-        codec = codec.of_message(scalars)._with_dtype(dtype)
-    except ParameterError as error:
-        raise Corrupt(f"the parameters do not fit together: {error}") from None
-    if unresolved := codec.unresolved():
-        raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
-    return codec, scalars
+
+    flags: int
+    codec_id: int
+    dtype_code: int
+    shape: tuple[int, ...] = ()
+    name: memoryview | None = None
+    parameters: memoryview
+    scalars: memoryview
+    nbits: int
+    seek: Section | None = None
+
+    @classmethod
+    def read(cls, reader: Reader) -> Header:
+        """Read a header, without its checksum; raise `FormatError` if it is invalid."""
+        header = cls()
+        for _ in header._read(reader):
+            pass
+        return header
+
+    def fields(self, reader: Reader) -> Iterator[Placed]:
+        """Read a header as `read` does, but field by field into an empty header."""
+        start = reader.at
+        for name, value in self._read(reader):
+            yield Placed(name, start, reader.at, value)
+            start = reader.at
+
+    def _read(self, reader: Reader) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the value of each field after it has been read."""
+        start, magic = reader.at, primitives.MAGIC
+        if not magic.startswith(bytes(reader.data[start : start + len(magic)])):
+            raise Corrupt("not a frame: the bytes do not begin with GCF", offset=start)
+        yield "magic", bytes(reader.take(len(magic)))  # or raise Truncated
+        version = reader.byte()
+        if version != primitives.VERSION:
+            text = f"frame version {version}; this release reads {primitives.VERSION}"
+            raise Unsupported(text, reader.at - 1)
+        yield "version", version
+        self.flags = flags = reader.byte()
+        if flags & ~(primitives.HAS_NAME | primitives.HAS_SEEK | primitives.HAS_TAG):
+            raise Unsupported(f"flags {flags:#04x} are not known to this release", reader.at - 1)
+        yield "flags", flags
+        self.codec_id = reader.byte()
+        yield "codec", self.codec_id
+        self.dtype_code = reader.byte()
+        yield "dtype", self.dtype_code
+        ndim = reader.byte()
+        if ndim > primitives.MAX_NDIM:
+            raise Corrupt(f"ndim {ndim} is above {primitives.MAX_NDIM}", reader.at - 1)
+        yield "ndim", ndim
+        for _ in range(ndim):
+            self.shape += (reader.leb128(),)
+            yield "size", self.shape[-1]
+        if flags & primitives.HAS_NAME:
+            length = reader.leb128()
+            yield "name length", length
+            self.name = reader.take(length)
+            yield "name", self.name
+        length = reader.byte()
+        yield "parameters length", length
+        self.parameters = reader.take(length)
+        yield "parameters", self.parameters
+        length = reader.byte()
+        yield "scalars length", length
+        self.scalars = reader.take(length)
+        yield "scalars", self.scalars
+        self.nbits = reader.leb128()
+        yield "payload bits", self.nbits
+        if flags & primitives.HAS_SEEK:
+            codec, _ = self.codec_and_scalars()
+            if codec.seek_blocks is None:
+                raise Corrupt(f"a seek table, but {codec} has no blocks", reader.at)
+            self.seek = Section.take(reader, codec.seek_blocks)
+            yield "seek table", self.seek
+
+    def decoded_name(self) -> str | None:
+        """Return the tensor's name, if there is one; raise `Corrupt` if it is not UTF-8."""
+        try:
+            return None if self.name is None else str(self.name, "utf-8")
+        except UnicodeDecodeError as error:
+            raise Corrupt("the name is not UTF-8") from error
+
+    @property
+    def has_tag(self) -> bool:
+        """Whether a tag ends the frame."""
+        return bool(self.flags & primitives.HAS_TAG)
+
+    @property
+    def payload_nbytes(self) -> int:
+        """Size of the payload."""
+        return -(-self.nbits // 8)
+
+    def codec_and_scalars(self, dtype: str = "float32") -> tuple[Codec, dict[str, Any]]:
+        """Return the codec of the message, and the scalars of the message.
+
+        Parameters
+        ----------
+        dtype : str
+            Dtype of the tensor; see `dtype_named`.
+
+        Raises
+        ------
+        FormatError
+            If the codec is unknown, or its parameters are invalid.
+        """
+        codec_class = by_id(self.codec_id)
+        try:
+            codec = codec_class.from_header(bytes(self.parameters))
+            scalars = codec.read_scalars(self.scalars)
+            codec = codec.of_message(scalars)._with_dtype(dtype)
+        except ParameterError as error:
+            raise Corrupt(f"the parameters do not fit together: {error}") from None
+        if unresolved := codec.unresolved():
+            raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
+        return codec, scalars
+
+
+def write(
+    codec: Codec,
+    dtype: str,
+    shape: tuple[int, ...],
+    name: str | None,
+    payload: Payload,
+    has_tag: bool,
+) -> bytes:
+    """Return the bytes of the header of a frame, without its checksum."""
+    text = b"" if name is None else primitives.encode_name(name)
+    parameters, scalars = codec.write_parameters(), codec.write_scalars(payload.scalars)
+    flags = primitives.HAS_NAME * (name is not None) | primitives.HAS_TAG * has_tag
+    flags |= primitives.HAS_SEEK * (payload.seek is not None)
+    dtype_code = primitives.DTYPE_CODES[dtype]
+    return b"".join(
+        [
+            primitives.MAGIC,
+            bytes([primitives.VERSION, flags, codec.id, dtype_code, len(shape)]),
+            *map(leb128, shape),
+            b"" if name is None else leb128(len(text)),
+            text,
+            bytes([len(parameters)]),
+            parameters,
+            bytes([len(scalars)]),
+            scalars,
+            leb128(payload.nbits),
+            b"" if payload.seek is None else payload.seek.to_bytes(),
+        ]
+    )
 
 
 def dtype_named(code: int, offset: int, codec: type[Codec] | None = None) -> str:
@@ -146,88 +232,3 @@ def check_shape(shape: tuple[int, ...], offset: int) -> None:
     """Raise `Corrupt`, with a byte offset, if no empty array can have this shape."""
     if 0 in shape and math.prod(filter(None, shape)) >= _ADDRESSABLE:
         raise Corrupt("no array has such a shape", offset)
-
-
-def read_name(raw: memoryview) -> str:
-    """Return the tensor's name; raise `Corrupt` if it is not UTF-8."""
-    try:
-        return str(raw, "utf-8")
-    except UnicodeDecodeError as error:
-        raise Corrupt("the name is not UTF-8") from error
-
-
-def _read_magic(reader: Reader, values: Values) -> bytes:
-    magic, start = primitives.MAGIC, reader.at
-    if not magic.startswith(bytes(reader.data[start : start + len(magic)])):
-        raise Corrupt("not a frame: the bytes do not begin with GCF", offset=start)
-    return bytes(reader.take(len(magic)))  # or raise Truncated
-
-
-def _read_version(reader: Reader, values: Values) -> int:
-    version = reader.uint(1)
-    if version != primitives.VERSION:
-        text = f"frame version {version}; this release reads {primitives.VERSION}"
-        raise Unsupported(text, reader.at - 1)
-    return version
-
-
-def _read_flags(reader: Reader, values: Values) -> int:
-    flags = reader.uint(1)
-    if flags & ~(primitives.HAS_NAME | primitives.HAS_SEEK | primitives.HAS_TAG):
-        raise Unsupported(f"flags {flags:#04x} are not known to this release", reader.at - 1)
-    return flags
-
-
-def _read_ndim(reader: Reader, values: Values) -> int:
-    ndim = reader.uint(1)
-    if ndim > primitives.MAX_NDIM:
-        raise Corrupt(f"ndim {ndim} is above {primitives.MAX_NDIM}", reader.at - 1)
-    return ndim
-
-
-def _read_section(reader: Reader, values: Values) -> Section:
-    codec, _ = codec_of(values)
-    if codec.seek_blocks is None:
-        raise Corrupt(f"a seek table, but {codec} has no blocks", reader.at)
-    return Section.take(reader, codec.seek_blocks)
-
-
-def _read_byte(reader: Reader, values: Values) -> int:
-    return reader.uint(1)
-
-
-def _read_leb128(reader: Reader, values: Values) -> int:
-    return reader.leb128()
-
-
-def _take(length: str) -> Callable[[Reader, Values], memoryview]:
-    """Return a function that reads as many bytes as the field named `length` states."""
-    return lambda reader, values: reader.take(values[length][0])
-
-
-def _write_byte(value: int) -> bytes:
-    return bytes([value])
-
-
-def _if_flag(flag: int) -> Callable[[Values], int]:
-    return lambda values: int(bool(values["flags"][0] & flag))
-
-
-FIELDS = (
-    Entry("magic", _read_magic, bytes),
-    Entry("version", _read_version, _write_byte),
-    Entry("flags", _read_flags, _write_byte),
-    Entry("codec", _read_byte, _write_byte),
-    Entry("dtype", _read_byte, _write_byte),
-    Entry("ndim", _read_ndim, _write_byte),
-    Entry("size", _read_leb128, leb128, lambda values: values["ndim"][0]),
-    Entry("name length", _read_leb128, leb128, _if_flag(primitives.HAS_NAME)),
-    Entry("name", _take("name length"), bytes, _if_flag(primitives.HAS_NAME)),
-    Entry("parameters length", _read_byte, _write_byte),
-    Entry("parameters", _take("parameters length"), bytes),
-    Entry("scalars length", _read_byte, _write_byte),
-    Entry("scalars", _take("scalars length"), bytes),
-    Entry("payload bits", _read_leb128, leb128),
-    Entry("seek table", _read_section, SeekTable.to_bytes, _if_flag(primitives.HAS_SEEK)),
-)
-"""All header fields, in order."""

@@ -45,23 +45,22 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.arrays.source import outlet
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.codecs.blockwise.layout import Layout
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_dtype,
     checked_shape,
     host_tensor,
     opened_frame,
     part_of,
     size_error,
 )
-from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.payload import Payload
-from gcodec.wire.primitives import FLOATS
 
 Kind = Literal["dynamic8", "nf4", "fp4"]
 
@@ -138,15 +137,13 @@ def decode(
     ParameterError
         If an argument is out of range.
     """
-    if dtype not in FLOATS:
-        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    check_dtype(dtype)
     codec, data, sizes = _read(message, kind, shape, blocksize, limits)
-    with np.errstate(over="ignore"):
-        values = codec.decode(data, sizes)
-        converted = values.astype(NUMPY_DTYPES[dtype])
-    if not all_finite(values.reshape(-1)) or not np.isfinite(converted).all():
+    values = codec.decode(data, sizes).reshape(-1)
+    converted = np.asarray(outlet(values, dtype))
+    if not np.isfinite(converted).all():
         raise Corrupt(f"a value is not finite in {dtype}")
-    return converted
+    return converted.reshape(sizes)
 
 
 def to_frame(
@@ -203,8 +200,7 @@ def _codec(kind: str, blocksize: int | None, nested: bool) -> Blockwise:
     if blocksize not in _BLOCK_SIZES:
         raise ParameterError.of("blocksize", blocksize, "a power of two from 32 to 4096")
     values = {"kind": kind, "block": int(blocksize), "nested": "yes" if nested else "no"}
-    codec: Blockwise = Blockwise.from_mapping(values)
-    return codec
+    return Blockwise.from_mapping(values)
 
 
 def _layout(codec: Blockwise, n: int) -> Layout:

@@ -41,12 +41,13 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.arrays.source import outlet
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_dtype,
     checked_shape,
     host_tensor,
     opened_frame,
@@ -57,7 +58,6 @@ from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire.kinds import check_integer
-from gcodec.wire.primitives import FLOATS
 
 _KINDS = {8: "int8", 4: "int4"}
 _MOST = 1 << 30  # groups
@@ -129,12 +129,10 @@ def decode(
     ParameterError
         If an argument is out of range.
     """
-    if dtype not in FLOATS:
-        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    check_dtype(dtype)
     payload, shape = _read(message, bits, partitions, limits)
-    with np.errstate(over="ignore"):
-        values: np.ndarray = payload.codec.decode(payload, shape).astype(NUMPY_DTYPES[dtype])
-    return values
+    values = payload.codec.decode(payload, shape).reshape(-1)
+    return np.asarray(outlet(values, dtype)).reshape(shape)
 
 
 def to_frame(
@@ -194,8 +192,7 @@ def _codec(bits: int, groups: int, n: int) -> Blockwise:
     if not n or n % (2 * groups):
         allowed = f"such that groups of {n} elements have an equal, even size"
         raise ParameterError.of("groups", groups, allowed)
-    codec: Blockwise = Blockwise.from_mapping({"kind": _KINDS[bits], "block": n // groups})
-    return codec
+    return Blockwise.from_mapping({"kind": _KINDS[bits], "block": n // groups})
 
 
 def _order(groups: int, partitions: tuple[int, int] | None) -> np.ndarray:

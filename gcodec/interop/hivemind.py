@@ -230,8 +230,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
 
 
 def _codec(compression: str) -> Blockwise:
-    codec: Blockwise = Blockwise.from_mapping(_CODECS[compression])
-    return codec
+    return Blockwise.from_mapping(_CODECS[compression])
 
 
 def _buffer(payload: np.ndarray, n: int, compression: str) -> np.ndarray:

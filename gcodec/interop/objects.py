@@ -12,7 +12,7 @@ from gcodec.arrays.source import Tensor, inspect, size_of
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
-from gcodec.wire.primitives import MAX_NDIM
+from gcodec.wire.primitives import FLOATS, MAX_NDIM
 
 FrameLike: TypeAlias = Frame | bytes | bytearray | memoryview
 
@@ -45,6 +45,12 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
             "convert it first, as in x.astype(numpy.float32)"
         )
     return tensor
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise `ParameterError` unless a dtype is one of the floats."""
+    if dtype not in FLOATS:
+        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
 
 
 def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:

@@ -189,7 +189,7 @@ def to_frame(
     if not all_finite(numbers):
         raise Corrupt("a number of quant_params is not finite")
     k = positions.size // tiles.total
-    codec: SparseLoCo = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": len(lookup)})
+    codec = SparseLoCo.from_mapping({"k": k, "chunk": chunk, "bins": len(lookup)})
     symbols = SparseLoCoSymbols(n, positions[order], bins.reshape(-1)[order], numbers, sizes)
     payload = codec.pack(symbols)
     return Frame(payload.codec, _DTYPE, sizes, payload, name)

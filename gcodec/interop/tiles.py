@@ -11,15 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
-from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.arrays.source import NUMPY_DTYPES, outlet
 from gcodec.codecs.dct8 import DCT8, DCT8Symbols, chunks, levels, transform
 from gcodec.codecs.dct8.chunks import Chunks
 from gcodec.codecs.dct8.levels import Levels
 from gcodec.codecs.sparseloco import largest_divisor
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.frame import Frame
-from gcodec.interop.objects import FrameLike, ascending_order, host_tensor, opened_frame
-from gcodec.kernels.numeric import convert
+from gcodec.interop.objects import (
+    FrameLike,
+    ascending_order,
+    check_dtype,
+    host_tensor,
+    opened_frame,
+)
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.transform.basis import MOST_POINTS
 from gcodec.limits import Limits
@@ -150,8 +155,7 @@ def restored(coefficients: Coefficients, dtype: str) -> np.ndarray:
     ParameterError
         If the dtype is not one of the floats.
     """
-    if dtype not in FLOATS:
-        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    check_dtype(dtype)
     positions, values, shape = ascending(coefficients)
     layout = _layout(shape)
     out = empty_beside(math.prod(shape), np.float32, None)
@@ -159,12 +163,7 @@ def restored(coefficients: Coefficients, dtype: str) -> np.ndarray:
     transform.restore(starts, positions.reshape(-1), values.reshape(-1), layout, out)
     if not all_finite(out):
         raise Corrupt("a value exceeds float32")
-    sizes = tensor_shape(shape)
-    if dtype == "float32":
-        return out.reshape(sizes)
-    rounded: np.ndarray = np.empty(out.size, NUMPY_DTYPES[dtype])
-    convert.put(out, dtype, rounded)
-    return rounded.reshape(sizes)
+    return np.asarray(outlet(out, dtype)).reshape(tensor_shape(shape))
 
 
 def ascending(coefficients: Coefficients) -> Coefficients:
@@ -201,7 +200,7 @@ def to_frame(sent: Coefficients, name: str | None) -> Frame:
         raise ParameterError.of("the shape", sizes, "that of a vector or a matrix for a frame")
     sides = shape[len(leading_of(shape)) :]
     parameters = {"chunk": sides, "k": values.shape[1], "layout": "tiles"}
-    codec: DCT8 = DCT8.from_mapping(parameters)
+    codec = DCT8.from_mapping(parameters)
     quantized = levels.quantize(values, codec.values)
     if _dequantized(quantized, codec.values).tobytes() != values.tobytes():
         codec = codec.replaced(values="float32")

@@ -38,20 +38,25 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.arrays.source import outlet
 from gcodec.codecs.microscale import Microscale
 from gcodec.codecs.microscale.payload import check_elements, check_scales
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
-from gcodec.interop.objects import FrameLike, host_tensor, opened_frame, part_of, size_error
-from gcodec.kernels.numeric import convert
+from gcodec.interop.objects import (
+    FrameLike,
+    check_dtype,
+    host_tensor,
+    opened_frame,
+    part_of,
+    size_error,
+)
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
 from gcodec.kernels.quantize.microscale import Quantization
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.runtime.memory import empty_beside
-from gcodec.wire.primitives import FLOATS
 
 _FORMATS = tuple(name for name in FORMATS if name != "mxint8")
 _SCALE_DTYPES = {True: "float8_e4m3fn", False: "float8_e8m0fnu"}  # by `is_two_level`
@@ -167,19 +172,12 @@ def decode(
     ParameterError
         If an argument is out of range.
     """
-    if dtype not in FLOATS:
-        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    check_dtype(dtype)
     fmt = BlockFormat.of(_codec(format, scale, None).format)
-    scales, data, shape, tensor_scale = _checked(arrays, fmt)
-    n = math.prod(shape)
-    Limits.or_default(limits).check("the tensor", n, 4 * n)
-    values = empty_beside(n, np.float32, None)
+    scales, data, shape, tensor_scale = _checked(arrays, fmt, limits)
+    values = empty_beside(math.prod(shape), np.float32, None)
     microscale.dequantize(scales, data, fmt, tensor_scale, values)
-    if dtype == "float32":
-        return values.reshape(shape)
-    out: np.ndarray = np.empty(n, NUMPY_DTYPES[dtype])
-    convert.put(values, dtype, out)
-    return out.reshape(shape)
+    return np.asarray(outlet(values, dtype)).reshape(shape)
 
 
 def to_frame(
@@ -195,9 +193,7 @@ def to_frame(
     See `decode` for the parameters and errors; the frame states the rule for scales.
     """
     fmt = BlockFormat.of(_codec(format, scale, None).format)
-    scales, data, shape, tensor_scale = _checked(arrays, fmt)
-    n = math.prod(shape)
-    Limits.or_default(limits).check("the tensor", n, 4 * n)
+    scales, data, shape, tensor_scale = _checked(arrays, fmt, limits)
     codec = _codec(format, scale, tensor_scale)
     joined = np.concatenate((scales, data))
     scalars = {"tensor_scale": codec.tensor_scale}
@@ -245,10 +241,7 @@ def _codec(format: str, scale: str, tensor_scale: float | None) -> Microscale:
     if scale not in RULES:
         raise ParameterError.of("scale", scale, f"one of {', '.join(RULES)}")
     factor = 1.0 if tensor_scale is None else tensor_scale
-    codec: Microscale = Microscale.from_mapping(
-        {"format": format, "scale": scale, "tensor_scale": factor}
-    )
-    return codec
+    return Microscale.from_mapping({"format": format, "scale": scale, "tensor_scale": factor})
 
 
 def _arrays(
@@ -269,7 +262,7 @@ def _arrays(
 
 
 def _checked(
-    arrays: Mapping[str, Any], fmt: BlockFormat
+    arrays: Mapping[str, Any], fmt: BlockFormat, limits: Limits | None
 ) -> tuple[np.ndarray, np.ndarray, tuple[int, ...], float]:
     """Return scales and data, flat, the shape of the tensor, and the scale of the tensor."""
     if not isinstance(arrays, Mapping):
@@ -289,10 +282,12 @@ def _checked(
     if scales.shape != expected:
         message = f"scale has the shape {scales.shape}: must have {expected}"
         raise size_error(message, scales.size, math.prod(expected))
-    flat, elements = scales.reshape(-1), data.reshape(-1)
+    flat, elements, n = scales.reshape(-1), data.reshape(-1), math.prod(shape)
     check_scales(flat, fmt)
-    check_elements(elements, math.prod(shape), fmt)
-    return flat, elements, shape, _tensor_scale(arrays)
+    check_elements(elements, n, fmt)
+    tensor_scale = _tensor_scale(arrays)
+    Limits.or_default(limits).check("the tensor", n, 4 * n)
+    return flat, elements, shape, tensor_scale
 
 
 def _bytes_of(arrays: Mapping[str, Any], key: str, dtype: str) -> np.ndarray:

@@ -36,12 +36,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.source import NUMPY_DTYPES
+from gcodec.arrays.source import outlet
 from gcodec.codecs.blockwise import Blockwise
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_dtype,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -51,7 +52,6 @@ from gcodec.interop.objects import (
 from gcodec.limits import Limits
 from gcodec.payload import Payload
 from gcodec.wire.kinds import check_integer
-from gcodec.wire.primitives import FLOATS
 
 _MOST_RANKS = 1 << 20
 
@@ -77,7 +77,7 @@ class _Rows(NamedTuple):
         return 4 + -(-self.shape[1] // 4) * 4
 
 
-_CODEC: dict[str, Any] = {"kind": "fp8", "block": 0}
+_CODEC = Blockwise.from_mapping({"kind": "fp8", "block": 0})
 
 
 def encode(x: Any, *, ranks: int = 1) -> np.ndarray:
@@ -104,8 +104,7 @@ def encode(x: Any, *, ranks: int = 1) -> np.ndarray:
     tensor = host_tensor(x, "torchft", ("float32", "float16", "bfloat16"))
     rows = _Rows.of(tensor.shape, ranks)
     values = np.asarray(tensor.values[:], np.float32)
-    codec: Blockwise = Blockwise.from_mapping(_CODEC)
-    return _message(codec.quantize(values.reshape(rows.shape)).data, rows)
+    return _message(_CODEC.quantize(values.reshape(rows.shape)).data, rows)
 
 
 def decode(
@@ -139,13 +138,10 @@ def decode(
     ParameterError
         If an argument is out of range.
     """
-    if dtype not in FLOATS:
-        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    check_dtype(dtype)
     sizes, rows = _sizes(shape, ranks, limits)
-    codec: Blockwise = Blockwise.from_mapping(_CODEC)
-    values = codec.decode(_payload(codec, message, rows), rows.shape)
-    with np.errstate(over="ignore"):
-        return values.reshape(sizes).astype(NUMPY_DTYPES[dtype])
+    values = _CODEC.decode(_payload(message, rows), rows.shape).reshape(-1)
+    return np.asarray(outlet(values, dtype)).reshape(sizes)
 
 
 def to_frame(
@@ -161,10 +157,9 @@ def to_frame(
     See `decode` for the parameters and errors; `name` is that of the tensor.
     """
     _, rows = _sizes(shape, ranks, limits)
-    codec: Blockwise = Blockwise.from_mapping(_CODEC)
-    payload = _payload(codec, message, rows)
-    codec.unpack(payload, rows.shape)
-    return Frame(codec, "float32", rows.shape, payload, name)
+    payload = _payload(message, rows)
+    _CODEC.unpack(payload, rows.shape)
+    return Frame(_CODEC, "float32", rows.shape, payload, name)
 
 
 def from_frame(frame: FrameLike, *, ranks: int = 1, limits: Limits | None = None) -> np.ndarray:
@@ -209,7 +204,7 @@ def _message(data: np.ndarray, rows: _Rows) -> np.ndarray:
     return table.reshape(-1)
 
 
-def _payload(codec: Blockwise, message: Any, rows: _Rows) -> Payload:
+def _payload(message: Any, rows: _Rows) -> Payload:
     """Return the payload of a message, or raise `FormatError`."""
     data = object_bytes(message)
     (count, columns), size = rows.shape, rows.padded * rows.nbytes
@@ -220,4 +215,4 @@ def _payload(codec: Blockwise, message: Any, rows: _Rows) -> Payload:
         raise Corrupt("a byte that belongs to no element is not 0")
     scales, codes = table[:count, :4], table[:count, 4 : 4 + columns]
     payload = np.concatenate((scales.reshape(-1), codes.reshape(-1)))
-    return Payload(codec, {}, payload, 8 * payload.size)
+    return Payload(_CODEC, {}, payload, 8 * payload.size)

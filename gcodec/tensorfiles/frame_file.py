@@ -30,12 +30,11 @@ from gcodec.errors import (
 from gcodec.frame import (
     CHECKSUM_NBYTES,
     Frame,
+    Header,
     check_key,
     check_shape,
     crc32c,
     dtype_named,
-    header,
-    read_name,
 )
 from gcodec.limits import Limits
 from gcodec.tensorfiles import structure
@@ -208,15 +207,13 @@ def outline(data: Any, start: int) -> Outline:
         If the header cannot be read, or the data ends within the frame.
     """
     reader = Reader(data, start)
-    values = header.read(reader)
-    tag = primitives.TAG_NBYTES * bool(values["flags"][0] & primitives.HAS_TAG)
-    end = reader.at + 2 * CHECKSUM_NBYTES + -(-values["payload bits"][0] // 8) + tag
+    head = Header.read(reader)
+    tag = primitives.TAG_NBYTES * head.has_tag
+    end = reader.at + 2 * CHECKSUM_NBYTES + head.payload_nbytes + tag
     if end > len(reader.data):
         raise Truncated("the bytes end within the frame", len(reader.data))
-    name = next(map(read_name, values["name"]), None)
-    return Outline(
-        name, dtype_named(values["dtype"][0], start + 6), tuple(values["size"]), start, end
-    )
+    name = head.decoded_name()
+    return Outline(name, dtype_named(head.dtype_code, start + 6), head.shape, start, end)
 
 
 def outlines(data: Any) -> Iterator[Outline]:
@@ -261,8 +258,8 @@ def _consecutive(data: Any, read: Callable[[int, int], _Frame]) -> Iterator[_Fra
 
 
 def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHeader:
-    reader, values, seek_nbytes = Reader(data, start), header.Values(), 0
-    for field in header.fields_of(reader, values):
+    reader, head, seek_nbytes = Reader(data, start), Header(), 0
+    for field in head.fields(reader):
         if field.name == "seek table":
             seek_nbytes = field.end - field.start
     header_nbytes = reader.at - start
@@ -271,19 +268,19 @@ def _read_header(data: Any, start: int, number: int, limits: Limits) -> FrameHea
     checksum = bytes(reader.take(CHECKSUM_NBYTES))
     if checksum != crc32c(reader.data[start : start + header_nbytes]):
         raise Corrupt("the header's checksum is wrong", start + header_nbytes)
-    by_id(values["codec"][0])  # an unknown codec is reported before any other problem
-    dtype = dtype_named(values["dtype"][0], start + 6)
+    by_id(head.codec_id)  # an unknown codec is reported before any other problem
+    dtype = dtype_named(head.dtype_code, start + 6)
     frame = FrameHeader(
         number=number,
         start=start,
-        codec=header.codec_of(values)[0],
+        codec=head.codec_and_scalars()[0],
         dtype=dtype,
-        shape=tuple(values["size"]),
-        name=next(map(read_name, values["name"]), None),
+        shape=head.shape,
+        name=head.decoded_name(),
         header_nbytes=header_nbytes,
-        payload_nbytes=-(-values["payload bits"][0] // 8),
-        has_tag=bool(values["flags"][0] & primitives.HAS_TAG),
-        seek=next(iter(values["seek table"]), None),
+        payload_nbytes=head.payload_nbytes,
+        has_tag=head.has_tag,
+        seek=head.seek,
         seek_nbytes=seek_nbytes,
     )
     available = len(data) - start

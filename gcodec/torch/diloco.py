@@ -214,10 +214,6 @@ class DiLoCo:
         self._seed = checked.seed
         self._feedback = checked if feedback else None
         self._parameters = trainable_parameters(model)
-        for name, parameter in self._parameters.items():
-            if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-                allowed = "float32, float16 or bfloat16"
-                raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
         self._optimizer = outer_optimizer
         held = {p for group in outer_optimizer.param_groups for p in group["params"]}
         if held != set(self._parameters.values()):

@@ -40,8 +40,6 @@ class Factors:
         Seed of the first factors.
     """
 
-    feedback = None
-
     def __init__(self, communicator: TorchCommunicator, seed: int) -> None:
         self._communicator, self._seed = communicator, seed
         self._methods: dict[int, PowerSGD] = {}  # by rank

@@ -31,6 +31,7 @@ from gcodec.torch.agreement import Refused, check_agreement
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
+from gcodec.torch.names import FLOATS
 from gcodec.torch.selection import (
     globs_of,
     joined_policy,
@@ -620,7 +621,7 @@ def _shard_shape(parameter: Any, size: int) -> tuple[int, ...]:
 
 def _to_host(tensor: torch.Tensor) -> np.ndarray:
     """Return the values of a tensor as float32, without a copy if they are there already."""
-    if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+    if tensor.dtype not in FLOATS:
         raise ParameterError.of("dtype", tensor.dtype, "float32, float16 or bfloat16")
     values: np.ndarray = tensor.detach().to("cpu", torch.float32).numpy()
     return values

@@ -10,6 +10,9 @@ import torch
 from gcodec.errors import ParameterError
 from gcodec.torch.selection import unmatched_globs
 
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes of tensors that travel as float32."""
+
 
 class ParameterNames:
     """Names of parameters by identity: DDP rebuilds its buckets, but keeps the parameters.
@@ -74,13 +77,18 @@ def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def trainable_parameters(
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
 ) -> dict[str, torch.Tensor]:
-    """Return the parameters that have gradients, by name."""
+    """Return the parameters that have gradients, by name, which must have one of `FLOATS`."""
     try:
         pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
         parameters = dict(pairs)
         if not all(isinstance(name, str) for name in parameters):
             raise TypeError
-        return {name: p for name, p in parameters.items() if p.requires_grad}
+        trainable = {name: p for name, p in parameters.items() if p.requires_grad}
     except (AttributeError, TypeError, ValueError):
         allowed = "a Module, or pairs of a name and a parameter"
         raise ParameterError.of("model", model, allowed) from None
+    for name, parameter in trainable.items():
+        if parameter.dtype not in FLOATS:
+            allowed = "float32, float16 or bfloat16"
+            raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
+    return trainable

@@ -37,10 +37,6 @@ class ExchangingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def __init__(self, parameters: dict[str, torch.Tensor], lr: float) -> None:
         check_number("lr", lr)
-        for name, parameter in parameters.items():
-            if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-                allowed = "float32, float16 or bfloat16"
-                raise ParameterError.of(f"{name}.dtype", parameter.dtype, allowed)
         super().__init__(list(parameters.values()), {"lr": lr})
         self._named = parameters
 

@@ -84,7 +84,7 @@ class Choice:
 
     def read(self, reader: Reader) -> str:
         """Read the index of a word."""
-        index = reader.uint(1)
+        index = reader.byte()
         if index >= len(self.sent):
             raise Unsupported(f"choice {index}, known are 0 to {len(self.sent) - 1}")
         return self.sent[index]
@@ -288,7 +288,7 @@ class Sizes:
 
     def read(self, reader: Reader) -> tuple[int, ...]:
         """Read the number of sizes, and each size."""
-        count = reader.uint(1)
+        count = reader.byte()
         if not 1 <= count <= self.most:
             raise Corrupt(f"{count} sizes, must be {self.allowed}")
         sizes = tuple(reader.leb128() for _ in range(count))

@@ -152,7 +152,7 @@ class Parameters:
         return copy
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, object]) -> Any:
+    def from_mapping(cls: type[_P], values: Mapping[str, object]) -> _P:
         """Build a codec from a mapping of parameter names to values."""
         cls._check_names(values)
         attributes = {declared.name: declared.attribute for declared in cls.declared()}
@@ -273,8 +273,10 @@ class Parameters:
 
     def read_scalars(self, data: memoryview) -> dict[str, Any]:
         """Read header bytes of `write_scalars`; omitted scalars have their default."""
-        stored = {item.field.name: item.value for item in self.scalars_in(data)}
-        return stored | {k: v for k, v in self._left_out().items() if k not in stored}
+        scalars = {item.field.name: item.value for item in self.scalars_in(data)}
+        for name, value in self._left_out().items():
+            scalars.setdefault(name, value)
+        return scalars
 
     def scalars_in(self, data: memoryview) -> Iterator[ReadField]:
         """Read the stored scalars one by one; see `read_scalars`."""

@@ -85,23 +85,24 @@ class Reader:
         """Return the next `nbytes` bytes."""
         start, end = self.at, self.at + nbytes
         if end > self._size:
-            raise Truncated(
-                f"the bytes end too early: {nbytes} wanted, {self._size - start} left",
-                offset=start,
-            )
+            left = self._size - start
+            raise Truncated(f"the bytes end too early: {nbytes} wanted, {left} left", start)
         self.at = end
         return self.data[start:end]
 
-    def uint(self, nbytes: int) -> int:
-        """Return the next `nbytes` bytes as an unsigned integer."""
-        return int.from_bytes(self.take(nbytes), "little")
+    def byte(self) -> int:
+        """Return the next byte."""
+        if self.at >= self._size:
+            self.take(1)  # raises Truncated
+        self.at += 1
+        return self.data[self.at - 1]
 
     def leb128(self) -> int:
         """Return the next LEB128 number; it must be below 2**64 and in its shortest form."""
         start = self.at
         value = 0
         for position in range(_LEB128_NBYTES):
-            byte = self.take(1)[0]
+            byte = self.byte()
             value |= (byte & 0x7F) << 7 * position
             if byte < 0x80:
                 if (byte == 0 and position) or value >= 1 << 64:

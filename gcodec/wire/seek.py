@@ -283,7 +283,7 @@ class Section(NamedTuple):
     def take(cls, reader: Reader, blocks: Blocks) -> Section:
         """Read the next section, for a codec whose `seek_blocks` is `blocks`."""
         start = reader.at
-        log2_block, width = reader.uint(1), reader.uint(1)
+        log2_block, width = reader.byte(), reader.byte()
         low, high = _LOG2[blocks]
         if not low <= log2_block <= high:
             raise Corrupt(f"the seek table has blocks of 2^{log2_block}", offset=start)

@@ -41,7 +41,8 @@ from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
 from gcodec.codecs.blockwise import payload as payload_coding
 from gcodec.codecs.blockwise.layout import ABSMAX, KINDS, TABLE_SENT, Layout, Scales
-from gcodec.codecs.blockwise.payload import CODES, Message, WrittenCode, check_codes, longest_nbits
+from gcodec.codecs.blockwise.payload import CODES, Message, check_codes, longest_nbits
+from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
@@ -53,7 +54,7 @@ from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import param
-from gcodec.wire.seek import Blocks, SeekTable, refuse_table
+from gcodec.wire.seek import Blocks, refuse_table
 
 _BLOCK = 64
 
@@ -261,20 +262,17 @@ class Blockwise(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: BlockwiseSymbols) -> Payload | Selection[Payload]:
-        return self._packed(symbols)
-
     def _sized(self, symbols: BlockwiseSymbols) -> Payload | Selection[Payload]:
-        return self._packed(symbols, sized=True)
+        return self._pack(symbols, sized=True)
 
-    def _packed(
+    def _pack(
         self, symbols: BlockwiseSymbols, *, sized: bool = False
     ) -> Payload | Selection[Payload]:
         layout = self._checked_layout(symbols, symbols.n)
         written = payload_coding.write(symbols.data, layout, self.code, sized=sized)
         return written.map(self._message)
 
-    def _message(self, written_code: WrittenCode) -> Payload:
+    def _message(self, written_code: CodedBytes) -> Payload:
         code, written = written_code
         return Payload(self.replaced(code=code), {}, *written)
 
@@ -286,14 +284,11 @@ class Blockwise(Codec):
             layout.scales(data[: layout.front_nbytes])
             check_codes(data[layout.front_nbytes :], layout)
         else:
-            data = self._opened(payload, n).read()
+            data = self._string(payload, n).read()
         return BlockwiseSymbols(data, n, layout.block)
 
-    def _opened(self, payload: Payload, n: int) -> Message:
+    def _string(self, payload: Payload, n: int) -> Message:
         return Message.open(payload, self._layout(n), self.code)
-
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        return self._opened(payload, n).blocks(log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         yield from describe.fields(walk, self._layout(n), self.code)

@@ -7,7 +7,8 @@ from collections.abc import Generator, Iterator
 import numpy as np
 
 from gcodec.codecs.blockwise.layout import TABLE_SENT, Layout, Scales
-from gcodec.codecs.blockwise.payload import KINDS, check_codes, half_error
+from gcodec.codecs.blockwise.payload import check_codes, half_error
+from gcodec.entropy.ranged import KINDS
 from gcodec.errors import Corrupt
 from gcodec.fields import ranged
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, numbers

@@ -10,55 +10,47 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.blockwise.layout import Layout, Scales
+from gcodec.codecs.blockwise.layout import Layout
 from gcodec.entropy import ranged
 from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Written, into
-from gcodec.entropy.tabled import Kind
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.quantize.standard_scores import first_nonfinite
-from gcodec.payload import Candidate, Payload, Selection, write_shortest
+from gcodec.payload import Payload, Selection, write_shortest
 from gcodec.wire.seek import SeekTable
 
-CODES = ("none", "huffman", "rans")
-KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
-
-WrittenCode = tuple[str, Written]
-"""The code of a payload, and its bits."""
+CODES = ("none", *ranged.KINDS)
 
 
 def longest_nbits(layout: Layout, code: str) -> int:
     """Return an upper bound on the bits of a payload; "auto" has that of "none"."""
     if code in ("none", "auto") or not layout.n:
         return 8 * layout.nbytes
-    return 8 * layout.front_nbytes + ranged.longest_nbits(KINDS[code], layout.codes_nbytes)
+    return 8 * layout.front_nbytes + ranged.longest_nbits(ranged.KINDS[code], layout.codes_nbytes)
 
 
 def write(
     data: np.ndarray, layout: Layout, code: str, *, sized: bool = False
-) -> Selection[WrittenCode]:
+) -> Selection[ranged.CodedBytes]:
     """Write a payload with a code, or "auto" for the shortest one.
 
     `data` is the payload with ``code=none``; for `sized` see `gcodec.payload.write_shortest`.
     """
-    plain = "none" if code == "auto" else code, Written(data, 8 * layout.nbytes)
+    plain = Written(data, 8 * layout.nbytes)
     if code == "none" or not layout.n or layout.width > 8:
-        return Selection([plain])
+        return Selection([("none" if code == "auto" else code, plain)])
     front_nbits = 8 * layout.front_nbytes
     codes = data[layout.front_nbytes :]
-    counts = byte_counts(codes)
 
-    def write_with(kind: Kind, plan: ranged.Plan) -> WrittenCode:
+    def write_with(plan: ranged.Plan) -> Written:
         front = BitString()
         front.extend(data[: layout.front_nbytes], front_nbits)
-        return kind, plan.write(codes, codes.size, front, layout.n)
+        return plan.write(codes, codes.size, front, layout.n)
 
-    candidates = []
-    if code == "auto":
-        candidates.append(Candidate(plain[1].nbits, lambda gate: plain))
-    kinds = KINDS.values() if code == "auto" else (KINDS[code],)
-    candidates += ranged.candidates(kinds, counts, front_nbits, layout.n, write_with)
+    candidates = ranged.candidates(
+        code, plain, byte_counts(codes), front_nbits, layout.n, write_with
+    )
     return write_shortest(candidates, sized=sized)
 
 
@@ -69,20 +61,18 @@ class Message(NamedTuple):
     ----------
     front : uint8 array
         The bytes before the codes.
-    scales : Scales
     string : CodedString
         String of the codes' bytes.
     layout : Layout
     """
 
     front: np.ndarray
-    scales: Scales
     string: CodedString
     layout: Layout
 
     @classmethod
     def open(cls, payload: Payload, layout: Layout, code: str) -> Message:
-        """Read the scales, and open the string; no elements have no bits.
+        """Check the scales, and open the string; no elements have no bits.
 
         Raises
         ------
@@ -91,14 +81,13 @@ class Message(NamedTuple):
         span, size = BitSpan.of(payload), layout.front_nbytes
         if not layout.n:
             empty = EmptyString(span, has_blocks=code == "huffman")
-            front = np.empty(0, np.uint8)
-            return cls(front, layout.scales(front), empty, layout)
+            return cls(np.empty(0, np.uint8), empty, layout)
         if span.nbits < 8 * size:
             raise Truncated(f"the payload has {payload.nbits} bits, but {size} bytes of scales")
         front = span.data[:size]
-        scales = layout.scales(front)
-        string = ranged.open_string(KINDS[code], span.after(8 * size), layout.codes_nbytes)
-        return cls(front, scales, string, layout)
+        layout.scales(front)  # refuses invalid numbers
+        string = ranged.open_string(ranged.KINDS[code], span.after(8 * size), layout.codes_nbytes)
+        return cls(front, string, layout)
 
     def read(self) -> np.ndarray:
         """Return the payload with ``code=none``.

@@ -364,13 +364,11 @@ class ECSQ(Codec):
 
     def _encode(self, values: np.ndarray, seed: int, prior: QuantizedLevels | None) -> Payload:
         levels = self._quantize(values, seed, prior)
-        return self._packed(levels, drainable(levels.symbols))  # no one else uses the symbols
+        return self._pack(levels, drainable(levels.symbols))  # no one else uses the symbols
 
-    def _pack(self, symbols: QuantizedLevels) -> Payload:
-        return self._packed(symbols, symbols.symbols)
-
-    def _packed(self, levels: QuantizedLevels, symbols: np.ndarray | Drainable) -> Payload:
-        """Return the message of levels, whose symbols may be in a `Drainable`."""
+    def _pack(self, levels: QuantizedLevels, held: Drainable | None = None) -> Payload:
+        """Return the message of levels, whose symbols are released if a `Drainable` has them."""
+        symbols = levels.symbols if held is None else held
         scalars: dict[str, Any] = {
             field.name: map_deferred(lambda centroids, k=k: int(centroids[k]), levels.centroids)
             for k, field in enumerate(self.scalar_fields())

@@ -144,22 +144,22 @@ def read_methods(
     ------
     FormatError
     """
-    flag = reader.uint(1)
+    flag = reader.byte()
     if flag > 1:
         raise Corrupt(f"zeros are left out in the way {flag}", reader.at - 1)
     note("zeros", flag, "left out" if flag else "as other elements")
     escape, planes = 0, list[Plane]()
     if flag:
-        escape = reader.uint(1)
+        escape = reader.byte()
         note("escape", escape, "stands for 0 in elements that are not left out")
     for k in range(itemsize):
-        method = reader.uint(1)
+        method = reader.byte()
         if method not in (OTHER_METHODS if k else FIRST_METHODS[mode]):
             raise Corrupt(f"plane {k} is coded by method {method}", reader.at - 1)
         note(f"method of plane {k}", method, METHODS[method])
         byte = nbytes = 0
         if method == CONSTANT:
-            byte = reader.uint(1)
+            byte = reader.byte()
             note(f"byte of plane {k}", byte, "of all elements")
         elif k and method != STORED:
             nbytes = reader.leb128()

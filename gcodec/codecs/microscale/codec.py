@@ -40,12 +40,12 @@ from gcodec.codecs.microscale import payload as payload_coding
 from gcodec.codecs.microscale.payload import (
     CODES,
     Message,
-    WrittenCode,
     check_elements,
     check_scales,
     longest_nbits,
     plain_nbits,
 )
+from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
@@ -64,7 +64,7 @@ from gcodec.runtime.lanes import BLOCK
 from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32, binary32
 from gcodec.wire.params import Param, param
-from gcodec.wire.seek import Blocks, SeekTable, refuse_table
+from gcodec.wire.seek import Blocks, refuse_table
 
 _M = TypeVar("_M", bound="Microscale")
 
@@ -283,13 +283,10 @@ class Microscale(Codec):
 
     # --- pack
 
-    def _pack(self, symbols: MicroscaleSymbols) -> Payload | Selection[Payload]:
-        return self._packed(symbols)
-
     def _sized(self, symbols: MicroscaleSymbols) -> Payload | Selection[Payload]:
-        return self._packed(symbols, sized=True)
+        return self._pack(symbols, sized=True)
 
-    def _packed(
+    def _pack(
         self, symbols: MicroscaleSymbols, *, sized: bool = False
     ) -> Payload | Selection[Payload]:
         data, n, _, shape = symbols
@@ -299,7 +296,7 @@ class Microscale(Codec):
         )
         return strings.map(functools.partial(self._message, symbols))
 
-    def _message(self, symbols: MicroscaleSymbols, written_code: WrittenCode) -> Payload:
+    def _message(self, symbols: MicroscaleSymbols, written_code: CodedBytes) -> Payload:
         code, written = written_code
         codec = self.replaced(code=code, tensor_scale=symbols.tensor_scale)
         return Payload(codec, {"tensor_scale": codec.tensor_scale}, *written)
@@ -313,7 +310,7 @@ class Microscale(Codec):
             check_scales(data[:count], fmt)
             check_elements(data[count:], n, fmt, count)
         else:
-            data = self._opened(payload, n).read()
+            data = self._string(payload, n).read()
         return MicroscaleSymbols(data, n, self._tensor_scale, self._bound_shape(n))
 
     @property
@@ -321,15 +318,12 @@ class Microscale(Codec):
         assert not isinstance(self.tensor_scale, str)  # of a message
         return self.tensor_scale
 
-    def _opened(self, payload: Payload, n: int) -> Message:
+    def _string(self, payload: Payload, n: int) -> Message:
         return Message.open(payload, n, self._format, self.code)
-
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        return self._opened(payload, n).blocks(log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         def read_scales() -> np.ndarray:
-            return self._opened(payload._replace(seek=None), n).scales
+            return self._string(payload._replace(seek=None), n).scales
 
         yield from describe.fields(
             walk, n, self._format, self.code, self._tensor_scale, read_scales

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from gcodec.codecs.microscale.payload import (
-    KINDS,
     STORED,
     WORDS,
     check_elements,
     check_scales,
     codes_of,
 )
+from gcodec.entropy.ranged import KINDS
 from gcodec.errors import Corrupt
 from gcodec.fields import byte_contexts, ranged
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker

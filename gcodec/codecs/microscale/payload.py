@@ -32,7 +32,6 @@ from gcodec.entropy.coder import (
 from gcodec.entropy.context import byte_coder
 from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import row_layouts, sampled_rows
-from gcodec.entropy.tabled import Kind
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
@@ -41,17 +40,13 @@ from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.payload import Candidate, EstimatedCandidate, Payload, Selection, write_shortest
 from gcodec.wire.seek import SeekTable
 
-CODES = ("none", "huffman", "rans", "context")
-KINDS: dict[str, Kind] = {"huffman": "huffman", "rans": "rans"}
+CODES = ("none", *ranged.KINDS, "context")
 STORED, WORDS = 0, 1  # methods for scales
 
 _SAMPLE = 1 << 16  # elements from which the layout of contexts is selected
 _LINEAR_UNIT = 16  # what symbols of integers differ by where their classes differ by 4
 
 NIBBLES = FieldLayout(4, "lsb")
-
-WrittenCode = tuple[str, Written]
-"""The code of a payload, and its bits."""
 
 
 def plain_nbits(n: int, fmt: BlockFormat) -> int:
@@ -66,7 +61,7 @@ def longest_nbits(n: int, fmt: BlockFormat, code: str) -> int:
     before = 8 + 8 * fmt.blocks(n)
     if code == "context":
         return before + byte_coder.longest_nbits(n)
-    return before + ranged.longest_nbits(KINDS[code], fmt.data_nbytes(n))
+    return before + ranged.longest_nbits(ranged.KINDS[code], fmt.data_nbytes(n))
 
 
 def write(
@@ -77,7 +72,7 @@ def write(
     shape: tuple[int, ...],
     *,
     sized: bool = False,
-) -> Selection[WrittenCode]:
+) -> Selection[ranged.CodedBytes]:
     """Write the payload of n elements, with a code or the shortest one.
 
     Parameters
@@ -93,9 +88,9 @@ def write(
     sized : bool
         See `gcodec.payload.write_shortest`.
     """
-    plain = "none" if code == "auto" else code, Written(data, plain_nbits(n, fmt))
+    plain = Written(data, plain_nbits(n, fmt))
     if code == "none" or not n:
-        return Selection([plain])
+        return Selection([("none" if code == "auto" else code, plain)])
     scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
     front_nbits = _front(scales).nbits
     if code == "context":
@@ -103,7 +98,7 @@ def write(
         context_plan = _context_plan(symbols, shape, fmt)
         return Selection([(code, _write_context(context_plan, symbols, _front(scales)))])
 
-    def write_context_below(nbits: int) -> WrittenCode | None:
+    def write_context_below(nbits: int) -> ranged.CodedBytes | None:
         symbols = symbols_of(elements, n, fmt)
         plan = _context_plan(symbols, shape, fmt)
         if front_nbits + plan.nbits >= nbits:
@@ -111,15 +106,11 @@ def write(
         written = _write_context(plan, symbols, _front(scales))
         return ("context", written) if written.nbits < nbits else None
 
-    def write_ranged(kind: Kind, plan: ranged.Plan) -> WrittenCode:
-        return kind, plan.write(elements, elements.size, _front(scales), n)
+    def write_ranged(plan: ranged.Plan) -> Written:
+        return plan.write(elements, elements.size, _front(scales), n)
 
     counts = byte_counts(elements)
-    candidates = []
-    if code == "auto":
-        candidates.append(Candidate(plain[1].nbits, lambda gate: plain))
-    kinds = KINDS.values() if code == "auto" else (KINDS[code],)
-    candidates += ranged.candidates(kinds, counts, front_nbits, n, write_ranged)
+    candidates = ranged.candidates(code, plain, counts, front_nbits, n, write_ranged)
     if code != "auto":
         return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(write_context_below, _no_plan, 0, 0)
@@ -141,7 +132,7 @@ def _write_context(plan: byte_coder.Plan, symbols: np.ndarray, front: BitString)
     return byte_coder.write(plan, symbols_in, symbols.size, front)
 
 
-def _no_plan() -> Candidate[WrittenCode]:
+def _no_plan() -> Candidate[ranged.CodedBytes]:
     raise AssertionError("no payload is written on a device")
 
 
@@ -246,7 +237,7 @@ class Message(NamedTuple):
         if code == "context":
             string = byte_coder.open(span, n)
         else:
-            string = ranged.open_string(KINDS[code], span, fmt.data_nbytes(n))
+            string = ranged.open_string(ranged.KINDS[code], span, fmt.data_nbytes(n))
         return cls(scales, string, n, fmt, code)
 
     def read(self) -> np.ndarray:

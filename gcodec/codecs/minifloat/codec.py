@@ -56,7 +56,7 @@ from gcodec.codecs.minifloat.scale_search import (
     search_block_factors,
     search_scale,
 )
-from gcodec.entropy.coder import BitSpan, ignore
+from gcodec.entropy.coder import BitSpan
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
@@ -72,7 +72,7 @@ from gcodec.runtime.memory import Drainable, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import param
-from gcodec.wire.seek import Blocks, SeekTable
+from gcodec.wire.seek import Blocks
 
 _CO3 = MiniFloat("e2m1", "ieee")
 
@@ -291,22 +291,15 @@ class MiniFloatCodec(Codec):
             scales.quantize_first(values[:stop], self._format, symbols.codes)
 
         # Only the coder reads the codes, so it may release their memory.
-        return self._packed(symbols, drainable(symbols.codes, refill))
-
-    def _pack(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
-        return self._packed(symbols, symbols.codes)
+        return self._pack(symbols, drainable(symbols.codes, refill))
 
     def _sized(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
-        return self._packed(symbols, symbols.codes, sized=True)
+        return self._pack(symbols, sized=True)
 
-    def _packed(
-        self,
-        symbols: MiniFloatSymbols,
-        codes: np.ndarray | Drainable,
-        *,
-        sized: bool = False,
+    def _pack(
+        self, symbols: MiniFloatSymbols, held: Drainable | None = None, *, sized: bool = False
     ) -> Payload | Selection[Payload]:
-        """Return the payload of symbols; their codes are released if they are a `Drainable`.
+        """Return the payload of symbols, whose codes are released if a `Drainable` has them.
 
         With `sized`, zeros may take the place of its string.
         """
@@ -314,6 +307,7 @@ class MiniFloatCodec(Codec):
         self._check_size(symbols, n)
         # `_message` copies factors that lie on a device into the payload.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
+        codes = symbols.codes if held is None else held
         strings = payload_coding.write(
             codes, n, self._format, self.code, self.table, shape or (n,), lead, sized=sized
         )
@@ -394,15 +388,10 @@ class MiniFloatCodec(Codec):
             raise Corrupt(f"table={table}: code={self.code} has no table")
         return self.table if isinstance(self.table, int) else None
 
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        return self._string(payload, n).blocks(log2_block)
-
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         if self.code == "none":
             return super()._bare_nbits(n, data, scalars)
-        payload = Payload(self, scalars, data, 8 * data.size)
-        string = self._string(payload, n)
-        return string.read(ignore, bits_follow=True)
+        return self._string_nbits(n, data, scalars)
 
 
 def _table_name(book: int | None) -> int | str:

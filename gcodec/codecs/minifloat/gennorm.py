@@ -222,10 +222,9 @@ def _least_error(
         best = tried[np.argsort(errors, kind="stable")[: _LOCAL // 2]]
         nearby = grid.rounded(np.outer(best, steps_near_one()).ravel())
         tried, errors = np.append(tried, nearby), np.append(errors, errors_of(nearby))
-    elif values.size > _FEW:
-        errors = binned.sums(tried, grid.ladder).errors
     else:
         errors = binned.sums(tried, grid.ladder).errors
+    if values.size <= _FEW:
         # Small tensors are evaluated exactly: the best candidates and the one to choose so far.
         best = np.argsort(errors, kind="stable")[: max(_FEW // values.size, 1)]
         tried = np.concatenate([tried[[0, _largest(tried, errors)]], tried[best]])

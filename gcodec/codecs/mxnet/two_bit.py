@@ -32,7 +32,7 @@ from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.mxnet import forms
 from gcodec.entropy import positions as position_coding
-from gcodec.entropy.coder import BitSpan, CodedString, ignore
+from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import ParameterError, Truncated
@@ -62,7 +62,7 @@ from gcodec.runtime.memory import empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import Field, param
 from gcodec.wire.primitives import FLOATS
-from gcodec.wire.seek import Blocks, SeekTable
+from gcodec.wire.seek import Blocks
 
 _SMALLEST, _LARGEST = 2.0**-126, 3.4028235e38  # normal float32
 _SMALLEST_TEXT = 1e-6  # the smallest number above zero with six decimals
@@ -268,8 +268,7 @@ class MXNet2Bit(Codec):
         if self.form == "dense":
             return super()._bare_nbits(n, data, scalars)
         if self.form == "context":
-            string = self._context_string(Payload(self, scalars, data, 8 * data.size), n)
-            return string.read(ignore, bits_follow=True)
+            return self._string_nbits(n, data, scalars)
         raise ParameterError("nbits: the bytes of form=sparse do not contain it; pass nbits=…")
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
@@ -291,7 +290,7 @@ class MXNet2Bit(Codec):
 
     def _read_context(self, payload: Payload, n: int) -> np.ndarray:
         """Return the packed codes of a context string."""
-        string = self._context_string(payload, n)  # checked before memory is allocated
+        string = self._string(payload, n)  # checked before memory is allocated
         codes = empty_beside(TWO_BIT.nbytes(n), np.uint8, payload.data)
         codes[:] = 0
 
@@ -310,14 +309,14 @@ class MXNet2Bit(Codec):
         string = self._string(payload, n)
         return string.read(), payload.data[: -(-string.k // 8)]
 
-    def _string(self, payload: Payload, n: int) -> IndexString:
+    def _string(self, payload: Payload, n: int) -> Any:
+        """Open the string of the context form, or that of the positions of the sparse form."""
+        if self.form == "context":
+            return symbol_coder.open(BitSpan.of(payload), n, 3)
         k = payload.scalars["count"]
         if payload.nbits < k:
             raise Truncated(f"the payload has {payload.nbits} bits for {k} sent elements")
         return IndexString(BitSpan.of(payload, k), self.index, k, n)
-
-    def _context_string(self, payload: Payload, n: int) -> CodedString:
-        return symbol_coder.open(BitSpan.of(payload), n, 3)
 
     def _decode_sparse(self, payload: Payload, n: int) -> tuple[np.ndarray, np.ndarray]:
         if self.form != "sparse":
@@ -334,11 +333,6 @@ class MXNet2Bit(Codec):
             return context_string(walk, "level", "code", n, describe_each(lookup("0 +-", level)))
         k = payload.scalars["count"]
         return chain(signs(walk, k, level), positions_in(walk, self.index, k, n))
-
-    def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
-        if self.form == "context":
-            return self._context_string(payload, n).blocks(log2_block)
-        return self._string(payload, n).blocks(log2_block)
 
     def _with_threshold(self, symbols: TwoBitSymbols) -> MXNet2Bit:
         is_same = symbols.threshold == self.threshold

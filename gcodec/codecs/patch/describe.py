@@ -25,7 +25,6 @@ from gcodec.fields import tabled
 from gcodec.fields.positions import positions
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import value_classes
 from gcodec.wire.primitives import ITEMSIZE, Reader
 
@@ -105,8 +104,7 @@ def _values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
     yield from walk.summary("bits within a class", low, {"level": int(nbits[:low].sum())})
     for k in range(low, high):
         if nbits[k]:
-            value = int(read_fields(walk.data, walk.at, int(nbits[k]), 1)[0])
-            yield walk.span("level", "bits within the class", int(nbits[k]), FieldValue(value), k)
+            yield walk.field("level", "bits within the class", int(nbits[k]))._replace(number=k)
     yield from walk.summary(
         "bits within a class", symbols.size - high, {"level": int(nbits[high:].sum())}
     )

@@ -141,7 +141,7 @@ def read_form(reader: Reader) -> tuple[bytes, int]:
     ------
     FormatError
     """
-    digest, form = bytes(reader.take(DIGEST_NBYTES)), reader.uint(1)
+    digest, form = bytes(reader.take(DIGEST_NBYTES)), reader.byte()
     if form >= len(FORMS):
         raise Corrupt(f"form {form}, known are 0 to {len(FORMS) - 1}", reader.at - 1)
     return digest, form
@@ -154,14 +154,14 @@ def read_head(reader: Reader, n: int, dtype: str, note: Note) -> Head:
     ------
     FormatError
     """
-    count = reader.uint(1)
+    count = reader.byte()
     most = MOST_CLASSES if dtype in FLOATS else 1
     if not 1 <= count <= most:
         raise Corrupt(f"{count} classes, must be 1 to {most}", reader.at - 1)
     note("classes", count, "")
     bounds = list[int]()
     for kind in range(1, count):
-        bound = reader.uint(1)
+        bound = reader.byte()
         if bound <= (bounds[-1] if bounds else 0):
             raise Corrupt(f"a bound of {bound} does not rise", reader.at - 1)
         note(f"bound of class {kind}", bound, "least context")
@@ -176,21 +176,21 @@ def _read_class(reader: Reader, kind: int, dtype: str, note: Note) -> ClassHead:
     start, of = reader.at, f"of class {kind}"
     size = reader.leb128()
     note(f"size {of}", size, "")
-    method = reader.uint(1)
+    method = reader.byte()
     if method >= len(METHODS):
         raise Corrupt(f"method {method}, known are 0 to {len(METHODS) - 1}", reader.at - 1)
     note(f"method {of}", method, METHODS[method])
     head = ClassHead(size, method)
     if method == NOTHING:
         return head
-    coder = reader.uint(1)
+    coder = reader.byte()
     if coder >= len(KIND_NAMES):
         raise Corrupt(f"kind {coder}, known are 0 to {len(KIND_NAMES) - 1}", reader.at - 1)
     note(f"kind {of}", coder, KIND_NAMES[coder])
-    low = high = reader.uint(1)
+    low = high = reader.byte()
     note(f"least symbol {of}", low, "")
     if coder != CONSTANT:
-        high = reader.uint(1)
+        high = reader.byte()
         note(f"largest symbol {of}", high, "")
     largest = value_classes.most_symbol(8 * ITEMSIZE[dtype])
     if not (method != ALL or coder == CONSTANT) <= low <= high <= largest:

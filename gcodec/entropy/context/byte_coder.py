@@ -26,13 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.entropy import rans
-from gcodec.entropy.bit_reader import BitReader
-from gcodec.entropy.coder import (
-    BitSpan,
-    RansString,
-    Written,
-    seek_of_runs,
-)
+from gcodec.entropy.bit_reader import SIZE_NBITS, BitReader, sized
+from gcodec.entropy.bits import Bits
+from gcodec.entropy.coder import BitSpan, RansString, Written, write_classed
 from gcodec.entropy.context import byte_scales
 from gcodec.entropy.context.byte_scales import (
     Sample,
@@ -49,17 +45,13 @@ from gcodec.kernels.context import class_map
 from gcodec.kernels.context.byte_scales import LineSums
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.prefix.dense_string import SymbolsOf
-from gcodec.kernels.rans import rans_string
-from gcodec.kernels.rans.rans_runs import LOG2_BLOCK
 from gcodec.kernels.rans.rans_table import LEAST_LOG2, read_tables, write_tables
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
-from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.wire.primitives import Reader
-from gcodec.wire.seek import LOG2_STATES
 
 TOTAL = 1 << LEAST_LOG2
-_CLASS, _BYTE, _LENGTH = 6, 8, 4  # bits of the fields of the models
-_MOST_NBITS = 2 * _CLASS + CLASSES * (2 * _BYTE + 256 * (_LENGTH + LEAST_LOG2))
+_CLASS, _BYTE = 6, 8  # bits of the fields of the models
+_MOST_NBITS = 2 * _CLASS + CLASSES * (2 * _BYTE + 256 * (SIZE_NBITS + LEAST_LOG2))
 _HEAD_NBITS = 48  # approximate bits of the fields before the scales
 _LONGEST, _FIXED = 64, 1 << 19  # upper bounds in bits: of a symbol, and of scales and models
 _ENTRY_NBITS = 10  # approximate bits of a frequency
@@ -158,7 +150,7 @@ def sent_nbits(models: np.ndarray, used: np.ndarray) -> int:
     inside = np.maximum(highs - lows + 1, 0)
     tails = int(np.maximum(lengths - 1, 0).sum())
     span = int(classes[-1] - classes[0]) + 1
-    return 2 * _CLASS + span * (2 * _BYTE + _LENGTH) + _LENGTH * int(inside.sum()) + tails
+    return 2 * _CLASS + span * (2 * _BYTE + SIZE_NBITS) + SIZE_NBITS * int(inside.sum()) + tails
 
 
 def _ranges(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -181,9 +173,9 @@ def _put_models(plan: Plan, string: BitString) -> None:
             low, high = int(lows[row]), int(highs[row])
             model = plan.models[row, [0, *range(low, high + 1)]].tolist()
         words.append(f"{low:0{_BYTE}b}{high:0{_BYTE}b}")
-        words += [f"{f.bit_length():0{_LENGTH}b}" + (f"{f:b}"[1:] if f else "") for f in model]
-    text = np.frombuffer("".join(words).encode(), np.uint8) - ord("0")
-    string.extend(np.packbits(text), text.size)
+        words += map(sized, model)
+    bits = Bits.from01("".join(words))
+    string.extend(bits.data, bits.nbits)
 
 
 def read_models(data: np.ndarray, at: int, end: int) -> tuple[np.ndarray, int]:
@@ -245,10 +237,7 @@ def write(
         return room
 
     tables = write_tables(plan.models, LEAST_LOG2)
-    log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
-    before = lead(front.trimmed())
-    data, nbits, runs = rans_string.write(tables, joined, n, before, log2_run, lanes)
-    return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
+    return write_classed(tables, joined, n, lead(front.trimmed()), lanes)
 
 
 def open(span: BitSpan, n: int) -> RansString:
@@ -259,7 +248,7 @@ def open(span: BitSpan, n: int) -> RansString:
     FormatError
     """
     data, first, end, _ = span
-    lanes = Reader(data[: end // 8].data, first // 8).uint(1)
+    lanes = Reader(data[: end // 8].data, first // 8).byte()
     if lanes not in STATES:
         raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
     scales, at = byte_scales.read(data, first + 8, end, n)

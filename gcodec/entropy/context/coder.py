@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy.coder import BitSpan, RansString, Take, Written, seek_of_runs
+from gcodec.entropy.coder import BitSpan, RansString, Take, Written, write_classed
 from gcodec.entropy.context import models
 from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.models import ClassSymbols, Table
@@ -48,14 +48,12 @@ from gcodec.kernels.numeric.scatter import replace
 from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
 from gcodec.kernels.rans import rans_string
-from gcodec.kernels.rans.rans_runs import LOG2_BLOCK
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
-from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.runtime.deferred import require
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, contents, empty_beside, release
 from gcodec.wire.primitives import Reader, leb128
-from gcodec.wire.seek import LOG2_STATES, SeekTable
+from gcodec.wire.seek import SeekTable
 
 _FRONT = 1 << 16  # bytes of a string that are fetched first to parse its head
 _LONGER = 16  # factor by which more bytes are fetched if these are too few
@@ -110,9 +108,7 @@ def write(
     if device_of(array) is not None:  # a device has room for all words at once
         merged = models_of(0, n, empty_beside(n, np.uint16, array))
     tables, lead = plan.table.write_tables, front.trimmed()
-    log2_run = LOG2_STATES if lanes == LANES else LOG2_BLOCK
-    data, nbits, runs = rans_string.write(tables, merged, n, lead, log2_run, lanes, before_join)
-    return Written(data, nbits, seek_of_runs(n, nbits, runs) if lanes == LANES else None)
+    return write_classed(tables, merged, n, lead, lanes, before_join)
 
 
 def put_head(
@@ -176,7 +172,7 @@ def _open_front(span: BitSpan, n: int, with_trellis: bool) -> ContextString | No
 def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     data, first, end, _ = span
     reader = Reader(data[: end // 8].data, first // 8)
-    number, lanes = reader.uint(1), reader.uint(1)
+    number, lanes = reader.byte(), reader.byte()
     layout, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
     if lanes not in STATES:
         raise Corrupt(f"a string has {lanes} states, not 2, 8 or 32")
