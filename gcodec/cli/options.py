@@ -40,31 +40,10 @@ _BAR = 20  # characters
 
 
 class Verb(click.Command):
-    """A command of ``gcodec``, whose help ends with examples and exit codes.
+    """A command of ``gcodec``, whose help ends with examples and exit codes; see `verb`."""
 
-    Parameters
-    ----------
-    *args, **attributes
-        Arguments of `click.Command`.
-    examples : sequence of (str, str)
-        Purpose and command of each example; a command is a line of a shell without pipes. The
-        test suite runs all of them on the files of `tests/example_files.py`.
-    exits : mapping of int to str, optional
-        Meaning of the exit codes other than 0 and 2, for verbs that read no files; default:
-        `EXIT_CODES`.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        examples: Sequence[tuple[str, str]],
-        exits: Mapping[int, str] = EXIT_CODES,
-        **attributes: Any,
-    ) -> None:
-        super().__init__(*args, **attributes)
-        self.examples = tuple(examples)
-        common = {code: EXIT_CODES[code] for code in (0, 2)}
-        self.exits = dict(sorted({**common, **exits}.items()))
+    examples: tuple[tuple[str, str], ...]
+    exits: Mapping[int, str]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; it announces on stderr that it compiles kernels, before the first one."""
@@ -82,6 +61,32 @@ class Verb(click.Command):
         write_examples(formatter, "Examples", self.examples)
         with formatter.section("Exit status"):
             formatter.write_dl([(str(code), meaning) for code, meaning in self.exits.items()])
+
+
+def verb(
+    name: str, *examples: tuple[str, str], exits: Mapping[int, str] = EXIT_CODES
+) -> Callable[[Callable[..., int]], Verb]:
+    """Turn a function into a command of ``gcodec``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the command.
+    *examples : (str, str)
+        Purpose and command of each example; a command is a line of a shell without pipes. The
+        test suite runs all of them on the files of `tests/example_files.py`.
+    exits : mapping of int to str
+        Meaning of the exit codes other than 0 and 2, for verbs that read no files; default:
+        `EXIT_CODES`.
+    """
+
+    def command(function: Callable[..., int]) -> Verb:
+        made = click.command(name, cls=Verb)(function)
+        made.examples = examples
+        made.exits = dict(sorted({0: EXIT_CODES[0], 2: EXIT_CODES[2], **exits}.items()))
+        return made
+
+    return command
 
 
 class _Announcement:

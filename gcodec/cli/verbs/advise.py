@@ -17,31 +17,28 @@ _MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a drawn matrix
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 
 
-@click.command(
-    cls=options.Verb,
-    name="advise",
-    examples=[
-        (
-            "Advise for a model of a billion parameters in float16, on 64 nodes with 8 GPUs.",
-            "gcodec advise --params 1B --dtype float16 --step-time 100ms --nodes 64 --gpus 8 "
-            "--between 100Gbit/s --inside 600GB/s",
-        ),
-        (
-            "Compare two codecs, measured on your own gradients.",
-            "gcodec advise grads.safetensors --step-time 1ms --nodes 4 --between 1Gbit/s "
-            "--between-latency 20us -c minifloat -c topk:ratio=0.1",
-        ),
-        (
-            "Use the coding speeds of another machine, one core of an AMD EPYC (Zen 4).",
-            "gcodec advise --params 1B --step-time 100ms --nodes 4 --between 10Gbit/s "
-            "--machine epyc-zen4",
-        ),
-        (
-            "Consider a foreign scheme by its bits per value, and the time of coding on a GPU.",
-            "gcodec advise --params 7B --step-time 2s --nodes 16 --between 25Gbit/s "
-            "--bits rank16=0.25 --encode 50GB/s --decode 80GB/s",
-        ),
-    ],
+@options.verb(
+    "advise",
+    (
+        "Advise for a model of a billion parameters in float16, on 64 nodes with 8 GPUs.",
+        "gcodec advise --params 1B --dtype float16 --step-time 100ms --nodes 64 --gpus 8 "
+        "--between 100Gbit/s --inside 600GB/s",
+    ),
+    (
+        "Compare two codecs, measured on your own gradients.",
+        "gcodec advise grads.safetensors --step-time 1ms --nodes 4 --between 1Gbit/s "
+        "--between-latency 20us -c minifloat -c topk:ratio=0.1",
+    ),
+    (
+        "Use the coding speeds of another machine, one core of an AMD EPYC (Zen 4).",
+        "gcodec advise --params 1B --step-time 100ms --nodes 4 --between 10Gbit/s "
+        "--machine epyc-zen4",
+    ),
+    (
+        "Consider a foreign scheme by its bits per value, and the time of coding on a GPU.",
+        "gcodec advise --params 7B --step-time 2s --nodes 16 --between 25Gbit/s "
+        "--bits rank16=0.25 --encode 50GB/s --decode 80GB/s",
+    ),
     exits={code: EXIT_CODES[code] for code in (3, 4, 5)},
 )
 @click.argument("source", required=False, metavar="[SOURCE]", type=options.FILE)

@@ -10,19 +10,16 @@ from gcodec.cli import options
 from gcodec.limits import Limits
 
 
-@click.command(
-    cls=options.Verb,
-    name="apply",
-    examples=[
-        (
-            "Turn a checkpoint into the next one.",
-            "gcodec apply step.gcf grads.safetensors -o new.safetensors",
-        ),
-        (
-            "Print the sizes for a program.",
-            "gcodec apply --json step.gcf grads.safetensors -o new.safetensors",
-        ),
-    ],
+@options.verb(
+    "apply",
+    (
+        "Turn a checkpoint into the next one.",
+        "gcodec apply step.gcf grads.safetensors -o new.safetensors",
+    ),
+    (
+        "Print the sizes for a program.",
+        "gcodec apply --json step.gcf grads.safetensors -o new.safetensors",
+    ),
 )
 @click.argument("source", metavar="STEP.gcf", type=options.FILE)
 @click.argument("base", metavar="BASE.safetensors", type=options.FILE)

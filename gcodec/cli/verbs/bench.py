@@ -29,29 +29,26 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 }
 
 
-@click.command(
-    cls=options.Verb,
-    name="bench",
-    examples=[
-        ("Time all codecs on a step of a training run.", "gcodec bench grads.safetensors"),
-        (
-            "Compare settings of one codec on the weights of one layer.",
-            "gcodec bench grads.safetensors -c qsgd:bucket=512 -c qsgd:bucket=512,code=auto "
-            "-L 'layer3.*.weight'",
-        ),
-        (
-            "Use a drawn matrix in place of a dump, and one thread.",
-            "gcodec bench synthetic:shape=256x1024 --threads 1",
-        ),
-        (
-            "Print a Markdown table, the smallest nmse first.",
-            "gcodec bench grads.safetensors -L 'layer1.*' --sort nmse --markdown",
-        ),
-        (
-            "Print the rows of a machine for the table that gcodec advise --machine reads.",
-            "gcodec bench synthetic:shape=256x1024 --threads 1 --machine my-node",
-        ),
-    ],
+@options.verb(
+    "bench",
+    ("Time all codecs on a step of a training run.", "gcodec bench grads.safetensors"),
+    (
+        "Compare settings of one codec on the weights of one layer.",
+        "gcodec bench grads.safetensors -c qsgd:bucket=512 -c qsgd:bucket=512,code=auto "
+        "-L 'layer3.*.weight'",
+    ),
+    (
+        "Use a drawn matrix in place of a dump, and one thread.",
+        "gcodec bench synthetic:shape=256x1024 --threads 1",
+    ),
+    (
+        "Print a Markdown table, the smallest nmse first.",
+        "gcodec bench grads.safetensors -L 'layer1.*' --sort nmse --markdown",
+    ),
+    (
+        "Print the rows of a machine for the table that gcodec advise --machine reads.",
+        "gcodec bench synthetic:shape=256x1024 --threads 1 --machine my-node",
+    ),
 )
 @click.argument("source", metavar="[SOURCE]", type=options.FILE, default=_SOURCE)
 @options.codecs("Codec to time; repeatable. Default: all codecs, with their default parameters.")

@@ -19,19 +19,16 @@ if TYPE_CHECKING:
     from gcodec.cli.render.compare import ComparisonView
 
 
-@click.command(
-    cls=options.Verb,
-    name="compare",
-    examples=[
-        (
-            "Show the effect of encoding; fail if a tensor loses more than half of its energy.",
-            "gcodec compare grads.safetensors grads.gcf --max-nmse 0.5",
-        ),
-        (
-            "Show the ten weights that changed most between two steps.",
-            "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort nmse --top 10",
-        ),
-    ],
+@options.verb(
+    "compare",
+    (
+        "Show the effect of encoding; fail if a tensor loses more than half of its energy.",
+        "gcodec compare grads.safetensors grads.gcf --max-nmse 0.5",
+    ),
+    (
+        "Show the ten weights that changed most between two steps.",
+        "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort nmse --top 10",
+    ),
 )
 @click.argument("a", metavar="A", type=options.FILE)
 @click.argument("b", metavar="B", type=options.FILE)

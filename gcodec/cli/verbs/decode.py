@@ -20,17 +20,14 @@ if TYPE_CHECKING:
     from gcodec.tensorfiles.frame_file import StoredFrame
 
 
-@click.command(
-    cls=options.Verb,
-    name="decode",
-    examples=[
-        ("Decode a file to back.npz.", "gcodec decode grads.gcf -o back.npz"),
-        ("Decode to grads.safetensors, and replace that file.", "gcodec decode --force grads.gcf"),
-        (
-            "Refuse tensors of more than ten million values, for an untrusted file.",
-            "gcodec decode --max-elems 10000000 grads.gcf -o checked.safetensors",
-        ),
-    ],
+@options.verb(
+    "decode",
+    ("Decode a file to back.npz.", "gcodec decode grads.gcf -o back.npz"),
+    ("Decode to grads.safetensors, and replace that file.", "gcodec decode --force grads.gcf"),
+    (
+        "Refuse tensors of more than ten million values, for an untrusted file.",
+        "gcodec decode --max-elems 10000000 grads.gcf -o checked.safetensors",
+    ),
 )
 @click.argument("source", metavar="IN.gcf", type=options.FILE)
 @options.output(

@@ -10,19 +10,16 @@ from gcodec.cli import options
 from gcodec.limits import Limits
 
 
-@click.command(
-    cls=options.Verb,
-    name="diff",
-    examples=[
-        (
-            "Write what turns one checkpoint into the next.",
-            "gcodec diff run/step1.safetensors run/step2.safetensors -o step2.gcf",
-        ),
-        (
-            "Print the sizes for a program.",
-            "gcodec diff --json grads.safetensors next.safetensors -o step.gcf --force",
-        ),
-    ],
+@options.verb(
+    "diff",
+    (
+        "Write what turns one checkpoint into the next.",
+        "gcodec diff run/step1.safetensors run/step2.safetensors -o step2.gcf",
+    ),
+    (
+        "Print the sizes for a program.",
+        "gcodec diff --json grads.safetensors next.safetensors -o step.gcf --force",
+    ),
 )
 @click.argument("old", metavar="OLD.safetensors", type=options.FILE)
 @click.argument("new", metavar="NEW.safetensors", type=options.FILE)

@@ -34,14 +34,11 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older
         return 8 * offset[0] + offset[1]
 
 
-@click.command(
-    cls=options.Verb,
-    name="dissect",
-    examples=[
-        ("Show one of several tensors.", "gcodec dissect grads.gcf -L fc.weight"),
-        ("Start at an offset.", "gcodec dissect grads.gcf -L fc.weight --at 0x18.3"),
-        ("Show all fields with their bits.", "gcodec dissect grads.gcf -L fc.bias --full --json"),
-    ],
+@options.verb(
+    "dissect",
+    ("Show one of several tensors.", "gcodec dissect grads.gcf -L fc.weight"),
+    ("Start at an offset.", "gcodec dissect grads.gcf -L fc.weight --at 0x18.3"),
+    ("Show all fields with their bits.", "gcodec dissect grads.gcf -L fc.bias --full --json"),
 )
 @click.argument("file", metavar="FRAME", type=options.FILE)
 @options.layers

@@ -29,24 +29,21 @@ if TYPE_CHECKING:
 _MAX_POLICY_BYTES = 1 << 20
 
 
-@click.command(
-    cls=options.Verb,
-    name="encode",
-    examples=[
-        ("Encode a dump to next.gcf, next to it.", "gcodec encode next.safetensors -c topk"),
-        (
-            "Encode all dumps of a directory, without counters, to another directory.",
-            "gcodec encode run/ -c mxnet-2bit:threshold=auto -L '!*.num_batches' -o encoded/",
-        ),
-        (
-            "Choose a codec for each tensor.",
-            "gcodec encode grads.safetensors -c auto:nmse=0.01 -o auto.gcf",
-        ),
-        (
-            "Use the codec that the rules of a file assign to each tensor.",
-            "gcodec encode grads.safetensors --policy policy.json -o mixed.gcf",
-        ),
-    ],
+@options.verb(
+    "encode",
+    ("Encode a dump to next.gcf, next to it.", "gcodec encode next.safetensors -c topk"),
+    (
+        "Encode all dumps of a directory, without counters, to another directory.",
+        "gcodec encode run/ -c mxnet-2bit:threshold=auto -L '!*.num_batches' -o encoded/",
+    ),
+    (
+        "Choose a codec for each tensor.",
+        "gcodec encode grads.safetensors -c auto:nmse=0.01 -o auto.gcf",
+    ),
+    (
+        "Use the codec that the rules of a file assign to each tensor.",
+        "gcodec encode grads.safetensors --policy policy.json -o mixed.gcf",
+    ),
 )
 @click.argument("files", nargs=-1, required=True, metavar="IN...", type=options.FILE)
 @click.option(

@@ -23,29 +23,26 @@ _SAMPLE = 65_536
 _NMSE = 0.01
 
 
-@click.command(
-    cls=options.Verb,
-    name="inspect",
-    examples=[
-        ("Show the contents of a dump.", "gcodec inspect grads.safetensors"),
-        (
-            "Find the smallest codec for each tensor that loses at most 1 % of the energy.",
-            "gcodec inspect grads.safetensors --max-nmse 0.01",
-        ),
-        (
-            "Show the ten largest tensors, and the effect of two codecs.",
-            "gcodec inspect grads.safetensors --sort size --top 10 -c topk -c qsgd:bucket=512",
-        ),
-        (
-            "Measure all values of the biases of all dumps of a run, as JSON.",
-            "gcodec inspect run/ -L '*.bias' --full --json",
-        ),
-        (
-            "Show how the tensors of a run change from step to step, and draw it.",
-            "gcodec inspect run/ --over-steps --plot run.svg",
-        ),
-        ("Show the sizes of encoded tensors.", "gcodec inspect grads.gcf"),
-    ],
+@options.verb(
+    "inspect",
+    ("Show the contents of a dump.", "gcodec inspect grads.safetensors"),
+    (
+        "Find the smallest codec for each tensor that loses at most 1 % of the energy.",
+        "gcodec inspect grads.safetensors --max-nmse 0.01",
+    ),
+    (
+        "Show the ten largest tensors, and the effect of two codecs.",
+        "gcodec inspect grads.safetensors --sort size --top 10 -c topk -c qsgd:bucket=512",
+    ),
+    (
+        "Measure all values of the biases of all dumps of a run, as JSON.",
+        "gcodec inspect run/ -L '*.bias' --full --json",
+    ),
+    (
+        "Show how the tensors of a run change from step to step, and draw it.",
+        "gcodec inspect run/ --over-steps --plot run.svg",
+    ),
+    ("Show the sizes of encoded tensors.", "gcodec inspect grads.gcf"),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
 @click.option(

@@ -13,14 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    cls=options.Verb,
-    name="seek",
-    examples=[
-        ("Add tables, for decoding with several threads.", "gcodec seek grads.gcf -o indexed.gcf"),
-        ("Use smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
-        ("Remove the tables from all files of a directory.", "gcodec seek --strip -f encoded/"),
-    ],
+@options.verb(
+    "seek",
+    ("Add tables, for decoding with several threads.", "gcodec seek grads.gcf -o indexed.gcf"),
+    ("Use smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
+    ("Remove the tables from all files of a directory.", "gcodec seek --strip -f encoded/"),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
 @options.output("A file for one FILE, or a directory; default: FILE itself, which needs --force.")

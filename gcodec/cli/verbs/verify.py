@@ -11,17 +11,14 @@ from gcodec.cli import options
 from gcodec.limits import Limits
 
 
-@click.command(
-    cls=options.Verb,
-    name="verify",
-    examples=[
-        ("Check a file.", "gcodec verify grads.gcf"),
-        (
-            "Check all files of a directory, and report the result by the exit code alone.",
-            "gcodec verify -q encoded/",
-        ),
-        ("Print errors and their offsets for a program.", "gcodec verify --json grads.gcf"),
-    ],
+@options.verb(
+    "verify",
+    ("Check a file.", "gcodec verify grads.gcf"),
+    (
+        "Check all files of a directory, and report the result by the exit code alone.",
+        "gcodec verify -q encoded/",
+    ),
+    ("Print errors and their offsets for a program.", "gcodec verify --json grads.gcf"),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
 @options.limits
