@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from gcodec.cli import options
+from gcodec.cli.outcome import Outcome
+from gcodec.errors import ParameterError
 from gcodec.limits import Limits
 
 
@@ -45,12 +47,8 @@ def command(
     STEP is a file that gcodec diff wrote, and BASE its old file. OUT is the new file, byte for
     byte. If BASE is another file, or STEP is damaged, no file is written or replaced.
     """
-    from gcodec.cli import files
-    from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render import text
+    from gcodec.cli import coding, files
     from gcodec.cli.render.output import print_document
-    from gcodec.cli.verbs.decode import restore, target_of
-    from gcodec.errors import ParameterError
     from gcodec.patch.files import BaseFile
     from gcodec.tensorfiles.exact_file import original_name
     from gcodec.tensorfiles.frame_file import mapped
@@ -60,20 +58,17 @@ def command(
     original = original_name(path)
     if original is None:
         raise ParameterError(f"{path}: is no file that gcodec diff wrote")
-    target, is_folder = target_of(path, output, original, force)
+    target, is_folder = coding.target_of(path, output, original, force)
     outcome = Outcome()
     document: dict[str, Any] = {"input": source, "base": base, "output": str(target)}
     with outcome.of(path, in_frames=True):
         tensors = BaseFile(base_path, limits)
         is_quiet = quiet or as_json
-        document |= restore(
+        document |= coding.restore(
             mapped(path), target, is_folder, force, limits, is_quiet, tensors.decode
         )
-        if not as_json and not quiet:
-            line = f"{path}, {base} -> {target}   {text.count(document['tensors'], 'tensor')}"
-            line = f"{line}   {text.count(document['values'], 'value')}"
-            line = text.printable(f"{line}   {text.size(document['bytes'])}")
-            click.echo(line, err=target == files.STREAM)
+        if not is_quiet:
+            files.report(f"{path}, {base}", target, document)
     if as_json:
         print_document("apply", document, outcome)
     return outcome.code
