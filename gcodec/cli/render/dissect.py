@@ -15,7 +15,6 @@ from gcodec.analysis.dissect import Dissection, Field
 from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
 from gcodec.cli.render.output import note, print_line
-from gcodec.cli.render.output import number as json_number
 from gcodec.tensorfiles.frame_file import message_of
 from gcodec.wire import primitives
 
@@ -234,14 +233,14 @@ def _field_document(field: Field, data: Any, dtype: str | None) -> dict[str, Any
         "offset": offset_text(field.first),
         "bits": [field.first, field.first + field.nbits],
         "raw": raw_text(data, field),
-        "value": json_number(field.value) if isinstance(field.value, float) else field.value,
+        "value": field.value,
         "meaning": field.meaning,
     }
     for key in ("number", "element"):
         if getattr(field, key) is not None:
             body[key] = getattr(field, key)
     if field.decoded:
-        body["decoded"] = [json_number(x) for x in decoded(field, dtype)]
+        body["decoded"] = decoded(field, dtype)
     if field.symbols > 1:
         body |= {"symbols": field.symbols, "split": dict(field.split)}
     return body

@@ -125,7 +125,7 @@ def command(
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import inputs, is_dump
     from gcodec.cli.render.bench import BenchView
-    from gcodec.cli.render.output import progress
+    from gcodec.cli.render.output import note, progress, stdout
     from gcodec.codec import registered
     from gcodec.codecs import parse
 
@@ -170,10 +170,15 @@ def command(
         if order is not None:
             timings.sort(key=_ORDERS[order])
         view = BenchView(source, samples, timings, rounds, notes)
-        if machine is None:
-            view.show(form, quiet)
-        else:
-            view.show_machine(machine, quiet)
+        if machine is None and form is None:
+            view.show(stdout(), None, quiet)
+            return 0
+        if machine is not None:
+            view.print_machine(machine)
+        elif form is not None:
+            view.print_form(form)
+        for line in [] if quiet else notes:
+            note(line)
     return 0
 
 
