@@ -19,7 +19,7 @@ from gcodec.analysis.stats import find_nonfinite
 from gcodec.arrays.nonfinite import NonFinite, with_policy
 from gcodec.arrays.source import inspect, outlet
 from gcodec.cli import files
-from gcodec.cli.outcome import CheckFailed
+from gcodec.cli.outcome import CheckFailed, Outcome
 from gcodec.cli.render.output import progress
 from gcodec.cli.render.text import ratio
 from gcodec.codec import Codec
@@ -269,8 +269,7 @@ def restore(
     target: Path,
     is_folder: bool,
     force: bool,
-    limits: Limits,
-    quiet: bool,
+    outcome: Outcome,
     decode: Callable[[Frame], Array] = Frame.decode,
 ) -> dict[str, Any]:
     """Write the original files of frames, a tensor at a time; see `convert`.
@@ -291,10 +290,10 @@ def restore(
             return place / name
 
         with (
-            progress(target.name, len(data), quiet=quiet) as advance,
+            progress(target.name, len(data), quiet=outcome.quiet) as advance,
             Restorer(path_of, decode) as out,
         ):
-            for stored in read_frames(data, limits):
+            for stored in read_frames(data, outcome.limits):
                 with stored.locate_errors():
                     out.add(stored.frame)
                 if file_name(stored.frame.name) is None:

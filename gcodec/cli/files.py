@@ -70,23 +70,14 @@ def check_stdout(output: str | None, as_json: bool) -> None:
         raise click.UsageError("Standard output is a terminal: redirect it, or pass -o FILE.")
 
 
-def report(sources: str, target: Path, result: Mapping[str, Any], *facts: str) -> None:
-    """Print the line about an output, on stderr if the output itself is on stdout.
-
-    Parameters
-    ----------
-    sources : str
-        Names of the inputs.
-    target : pathlib.Path
-        The output.
-    result : mapping
-        Numbers of its "tensors", "values" and "bytes".
-    *facts : str
-        Further facts.
-    """
-    parts = [f"{sources} -> {target}", text.count(result["tensors"], "tensor")]
-    parts += [text.count(result["values"], "value"), text.size(result["bytes"]), *facts]
-    click.echo(text.printable("   ".join(parts)), err=target == STREAM)
+def summary(sources: str, target: Path, result: Mapping[str, Any]) -> list[str]:
+    """Return the facts about an output: its inputs, and "tensors", "values" and "bytes"."""
+    return [
+        f"{sources} -> {target}",
+        text.count(result["tensors"], "tensor"),
+        text.count(result["values"], "value"),
+        text.size(result["bytes"]),
+    ]
 
 
 def is_frames(path: Path) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gcodec.cli.kernel_counts import expected
-from gcodec.cli.outcome import EXIT_CODES
+from gcodec.cli.outcome import EXIT_CODES, Outcome
 from gcodec.errors import GcodecError
 from gcodec.limits import Limits
 from gcodec.runtime import compilation_watchers
@@ -337,6 +337,18 @@ def limits(function: Callable[..., int]) -> Callable[..., int]:
             help=f"Largest number of {noun}; gcodec refuses more before it allocates memory.",
         )(command)
     return command
+
+
+def outcome(function: Callable[..., int]) -> Callable[..., int]:
+    """Add `limits`, `quiet` and `json`, which the function receives as one `outcome`."""
+
+    @functools.wraps(function)
+    def command(*, limits: Limits, quiet: bool, as_json: bool, **arguments: Any) -> int:
+        verb = click.get_current_context().info_name or ""
+        outcome = Outcome(verb, limits, quiet=quiet, as_json=as_json)
+        return function(outcome=outcome, **arguments)
+
+    return limits(quiet(json(command)))
 
 
 # --- numbers with units

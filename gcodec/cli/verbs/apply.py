@@ -9,7 +9,6 @@ import click
 from gcodec.cli import options
 from gcodec.cli.outcome import Outcome
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
 
 
 @options.verb(
@@ -30,45 +29,29 @@ from gcodec.limits import Limits
     ".safetensors; - is stdout."
 )
 @options.force
-@options.limits
-@options.quiet
-@options.json
-def command(
-    source: str,
-    base: str,
-    output: str | None,
-    force: bool,
-    limits: Limits,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+@options.outcome
+def command(source: str, base: str, output: str | None, force: bool, outcome: Outcome) -> int:
     """Turn an old .safetensors file into the new one.
 
     STEP is a file that gcodec diff wrote, and BASE its old file. OUT is the new file, byte for
     byte. If BASE is another file, or STEP is damaged, no file is written or replaced.
     """
     from gcodec.cli import coding, files
-    from gcodec.cli.render.output import print_document
     from gcodec.patch.files import BaseFile
     from gcodec.tensorfiles.exact_file import original_name
     from gcodec.tensorfiles.frame_file import mapped
 
-    files.check_stdout(output, as_json)
+    files.check_stdout(output, outcome.as_json)
     path, base_path = files.existing(source), files.existing(base)
     original = original_name(path)
     if original is None:
         raise ParameterError(f"{path}: is no file that gcodec diff wrote")
     target, is_folder = coding.target_of(path, output, original, force)
-    outcome = Outcome()
     document: dict[str, Any] = {"input": source, "base": base, "output": str(target)}
     with outcome.of(path, in_frames=True):
-        tensors = BaseFile(base_path, limits)
-        is_quiet = quiet or as_json
-        document |= coding.restore(
-            mapped(path), target, is_folder, force, limits, is_quiet, tensors.decode
+        tensors = BaseFile(base_path, outcome.limits)
+        document |= coding.restore(mapped(path), target, is_folder, force, outcome, tensors.decode)
+        outcome.line(
+            *files.summary(f"{path}, {base}", target, document), err=target == files.STREAM
         )
-        if not is_quiet:
-            files.report(f"{path}, {base}", target, document)
-    if as_json:
-        print_document("apply", document, outcome)
-    return outcome.code
+    return outcome.finish(document)

@@ -11,7 +11,6 @@ import click
 from gcodec.cli import options
 from gcodec.cli.outcome import Outcome
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
 
 
 @options.verb(
@@ -29,12 +28,8 @@ from gcodec.limits import Limits
     ".safetensors."
 )
 @options.force
-@options.limits
-@options.quiet
-@options.json
-def command(
-    source: str, output: str | None, force: bool, limits: Limits, quiet: bool, as_json: bool
-) -> int:
+@options.outcome
+def command(source: str, output: str | None, force: bool, outcome: Outcome) -> int:
     """Decode a .gcf file to a file of tensors.
 
     The tensors have the names, shapes and dtypes of those that were encoded. Frames without a name
@@ -45,13 +40,12 @@ def command(
     file again, byte for byte. For a model in shards, OUT is a directory.
     """
     from gcodec.cli import coding, files
-    from gcodec.cli.render.output import print_document
     from gcodec.tensorfiles.exact_file import original_name
     from gcodec.tensorfiles.frame_file import mapped
 
     if source == "-" and output is None:
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
-    files.check_stdout(output, as_json)
+    files.check_stdout(output, outcome.as_json)
     path = Path("stdin") if source == "-" else files.existing(source)
     original = None if source == "-" else original_name(path)
     target, is_folder = coding.target_of(path, output, original, force)
@@ -59,16 +53,12 @@ def command(
     is_named = is_folder or target == files.STREAM
     if not is_named and not name.endswith((".safetensors", ".npz")):
         raise ParameterError(f"{target}: OUT must be a file named .safetensors or .npz")
-    outcome = Outcome()
     document: dict[str, Any] = {"input": source, "output": str(target)}
     with outcome.of(path, in_frames=True):
         data = sys.stdin.buffer.read() if source == "-" else mapped(path)
         if original is None or name.endswith(".npz"):
-            document |= coding.convert(data, target, limits)
+            document |= coding.convert(data, target, outcome.limits)
         else:
-            document |= coding.restore(data, target, is_folder, force, limits, quiet or as_json)
-        if not as_json and not quiet:
-            files.report(str(path), target, document)
-    if as_json:
-        print_document("decode", document, outcome)
-    return outcome.code
+            document |= coding.restore(data, target, is_folder, force, outcome)
+        outcome.line(*files.summary(str(path), target, document), err=target == files.STREAM)
+    return outcome.finish(document)

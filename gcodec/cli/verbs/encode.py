@@ -11,7 +11,6 @@ from gcodec.cli import options
 from gcodec.cli.outcome import Outcome
 from gcodec.cli.render import text
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
 
 if TYPE_CHECKING:
     from gcodec.advisor.choose import Target
@@ -69,9 +68,7 @@ _MAX_POLICY_BYTES = 1 << 20
     help="Refuse NaN and Inf, replace them by 0, or pass them to the codec.",
 )
 @options.force
-@options.limits
-@options.quiet
-@options.json
+@options.outcome
 def command(
     paths: tuple[str, ...],
     spec: str | None,
@@ -81,9 +78,7 @@ def command(
     seed: int,
     nonfinite: NonFinite,
     force: bool,
-    limits: Limits,
-    quiet: bool,
-    as_json: bool,
+    outcome: Outcome,
 ) -> int:
     """Encode the tensors of files to .gcf files.
 
@@ -99,56 +94,46 @@ def command(
     from gcodec.advisor.choose import Target
     from gcodec.analysis.groups import selects
     from gcodec.cli import coding, files
-    from gcodec.cli.render.output import note, omission_notes, print_document
+    from gcodec.cli.render.output import omission_notes
     from gcodec.tensorfiles.dumps import open_dump
 
     policy = _target_or_policy(spec, policy_file)
-    files.check_stdout(output, as_json)
+    files.check_stdout(output, outcome.as_json)
     from_stdin = paths == (str(files.STREAM),)
     if from_stdin and output is None:
         raise click.UsageError("stdin has no name from which to derive OUT: pass -o OUT")
     sources = [files.STREAM] if from_stdin else files.inputs(paths, "dump", files.is_dump)
     targets = files.outputs(sources, output, ".gcf", force)
-    outcome = Outcome()
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
         with (
             outcome.of(source),
             files.local_file(source) as readable,
-            open_dump(readable, limits=limits) as dump,
+            open_dump(readable, limits=outcome.limits) as dump,
         ):
             exact = coding.exact_codec(dump, policy, layers, nonfinite)
             if exact is not None:
                 entries = dump.entries
-                frames = coding.exactly_encoded(dump, exact, limits)
+                frames = coding.exactly_encoded(dump, exact, outcome.limits)
             else:
                 entries = coding.selected(dump, layers)
                 codecs = [(entry, coding.codec_of(entry, policy)) for entry in entries]
                 frames = coding.encoded(dump, codecs, seed, nonfinite)
             with files.written_file(target, ".gcf") as file:
-                result = coding.write_frames(frames, file, entries, quiet or as_json)
+                result = coding.write_frames(frames, file, entries, outcome.quiet)
             result = {"input": str(source), "output": str(target), **result}
             result["omitted"] = {n: why for n, why in dump.omitted.items() if selects(layers, n)}
             written.append(result)
-            if not as_json and not quiet:
-                lists_codecs = spec is None or isinstance(policy, Target)
-                files.report(str(source), target, result, *_facts(result, lists_codecs))
-                for line in omission_notes(result["omitted"]):
-                    note(line)
-    if as_json:
-        document = {
-            "codec": None
-            if spec is None
-            else str(policy if isinstance(policy, Target) else policy.rules[0].codec),
-            "policy": None if spec is not None or isinstance(policy, Target) else policy.to_dict(),
-            "seed": seed,
-            "files": written,
-        }
-        print_document("encode", document, outcome)
-    elif not quiet:
-        for line in _missed_targets(written):
-            note(line)
-    return outcome.code
+            lists_codecs = spec is None or isinstance(policy, Target)
+            facts = (*files.summary(str(source), target, result), *_facts(result, lists_codecs))
+            outcome.line(*facts, err=target == files.STREAM)
+            outcome.notes(omission_notes(result["omitted"]))
+    outcome.notes(_missed_targets(written))
+    codec, rules = spec and str(policy), None
+    if not isinstance(policy, Target):
+        codec = spec and str(policy.rules[0].codec)
+        rules = None if spec else policy.to_dict()
+    return outcome.finish({"codec": codec, "policy": rules, "seed": seed, "files": written})
 
 
 def _facts(result: dict[str, Any], lists_codecs: bool) -> Iterator[str]:

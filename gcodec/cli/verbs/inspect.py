@@ -205,7 +205,7 @@ def command(
         progress=partial(progress, quiet=quiet_progress),
         keep_pictures=report is not None,
     )
-    outcome = Outcome()
+    outcome = Outcome("inspect", limits)
     console = stdout(width, color=not no_color)
     if over_steps:
         run = _measure_run(paths, settings, outcome)
