@@ -366,80 +366,50 @@ _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
 
 
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
-    """A type whose values `parse` returns; it returns None for any other text."""
+    """A type whose values a function returns; it returns None for any text that is not allowed."""
 
-    allowed = ""
-
-    def parse(self, text: str) -> object:
-        raise NotImplementedError
+    def __init__(self, name: str, parse: Callable[[str], object], allowed: str) -> None:
+        self.name, self._parse, self._allowed = name, parse, allowed
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value, or fail."""
-        parsed = self.parse(value)
+        parsed = self._parse(value)
         if parsed is None:
-            self.fail(f"{value!r}: must be {self.allowed}", param, ctx)
+            self.fail(f"{value!r}: must be {self._allowed}", param, ctx)
         return parsed
 
 
-class Speed(_Parsed):
-    """A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
-
-    name = "speed"
-    allowed = "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s"
-
-    def parse(self, text: str) -> float | None:
-        """Return the bytes per second."""
-        if not (match := _SPEED.fullmatch(text)):
-            return None
-        number, prefix, binary, unit = match.groups()
-        factor = float(1024 if binary else 1000) ** _PREFIXES.index(prefix.lower())
-        bandwidth = _float(number) * factor / (1 if unit == "B" else 8)
-        return bandwidth if 0 < bandwidth < math.inf else None
+def _speed(text: str) -> float | None:
+    if not (match := _SPEED.fullmatch(text)):
+        return None
+    number, prefix, binary, unit = match.groups()
+    factor = float(1024 if binary else 1000) ** _PREFIXES.index(prefix.lower())
+    bandwidth = _float(number) * factor / (1 if unit == "B" else 8)
+    return bandwidth if 0 < bandwidth < math.inf else None
 
 
-class Duration(_Parsed):
-    """A duration such as ``100ms`` or ``20us``, in seconds."""
-
-    name = "time"
-    allowed = "a time of at least 0s with its unit, such as 100ms or 20us"
-
-    def parse(self, text: str) -> float | None:
-        """Return the seconds."""
-        if not (match := _TIME.fullmatch(text)):
-            return None
-        seconds = _float(match[1]) * _SECONDS[match[2].replace("µ", "u").replace("μ", "u")]
-        return seconds if 0 <= seconds < math.inf else None
+def _duration(text: str) -> float | None:
+    if not (match := _TIME.fullmatch(text)):
+        return None
+    seconds = _float(match[1]) * _SECONDS[match[2].replace("µ", "u").replace("μ", "u")]
+    return seconds if 0 <= seconds < math.inf else None
 
 
-class Count(_Parsed):
-    """An integer such as ``1e9``, ``7B`` or ``125M``."""
+def _count(text: str) -> int | None:
+    from decimal import Decimal
 
-    name = "n"
-    allowed = "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M"
-
-    def parse(self, text: str) -> int | None:
-        """Return the integer."""
-        from decimal import Decimal
-
-        if not (match := _COUNT.fullmatch(text)):
-            return None
-        number = Decimal(_digits(match[1])).scaleb(_POWERS[match[2].lower()])
-        is_allowed = 1 <= number < 2**63 and number == number.to_integral_value()
-        return int(number) if is_allowed else None
+    if not (match := _COUNT.fullmatch(text)):
+        return None
+    number = Decimal(_digits(match[1])).scaleb(_POWERS[match[2].lower()])
+    is_allowed = 1 <= number < 2**63 and number == number.to_integral_value()
+    return int(number) if is_allowed else None
 
 
-class NamedBits(_Parsed):
-    """A name and a number of bits per value, such as ``powersgd=0.25``."""
-
-    name = "name=bits"
-    allowed = "a name and bits per value from 0 to 1e6, such as powersgd=0.25"
-
-    def parse(self, text: str) -> tuple[str, float] | None:
-        """Return the name and the number."""
-        name, _, digits = text.rpartition("=")
-        match = re.fullmatch(_NUMBER, digits, re.ASCII)
-        bits = _float(match[1]) if match else math.nan
-        return (name.strip(), bits) if name.strip() and 0 <= bits <= 1e6 else None
+def _named_bits(text: str) -> tuple[str, float] | None:
+    name, _, digits = text.rpartition("=")
+    match = re.fullmatch(_NUMBER, digits, re.ASCII)
+    bits = _float(match[1]) if match else math.nan
+    return (name.strip(), bits) if name.strip() and 0 <= bits <= 1e6 else None
 
 
 def _digits(text: str) -> str:
@@ -448,3 +418,18 @@ def _digits(text: str) -> str:
 
 def _float(text: str) -> float:
     return float(_digits(text))
+
+
+SPEED = _Parsed("speed", _speed, "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s")
+"""A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
+
+DURATION = _Parsed("time", _duration, "a time of at least 0s with its unit, such as 100ms or 20us")
+"""A duration such as ``100ms`` or ``20us``, in seconds."""
+
+COUNT = _Parsed("n", _count, "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M")
+"""An integer such as ``1e9``, ``7B`` or ``125M``."""
+
+NAMED_BITS = _Parsed(
+    "name=bits", _named_bits, "a name and bits per value from 0 to 1e6, such as powersgd=0.25"
+)
+"""A name and a number of bits per value, such as ``powersgd=0.25``."""

@@ -164,7 +164,7 @@ class Printer:
     def show_totals(self, dissections: list[Dissection]) -> None:
         """Print the bits of several frames by kind."""
         if len(dissections) > 1:
-            split = _split_text(_total_split(dissections))
+            split = _split_text(dissections)
             print_line(self._console, f"{text.count(len(dissections), 'frame')}: {split}", "bold")
 
     def note_cut(self) -> None:
@@ -192,8 +192,8 @@ class Printer:
 
 def totals(dissections: Iterable[Dissection]) -> dict[str, Any]:
     """Return the bits of frames by kind, for a JSON document."""
-    split = _total_split(dissections)
-    return {"totals": {**dict.fromkeys(KINDS, 0), **split}, "bits": sum(split.values())}
+    split = _split(dissections)
+    return {"totals": split, "bits": sum(split.values())}
 
 
 def document(dissection: Dissection, number: int, data: Any, first: int) -> dict[str, Any]:
@@ -254,21 +254,22 @@ def _summary(dissection: Dissection, number: int) -> str:
         parts.append(dissection.dtype)
     if dissection.shape is not None:
         parts.append(text.shape(dissection.shape))
-    parts.append(_split_text(dissection.totals))
+    parts.append(_split_text([dissection]))
     size = math.prod(dissection.shape or ())
     if dissection.error is None and size:
         parts.append(f"{sum(dissection.totals.values()) / size:.3f} bits/value")
     return "   ".join(parts)
 
 
-def _split_text(split: dict[str, int]) -> str:
-    shown = {**dict.fromkeys(KINDS, 0), **split}
-    parts = (f"{kind} {nbits:,}" for kind, nbits in shown.items())
-    return f"{text.either(' · ', ', ').join(parts)} = {sum(shown.values()):,} bits"
-
-
-def _total_split(dissections: Iterable[Dissection]) -> dict[str, int]:
-    total: Counter[str] = Counter()
+def _split(dissections: Iterable[Dissection]) -> dict[str, int]:
+    """Return the bits of frames by kind, those of `KINDS` first."""
+    split = Counter(dict.fromkeys(KINDS, 0))
     for dissection in dissections:
-        total.update(dissection.totals)
-    return dict(total)
+        split.update(dissection.totals)
+    return split
+
+
+def _split_text(dissections: Iterable[Dissection]) -> str:
+    split = _split(dissections)
+    parts = (f"{kind} {nbits:,}" for kind, nbits in split.items())
+    return f"{text.either(' · ', ', ').join(parts)} = {sum(split.values()):,} bits"

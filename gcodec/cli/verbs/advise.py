@@ -44,37 +44,37 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 @click.argument("source", required=False, metavar="[SOURCE]", type=options.FILE)
 @click.option(
     "--step-time",
-    type=options.Duration(),
+    type=options.DURATION,
     required=True,
     help="Time of a forward and backward pass, such as 100ms.",
 )
 @click.option(
     "--params",
-    type=options.Count(),
+    type=options.COUNT,
     help="Number of values of the gradient, such as 7B or 125M. Default: that of SOURCE.",
 )
-@click.option("--nodes", type=options.Count(), default="1", help="Number of nodes.")
-@click.option("--gpus", type=options.Count(), default="1", help="Number of GPUs of each node.")
+@click.option("--nodes", type=options.COUNT, default="1", help="Number of nodes.")
+@click.option("--gpus", type=options.COUNT, default="1", help="Number of GPUs of each node.")
 @click.option(
     "--between",
-    type=options.Speed(),
+    type=options.SPEED,
     help="Speed of a node's link to the other nodes in each direction, which its GPUs share: "
     "100Gbit/s, 12.5GB/s.",
 )
 @click.option(
     "--inside",
-    type=options.Speed(),
+    type=options.SPEED,
     help="Speed of a GPU's link to the other GPUs of its node in each direction, such as 450GB/s.",
 )
 @click.option(
     "--between-latency",
-    type=options.Duration(),
+    type=options.DURATION,
     default="0s",
     help="Latency of a message between nodes, such as 20us.",
 )
 @click.option(
     "--inside-latency",
-    type=options.Duration(),
+    type=options.DURATION,
     default="0s",
     help="Latency of a message inside a node.",
 )
@@ -97,7 +97,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 @click.option(
     "--bits",
     "other_schemes",
-    type=options.NamedBits(),
+    type=options.NAMED_BITS,
     multiple=True,
     help="Another scheme to consider, by its bits per value, such as powersgd=0.25; repeatable. "
     "It is never recommended, because its nmse is unknown.",
@@ -111,13 +111,13 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--encode",
-    type=options.Speed(),
+    type=options.SPEED,
     help="Encoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
     "of --machine.",
 )
 @click.option(
     "--decode",
-    type=options.Speed(),
+    type=options.SPEED,
     help="Decoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
     "of --machine.",
 )
@@ -130,7 +130,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--steps",
-    type=options.Count(),
+    type=options.COUNT,
     default="10k",
     help="Number of training steps, for the bounds on convergence.",
 )
