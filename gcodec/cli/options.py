@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gcodec.codec import Codec
 
-_F = TypeVar("_F", bound=Callable[..., int])
+Function = TypeVar("Function", bound=Callable[..., int])
 
 FILE = click.Path(readable=False)
 """Type of an argument for a file or a directory, which the verb itself checks."""
@@ -285,7 +285,7 @@ top = click.option(
 )
 
 
-def codecs(text: str) -> Callable[[_F], _F]:
+def codecs(text: str) -> Callable[[Function], Function]:
     """Return the repeatable option ``--codec`` with this help text."""
     return click.option(
         "-c",
@@ -298,14 +298,14 @@ def codecs(text: str) -> Callable[[_F], _F]:
     )
 
 
-def sample(default: int, text: str) -> Callable[[_F], _F]:
+def sample(default: int, text: str) -> Callable[[Function], Function]:
     """Return the option ``--sample`` with this help text."""
     return click.option(
         "--sample", "max_values", type=click.IntRange(1), default=default, metavar="N", help=text
     )
 
 
-def output(text: str) -> Callable[[_F], _F]:
+def output(text: str) -> Callable[[Function], Function]:
     """Return the option ``--output`` with this help text."""
     return click.option("-o", "--output", metavar="OUT", type=FILE, help=text)
 

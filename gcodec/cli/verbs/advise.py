@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,16 @@ from gcodec.limits import Limits
 _LARGER = 2  # ratio of --params to the values of SOURCE from which on its tensors are too small
 _MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a drawn matrix
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
+
+
+def _latency(name: str, place: str) -> Callable[[options.Function], options.Function]:
+    text = f"Latency of a message {place}."
+    return click.option(name, type=options.DURATION, default="0s", help=text)
+
+
+def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.Function]:
+    text = f"{noun} speed of a GPU, in bytes of float32, for all codecs and schemes."
+    return click.option(name, type=options.SPEED, help=f"{text} Default: that of --machine.")
 
 
 @options.verb(
@@ -66,18 +77,8 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     type=options.SPEED,
     help="Speed of a GPU's link to the other GPUs of its node in each direction, such as 450GB/s.",
 )
-@click.option(
-    "--between-latency",
-    type=options.DURATION,
-    default="0s",
-    help="Latency of a message between nodes, such as 20us.",
-)
-@click.option(
-    "--inside-latency",
-    type=options.DURATION,
-    default="0s",
-    help="Latency of a message inside a node.",
-)
+@_latency("--between-latency", "between nodes, such as 20us")
+@_latency("--inside-latency", "inside a node")
 @click.option(
     "--dtype",
     type=click.Choice(list(_BITS)),
@@ -109,18 +110,8 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     help="Machine whose coding speeds count: this one, which is measured in one or two seconds; a "
     "name in the table of docs/advise.md; or a .json file that gcodec bench --json printed.",
 )
-@click.option(
-    "--encode",
-    type=options.SPEED,
-    help="Encoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
-    "of --machine.",
-)
-@click.option(
-    "--decode",
-    type=options.SPEED,
-    help="Decoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
-    "of --machine.",
-)
+@_coding_speed("--encode", "Encoding")
+@_coding_speed("--decode", "Decoding")
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
