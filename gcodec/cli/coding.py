@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec import choose, encode
+import gcodec
 from gcodec.advisor.choose import Target
 from gcodec.analysis.groups import selects
 from gcodec.analysis.stats import find_nonfinite
@@ -105,7 +105,7 @@ def encoded(
         try:
             if isinstance(codec, Target):
                 codec = _choose(array, codec, tensor_seed, nonfinite)
-            frame = encode(
+            frame = gcodec.encode(
                 array,
                 codec,
                 seed=tensor_seed,
@@ -136,12 +136,12 @@ def exactly_encoded(dump: Dump, codec: Codec, limits: Limits) -> Iterator[Encode
     """Encode all bytes of the files of a dump; see `exact_codec`."""
     for file, head, original in originals(dump.path):
         name = FILE_PREFIX + file
-        frame = encode(np.frombuffer(head, np.uint8), codec, name=name)
+        frame = gcodec.encode(np.frombuffer(head, np.uint8), codec, name=name)
         yield EncodedFrame(frame, codec, name, None)
         if original is not None:
             for tensor in original.tensors:
                 array = original.load(tensor, limits)
-                frame = encode(array, codec, name=tensor.name)
+                frame = gcodec.encode(array, codec, name=tensor.name)
                 yield EncodedFrame(frame, codec, tensor.name, array)
 
 
@@ -200,7 +200,7 @@ def _choose(array: Array, target: Target, seed: int, nonfinite: NonFinite) -> Co
     tensor = inspect(array, "x").read()
     if nonfinite == "zero" and (finite := with_policy(tensor, "zero")) is not tensor:
         array = outlet(finite.values, tensor.dtype).reshape(tensor.shape)
-    return choose(array, max_nmse=target.max_nmse, max_bits=target.max_bits, seed=seed)
+    return gcodec.choose(array, max_nmse=target.max_nmse, max_bits=target.max_bits, seed=seed)
 
 
 def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
@@ -270,7 +270,7 @@ def restore(
     is_folder: bool,
     force: bool,
     outcome: Outcome,
-    decode: Callable[[Frame], Array] = Frame.decode,
+    decode: Callable[[Frame], Array] = lambda frame: frame.decode(),
 ) -> dict[str, Any]:
     """Write the original files of frames, a tensor at a time; see `convert`.
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 
 import gcodec
 from gcodec.analysis import fits, timing
-from gcodec.cli.main import cli
 from gcodec.cli.render import figures
 from gcodec.cli.render.report import escaped
 from gcodec.tensorfiles.dumps import write_dump
@@ -54,13 +53,6 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.texts.append(data)
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture(scope="module", autouse=True)
