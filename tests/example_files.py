@@ -14,13 +14,16 @@ from gcodec.tensorfiles.dumps import open_dump, write_dump
 
 ROOT = Path(__file__).parents[1]
 DUMP = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
+PREFIXES = ("bn1.", "conv1.", "fc.", "layer1.", "layer3.conv")
+"""Starts of the names of the tensors that the examples select, and of a few others."""
 POLICY = {"rules": [{"name": "*.bias", "codec": "raw"}, {"codec": "qsgd:bucket=512"}]}
 
 
 def make(folder: Path) -> None:
     """Write the files and folders that the examples read."""
     with open_dump(DUMP) as dump:
-        tensors = {entry.name: _part(dump.load(entry)) for entry in dump.entries}
+        entries = [entry for entry in dump.entries if entry.name.startswith(PREFIXES)]
+        tensors = {entry.name: _part(dump.load(entry)) for entry in entries}
     write_dump(folder / "grads.safetensors", tensors.items())
     changed = {name: x + np.float32(1e-3) * x for name, x in tensors.items()}
     write_dump(folder / "next.safetensors", changed.items())

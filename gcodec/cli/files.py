@@ -6,11 +6,13 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
+from gcodec.cli.render import text
 from gcodec.errors import ParameterError
 from gcodec.tensorfiles.dumps import SUFFIXES, find, matching, recognized_suffix
 
@@ -66,6 +68,16 @@ def check_stdout(output: str | None, as_json: bool) -> None:
         raise click.UsageError("--json and -o - exclude each other: both use standard output.")
     if sys.stdout.isatty():
         raise click.UsageError("Standard output is a terminal: redirect it, or pass -o FILE.")
+
+
+def summary(sources: str, target: Path, result: Mapping[str, Any]) -> list[str]:
+    """Return the facts about an output: its inputs, and "tensors", "values" and "bytes"."""
+    return [
+        f"{sources} -> {target}",
+        text.count(result["tensors"], "tensor"),
+        text.count(result["values"], "value"),
+        text.size(result["bytes"]),
+    ]
 
 
 def is_frames(path: Path) -> bool:

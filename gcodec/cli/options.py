@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gcodec.cli.kernel_counts import expected
-from gcodec.cli.outcome import EXIT_CODES
+from gcodec.cli.outcome import EXIT_CODES, Outcome
 from gcodec.errors import GcodecError
 from gcodec.limits import Limits
 from gcodec.runtime import compilation_watchers
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gcodec.codec import Codec
 
-_F = TypeVar("_F", bound=Callable[..., int])
+Function = TypeVar("Function", bound=Callable[..., int])
 
 FILE = click.Path(readable=False)
 """Type of an argument for a file or a directory, which the verb itself checks."""
@@ -40,31 +40,10 @@ _BAR = 20  # characters
 
 
 class Verb(click.Command):
-    """A command of ``gcodec``, whose help ends with examples and exit codes.
+    """A command of ``gcodec``, whose help ends with examples and exit codes; see `verb`."""
 
-    Parameters
-    ----------
-    *args, **attributes
-        Arguments of `click.Command`.
-    examples : sequence of (str, str)
-        Purpose and command of each example; a command is a line of a shell without pipes. The
-        test suite runs all of them on the files of `tests/example_files.py`.
-    exits : mapping of int to str, optional
-        Meaning of the exit codes other than 0 and 2, for verbs that read no files; default:
-        `EXIT_CODES`.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        examples: Sequence[tuple[str, str]],
-        exits: Mapping[int, str] = EXIT_CODES,
-        **attributes: Any,
-    ) -> None:
-        super().__init__(*args, **attributes)
-        self.examples = tuple(examples)
-        common = {code: EXIT_CODES[code] for code in (0, 2)}
-        self.exits = dict(sorted({**common, **exits}.items()))
+    examples: tuple[tuple[str, str], ...]
+    exits: Mapping[int, str]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; it announces on stderr that it compiles kernels, before the first one."""
@@ -82,6 +61,32 @@ class Verb(click.Command):
         write_examples(formatter, "Examples", self.examples)
         with formatter.section("Exit status"):
             formatter.write_dl([(str(code), meaning) for code, meaning in self.exits.items()])
+
+
+def verb(
+    name: str, *examples: tuple[str, str], exits: Mapping[int, str] = EXIT_CODES
+) -> Callable[[Callable[..., int]], Verb]:
+    """Turn a function into a command of ``gcodec``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the command.
+    *examples : (str, str)
+        Purpose and command of each example; a command is a line of a shell without pipes. The
+        test suite runs all of them on the files of `tests/example_files.py`.
+    exits : mapping of int to str
+        Meaning of the exit codes other than 0 and 2, for verbs that read no files; default:
+        `EXIT_CODES`.
+    """
+
+    def command(function: Callable[..., int]) -> Verb:
+        made = click.command(name, cls=Verb)(function)
+        made.examples = examples
+        made.exits = dict(sorted({0: EXIT_CODES[0], 2: EXIT_CODES[2], **exits}.items()))
+        return made
+
+    return command
 
 
 class _Announcement:
@@ -280,7 +285,7 @@ top = click.option(
 )
 
 
-def codecs(text: str) -> Callable[[_F], _F]:
+def codecs(text: str) -> Callable[[Function], Function]:
     """Return the repeatable option ``--codec`` with this help text."""
     return click.option(
         "-c",
@@ -293,14 +298,14 @@ def codecs(text: str) -> Callable[[_F], _F]:
     )
 
 
-def sample(default: int, text: str) -> Callable[[_F], _F]:
+def sample(default: int, text: str) -> Callable[[Function], Function]:
     """Return the option ``--sample`` with this help text."""
     return click.option(
         "--sample", "max_values", type=click.IntRange(1), default=default, metavar="N", help=text
     )
 
 
-def output(text: str) -> Callable[[_F], _F]:
+def output(text: str) -> Callable[[Function], Function]:
     """Return the option ``--output`` with this help text."""
     return click.option("-o", "--output", metavar="OUT", type=FILE, help=text)
 
@@ -334,6 +339,18 @@ def limits(function: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
+def outcome(function: Callable[..., int]) -> Callable[..., int]:
+    """Add `limits`, `quiet` and `json`, which the function receives as one `outcome`."""
+
+    @functools.wraps(function)
+    def command(*, limits: Limits, quiet: bool, as_json: bool, **arguments: Any) -> int:
+        verb = click.get_current_context().info_name or ""
+        outcome = Outcome(verb, limits, quiet=quiet, as_json=as_json)
+        return function(outcome=outcome, **arguments)
+
+    return limits(quiet(json(command)))
+
+
 # --- numbers with units
 
 # Commas only between groups of thousands: 12,5 is not 125.
@@ -349,80 +366,50 @@ _POWERS = {"": 0, "k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
 
 
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic in older releases
-    """A type whose values `parse` returns; it returns None for any other text."""
+    """A type whose values a function returns; it returns None for any text that is not allowed."""
 
-    allowed = ""
-
-    def parse(self, text: str) -> object:
-        raise NotImplementedError
+    def __init__(self, name: str, parse: Callable[[str], object], allowed: str) -> None:
+        self.name, self._parse, self._allowed = name, parse, allowed
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value, or fail."""
-        parsed = self.parse(value)
+        parsed = self._parse(value)
         if parsed is None:
-            self.fail(f"{value!r}: must be {self.allowed}", param, ctx)
+            self.fail(f"{value!r}: must be {self._allowed}", param, ctx)
         return parsed
 
 
-class Speed(_Parsed):
-    """A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
-
-    name = "speed"
-    allowed = "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s"
-
-    def parse(self, text: str) -> float | None:
-        """Return the bytes per second."""
-        if not (match := _SPEED.fullmatch(text)):
-            return None
-        number, prefix, binary, unit = match.groups()
-        factor = float(1024 if binary else 1000) ** _PREFIXES.index(prefix.lower())
-        bandwidth = _float(number) * factor / (1 if unit == "B" else 8)
-        return bandwidth if 0 < bandwidth < math.inf else None
+def _speed(text: str) -> float | None:
+    if not (match := _SPEED.fullmatch(text)):
+        return None
+    number, prefix, binary, unit = match.groups()
+    factor = float(1024 if binary else 1000) ** _PREFIXES.index(prefix.lower())
+    bandwidth = _float(number) * factor / (1 if unit == "B" else 8)
+    return bandwidth if 0 < bandwidth < math.inf else None
 
 
-class Duration(_Parsed):
-    """A duration such as ``100ms`` or ``20us``, in seconds."""
-
-    name = "time"
-    allowed = "a time of at least 0s with its unit, such as 100ms or 20us"
-
-    def parse(self, text: str) -> float | None:
-        """Return the seconds."""
-        if not (match := _TIME.fullmatch(text)):
-            return None
-        seconds = _float(match[1]) * _SECONDS[match[2].replace("µ", "u").replace("μ", "u")]
-        return seconds if 0 <= seconds < math.inf else None
+def _duration(text: str) -> float | None:
+    if not (match := _TIME.fullmatch(text)):
+        return None
+    seconds = _float(match[1]) * _SECONDS[match[2].replace("µ", "u").replace("μ", "u")]
+    return seconds if 0 <= seconds < math.inf else None
 
 
-class Count(_Parsed):
-    """An integer such as ``1e9``, ``7B`` or ``125M``."""
+def _count(text: str) -> int | None:
+    from decimal import Decimal
 
-    name = "n"
-    allowed = "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M"
-
-    def parse(self, text: str) -> int | None:
-        """Return the integer."""
-        from decimal import Decimal
-
-        if not (match := _COUNT.fullmatch(text)):
-            return None
-        number = Decimal(_digits(match[1])).scaleb(_POWERS[match[2].lower()])
-        is_allowed = 1 <= number < 2**63 and number == number.to_integral_value()
-        return int(number) if is_allowed else None
+    if not (match := _COUNT.fullmatch(text)):
+        return None
+    number = Decimal(_digits(match[1])).scaleb(_POWERS[match[2].lower()])
+    is_allowed = 1 <= number < 2**63 and number == number.to_integral_value()
+    return int(number) if is_allowed else None
 
 
-class NamedBits(_Parsed):
-    """A name and a number of bits per value, such as ``powersgd=0.25``."""
-
-    name = "name=bits"
-    allowed = "a name and bits per value from 0 to 1e6, such as powersgd=0.25"
-
-    def parse(self, text: str) -> tuple[str, float] | None:
-        """Return the name and the number."""
-        name, _, digits = text.rpartition("=")
-        match = re.fullmatch(_NUMBER, digits, re.ASCII)
-        bits = _float(match[1]) if match else math.nan
-        return (name.strip(), bits) if name.strip() and 0 <= bits <= 1e6 else None
+def _named_bits(text: str) -> tuple[str, float] | None:
+    name, _, digits = text.rpartition("=")
+    match = re.fullmatch(_NUMBER, digits, re.ASCII)
+    bits = _float(match[1]) if match else math.nan
+    return (name.strip(), bits) if name.strip() and 0 <= bits <= 1e6 else None
 
 
 def _digits(text: str) -> str:
@@ -431,3 +418,18 @@ def _digits(text: str) -> str:
 
 def _float(text: str) -> float:
     return float(_digits(text))
+
+
+SPEED = _Parsed("speed", _speed, "a speed above 0 with its unit, such as 100Gbit/s or 12.5GB/s")
+"""A speed such as ``100Gbit/s`` or ``12.5GB/s``, in bytes per second."""
+
+DURATION = _Parsed("time", _duration, "a time of at least 0s with its unit, such as 100ms or 20us")
+"""A duration such as ``100ms`` or ``20us``, in seconds."""
+
+COUNT = _Parsed("n", _count, "a whole number from 1 to 2^63 - 1, such as 1e9, 7B or 125M")
+"""An integer such as ``1e9``, ``7B`` or ``125M``."""
+
+NAMED_BITS = _Parsed(
+    "name=bits", _named_bits, "a name and bits per value from 0 to 1e6, such as powersgd=0.25"
+)
+"""A name and a number of bits per value, such as ``powersgd=0.25``."""

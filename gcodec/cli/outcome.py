@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from gcodec.errors import (
     Truncated,
     Unsafe,
 )
+from gcodec.limits import Limits
 
 FINE, FAILED, USAGE, UNREADABLE, LIMIT, UNSAFE = range(6)
 INTERRUPTED, BROKEN_PIPE, TERMINATED = 130, 141, 143  # 128 and the signal, as in shells
@@ -92,19 +93,59 @@ def complain(error: BaseException, path: str | os.PathLike[str] | None = None) -
 
 
 class Outcome:
-    """The errors and the exit code of the work on several files.
+    """The errors, the exit code and the JSON document of the work on several files.
+
+    Parameters
+    ----------
+    verb : str
+        Name of the verb.
+    limits : Limits, optional
+        Bounds on each tensor of the files.
+    quiet : bool
+        Whether the verb prints no notes, no progress and no summary.
+    as_json : bool
+        Whether the verb prints a JSON document instead.
 
     Attributes
     ----------
+    limits, quiet, as_json
+        The parameters; `as_json` implies `quiet`.
     code : int
         Largest exit code so far.
     errors : list of dict
         Errors for the JSON document.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        verb: str,
+        limits: Limits | None = None,
+        *,
+        quiet: bool = False,
+        as_json: bool = False,
+    ) -> None:
+        self._verb = verb
+        self.limits, self.quiet, self.as_json = limits or Limits(), quiet or as_json, as_json
         self.code = FINE
         self.errors: list[dict[str, Any]] = []
+
+    def line(self, *parts: str, err: bool = False) -> None:
+        """Print facts in one line, to stdout or to stderr, unless the verb is quiet."""
+        if not self.quiet:
+            click.echo(printable("   ".join(parts)), err=err)
+
+    def notes(self, lines: Iterable[str]) -> None:
+        """Print lines to stderr, unless the verb is quiet."""
+        for line in () if self.quiet else lines:
+            click.echo(printable(line, err=True), err=True)
+
+    def finish(self, document: dict[str, Any]) -> int:
+        """Print the JSON document if it is requested, and return the exit code."""
+        if self.as_json:
+            from gcodec.cli.render.output import print_document
+
+            print_document(self._verb, document, self)
+        return self.code
 
     @contextlib.contextmanager
     def of(self, path: str | os.PathLike[str], *, in_frames: bool = False) -> Iterator[None]:

@@ -9,12 +9,16 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import command_line
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from example_files import DUMP as EXAMPLE
+from example_files import ROOT
 
 import gcodec
 from gcodec import advisor
@@ -22,8 +26,6 @@ from gcodec.analysis import timing
 from gcodec.cli.main import cli
 from gcodec.tensorfiles.dumps import write_dump
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 PAGE = ROOT / "docs" / "advise.md"
 EXERCISES = ROOT / "docs" / "advise-exercises.md"
 # 10⁹ values of float16 on 64 nodes with 8 GPUs, 100 Gbit/s between and 600 GB/s inside them.
@@ -40,20 +42,8 @@ def short_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_QUICK_ROUNDS", 1)
 
 
-def run(*args: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(cli, ["advise", *map(str, args)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def advised(*args: object) -> dict[str, Any]:
-    def refuse(text: str) -> None:
-        raise AssertionError(f"{text} is not JSON")
-
-    document = json.loads(run("--json", *args).stdout, parse_constant=refuse)
-    assert document["schema"] == "gcodec.advise/1"
-    return document
+run = partial(command_line.run, "advise")
+advised = partial(command_line.json_of, "advise")
 
 
 def level(document: dict[str, Any], name: str) -> dict[str, Any]:

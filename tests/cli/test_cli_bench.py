@@ -7,16 +7,15 @@ import importlib
 import json
 import os
 
+import command_line
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from example_files import DUMP
 
 import gcodec
 from gcodec.advisor.machines import find_machine
 from gcodec.analysis import synthetic, timing
-from gcodec.cli.main import cli
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
@@ -27,14 +26,11 @@ def short_measurements(monkeypatch):
 
 
 def run(*args, code=0):
-    result = CliRunner().invoke(cli, ["bench", *map(str, args), "--rounds", "2"])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
+    return command_line.run("bench", *args, "--rounds", "2", code=code)
 
 
 def document(*args):
-    return json.loads(run(*args, "--json").stdout)
+    return command_line.json_of("bench", *args, "--rounds", "2")
 
 
 def test_bits_and_errors_match_encoded_frames():

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import command_line
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from example_files import DUMP as EXAMPLE
 
 import gcodec
 from gcodec.analysis.compare import difference, together, unequal
-from gcodec.cli.main import cli
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
-
-
-def run(*args: Any, code: int = 0) -> Result:
-    result = CliRunner().invoke(cli, ["compare", *map(str, args)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def document(*args: Any, code: int = 0) -> dict[str, Any]:
-    comparison: dict[str, Any] = json.loads(run("--json", *args, code=code).stdout)
-    assert comparison["schema"] == "gcodec.compare/1" and comparison["exit_code"] == code
-    return comparison
+run = partial(command_line.run, "compare")
+document = partial(command_line.json_of, "compare")
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

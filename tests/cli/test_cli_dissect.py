@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import command_line
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import gcodec
 from gcodec.cli.main import cli
@@ -23,17 +23,8 @@ X = np.array([3, 0, -4, 0], np.float32)
 EVIL = "[red]x[/red]\x1b[31m\n\u202e"
 
 
-def run(*args: Any, code: int = 0, **more: Any) -> Result:
-    result = CliRunner().invoke(cli, ["dissect", *map(str, args)], **more)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def document(*args: Any, code: int = 0) -> dict[str, Any]:
-    dissected: dict[str, Any] = json.loads(run("--json", *args, code=code).stdout)
-    assert dissected["schema"] == "gcodec.dissect/1" and dissected["exit_code"] == code
-    return dissected
+run = partial(command_line.run, "dissect")
+document = partial(command_line.json_of, "dissect")
 
 
 @pytest.fixture

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from functools import partial
 
+import command_line
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import gcodec
 from gcodec.analysis import host, self_test
-from gcodec.cli.main import cli
 from gcodec.cli.verbs import doctor
 from gcodec.codecs.raw import Raw
 from gcodec.codecs.terngrad import TernGrad
 from gcodec.runtime import kernel_cache, store
 
-
-def run(*args, code=0):
-    result = CliRunner().invoke(cli, ["doctor", *args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
+run = partial(command_line.run, "doctor")
 
 
 def checks(*args, code=0):
-    document = json.loads(run("--json", *args, code=code).stdout)
-    assert (document["schema"], document["exit_code"]) == ("gcodec.doctor/1", code)
+    document = command_line.json_of("doctor", *args, code=code)
     return {check["name"]: check for check in document["checks"]}
 
 

@@ -8,24 +8,16 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import json_of, run
+from example_files import DUMP as EXAMPLE
+from example_files import ROOT
 
 import gcodec
-from gcodec.cli.main import cli
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 DATA = ROOT / "tests" / "data"
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
-
-def run(*args, code=0, **more):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def load(path):
@@ -100,7 +92,7 @@ def test_summary_and_json_of_encode(tmp_path):
     assert f"{bits:.2f} bits/value   {4 * 77_754 / nbytes:.1f}x" in result.stdout
     again = ["encode", EXAMPLE, "-c", "mxnet-2bit", "-o", target, "--force"]
     assert run(*again, "-q").output == ""
-    document = json.loads(run(*again, "--json").stdout)
+    document = json_of(*again)
     assert document["schema"] == "gcodec.encode/1"
     (file,) = document["files"]
     assert (file["bytes"], file["values"], file["tensors"]) == (nbytes, 77_754, 29)
@@ -118,7 +110,7 @@ def test_missed_targets_are_reported_once(tmp_path):
     )
     assert result.stderr == expected
     assert run(*command, "--quiet").output == ""
-    (file,) = json.loads(run(*command, "--json").stdout)["files"]
+    (file,) = json_of(*command)["files"]
     assert file["missed"] == {
         "fc.bias": {"parameter": "bits", "target": 1.5, "reached": 4.0},
         "few": {"parameter": "bits", "target": 1.5, "reached": 128 / 3},
@@ -216,7 +208,7 @@ def test_integers_are_stored_as_raw_by_every_codec(tmp_path, options):
     rules = tmp_path / "policy.json"
     rules.write_text('{"*": "topk:ratio=0.5"}')
     args = [str(rules) if arg == "{}" else arg for arg in options]
-    document = json.loads(run("encode", source, *args, "--json").stdout)
+    document = json_of("encode", source, *args)
     kept = [name for name, tensor in WHOLE.items() if tensor.dtype.kind in "iub"]
     assert sorted(document["files"][0]["integers"]) == sorted(kept) and len(kept) == 11
     assert document["files"][0]["tensors"] == len(WHOLE)
@@ -359,7 +351,7 @@ def test_decode_refuses_invalid_file_names(tmp_path):
     path = frames_file(tmp_path / "a.gcf", gcodec.encode(gaussian(3), "raw"))
     assert ".safetensors or .npz" in run("decode", path, "-o", tmp_path / "a.pt", code=2).stderr
     assert "no such file" in run("decode", tmp_path / "b.gcf", code=2).stderr
-    document = json.loads(run("decode", path, "--json").stdout)
+    document = json_of("decode", path)
     assert (document["schema"], document["values"]) == ("gcodec.decode/1", 3)
 
 

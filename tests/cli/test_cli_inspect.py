@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command_line import json_of, run
+from example_files import DUMP as EXAMPLE
+from example_files import ROOT
 
 import gcodec
 from gcodec.analysis import timing
@@ -16,27 +19,10 @@ from gcodec.cli.main import cli
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 EVIL = ("[red]x[/red]", "\x1b[31mevil", "a\nb", "\u202egnp")
 
 
-def run(*args, code=0, **more):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def inspected(*args, code=0):
-    def refuse(text):
-        raise AssertionError(f"{text} is no JSON")
-
-    result = run("inspect", "--json", *args, code=code)
-    document = json.loads(result.stdout, parse_constant=refuse)
-    assert document["schema"] == "gcodec.inspect/1"
-    assert document["exit_code"] == code
-    return document
+inspected = partial(json_of, "inspect")
 
 
 def dump(folder, **tensors):
@@ -310,10 +296,10 @@ def test_codecs_lists_all_registered_codecs():
     lines = run("codecs").stdout.splitlines()
     for name in gcodec.codecs():
         assert any(line.split()[:1] == [name] for line in lines)
-    document = json.loads(run("codecs", "--json").stdout)
+    document = json_of("codecs")
     assert document["schema"] == "gcodec.codecs/1"
     assert [c["name"] for c in document["codecs"]] == list(gcodec.codecs())
-    (raw,) = json.loads(run("codecs", "raw", "--json").stdout)["codecs"]
+    (raw,) = json_of("codecs", "raw")["codecs"]
     assert (raw["id"], raw["max_bits_per_value"]) == (1, 32)
     assert raw["parameters"][0]["default"] == "float32"
 

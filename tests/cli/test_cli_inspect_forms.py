@@ -11,30 +11,20 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import json_of, run
+from example_files import DUMP as EXAMPLE
 
 import gcodec
-from gcodec.cli.main import cli
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 EVIL = (
     *("[red]x[/red]", "\x1b[31mevil", "a\nb", "\u202egnp", "<script>1</script>"),
     *("=cmd|' /C calc'!A0", "w|`x`*y*", "$a$"),
 )
-
-
-def run(*args, code=0, **more):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def blocks(folder, n=2000):
@@ -79,7 +69,7 @@ def test_repeated_blocks_share_a_row_and_a_codec(folder):
     assert "blk.*.q ×3  20x100  float32   6,000" in result.stdout
     assert "! 1 NaN or Inf: blk.2.k[101]" in result.stdout
     assert "next: gcodec encode" in result.stderr and "--nonfinite zero" in result.stderr
-    document = json.loads(run("inspect", path, "--max-nmse", "0.05", "--json").stdout)["files"][0]
+    document = json_of("inspect", path, "--max-nmse", "0.05")["files"][0]
     assert [group["name"] for group in document["groups"]] == ["blk.*.k", "blk.*.q", "head"]
     assert document["groups"][0]["tensors"] == ["blk.0.k", "blk.1.k", "blk.2.k"]
     assert document["budget"] == {"max_nmse": 0.05, "max_bits": None, "max_err": 0.05}
@@ -95,7 +85,7 @@ def test_repeated_blocks_share_a_row_and_a_codec(folder):
 
 def test_best_codec_within_a_bit_budget(folder):
     path = blocks(folder)
-    document = json.loads(run("inspect", path, "--max-bits", "4", "--json").stdout)["files"][0]
+    document = json_of("inspect", path, "--max-bits", "4")["files"][0]
     within(path, document, max_bits=4)
     both = run("inspect", path, "--max-bits", "1", "--max-nmse", "1e-6")
     assert "no codec within nmse ≤ 1e-06, bits/v ≤ 1 for blk.*.k, blk.*.q, head" in both.stderr
@@ -127,9 +117,7 @@ def test_earlier_names_are_aliases(folder):
 
 def test_entropy_at_the_requested_error(folder):
     path = blocks(folder)
-    (head,) = json.loads(run("inspect", path, "-L", "head", "--json").stdout)["files"][0][
-        "tensors"
-    ]
+    (head,) = json_of("inspect", path, "-L", "head")["files"][0]["tensors"]
     assert head["entropy"]["nmse"] == pytest.approx(0.01, rel=0.01)
     # A quarter of a bit above the rate of a normal distribution.
     assert head["entropy"]["bits_per_value"] == pytest.approx(3.32 + 0.25, abs=0.05)

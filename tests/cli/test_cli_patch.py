@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
-
-from gcodec.cli.main import cli
+from command_line import json_of, run
 
 SIZES = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1, "F8_E4M3": 1, "F16": 2, "F64": 8}
 TENSORS = {
@@ -49,10 +47,6 @@ def checkpoints() -> tuple[dict[str, bytes], dict[str, bytes]]:
     return old, {"added": bytes(16)} | {name: bytes(part) for name, part in new.items()}
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     old, new = checkpoints()
@@ -65,25 +59,23 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
 def test_new_file_comes_back_byte_for_byte(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     old, new, step = files
     result = run("diff", old, new, "-o", step)
-    assert result.exit_code == 0, result.output
     assert "8 tensors" in result.output and "5 of them whole" in result.output
     assert step.stat().st_size < 0.1 * new.stat().st_size
     back = tmp_path / "back.safetensors"
-    result = run("apply", step, old, "-o", back)
-    assert result.exit_code == 0 and "8 tensors" in result.output, result.output
+    assert "8 tensors" in run("apply", step, old, "-o", back).output
     assert back.read_bytes() == new.read_bytes()
-    assert run("apply", step, old, "-o", old).exit_code == 2  # which exists
-    assert run("apply", step, old, "-o", old, "--force").exit_code == 0
+    run("apply", step, old, "-o", old, code=2)  # which exists
+    run("apply", step, old, "-o", old, "--force")
     assert old.read_bytes() == new.read_bytes()
 
 
 def test_documents(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     old, new, step = files
-    document = json.loads(run("diff", old, new, "-o", step, "--json").output)
+    document = json_of("diff", old, new, "-o", step)
     assert (document["tensors"], document["whole"]) == (8, 5)
     assert document["nbytes"] == step.stat().st_size
     back = tmp_path / "back.safetensors"
-    document = json.loads(run("apply", step, old, "-o", back, "--json").output)
+    document = json_of("apply", step, old, "-o", back)
     assert document["bytes"] == new.stat().st_size and document["tensors"] == 8
 
 
@@ -91,35 +83,34 @@ def test_wrong_base_and_damage_leave_no_file(
     files: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     old, new, step = files
-    assert run("diff", old, new, "-o", step).exit_code == 0
+    run("diff", old, new, "-o", step)
     back = tmp_path / "back.safetensors"
-    result = run("apply", step, new, "-o", back)
-    assert result.exit_code == 2 and "base has the digest" in result.stderr
+    assert "base has the digest" in run("apply", step, new, "-o", back, code=2).stderr
     assert not back.exists()
     data = bytearray(step.read_bytes())
     data[-30] ^= 1
     step.write_bytes(data)
-    assert run("apply", step, old, "-o", back).exit_code == 1
-    assert run("verify", step).exit_code == 1
+    run("apply", step, old, "-o", back, code=1)
+    run("verify", step, code=1)
     assert not back.exists()
     other = tmp_path / "other.safetensors"
     other.write_bytes(safetensors({"other": bytes(16)}, 1))
-    assert run("diff", old, new, "-o", step, "--force").exit_code == 0
-    result = run("apply", step, other, "-o", back)
-    assert result.exit_code == 2 and "has no tensor" in result.stderr
-    result = run("apply", new, old, "-o", back)
-    assert result.exit_code == 2 and "no file that gcodec diff wrote" in result.stderr
+    run("diff", old, new, "-o", step, "--force")
+    assert "has no tensor" in run("apply", step, other, "-o", back, code=2).stderr
+    assert "no file that gcodec diff wrote" in run("apply", new, old, "-o", back, code=2).stderr
 
 
 def test_other_verbs_read_the_file(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     old, new, step = files
-    assert run("diff", old, new, "-o", step).exit_code == 0
-    assert run("verify", step).exit_code == 0
+    run("diff", old, new, "-o", step)
+    run("verify", step)
     assert "patch" in run("inspect", step).output
     shown = run("dissect", step).output
     assert "digest of the base" in shown
-    result = run("decode", step, "-o", tmp_path / "x.safetensors")
-    assert result.exit_code == 3 and "gcodec.apply_patch" in result.stderr
+    assert (
+        "gcodec.apply_patch"
+        in run("decode", step, "-o", tmp_path / "x.safetensors", code=3).stderr
+    )
     assert not (tmp_path / "x.safetensors").exists()
 
 
@@ -136,8 +127,7 @@ def test_model_in_shards(tmp_path: Path) -> None:
         index = tmp_path / folder / "m.safetensors.index.json"
         index.write_text(json.dumps({"weight_map": weights}))
     old, new = (tmp_path / folder / "m.safetensors.index.json" for folder in ("old", "new"))
-    assert run("diff", old, new, "-o", tmp_path / "s.gcf").exit_code == 0
-    result = run("apply", tmp_path / "s.gcf", old, "-o", tmp_path / "back")
-    assert result.exit_code == 0, result.output
+    run("diff", old, new, "-o", tmp_path / "s.gcf")
+    run("apply", tmp_path / "s.gcf", old, "-o", tmp_path / "back")
     for path in (tmp_path / "new").iterdir():
         assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import json_of, run
+from example_files import DUMP as EXAMPLE
 
 import gcodec
-from gcodec.cli.main import cli
 from gcodec.feedback import derive_seed
 from gcodec.tensorfiles.dumps import open_dump, write_dump
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 RULES = {
     "rules": [
         {"name": ["*.bias", "*.bn?.*"], "codec": "raw"},
@@ -24,13 +21,6 @@ RULES = {
         {"name": "fc.*", "codec": "mxnet-1bit"},
     ]
 }
-
-
-def run(*args, code=0, **more):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture
@@ -65,7 +55,7 @@ def test_bytes_match_the_library(tmp_path):
     assert len(used) > 1
     run("verify", target)
     run("decode", target, "-o", tmp_path / "back.npz")
-    frames = json.loads(run("inspect", target, "--json").stdout)["files"][0]["frames"]
+    frames = json_of("inspect", target)["files"][0]["frames"]
     specs = [str(frame.codec) for frame in gcodec.iter_frames(expected)]
     assert [frame["codec"] for frame in frames] == specs
 
@@ -84,12 +74,12 @@ def test_summary_and_json(tmp_path, dump):
     call = ["encode", dump, "--force", "--policy", write(tmp_path, source)]
     assert run(*call).stdout.endswith("x   1 raw, 2 mxnet-2bit:threshold=auto\n")
     assert run(*call, "-q").output == ""
-    document = json.loads(run(*call, "--json").stdout)
+    document = json_of(*call)
     assert document["schema"] == "gcodec.encode/1"
     assert document["codec"] is None
     assert document["policy"] == gcodec.Policy(source).to_dict()
     assert document["files"][0]["codecs"] == {"raw": 1, "mxnet-2bit:threshold=auto": 2}
-    document = json.loads(run("encode", dump, "-f", "-c", "raw", "--json").stdout)
+    document = json_of("encode", dump, "-f", "-c", "raw")
     assert (document["codec"], document["policy"]) == ("raw", None)
     assert document["files"][0]["codecs"] == {"raw": 3}
     assert "raw" not in run("encode", dump, "-f", "-c", "raw").stdout

@@ -16,26 +16,20 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
+from example_files import DUMP as EXAMPLE
+from example_files import ROOT
 
 import gcodec
 from gcodec.cli.main import cli
 from gcodec.tensorfiles.dumps import write_dump
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 VERBS = cli.list_commands(click.Context(cli))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 HEAVY = (
     *("numpy", "rich", "numba", "scipy", "ml_dtypes", "safetensors", "gcodec.codec"),
     *("multiprocessing", "concurrent.futures", "statistics", "click.shell_completion", "decimal"),
 )
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args])
-    assert result.exit_code == code, result.output
-    return result
 
 
 def process(*args, **more):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import unary
-from click.testing import CliRunner
+from command_line import json_of, run
 
 import gcodec
-from gcodec.cli.main import cli
 from gcodec.wire.seek import SeekTable
 
 N = 10_000
@@ -23,13 +21,6 @@ N = 10_000
 def codec() -> Iterator[None]:
     with unary.registered():
         yield
-
-
-def run(*args, code=0, **more):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args], **more)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def frames_of(path):
@@ -115,7 +106,7 @@ def test_summary_and_json(tmp_path, source):
     shown = run("seek", source, "-o", target).stdout
     assert shown.startswith(f"{source} -> {target}   6 frames   3 seek tables, {seek_nbytes} B, ")
     assert shown.endswith(" % of payload\n")
-    document = json.loads(run("seek", source, "-fo", target, "--json").stdout)
+    document = json_of("seek", source, "-fo", target)
     assert document == {
         "schema": "gcodec.seek/1",
         "log2_block": None,
@@ -136,7 +127,7 @@ def test_summary_and_json(tmp_path, source):
     }
     assert target.stat().st_size == nbytes
     assert run("seek", target, "--strip", "-f").stdout.endswith("6 frames   0 seek tables\n")
-    document = json.loads(run("seek", target, "--strip", "-f", "--json").stdout)
+    document = json_of("seek", target, "--strip", "-f")
     assert (document["log2_block"], document["strip"]) == (None, True)
     assert document["files"][0]["bytes"] == source.stat().st_size
     assert run("seek", target, "-fq").output == ""
@@ -184,7 +175,7 @@ def test_verify_checks_tables(tmp_path, source):
     run("seek", source, "-o", target)
     sizes = [frame.seek.nbytes for frame in frames_of(target) if frame.seek is not None]
     assert f"   3 seek tables, {sum(sizes)} B, " in run("verify", target).stdout
-    (file,) = json.loads(run("verify", target, "--json").stdout)["files"]
+    (file,) = json_of("verify", target)["files"]
     assert (file["seek_tables"], file["seek_bytes"]) == (3, sum(sizes))
     frame = frames_of(target)[0]
     lengths = frame.seek.lengths.copy()
@@ -214,7 +205,7 @@ def test_inspect_shows_seek_tables(tmp_path, source):
     assert f"x 2^12 values, {sizes[1]} B, " in sparse
     assert lines[4].startswith("raw") and "2^12" not in lines[4]
     assert f"{sum(sizes)} B, " in lines[-1]
-    (file,) = json.loads(run("inspect", target, "--json").stdout)["files"]
+    (file,) = json_of("inspect", target)["files"]
     assert [frame["seek_bytes"] for frame in file["frames"]] == sizes
     assert file["total"]["seek_bytes"] == sum(sizes)
     assert file["frames"][2]["seek"] is None

@@ -10,21 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from command_line import json_of, run
 
-from gcodec.cli.main import cli
 from gcodec.cli.render.text import trend
 from gcodec.tensorfiles.dumps import write_dump
 
 DUMPS = Path(__file__).parents[1] / "dumps"
-
-
-def run(*args: object, code: int = 0, **more: object) -> Result:
-    words = [str(arg) for arg in args]
-    result = CliRunner().invoke(cli, words, **more)  # type: ignore[arg-type]
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 @pytest.fixture
@@ -104,9 +95,8 @@ def test_one_file_without_gradients(tmp_path: Path) -> None:
 
 def test_json_and_csv(folder: Path) -> None:
     arguments = ["inspect", folder, "--over-steps", "--max-err", "0.1"]
-    document = json.loads(run(*arguments, "--json").stdout)
-    assert document["schema"] == "gcodec.inspect.steps/1"
-    assert (document["error"], document["exit_code"]) == (0.1, 0)
+    document = json_of(*arguments, schema="inspect.steps")
+    assert document["error"] == 0.1
     assert [step["step"] for step in document["steps"]] == [0, 100, 200, 300]
     assert document["steps"][0]["file"] == str(folder / "9.safetensors")
     head = next(tensor for tensor in document["tensors"] if tensor["name"] == "head")

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 
 import gcodec
-from gcodec.analysis import fits, timing
-from gcodec.cli.main import cli
+from gcodec.analysis import diagrams, fits, timing
 from gcodec.cli.render import figures
 from gcodec.cli.render.report import escaped
 from gcodec.tensorfiles.dumps import write_dump
@@ -56,17 +54,11 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def run(*args, code=0):
-    result = CliRunner().invoke(cli, [str(arg) for arg in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
 @pytest.fixture(scope="module", autouse=True)
 def short_measurements():
-    """Time each codec with a single call, because no test depends on speeds."""
+    """Measure few tensors, and time each codec with a single call: no test depends on more."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diagrams, "_MAX_TENSORS", 2)
         patch.setattr(timing, "_MIN_SECONDS", 0.0)
         yield
 
@@ -156,21 +148,15 @@ def test_report_refuses_frames_and_other_suffixes(tmp_path):
     assert not target.exists()
 
 
-def test_missing_matplotlib_is_reported_with_advice(tmp_path):
+def test_missing_matplotlib_is_reported_with_advice(tmp_path, monkeypatch):
     path, target = tmp_path / "a.safetensors", tmp_path / "r.html"
     write_dump(path, [("w", np.ones(9, np.float32))])
-    code = (
-        "import sys\nsys.modules['matplotlib'] = None\n"
-        "from gcodec.cli.render.figures import require_matplotlib\n"
-        "try:\n    require_matplotlib()\nexcept ImportError as error:\n    print(error)\n"
-        "from gcodec.cli.main import main\n"
-        f"print(main(['inspect', {str(path)!r}, '--report', {str(target)!r}],"
-        " standalone_mode=False))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     advice = "diagrams need matplotlib: pip install 'gcodec[report]'"
-    assert done.stdout.splitlines() == [advice, "2"]
-    assert done.stderr == f"gcodec: --report: {advice}\n" and not target.exists()
+    with pytest.raises(ImportError, match=re.escape(advice)):
+        figures.require_matplotlib()
+    result = run("inspect", path, "--report", target, code=2)
+    assert result.stderr == f"gcodec: --report: {advice}\n" and not target.exists()
 
 
 def test_picture_and_fitted_shapes():

@@ -13,7 +13,7 @@ from gcodec import advisor
 from gcodec.advisor.machines import Machine
 from gcodec.analysis.advice import ClusterAdvice, Effect, MeasuredCodec
 from gcodec.cli.render import text
-from gcodec.cli.render.output import Column, Table, note, note_hidden, number, print_line
+from gcodec.cli.render.output import Column, Table, note, note_hidden, print_line
 
 _LEVELS = {"inside": "inside nodes", "between": "between nodes"}
 _MEMBERS = {"inside": "GPU", "between": "node"}
@@ -32,8 +32,8 @@ def document(advice: ClusterAdvice) -> dict[str, Any]:
             "bits_per_value": work.bits,
             "compute_s": work.compute,
             "overlap": work.overlap,
-            "encode_values_per_s": number(work.encode),
-            "decode_values_per_s": number(work.decode),
+            "encode_values_per_s": work.encode,
+            "decode_values_per_s": work.decode,
         },
         "machine": _machine_document(advice.machine),
         "cluster": {
@@ -54,8 +54,8 @@ def document(advice: ClusterAdvice) -> dict[str, Any]:
         "codecs": [
             {
                 "codec": str(m.codec),
-                "bits_per_value": number(m.bits),
-                "nmse": number(m.error),
+                "bits_per_value": m.bits,
+                "nmse": m.error,
                 "unbiased": m.codec.unbiased,
                 "problem": m.problem,
                 "doubt": m.doubt,
@@ -85,9 +85,9 @@ def _coding_document(advice: ClusterAdvice, measured: MeasuredCodec) -> dict[str
         encode, decode = scheme.coding_rates(advice.work)
         pays_below = 8 * scheme.pays_below(advice.work)
     return {
-        "encode_values_per_s": number(encode),
-        "decode_values_per_s": number(decode),
-        "pays_below_bits_per_second": number(pays_below),
+        "encode_values_per_s": encode,
+        "decode_values_per_s": decode,
+        "pays_below_bits_per_second": pays_below,
     }
 
 
@@ -99,12 +99,12 @@ def _level_document(advice: ClusterAdvice, dense: advisor.Way) -> dict[str, Any]
         "members": members,
         "dense_s": dense.time,
         "all_gather_limit_bits_per_value": advice.gather_limit(dense.level),
-        "balanced_bits_per_value": {b.collective: number(b.bits) for b in balances},
+        "balanced_bits_per_value": {b.collective: b.bits for b in balances},
         "ways": [
             {
                 **_way_document(advice, way),
                 "slower_than_dense": way.time > dense.time,
-                "times_dense": number(text.ratio(way.time, dense.time)),
+                "times_dense": text.ratio(way.time, dense.time),
                 **_steps_document(advice, advice.plan_of(way)),
             }
             for way in advice.ways(dense.level)
@@ -118,7 +118,7 @@ def _plan_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]:
         "communication_s": plan.communication,
         "coding_s": plan.coding,
         **_steps_document(advice, plan),
-        "nmse": number(plan.error),
+        "nmse": plan.error,
     }
 
 
@@ -139,21 +139,21 @@ def _steps_document(advice: ClusterAdvice, plan: advisor.Plan) -> dict[str, Any]
     dense = advice.advice.dense
     return {
         "step_s": plan.step,
-        "speedup": number(text.ratio(dense.step, plan.step)),
+        "speedup": text.ratio(dense.step, plan.step),
         "step_with_overlap_s": plan.hidden,
-        "speedup_with_overlap": number(text.ratio(dense.hidden, plan.hidden)),
+        "speedup_with_overlap": text.ratio(dense.hidden, plan.hidden),
     }
 
 
 def _effect_document(effect: Effect, plain_bound: float) -> dict[str, Any]:
     return {
-        "delta": number(effect.delta),
-        "omega": number(effect.omega),
+        "delta": effect.delta,
+        "omega": effect.omega,
         "use": effect.use,
-        "residual_bound": number(effect.residual),
-        "bound": number(effect.bound),
-        "times_plain_bound": number(effect.bound / plain_bound),
-        "steps_to_double": number(effect.steps_to_double),
+        "residual_bound": effect.residual,
+        "bound": effect.bound,
+        "times_plain_bound": effect.bound / plain_bound,
+        "steps_to_double": effect.steps_to_double,
     }
 
 

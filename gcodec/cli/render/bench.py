@@ -20,18 +20,14 @@ from gcodec.cli.render.dissect import KINDS
 from gcodec.cli.render.output import (
     Column,
     Table,
-    note,
-    note_hidden,
-    number,
+    View,
     print_csv,
     print_document,
-    print_line,
-    stdout,
 )
 from gcodec.runtime.pool import thread_count
 
 
-class BenchView:
+class BenchView(View[Timing]):
     """The view of one run.
 
     Parameters
@@ -40,7 +36,7 @@ class BenchView:
         Source of the tensors.
     samples : sequence of Sample
         The tensors.
-    timings : sequence of Timing
+    timings : list of Timing
         Measurements of each codec.
     rounds : int
         Number of measurements of each codec.
@@ -52,11 +48,11 @@ class BenchView:
         self,
         source: str,
         samples: Sequence[Sample],
-        timings: Sequence[Timing],
+        timings: list[Timing],
         rounds: int,
         notes: list[str],
     ) -> None:
-        self._source, self._samples, self._timings = source, samples, timings
+        self._source, self._samples, self.rows = source, samples, timings
         self._rounds, self._notes = rounds, notes
         self._values = sum(sample.values.size for sample in samples)
         self._nbytes = sum(sample.values.nbytes for sample in samples)
@@ -66,42 +62,26 @@ class BenchView:
         kinds = {kind for kind, nbits in self._split.items() if nbits}
         self._kinds = [kind for kind in KINDS if kind in kinds] + sorted(kinds - {*KINDS})
 
-    def show(self, form: str | None, quiet: bool) -> None:
-        """Print the run in a form, "json", "csv" or "markdown", or else as a table."""
-        table = Table(self._columns(), self._timings)
+    def print_form(self, form: str) -> None:
+        """Print the run in a form: "json", "csv" or "markdown"."""
         if form == "json":
             print_document("bench", self._document())
         elif form == "csv":
-            print_csv([self._record(timing) for timing in self._timings])
-        elif form == "markdown":
-            table.print_markdown()
+            print_csv([self._record(timing) for timing in self.rows])
         else:
-            console = stdout()
-            print_line(console, self._headline(), "bold")
-            hidden = table.show(console)
-            for timing in self._timings:
-                if timing.doubt is not None:
-                    line = f"? {timing.codec}: not judged here, as {timing.doubt}"
-                    print_line(console, line, "yellow")
-            if not quiet:
-                note_hidden(console, hidden)
-        if not quiet:
-            for line in self._notes:
-                note(line)
+            self.table().print_markdown()
 
-    def show_machine(self, name: str, quiet: bool) -> None:
+    def print_machine(self, name: str) -> None:
         """Print the coding speeds as rows of the table of machines."""
         threads = f"--rounds {self._rounds} --threads {thread_count()}"
         facts = f"gcodec bench {self._source} {threads}", processor(), date.today().isoformat()
-        speeds = {str(timing.codec): timing.speed for timing in self._timings}
+        speeds = {str(timing.codec): timing.speed for timing in self.rows}
         print_csv(Machine(name, "; ".join(facts), speeds).rows())
-        if not quiet:
-            for line in self._notes:
-                note(line)
 
-    def _headline(self) -> str:
+    def headline(self) -> str:
+        """Return the line above the table."""
         dtypes = sorted({str(sample.values.dtype) for sample in self._samples})
-        copies = [timing.rate(timing.copies) for timing in self._timings]
+        copies = [timing.rate(timing.copies) for timing in self.rows]
         return "   ".join(
             [
                 self._source,
@@ -116,10 +96,20 @@ class BenchView:
             ]
         )
 
-    def _columns(self) -> list[Column[Timing]]:
+    def warnings(self) -> list[tuple[str, str]]:
+        """Return the codecs that these values cannot judge."""
+        doubts = [(t.codec, t.doubt) for t in self.rows if t.doubt is not None]
+        return [(f"? {c}: not judged here, as {doubt}", "yellow") for c, doubt in doubts]
+
+    def notes(self) -> list[str]:
+        """Return the notes."""
+        return self._notes
+
+    def table(self, top: int | None = None) -> Table[Timing]:
+        """Return the table."""
         by_size = sorted(self._kinds, key=lambda kind: -self._split[kind])
         ratio = text.either("÷ memcpy", "/ memcpy")
-        return [
+        columns = [
             Column("codec", lambda t: str(t.codec), left=True),
             Column("bits/v", lambda t: text.fixed(t.nbits / t.values)),
             *(
@@ -134,6 +124,7 @@ class BenchView:
             Column("peak\nMiB", _peak_cell, rank=15),
             Column("pays below\nGbit/s", lambda t: text.pays_below(t.pays_below)),
         ]
+        return Table(columns, self.rows, top=top)
 
     def _record(self, timing: Timing) -> dict[str, Any]:
         """Return the measurements of a codec in units without prefixes."""
@@ -144,8 +135,8 @@ class BenchView:
                 f"{kind}_bits_per_value": timing.split.get(kind, 0) / timing.values
                 for kind in self._kinds
             },
-            "nmse": number(timing.error),
-            "error": number(timing.error),  # earlier name
+            "nmse": timing.error,
+            "error": timing.error,  # earlier name
             "encode_bytes_per_second": timing.rate(timing.encode),
             "encode_to_memcpy": timing.to_copy(timing.encode),
             "decode_bytes_per_second": timing.rate(timing.decode),
@@ -170,7 +161,7 @@ class BenchView:
             "python": platform.python_version(),
             "numpy": np.__version__,
             "numba": version_of(("numba",)),
-            "codecs": [self._record(timing) for timing in self._timings],
+            "codecs": [self._record(timing) for timing in self.rows],
             "notes": self._notes,
             "exit_code": 0,
         }

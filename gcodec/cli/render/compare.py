@@ -6,15 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from gcodec.analysis.compare import Difference, TensorPair, together
 from gcodec.cli.outcome import CheckFailed
 from gcodec.cli.render import text
-from gcodec.cli.render.output import Column, Table, note, note_hidden, number, print_line
+from gcodec.cli.render.output import Column, Table, View
 
 
-class ComparisonView:
+class ComparisonView(View[TensorPair]):
     """The differences between two files.
 
     Parameters
@@ -38,23 +36,19 @@ class ComparisonView:
         max_nmse: float | None,
     ) -> None:
         self._paths, self._skipped, self._max_nmse = (path_a, path_b), skipped, max_nmse
-        self._pairs = pairs
+        self.rows = pairs
         self._total = together([p.difference for p in pairs if p.difference is not None])
-
-    def sort(self, order: str | None) -> None:
-        """Order the rows by "size", "nmse" or "name"; None leaves them as they are."""
-        if order == "name":
-            self._pairs.sort(key=lambda pair: pair.name)
-        elif order == "size":
-            self._pairs.sort(key=lambda pair: -pair.size)
-        elif order == "nmse":
-            self._pairs.sort(key=lambda pair: -pair.error)
+        self.orders = {
+            "name": lambda pair: pair.name,
+            "size": lambda pair: -pair.size,
+            "nmse": lambda pair: -pair.error,
+        }
 
     def check(self) -> None:
         """Raise `CheckFailed` if tensors do not match, or an nmse exceeds the bound."""
-        unmatched = [pair for pair in self._pairs if pair.problem]
-        differing = [pair for pair in self._pairs if pair.unequal]
-        inexact = [p for p in self._pairs if p.difference is not None and self._fails(p)]
+        unmatched = [pair for pair in self.rows if pair.problem]
+        differing = [pair for pair in self.rows if pair.unequal]
+        inexact = [p for p in self.rows if p.difference is not None and self._fails(p)]
         messages = []
         if unmatched:
             first = unmatched[0]
@@ -77,27 +71,31 @@ class ComparisonView:
 
     def document(self) -> dict[str, Any]:
         """Return the comparison for a JSON document."""
-        counts = [pair.unequal for pair in self._pairs if pair.unequal is not None]
+        counts = [pair.unequal for pair in self.rows if pair.unequal is not None]
         return {
-            "tensors": [self._pair_document(pair) for pair in self._pairs],
+            "tensors": [self._pair_document(pair) for pair in self.rows],
             "left_out": self._skipped,
             "total": _difference_document(self._total),
             "integers": {"tensors": len(counts), "unequal": sum(map(bool, counts))},
         }
 
-    def show(self, console: Console, top: int | None, quiet: bool) -> None:
-        """Print the table; notes go to stderr unless `quiet`."""
-        sizes = [pair.size for pair in self._pairs if pair.is_compared]
+    def headline(self) -> str:
+        """Return the line above the table."""
+        sizes = [pair.size for pair in self.rows if pair.is_compared]
         parts = [" : ".join(path.name for path in self._paths)]
         parts += [text.count(len(sizes), "tensor"), text.count(sum(sizes), "value")]
-        print_line(console, "   ".join(parts), "bold")
+        return "   ".join(parts)
+
+    def table(self, top: int | None = None) -> Table[TensorPair]:
+        """Return the table, with the first pairs or all of them."""
         total = TensorPair("total", None, None, self._total)
-        hidden = Table(_COLUMNS, self._pairs, total, self._fails, top).show(console)
-        if quiet:
-            return
-        note_hidden(console, hidden)
-        if self._skipped:
-            note(f"skipped, as no frame can store them: {text.listed(self._skipped, 3)}")
+        return Table(_COLUMNS, self.rows, total, self._fails, top)
+
+    def notes(self) -> list[str]:
+        """Return the tensors that are left out."""
+        if not self._skipped:
+            return []
+        return [f"skipped, as no frame can store them: {text.listed(self._skipped, 3)}"]
 
     def _fails(self, pair: TensorPair) -> bool:
         if pair.unequal is not None:
@@ -126,11 +124,11 @@ def _others(pairs: list[TensorPair], verb: str) -> str:
 def _difference_document(difference: Difference) -> dict[str, Any]:
     return {
         "values": difference.values,
-        "nmse": number(difference.nmse),
-        "cosine": number(difference.cosine),
-        "max_difference": number(difference.max_difference),
-        "max_error": number(difference.max_difference),  # earlier name
-        "sign_agreement": number(difference.sign_agreement),
+        "nmse": difference.nmse,
+        "cosine": difference.cosine,
+        "max_difference": difference.max_difference,
+        "max_error": difference.max_difference,  # earlier name
+        "sign_agreement": difference.sign_agreement,
     }
 
 

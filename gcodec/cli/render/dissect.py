@@ -15,7 +15,6 @@ from gcodec.analysis.dissect import Dissection, Field
 from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
 from gcodec.cli.render.output import note, print_line
-from gcodec.cli.render.output import number as json_number
 from gcodec.tensorfiles.frame_file import message_of
 from gcodec.wire import primitives
 
@@ -165,7 +164,7 @@ class Printer:
     def show_totals(self, dissections: list[Dissection]) -> None:
         """Print the bits of several frames by kind."""
         if len(dissections) > 1:
-            split = _split_text(_total_split(dissections))
+            split = _split_text(dissections)
             print_line(self._console, f"{text.count(len(dissections), 'frame')}: {split}", "bold")
 
     def note_cut(self) -> None:
@@ -193,8 +192,8 @@ class Printer:
 
 def totals(dissections: Iterable[Dissection]) -> dict[str, Any]:
     """Return the bits of frames by kind, for a JSON document."""
-    split = _total_split(dissections)
-    return {"totals": {**dict.fromkeys(KINDS, 0), **split}, "bits": sum(split.values())}
+    split = _split(dissections)
+    return {"totals": split, "bits": sum(split.values())}
 
 
 def document(dissection: Dissection, number: int, data: Any, first: int) -> dict[str, Any]:
@@ -234,14 +233,14 @@ def _field_document(field: Field, data: Any, dtype: str | None) -> dict[str, Any
         "offset": offset_text(field.first),
         "bits": [field.first, field.first + field.nbits],
         "raw": raw_text(data, field),
-        "value": json_number(field.value) if isinstance(field.value, float) else field.value,
+        "value": field.value,
         "meaning": field.meaning,
     }
     for key in ("number", "element"):
         if getattr(field, key) is not None:
             body[key] = getattr(field, key)
     if field.decoded:
-        body["decoded"] = [json_number(x) for x in decoded(field, dtype)]
+        body["decoded"] = decoded(field, dtype)
     if field.symbols > 1:
         body |= {"symbols": field.symbols, "split": dict(field.split)}
     return body
@@ -255,21 +254,22 @@ def _summary(dissection: Dissection, number: int) -> str:
         parts.append(dissection.dtype)
     if dissection.shape is not None:
         parts.append(text.shape(dissection.shape))
-    parts.append(_split_text(dissection.totals))
+    parts.append(_split_text([dissection]))
     size = math.prod(dissection.shape or ())
     if dissection.error is None and size:
         parts.append(f"{sum(dissection.totals.values()) / size:.3f} bits/value")
     return "   ".join(parts)
 
 
-def _split_text(split: dict[str, int]) -> str:
-    shown = {**dict.fromkeys(KINDS, 0), **split}
-    parts = (f"{kind} {nbits:,}" for kind, nbits in shown.items())
-    return f"{text.either(' · ', ', ').join(parts)} = {sum(shown.values()):,} bits"
-
-
-def _total_split(dissections: Iterable[Dissection]) -> dict[str, int]:
-    total: Counter[str] = Counter()
+def _split(dissections: Iterable[Dissection]) -> dict[str, int]:
+    """Return the bits of frames by kind, those of `KINDS` first."""
+    split = Counter(dict.fromkeys(KINDS, 0))
     for dissection in dissections:
-        total.update(dissection.totals)
-    return dict(total)
+        split.update(dissection.totals)
+    return split
+
+
+def _split_text(dissections: Iterable[Dissection]) -> str:
+    split = _split(dissections)
+    parts = (f"{kind} {nbits:,}" for kind, nbits in split.items())
+    return f"{text.either(' · ', ', ').join(parts)} = {sum(split.values()):,} bits"

@@ -44,18 +44,15 @@ _STYLE: Any = {
     "axes.axisbelow": True,
     "grid.color": GRID,
     "grid.linewidth": 0.5,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.minor.visible": False,
-    "ytick.minor.visible": False,
     "legend.frameon": False,
     "legend.fontsize": 9,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
+} | {
+    f"{axis}tick.{key}": value
+    for axis in "xy"
+    for key, value in (
+        *(("color", FAINT), ("labelcolor", INK), ("minor.visible", False)),
+        *(("major.size", 0), ("minor.size", 0)),
+    )
 }
 _LINES = {"normal": (SERIES[0], "--"), "laplace": (SERIES[1], "-."), "gennorm": (SERIES[2], "-")}
 _MARKERS = "osD^v<>pPX*hdH8"
@@ -226,15 +223,9 @@ def write_steps(path: str, steps: Sequence[int], panels: Sequence[Panel]) -> int
     int
         Number of rows with colors.
     """
-    require_matplotlib()
-    import matplotlib
-    from matplotlib.figure import Figure
-
     paper = dict(zip((INK, FAINT, GRID), _PAPER, strict=True))
     style = {key: paper.get(value, value) for key, value in _STYLE.items()}
-    with matplotlib.rc_context(style), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a font may lack letters of a name
-        figure = Figure(figsize=(9, 6.2), layout="constrained")
+    with _figure(style, (9, 6.2), layout="constrained") as figure:
         for axes, panel in zip(figure.subplots(2, 2).flat, panels, strict=True):
             # The first rows lie on top of the others.
             for k, (name, series) in reversed(list(enumerate(panel.rows))):
@@ -311,6 +302,18 @@ def require_matplotlib() -> None:
 
 
 @contextlib.contextmanager
+def _figure(style: Any, size: tuple[float, float], layout: Any = None) -> Iterator[Figure]:
+    """Make a figure, and use a style while it is drawn."""
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(style), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a font may lack letters of a name
+        yield Figure(figsize=size, layout=layout)
+
+
+@contextlib.contextmanager
 def drawn(
     width: float, height: float, left: float = 56, bottom: float = 38
 ) -> Iterator[tuple[Any, list[str]]]:
@@ -330,13 +333,7 @@ def drawn(
     svg : list of str
         List that receives the SVG element at the end of the block.
     """
-    require_matplotlib()
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a font may lack letters of a name
-        figure = Figure(figsize=(width / 72, height / 72))
+    with _figure(_STYLE, (width / 72, height / 72)) as figure:
         svg: list[str] = []
         axes = [left / width, bottom / height, 1 - (left + 8) / width, 1 - (bottom + 8) / height]
         yield figure.add_axes((axes[0], axes[1], axes[2], axes[3])), svg

@@ -5,11 +5,11 @@ from __future__ import annotations
 import glob
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from rich.console import Console
 
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.stats import SPAN
@@ -19,28 +19,26 @@ from gcodec.cli.render import text
 from gcodec.cli.render.output import (
     Column,
     Table,
+    View,
     escape_markdown,
-    note,
-    note_hidden,
-    number,
     omission_notes,
     print_csv,
     print_document,
     print_json_lines,
-    print_line,
 )
 from gcodec.codec import Codec
 from gcodec.tensorfiles.frame_file import FrameHeader
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.measure import DumpStats, TensorGroup, TensorStats
+    from gcodec.cli.render.steps import StepsView
 
 # Metadata of a training run that distinguish dumps; JSON contains all metadata.
 _HEADLINE_KEYS = ("model", "kind", "step", "epoch", "rank", "loss", "optimizer")
 _MAX_NAMES = 8  # of values or tensors in a message
 
 
-class FrameView:
+class FrameView(View[dict[str, Any]]):
     """The view of a .gcf file.
 
     Parameters
@@ -53,88 +51,85 @@ class FrameView:
         Headers of the frames.
     """
 
+    all_columns = "--width N or --json"
+
     def __init__(self, path: Path, nbytes: int, frames: list[FrameHeader]) -> None:
         self.path = path
-        self.nbytes = nbytes
-        self.frames = frames
-
-    def sort(self, order: str | None) -> None:
-        """Order the frames by "size", "bits" or "name"; "nmse" leaves them as they are."""
-        if order == "name":
-            self.frames.sort(key=lambda frame: frame.name or "")
-        elif order == "size":
-            self.frames.sort(key=lambda frame: -frame.size)
-        elif order == "bits":
-            self.frames.sort(key=lambda f: -8 * f.nbytes / f.size if f.size else 0)
+        self.rows = [_frame_row(frame) for frame in frames]
+        self._nbytes, self._total = nbytes, _frame_bytes(frames)
+        self.orders = {
+            "name": lambda row: row["name"] or "",
+            "size": lambda row: -row["values"],
+            "bits": lambda row: -(row["bits_per_value"] or 0),
+        }
 
     def headline(self) -> str:
         """Return the line above the table."""
-        parts = [self.path.name, "gcf", text.count(len(self.frames), "frame")]
-        parts.append(text.count(sum(frame.size for frame in self.frames), "value"))
-        return "   ".join([*parts, text.size(self.nbytes)])
+        parts = [self.path.name, "gcf", text.count(len(self.rows), "frame")]
+        parts.append(text.count(self._total["values"], "value"))
+        return "   ".join([*parts, text.size(self._nbytes)])
 
     def table(self, top: int | None = None) -> Table[dict[str, Any]]:
         """Return the table, with the first frames or all of them."""
-        has_tables = any(frame.seek is not None for frame in self.frames)
+        has_tables = any(row["seek"] is not None for row in self.rows)
         columns = [*_FRAME_COLUMNS, _SEEK_COLUMN] if has_tables else _FRAME_COLUMNS
-        rows = [
-            record | {"seek": document["seek"]}
-            for record, document in zip(self.records(), self.row_documents(), strict=True)
-        ]
-        return Table(columns, rows, _frame_bytes(self.frames), top=top)
+        return Table(columns, self.rows, self._total, top=top)
+
+    def notes(self) -> list[str]:
+        """Return the next step."""
+        command = shlex.join(["gcodec", "verify", str(self.path)])
+        return [f"payloads were not read; next: {command}"]
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the file."""
         return {
             "file": str(self.path),
             "kind": "frames",
-            "bytes": self.nbytes,
-            "frames": self.row_documents(),
-            "total": _frame_bytes(self.frames),
+            "bytes": self._nbytes,
+            "frames": self._frames(),
+            "total": self._total,
         }
 
-    def row_documents(self) -> list[dict[str, Any]]:
+    def _frames(self) -> list[dict[str, Any]]:
+        return [{key: row[key] for key in row if key != "frame"} for row in self.rows]
+
+    def lines(self) -> list[dict[str, Any]]:
         """Return the JSON document of each frame."""
-        return [
-            {
-                "name": frame.name,
-                "codec": str(frame.codec),
-                "dtype": frame.dtype,
-                "shape": list(frame.shape),
-                "start": frame.start,
-                **_frame_bytes([frame]),
-                "seek": None
-                if frame.seek is None
-                else {
-                    "log2_block": frame.seek.log2_block,
-                    "counts": frame.codec.seek_blocks,
-                    "entries": frame.seek.number,
-                    "bytes": frame.seek_nbytes,
-                    "share": text.ratio(frame.seek_nbytes, frame.payload_nbytes),
-                },
-            }
-            for frame in self.frames
-        ]
+        return [{"file": str(self.path), **frame} for frame in self._frames()]
 
     def records(self) -> list[dict[str, Any]]:
         """Return the flat record of each frame, for CSV."""
         return [
             {
-                "frame": f"(frame {frame.number})" if frame.name is None else frame.name,
-                **{k: value for k, value in document.items() if k not in ("name", "seek")},
-                "shape": "x".join(map(str, frame.shape)),
+                "file": str(self.path),
+                **{key: row[key] for key in row if key not in ("name", "seek")},
+                "shape": "x".join(map(str, row["shape"])),
             }
-            for frame, document in zip(self.frames, self.row_documents(), strict=True)
+            for row in self.rows
         ]
 
-    def show(self, console: Console, top: int | None, quiet: bool) -> None:
-        """Print the table; notes go to stderr unless `quiet`."""
-        print_line(console, self.headline(), "bold")
-        hidden = self.table(top).show(console)
-        if not quiet:
-            note_hidden(console, hidden, "--width N or --json")
-            command = shlex.join(["gcodec", "verify", str(self.path)])
-            note(f"payloads were not read; next: {command}")
+
+def _frame_row(frame: FrameHeader) -> dict[str, Any]:
+    """Return the title of a frame, and the items of its JSON document."""
+    seek = frame.seek
+    return {
+        "frame": f"(frame {frame.number})" if frame.name is None else frame.name,
+        "name": frame.name,
+        "codec": str(frame.codec),
+        "dtype": frame.dtype,
+        "shape": list(frame.shape),
+        "start": frame.start,
+        **_frame_bytes([frame]),
+        "seek": None
+        if seek is None
+        else {
+            "log2_block": seek.log2_block,
+            "counts": frame.codec.seek_blocks,
+            "entries": seek.number,
+            "bytes": frame.seek_nbytes,
+            "share": text.ratio(frame.seek_nbytes, frame.payload_nbytes),
+        },
+    }
 
 
 def _frame_bytes(frames: list[FrameHeader]) -> dict[str, Any]:
@@ -166,7 +161,7 @@ _FRAME_COLUMNS: list[Column[dict[str, Any]]] = [
     Column("frame", lambda row: row.get("frame", "total"), left=True),
     Column("codec", lambda row: row["codec"], left=True, rank=1, in_total=False),
     Column("dtype", lambda row: row["dtype"], left=True, rank=7, in_total=False),
-    Column("shape", lambda row: row["shape"] or "scalar", left=True, rank=5, in_total=False),
+    Column("shape", lambda row: text.shape(row["shape"]), left=True, rank=5, in_total=False),
     Column("values", lambda row: f"{row['values']:,}", rank=2),
     Column("bytes", lambda row: f"{row['bytes']:,}"),
     Column("bits/v", lambda row: text.fixed(row["bits_per_value"])),
@@ -193,7 +188,7 @@ class DumpRow(NamedTuple):
     best: Cost | None
 
 
-class DumpView:
+class DumpView(View[DumpRow]):
     """The view of a dump.
 
     Parameters
@@ -209,35 +204,40 @@ class DumpView:
     ----------
     dump, settings
         The parameters.
-    groups : list of TensorGroup
-        Tensors of each row.
     tensors : list of TensorStats
         All tensors, in the order of the rows after `sort`.
     """
+
+    all_columns = "--width N or --json"
 
     def __init__(self, dump: DumpStats, settings: Settings, *, each: bool) -> None:
         self.path = dump.path
         self.dump = dump
         self.settings = settings
-        self.groups = dump.groups(each=each)
+        self.rows = [DumpRow(group, self._best(group)) for group in dump.groups(each=each)]
         self.tensors = dump.tensors
+        self.orders = {
+            "name": lambda row: row.group.name,
+            "size": lambda row: -row.group.values,
+            "bits": lambda row: _last_if_nan(self._cost(row).bits),
+            "nmse": lambda row: _last_if_nan(self._cost(row).error),
+        }
+
+    @property
+    def groups(self) -> list[TensorGroup]:
+        """Tensors of each row."""
+        return [row.group for row in self.rows]
 
     def sort(self, order: str | None) -> None:
-        """Order the rows by "size", "bits", "nmse" or "name"; None leaves them as they are."""
-        if order is None:
-            return
-        if order == "name":
-            self.groups.sort(key=lambda group: group.name)
-        elif order == "size":
-            self.groups.sort(key=lambda group: -group.values)
-        else:
-            self.groups.sort(key=lambda group: self._sort_key(group, order), reverse=True)
-        self.tensors = [member for group in self.groups for member in group.members]
+        """Order the rows, and their tensors; None leaves them as they are."""
+        super().sort(order)
+        if order is not None:
+            self.tensors = [member for group in self.groups for member in group.members]
 
-    def _sort_key(self, group: TensorGroup, order: str) -> float:
-        cost = total_cost(group.trials(0)) if self.settings.codecs else self._best(group)
-        value = math.nan if cost is None else cost.bits if order == "bits" else cost.error
-        return -math.inf if math.isnan(value) else value
+    def _cost(self, row: DumpRow) -> Cost:
+        """Return the cost by which rows are ordered: of the first codec, or of the best one."""
+        cost = total_cost(row.group.trials(0)) if self.settings.codecs else row.best
+        return cost or Cost("", math.nan, math.nan)
 
     def _best(self, group: TensorGroup) -> Cost | None:
         """Return the cost of the best codec for a group; None if there is no budget or codec."""
@@ -276,9 +276,8 @@ class DumpView:
 
     def table(self, top: int | None = None) -> Table[DumpRow]:
         """Return the table, with the first rows or all of them."""
-        rows = [DumpRow(group, self._best(group)) for group in self.groups]
         total = DumpRow(self.dump.total, self._total_best())
-        return Table(self._columns(), rows, total, lambda row: bool(row.group.nonfinite), top)
+        return Table(self._columns(), self.rows, total, lambda row: bool(row.group.nonfinite), top)
 
     def _columns(self) -> list[Column[DumpRow]]:
         nonfinite_rank = 0 if any(group.nonfinite for group in self.groups) else 104
@@ -331,20 +330,20 @@ class DumpView:
             if (budget := settings.budget) is None
             # The last key is the earlier name of the first one.
             else {**budget._asdict(), "max_err": budget.max_nmse},
-            "tensors": self.row_documents(),
+            "tensors": [self._tensor_document(tensor) for tensor in self.tensors],
             "omitted": dump.omitted,
             "groups": [
                 {
-                    "name": group.name,
-                    "tensors": [member.entry.name for member in group.members],
-                    **self._best_document(group),
+                    "name": row.group.name,
+                    "tensors": [member.entry.name for member in row.group.members],
+                    **self._best_document(row.best),
                 }
-                for group in self.groups
+                for row in self.rows
             ],
             "total": {
                 "values": total.values,
                 "nonfinite": total.nonfinite,
-                "entropy_bits": number(total.entropy),
+                "entropy_bits": total.entropy,
                 "codecs": [
                     {"codec": str(codec), **_cost_document(total_cost(total.trials(i)))}
                     for i, codec in enumerate(settings.codecs)
@@ -353,9 +352,10 @@ class DumpView:
             },
         }
 
-    def row_documents(self) -> list[dict[str, Any]]:
+    def lines(self) -> list[dict[str, Any]]:
         """Return the JSON document of each tensor."""
-        return [self._tensor_document(tensor) for tensor in self.tensors]
+        file = str(self.path)
+        return [{"file": file, **self._tensor_document(tensor)} for tensor in self.tensors]
 
     def _tensor_document(self, tensor: TensorStats) -> dict[str, Any]:
         entry, summary, sample = tensor.entry, tensor.summary, tensor.sample
@@ -370,8 +370,8 @@ class DumpView:
         return {
             **body,
             "measured": sample.size,
-            "rms": number(summary.rms),
-            "max_abs": number(summary.max_abs),
+            "rms": summary.rms,
+            "max_abs": summary.max_abs,
             "zeros": summary.zeros,
             "nonfinite": summary.nonfinite,
             "first_nonfinite": list(tensor.nonfinite_indices),
@@ -380,18 +380,18 @@ class DumpView:
                 {
                     "distribution": fit.name,
                     "method": fit.method,
-                    "beta": number(fit.shape.beta),
-                    "alpha": number(fit.shape.alpha),
-                    "sigma": number(fit.shape.sigma),
-                    "w2_in_rms": number(fit.w2),
-                    "ks": number(fit.ks),
+                    "beta": fit.shape.beta,
+                    "alpha": fit.shape.alpha,
+                    "sigma": fit.shape.sigma,
+                    "w2_in_rms": fit.w2,
+                    "ks": fit.ks,
                 }
                 for fit in sample.fits
             ],
             "entropy": {
-                "nmse": number(sample.entropy.error),
-                "bits_per_value": number(sample.entropy.bits),
-                "step": number(sample.entropy.step),
+                "nmse": sample.entropy.error,
+                "bits_per_value": sample.entropy.bits,
+                "step": sample.entropy.step,
             },
             "codecs": [
                 {"codec": str(codec), "problem": trial}
@@ -399,32 +399,28 @@ class DumpView:
                 else {"codec": str(codec), "bytes": trial.nbytes, **_cost_document(trial)}
                 for codec, trial in zip(self.settings.codecs, sample.trials, strict=True)
             ],
-            **self._best_document(tensor.group),
+            **self._best_document(self._best(tensor.group)),
         }
 
-    def _best_document(self, group: TensorGroup) -> dict[str, Any]:
+    def _best_document(self, cost: Cost | None) -> dict[str, Any]:
         if self.settings.budget is None:
             return {}
-        cost = self._best(group)
         return {"best": None if cost is None else {"codec": cost.codec, **_cost_document(cost)}}
 
     def records(self) -> list[dict[str, Any]]:
         """Return the flat record of each tensor, with the nearest fit."""
-        return [self._record(tensor) for tensor in self.tensors]
+        return [{"file": str(self.path), **self._record(tensor)} for tensor in self.tensors]
 
     def _record(self, tensor: TensorStats) -> dict[str, Any]:
         specs = [str(codec) for codec in self.settings.codecs]
-        record = {
-            key: number(value) if isinstance(value, float) else value
-            for key, value in tensor.record(specs).items()
-        }
+        record = tensor.record(specs)
         if tensor.summary is None:  # a cell without a measurement is empty
             record |= dict.fromkeys(("measured", "zeros", "nonfinite"))
         if self.settings.budget is not None:
-            best = self._best_document(tensor.group).get("best") or {}
-            record["best"] = best.get("codec")
-            for key in ("bits_per_value", "nmse"):
-                record[f"best_{key}"] = best.get(key)
+            best = self._best(tensor.group)
+            record["best"] = None if best is None else best.codec
+            for key, value in _cost_document(best).items():
+                record[f"best_{key}"] = value
         return record
 
     # --- warnings and notes
@@ -438,21 +434,14 @@ class DumpView:
         total = sum(tensor.nonfinite for tensor in tensors)
         return f"! {total:,} NaN or Inf: {text.listed(places, _MAX_NAMES, total)}"
 
-    def show(self, console: Console, top: int | None, quiet: bool) -> None:
-        """Print the table; notes go to stderr unless `quiet`."""
-        print_line(console, self.headline(), "bold")
-        hidden = self.table(top).show(console)
-        if warning := self.warning():
-            print_line(console, warning, "red")
-            if self.settings.codecs or self.settings.budget:
-                line = "  codecs were tried with 0 in their place (--nonfinite zero)"
-                print_line(console, line)
-        if not quiet:
-            note_hidden(console, hidden, "--width N or --json")
-            for line in self._notes():
-                note(line)
+    def warnings(self) -> list[tuple[str, str]]:
+        """Return the places of NaN and Inf, and what codecs received there."""
+        lines = [(warning, "red")] if (warning := self.warning()) else []
+        if lines and (self.settings.codecs or self.settings.budget):
+            lines.append(("  codecs were tried with 0 in their place (--nonfinite zero)", ""))
+        return lines
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Return notes on samples, codecs that refuse tensors, the best codec, and a next step."""
         settings = self.settings
         notes = [*omission_notes(self.dump.omitted), *self.sample_notes(), *self._failure_notes()]
@@ -463,9 +452,8 @@ class DumpView:
             percent = min(round(100 * share), 99)
             notes.append(f"{best} is the best for {percent} % of the values")
         if settings.budget is not None:
-            groups = [g for g in self.groups if g.gradient_values and not g.best(settings.budget)]
-            names = [group.name for group in groups]
-            if names:
+            groups = [row.group for row in self.rows if row.best is None]
+            if names := [group.name for group in groups if group.gradient_values]:
                 listed = text.listed(names, _MAX_NAMES)
                 notes.append(f"no codec within {settings.budget} for {listed}")
         if suggestion := self.suggestion():
@@ -494,12 +482,10 @@ class DumpView:
 
     def overhead_notes(self) -> list[str]:
         """Return a note on tensors of so few values that their frames are mostly header."""
-        if (budget := self.settings.budget) is None:
-            return []
         names = [
-            group.name
-            for group in self.groups
-            if (best := total_cost(group.best(budget))) and best.bits >= group.raw_bits
+            row.group.name
+            for row in self.rows
+            if row.best is not None and row.best.bits >= row.group.raw_bits
         ]
         if not names:
             return []
@@ -583,6 +569,11 @@ class DumpView:
         return list(dict.fromkeys(patterns))
 
 
+def _last_if_nan(value: float) -> float:
+    """Return a sort key that places large values first, and NaN last."""
+    return math.inf if math.isnan(value) else -value
+
+
 def _last_name(tensor: TensorStats) -> str:
     return tensor.entry.name.rpartition(".")[2]
 
@@ -590,7 +581,7 @@ def _last_name(tensor: TensorStats) -> str:
 def _cost_document(cost: Cost | Trial | None) -> dict[str, Any]:
     if cost is None:
         return {"bits_per_value": None, "nmse": None}
-    return {"bits_per_value": number(cost.bits), "nmse": number(cost.error)}
+    return {"bits_per_value": cost.bits, "nmse": cost.error}
 
 
 # --- cells of the table of a dump
@@ -658,18 +649,37 @@ def _codec_column(codec: Codec, place: int, rank: int) -> Column[DumpRow]:
 
 
 def print_views(
-    form: str | None, views: list[DumpView | FrameView], top: int | None, outcome: Outcome
+    form: str,
+    schema: str,
+    document: dict[str, Any],
+    views: Sequence[DumpView | FrameView | StepsView],
+    top: int | None,
+    outcome: Outcome,
 ) -> None:
-    """Print all files in a form: "json", "jsonl", "csv" or "markdown"."""
+    """Print views in a form: "json", "jsonl", "csv" or "markdown".
+
+    Parameters
+    ----------
+    form : str
+        The form.
+    schema : str
+        Name in the schema of the documents.
+    document : dict
+        JSON document of all views.
+    views : sequence of DumpView, FrameView and StepsView
+        The views.
+    top : int or None
+        Number of rows of a Markdown table; None prints all.
+    outcome : Outcome
+        Errors and exit code.
+    """
     if form == "json":
-        print_document("inspect", {"files": [view.document() for view in views]}, outcome)
+        print_document(schema, document, outcome)
     elif form == "jsonl":
-        print_json_lines(
-            "inspect", [{"file": str(v.path)} | d for v in views for d in v.row_documents()]
-        )
+        print_json_lines(schema, [line for view in views for line in view.lines()])
     elif form == "csv":
-        print_csv([{"file": str(v.path)} | record for v in views for record in v.records()])
-    elif form == "markdown":
+        print_csv([record for view in views for record in view.records()])
+    else:
         for i, view in enumerate(views):
             click.echo("\n" * bool(i) + escape_markdown(view.headline()) + "\n")
             view.table(top).print_markdown()

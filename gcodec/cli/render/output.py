@@ -160,6 +160,56 @@ class Table(Generic[R]):
             click.echo("| " + " | ".join(cells) + " |")
 
 
+class View(Generic[R]):
+    """The view of a result: a table below a headline, in a terminal and in other forms.
+
+    Attributes
+    ----------
+    rows : list
+        Rows of the table.
+    orders : mapping of str to callable
+        Sort keys of the rows by the names of the orders.
+    all_columns : str
+        Options of the verb that show all columns.
+    """
+
+    rows: list[R]
+    orders: Mapping[str, Callable[[R], Any]] = {}
+    all_columns = "--json"
+
+    def sort(self, order: str | None) -> None:
+        """Order the rows; None, and an order that they do not have, leave them as they are."""
+        if order is not None and order in self.orders:
+            self.rows.sort(key=self.orders[order])
+
+    def headline(self) -> str:
+        """Return the line above the table."""
+        raise NotImplementedError
+
+    def table(self, top: int | None = None) -> Table[R]:
+        """Return the table, with the first rows or all of them."""
+        raise NotImplementedError
+
+    def warnings(self) -> list[tuple[str, str]]:
+        """Return lines below the table, and their styles."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Return lines for stderr."""
+        return []
+
+    def show(self, console: Console, top: int | None, quiet: bool) -> None:
+        """Print the table; notes go to stderr unless `quiet`."""
+        print_line(console, self.headline(), "bold")
+        hidden = self.table(top).show(console)
+        for line, style in self.warnings():
+            print_line(console, line, style)
+        if not quiet:
+            note_hidden(console, hidden, self.all_columns)
+            for line in self.notes():
+                note(line)
+
+
 class _Stdout(Console):
     def on_broken_pipe(self) -> None:
         # Rich would end the process here; `gcodec.cli.main` returns the exit code.
@@ -269,11 +319,15 @@ def progress(title: str, total: int | None, *, quiet: bool) -> Iterator[Callable
             bar.stop()
 
 
-def number(value: float | None) -> float | str | None:
-    """Convert a number for JSON: NaN to null, infinity to text."""
-    if value is None or math.isnan(value):
-        return None
-    return str(value) if math.isinf(value) else value
+def _json_value(value: Any) -> Any:
+    """Convert the numbers of a document for JSON: NaN to null, infinity to text."""
+    if isinstance(value, Mapping):
+        return {key: _json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def print_document(verb: str, body: dict[str, Any], outcome: Outcome | None = None) -> None:
@@ -284,20 +338,21 @@ def print_document(verb: str, body: dict[str, Any], outcome: Outcome | None = No
     verb : str
         Verb, which names the schema ``gcodec.VERB/1``.
     body : dict
-        Content of the document.
+        Content of the document. NaN becomes null, and infinity becomes text.
     outcome : Outcome, optional
         Errors and exit code to append.
     """
     document = {"schema": f"gcodec.{verb}/1", **body}
     if outcome is not None:
         document |= {"errors": outcome.errors, "exit_code": outcome.code}
-    click.echo(json.dumps(document, allow_nan=False, indent=2))
+    click.echo(json.dumps(_json_value(document), allow_nan=False, indent=2))
 
 
-def print_json_lines(verb: str, bodies: list[dict[str, Any]]) -> None:
+def print_json_lines(verb: str, bodies: Sequence[dict[str, Any]]) -> None:
     """Print one JSON document per line, with the schema ``gcodec.VERB.line/1``."""
     for body in bodies:
-        click.echo(json.dumps({"schema": f"gcodec.{verb}.line/1", **body}, allow_nan=False))
+        document = {"schema": f"gcodec.{verb}.line/1", **body}
+        click.echo(json.dumps(_json_value(document), allow_nan=False))
 
 
 def print_csv(records: Sequence[dict[str, Any]]) -> None:
@@ -306,7 +361,7 @@ def print_csv(records: Sequence[dict[str, Any]]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(map(_escape_formula, names))
     for record in records:
-        writer.writerow(_escape_formula(record.get(name)) for name in names)
+        writer.writerow(_escape_formula(_json_value(record.get(name))) for name in names)
 
 
 def _escape_formula(cell: object) -> object:

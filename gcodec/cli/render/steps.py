@@ -6,24 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
-from rich.console import Console
-
 from gcodec.analysis.settings import Settings
-from gcodec.cli.outcome import Outcome
 from gcodec.cli.render import text
-from gcodec.cli.render.output import (
-    Column,
-    Table,
-    escape_markdown,
-    note,
-    note_hidden,
-    number,
-    print_csv,
-    print_document,
-    print_json_lines,
-    print_line,
-)
+from gcodec.cli.render.output import Column, Table, View, note
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.steps import RunStats, StepGroup, StepPoint
@@ -60,7 +45,7 @@ class StepRow(NamedTuple):
         return cls(title, group, group.norms(), group.bits(), group.ranks(), group.zeros())
 
 
-class StepsView:
+class StepsView(View[StepRow]):
     """The view of a run.
 
     Parameters
@@ -71,27 +56,24 @@ class StepsView:
         Settings of the measurement.
     each : bool
         Whether every tensor has a row of its own.
+    width : int
+        Number of columns of the terminal.
 
     Attributes
     ----------
     run, settings
         The parameters.
-    rows : list of StepRow
-        Rows of the table.
     """
 
-    def __init__(self, run: RunStats, settings: Settings, *, each: bool) -> None:
+    def __init__(self, run: RunStats, settings: Settings, *, each: bool, width: int) -> None:
         self.run, self.settings = run, settings
         self.rows = [StepRow.of(group) for group in run.groups(each=each)]
-
-    def sort(self, order: str | None) -> None:
-        """Order the rows by "size", "name", or "bits" at the last step; None leaves them."""
-        if order == "name":
-            self.rows.sort(key=lambda row: row.title)
-        elif order == "size":
-            self.rows.sort(key=lambda row: -row.group.values)
-        elif order == "bits":
-            self.rows.sort(key=lambda row: (math.isnan(_last(row.bits)), -_last(row.bits)))
+        self.orders = {
+            "name": lambda row: row.title,
+            "size": lambda row: -row.group.values,
+            "bits": lambda row: (math.isnan(_last(row.bits)), -_last(row.bits)),
+        }
+        self._width = _WIDTHS[width >= _WIDE]
 
     def headline(self) -> str:
         """Return the line above the table."""
@@ -105,8 +87,9 @@ class StepsView:
             ]
         )
 
-    def table(self, top: int | None = None, width: int = _WIDTHS[-1]) -> Table[StepRow]:
-        """Return the table, with the first rows or all of them, and series of this width."""
+    def table(self, top: int | None = None) -> Table[StepRow]:
+        """Return the table, with the first rows or all of them."""
+        width = self._width
         total = StepRow.of(self.run.total) if self.run.tensors else None
         columns: list[Column[StepRow]] = [
             Column("tensor", lambda row: row.title, left=True),
@@ -163,6 +146,10 @@ class StepsView:
             ],
         }
 
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the records, which are also the documents of lines."""
+        return self.records()
+
     def records(self) -> list[dict[str, Any]]:
         """Return a flat record for each tensor at each step."""
         run = self.run
@@ -180,25 +167,20 @@ class StepsView:
             for entry, point in points.items()
         ]
 
-    def show(self, console: Console, top: int | None, quiet: bool) -> None:
-        """Print the table; notes go to stderr unless `quiet`."""
-        print_line(console, self.headline(), "bold")
-        width = _WIDTHS[console.width >= _WIDE]
-        hidden = self.table(top, width).show(console)
-        if quiet:
-            return
-        note_hidden(console, hidden)
-        note(
+    def notes(self) -> list[str]:
+        """Return how to read the series, and which ranks are not measured."""
+        notes = [
             "each series spans its own range, from its least value to its largest one; "
             "the number is that of the last step"
-        )
+        ]
         if any(math.isnan(_last(row.ranks)) and row.group.side for row in self.rows):
             from gcodec.analysis.steps import FULL_SIDE, SIDE
 
-            note(
+            notes.append(
                 f"the rank of matrices is measured if their smaller side is at most {SIDE:,}, "
                 f"or with --full {FULL_SIDE:,}"
             )
+        return notes
 
     def draw(self, path: str, top: int | None, quiet: bool) -> None:
         """Draw the first rows or all of them to an .svg or .png file."""
@@ -224,23 +206,11 @@ class StepsView:
                 "--sort, --top and -L"
             )
 
-    def print_form(self, form: str, top: int | None, outcome: Outcome) -> None:
-        """Print the run in a form: "json", "jsonl", "csv" or "markdown"."""
-        if form == "json":
-            print_document("inspect.steps", self.document(), outcome)
-        elif form == "jsonl":
-            print_json_lines("inspect.steps", self.records())
-        elif form == "csv":
-            print_csv(self.records())
-        elif self.run.steps:
-            click.echo(escape_markdown(self.headline()) + "\n")
-            self.table(top).print_markdown()
-
 
 def _point_document(point: StepPoint) -> dict[str, Any]:
     return {
-        "norm": number(point.norm),
-        "entropy_bits": number(point.bits),
+        "norm": point.norm,
+        "entropy_bits": point.bits,
         "rank_99": point.rank,
         "zeros": point.zeros,
         "nonfinite": point.nonfinite,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,70 +18,67 @@ _MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a drawn matrix
 _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 
 
-@click.command(
-    cls=options.Verb,
-    name="advise",
-    examples=[
-        (
-            "Advise for a model of a billion parameters in float16, on 64 nodes with 8 GPUs.",
-            "gcodec advise --params 1B --dtype float16 --step-time 100ms --nodes 64 --gpus 8 "
-            "--between 100Gbit/s --inside 600GB/s",
-        ),
-        (
-            "Compare two codecs, measured on your own gradients.",
-            "gcodec advise grads.safetensors --step-time 1ms --nodes 4 --between 1Gbit/s "
-            "--between-latency 20us -c minifloat -c topk:ratio=0.1",
-        ),
-        (
-            "Use the coding speeds of another machine, one core of an AMD EPYC (Zen 4).",
-            "gcodec advise --params 1B --step-time 100ms --nodes 4 --between 10Gbit/s "
-            "--machine epyc-zen4",
-        ),
-        (
-            "Consider a foreign scheme by its bits per value, and the time of coding on a GPU.",
-            "gcodec advise --params 7B --step-time 2s --nodes 16 --between 25Gbit/s "
-            "--bits rank16=0.25 --encode 50GB/s --decode 80GB/s",
-        ),
-    ],
+def _latency(name: str, place: str) -> Callable[[options.Function], options.Function]:
+    text = f"Latency of a message {place}."
+    return click.option(name, type=options.DURATION, default="0s", help=text)
+
+
+def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.Function]:
+    text = f"{noun} speed of a GPU, in bytes of float32, for all codecs and schemes."
+    return click.option(name, type=options.SPEED, help=f"{text} Default: that of --machine.")
+
+
+@options.verb(
+    "advise",
+    (
+        "Advise for a model of a billion parameters in float16, on 64 nodes with 8 GPUs.",
+        "gcodec advise --params 1B --dtype float16 --step-time 100ms --nodes 64 --gpus 8 "
+        "--between 100Gbit/s --inside 600GB/s",
+    ),
+    (
+        "Compare two codecs, measured on your own gradients.",
+        "gcodec advise grads.safetensors --step-time 1ms --nodes 4 --between 1Gbit/s "
+        "--between-latency 20us -c minifloat -c topk:ratio=0.1",
+    ),
+    (
+        "Use the coding speeds of another machine, one core of an AMD EPYC (Zen 4).",
+        "gcodec advise --params 1B --step-time 100ms --nodes 4 --between 10Gbit/s "
+        "--machine epyc-zen4",
+    ),
+    (
+        "Consider a foreign scheme by its bits per value, and the time of coding on a GPU.",
+        "gcodec advise --params 7B --step-time 2s --nodes 16 --between 25Gbit/s "
+        "--bits rank16=0.25 --encode 50GB/s --decode 80GB/s",
+    ),
     exits={code: EXIT_CODES[code] for code in (3, 4, 5)},
 )
 @click.argument("source", required=False, metavar="[SOURCE]", type=options.FILE)
 @click.option(
     "--step-time",
-    type=options.Duration(),
+    type=options.DURATION,
     required=True,
     help="Time of a forward and backward pass, such as 100ms.",
 )
 @click.option(
     "--params",
-    type=options.Count(),
+    type=options.COUNT,
     help="Number of values of the gradient, such as 7B or 125M. Default: that of SOURCE.",
 )
-@click.option("--nodes", type=options.Count(), default="1", help="Number of nodes.")
-@click.option("--gpus", type=options.Count(), default="1", help="Number of GPUs of each node.")
+@click.option("--nodes", type=options.COUNT, default="1", help="Number of nodes.")
+@click.option("--gpus", type=options.COUNT, default="1", help="Number of GPUs of each node.")
 @click.option(
     "--between",
-    type=options.Speed(),
+    type=options.SPEED,
     help="Speed of a node's link to the other nodes in each direction, which its GPUs share: "
     "100Gbit/s, 12.5GB/s.",
 )
 @click.option(
     "--inside",
-    type=options.Speed(),
+    type=options.SPEED,
     help="Speed of a GPU's link to the other GPUs of its node in each direction, such as 450GB/s.",
 )
-@click.option(
-    "--between-latency",
-    type=options.Duration(),
-    default="0s",
-    help="Latency of a message between nodes, such as 20us.",
-)
-@click.option(
-    "--inside-latency",
-    type=options.Duration(),
-    default="0s",
-    help="Latency of a message inside a node.",
-)
+@_latency("--between-latency", "between nodes, such as 20us")
+@_latency("--inside-latency", "inside a node")
 @click.option(
     "--dtype",
     type=click.Choice(list(_BITS)),
@@ -100,7 +98,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 @click.option(
     "--bits",
     "other_schemes",
-    type=options.NamedBits(),
+    type=options.NAMED_BITS,
     multiple=True,
     help="Another scheme to consider, by its bits per value, such as powersgd=0.25; repeatable. "
     "It is never recommended, because its nmse is unknown.",
@@ -112,18 +110,8 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
     help="Machine whose coding speeds count: this one, which is measured in one or two seconds; a "
     "name in the table of docs/advise.md; or a .json file that gcodec bench --json printed.",
 )
-@click.option(
-    "--encode",
-    type=options.Speed(),
-    help="Encoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
-    "of --machine.",
-)
-@click.option(
-    "--decode",
-    type=options.Speed(),
-    help="Decoding speed of a GPU, in bytes of float32, for all codecs and schemes. Default: that "
-    "of --machine.",
-)
+@_coding_speed("--encode", "Encoding")
+@_coding_speed("--decode", "Decoding")
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
@@ -133,7 +121,7 @@ _BITS = {"float32": 32, "float16": 16, "bfloat16": 16, "float64": 64}
 )
 @click.option(
     "--steps",
-    type=options.Count(),
+    type=options.COUNT,
     default="10k",
     help="Number of training steps, for the bounds on convergence.",
 )

@@ -7,22 +7,20 @@ from typing import Any
 import click
 
 from gcodec.cli import options
-from gcodec.limits import Limits
+from gcodec.cli.outcome import Outcome
+from gcodec.errors import ParameterError
 
 
-@click.command(
-    cls=options.Verb,
-    name="apply",
-    examples=[
-        (
-            "Turn a checkpoint into the next one.",
-            "gcodec apply step.gcf grads.safetensors -o new.safetensors",
-        ),
-        (
-            "Print the sizes for a program.",
-            "gcodec apply --json step.gcf grads.safetensors -o new.safetensors",
-        ),
-    ],
+@options.verb(
+    "apply",
+    (
+        "Turn a checkpoint into the next one.",
+        "gcodec apply step.gcf grads.safetensors -o new.safetensors",
+    ),
+    (
+        "Print the sizes for a program.",
+        "gcodec apply --json step.gcf grads.safetensors -o new.safetensors",
+    ),
 )
 @click.argument("source", metavar="STEP.gcf", type=options.FILE)
 @click.argument("base", metavar="BASE.safetensors", type=options.FILE)
@@ -31,52 +29,29 @@ from gcodec.limits import Limits
     ".safetensors; - is stdout."
 )
 @options.force
-@options.limits
-@options.quiet
-@options.json
-def command(
-    source: str,
-    base: str,
-    output: str | None,
-    force: bool,
-    limits: Limits,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+@options.outcome
+def command(source: str, base: str, output: str | None, force: bool, outcome: Outcome) -> int:
     """Turn an old .safetensors file into the new one.
 
     STEP is a file that gcodec diff wrote, and BASE its old file. OUT is the new file, byte for
     byte. If BASE is another file, or STEP is damaged, no file is written or replaced.
     """
-    from gcodec.cli import files
-    from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render import text
-    from gcodec.cli.render.output import print_document
-    from gcodec.cli.verbs.decode import restore, target_of
-    from gcodec.errors import ParameterError
+    from gcodec.cli import coding, files
     from gcodec.patch.files import BaseFile
     from gcodec.tensorfiles.exact_file import original_name
     from gcodec.tensorfiles.frame_file import mapped
 
-    files.check_stdout(output, as_json)
+    files.check_stdout(output, outcome.as_json)
     path, base_path = files.existing(source), files.existing(base)
     original = original_name(path)
     if original is None:
         raise ParameterError(f"{path}: is no file that gcodec diff wrote")
-    target, is_folder = target_of(path, output, original, force)
-    outcome = Outcome()
+    target, is_folder = coding.target_of(path, output, original, force)
     document: dict[str, Any] = {"input": source, "base": base, "output": str(target)}
     with outcome.of(path, in_frames=True):
-        tensors = BaseFile(base_path, limits)
-        is_quiet = quiet or as_json
-        document |= restore(
-            mapped(path), target, is_folder, force, limits, is_quiet, tensors.decode
+        tensors = BaseFile(base_path, outcome.limits)
+        document |= coding.restore(mapped(path), target, is_folder, force, outcome, tensors.decode)
+        outcome.line(
+            *files.summary(f"{path}, {base}", target, document), err=target == files.STREAM
         )
-        if not as_json and not quiet:
-            line = f"{path}, {base} -> {target}   {text.count(document['tensors'], 'tensor')}"
-            line = f"{line}   {text.count(document['values'], 'value')}"
-            line = text.printable(f"{line}   {text.size(document['bytes'])}")
-            click.echo(line, err=target == files.STREAM)
-    if as_json:
-        print_document("apply", document, outcome)
-    return outcome.code
+    return outcome.finish(document)

@@ -29,29 +29,26 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 }
 
 
-@click.command(
-    cls=options.Verb,
-    name="bench",
-    examples=[
-        ("Time all codecs on a step of a training run.", "gcodec bench grads.safetensors"),
-        (
-            "Compare settings of one codec on the weights of one layer.",
-            "gcodec bench grads.safetensors -c qsgd:bucket=512 -c qsgd:bucket=512,code=auto "
-            "-L 'layer3.*.weight'",
-        ),
-        (
-            "Use a drawn matrix in place of a dump, and one thread.",
-            "gcodec bench synthetic:shape=256x1024 --threads 1",
-        ),
-        (
-            "Print a Markdown table, the smallest nmse first.",
-            "gcodec bench grads.safetensors -L 'layer1.*' --sort nmse --markdown",
-        ),
-        (
-            "Print the rows of a machine for the table that gcodec advise --machine reads.",
-            "gcodec bench synthetic:shape=256x1024 --threads 1 --machine my-node",
-        ),
-    ],
+@options.verb(
+    "bench",
+    ("Time all codecs on a step of a training run.", "gcodec bench grads.safetensors"),
+    (
+        "Compare settings of one codec on the weights of one layer.",
+        "gcodec bench grads.safetensors -c qsgd:bucket=512 -c qsgd:bucket=512,code=auto "
+        "-L 'layer3.*.weight'",
+    ),
+    (
+        "Use a drawn matrix in place of a dump, and one thread.",
+        "gcodec bench synthetic:shape=256x1024 --threads 1",
+    ),
+    (
+        "Print a Markdown table, the smallest nmse first.",
+        "gcodec bench grads.safetensors -L 'layer1.*' --sort nmse --markdown",
+    ),
+    (
+        "Print the rows of a machine for the table that gcodec advise --machine reads.",
+        "gcodec bench synthetic:shape=256x1024 --threads 1 --machine my-node",
+    ),
 )
 @click.argument("source", metavar="[SOURCE]", type=options.FILE, default=_SOURCE)
 @options.codecs("Codec to time; repeatable. Default: all codecs, with their default parameters.")
@@ -128,7 +125,7 @@ def command(
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import inputs, is_dump
     from gcodec.cli.render.bench import BenchView
-    from gcodec.cli.render.output import progress
+    from gcodec.cli.render.output import note, progress, stdout
     from gcodec.codec import registered
     from gcodec.codecs import parse
 
@@ -173,10 +170,15 @@ def command(
         if order is not None:
             timings.sort(key=_ORDERS[order])
         view = BenchView(source, samples, timings, rounds, notes)
-        if machine is None:
-            view.show(form, quiet)
-        else:
-            view.show_machine(machine, quiet)
+        if machine is None and form is None:
+            view.show(stdout(), None, quiet)
+            return 0
+        if machine is not None:
+            view.print_machine(machine)
+        elif form is not None:
+            view.print_form(form)
+        for line in [] if quiet else notes:
+            note(line)
     return 0
 
 

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 _LARGE = 1 << 20  # elements of a tensor for which the padding of a payload is negligible
 
 
-@click.command(
-    cls=options.Verb,
-    name="codecs",
-    examples=[
-        ("List all codecs with their typical bits per value.", "gcodec codecs"),
-        ("Show the costs, parameters, format and sources of one codec.", "gcodec codecs qsgd"),
-        ("Find the spec for a format of another system.", "gcodec codecs --like nvfp4"),
-        ("Print the list for a program.", "gcodec codecs --json"),
-    ],
+@options.verb(
+    "codecs",
+    ("List all codecs with their typical bits per value.", "gcodec codecs"),
+    ("Show the costs, parameters, format and sources of one codec.", "gcodec codecs qsgd"),
+    ("Find the spec for a format of another system.", "gcodec codecs --like nvfp4"),
+    ("Print the list for a program.", "gcodec codecs --json"),
     exits={},
 )
 @click.argument("name", required=False, shell_complete=options.complete_spec)

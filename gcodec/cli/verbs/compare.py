@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gcodec.cli import options
 from gcodec.cli.outcome import Outcome
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
 from gcodec.wire import primitives
 
 if TYPE_CHECKING:
@@ -19,19 +18,16 @@ if TYPE_CHECKING:
     from gcodec.cli.render.compare import ComparisonView
 
 
-@click.command(
-    cls=options.Verb,
-    name="compare",
-    examples=[
-        (
-            "Show the effect of encoding; fail if a tensor loses more than half of its energy.",
-            "gcodec compare grads.safetensors grads.gcf --max-nmse 0.5",
-        ),
-        (
-            "Show the ten weights that changed most between two steps.",
-            "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort nmse --top 10",
-        ),
-    ],
+@options.verb(
+    "compare",
+    (
+        "Show the effect of encoding; fail if a tensor loses more than half of its energy.",
+        "gcodec compare grads.safetensors grads.gcf --max-nmse 0.5",
+    ),
+    (
+        "Show the ten weights that changed most between two steps.",
+        "gcodec compare grads.safetensors next.safetensors -L '*.weight' --sort nmse --top 10",
+    ),
 )
 @click.argument("a", metavar="A", type=options.FILE)
 @click.argument("b", metavar="B", type=options.FILE)
@@ -51,9 +47,7 @@ if TYPE_CHECKING:
     help="Order of the rows: most values, largest nmse, or name. Default: as in A.",
 )
 @options.top
-@options.limits
-@options.quiet
-@options.json
+@options.outcome
 def command(
     a: str,
     b: str,
@@ -61,9 +55,7 @@ def command(
     max_nmse: float | None,
     order: str | None,
     top: int | None,
-    limits: Limits,
-    quiet: bool,
-    as_json: bool,
+    outcome: Outcome,
 ) -> int:
     """Show the differences between the tensors of A and B.
 
@@ -77,31 +69,25 @@ def command(
     differ, or if an nmse exceeds --max-nmse.
     """
     from gcodec.cli import files
-    from gcodec.cli.render.output import print_document, stdout
+    from gcodec.cli.render.output import stdout
 
-    outcome = Outcome()
     paths = [files.inputs([name])[0] for name in (a, b)]
-    view = _compare(paths, layers, max_nmse, limits, outcome, quiet or as_json)
+    view = _compare(paths, layers, max_nmse, outcome)
     if view is not None:
         view.sort(order)
-        if not as_json:
-            view.show(stdout(), top, quiet)
+        if not outcome.as_json:
+            view.show(stdout(), top, outcome.quiet)
         with outcome.of(paths[1]):
             view.check()
-    if as_json:
-        body: dict[str, Any] = {"a": a, "b": b, "max_nmse": max_nmse}
-        body |= {"tensors": [], "total": None} if view is None else view.document()
-        print_document("compare", body, outcome)
-    return outcome.code
+    body = {"tensors": [], "total": None} if view is None else view.document()
+    return outcome.finish({"a": a, "b": b, "max_nmse": max_nmse, **body})
 
 
 def _compare(
     paths: list[Path],
     layers: tuple[str, ...],
     max_nmse: float | None,
-    limits: Limits,
     outcome: Outcome,
-    quiet: bool,
 ) -> ComparisonView | None:
     """Compare two files, one tensor of each in memory at a time; None if a file is unreadable."""
     from gcodec.analysis.compare import match
@@ -117,10 +103,8 @@ def _compare(
         dumps: list[Dump] = []
         for path in paths:
             with outcome.of(path, in_frames=is_frames(path)):
-                opened = (
-                    FrameDump(path, limits) if is_frames(path) else open_dump(path, limits=limits)
-                )
-                dumps.append(stack.enter_context(opened))
+                read = FrameDump if is_frames(path) else open_dump
+                dumps.append(stack.enter_context(read(path, limits=outcome.limits)))
         if len(dumps) < 2:
             return None
         selected = [[e for e in dump.entries if selects(layers, e.name)] for dump in dumps]
@@ -131,7 +115,9 @@ def _compare(
         skipped = [e.name for s in selected for e in s if e.dtype not in primitives.ITEMSIZE]
         skipped += [name for dump in dumps for name in dump.omitted if selects(layers, name)]
         pairs = match(*comparable)
-        with progress(paths[1].name, sum(pair.size for pair in pairs), quiet=quiet) as advance:
+        with progress(
+            paths[1].name, sum(pair.size for pair in pairs), quiet=outcome.quiet
+        ) as advance:
             for i, pair in enumerate(pairs):
                 values = []
                 for path, dump, entry in zip(paths, dumps, (pair.a, pair.b), strict=True):

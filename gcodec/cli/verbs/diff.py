@@ -7,39 +7,26 @@ from typing import Any
 import click
 
 from gcodec.cli import options
-from gcodec.limits import Limits
+from gcodec.cli.outcome import Outcome
 
 
-@click.command(
-    cls=options.Verb,
-    name="diff",
-    examples=[
-        (
-            "Write what turns one checkpoint into the next.",
-            "gcodec diff run/step1.safetensors run/step2.safetensors -o step2.gcf",
-        ),
-        (
-            "Print the sizes for a program.",
-            "gcodec diff --json grads.safetensors next.safetensors -o step.gcf --force",
-        ),
-    ],
+@options.verb(
+    "diff",
+    (
+        "Write what turns one checkpoint into the next.",
+        "gcodec diff run/step1.safetensors run/step2.safetensors -o step2.gcf",
+    ),
+    (
+        "Print the sizes for a program.",
+        "gcodec diff --json grads.safetensors next.safetensors -o step.gcf --force",
+    ),
 )
 @click.argument("old", metavar="OLD.safetensors", type=options.FILE)
 @click.argument("new", metavar="NEW.safetensors", type=options.FILE)
 @options.output("A .gcf file; default: NEW with the suffix .gcf; - is stdout.")
 @options.force
-@options.limits
-@options.quiet
-@options.json
-def command(
-    old: str,
-    new: str,
-    output: str | None,
-    force: bool,
-    limits: Limits,
-    quiet: bool,
-    as_json: bool,
-) -> int:
+@options.outcome
+def command(old: str, new: str, output: str | None, force: bool, outcome: Outcome) -> int:
     """Write the exact difference of two .safetensors files.
 
     From OUT and OLD, gcodec apply restores NEW byte for byte, metadata and order included. A
@@ -48,33 +35,28 @@ def command(
     indices.
     """
     from gcodec.cli import files
-    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render import text
-    from gcodec.cli.render.output import print_document, progress
+    from gcodec.cli.render.output import progress
     from gcodec.patch.files import write_difference
     from gcodec.tensorfiles.atomic import atomic_write
 
-    files.check_stdout(output, as_json)
+    files.check_stdout(output, outcome.as_json)
     paths = files.existing(old), files.existing(new)
     (target,) = files.outputs([paths[1]], output, ".gcf", force)
-    outcome = Outcome()
     document: dict[str, Any] = {"old": old, "new": new, "output": str(target)}
     with outcome.of(paths[1]), files.written_file(target, ".gcf") as written:
         with (
-            progress(target.name, paths[1].stat().st_size, quiet=quiet or as_json) as advance,
+            progress(target.name, paths[1].stat().st_size, quiet=outcome.quiet) as advance,
             atomic_write(written) as file,
         ):
-            result = write_difference(*paths, file, limits, advance)
+            result = write_difference(*paths, file, outcome.limits, advance)
         document |= result._asdict()
-        if not as_json and not quiet:
-            ratio = text.ratio(result.raw_nbytes, result.nbytes)
-            parts = [f"{old}, {new} -> {target}", text.count(result.tensors, "tensor")]
-            if result.whole:
-                parts.append(f"{result.whole:,} of them whole")
-            parts += [text.count(result.values, "value"), text.size(result.nbytes)]
-            if ratio is not None:
-                parts.append(f"{ratio:.1f}x")
-            click.echo(text.printable("   ".join(parts)), err=target == files.STREAM)
-    if as_json:
-        print_document("diff", document, outcome)
-    return outcome.code
+        ratio = text.ratio(result.raw_nbytes, result.nbytes)
+        parts = [f"{old}, {new} -> {target}", text.count(result.tensors, "tensor")]
+        if result.whole:
+            parts.append(f"{result.whole:,} of them whole")
+        parts += [text.count(result.values, "value"), text.size(result.nbytes)]
+        if ratio is not None:
+            parts.append(f"{ratio:.1f}x")
+        outcome.line(*parts, err=target == files.STREAM)
+    return outcome.finish(document)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from gcodec.cli import options
-from gcodec.limits import Limits
+from gcodec.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from gcodec.analysis.dissect import Dissection
@@ -34,14 +34,11 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older
         return 8 * offset[0] + offset[1]
 
 
-@click.command(
-    cls=options.Verb,
-    name="dissect",
-    examples=[
-        ("Show one of several tensors.", "gcodec dissect grads.gcf -L fc.weight"),
-        ("Start at an offset.", "gcodec dissect grads.gcf -L fc.weight --at 0x18.3"),
-        ("Show all fields with their bits.", "gcodec dissect grads.gcf -L fc.bias --full --json"),
-    ],
+@options.verb(
+    "dissect",
+    ("Show one of several tensors.", "gcodec dissect grads.gcf -L fc.weight"),
+    ("Start at an offset.", "gcodec dissect grads.gcf -L fc.weight --at 0x18.3"),
+    ("Show all fields with their bits.", "gcodec dissect grads.gcf -L fc.bias --full --json"),
 )
 @click.argument("file", metavar="FRAME", type=options.FILE)
 @options.layers
@@ -76,9 +73,7 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older
     metavar="KEY",
     help="A file that contains the key with which to check the tags of the frames.",
 )
-@options.limits
-@options.quiet
-@options.json
+@options.outcome
 def command(
     file: str,
     layers: tuple[str, ...],
@@ -87,9 +82,7 @@ def command(
     first: int,
     digits: str | None,
     key_file: BinaryIO | None,
-    limits: Limits,
-    quiet: bool,
-    as_json: bool,
+    outcome: Outcome,
 ) -> int:
     """Show the bits of frames, field by field.
 
@@ -103,20 +96,18 @@ def command(
     from pathlib import Path
 
     from gcodec.cli.files import existing
-    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render import dissect as view
-    from gcodec.cli.render.output import print_document, stdout
+    from gcodec.cli.render.output import stdout
     from gcodec.frame import check_key
     from gcodec.tensorfiles.frame_file import mapped, relocated
 
     key = check_key(key_file.read(65)) if key_file else None
-    options = {"most": None if full else max_symbols, "limits": limits, "key": key}
+    options = {"most": None if full else max_symbols, "limits": outcome.limits, "key": key}
     path = Path("stdin") if file == "-" else existing(file)
     data = sys.stdin.buffer.read() if file == "-" else mapped(path)
-    outcome = Outcome()
     dissections: list[Dissection] = []
     document: dict[str, Any] = {"file": file, "bytes": len(data), "frames": []}
-    printer = None if as_json else view.Printer(stdout(), path.name, data, digits)
+    printer = None if outcome.as_json else view.Printer(stdout(), path.name, data, digits)
     with outcome.of(path, in_frames=True):
         for number, dissection in _frames(data, layers, first, options):
             if printer is None:
@@ -127,12 +118,10 @@ def command(
             if dissection.error is not None:
                 title = view.title(dissection, number)
                 raise relocated(dissection.error, title, dissection.bad // 8)
-    if printer is not None and not quiet:
+    if printer is not None and not outcome.quiet:
         printer.show_totals(dissections)
         printer.note_cut()
-    if as_json:
-        print_document("dissect", {**document, **view.totals(dissections)}, outcome)
-    return outcome.code
+    return outcome.finish({**document, **view.totals(dissections)})
 
 
 def _frames(

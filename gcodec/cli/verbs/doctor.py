@@ -44,13 +44,10 @@ class Check(NamedTuple):
         return {"name": self.name, "ok": self.ok, "found": self.result, "advice": self.advice}
 
 
-@click.command(
-    cls=options.Verb,
-    name="doctor",
-    examples=[
-        ("Check the installation.", "gcodec doctor"),
-        ("Print versions and settings for a bug report.", "gcodec doctor --no-self-test --json"),
-    ],
+@options.verb(
+    "doctor",
+    ("Check the installation.", "gcodec doctor"),
+    ("Print versions and settings for a bug report.", "gcodec doctor --no-self-test --json"),
     exits={1: "a check failed"},
 )
 @click.option(

@@ -15,37 +15,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gcodec.analysis.settings import Settings
+    from gcodec.analysis.steps import RunStats
     from gcodec.cli.outcome import Outcome
     from gcodec.cli.render.inspect import DumpView, FrameView
-    from gcodec.cli.render.steps import StepsView
 
 _SAMPLE = 65_536
 _NMSE = 0.01
 
 
-@click.command(
-    cls=options.Verb,
-    name="inspect",
-    examples=[
-        ("Show the contents of a dump.", "gcodec inspect grads.safetensors"),
-        (
-            "Find the smallest codec for each tensor that loses at most 1 % of the energy.",
-            "gcodec inspect grads.safetensors --max-nmse 0.01",
-        ),
-        (
-            "Show the ten largest tensors, and the effect of two codecs.",
-            "gcodec inspect grads.safetensors --sort size --top 10 -c topk -c qsgd:bucket=512",
-        ),
-        (
-            "Measure all values of the biases of all dumps of a run, as JSON.",
-            "gcodec inspect run/ -L '*.bias' --full --json",
-        ),
-        (
-            "Show how the tensors of a run change from step to step, and draw it.",
-            "gcodec inspect run/ --over-steps --plot run.svg",
-        ),
-        ("Show the sizes of encoded tensors.", "gcodec inspect grads.gcf"),
-    ],
+@options.verb(
+    "inspect",
+    ("Show the contents of a dump.", "gcodec inspect grads.safetensors"),
+    (
+        "Find the smallest codec for each tensor that loses at most 1 % of the energy.",
+        "gcodec inspect grads.safetensors --max-nmse 0.01",
+    ),
+    (
+        "Show the ten largest tensors, and the effect of two codecs.",
+        "gcodec inspect grads.safetensors --sort size --top 10 -c topk -c qsgd:bucket=512",
+    ),
+    (
+        "Measure all values of the biases of all dumps of a run, as JSON.",
+        "gcodec inspect run/ -L '*.bias' --full --json",
+    ),
+    (
+        "Show how the tensors of a run change from step to step, and draw it.",
+        "gcodec inspect run/ --over-steps --plot run.svg",
+    ),
+    ("Show the sizes of encoded tensors.", "gcodec inspect grads.gcf"),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
 @click.option(
@@ -171,6 +168,7 @@ def command(
         from gcodec.cli.files import STREAM, inputs, is_dump, is_frames, local_file
         from gcodec.cli.outcome import Outcome
         from gcodec.cli.render.inspect import DumpView, print_views
+        from gcodec.cli.render.steps import StepsView
         from gcodec.codecs import parse
 
     if report is not None and not report.lower().endswith((".html", ".htm")):
@@ -207,14 +205,16 @@ def command(
         progress=partial(progress, quiet=quiet_progress),
         keep_pictures=report is not None,
     )
-    outcome = Outcome()
+    outcome = Outcome("inspect", limits)
     console = stdout(width, color=not no_color)
     if over_steps:
-        steps = _measure_run(paths, settings, each, outcome)
+        run = _measure_run(paths, settings, outcome)
+        steps = StepsView(run, settings, each=each, width=console.width)
         steps.sort(order)
         if form is not None:
-            steps.print_form(form, top, outcome)
-        elif steps.run.steps:
+            shown = [steps] if run.steps else []
+            print_views(form, "inspect.steps", steps.document(), shown, top, outcome)
+        elif run.steps:
             steps.show(console, top, quiet)
         if plot is not None and steps.rows:
             steps.draw(plot, top, quiet)
@@ -233,7 +233,9 @@ def command(
                     click.echo()
                 view.show(console, top, quiet)
             views.append(view)
-    print_views(form, views, top, outcome)
+    if form is not None:
+        document = {"files": [view.document() for view in views]}
+        print_views(form, "inspect", document, views, top, outcome)
     if report is not None and views:
         from gcodec.cli.render.report import write_report
 
@@ -261,10 +263,9 @@ def _check_diagrams(option: str) -> None:
         raise ParameterError(f"{option}: {error}") from None
 
 
-def _measure_run(paths: list[Path], settings: Settings, each: bool, outcome: Outcome) -> StepsView:
+def _measure_run(paths: list[Path], settings: Settings, outcome: Outcome) -> RunStats:
     """Measure the readable dumps of a run, in the order of its steps."""
     from gcodec.analysis.steps import RunStats, measure_step, read_metadata, steps_of
-    from gcodec.cli.render.steps import StepsView
 
     metadata = {}
     for path in paths:
@@ -279,7 +280,7 @@ def _measure_run(paths: list[Path], settings: Settings, each: bool, outcome: Out
             run.steps.append(steps[path])
     if run.steps and settings.layers and not any(run.points):
         raise ParameterError(f"no gradient matches --layers {' '.join(settings.layers)}")
-    return StepsView(run, settings, each=each)
+    return run
 
 
 def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | FrameView:

@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcodec.cli import options
+from gcodec.cli.outcome import Outcome
 from gcodec.limits import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command(
-    cls=options.Verb,
-    name="seek",
-    examples=[
-        ("Add tables, for decoding with several threads.", "gcodec seek grads.gcf -o indexed.gcf"),
-        ("Use smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
-        ("Remove the tables from all files of a directory.", "gcodec seek --strip -f encoded/"),
-    ],
+@options.verb(
+    "seek",
+    ("Add tables, for decoding with several threads.", "gcodec seek grads.gcf -o indexed.gcf"),
+    ("Use smaller blocks, in place.", "gcodec seek --log2-block 10 --force grads.gcf"),
+    ("Remove the tables from all files of a directory.", "gcodec seek --strip -f encoded/"),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
 @options.output("A file for one FILE, or a directory; default: FILE itself, which needs --force.")
@@ -33,18 +31,14 @@ if TYPE_CHECKING:
 )
 @click.option("--strip", is_flag=True, help="Remove the tables instead.")
 @options.force
-@options.limits
-@options.quiet
-@options.json
+@options.outcome
 def command(
     files: tuple[str, ...],
     output: str | None,
     log2_block: int | None,
     strip: bool,
     force: bool,
-    limits: Limits,
-    quiet: bool,
-    as_json: bool,
+    outcome: Outcome,
 ) -> int:
     """Add seek tables to the frames of .gcf files.
 
@@ -53,9 +47,7 @@ def command(
     other blocks. Payloads do not change. FILE can be a directory or a glob.
     """
     from gcodec.cli.files import check_replaceable, inputs, is_frames, outputs
-    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render import text
-    from gcodec.cli.render.output import print_document
 
     if strip and log2_block is not None:
         raise click.UsageError("--strip removes tables, so --log2-block has no effect.")
@@ -64,23 +56,17 @@ def command(
         check_replaceable(targets, force)
     else:
         targets = outputs(sources, output, ".gcf", force)
-    outcome = Outcome()
     written: list[dict[str, Any]] = []
     for source, target in zip(sources, targets, strict=True):
         with outcome.of(source, in_frames=True):
-            result = _write(source, target, strip, log2_block, limits)
+            result = _write(source, target, strip, log2_block, outcome.limits)
             written.append(result)
-            if not as_json and not quiet:
-                line = f"{source} -> {target}   {text.count(result['frames'], 'frame')}"
-                line += f"   {text.count(result['seek_tables'], 'seek table')}"
-                if result["seek_tables"]:
-                    sizes = result["seek_bytes"], result["payload_bytes"]
-                    line += f", {text.payload_share(*sizes)}"
-                click.echo(text.printable(line))
-    if as_json:
-        body = {"log2_block": log2_block, "strip": strip, "files": written}
-        print_document("seek", body, outcome)
-    return outcome.code
+            tables = text.count(result["seek_tables"], "seek table")
+            if result["seek_tables"]:
+                sizes = result["seek_bytes"], result["payload_bytes"]
+                tables += f", {text.payload_share(*sizes)}"
+            outcome.line(f"{source} -> {target}", text.count(result["frames"], "frame"), tables)
+    return outcome.finish({"log2_block": log2_block, "strip": strip, "files": written})
 
 
 def _write(

@@ -8,26 +8,21 @@ from typing import Any
 import click
 
 from gcodec.cli import options
-from gcodec.limits import Limits
+from gcodec.cli.outcome import Outcome
 
 
-@click.command(
-    cls=options.Verb,
-    name="verify",
-    examples=[
-        ("Check a file.", "gcodec verify grads.gcf"),
-        (
-            "Check all files of a directory, and report the result by the exit code alone.",
-            "gcodec verify -q encoded/",
-        ),
-        ("Print errors and their offsets for a program.", "gcodec verify --json grads.gcf"),
-    ],
+@options.verb(
+    "verify",
+    ("Check a file.", "gcodec verify grads.gcf"),
+    (
+        "Check all files of a directory, and report the result by the exit code alone.",
+        "gcodec verify -q encoded/",
+    ),
+    ("Print errors and their offsets for a program.", "gcodec verify --json grads.gcf"),
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE.gcf...", type=options.FILE)
-@options.limits
-@options.quiet
-@options.json
-def command(files: tuple[str, ...], limits: Limits, quiet: bool, as_json: bool) -> int:
+@options.outcome
+def command(files: tuple[str, ...], outcome: Outcome) -> int:
     """Check that .gcf files are undamaged.
 
     For each frame, gcodec checks the structure and both checksums, unpacks the payload, and
@@ -36,13 +31,10 @@ def command(files: tuple[str, ...], limits: Limits, quiet: bool, as_json: bool) 
     exit code is 1 if a file is damaged.
     """
     from gcodec.cli.files import STREAM, inputs, is_frames
-    from gcodec.cli.outcome import Outcome
     from gcodec.cli.render import text
-    from gcodec.cli.render.output import print_document
     from gcodec.tensorfiles.frame_file import TensorNames, read_frames, read_structure
     from gcodec.tensorfiles.structure import STRUCTURE_NAME
 
-    outcome = Outcome()
     checked: list[dict[str, Any]] = []
     from_stdin = files == (str(STREAM),)
     for path in [STREAM] if from_stdin else inputs(files, ".gcf file", is_frames):
@@ -53,7 +45,7 @@ def command(files: tuple[str, ...], limits: Limits, quiet: bool, as_json: bool) 
         with outcome.of(path, in_frames=True):
             data = sys.stdin.buffer.read() if from_stdin else path.read_bytes()
             structure, names = None, []
-            for stored in read_frames(data, limits):
+            for stored in read_frames(data, outcome.limits):
                 frame = stored.frame
                 if stored.number == 0 and frame.name == STRUCTURE_NAME:
                     structure, tensor_names = frame, TensorNames()
@@ -70,15 +62,10 @@ def command(files: tuple[str, ...], limits: Limits, quiet: bool, as_json: bool) 
             if structure is not None:
                 read_structure(structure, names)
             result["ok"] = True
-            if not as_json and not quiet:
-                frames = text.count(result["frames"], "frame")
-                values = text.count(result["values"], "value")
-                line = f"{path}: ok   {frames}   {values}   {text.size(result['bytes'])}"
-                if result["seek_tables"]:
-                    tables = text.count(result["seek_tables"], "seek table")
-                    line += f"   {tables}, "
-                    line += text.payload_share(result["seek_bytes"], payload_nbytes)
-                click.echo(text.printable(line))
-    if as_json:
-        print_document("verify", {"files": checked}, outcome)
-    return outcome.code
+            facts = [text.count(result["frames"], "frame"), text.count(result["values"], "value")]
+            facts.append(text.size(result["bytes"]))
+            if result["seek_tables"]:
+                share = text.payload_share(result["seek_bytes"], payload_nbytes)
+                facts.append(f"{text.count(result['seek_tables'], 'seek table')}, {share}")
+            outcome.line(f"{path}: ok", *facts)
+    return outcome.finish({"files": checked})

@@ -12,14 +12,11 @@ from gcodec.cli.outcome import FAILED, FINE, CheckFailed
 _MAX_JOBS = 64
 
 
-@click.command(
-    cls=options.Verb,
-    name="warmup",
-    examples=[
-        ("Compile the missing kernels on all processors.", "gcodec warmup"),
-        ("Compile them while building a container, in two processes.", "gcodec warmup -j 2 -q"),
-        ("Compile what two codecs need.", "gcodec warmup sign minmax:bits=4"),
-    ],
+@options.verb(
+    "warmup",
+    ("Compile the missing kernels on all processors.", "gcodec warmup"),
+    ("Compile them while building a container, in two processes.", "gcodec warmup -j 2 -q"),
+    ("Compile what two codecs need.", "gcodec warmup sign minmax:bits=4"),
     exits={
         1: "kernels could not be stored in the cache",
         3: "there is no directory to store them in",

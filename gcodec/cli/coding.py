@@ -1,0 +1,303 @@
+"""The work of ``gcodec encode``, ``decode`` and ``apply``: files of frames, written and read."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gcodec
+from gcodec.advisor.choose import Target
+from gcodec.analysis.groups import selects
+from gcodec.analysis.stats import find_nonfinite
+from gcodec.arrays.nonfinite import NonFinite, with_policy
+from gcodec.arrays.source import inspect, outlet
+from gcodec.cli import files
+from gcodec.cli.outcome import CheckFailed, Outcome
+from gcodec.cli.render.output import progress
+from gcodec.cli.render.text import ratio
+from gcodec.codec import Codec
+from gcodec.codecs import parse
+from gcodec.errors import ParameterError, Unsupported
+from gcodec.feedback import derive_seed
+from gcodec.frame import Frame
+from gcodec.limits import Limits
+from gcodec.payload import MissedTarget
+from gcodec.policy import Policy
+from gcodec.tensorfiles.atomic import atomic_write
+from gcodec.tensorfiles.dumps import write_dump
+from gcodec.tensorfiles.entries import Array, Dump, Entry
+from gcodec.tensorfiles.exact_file import INDEX_SUFFIX, Restorer, file_name, originals
+from gcodec.tensorfiles.frame_file import StoredFrame, TensorNames, read_frames
+from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME
+from gcodec.wire import primitives
+
+# --- encode
+
+
+class EncodedFrame(NamedTuple):
+    """A frame to write.
+
+    Attributes
+    ----------
+    data : bytes
+        The frame.
+    codec : Codec
+        Codec of the frame.
+    name : str
+        Name of the frame.
+    array : array or None
+        The encoded tensor; None for the first bytes of a file.
+    missed : sequence of MissedTarget
+        The target that the codec cannot meet, if there is one.
+    """
+
+    data: bytes
+    codec: Codec
+    name: str
+    array: Array | None
+    missed: Sequence[MissedTarget] = ()
+
+
+def selected(dump: Dump, layers: tuple[str, ...]) -> list[Entry]:
+    """Return the tensors to encode, or raise an error with the reason why there are none."""
+    entries = [entry for entry in dump.entries if selects(layers, entry.name)]
+    if not dump.entries:
+        raise Unsupported("the file contains no tensors")
+    if not entries:
+        raise ParameterError(f"no tensor matches --layers {' '.join(layers)}")
+    for entry in entries:
+        if entry.dtype not in primitives.DTYPE_CODES:
+            raise Unsupported(
+                f"tensor {entry.name!r} is {entry.dtype}, and frames store "
+                f"{', '.join(primitives.DTYPE_CODES)}; exclude it with -L "
+                + shlex.quote(f"!{glob.escape(entry.name)}")
+            )
+    return entries
+
+
+def codec_of(entry: Entry, policy: Target | Policy) -> Codec | Target:
+    """Return the codec of a tensor, or the target for which `encoded` chooses one."""
+    if entry.dtype in primitives.INTEGERS:
+        return parse("raw")
+    if isinstance(policy, Policy):
+        return policy.codec(entry.name, entry.shape, entry.dtype)
+    return policy
+
+
+def encoded(
+    dump: Dump,
+    codecs: Iterable[tuple[Entry, Codec | Target]],
+    seed: int,
+    nonfinite: NonFinite,
+) -> Iterator[EncodedFrame]:
+    """Encode tensors one by one, each with its codec, or with one that is chosen for a target."""
+    for entry, codec in codecs:
+        array = dump.load(entry)
+        tensor_seed = derive_seed(seed, name=entry.name)
+        missed: list[MissedTarget] = []
+        try:
+            if isinstance(codec, Target):
+                codec = _choose(array, codec, tensor_seed, nonfinite)
+            frame = gcodec.encode(
+                array,
+                codec,
+                seed=tensor_seed,
+                name=entry.name,
+                nonfinite=nonfinite,
+                report=missed.append,
+            )
+        except ParameterError as error:
+            raise _refusal(entry, array, error) from None
+        yield EncodedFrame(frame, codec, entry.name, array, missed)
+
+
+def exact_codec(
+    dump: Dump, policy: Target | Policy, layers: tuple[str, ...], nonfinite: NonFinite
+) -> Codec | None:
+    """Return the codec with which the output decodes to the bytes of the file, or None.
+
+    That is lossless for all tensors of a .safetensors file.
+    """
+    if not isinstance(policy, Policy) or dump.format != "safetensors" or nonfinite == "zero":
+        return None
+    first, *others = policy.rules
+    is_only = not others and not layers and first.to_dict().keys() == {"codec"}
+    return first.codec if is_only and first.codec.keeps_every_bit else None
+
+
+def exactly_encoded(dump: Dump, codec: Codec, limits: Limits) -> Iterator[EncodedFrame]:
+    """Encode all bytes of the files of a dump; see `exact_codec`."""
+    for file, head, original in originals(dump.path):
+        name = FILE_PREFIX + file
+        frame = gcodec.encode(np.frombuffer(head, np.uint8), codec, name=name)
+        yield EncodedFrame(frame, codec, name, None)
+        if original is not None:
+            for tensor in original.tensors:
+                array = original.load(tensor, limits)
+                frame = gcodec.encode(array, codec, name=tensor.name)
+                yield EncodedFrame(frame, codec, tensor.name, array)
+
+
+def write_frames(
+    frames: Iterable[EncodedFrame], target: Path, entries: Sequence[Entry], quiet: bool
+) -> dict[str, Any]:
+    """Write a file of frames, and return its part of the JSON document.
+
+    Parameters
+    ----------
+    frames : iterable of EncodedFrame
+        The frames, each of which is encoded when the preceding one has been written.
+    target : pathlib.Path
+        File to write.
+    entries : sequence of Entry
+        The tensors of the frames, for the progress bar.
+    quiet : bool
+        Whether to show no progress.
+    """
+    tensors = values = nbytes = raw_nbytes = 0
+    codecs: Counter[str] = Counter()
+    missed: dict[str, dict[str, Any]] = {}
+    integers: list[str] = []
+    total = sum(entry.size for entry in entries)
+    with progress(target.name, total, quiet=quiet) as advance, atomic_write(target) as file:
+        for frame in frames:
+            file.write(frame.data)
+            nbytes += len(frame.data)
+            codecs[str(frame.codec)] += frame.array is not None
+            if frame.array is None:
+                continue
+            tensors, values = tensors + 1, values + frame.array.size
+            raw_nbytes += frame.array.nbytes
+            if frame.missed:
+                missed[frame.name] = frame.missed[0]._asdict()
+            if frame.codec.name == "raw" and frame.array.dtype.name in primitives.INTEGERS:
+                integers.append(frame.name)
+            advance(frame.array.size)
+    return {
+        "tensors": tensors,
+        "codecs": dict(codecs),
+        "integers": integers,
+        "values": values,
+        "bytes": nbytes,
+        "bits_per_value": ratio(8 * nbytes, values),
+        "ratio": ratio(raw_nbytes, nbytes),
+        "missed": missed,
+    }
+
+
+def _choose(array: Array, target: Target, seed: int, nonfinite: NonFinite) -> Codec:
+    """Choose a codec for the values that it will receive."""
+    if nonfinite == "propagate":
+        allowed = "raise or zero when gcodec chooses the codec"
+        raise ParameterError.of("nonfinite", nonfinite, allowed)
+    tensor = inspect(array, "x").read()
+    if nonfinite == "zero" and (finite := with_policy(tensor, "zero")) is not tensor:
+        array = outlet(finite.values, tensor.dtype).reshape(tensor.shape)
+    return gcodec.choose(array, max_nmse=target.max_nmse, max_bits=target.max_bits, seed=seed)
+
+
+def _refusal(entry: Entry, array: Array, error: Exception) -> Exception:
+    """Return the error for a tensor that the encoder refuses."""
+    # The codec sees float32 values: a float64 outside of their range becomes infinite.
+    count, indices = find_nonfinite(inspect(array, "x").read(integers=True).values)
+    if not count:
+        return ParameterError(f"tensor {entry.name!r}: {error}")
+    return CheckFailed(
+        f"tensor {entry.name!r} contains {count} NaN or Inf, the first at flat index "
+        f"{indices[0]}; --nonfinite zero replaces them by 0"
+    )
+
+
+# --- decode
+
+
+def target_of(
+    path: Path, output: str | None, original: str | None, force: bool
+) -> tuple[Path, bool]:
+    """Return the output for a file of frames, and whether it is a folder.
+
+    `original` is the name of the original file that the frames begin with, or None.
+    """
+    if original is None or not original.lower().endswith(INDEX_SUFFIX):
+        return files.outputs([path], output, ".safetensors", force)[0], False
+    target = path.with_suffix("") if output is None else Path(output)
+    if output == "-" or (target.exists() and not target.is_dir()):
+        raise ParameterError(f"{target}: OUT must be a directory for a model in shards")
+    return target, True
+
+
+def convert(data: Any, target: Path, limits: Limits) -> dict[str, Any]:
+    """Write the tensors of frames to a file, and return a part of the JSON document."""
+    decoded: list[StoredFrame] = []
+    with files.written_file(target, ".safetensors") as written:
+        try:
+            write_dump(written, _tensors(read_frames(data, limits), decoded))
+        except ParameterError as error:
+            # The suffix is allowed, so a tensor has a name that the format cannot store.
+            raise Unsupported(str(error)) from None
+        values = sum(stored.frame.size for stored in decoded)
+        nbytes = written.stat().st_size
+    return {"tensors": len(decoded), "values": values, "bytes": nbytes}
+
+
+def _tensors(
+    frames: Iterator[StoredFrame], decoded: list[StoredFrame]
+) -> Iterator[tuple[str, Array]]:
+    """Decode frames, and append them to a list; number the frames without a name."""
+    names = TensorNames()
+    for stored in frames:
+        own = stored.frame.name or ""
+        is_structure = stored.number == 0 and own == STRUCTURE_NAME
+        if is_structure or own.startswith(FILE_PREFIX):
+            continue
+        name = names.add(stored.frame.name)
+        with stored.locate_errors():
+            array = stored.frame.decode()
+        decoded.append(stored)
+        yield name, array
+
+
+def restore(
+    data: Any,
+    target: Path,
+    is_folder: bool,
+    force: bool,
+    outcome: Outcome,
+    decode: Callable[[Frame], Array] = lambda frame: frame.decode(),
+) -> dict[str, Any]:
+    """Write the original files of frames, a tensor at a time; see `convert`.
+
+    `decode` returns the tensor of a frame.
+    """
+    tensors = values = 0
+    output = (
+        contextlib.nullcontext(target) if is_folder else files.written_file(target, ".safetensors")
+    )
+    with output as place:
+
+        def path_of(name: str) -> Path:
+            if not is_folder:
+                return place
+            place.mkdir(parents=True, exist_ok=True)
+            files.check_replaceable([place / name], force)
+            return place / name
+
+        with (
+            progress(target.name, len(data), quiet=outcome.quiet) as advance,
+            Restorer(path_of, decode) as out,
+        ):
+            for stored in read_frames(data, outcome.limits):
+                with stored.locate_errors():
+                    out.add(stored.frame)
+                if file_name(stored.frame.name) is None:
+                    tensors, values = tensors + 1, values + stored.frame.size
+                advance(stored.frame.nbytes)
+        nbytes = sum(path.stat().st_size for path in out.paths)
+    return {"tensors": tensors, "values": values, "bytes": nbytes}
