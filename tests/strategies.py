@@ -10,12 +10,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from hypothesis import strategies as st
+from reference import halves
 
 import gcodec
 from gcodec.codec import Codec
 from gcodec.wire.kinds import Choice, Integer, Kind
 from gcodec.wire.params import Param
-from tests.reference import halves
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
 DTYPES: dict[str, np.dtype] = {

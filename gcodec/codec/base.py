@@ -394,10 +394,12 @@ class Codec(Parameters):
 
     def _with_shape(self: _Self, shape: Any) -> _Self:
         """Return the codec bound to a shape, given as a tuple or an integer."""
-        if not self.uses_shape:
-            return self
+        return self._bound(_shape=dimensions(shape)) if self.uses_shape else self
+
+    def _bound(self: _Self, **attributes: Any) -> _Self:
+        """Return a copy with other attributes that are not parameters."""
         bound: _Self = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__, _shape=dimensions(shape))
+        bound.__dict__.update(self.__dict__, **attributes)
         return bound
 
     def _with_dtype(self: _Self, dtype: str) -> _Self:

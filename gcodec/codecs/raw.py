@@ -89,11 +89,7 @@ class Raw(Codec):
         if integers is not None and self.dtype != "float32":
             allowed = f"left out for a tensor of {dtype}, which travels in its own dtype"
             raise ParameterError.of("dtype", self.dtype, allowed)
-        if integers == self._integers:
-            return self
-        bound: _R = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__, _integers=integers)
-        return bound
+        return self if integers == self._integers else self._bound(_integers=integers)
 
     @property
     def _values_dtype(self) -> np.dtype[Any]:

@@ -37,7 +37,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.nonfinite import check_finite, check_top
 from gcodec.arrays.source import inspect
 from gcodec.codec import Codec, register
 from gcodec.entropy import tabled
@@ -217,8 +217,7 @@ class TernGrad(Codec):
         tensor = inspect(x, "x").read()
         codec = self._bound_to(tensor)
         with one_wait():
-            bits = max_abs_bits(tensor.values)
-            check_top(bits, tensor.values)
+            bits = check_finite(tensor.values)
             if checked_scale == 0 and bits:
                 raise ParameterError.of("scale", scale, "above 0, unless all of x is 0")
             return codec._with_scale(tensor.values, checked_scale, check_seed(seed))

@@ -67,6 +67,7 @@ from gcodec.interop.tiles import (
     size_of_tile,
 )
 from gcodec.limits import Limits
+from gcodec.wire.primitives import leb128
 
 Value = Literal["full", "sign"]
 _T = TypeVar("_T")
@@ -248,13 +249,13 @@ def _written(coefficients: Coefficients, value: Value) -> bytes:
     else:
         kind = _KINDS[values.dtype.name]
         parts += _tensor_bytes(_Tensor(dims, kind, _FULL, values.astype(_DTYPES[kind]).tobytes()))
-    return parts + _varint(len(shape)) + b"".join(map(_varint, shape)) + _varint(size)
+    return parts + leb128(len(shape)) + b"".join(map(leb128, shape)) + leb128(size)
 
 
 def _tensor_bytes(tensor: _Tensor) -> bytes:
-    dims = b"".join(_varint(2 * size) for size in tensor.dims)  # not negative, in zigzag order
-    head = _varint(len(tensor.dims)) + dims + bytes([tensor.kind, 0, tensor.form])
-    return head + _varint(len(tensor.data)) + tensor.data
+    dims = b"".join(leb128(2 * size) for size in tensor.dims)  # not negative, in zigzag order
+    head = leb128(len(tensor.dims)) + dims + bytes([tensor.kind, 0, tensor.form])
+    return head + leb128(len(tensor.data)) + tensor.data
 
 
 def _index_dtype(size: int) -> np.dtype[Any]:
@@ -299,15 +300,6 @@ def _of_size(data: bytes, name: str, expected: int) -> bytes:
     if len(data) != expected:
         raise size_error(f"{name} has {len(data)} bytes, not {expected}", len(data), expected)
     return data
-
-
-def _varint(number: int) -> bytes:
-    """Return a number that is not negative, in groups of 7 bits, the lowest first."""
-    groups = bytearray()
-    while number > 127:
-        groups.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*groups, number])
 
 
 class _Reader:

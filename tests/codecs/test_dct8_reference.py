@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from outcomes import agree, bits, outcome
 from reference import cosines, universal
 from reference import dct8 as reference
 from reference import frame as reference_frame
@@ -22,7 +23,6 @@ import gcodec
 
 DCT8 = 11
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 ONE_BITS = 0x3F800000
 
 Shape = tuple[int, ...]
@@ -33,31 +33,18 @@ def codec_of(setting: Setting) -> gcodec.Codec:
     return gcodec.codecs()["dct8"](**setting._asdict())
 
 
-def bits(x: Any) -> list[int]:
-    return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
-
-
+@outcome
 def gcodec_outcome(setting: Setting, text: str, shape: Shape) -> Any:
     """Return the bits of gcodec's decoded values, or the type of its error."""
-    try:
-        x = codec_of(setting).decode(universal.to_bytes(text), shape, nbits=len(text))
-    except gcodec.FormatError as error:
-        return type(error)
+    x = codec_of(setting).decode(universal.to_bytes(text), shape, nbits=len(text))
     assert x.shape == shape
     return bits(x)
 
 
+@outcome
 def oracle_outcome(setting: Setting, text: str, shape: Shape) -> Any:
     """Return the bits of the oracle's decoded values, or the matching type of error."""
-    try:
-        return bits(reference.decode(text, setting, shape))
-    except (universal.Truncated, universal.Corrupt) as error:
-        return GCODEC_ERRORS[type(error)]
-
-
-def agree(actual: Any, wanted: Any) -> bool:
-    """Return whether both give the same values, or both refuse; the types of errors may differ."""
-    return bool(actual == wanted) or (isinstance(actual, type) and isinstance(wanted, type))
+    return bits(reference.decode(text, setting, shape))
 
 
 SETTINGS = [  # Shapes whose chunks are whole, padded, or smaller than the setting asks for.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from outcomes import agree, bits, outcome
 from reference import ans, contexts, crc32c, ecsq, seek, universal
 from reference import frame as reference_frame
 from reference.contexts import HUFFMAN, RANS, RICE, ScaleList, String, Table
@@ -23,24 +24,17 @@ from gcodec.payload import Payload
 ROOT = Path(__file__).parents[2]
 ID = 13
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 MIDPOINTS = (128, 128, 128)
 each_rounding = pytest.mark.parametrize("rounding", ecsq.ROUNDINGS)
 
 
-def bits(x: Any) -> list[int]:
-    return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
-
-
+@outcome
 def oracle_outcome(
     text: str, n: int, step: float = 1.0, centroids: tuple[int, ...] = MIDPOINTS
 ) -> list[int] | type[gcodec.FormatError]:
     """Return the bits of the oracle's decoded values, or the matching type of error."""
     data = universal.to_bytes(text)
-    try:
-        return bits(ecsq.read(data, len(text), n, np.float32(step), centroids)[1])
-    except (universal.Truncated, universal.Corrupt) as error:
-        return GCODEC_ERRORS[type(error)]
+    return bits(ecsq.read(data, len(text), n, np.float32(step), centroids)[1])
 
 
 def gcodec_outcome(
@@ -60,11 +54,6 @@ def gcodec_outcome(
         return type(error)
     assert bits(codec.dequantize(codec.unpack(payload, n), n)) == bits(values)
     return bits(values)
-
-
-def agree(actual: Any, wanted: Any) -> bool:
-    """Return whether both give the same result, or both refuse; the types of errors may differ."""
-    return bool(actual == wanted) or (isinstance(actual, type) and isinstance(wanted, type))
 
 
 def with_lists_of(encoded: String, template: String) -> String:

@@ -11,6 +11,7 @@ import pytest
 import strategies as gs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outcomes import bits, outcome
 from reference import frame as reference_frame
 from reference import qsgd as reference
 from reference import universal
@@ -27,16 +28,11 @@ LEVELS = (1, 2, 3, 4, 7, 15, 16, 127, 128, 255, 4096, 32767, 32768, 2**24 - 1, 2
 BUCKETS = (0, 1, 2, 3, 7, 32, 33, 512, 2**32, 2**62)
 # Of the strings of more than 9 bits, every 149th is tested; `test_qsgd_exhaustive` has all.
 STRIDE = 149
-GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 
 
 def codec_of(setting: Setting) -> gcodec.Codec:
     codec: gcodec.Codec = gcodec.parse({"name": "qsgd", **setting._asdict()})
     return codec
-
-
-def bits(x: Any) -> list[int]:
-    return np.asarray(x, np.float32).view(np.uint32).tolist()
 
 
 def codes_of(levels: list[int]) -> list[int]:
@@ -204,26 +200,22 @@ def test_both_refuse_the_same(bad: float) -> None:
 # --- hostile bytes ------------------------------------------------------------------------------
 
 
+@outcome
 def oracle_outcome(
     setting: Setting, data: bytes, nbits: int, n: int, rices: tuple[int, ...]
 ) -> Any:
     """Return the symbols that the oracle reads, or the matching type of error."""
-    try:
-        _, levels = reference.read(setting, data, nbits, n, rices)
-    except (universal.Truncated, universal.Corrupt) as error:
-        return GCODEC_ERRORS[type(error)]
+    _, levels = reference.read(setting, data, nbits, n, rices)
     return codes_of(levels)
 
 
+@outcome
 def gcodec_outcome(
     codec: gcodec.Codec, scalars: dict[str, int], data: bytes, nbits: int, n: int
 ) -> Any:
     """Return the symbols that gcodec reads, or the type of its error."""
     payload = Payload(codec, scalars, np.frombuffer(data, np.uint8), nbits)
-    try:
-        return codec.unpack(payload, n).levels.tolist()
-    except gcodec.FormatError as error:
-        return type(error)
+    return codec.unpack(payload, n).levels.tolist()
 
 
 def compare(

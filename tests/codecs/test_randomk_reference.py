@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from outcomes import bits, outcome
 from reference import frame as reference_frame
-from reference import leb128, universal
+from reference import leb128
 from reference import randomk as reference
 from reference.randomk import Setting
 from reference.sparse_values import VALUES
@@ -20,7 +21,6 @@ import gcodec
 from gcodec.payload import Payload
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 RANDOMK = 10
 SEEDS = (0, 1, 7, 2**32 - 1, 2**32, 2**64 - 1)
 
@@ -32,16 +32,10 @@ def codec_of(setting: Setting) -> gcodec.Codec:
     return gcodec.codecs()["randomk"](**chosen)
 
 
-def bits(x: Any) -> list[int]:
-    return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
-
-
+@outcome
 def oracle_outcome(setting: Setting, data: bytes, nbits: int, n: int, seed: int) -> Any:
     """Return the oracle's positions and the bits of its values, or the matching type of error."""
-    try:
-        places, values = reference.read(data, nbits, n, setting, seed)
-    except (universal.Truncated, universal.Corrupt) as error:
-        return GCODEC_ERRORS[type(error)]
+    places, values = reference.read(data, nbits, n, setting, seed)
     return places, bits(values)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies as gs
+from outcomes import agree, bits, outcome
 from reference import frame as reference_frame
 from reference import halves, leb128, positions, seek, sparse_values, universal
 from reference import topk as reference
@@ -22,7 +23,6 @@ import gcodec
 from gcodec.payload import Payload
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "float64": 4}
-GCODEC_ERRORS = {universal.Truncated: gcodec.Truncated, universal.Corrupt: gcodec.Corrupt}
 TOPK = 9
 WITH_SEEK = [code for code in CODES if code != "bitmap"]
 
@@ -33,16 +33,10 @@ def codec_of(setting: Setting) -> gcodec.Codec:
     return gcodec.codecs()["topk"](**chosen)
 
 
-def bits(x: Any) -> list[int]:
-    return np.asarray(x, np.float32).reshape(-1).view(np.uint32).tolist()
-
-
+@outcome
 def oracle_outcome(setting: Setting, text: str, n: int) -> Any:
     """Return the oracle's positions and the bits of its values, or the matching type of error."""
-    try:
-        places, values = reference.read(universal.to_bytes(text), len(text), n, setting)
-    except (universal.Truncated, universal.Corrupt) as error:
-        return GCODEC_ERRORS[type(error)]
+    places, values = reference.read(universal.to_bytes(text), len(text), n, setting)
     return places, bits(values)
 
 
@@ -62,11 +56,6 @@ def gcodec_outcome(codec: gcodec.Codec, text: str, n: int) -> Any:
     whole = reference.scattered(places.tolist(), values, n)
     assert bits(codec.decode(payload, n)) == bits(whole)
     return places.tolist(), bits(values)
-
-
-def agree(actual: Any, wanted: Any) -> bool:
-    """Return whether both give the same result, or both refuse; the types of errors may differ."""
-    return bool(actual == wanted) or (isinstance(actual, type) and isinstance(wanted, type))
 
 
 def clustered(rng: np.random.Generator, n: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from outcomes import outcome
 from reference import canonical, huffman, universal
 from sweeps import thinned
 
@@ -480,14 +481,9 @@ def test_wide_values_are_refused() -> None:
             CODE.lengths(values)
 
 
-def outcome_of(call: Callable[[], Any]) -> Any:
-    """Return the decoded values, or the type of error."""
-    try:
-        return call()
-    except (Truncated, universal.Truncated):
-        return Truncated
-    except (Corrupt, universal.Corrupt):
-        return Corrupt
+@outcome
+def gcodec_outcome(text: str, count: int) -> list[int]:
+    return CODE.decode(text, count)[0].tolist()
 
 
 def test_wrong_headers_are_refused() -> None:
@@ -501,8 +497,8 @@ def test_wrong_headers_are_refused() -> None:
     kinds = set()
     for text, count in itertools.product(texts, (0, 1, 3, 4, 9)):
         bits = universal.Bits(text)
-        expected = outcome_of(lambda bits=bits, count=count: huffman.decode(bits, count))
-        decoded = outcome_of(lambda text=text, count=count: CODE.decode(text, count)[0].tolist())
+        expected = outcome(huffman.decode)(bits, count)
+        decoded = gcodec_outcome(text, count)
         if expected is Corrupt and decoded is Truncated:
             # There are too few bits for this number of codewords of any length.
             assert len(text) < 8 + 4 * (int(text[:8], 2) + 1) + count
@@ -557,7 +553,7 @@ def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 rest[string] = rest[string >> 1] << 1 | string & 1
                 continue
             bits = universal.Bits(f"{string:b}"[1:])
-            decoded = outcome_of(functools.partial(canonical.read_word, bits, words))
+            decoded = outcome(canonical.read_word)(bits, words)
             if decoded is Corrupt:
                 status[string] = codewords.CORRUPT
             elif decoded is not Truncated:

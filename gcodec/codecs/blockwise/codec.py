@@ -35,7 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
@@ -47,7 +47,7 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
-from gcodec.kernels.numeric.reduce import float_of_bits, max_abs_bits, max_abs_bits_corrected
+from gcodec.kernels.numeric.reduce import float_of_bits, max_abs_bits_corrected
 from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
@@ -209,7 +209,7 @@ class Blockwise(Codec):
         layout = self._layout(values.size)
         if layout.has_means:
             return super()._try(values, seed)
-        check_top(max_abs_bits(values), values)
+        check_finite(values)
         data, decoded = np.empty(layout.nbytes, np.uint8), np.empty_like(values)
         quantizer.quantize(values, layout, data, quantizer.NUMPY)
         codes = data[layout.front_nbytes :]

@@ -202,9 +202,7 @@ class Microscale(Codec):
         return n if self.code == "context" else self._format.data_nbytes(n)
 
     def _refusing(self: _M) -> _M:
-        bound: _M = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__, refuses_nonfinite=True)
-        return bound
+        return self._bound(refuses_nonfinite=True)
 
     # --- quantize
 

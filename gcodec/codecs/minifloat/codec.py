@@ -41,7 +41,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_corrected, check_top, nonfinite_error
+from gcodec.arrays.nonfinite import check_corrected, check_finite, nonfinite_error
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
 from gcodec.codecs.minifloat import codebooks, coding_choice, describe
@@ -61,7 +61,6 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length, check_padding
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
-from gcodec.kernels.numeric.reduce import max_abs_bits
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
@@ -246,7 +245,7 @@ class MiniFloatCodec(Codec):
     def _try(
         self, values: np.ndarray, seed: int
     ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
-        check_top(max_abs_bits(values), values)
+        check_finite(values)
         n, (scale, factors) = values.size, self._scales_of(values)
         codes, decoded = Scales.of(scale, self.block, factors).rounded(values, self._format)
         symbols = MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_corrected, check_top
+from gcodec.arrays.nonfinite import check_corrected, check_finite
 from gcodec.arrays.sampling import runs_of, sample
 from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import ENOUGH, RULES, SMALL_SAMPLE, Rule, scale_of
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.kernels.quantize import block_scales, minifloat
 from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -260,8 +260,8 @@ def search_block_factors(
     ParameterError
         If a value is NaN or Inf.
     """
-    top_bits, top = max_abs_bits(values), fmt.magnitudes()[-1]
-    check_top(top_bits, values)
+    top_bits: Any = check_finite(values)
+    top = fmt.magnitudes()[-1]
     if isinstance(scale, str):
         scale = block_scales.largest_scale(top_bits, top)
     one = Scales.of(scale, 0, NO_FACTORS).one

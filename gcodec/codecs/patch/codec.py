@@ -45,11 +45,7 @@ class Patch(Codec):
         return 8 * (DIGEST_NBYTES + 1 + ITEMSIZE[self._dtype] * n)
 
     def _with_dtype(self: _P, dtype: str) -> _P:
-        if dtype not in DTYPE_CODES:
-            return super()._with_dtype(dtype)
-        bound: _P = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__, _dtype=dtype)
-        return bound
+        return self._bound(_dtype=dtype) if dtype in DTYPE_CODES else super()._with_dtype(dtype)
 
     def _quantize(self, values: Any, seed: int, prior: Any) -> PatchSymbols:
         raise ParameterError("codec: patch needs a base; use gcodec.encode_patch(new, base=old)")

@@ -27,14 +27,14 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_top
+from gcodec.arrays.nonfinite import check_finite
 from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.products import put_product
-from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
+from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import when_known
 from gcodec.runtime.device import beside, device_of
@@ -90,11 +90,11 @@ class PowerSGD(Codec):
     ) -> PowerSGDSymbols:
         sizes = self._sizes(values.size)
         if sizes is None:
-            _check_finite(values)
+            check_finite(values)
             bits = empty_beside(values.size, np.uint32, values)
             bits[:] = values.view(np.uint32)  # symbols outlive the caller's array
             return PowerSGDSymbols(0, bits)
-        top = _check_finite(values)
+        top = check_finite(values)
         q, count = None, self.rank * sum(sizes)
         if prior is not None and (prior.rank, prior.bits.size) == (self.rank, count):
             q = self._factors(_beside(prior, values), sizes)[1]
@@ -107,7 +107,7 @@ class PowerSGD(Codec):
     def _encode(self, values: np.ndarray, seed: int, prior: PowerSGDSymbols | None) -> Payload:
         if device_of(values) is not None or self._sizes(values.size) is not None:
             return self._pack(self._quantize(values, seed, prior))
-        _check_finite(values)
+        check_finite(values)
         return self._pack(PowerSGDSymbols(0, values.view(np.uint32)))  # without a copy
 
     def _dequantize(self, symbols: PowerSGDSymbols, out: np.ndarray) -> None:
@@ -209,13 +209,6 @@ def _refuse_nonfinite(values: np.ndarray) -> None:
     if not all_finite(values):
         at = int(np.argmin(np.isfinite(values)))
         raise Corrupt("a number is not finite", 4 * at)
-
-
-def _check_finite(values: np.ndarray) -> Any:
-    """Refuse NaN and Inf; return the bits of the largest magnitude."""
-    top = max_abs_bits(values)
-    check_top(top, values)
-    return top
 
 
 def _check_range(passes: bool) -> None:
