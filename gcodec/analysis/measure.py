@@ -358,11 +358,13 @@ class TensorGroup:
         trials = ((m.size, m.sample.trials[place]) for m in self.gradients if m.sample is not None)
         return [(size, trial) for size, trial in trials if not isinstance(trial, str)]
 
-    def best(self, budget: Budget) -> list[tuple[int, Trial]]:
+    def best(self, budget: Budget | None) -> list[tuple[int, Trial]]:
         """Return sizes and trials of the best codec that is within the budget for each tensor.
 
-        The list is empty if there is no such codec.
+        The list is empty if there is no such codec, or no budget.
         """
+        if budget is None:
+            return []
         by_codec: dict[str, list[tuple[int, Trial]]] = {}
         for member in self.gradients:
             for trial in member.sample.candidates if member.sample is not None else ():
