@@ -151,8 +151,7 @@ def measure_machine(source: str, settings: Settings) -> Machine:
         samples = [draw_step(source, settings)]
     else:
         samples = load_step(Path(source), settings._replace(max_values=TIMED_VALUES)).samples
-    pairs = zip(settings.codecs, quick_speeds(samples, settings), strict=True)
-    speeds = {str(codec): speed for codec, speed in pairs if speed is not None}
+    speeds = quick_speeds(samples, settings)
     threads = thread_count()
     facts = (source, processor(), f"{threads} thread{'' if threads == 1 else 's'}")
     return Machine("this machine", ", ".join(facts), speeds)

@@ -84,7 +84,7 @@ def measure_split(
     """
     split = []
     for group in groups:
-        trials = group.best(settings.budget) if settings.budget is not None else []
+        trials = group.best(settings.budget)
         if not trials:
             continue
         sample = load_sample(dump, group.gradients[0].entry, settings.max_values, settings.seed)

@@ -22,21 +22,23 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
-def grouped(tensors: Iterable[Entry]) -> list[list[int]]:
+def grouped(tensors: Iterable[Entry], *, each: bool = False) -> list[list[int]]:
     """Put the tensors of repeated blocks together.
 
     Parameters
     ----------
     tensors : iterable of Entry
+    each : bool
+        Whether each tensor has a group of its own.
 
     Returns
     -------
     list of list of int
         Places of tensors of one pattern, dtype and shape, in the order of the first of each.
     """
-    groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for place, entry in enumerate(tensors):
-        key = pattern_of(entry.name), entry.dtype, entry.shape
+        key = place if each else (pattern_of(entry.name), entry.dtype, entry.shape)
         groups.setdefault(key, []).append(place)
     return list(groups.values())
 

@@ -63,8 +63,6 @@ class TensorStats(NamedTuple):
     ----------
     entry : Entry
         Entry of the tensor.
-    size : int
-        Number of elements.
     summary : Summary or None
         Statistics of all values; None if the tensor is no gradient.
     nonfinite_indices : tuple of int
@@ -74,10 +72,14 @@ class TensorStats(NamedTuple):
     """
 
     entry: Entry
-    size: int
     summary: stats.Summary | None = None
     nonfinite_indices: tuple[int, ...] = ()
     sample: SampleStats | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.entry.size
 
     @property
     def nonfinite(self) -> int:
@@ -163,9 +165,7 @@ class DumpStats(NamedTuple):
 
     def groups(self, *, each: bool) -> list[TensorGroup]:
         """Group the tensors of repeated blocks, or with `each` put each tensor into a group."""
-        if each:
-            return [tensor.group for tensor in self.tensors]
-        groups = grouped(tensor.entry for tensor in self.tensors)
+        groups = grouped((tensor.entry for tensor in self.tensors), each=each)
         return [TensorGroup([self.tensors[place] for place in group]) for group in groups]
 
 
@@ -197,7 +197,7 @@ def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
     if dump.entries and not entries:
         raise ParameterError(f"no tensor matches --layers {' '.join(settings.layers)}")
     candidates = _candidates(dump, entries, settings)
-    total = sum(math.prod(entry.shape) for entry in entries)
+    total = sum(entry.size for entry in entries)
     tensors: dict[int, TensorStats] = {}
     with settings.progress(dump.path.name, total) as advance:
         for group in grouped(entries):
@@ -219,15 +219,14 @@ def sampled(values: stats.Values, entry: Entry, settings: Settings) -> stats.Val
 
 
 def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec]) -> TensorStats:
-    size = math.prod(entry.shape)
     if entry.dtype not in primitives.FLOATS:
-        return TensorStats(entry, size)
+        return TensorStats(entry)
     values = dump.load(entry)
     summary = stats.summarize(values)
     indices = stats.find_nonfinite(values)[1] if summary.nonfinite else ()
     values = sampled(values, entry, settings)
     seed = derive_seed(settings.seed, name=entry.name)
-    sample = Sample(entry.name, size, without_nonfinite(values)[0], seed)
+    sample = Sample(entry.name, entry.size, without_nonfinite(values)[0], seed)
     trials = [attempt(sample, codec) for codec in settings.codecs]
     measured = SampleStats(
         size=values.size,
@@ -238,15 +237,15 @@ def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec
         candidates=tuple(try_all(sample, candidates, settings.budget)) if settings.budget else (),
         picture=fits.Picture.of(values) if settings.keep_pictures else None,
     )
-    return TensorStats(entry, size, summary, indices, measured)
+    return TensorStats(entry, summary, indices, measured)
 
 
 def _candidates(dump: Dump, entries: list[Entry], settings: Settings) -> list[Codec]:
     """Return candidates for the best codec: the best ones on a large tensor and a median one."""
     if settings.budget is None:
         return []
-    order = [e for e in entries if e.dtype in primitives.FLOATS and math.prod(e.shape) > 0]
-    order.sort(key=lambda entry: math.prod(entry.shape))
+    order = [entry for entry in entries if entry.dtype in primitives.FLOATS and entry.size]
+    order.sort(key=lambda entry: entry.size)
     probes = {entry.name: entry for entry in (*order[-1:], *order[len(order) // 2 :][:1])}
     codecs = all_settings(settings.budget)
     trials: list[list[Trial]] = []
@@ -359,11 +358,13 @@ class TensorGroup:
         trials = ((m.size, m.sample.trials[place]) for m in self.gradients if m.sample is not None)
         return [(size, trial) for size, trial in trials if not isinstance(trial, str)]
 
-    def best(self, budget: Budget) -> list[tuple[int, Trial]]:
+    def best(self, budget: Budget | None) -> list[tuple[int, Trial]]:
         """Return sizes and trials of the best codec that is within the budget for each tensor.
 
-        The list is empty if there is no such codec.
+        The list is empty if there is no such codec, or no budget.
         """
+        if budget is None:
+            return []
         by_codec: dict[str, list[tuple[int, Trial]]] = {}
         for member in self.gradients:
             for trial in member.sample.candidates if member.sample is not None else ():

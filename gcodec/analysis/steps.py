@@ -168,8 +168,8 @@ class RunStats(NamedTuple):
     def groups(self, *, each: bool) -> list[StepGroup]:
         """Group the tensors of repeated blocks, or with `each` put each tensor into a group."""
         tensors = self.tensors
-        places = [[place] for place in range(len(tensors))] if each else grouped(tensors)
-        return [StepGroup([tensors[place] for place in group], self.points) for group in places]
+        groups = grouped(tensors, each=each)
+        return [StepGroup([tensors[place] for place in group], self.points) for group in groups]
 
 
 def read_metadata(path: Path, limits: Limits) -> dict[str, str]:

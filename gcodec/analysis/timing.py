@@ -281,17 +281,8 @@ def time_codecs(
     refusals : list of str, optional
         Receives the errors of codecs that refuse a tensor. Without it, such an error is raised.
     """
-    outs = [sample.values.copy() for sample in samples]
-    stopwatches: list[Stopwatch] = []
     with progress("timing", len(codecs) * (rounds + 1)) as advance:
-        for codec in codecs:
-            try:
-                stopwatches.append(Stopwatch(codec, samples, outs))
-            except ParameterError as error:
-                if refusals is None:
-                    raise
-                refusals.append(str(error))
-            advance(1)
+        stopwatches = _stopwatches(codecs, samples, advance, refusals)
         for _ in range(rounds):
             for stopwatch in stopwatches:
                 stopwatch.round()
@@ -299,25 +290,37 @@ def time_codecs(
     return [stopwatch.timing() for stopwatch in stopwatches]
 
 
-def quick_speeds(samples: Sequence[Sample], settings: Settings) -> list[CodingSpeed | None]:
-    """Measure coding speeds in one or two seconds; None for codecs that refuse a tensor."""
-    outs = [sample.values.copy() for sample in samples]
-    stopwatches: list[Stopwatch | None] = []
+def quick_speeds(samples: Sequence[Sample], settings: Settings) -> dict[str, CodingSpeed]:
+    """Measure coding speeds in one or two seconds, except those of codecs that refuse a tensor."""
     with settings.progress("coding speeds", len(settings.codecs)) as advance:
         start = time.monotonic()
-        for codec in settings.codecs:
-            try:
-                stopwatches.append(Stopwatch(codec, samples, outs))
-            except ParameterError:
-                stopwatches.append(None)
-            advance(1)
-        ready = [stopwatch for stopwatch in stopwatches if stopwatch is not None]
+        stopwatches = _stopwatches(settings.codecs, samples, advance, [])
         for k in range(_QUICK_ROUNDS):
             if k and time.monotonic() - start > _QUICK_SECONDS:
                 break
-            for stopwatch in ready:
+            for stopwatch in stopwatches:
                 stopwatch.round()
-    return [None if stopwatch is None else stopwatch.speed() for stopwatch in stopwatches]
+    return {str(stopwatch.codec): stopwatch.speed() for stopwatch in stopwatches}
+
+
+def _stopwatches(
+    codecs: Sequence[Codec],
+    samples: Sequence[Sample],
+    advance: Callable[[int], object],
+    refusals: list[str] | None,
+) -> list[Stopwatch]:
+    """Return the codecs that accept all tensors, ready to be timed; see `time_codecs`."""
+    outs = [sample.values.copy() for sample in samples]
+    stopwatches: list[Stopwatch] = []
+    for codec in codecs:
+        try:
+            stopwatches.append(Stopwatch(codec, samples, outs))
+        except ParameterError as error:
+            if refusals is None:
+                raise
+            refusals.append(str(error))
+        advance(1)
+    return stopwatches
 
 
 def split_bits(frames: Sequence[bytes]) -> dict[str, int]:

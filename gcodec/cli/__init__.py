@@ -1,1 +1,4 @@
-"""The command line: `verbs` parse and call, `render` shows the results; nothing here measures."""
+"""The command line: `verbs` parse and call, `coding` encodes and decodes, `render` shows results.
+
+Nothing here measures.
+"""

@@ -80,13 +80,13 @@ def verb(
         `EXIT_CODES`.
     """
 
-    def command(function: Callable[..., int]) -> Verb:
-        made = click.command(name, cls=Verb)(function)
-        made.examples = examples
-        made.exits = dict(sorted({0: EXIT_CODES[0], 2: EXIT_CODES[2], **exits}.items()))
-        return made
+    def decorate(function: Callable[..., int]) -> Verb:
+        command = click.command(name, cls=Verb)(function)
+        command.examples = examples
+        command.exits = dict(sorted({0: EXIT_CODES[0], 2: EXIT_CODES[2], **exits}.items()))
+        return command
 
-    return command
+    return decorate
 
 
 class _Announcement:

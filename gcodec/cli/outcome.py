@@ -99,7 +99,7 @@ class Outcome:
     ----------
     verb : str
         Name of the verb.
-    limits : Limits, optional
+    limits : Limits
         Bounds on each tensor of the files.
     quiet : bool
         Whether the verb prints no notes, no progress and no summary.
@@ -117,15 +117,10 @@ class Outcome:
     """
 
     def __init__(
-        self,
-        verb: str,
-        limits: Limits | None = None,
-        *,
-        quiet: bool = False,
-        as_json: bool = False,
+        self, verb: str, limits: Limits, *, quiet: bool = False, as_json: bool = False
     ) -> None:
-        self._verb = verb
-        self.limits, self.quiet, self.as_json = limits or Limits(), quiet or as_json, as_json
+        self._verb, self.limits = verb, limits
+        self.quiet, self.as_json = quiet or as_json, as_json
         self.code = FINE
         self.errors: list[dict[str, Any]] = []
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 
 import gcodec
 from bench import hard_tensors
 from gcodec.advisor import choose, rank_trial
 from gcodec.arrays.source import inspect
-from gcodec.cli.main import cli
 from gcodec.codecs.ecsq import deadzone, quantizer, reconstruction
 from gcodec.entropy.context import coder
 from gcodec.kernels.quantize import scalar_quantize
@@ -263,8 +262,7 @@ def test_choice_depends_on_the_seed(tmp_path):
         assert error_of(x, gcodec.decode(gcodec.encode(x, codec, seed=seed))) <= 0.04
     source, target = tmp_path / "x.npy", tmp_path / "x.gcf"
     np.save(source, x)
-    arguments = ["encode", str(source), "-c", "auto:nmse=0.04", "--seed", "7", "-o", str(target)]
-    assert CliRunner().invoke(cli, arguments).exit_code == 0
+    run("encode", source, "-c", "auto:nmse=0.04", "--seed", "7", "-o", target)
     assert error_of(x, gcodec.decode(target.read_bytes())) <= 0.04
 
 
@@ -362,16 +360,13 @@ def test_invalid_values_are_refused():
 
 def test_command_with_auto_codec(tmp_path):
     target = tmp_path / "out.gcf"
-    arguments = ["encode", str(EXAMPLE), "-c", "auto:nmse=0.05", "-o", str(target)]
-    result = CliRunner().invoke(cli, arguments)
-    assert result.exit_code == 0, result.output
+    run("encode", EXAMPLE, "-c", "auto:nmse=0.05", "-o", target)
     with open_dump(EXAMPLE) as dump:
         frames = gcodec.iter_frames(target.read_bytes())
         for entry, frame in zip(dump.entries, frames, strict=True):
             assert error_of(np.asarray(dump.load(entry)), frame.decode()) <= 0.05
     for spec in ("auto:", "auto:nmse=x", "auto:rate=1", "auto:nmse=-1", "auto:max_err=1"):
-        arguments = ["encode", str(EXAMPLE), "-c", spec, "-o", str(tmp_path / "no.gcf")]
-        assert CliRunner().invoke(cli, arguments).exit_code == 2, spec
+        run("encode", EXAMPLE, "-c", spec, "-o", tmp_path / "no.gcf", code=2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

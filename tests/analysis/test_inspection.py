@@ -5,18 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
+from example_files import DUMP as EXAMPLE
 
 import gcodec
-from gcodec.cli.main import cli
-
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 
 
 def gaussian(*shape: int) -> np.ndarray:
@@ -25,8 +21,9 @@ def gaussian(*shape: int) -> np.ndarray:
 
 def test_rows_are_those_of_the_command() -> None:
     rows = gcodec.inspect(EXAMPLE, nmse=0.1, max_values=1000)
-    arguments = ["inspect", str(EXAMPLE), "--csv", "--max-nmse", "0.1", "--sample", "1000", "-q"]
-    printed = CliRunner().invoke(cli, arguments).stdout
+    printed = run(
+        "inspect", EXAMPLE, "--csv", "--max-nmse", "0.1", "--sample", "1000", "-q"
+    ).stdout
     table = list(csv.DictReader(io.StringIO(printed)))
     assert len(rows) == len(table) == 29
     for row, line in zip(rows, table, strict=True):
@@ -39,7 +36,7 @@ def test_codecs_are_tried_as_by_the_command() -> None:
     specs = ["topk:ratio=0.1", "sign"]
     rows = gcodec.inspect(EXAMPLE, codecs=specs)
     words = [word for spec in specs for word in ("-c", spec)]
-    printed = CliRunner().invoke(cli, ["inspect", str(EXAMPLE), "--csv", "-q", *words]).stdout
+    printed = run("inspect", EXAMPLE, "--csv", "-q", *words).stdout
     for row, line in zip(rows, csv.DictReader(io.StringIO(printed)), strict=True):
         assert {key: str(value) for key, value in row.items() if value == value}.items() <= (
             line.items()

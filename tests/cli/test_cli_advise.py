@@ -7,8 +7,6 @@ import json
 import math
 import re
 import shlex
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -335,18 +333,6 @@ def test_duration_units(text: str, expected: float) -> None:
 def test_count_suffixes(text: str, expected: int) -> None:
     advice = advised("--step-time", "1ms", "--bits", "x=1", "--params", text)
     assert advice["work"]["values"] == expected
-
-
-def test_help_imports_no_heavy_module() -> None:
-    program = (
-        "import sys; from gcodec.cli.main import main\n"
-        "main(['advise', '--help'], standalone_mode=False)\n"
-        "print(*[m for m in ('numpy', 'numba', 'scipy', 'rich') if m in sys.modules], 'end')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "end"
 
 
 # --- docs/advise.md -----------------------------------------------------------------------------

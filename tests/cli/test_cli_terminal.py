@@ -8,17 +8,16 @@ import re
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from example_files import DUMP as EXAMPLE
+from example_files import ROOT
 
 from gcodec.analysis.typical import TYPICAL
 
 fcntl = pytest.importorskip("fcntl")
 termios = pytest.importorskip("termios")
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 FRAMES = ROOT / "examples" / "fc.gcf"
 _CONTROL = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")
 _PROGRAM = """

@@ -13,6 +13,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from example_files import DUMP as EXAMPLE
+from example_files import ROOT
 from safetensors.numpy import save_file
 
 from gcodec.errors import Corrupt, LimitExceeded, ParameterError, Truncated, Unsafe, Unsupported
@@ -20,9 +22,7 @@ from gcodec.limits import Limits
 from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.dumps import Entry, find, open_dump, write_dump
 
-ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
-EXAMPLE = ROOT / "examples" / "resnet8_digits_step0300.safetensors"
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
 

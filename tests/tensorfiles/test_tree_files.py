@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from command_line import run
 from golden import tree as golden
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gcodec
-from gcodec.cli.main import cli
 from gcodec.tensorfiles import structure
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet8_digits_step0300.safetensors"
@@ -352,20 +351,13 @@ def test_the_command_reads_trees_and_streams(tmp_path: Path) -> None:
     tree = {"fc": [np.arange(9, dtype=np.float32), 5]}
     gcodec.save_file(tree, path, "raw")
     for verb in ("inspect", "verify", "dissect"):
-        result = CliRunner().invoke(cli, [verb, str(path)])
-        assert result.exit_code == 0, result.output
-    result = CliRunner().invoke(cli, ["decode", str(path), "-o", str(tmp_path / "x.npz")])
-    assert result.exit_code == 0, result.output
+        run(verb, path)
+    run("decode", path, "-o", tmp_path / "x.npz")
     with np.load(tmp_path / "x.npz") as arrays:
         assert arrays["fc.0"].tolist() == tree["fc"][0].tolist()
-    encoded = CliRunner().invoke(
-        cli, ["encode", "-", "-o", "-", "-c", "sign", "-q"], input=EXAMPLE.read_bytes()
-    )
-    assert encoded.exit_code == 0, encoded.stderr
-    listed = CliRunner().invoke(cli, ["inspect", "-"], input=encoded.stdout_bytes)
-    assert listed.exit_code == 0 and "fc.weight" in listed.stdout
-    wrong = CliRunner().invoke(cli, ["inspect", "-"], input=b"nothing known")
-    assert wrong.exit_code != 0
+    encoded = run("encode", "-", "-o", "-", "-c", "sign", "-q", input=EXAMPLE.read_bytes())
+    assert "fc.weight" in run("inspect", "-", input=encoded.stdout_bytes).stdout
+    run("inspect", "-", input=b"nothing known", code=3)
 
 
 def test_misspelled_words_get_a_suggestion() -> None:
@@ -373,5 +365,4 @@ def test_misspelled_words_get_a_suggestion() -> None:
         gcodec.parse("ecqs")
     with pytest.raises(gcodec.ParameterError, match="did you mean nmse"):
         gcodec.parse("ecsq:nsme=0.1")
-    result = CliRunner().invoke(cli, ["inspcet", "x"])
-    assert result.exit_code == 2 and "inspect" in result.stderr
+    assert "inspect" in run("inspcet", "x", code=2).stderr

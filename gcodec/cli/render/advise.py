@@ -252,67 +252,52 @@ def _show_balance(advice: ClusterAdvice, console: Console, level: advisor.Level)
 
 
 class _TimesRow(NamedTuple):
-    """Times of a scheme at the slowest level: `plan` is the fastest plan with the scheme.
+    """Times of a scheme at the slowest level, and the fastest plan with the scheme."""
 
-    `pays_below` is a link speed in bits per second, or None without compression.
-    """
-
-    name: str
-    bits: float
-    error: float | None
-    all_gather: str
-    two_phase: str
+    scheme: advisor.Scheme
+    times: dict[str, str]
     plan: advisor.Plan
-    converges: bool
-    pays_below: float | None
 
 
 def _show_times(advice: ClusterAdvice, console: Console, level: advisor.Level) -> list[str]:
     members, _ = advice.cluster.group(level)
     dense, bits = advice.advice.dense, advice.work.bits
     ring = f"ring {text.duration(advice.dense(level).time)}"
-    rows = [_TimesRow("dense", bits, 0, "-", ring, dense, True, None)]
+    rows = [_TimesRow(advisor.Scheme("dense", bits, 0.0), {"two-phase": ring}, dense)]
     by_scheme: dict[advisor.Scheme, list[advisor.Way]] = {}
     for way in advice.ways(level):
         if way.scheme is not None:
             by_scheme.setdefault(way.scheme, []).append(way)
     for scheme, ways in by_scheme.items():
-        times = {way.collective: text.duration(way.time) for way in ways}
         fastest = min(map(advice.plan_of, ways), key=lambda plan: (plan.hidden, plan.step))
-        gather, shares = times.get("all-gather", "-"), times["two-phase"]
-        rows.append(
-            _TimesRow(
-                *(scheme.name, scheme.bits, scheme.error, gather, shares, fastest),
-                scheme.converges,
-                8 * scheme.pays_below(advice.work),
-            )
-        )
+        times: dict[str, str] = {way.collective: text.duration(way.time) for way in ways}
+        rows.append(_TimesRow(scheme, times, fastest))
 
     def ratio(row: _TimesRow) -> str:
-        factor = text.ratio(bits, row.bits)
+        factor = text.ratio(bits, row.scheme.bits)
         return "-" if factor is None else f"{factor:.1f}"
 
+    def pays_below(row: _TimesRow) -> str:
+        limit = 8 * row.scheme.pays_below(advice.work)
+        if row.plan is dense:
+            return "-"
+        return "any" if math.isinf(limit) else text.pays_below(limit)
+
     columns: list[Column[_TimesRow]] = [
-        Column(text.count(members, _MEMBERS[level]), lambda row: row.name, left=True),
-        Column("bits/v", lambda row: f"{row.bits:.2f}", rank=4),
+        Column(text.count(members, _MEMBERS[level]), lambda row: row.scheme.name, left=True),
+        Column("bits/v", lambda row: f"{row.scheme.bits:.2f}", rank=4),
         Column("ratio", ratio, rank=8),
-        Column("nmse", lambda row: text.small(row.error), rank=3),
-        Column("all-gather", lambda row: row.all_gather),
-        Column("two-phase", lambda row: row.two_phase),
+        Column("nmse", lambda row: text.small(row.scheme.error), rank=3),
+        Column("all-gather", lambda row: row.times.get("all-gather", "-")),
+        Column("two-phase", lambda row: row.times["two-phase"]),
         Column("coding", lambda row: text.duration(row.plan.coding), rank=6),
         Column("step", lambda row: text.duration(row.plan.step), rank=5),
         Column("speed-up", lambda row: _speedup(row.plan.step, dense.step), rank=5),
         Column("overlapped", lambda row: text.duration(row.plan.hidden), rank=2),
         Column("speed-up", lambda row: _speedup(row.plan.hidden, dense.hidden)),
-        Column("pays below\nGbit/s", lambda row: _pays_cell(row.pays_below), rank=1),
+        Column("pays below\nGbit/s", pays_below, rank=1),
     ]
-    return Table(columns, rows, is_marked=lambda row: not row.converges).show(console)
-
-
-def _pays_cell(bits: float | None) -> str:
-    if bits is None:
-        return "-"
-    return "any" if math.isinf(bits) else text.pays_below(bits)
+    return Table(columns, rows, is_marked=lambda row: not row.scheme.converges).show(console)
 
 
 def _show_slow_gathers(advice: ClusterAdvice, console: Console, level: advisor.Level) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,18 +148,9 @@ def _verdict(pair: TensorPair) -> str:
     return pair.problem or "unreadable"
 
 
-def _cosine(pair: TensorPair) -> str:
-    cosine = math.nan if pair.difference is None else pair.difference.cosine
-    return "-" if math.isnan(cosine) else f"{cosine:.6f}"
-
-
-def _max_difference(pair: TensorPair) -> str:
-    return "-" if pair.difference is None else text.small(pair.difference.max_difference)
-
-
-def _same_signs(pair: TensorPair) -> str:
-    difference = pair.difference
-    return "-" if difference is None else text.percent(difference.agreeing, difference.signed)
+def _cell(form: Callable[[Difference], str]) -> Callable[[TensorPair], str]:
+    """Return the cells of a column that only floating-point tensors have."""
+    return lambda pair: "-" if pair.difference is None else form(pair.difference)
 
 
 _COLUMNS: list[Column[TensorPair]] = [
@@ -167,7 +159,7 @@ _COLUMNS: list[Column[TensorPair]] = [
     Column("dtype", lambda pair: _both(pair, shapes=False), left=True, rank=4),
     Column("values", lambda p: f"{p.difference.values if p.difference else p.size:,}", rank=2),
     Column("nmse", _verdict),
-    Column("cosine", _cosine),
-    Column("max |b - a|", _max_difference, rank=1),
-    Column("same sign %", _same_signs, rank=1),
+    Column("cosine", _cell(lambda d: "-" if math.isnan(d.cosine) else f"{d.cosine:.6f}")),
+    Column("max |b - a|", _cell(lambda d: text.small(d.max_difference)), rank=1),
+    Column("same sign %", _cell(lambda d: text.percent(d.agreeing, d.signed)), rank=1),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -180,12 +181,17 @@ class DumpRow(NamedTuple):
     ----------
     group : TensorGroup
         Tensors of the row.
-    best : Cost or None
-        Cost of the best codec within the budget.
+    trials : list of (int, Trial)
+        Sizes of the tensors, and trials of the best codec within the budget.
     """
 
     group: TensorGroup
-    best: Cost | None
+    trials: list[tuple[int, Trial]]
+
+    @property
+    def best(self) -> Cost | None:
+        """Cost of the best codec; None if there is no budget, or no codec within it."""
+        return total_cost(self.trials)
 
 
 class DumpView(View[DumpRow]):
@@ -204,6 +210,8 @@ class DumpView(View[DumpRow]):
     ----------
     dump, settings
         The parameters.
+    total : DumpRow
+        All tensors, each with its best codec.
     tensors : list of TensorStats
         All tensors, in the order of the rows after `sort`.
     """
@@ -214,7 +222,8 @@ class DumpView(View[DumpRow]):
         self.path = dump.path
         self.dump = dump
         self.settings = settings
-        self.rows = [DumpRow(group, self._best(group)) for group in dump.groups(each=each)]
+        self.rows = [self._row(group) for group in dump.groups(each=each)]
+        self.total = DumpRow(dump.total, [trial for row in self.rows for trial in row.trials])
         self.tensors = dump.tensors
         self.orders = {
             "name": lambda row: row.group.name,
@@ -239,17 +248,8 @@ class DumpView(View[DumpRow]):
         cost = total_cost(row.group.trials(0)) if self.settings.codecs else row.best
         return cost or Cost("", math.nan, math.nan)
 
-    def _best(self, group: TensorGroup) -> Cost | None:
-        """Return the cost of the best codec for a group; None if there is no budget or codec."""
-        budget = self.settings.budget
-        return None if budget is None else total_cost(group.best(budget))
-
-    def _total_best(self) -> Cost | None:
-        """Return the cost of all groups together, each with its best codec."""
-        budget = self.settings.budget
-        if budget is None:
-            return None
-        return total_cost(trial for group in self.groups for trial in group.best(budget))
+    def _row(self, group: TensorGroup) -> DumpRow:
+        return DumpRow(group, group.best(self.settings.budget))
 
     # --- table
 
@@ -276,8 +276,8 @@ class DumpView(View[DumpRow]):
 
     def table(self, top: int | None = None) -> Table[DumpRow]:
         """Return the table, with the first rows or all of them."""
-        total = DumpRow(self.dump.total, self._total_best())
-        return Table(self._columns(), self.rows, total, lambda row: bool(row.group.nonfinite), top)
+        columns, rows = self._columns(), self.rows
+        return Table(columns, rows, self.total, lambda row: bool(row.group.nonfinite), top)
 
     def _columns(self) -> list[Column[DumpRow]]:
         nonfinite_rank = 0 if any(group.nonfinite for group in self.groups) else 104
@@ -318,7 +318,7 @@ class DumpView(View[DumpRow]):
     def document(self) -> dict[str, Any]:
         """Return the JSON document of the dump."""
         settings, dump = self.settings, self.dump
-        total, best = self.dump.total, self._total_best()
+        total, best = self.total.group, self.total.best
         return {
             "file": str(dump.path),
             "kind": "dump",
@@ -399,7 +399,7 @@ class DumpView(View[DumpRow]):
                 else {"codec": str(codec), "bytes": trial.nbytes, **_cost_document(trial)}
                 for codec, trial in zip(self.settings.codecs, sample.trials, strict=True)
             ],
-            **self._best_document(self._best(tensor.group)),
+            **self._best_document(self._row(tensor.group).best),
         }
 
     def _best_document(self, cost: Cost | None) -> dict[str, Any]:
@@ -417,7 +417,7 @@ class DumpView(View[DumpRow]):
         if tensor.summary is None:  # a cell without a measurement is empty
             record |= dict.fromkeys(("measured", "zeros", "nonfinite"))
         if self.settings.budget is not None:
-            best = self._best(tensor.group)
+            best = self._row(tensor.group).best
             record["best"] = None if best is None else best.codec
             for key, value in _cost_document(best).items():
                 record[f"best_{key}"] = value
@@ -513,19 +513,14 @@ class DumpView(View[DumpRow]):
 
     def _best_shares(self) -> dict[str, float]:
         """Return the share of all values for which each codec is the best."""
-        shares: dict[str, float] = {}
-        if self.settings.budget is None:
-            return shares
-        values = sum(group.gradient_values for group in self.groups)
-        for group in self.groups:
-            for size, trial in group.best(self.settings.budget):
-                spec = str(trial.codec)
-                shares[spec] = shares.get(spec, 0.0) + size
-        return {spec: size / values for spec, size in shares.items()}
+        sizes = Counter[str]()
+        for size, trial in self.total.trials:
+            sizes[str(trial.codec)] += size
+        return {spec: n / self.total.group.gradient_values for spec, n in sizes.items()}
 
     def suggestion(self) -> str | None:
         """Return a command that encodes with the best codec, or that searches for it."""
-        settings, total = self.settings, self.dump.total
+        settings, total = self.settings, self.total.group
         if not total.gradient_values:
             return None
         path = str(self.path)
@@ -588,11 +583,8 @@ def _cost_document(cost: Cost | Trial | None) -> dict[str, Any]:
 
 
 def _title(row: DumpRow) -> str:
-    members = row.group.members
-    if not members:
-        return "total"
-    count = f" {text.either('×', 'x')}{len(members)}" if len(members) > 1 else ""
-    return row.group.name + count
+    count = len(row.group.members)
+    return text.repeated(row.group.name, count) if count else "total"
 
 
 def _shape(row: DumpRow) -> str:

@@ -40,8 +40,7 @@ class StepRow(NamedTuple):
     @classmethod
     def of(cls, group: StepGroup) -> StepRow:
         """Return the row of a group."""
-        count = len(group.members)
-        title = group.name + (f" {text.either('×', 'x')}{count}" if count > 1 else "")
+        title = text.repeated(group.name, len(group.members))
         return cls(title, group, group.norms(), group.bits(), group.ranks(), group.zeros())
 
 

@@ -190,6 +190,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def repeated(name: str, number: int) -> str:
+    """Return a name, and the number of the tensors that share it if there are several."""
+    return f"{name} {either('×', 'x')}{number}" if number > 1 else name
+
+
 def ratio(whole: float, part: float) -> float | None:
     """Return a quotient, or None if the divisor is 0."""
     return whole / part if part else None
