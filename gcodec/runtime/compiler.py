@@ -85,7 +85,7 @@ def loop_code(kernel: Kernel, processor: Processor, checked: bool) -> tuple[str,
 
 
 def _loop_code(kernel: Kernel, target: _Target) -> tuple[str, bytes]:
-    kinds = tuple(_numba_type(word) for word in kernel.signature.split(", "))
+    kinds = tuple(numba_type(word) for word in kernel.signature.split(", "))
     compiled = target.compiled(kernel.bound(), kinds, symbol=kernel.symbol)
     module = target.context.create_module(kernel.name)
     _emit_slots(module, target.context, compiled.description)
@@ -98,7 +98,8 @@ def _loop_code(kernel: Kernel, target: _Target) -> tuple[str, bytes]:
     return " ".join(map(str, results)), compiled.library.object_code(exported, kernel.vectorized)
 
 
-def _numba_type(word: str) -> Any:
+def numba_type(word: str) -> Any:
+    """Return the type of a parameter, given as in the signature of a kernel."""
     direction, _, name = word.rpartition(" ")
     if not direction:
         return getattr(types, name)
@@ -320,7 +321,7 @@ class _External(FunctionDescriptor):
             calltypes=None,
             args=list(inspect.signature(kernel.function).parameters),
             kws=None,
-            argtypes=tuple(_numba_type(word) for word in kernel.signature.split(", ")),
+            argtypes=tuple(numba_type(word) for word in kernel.signature.split(", ")),
             mangler=_mangler(kernel.symbol),
         )
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import inspect
 import os
 import pkgutil
 import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gcodec.runtime.build_id import KERNELS
@@ -152,6 +153,15 @@ class Kernel(_Lazy):
 
         return Linked(self)
 
+    @functools.cached_property
+    def address(self) -> int:
+        """Address of the compiled loop, for the kernels that call it by `calling`."""
+        from gcodec.runtime import processor
+
+        self.run  # noqa: B018
+        address: int = processor.binding().address_of_symbol(self.symbol)
+        return address
+
     @property
     def is_shared(self) -> bool:
         """Whether files may contain the loop: the build id covers gcodec's own loops only."""
@@ -250,3 +260,49 @@ def subroutine(variant: str) -> Callable[[Callable[..., Any]], Any]:
 def intrinsic(function: Callable[..., Any]) -> Any:
     """Declare an LLVM code generator that kernels call; see `numba.extending.intrinsic`."""
     return Intrinsic(function)
+
+
+def named_intrinsic(function: Callable[..., Any], names: Sequence[str]) -> Any:
+    """Declare an LLVM code generator (typing context, *argument types) of named arguments.
+
+    Numba requires the names of the parameters, which a starred parameter hides.
+    """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in ("typing_context", *names)]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return intrinsic(function)
+
+
+def calling(signature: str, result: str = "none") -> Any:
+    """Declare the call (address, *arguments) of a kernel that only an argument determines.
+
+    A kernel that calls one of several others then needs no variant for each of them.
+
+    Parameters
+    ----------
+    signature, result : str
+        Types of the parameters, and of the result, of the kernel at the `address`, which is a
+        uint64; see `Kernel.address`.
+    """
+
+    def call(typing_context: Any, *arguments: Any) -> Any:
+        from numba.core import cgutils, types
+
+        from gcodec.runtime.compiler import numba_type
+
+        kinds = [numba_type(word) for word in signature.split(", ")]
+        returned = getattr(types, result)
+
+        def code(context: Any, builder: Any, typed: Any, values: Any) -> Any:
+            convention = context.call_conv
+            kind = convention.get_function_type(returned, kinds).as_pointer()
+            loop = builder.inttoptr(values[0], kind)
+            status, value = convention.call_function(builder, loop, returned, kinds, values[1:])
+            with cgutils.if_unlikely(builder, status.is_error):
+                convention.return_status_propagate(builder, status)
+            return value
+
+        return returned(types.uint64, *kinds), code
+
+    names = (f"argument{k}" for k in range(signature.count(",") + 1))
+    return named_intrinsic(call, ("address", *names))

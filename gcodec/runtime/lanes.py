@@ -8,12 +8,11 @@ one step. A block checks no index; the surrounding loop keeps it inside its arra
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
 from gcodec.runtime import processor
-from gcodec.runtime.jit import intrinsic
+from gcodec.runtime.jit import intrinsic, named_intrinsic
 from gcodec.runtime.memory import emit_prefetch
 
 Store = Literal["write", "stream", "add"]  # what becomes of decoded values; see `store_as`
@@ -56,13 +55,9 @@ def block(*names: str, apart: bool = False) -> Callable[[Callable[[Emitter], Non
 
             return types.void(*arguments), code
 
-        # Numba requires the names of the parameters, which a starred parameter hides.
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(name, kind) for name in ("typing_context", *names)]
-        typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         typed.__name__ = generate.__name__
         typed.__doc__ = generate.__doc__
-        return intrinsic(typed)
+        return named_intrinsic(typed, names)
 
     return decorate
 

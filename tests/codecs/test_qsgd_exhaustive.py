@@ -27,8 +27,8 @@ from gcodec.kernels.prefix import (
     run_level_place,
     run_level_read,
 )
-from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
-from gcodec.kernels.prefix.prefix_table import WIDE, Kind, least_nbits, read_runs, read_singles
+from gcodec.kernels.prefix.codewords import CORRUPT, LEVELS, TRUNCATED
+from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
 from gcodec.kernels.prefix.run_level import NEAR, read_pair_table
 from gcodec.kernels.prefix.table_code import Look
 from gcodec.kernels.quantize.levels import symbol_dtype
@@ -182,21 +182,20 @@ def write_payload(data, nbits, value):
 
 
 @functools.cache
-def dense_loop(kind: Kind, look: Look) -> Kernel:
+def dense_loop(look: Look) -> Kernel:
     """Return a compiled loop that reads all strings with a reader of dense blocks."""
-    read = prefix_read._reader(kind, look)
+    read = prefix_read._reader(LEVELS, look)
 
     @kernel(
-        f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], out uint8[], "
+        f"in uint64[], in uint{8 * look.nbytes}[], in uint32[], out int64[], out uint8[], "
         "out uint64[], out uint8[], out int64[], out int64[], out int64[], out int64[], "
         "out int64[], out uint32[]",
         variant=read.variant,
     )
     def loop(
+        code,
         runs,
         singles,
-        parameter,
-        top,
         state,
         out,
         wide,
@@ -222,10 +221,9 @@ def dense_loop(kind: Kind, look: Look) -> Kernel:
                     bounds,
                     False,
                     NORM_NBITS + nbits,
+                    code,
                     runs,
                     singles,
-                    parameter,
-                    top,
                     state,
                     out,
                     wide,
@@ -241,24 +239,23 @@ def dense_loop(kind: Kind, look: Look) -> Kernel:
 
 
 @functools.cache
-def sparse_loop(kind: tuple[Kind, Kind], dtype: np.dtype[Any]) -> Kernel:
+def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
     """Return a compiled loop that reads all strings as run–level pairs, and places the levels."""
-    read, place = run_level_read._reader(kind), run_level_place._placer(dtype)
+    read, place = run_level_read._read_pairs, run_level_place._placer(dtype)
 
     @kernel(
-        "in uint64[], in uint32[], in uint32[], uint64, uint64, uint64, out int64[], "
+        "in uint64[], in uint32[], in uint32[], in uint64[], in uint64[], out int64[], "
         f"out uint8[], out uint8[], out uint64[], out uint64[], out {dtype}[], "
         "out uint8[], out int64[], out int64[], out int64[], in int64[], "
         "out int64[], out uint32[]",
-        variant=f"{read.variant} {place.variant}",
+        variant=place.variant,
     )
     def loop(
         runs,
         gap_singles,
         singles,
-        gap_parameter,
-        parameter,
-        top,
+        gap_code,
+        code,
         state,
         gaps,
         codes,
@@ -292,9 +289,8 @@ def sparse_loop(kind: tuple[Kind, Kind], dtype: np.dtype[Any]) -> Kernel:
                         runs,
                         gap_singles,
                         singles,
-                        gap_parameter,
-                        parameter,
-                        top,
+                        gap_code,
+                        code,
                         state,
                         gaps,
                         codes,
@@ -324,7 +320,6 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
     """Read all strings as dense messages with gcodec's reader."""
     code = level_codes.word_code(setting.code, setting.s, {"rice": sum(rices)})
     tables = read_runs(code), read_singles(code)
-    numbers = np.uint64(code.parameter), np.uint64(code.top)
     for n in N:
         status, end = np.empty(SIZE, np.int64), np.empty(SIZE, np.int64)
         symbols = np.empty((SIZE, n), np.uint32)
@@ -332,8 +327,8 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
         room = np.empty(n, np.uint8), np.empty(n if code.top >= WIDE else 0, np.uint64)
         string = np.concatenate([NORM, np.empty(12, np.uint8)]), np.empty(2, np.int64)
         blocks = np.empty(2, np.int64), np.empty(1, np.int64)
-        dense_loop(code.kind, code.look)(
-            *(*tables, *numbers, state, *room, *string, *blocks),
+        dense_loop(code.look)(
+            *(code.numbers, *tables, state, *room, *string, *blocks),
             *(status, end, symbols.reshape(-1)),
         )
         # The codec makes these checks around the reader.
@@ -350,7 +345,7 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
         read_pair_table(code.gap, code.symbol),
         read_singles(code.gap, run_level_read.GAP_WINDOW, NEAR),
     )
-    numbers = map(np.uint64, (code.gap.parameter, code.symbol.parameter, code.symbol.top))
+    gap = code.gap._replace(top=run_level_read.FARTHEST)
     state = look_ahead.state()
     room = (
         np.empty(PAIRS_AT_ONCE, np.uint8),
@@ -363,8 +358,9 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     symbols = np.zeros((SIZE, max(N), max(N)), np.uint32)
     string = np.concatenate([NORM, np.empty(12, np.uint8)]), np.empty(3, np.int64)
     blocks = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(0, np.int64)
-    sparse_loop(code.kind, out.dtype)(
-        *(*tables, read_singles(code.symbol), *numbers, state, *room, wide, out),
+    sparse_loop(out.dtype)(
+        *(*tables, read_singles(code.symbol), gap.numbers, code.symbol.numbers),
+        *(state, *room, wide, out),
         *(*string, *blocks, status.reshape(-1), symbols.reshape(-1)),
     )
     for n in N:

@@ -29,9 +29,9 @@ from gcodec.kernels.prefix import (
     prefix_read,
     prefix_table,
 )
-from gcodec.kernels.prefix.prefix_table import WIDE, Kind, least_nbits, read_runs, read_singles
+from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
 from gcodec.kernels.prefix.prefix_write import write_symbols
-from gcodec.kernels.prefix.table_code import Look, TableCode
+from gcodec.kernels.prefix.table_code import IN_TABLES, Look, TableCode
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, kernel
 
@@ -562,20 +562,20 @@ def first_words(code: TableCode) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def read_all(kind: Kind, look: Look) -> Kernel:
-    """Return a kernel that reads all strings with the reader of a kind of code."""
-    read_blocks = prefix_read._reader(kind, look)
+def read_all(look: Look) -> Kernel:
+    """Return a kernel that reads all strings with the reader of table codes."""
+    read_blocks = prefix_read._reader(IN_TABLES, look)
 
     @kernel(
-        f"in uint{8 * look.nbytes}[], in uint32[], uint64, out int64[], "
+        f"in uint64[], in uint{8 * look.nbytes}[], in uint32[], out int64[], "
         "out uint8[], out int64[], in int64[], out uint8[], out uint64[], out int64[], "
         "out int64[], out int64[], out uint8[]",
         variant=read_blocks.variant,
     )
     def loop(
+        code,
         runs,
         singles,
-        incomplete,
         state,
         data,
         starts,
@@ -594,17 +594,15 @@ def read_all(kind: Kind, look: Look) -> Kernel:
                     data[i] = (value << (MAX_NBITS - nbits)) >> (8 - 8 * i) & 255
                 starts[0], starts[1], status[:], out[:] = 0, -1, 0, 77
                 payload = data[: (nbits + 7) >> 3]
-                top = np.uint64(255)
                 read_blocks(
                     payload,
                     starts,
                     bounds,
                     False,
                     nbits,
+                    code,
                     runs,
                     singles,
-                    incomplete,
-                    top,
                     state,
                     out,
                     wide,
@@ -622,8 +620,8 @@ def read_all(kind: Kind, look: Look) -> Kernel:
 def test_all_short_strings(lengths: list[int]) -> None:
     code = code_of(lengths)
     status, symbol, rest = first_words(code)
-    loop = read_all(code.kind, code.look)
-    tables = read_runs(code), read_singles(code), np.uint64(code.parameter), look_ahead.state()
+    loop = read_all(code.look)
+    tables = code.numbers, read_runs(code), read_singles(code), look_ahead.state()
     nbits_of = np.frexp(np.arange(SIZE).astype(float))[1] - 1
     expected, remaining = np.zeros(SIZE, np.int64), np.arange(SIZE)
     values = np.zeros((SIZE, 0), np.int64)

@@ -16,7 +16,7 @@ import pytest
 
 from gcodec.errors import Unsupported
 from gcodec.runtime import loader
-from gcodec.runtime.jit import Kernel, checked, kernel
+from gcodec.runtime.jit import Kernel, calling, checked, kernel
 
 INTEGERS = [
     *(np.int8, np.int16, np.int32, np.int64, np.intc, np.int_, np.longlong, np.intp),
@@ -78,6 +78,21 @@ def refusing(x):
     if x < 0:
         raise ValueError
     return x
+
+
+call_number = calling("int64", "int64")
+call_part = calling("in float32[], out int64[]")
+
+
+@kernel("uint64, int64")
+def doubled(address, x):
+    return 2 * call_number(address, x)
+
+
+@kernel("uint64, in float32[], out int64[]")
+def apart(address, x, out):
+    call_part(address, x[1:], out)
+    return out[0]
 
 
 def adder(dtype: str) -> Kernel:
@@ -467,3 +482,10 @@ def test_the_name_in_an_error_does_not_leak() -> None:
             refusing.run(-1)
     gc.collect()
     assert abs(sys.getrefcount(name) - before) < 100
+
+
+def test_kernels_call_others_by_address() -> None:
+    assert doubled(refusing.address, 21) == 42
+    with pytest.raises(FAILURE):
+        doubled(refusing.address, -1)
+    assert apart(sized.address, np.zeros(5, np.float32), np.empty(1, np.int64)) == 4

@@ -69,7 +69,7 @@ LEVELS_1BIT, LEVELS_2BIT = LevelCode(1), LevelCode(2)
 LEVELS_LOW_FIRST = LevelCode(2, order="lsb", meaning="minus-plus")
 LEVELS_IN_BYTES = LevelCode(2, spread=True, meaning="minus-plus")
 LEVELS_STRIDED = tuple(LevelCode(2, spread=True, shift=2 * f, meaning="shifted") for f in range(4))
-_CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, *LEVELS_STRIDED)
+_CODES = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST, LEVELS_IN_BYTES, LEVELS_STRIDED[0])
 _ADDED = (LEVELS_1BIT, LEVELS_2BIT, LEVELS_LOW_FIRST)  # codes that `adder` accepts
 _TILE = 1 << 12  # elements of the sum in the first-level cache
 
@@ -102,10 +102,12 @@ def dequantize(
     head = to_cache_line(out, code.per_byte)
     mode: Store = "write" if add is None else "add"
     whole: Store = "stream" if add is None and streams(out[head:]) else mode
+    shared = code._replace(shift=0)  # kernels get the shift
+    numbers = code.left_shift(0), level, zero
 
     def blocks(start: int, stop: int) -> None:
         part = data[code.nbytes(start) : code.nbytes(stop)]
-        _loop(code, whole)(part, level, zero, out[start:stop])
+        _loop(shared, whole)(part, *numbers, out[start:stop])
 
     def padded(start: int, stop: int) -> None:
         packed = np.zeros(code.nbytes(BLOCK), np.uint8)
@@ -113,7 +115,7 @@ def dequantize(
         packed[: part.size] = part
         values = np.zeros(BLOCK, np.float32)
         values[: stop - start] = out[start:stop]
-        _loop(code, mode)(packed, level, zero, values)
+        _loop(shared, mode)(packed, *numbers, values)
         out[start:stop] = values[: stop - start]
 
     cover(blocks, padded, head, out.size)
@@ -273,16 +275,17 @@ def _loop(code: LevelCode, store: Store) -> Kernel:
     per_byte = code.per_byte
     streaming = store == "stream"
 
-    @kernel("in uint8[], float32, float32, out float32[]", variant=f"{code} {store}")
-    def dequantize_blocks(data, level, zero, out):
-        # out.size is a multiple of BLOCK, data.size == out.size // per_byte. Two concurrent
-        # streams use more of the memory bandwidth than one, except for stores past the cache.
+    @kernel("in uint8[], int32, float32, float32, out float32[]", variant=f"{code} {store}")
+    def dequantize_blocks(data, shift, level, zero, out):
+        # out.size is a multiple of BLOCK, data.size == out.size // per_byte. Only a code with a
+        # field in each byte uses `shift`, its `left_shift`. Two concurrent streams use more of
+        # the memory bandwidth than one, except for stores past the cache.
         half = 0 if streaming else out.size // (2 * BLOCK) * BLOCK
         for i in range(0, half, BLOCK):
             for k in (i, half + i):
-                one_block(data, k // per_byte, level, zero, out, k)
+                one_block(data, k // per_byte, shift, level, zero, out, k)
         for k in range(2 * half, out.size, BLOCK):
-            one_block(data, k // per_byte, level, zero, out, k)
+            one_block(data, k // per_byte, shift, level, zero, out, k)
         if streaming:
             fence()
 
@@ -292,7 +295,7 @@ def _loop(code: LevelCode, store: Store) -> Kernel:
 def _block(code: LevelCode, store: Store) -> Any:
     """Make the block that decodes 32 elements of `out` from i, from the bytes from `at`."""
 
-    @block("data", "at", "level", "zero", "out", "i")
+    @block("data", "at", "shift", "level", "zero", "out", "i")
     def dequantize_block(e: Emitter) -> None:
         builder = e.builder
         target = e.address("out", "i")
@@ -315,6 +318,8 @@ def _fields_on_top(e: Emitter, code: LevelCode) -> Any:
     wide = e.builder.zext(packed, lanes(32, count))
     place = lanes(32)([k // code.per_byte for k in range(BLOCK)])
     spread = e.builder.shuffle_vector(wide, wide, place)
+    if code.spread:
+        return e.builder.shl(spread, e.splat(e.args["shift"]))
     return e.builder.shl(spread, lanes(32)([code.left_shift(k) for k in range(BLOCK)]))
 
 

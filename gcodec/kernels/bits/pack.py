@@ -243,20 +243,23 @@ def packer(width: int, msb: bool) -> Kernel:
             for b in range(width):
                 shift = 8 * (width - 1 - b) if msb else 8 * b
                 out[g * width + b] = np.uint8(x >> np.uint64(shift))
-        # The remaining bytes are packed bit by bit from the remaining codes and the pad codes.
-        for at in range(groups * width, out.size):
-            byte = 0
-            for bit in range(8):
-                index, within = divmod(at * 8 + bit, width)
-                if index < codes.size:
-                    code = np.int64(codes[index])
-                else:
-                    code = index - codes.size if count else 0
-                place = width - 1 - within if msb else within
-                byte |= ((code >> place) & 1) << (7 - bit if msb else bit)
-            out[at] = np.uint8(byte)
+        _pack_last(codes[groups * 8 :], out[groups * width :], width, msb, count)
 
     return pack
+
+
+@kernel("in uint8[], out uint8[], int64, boolean, boolean", vectorized=False)
+def _pack_last(codes, out, width, msb, count):
+    # Fewer than eight codes, the pad codes after them, and at most `width` bytes.
+    x, last, lowest = np.uint64(0), 7 if msb else 0, np.uint64((1 << width) - 1)
+    for k in range(8):
+        code = np.uint64(k - codes.size if count else 0)
+        if k < codes.size:
+            code = np.uint64(codes[k])
+        x |= (code & lowest) << np.uint64(width * abs(last - k))
+    last = width - 1 if msb else 0
+    for b in range(out.size):
+        out[b] = np.uint8(x >> np.uint64(8 * abs(last - b)))
 
 
 @factory(lambda: itertools.product(range(1, 9), (True, False)))
@@ -276,15 +279,20 @@ def unpacker(width: int, msb: bool) -> Kernel:
                 x |= np.uint64(data[g * width + b]) << np.uint64(shift)
             x = moved(moved(x, a1, a2, a3, a4), b1, b2, b3, b4)
             lanes[g] = moved(x, c1, c2, c3, c4)
-        for i in range(groups * 8, codes.size):  # unpack up to seven codes bit by bit
-            code = 0
-            for within in range(width):
-                at, bit = divmod(i * width + within, 8)
-                place = width - 1 - within if msb else within
-                code |= ((np.int64(data[at]) >> (7 - bit if msb else bit)) & 1) << place
-            codes[i] = np.uint8(code)
+        _unpack_last(data[groups * width :], codes[groups * 8 :], width, msb)
 
     return unpack
+
+
+@kernel("in uint8[], out uint8[], int64, boolean", vectorized=False)
+def _unpack_last(data, codes, width, msb):
+    # Fewer than eight codes.
+    x, last, lowest = np.uint64(0), width - 1 if msb else 0, np.uint64((1 << width) - 1)
+    for b in range(min(width, data.size)):
+        x |= np.uint64(data[b]) << np.uint64(8 * abs(last - b))
+    last = 7 if msb else 0
+    for k in range(codes.size):
+        codes[k] = np.uint8(x >> np.uint64(width * abs(last - k)) & lowest)
 
 
 @kernel("in uint8[], out uint8[], int64, int64, boolean")

@@ -8,7 +8,6 @@ coded run is symbol t of lane l.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,10 @@ def _tile(dtype: str, rows: int, inverse: bool) -> Any:
     return transpose_tile
 
 
-@factory(lambda: itertools.product(("uint8", "float32"), (2, 8, _TILE), (False, True)))
+_KINDS = ("uint8", False), ("uint8", True), ("float32", False)
+
+
+@factory(lambda: ((dtype, rows, back) for dtype, back in _KINDS for rows in (2, 8, _TILE)))
 def _transposer(dtype: str, rows: int, inverse: bool) -> Kernel:
     """Make the kernel for `rows` lanes; that for _TILE lanes also serves multiples of _TILE."""
     one_tile = _tile(dtype, rows, inverse)

@@ -287,3 +287,71 @@ GOLOMB = Rule("golomb", _golomb_word, _golomb_value)  # parameter b from 1 to 2^
 RICE = Rule("rice", _rice_word, _rice_value)  # parameter k from 0 to 63
 FIXED = Rule("fixed", _fixed_word, _fixed_value)  # parameter: 1 to 64 bits
 UNIVERSAL = (OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE)  # codes with a word for each integer
+
+
+class Family(NamedTuple):
+    """Rules that kernels distinguish at run time, by a number, so that one kernel serves them all.
+
+    Attributes
+    ----------
+    name : str
+    rules : tuple of Rule
+        A number is an index of this tuple.
+    word, value : inline function
+        Those of `Rule`, with the number of the rule as the first argument, a uint64.
+    """
+
+    name: str
+    rules: tuple[Rule, ...]
+    word: Any
+    value: Any
+
+
+@inline
+def _level_word(rule, value, parameter):
+    if rule == np.uint64(0):
+        return _omega_word(value, parameter)
+    if rule == np.uint64(1):
+        return _rice_word(value, parameter)
+    return _fixed_word(value, parameter)
+
+
+@inline
+def _level_value(rule, data, at, end, parameter):
+    if rule == np.uint64(0):
+        return _omega_value(data, at, end, parameter)
+    if rule == np.uint64(1):
+        return _rice_value(data, at, end, parameter)
+    return _fixed_value(data, at, end, parameter)
+
+
+@inline
+def _integer_word(rule, value, parameter):
+    if rule == np.uint64(0):
+        return _gamma_word(value, parameter)
+    if rule == np.uint64(1):
+        return _delta_word(value, parameter)
+    if rule == np.uint64(2):
+        return _expgolomb_word(value, parameter)
+    return _golomb_word(value, parameter)
+
+
+@inline
+def _integer_value(rule, data, at, end, parameter):
+    if rule == np.uint64(0):
+        return _gamma_value(data, at, end, parameter)
+    if rule == np.uint64(1):
+        return _delta_value(data, at, end, parameter)
+    if rule == np.uint64(2):
+        return _expgolomb_value(data, at, end, parameter)
+    return _golomb_value(data, at, end, parameter)
+
+
+LEVELS = Family("levels", (OMEGA, RICE, FIXED), _level_word, _level_value)  # those of codecs
+INTEGERS = Family("integers", (GAMMA, DELTA, EXPGOLOMB, GOLOMB), _integer_word, _integer_value)
+FAMILIES = (LEVELS, INTEGERS)
+
+
+def family_of(rule: Rule) -> Family:
+    """Return the family that contains a rule."""
+    return LEVELS if rule in LEVELS.rules else INTEGERS

@@ -15,7 +15,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.numeric.words import load_word, peek, store_word, swapped
-from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
+from gcodec.kernels.prefix.codewords import CORRUPT, FAMILIES, TRUNCATED, Family
 from gcodec.kernels.prefix.look_ahead import (
     AT,
     ENTRIES,
@@ -27,17 +27,14 @@ from gcodec.kernels.prefix.look_ahead import (
     state,
 )
 from gcodec.kernels.prefix.prefix_table import (
-    DENSE_KINDS,
     WIDE,
     WINDOW,
-    Kind,
     PrefixCode,
-    name_of,
     read_runs,
     read_singles,
     reading,
 )
-from gcodec.kernels.prefix.table_code import LOOKS, TABLE, Look, TableCode
+from gcodec.kernels.prefix.table_code import IN_TABLES, LOOKS, Look, TableCode
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 
 BROKEN = -3  # a block does not end where the next begins
@@ -87,10 +84,9 @@ def read_blocks(
 
 @functools.lru_cache(maxsize=256)
 def _prepared(code: PrefixCode | TableCode) -> tuple[Any, ...]:
-    """Return the kernel that reads a code, its tables and numbers."""
+    """Return the kernel that reads a code, its numbers and its tables."""
     tables = read_runs(code), read_singles(code)
-    numbers = np.uint64(code.parameter), np.uint64(code.top)
-    return _reader(code.kind, code.look), *tables, *numbers
+    return _reader(code.family, code.look), code.numbers, *tables
 
 
 def check(status: np.ndarray, chained: bool) -> None:
@@ -118,7 +114,7 @@ def _write_level(symbol, out, wide, i):
 
 
 @functools.cache
-def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, Any]:
+def between_looks(family: Family, look: Look, signed: bool = False) -> tuple[Any, Any]:
     """Make the helpers that read on where `look_ahead.looking` ends.
 
     With `signed`, they write the levels of symbols, as int8, in place of the symbols.
@@ -126,40 +122,42 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
     Returns
     -------
     pass_words
-        (data, heads, end, singles, parameter, top, out, wide, status) -> bool. Reads one word of
+        (code, data, heads, end, singles, out, wide, status) -> bool. Reads one word of
         each string that is not near its end; returns whether all strings allow lookups again.
     read_rest
-        (data, heads, j, stop, end, runs, singles, parameter, top, out, wide, status). Reads
-        string j up to place `stop`; heads[AT + j] becomes the bit where it ends.
+        (code, data, heads, j, stop, end, runs, singles, out, wide, status). Reads string j up to
+        place `stop`; heads[AT + j] becomes the bit where it ends.
 
     Both report an error to `status`, as a number below 0 and a bit, and otherwise leave it alone.
     """
-    read_symbol, write = reading(kind), _write_level if signed else _write_symbol
+    read_symbol, write = reading(family), _write_level if signed else _write_symbol
     look_one = looking(1, look, {"out": 0})
     window = np.uint64(64 - look.window)
     bits_at, count_at = np.uint64(8 * look.most), np.uint64(8 * look.most + 8)  # of an entry
 
-    @subroutine(variant=f"{name_of(kind)} {look.window} {look.most} {signed}")
-    def read_one(data, at, end, singles, parameter, top, out, wide, i):
-        """Read the symbol at bit `at` to place i; return the next bit, or an error."""
-        entry = np.int64(singles[peek(data, at) >> _SINGLE])
-        if entry and at + (entry & 63) <= end:
-            out[i] = np.uint8(entry >> 6)
-            return at + (entry & 63)
-        symbol, after = read_symbol(data, at, end, parameter, top)
+    @subroutine(variant=f"{family.name} {look.window} {look.most} {signed}")
+    def read_long(code, data, at, end, out, wide, i):
+        """Read a symbol by its rule to place i; return the bit after `at`, or an error."""
+        symbol, after = read_symbol(code, data, at, end)
         if after >= 0:
             write(symbol, out, wide, i)
         return after
 
     @inline
-    def pass_words(data, heads, end, singles, parameter, top, out, wide, status):
+    def pass_words(code, data, heads, end, singles, out, wide, status):
         together = True
         for j in range(ENTRIES):
             i, at = heads[PLACE + j], heads[AT + j]
             if i > heads[LAST_PLACE + j] or at > heads[LAST_AT + j]:
                 together = False
             elif together:  # one of the strings has a long word next
-                after = read_one(data, at, end, singles, parameter, top, out, wide, i)
+                word = swapped(load_word(data, at >> 3)) << np.uint64(at & 7)
+                entry = np.int64(singles[word >> _SINGLE])
+                if entry:
+                    after = at + (entry & 63)
+                    out[i] = np.uint8(entry >> 6)
+                else:
+                    after = read_long(code, data, at, end, out, wide, i)
                 if after < 0:
                     status[0], status[1] = after, at
                     together = False
@@ -168,7 +166,7 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
         return together
 
     @inline
-    def read_rest(data, heads, j, stop, end, runs, singles, parameter, top, out, wide, status):
+    def read_rest(code, data, heads, j, stop, end, runs, singles, out, wide, status):
         look_one(data, runs, heads, j, 0, out)
         at, i = heads[AT + j], heads[PLACE + j]
         last_at, last_place = heads[LAST_AT + j], heads[LAST_PLACE + j]
@@ -186,13 +184,15 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
                     at += np.int64((run >> bits_at) & np.uint64(255))
                     i += count
                     continue
-                entry = np.int64(singles[word >> _SINGLE])
-                if entry:
-                    out[i] = np.uint8(entry >> 6)
-                    at += entry & 63
-                    i += 1
-                    continue
-            after = read_one(data, at, end, singles, parameter, top, out, wide, i)
+            else:
+                word = peek(data, at)
+            entry = np.int64(singles[word >> _SINGLE])
+            if entry and at + (entry & 63) <= end:
+                out[i] = np.uint8(entry >> 6)
+                at += entry & 63
+                i += 1
+                continue
+            after = read_long(code, data, at, end, out, wide, i)
             if after < 0:
                 status[0], status[1] = after, at
                 break
@@ -206,27 +206,27 @@ def between_looks(kind: Kind, look: Look, signed: bool = False) -> tuple[Any, An
     return pass_words, read_rest
 
 
-def _codes() -> Iterator[tuple[Kind, Look]]:
-    yield from ((kind, Look(WINDOW, 6)) for kind in DENSE_KINDS)
-    yield from (((TABLE, "plain", 0), look) for look in LOOKS)
+def _codes() -> Iterator[tuple[Family, Look]]:
+    yield from ((family, Look(WINDOW, 6)) for family in FAMILIES)
+    yield from ((IN_TABLES, look) for look in LOOKS)
 
 
 @factory(_codes)
-def _reader(kind: Kind, look: Look) -> Kernel:
+def _reader(family: Family, look: Look) -> Kernel:
     look_all, margin = looking(ENTRIES, look, {"out": 0}), look.margin
-    pass_words, read_rest = between_looks(kind, look)
+    pass_words, read_rest = between_looks(family, look)
 
     @kernel(
-        "in uint8[], out int64[], in int64[], boolean, int64, "
-        f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], "
+        "in uint8[], out int64[], in int64[], boolean, int64, in uint64[], "
+        f"in uint{8 * look.nbytes}[], in uint32[], out int64[], "
         "out uint8[], out uint64[], out int64[]",
-        variant=f"{name_of(kind)} {look.window} {look.most}",
+        variant=f"{family.name} {look.window} {look.most}",
         vectorized=False,
     )
     def read_words(
-        data, starts, bounds, chained, end, runs, singles, parameter, top, heads, out, wide, status
+        data, starts, bounds, chained, end, code, runs, singles, heads, out, wide, status
     ):
-        # No bound passes out.size; status[0] is 0.
+        # `code` has the numbers of the code. No bound passes out.size; status[0] is 0.
         last_at = min(end - TAKEN, 8 * (data.size - 8))
         step = ENTRIES if chained else 1
         for first in range(0, bounds.size, step):
@@ -242,13 +242,11 @@ def _reader(kind: Kind, look: Look) -> Kernel:
             together = blocks == ENTRIES
             while together:
                 look_all(data, runs, heads, 0, 0, out)
-                together = pass_words(data, heads, end, singles, parameter, top, out, wide, status)
+                together = pass_words(code, data, heads, end, singles, out, wide, status)
             for j in range(blocks):
                 if status[0] == 0:
                     stop = bounds[first + j]
-                    read_rest(
-                        data, heads, j, stop, end, runs, singles, parameter, top, out, wide, status
-                    )
+                    read_rest(code, data, heads, j, stop, end, runs, singles, out, wide, status)
                 if status[0] < 0:
                     return
                 if not chained:

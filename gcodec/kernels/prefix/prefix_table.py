@@ -8,15 +8,21 @@ tables.
 from __future__ import annotations
 
 import functools
-import itertools
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from gcodec.kernels.numeric.words import peek
-from gcodec.kernels.prefix.codewords import CORRUPT, FIXED, OMEGA, RICE, TRUNCATED, UNIVERSAL, Rule
+from gcodec.kernels.prefix.codewords import (
+    CORRUPT,
+    FAMILIES,
+    TRUNCATED,
+    Family,
+    Rule,
+    family_of,
+)
 from gcodec.kernels.prefix.table_code import LOOKS, Look, TableCode
-from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
+from gcodec.runtime.jit import Kernel, factory, inline, kernel
 
 Mapping = Literal["plain", "zigzag", "signed"]
 
@@ -27,21 +33,9 @@ _GROUP_NBITS = 26  # most bits of a group of words
 SINGLE_NBITS = 28  # most bits of a word in the tables of a writer
 
 Kind = tuple[Rule, Mapping, int]
-DENSE_KINDS: tuple[Kind, ...] = (
-    *((rule, "plain", 0) for rule in UNIVERSAL),
-    *((OMEGA, "signed", 1), (RICE, "zigzag", 0), (FIXED, "zigzag", 0)),
-)
-"""Kinds of codes of single symbols."""
-PAIR_KINDS: tuple[tuple[Kind, Kind], ...] = (
-    ((OMEGA, "plain", 0), (OMEGA, "signed", 0)),
-    ((RICE, "plain", -1), (RICE, "signed", -1)),
-)
-"""Kinds of codes of run–level pairs: those of the gap and of the symbol."""
-
-
-def name_of(*kinds: Kind) -> str:
-    """Return the variant name of a kernel for these kinds."""
-    return " ".join(f"{rule.name} {mapping} {shift}" for rule, mapping, shift in kinds)
+# Elements of `PrefixCode.numbers`.
+RULE, PARAMETER, TOP, MAPPING, SHIFT = range(5)
+_PLAIN, _ZIGZAG, _SIGNED = (np.uint64(k) for k in range(3))
 
 
 class PrefixCode(NamedTuple):
@@ -88,8 +82,18 @@ class PrefixCode(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """The constants of the kernels of this code."""
+        """What distinguishes codes of equal parameters."""
         return self.rule, self.mapping, self.shift
+
+    @property
+    def family(self) -> Family:
+        """The rules that the kernels of this code serve."""
+        return family_of(self.rule)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The properties that kernels read: RULE, PARAMETER, TOP, MAPPING and SHIFT, as uint64."""
+        return _numbers_of(self)
 
     @property
     def look(self) -> Look:
@@ -101,67 +105,63 @@ class PrefixCode(NamedTuple):
         bits, nbits = np.zeros(size, np.uint64), np.zeros(size, np.int64)
         least = min(self.least, size)
         stop = min(self.top + 1, size)
-        loop = _words_kernel(self.kind)
-        loop(np.uint64(self.parameter), np.uint64(least), bits[least:stop], nbits[least:stop])
+        loop = _words_kernel(self.family)
+        loop(self.numbers, np.uint64(least), bits[least:stop], nbits[least:stop])
         if self.mapping != "plain":  # there is no −0
             bits[1:2], nbits[1:2] = 0, 0
         return bits, nbits
 
 
+@functools.lru_cache(maxsize=256)
+def _numbers_of(code: PrefixCode) -> np.ndarray:
+    rule, mapping = code.family.rules.index(code.rule), get_args(Mapping).index(code.mapping)
+    shift = code.shift % 2**64  # the additions wrap
+    return np.array([rule, code.parameter, code.top, mapping, shift], np.uint64)
+
+
+@inline
+def split(code, symbol):
+    """Return the number of sign bits of a symbol, the sign, and the value of the word."""
+    if code[MAPPING] == _PLAIN:
+        return np.int64(0), np.uint64(0), symbol + code[SHIFT]
+    odd = symbol & np.uint64(1)
+    if code[MAPPING] == _ZIGZAG:
+        return np.int64(0), np.uint64(0), symbol - odd - odd
+    return np.int64(1), odd, (symbol >> np.uint64(1)) + code[SHIFT]
+
+
 @functools.cache
-def splitting(mapping: Mapping, shift: int) -> Any:
-    """Make the subroutine (symbol) -> (number of sign bits; the sign; value of the word)."""
-    zigzag, signed = mapping == "zigzag", mapping == "signed"
-    offset = np.uint64(shift % 2**64)  # the addition wraps
+def reading(family: Family) -> Any:
+    """Make the inline function that decodes one symbol by its rule.
 
-    @subroutine(variant=f"{mapping} {shift}")
-    def split(symbol):
-        if zigzag:
-            odd = symbol & np.uint64(1)
-            return np.int64(0), np.uint64(0), symbol - odd - odd
-        if signed:
-            level = symbol >> np.uint64(1)
-            return np.int64(1), symbol & np.uint64(1), level + offset
-        return np.int64(0), np.uint64(0), symbol + offset
-
-    return split
-
-
-@functools.cache
-def reading(kind: Kind) -> Any:
-    """Make the subroutine that decodes one symbol by its rule.
-
-    (data, at, end, parameter, top) -> (symbol, next bit, or TRUNCATED or CORRUPT)
+    (code, data, at, end) -> (symbol, next bit, or TRUNCATED or CORRUPT)
     """
-    rule, mapping, shift = kind
-    value_of = rule.value
-    zigzag, signed = mapping == "zigzag", mapping == "signed"
-    offset = np.uint64(-shift % 2**64)
-    has_zero = shift >= 0  # else level 0 has no codeword, and only a sum that wraps gives it
+    value_of = family.value
 
-    @subroutine(variant=name_of(kind))
-    def read_symbol(data, at, end, parameter, top):
-        sign = np.uint64(0)
-        if signed:
+    @inline
+    def read_symbol(code, data, at, end):
+        sign, top, is_signed = np.uint64(0), code[TOP], code[MAPPING] == _SIGNED
+        if is_signed:
             if at >= end:
                 return np.uint64(0), np.int64(TRUNCATED)
             sign = peek(data, at) >> np.uint64(63)
             at += 1
-        value, after = value_of(data, at, end, parameter)
+        value, after = value_of(code[RULE], data, at, end, code[PARAMETER])
         if after < 0:
             return np.uint64(0), after
-        if value > top and not signed:  # so nothing below wraps
+        if value > top and not is_signed:  # so nothing below wraps
             return np.uint64(0), np.int64(CORRUPT)
-        symbol = value + offset
-        if zigzag:
+        symbol = value - code[SHIFT]
+        if is_signed:
+            # There is no −0. With the shift −1, only a difference that wraps gives the level 0.
+            if symbol > top >> np.uint64(1) or (
+                symbol == 0 and (sign or np.int64(code[SHIFT]) < 0)
+            ):
+                return np.uint64(0), np.int64(CORRUPT)
+            symbol += symbol + sign
+        elif code[MAPPING] == _ZIGZAG:
             odd = value & np.uint64(1)
             symbol = value + odd + odd
-        elif signed:
-            level = value + offset
-            # There is no −0.
-            if level > top >> np.uint64(1) or (level == 0 and (sign != 0 or not has_zero)):
-                return np.uint64(0), np.int64(CORRUPT)
-            symbol = level + level + sign
         if symbol > top:
             return np.uint64(0), np.int64(CORRUPT)
         return symbol, after
@@ -169,19 +169,18 @@ def reading(kind: Kind) -> Any:
     return read_symbol
 
 
-@factory(
-    lambda: ((kind,) for kind in dict.fromkeys((*DENSE_KINDS, *itertools.chain(*PAIR_KINDS))))
-)
-def _words_kernel(kind: Kind) -> Kernel:
+@factory(lambda: ((family,) for family in FAMILIES))
+def _words_kernel(family: Family) -> Kernel:
     """Make the kernel that writes words of the symbols from `first` on, and their lengths."""
-    rule, mapping, shift = kind
-    word_of, split = rule.word, splitting(mapping, shift)
+    word_of = family.word
 
-    @kernel("uint64, uint64, out uint64[], out int64[]", variant=name_of(kind))
-    def fill_words(parameter, first, bits, nbits):
+    @kernel(
+        "in uint64[], uint64, out uint64[], out int64[]", variant=family.name, vectorized=False
+    )
+    def fill_words(code, first, bits, nbits):
         for i in range(bits.size):  # nbits.size == bits.size
-            before, sign, value = split(first + np.uint64(i))
-            zeros, _high, low, length = word_of(value, parameter)
+            before, sign, value = split(code, first + np.uint64(i))
+            zeros, _high, low, length = word_of(code[RULE], value, code[PARAMETER])
             if zeros <= np.uint64(56) and length + np.int64(zeros) + before <= 56:
                 nbits[i] = length + np.int64(zeros) + before
                 bits[i] = low

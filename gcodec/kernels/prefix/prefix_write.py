@@ -19,15 +19,15 @@ import numpy as np
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import SLACK, BitString
 from gcodec.kernels.numeric.words import load_word, put, put_high, store_word
+from gcodec.kernels.prefix.codewords import FAMILIES, Family
 from gcodec.kernels.prefix.prefix_table import (
-    DENSE_KINDS,
     FOURS,
+    PARAMETER,
+    RULE,
     TWOS,
     WIDE,
-    Kind,
     PrefixCode,
-    name_of,
-    splitting,
+    split,
     write_tables,
 )
 from gcodec.kernels.prefix.table_code import (
@@ -83,9 +83,8 @@ def write_symbols(
     if isinstance(code, TableCode):
         loop, arguments = write_table_words, _table_arguments(code, symbols)
     else:
-        places, number = np.empty(BLOCK, np.uint32), np.uint64(code.parameter)
-        words = narrowed(symbols, code.top)
-        loop, arguments = _writer(code.kind), (*words, *write_tables(code), number, places)
+        places, words = np.empty(BLOCK, np.uint32), narrowed(symbols, code.top)
+        loop, arguments = _writer(code.family), (*words, *write_tables(code), code.numbers, places)
     ends = np.empty(bounds.size, np.int64)
     progress = np.zeros(3, np.int64)
     while True:
@@ -109,21 +108,25 @@ def narrowed(symbols: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def spelling(kind: Kind) -> Any:
+def spelling(family: Family) -> Any:
     """Make the subroutine that puts the word of one symbol by its rule.
 
-    (symbol, parameter, out, acc, have, at) -> (acc, have, at, missing): if `out` lacks room, the
+    (code, symbol, out, acc, have, at) -> (acc, have, at, missing): if `out` lacks room, the
     subroutine puts nothing, and `missing` is the number of bytes to add.
     """
-    rule, mapping, shift = kind
-    word_of, split = rule.word, splitting(mapping, shift)
+    word_of = family.word
 
-    @subroutine(variant=name_of(kind))
-    def spell(symbol, parameter, out, acc, have, at):
-        before, sign, value = split(symbol)
-        zeros, high, low, nbits = word_of(value, parameter)
-        # `zeros` may be near 2^64, so that sums with it could wrap before this check.
+    @subroutine(variant=family.name)
+    def spell(code, symbol, out, acc, have, at):
+        before, sign, value = split(code, symbol)
+        zeros, high, low, nbits = word_of(code[RULE], value, code[PARAMETER])
         room = out.size - SLACK // 2 - at
+        total = np.uint64(before + nbits) + min(zeros, _MOST)
+        if total <= _MOST and zeros < _MOST and room >= 24:
+            bits = low | sign << (total - np.uint64(1))
+            acc, have, at = put(out, at, acc, have, bits, total)
+            return acc, have, at, np.uint64(0)
+        # `zeros` may be near 2^64, so that sums with it could wrap before this check.
         if room < 24 or zeros // _EIGHT > np.uint64(room - 24):
             return acc, have, at, min(zeros // _EIGHT, np.uint64(1 << 62)) + np.uint64(32)
         if before:
@@ -189,18 +192,18 @@ fours_of = places_block(FOURS, 4)
 _twos_of = places_block(TWOS, 2)
 
 
-@factory(lambda: ((kind,) for kind in DENSE_KINDS))
-def _writer(kind: Kind) -> Kernel:
-    spell = spelling(kind)
+@factory(lambda: ((family,) for family in FAMILIES))
+def _writer(family: Family) -> Kernel:
+    spell = spelling(family)
 
     @kernel(
-        "in uint8[], in uint64[], in uint32[], in uint64[], uint64, out uint32[], in int64[], "
-        "out uint8[], out uint64[], out int64[], out int64[]",
-        variant=name_of(kind),
+        "in uint8[], in uint64[], in uint32[], in uint64[], in uint64[], out uint32[], "
+        "in int64[], out uint8[], out uint64[], out int64[], out int64[]",
+        variant=family.name,
         vectorized=False,
     )
     def write_words(
-        small, wide, groups, singles, parameter, places, bounds, out, state, ends, progress
+        small, wide, groups, singles, code, places, bounds, out, state, ends, progress
     ):
         # small.size == wide.size, unless no symbol is WIDE; places.size == BLOCK; ends.size ==
         # bounds.size. `progress` counts the symbols and the blocks that are written.
@@ -251,7 +254,7 @@ def _writer(kind: Kind) -> Kernel:
                         acc, have, at = put(out, at, acc, have, entry >> _SIX, nbits)
                     else:
                         full = wide[i] if symbol == WIDE else np.uint64(symbol)
-                        acc, have, at, missing = spell(full, parameter, out, acc, have, at)
+                        acc, have, at, missing = spell(code, full, out, acc, have, at)
                         if missing:
                             break
                     i += 1

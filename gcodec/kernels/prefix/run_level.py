@@ -15,7 +15,6 @@ from gcodec.kernels.prefix.prefix_table import (
     FOURS,
     SINGLE_NBITS,
     WINDOW,
-    Kind,
     PrefixCode,
     read_singles,
     ready,
@@ -39,11 +38,6 @@ class RunLevelCode(NamedTuple):
 
     gap: PrefixCode
     symbol: PrefixCode
-
-    @property
-    def kind(self) -> tuple[Kind, Kind]:
-        """The constants of the kernels of this code."""
-        return self.gap.kind, self.symbol.kind
 
 
 class RunLevelPairs(NamedTuple):

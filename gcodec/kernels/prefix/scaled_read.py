@@ -6,13 +6,12 @@ memory busy. The loop overlaps both.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.prefix.codewords import OMEGA, RICE
+from gcodec.kernels.prefix.codewords import LEVELS, OMEGA, RICE
 from gcodec.kernels.prefix.look_ahead import (
     AT,
     ENTRIES,
@@ -27,7 +26,7 @@ from gcodec.kernels.prefix.look_ahead import (
     state,
 )
 from gcodec.kernels.prefix.prefix_read import BROKEN, between_looks, check
-from gcodec.kernels.prefix.prefix_table import WINDOW, Kind, PrefixCode, name_of, read_levels
+from gcodec.kernels.prefix.prefix_table import WINDOW, Kind, PrefixCode, read_levels
 from gcodec.kernels.prefix.table_code import Look
 from gcodec.kernels.quantize.levels import Scale, factoring, streams
 from gcodec.runtime import cover, pool
@@ -90,8 +89,7 @@ def read(
         The contents of `out` are then undefined.
     """
     store = "stream" if streams(out) else "write"
-    loop, tables = _reader(code.kind, store), read_levels(code)
-    numbers = np.uint64(code.parameter), np.uint64(code.top)
+    loop, tables, numbers = _reader(store), read_levels(code), code.numbers
     block_size = min(block_size, out.size)
 
     def task(start: int, stop: int) -> None:
@@ -104,7 +102,7 @@ def read(
         places = np.empty((group + LINE) // LINE, np.int32)
         factors = np.empty(LINE * ((group + LINE) // bucket + 2), np.float32)
         loop(
-            *(data, starts, block_size, end, *tables, *numbers, state(), buf.ravel(), _NONE),
+            *(data, starts, block_size, end, numbers, *tables, state(), buf.ravel(), _NONE),
             *(norms, phase, bucket, s, head, places, factors, part, status),
         )
         check(status, True)
@@ -170,24 +168,24 @@ def _place_lines(bucket, before, lines, places):
             left += bucket
 
 
-@factory(lambda: itertools.product(_KINDS, ("stream", "write")))
-def _reader(kind: Kind, store: str) -> Kernel:
+@factory(lambda: (("stream",), ("write",)))
+def _reader(store: str) -> Kernel:
     look, emit_line, steps = Look(WINDOW, 6), _line(store), _STEPS
     margin, streaming = look.margin, store == "stream"
     look_all = looking(ENTRIES, look, {"out": 0})
     look_beside = looking(ENTRIES, look, {"out": 0}, SideWork(steps, _NAMES, emit_line))
-    pass_words, read_rest = between_looks(kind, look, signed=True)
+    pass_words, read_rest = between_looks(LEVELS, look, signed=True)
 
     @block("step", *_NAMES)
     def write_line(e: Emitter) -> None:
         emit_line(e, e.args["step"])
 
     @kernel(
-        "in uint8[], in int64[], int64, int64, "
-        f"in uint{8 * look.nbytes}[], in uint32[], uint64, uint64, out int64[], out uint8[], "
+        "in uint8[], in int64[], int64, int64, in uint64[], "
+        f"in uint{8 * look.nbytes}[], in uint32[], out int64[], out uint8[], "
         "out uint64[], in float32[], int64, int64, uint32, int64, out int32[], out float32[], "
         "out float32[], out int64[]",
-        variant=f"{name_of(kind)} {store}",
+        variant=store,
         vectorized=False,
     )
     def read_values(
@@ -195,10 +193,9 @@ def _reader(kind: Kind, store: str) -> Kernel:
         starts,
         block_size,
         end,
+        code,
         runs,
         singles,
-        parameter,
-        top,
         heads,
         buf,
         wide,
@@ -246,13 +243,11 @@ def _reader(kind: Kind, store: str) -> Kernel:
                         continue
                 else:
                     look_all(data, runs, heads, 0, 0, buf)
-                together = pass_words(data, heads, end, singles, parameter, top, buf, wide, status)
+                together = pass_words(code, data, heads, end, singles, buf, wide, status)
             for j in range(blocks):
                 if status[0] == 0:
                     stop = base + min((j + 1) * block_size, size)
-                    read_rest(
-                        data, heads, j, stop, end, runs, singles, parameter, top, buf, wide, status
-                    )
+                    read_rest(code, data, heads, j, stop, end, runs, singles, buf, wide, status)
                 if status[0] == 0 and heads[AT + j] != starts[number + j + 1]:
                     status[0], status[1] = BROKEN, starts[number + j + 1]
                 if status[0] < 0:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED, Rule
+from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED, Family, Rule
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
 
@@ -23,7 +23,7 @@ _MEAN = 4.5  # mean bits of a word up to which eight words nearly always fit int
 
 
 @subroutine(variant="table")
-def _no_value(data, at, end, incomplete):
+def _no_value(rule, data, at, end, incomplete):
     """Return the error for bits from `at` to `end` that begin with no word of a table."""
     # Any bits begin a word of a complete code; otherwise further bits cannot complete a word.
     if incomplete and at < end:
@@ -32,7 +32,8 @@ def _no_value(data, at, end, incomplete):
 
 
 # All words are in tables, so that the rule has none.
-TABLE = Rule("table", None, _no_value)
+TABLE = Rule("table", None, None)
+IN_TABLES = Family("table", (TABLE,), None, _no_value)
 
 
 class Look(NamedTuple):
@@ -111,8 +112,18 @@ class TableCode(NamedTuple):
 
     @property
     def kind(self) -> tuple[Rule, Literal["plain"], int]:
-        """The constants of the kernels of this code."""
+        """What distinguishes codes; see `prefix_table.PrefixCode`."""
         return TABLE, "plain", 0
+
+    @property
+    def family(self) -> Family:
+        """The rules that the kernels of this code serve."""
+        return IN_TABLES
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The properties that kernels read; see `prefix_table.PrefixCode`."""
+        return np.array([0, self.parameter, self.top, 0, 0], np.uint64)
 
     @property
     def parameter(self) -> int:

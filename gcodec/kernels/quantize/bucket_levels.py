@@ -69,6 +69,7 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
         f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
         "out float32[], out uint8[]",
         variant=f"{bucket} {leave}",
+        vectorized=False,
     )
     def quantize_buckets(x, seed, first, s, square, norms, out):
         # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,

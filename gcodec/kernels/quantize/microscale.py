@@ -794,7 +794,9 @@ def _dequantizer(name: str, store: Store) -> Kernel:
     streaming = store == "stream"
 
     @kernel(
-        "in uint8[], in uint8[], in float32[], float32, out float32[]", variant=f"{name} {store}"
+        "in uint8[], in uint8[], in float32[], float32, out float32[]",
+        variant=f"{name} {store}",
+        vectorized=False,
     )
     def microscale_values(scales, codes, factors, times, out):
         # out.size is a multiple of BLOCK, scales.size == out.size // per_scale, codes.size ==

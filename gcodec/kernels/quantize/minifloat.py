@@ -156,7 +156,7 @@ def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat, out: np.ndarray) 
     bool
         Whether all of x is finite. Otherwise the codes have no meaning.
     """
-    loop, numbers = _quantizer(fmt), _numbers(scale, fmt)
+    loop, numbers = _quantizer(_shared(fmt)), _numbers(scale, fmt)
     tops = np.zeros(2 * _TOPS, np.uint32)
     whole = x.size - x.size % BLOCK
     top = loop(x[:whole], *numbers, tops, out[: codes_nbytes(whole, fmt)])
@@ -192,7 +192,7 @@ def quantize_residual(
     bool
         Whether all of u is finite. Otherwise the codes and `left` have no meaning.
     """
-    loop, numbers = _residual_quantizer(fmt), _numbers(scale, fmt)
+    loop, numbers = _residual_quantizer(_shared(fmt)), _numbers(scale, fmt)
     tops = np.zeros(2 * _TOPS, np.uint32)
     whole = x.size - x.size % BLOCK
     packed = out[: codes_nbytes(whole, fmt)]
@@ -314,13 +314,16 @@ def unpacked(data: np.ndarray, n: int, fmt: MiniFloat) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=256)
-def _numbers(scale: np.float32, fmt: MiniFloat) -> tuple[np.float32, np.ndarray]:
-    """Return the divisor, and the largest bits of |x| below each code, padded to MOST_STEPS."""
+def _numbers(scale: np.float32, fmt: MiniFloat) -> tuple[np.float32, int, np.ndarray]:
+    """Return the divisor, the last code, and the largest bits of |x| below each code.
+
+    The bits are padded to MOST_STEPS.
+    """
     steps = np.full(MOST_STEPS, INFINITY_BITS, np.int32)
     if fmt.top <= MOST_STEPS and scale > 0:
         steps[: fmt.top] = least_bits(scale, fmt)
     # Division by infinity turns all of x into 0.
-    return (scale if scale > 0 else np.float32(np.inf)), steps - np.int32(1)
+    return (scale if scale > 0 else np.float32(np.inf)), fmt.top, steps - np.int32(1)
 
 
 def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
@@ -358,7 +361,7 @@ def _quantize_block(fmt: MiniFloat) -> Any:
     It raises _TOPS elements of `tops` from `slot` on to the bits of the largest magnitudes.
     """
 
-    @block("x", "i", "divisor", *_STEPS, "tops", "slot", "out", "at")
+    @block("x", "i", "divisor", "last", *_STEPS, "tops", "slot", "out", "at")
     def codes(e: Emitter) -> None:
         builder, last = e.builder, lanes(32, HALF)([31] * HALF)
         source = e.address("x", "i")
@@ -389,7 +392,7 @@ def _residual_block(fmt: MiniFloat) -> Any:
 
     See `_quantize_block` for the largest magnitudes.
     """
-    names = "x", "before", "after", "i", "decay", "delta", "divisor", *_STEPS
+    names = "x", "before", "after", "i", "decay", "delta", "divisor", "last", *_STEPS
 
     @block(*names, "tops", "slot", "out", "at")
     def codes_residual(e: Emitter) -> None:
@@ -472,7 +475,7 @@ def _by_division(e: Emitter, fmt: MiniFloat, bits: Any) -> tuple[Any, Any]:
     small = builder.sub(builder.bitcast(moved, kind), constant(far))
     two = constant(_ONE + (1 << _MANTISSA))
     code = builder.select(builder.icmp_signed("<", quotient, two), small, normal)
-    top = constant(fmt.top)
+    top = e.splat(e.args["last"], kind.count)
     code = builder.select(builder.icmp_signed("<", code, top), code, top)
     return code, builder.icmp_unsigned("!=", code, constant(0))
 
@@ -538,8 +541,15 @@ def _emit_values(e: Emitter, code: Any, sign: Any) -> Any:
 # --- loops ---------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _shared(fmt: MiniFloat) -> MiniFloat:
+    """Return the format whose kernels quantize a format: only comparisons depend on the style."""
+    return fmt if fmt.top <= MOST_STEPS else fmt._replace(style="full")
+
+
 def _formats() -> Iterator[tuple[MiniFloat]]:
-    return ((MiniFloat(*names),) for names in itertools.product(FORMATS, STYLES))
+    formats = (MiniFloat(*names) for names in itertools.product(FORMATS, STYLES))
+    return ((fmt,) for fmt in dict.fromkeys(map(_shared, formats)))
 
 
 @inline
@@ -557,19 +567,20 @@ def _quantizer(fmt: MiniFloat) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], float32, in int32[], out uint32[], out uint8[]",
+        "in float32[], float32, int32, in int32[], out uint32[], out uint8[]",
         variant=f"{fmt}",
         vectorized=False,
     )
-    def minifloat_codes(x, divisor, steps, tops, out):
-        # x.size is a multiple of BLOCK, out.size == x.size // pair; steps.size == MOST_STEPS,
-        # tops is 2 * _TOPS zeros. Returns the bits of the largest magnitude.
+    def minifloat_codes(x, divisor, last, steps, tops, out):
+        # x.size is a multiple of BLOCK, out.size == x.size // pair; `last` is the last code;
+        # steps.size == MOST_STEPS, tops is 2 * _TOPS zeros. Returns the bits of the largest
+        # magnitude.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
         for k in range(count):
             i, slot = _place(k, count), (k & 1) * _TOPS
-            one_block(x, i, divisor, a, b, c, d, f, g, h, tops, slot, out, i // pair)
+            one_block(x, i, divisor, last, a, b, c, d, f, g, h, tops, slot, out, i // pair)
         top = np.uint32(0)
         for k in range(tops.size):
             top = max(top, tops[k])
@@ -584,18 +595,19 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], in float32[], out float32[], float32, float32, float32, in int32[], "
-        "out uint32[], out uint8[]",
+        "in float32[], in float32[], out float32[], float32, float32, float32, int32, "
+        "in int32[], out uint32[], out uint8[]",
         variant=f"{fmt}",
+        vectorized=False,
     )
-    def minifloat_residual(x, before, after, decay, delta, divisor, steps, tops, out):
+    def minifloat_residual(x, before, after, decay, delta, divisor, last, steps, tops, out):
         # before.size == after.size == x.size; minifloat_codes describes the other arguments.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
         for k in range(count):
             i, slot = _place(k, count), (k & 1) * _TOPS
-            numbers = decay, delta, divisor, a, b, c, d, f, g, h
+            numbers = decay, delta, divisor, last, a, b, c, d, f, g, h
             one_block(x, before, after, i, *numbers, tops, slot, out, i // pair)
         top = np.uint32(0)
         for k in range(tops.size):
@@ -612,7 +624,7 @@ def _dequantizer(format: str, store: Store) -> Kernel:
     pair = per_byte(fmt)
     streaming = store == "stream"
 
-    @kernel("in uint8[], float32, float32, out float32[]", variant=f"{format} {store}")
+    @kernel("in uint8[], float32, float32, out float32[]", f"{format} {store}", vectorized=False)
     def minifloat_values(codes, delta, scale, out):
         # out.size is a multiple of BLOCK, codes.size == out.size // pair
         for i in range(0, out.size, BLOCK):

@@ -20,7 +20,7 @@ from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, wo
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import Kernel, calling, factory, inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, doubles, fence, floats, lanes
 
 _PART = 1 << 16  # elements that `rounded` has in memory as float64
@@ -54,13 +54,16 @@ def quantize(
     leave : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
     """
-    loop, key = _quantizer(bits, seed is not None, leave), np.uint64(seed or 0)
-    flat = ranges.reshape(-1)
+    loop, key, flat = _quantizer(leave), np.uint64(seed or 0), ranges.reshape(-1)
+    addresses = (
+        _blocks_quantizer(seed is not None, leave).address,
+        packer(bits, True).address if bits < 8 else 0,
+    )
 
     def task(start: int, stop: int) -> None:
         part = out[start * bits // 8 : -(-stop * bits // 8)]
-        numbers = np.empty(3 * BLOCK)
-        loop(x[start:stop], np.uint64(start), key, flat, bucket, *_scratch(), numbers, part)
+        own = x[start:stop], np.uint64(start), key, flat, bucket
+        loop(*own, bits, *addresses, *_scratch(), np.empty(3 * BLOCK), part)
 
     pool.run(task, x.size, _TILE, x)
 
@@ -79,12 +82,13 @@ def dequantize(
     See `quantize` for the other parameters.
     """
     store: Store = "add" if add is not None else "stream" if streams(out) else "write"
-    loop, flat = _dequantizer(bits, store), ranges.reshape(-1)
+    flat, addresses = ranges.reshape(-1), _addresses(bits, store)
     factor = np.float32(1 if add is None else add)
 
     def task(start: int, stop: int) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        loop(part, np.uint64(start), flat, bucket, factor, *_scratch(), out[start:stop])
+        own = part, np.uint64(start), flat, bucket, bits, factor, *addresses
+        _dequantize_tiles(*own, *_scratch(), out[start:stop])
 
     pool.run(task, out.size, _TILE)
 
@@ -97,11 +101,12 @@ def adder(
     The function gets `start`, which is a multiple of 32, `stop`, and an array on the host for the
     elements `start` to `stop - 1`. See `dequantize` for the parameters.
     """
-    loop, flat = _dequantizer(bits, "add"), ranges.reshape(-1)
+    flat, addresses = ranges.reshape(-1), _addresses(bits, "add")
 
     def add(start: int, stop: int, out: np.ndarray) -> None:
         part = data[start * bits // 8 : -(-stop * bits // 8)]
-        loop(part, np.uint64(start), flat, bucket, scale, *_scratch(), out)
+        own = part, np.uint64(start), flat, bucket, bits, scale, *addresses
+        _dequantize_tiles(*own, *_scratch(), out)
 
     return add
 
@@ -111,8 +116,8 @@ def rounded(
 ) -> np.ndarray:
     """Return the values that `dequantize` decodes from the codes of `quantize`, without either.
 
-    NumPy takes longer than the kernels, but there are two kernels to compile for each number of
-    bits. See `quantize` for the parameters.
+    NumPy takes longer than the kernels, but they have to be compiled. See `quantize` for the
+    parameters.
     """
     levels = 2**bits - 1
     out = np.empty(x.size, np.float32)
@@ -272,46 +277,64 @@ def _blocks_quantizer(stochastic: bool, leave: bool) -> Kernel:
     return uniform_codes
 
 
-@factory(lambda: itertools.product(range(1, 9), (False, True), (False, True)))
-def _quantizer(bits: int, stochastic: bool, leave: bool) -> Kernel:
-    quantize_blocks = _blocks_quantizer(stochastic, leave)
-    packed = bits < 8
-    pack = packer(bits, True) if packed else None
-    levels = np.float64(2**bits - 1)
+_pack = calling("in uint8[], out uint8[], boolean")
+
+
+@factory(lambda: ((False,), (True,)))
+def _quantizer(leave: bool) -> Kernel:
+    values_kind = f"{'out' if leave else 'in'} float32[]"
+    quantize_blocks = calling(
+        f"{values_kind}, int64, int64, uint64, in float32[], int64, float64, out float64[], "
+        "out float64[], out uint8[]",
+        "int64",
+    )
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, out uint8[], "
-        "out float32[], out float64[], out float64[], out uint8[]",
-        variant=f"{bits} {stochastic} {leave}",
+        f"{values_kind}, uint64, uint64, in float32[], int64, int64, uint64, uint64, "
+        "out uint8[], out float32[], out float64[], out float64[], out uint8[]",
+        variant=f"{leave}",
         vectorized=False,
     )
-    def quantize_tiles(x, first, seed, ranges, bucket, codes, padded, ends, numbers, out):
+    def quantize_tiles(
+        x, first, seed, ranges, bucket, bits, loop, pack, codes, padded, ends, numbers, out
+    ):
         # x begins with element `first`, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
+        # `loop` and `pack` are the addresses of a kernel of _blocks_quantizer and of `packer`.
         # codes.size == _TILE + BLOCK; padded has BLOCK elements, ends and numbers three times as
         # many.
-        limit = np.int64(first)
+        limit, levels = np.int64(first), np.float64((1 << bits) - 1)
         for tile in range(0, x.size, _TILE):
             values = x[tile : tile + _TILE]
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
-            target = codes if packed else part  # codes of 8 bits need no packing
+            target = codes if bits < 8 else part  # codes of 8 bits need no packing
             whole = values.size - values.size % BLOCK
             start = np.int64(first) + tile
             limit = quantize_blocks(
-                values[:whole], start, limit, seed, ranges, bucket, levels, ends, numbers, target
+                loop,
+                values[:whole],
+                start,
+                limit,
+                seed,
+                ranges,
+                bucket,
+                levels,
+                ends,
+                numbers,
+                target,
             )
             if whole < values.size:
                 start, last = start + whole, codes[_TILE:]
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
                 quantize_blocks(
-                    padded, start, 0, seed, ranges, bucket, levels, ends, numbers, last
+                    loop, padded, start, 0, seed, ranges, bucket, levels, ends, numbers, last
                 )
                 for k in range(values.size - whole):
                     target[whole + k] = last[k]
                     if leave:
                         values[whole + k] = padded[k]
-            if packed:
-                pack(codes[: values.size], part, False)
+            if bits < 8:
+                _pack(pack, codes[: values.size], part, False)
 
     return quantize_tiles
 
@@ -353,47 +376,66 @@ def _blocks_dequantizer(store: Store) -> Kernel:
     return uniform_values
 
 
-@factory(lambda: itertools.product(range(1, 9), get_args(Store)))
-def _dequantizer(bits: int, store: Store) -> Kernel:
-    dequantize_blocks = _blocks_dequantizer(store)
-    dequantize_last = _blocks_dequantizer("add" if store == "add" else "write")
-    packed = bits < 8
-    unpack = unpacker(bits, True) if packed else None
-    streaming = store == "stream"
-    levels = np.float64(2**bits - 1)
+def _addresses(bits: int, store: Store) -> tuple[int, int, int, bool]:
+    """Return the last arguments of `_dequantize_tiles` before its scratch arrays."""
+    loop = _blocks_dequantizer(store).address
+    last = _blocks_dequantizer("add" if store == "add" else "write").address
+    return loop, last, unpacker(bits, True).address if bits < 8 else 0, store == "stream"
 
-    @kernel(
-        "in uint8[], uint64, in float32[], int64, float32, "
-        "out uint8[], out float32[], out float64[], out float32[]",
-        variant=f"{bits} {store}",
-        vectorized=False,
-    )
-    def dequantize_tiles(data, first, ranges, bucket, scale, codes, padded, ends, out):
-        # out begins with element `first`, a multiple of _TILE; data.size == ceil(out.size * bits /
-        # 8). quantize_tiles describes the scratch arrays; codes of 8 bits need no unpacking.
-        limit = np.int64(first)
-        for tile in range(0, out.size, _TILE):
-            values = out[tile : tile + _TILE]
-            if packed:
-                part = data[tile * bits // 8 : (tile + _TILE) * bits // 8]
-                unpack(part, codes[: values.size])
-                source = codes
-            else:
-                source = data[tile : tile + _TILE]
-            whole = values.size - values.size % BLOCK
-            start = np.int64(first) + tile
-            limit = dequantize_blocks(
-                source, start, limit, ranges, bucket, levels, scale, ends, values[:whole]
+
+_dequantize_blocks = calling(
+    "in uint8[], int64, int64, in float32[], int64, float64, float32, out float64[], "
+    "out float32[]",
+    "int64",
+)
+_unpack = calling("in uint8[], out uint8[]")
+
+
+@kernel(
+    "in uint8[], uint64, in float32[], int64, int64, float32, uint64, uint64, uint64, boolean, "
+    "out uint8[], out float32[], out float64[], out float32[]",
+    vectorized=False,
+)
+def _dequantize_tiles(
+    data,
+    first,
+    ranges,
+    bucket,
+    bits,
+    scale,
+    loop,
+    last_loop,
+    unpack,
+    streaming,
+    codes,
+    padded,
+    ends,
+    out,
+):
+    # out begins with element `first`, a multiple of _TILE; data.size == ceil(out.size * bits / 8).
+    # `loop`, `last_loop` and `unpack` are the addresses of kernels of _blocks_dequantizer and of
+    # `unpacker`. quantize_tiles describes the scratch arrays; codes of 8 bits need no unpacking.
+    limit, levels = np.int64(first), np.float64((1 << bits) - 1)
+    for tile in range(0, out.size, _TILE):
+        values = out[tile : tile + _TILE]
+        source = codes
+        if bits < 8:
+            part = data[tile * bits // 8 : (tile + _TILE) * bits // 8]
+            _unpack(unpack, part, codes[: values.size])
+        else:
+            source = data[tile : tile + _TILE]
+        whole = values.size - values.size % BLOCK
+        start = np.int64(first) + tile
+        limit = _dequantize_blocks(
+            loop, source, start, limit, ranges, bucket, levels, scale, ends, values[:whole]
+        )
+        if whole < values.size:
+            for k in range(values.size - whole):  # fewer than BLOCK
+                codes[k], padded[k] = source[whole + k], values[whole + k]
+            _dequantize_blocks(
+                last_loop, codes, start + whole, 0, ranges, bucket, levels, scale, ends, padded
             )
-            if whole < values.size:
-                for k in range(values.size - whole):  # fewer than BLOCK
-                    codes[k], padded[k] = source[whole + k], values[whole + k]
-                dequantize_last(
-                    codes, start + whole, 0, ranges, bucket, levels, scale, ends, padded
-                )
-                for k in range(values.size - whole):
-                    values[whole + k] = padded[k]
-        if streaming:
-            fence()
-
-    return dequantize_tiles
+            for k in range(values.size - whole):
+                values[whole + k] = padded[k]
+    if streaming:
+        fence()

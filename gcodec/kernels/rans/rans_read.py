@@ -34,11 +34,8 @@ from gcodec.kernels.quantize.trellis import (
     after,
 )
 from gcodec.kernels.rans.rans_table import (
-    COMPACT,
-    LEAST_LOG2,
     LEAST_STATE,
     LOG2_ALPHABET,
-    MOST_LOG2,
     STATE_NBYTES,
     ReadTables,
 )
@@ -106,9 +103,8 @@ class Reader:
         compact = tables.entries.size > 0
         if lanes != LANES or (trellis and not compact):
             width = 0
-        self._loop = _reader(
-            tables.log2_total, tables.classed, compact, ways, lanes, trellis, width
-        )
+        self._loop = _reader(tables.classed, compact and width > 0, ways, lanes, trellis, width)
+        self._log2_total = np.uint64(tables.log2_total)
         self._tables = tables.entries, tables.slots, tables.pairs, _expanding()
         self._data, self._end = data, end
         self._states = np.empty(ways * lanes, np.uint32)
@@ -151,8 +147,8 @@ class Reader:
         FormatError
         """
         self._loop(
-            *(self._data, self._end, places, run_size, row, *self._tables, self._states),
-            *(self._paths, self._cursors, classes, out, ends, states.reshape(-1)),
+            *(self._data, self._end, places, run_size, row, self._log2_total, *self._tables),
+            *(self._states, self._paths, self._cursors, classes, out, ends, states.reshape(-1)),
         )
         status = int(self._cursors[AT])
         if status == _TRUNCATED:
@@ -174,22 +170,21 @@ def _expanding() -> np.ndarray:
     return word_orders(words_of)
 
 
-def _models() -> Iterator[tuple[int, bool, bool, int, int, bool, int]]:
-    for log2_total, ways in itertools.product(range(LEAST_LOG2, MOST_LOG2 + 1), (1, 2)):
-        for compact in (True, False) if 1 << log2_total <= COMPACT else (False,):
-            yield log2_total, False, compact, ways, LANES, False, vector_width()
-    for lanes, compact in itertools.product(CLASSED_LANES, (True, False)):
-        for trellis in (False, True):
-            width = vector_width() if lanes == LANES else 0
-            yield LEAST_LOG2, True, compact, 1, lanes, trellis, width
+def _models() -> Iterator[tuple[bool, bool, int, int, bool, int]]:
+    width = vector_width()
+    for compact in (True, False) if width else (False,):
+        yield from ((False, compact, ways, LANES, False, width) for ways in (1, 2))
+        yield True, compact, 1, LANES, False, width
+    if width:
+        yield True, True, 1, LANES, True, width
+    yield True, False, 1, LANES, True, 0
+    for lanes, trellis in itertools.product(CLASSED_LANES[:-1], (False, True)):
+        yield True, False, 1, lanes, trellis, 0
 
 
 @functools.cache
 def _scalar_loops(classed: bool, lanes: int, trellis: bool) -> tuple[Any, Any, Any]:
-    """Make the loops that read states and symbols without vectors, for all sizes of tables.
-
-    `shift` is the logarithm of the number of slots.
-    """
+    """Make the loops that read states and symbols without vectors."""
     above_symbol, group_nbytes = np.uint64(LOG2_ALPHABET), 2 * lanes
     variant = f"{classed} {lanes} {trellis}"
 
@@ -257,19 +252,19 @@ def _scalar_loops(classed: bool, lanes: int, trellis: bool) -> tuple[Any, Any, A
 
 @factory(_models)
 def _reader(
-    log2_total: int, classed: bool, compact: bool, ways: int, lanes: int, trellis: bool, width: int
+    classed: bool, compact: bool, ways: int, lanes: int, trellis: bool, width: int
 ) -> Kernel:
-    shift, head, group_nbytes = np.uint64(log2_total), STATE_NBYTES * lanes, 2 * lanes
+    head, group_nbytes = STATE_NBYTES * lanes, 2 * lanes
     read_head, read_whole, read_singles = _scalar_loops(classed, lanes, trellis)
     read_groups = no_groups
     if width:
-        read_groups = _reading_groups(log2_total, classed, trellis, compact, ways, width)
+        read_groups = _reading_groups(classed, trellis, compact, ways, width)
 
     @kernel(
-        "in uint8[], int64, in int64[], int64, int64, in uint32[], in uint8[], in uint32[], "
-        "in uint8[], out uint32[], out uint32[], out int64[], in uint8[], out uint8[], "
-        "out int64[], out uint32[]",
-        variant=f"{log2_total} {classed} {compact} {ways} {lanes} {trellis} {width}",
+        "in uint8[], int64, in int64[], int64, int64, uint64, in uint32[], in uint8[], "
+        "in uint32[], in uint8[], out uint32[], out uint32[], out int64[], in uint8[], "
+        "out uint8[], out int64[], out uint32[]",
+        variant=f"{classed} {compact} {ways} {lanes} {trellis} {width}",
     )
     def read_blocks(
         data,
@@ -277,6 +272,7 @@ def _reader(
         starts,
         run_size,
         row,
+        shift,
         entries,
         slots,
         pairs,
@@ -294,7 +290,7 @@ def _reader(
         # `row` on. A slot is below slots.size, which is entries.size if that is not 0. Either
         # there are out.size classes, each with its part of the tables, or there is one model. With
         # a trellis there are CLASSES of them for each quantizer, and of RUN and `run_size` one is
-        # a multiple of the other.
+        # a multiple of the other. `shift` is the logarithm of the number of slots of a table.
         n = out.size // ways
         count = (n + run_size - 1) // run_size
         length = min(run_size, RUN) if trellis else run_size
@@ -318,7 +314,9 @@ def _reader(
                 for k in range(ways * lanes):
                     paths[k] = 0
             if width:
-                read_groups(data, table, slots, order, states, paths, cursors, classes, 0, out)
+                read_groups(
+                    data, shift, table, slots, order, states, paths, cursors, classes, 0, out
+                )
             for way in range(ways):
                 own = states[way * lanes : (way + 1) * lanes]
                 along = paths[way * lanes : (way + 1) * lanes]
@@ -344,9 +342,7 @@ def _reader(
     return read_blocks
 
 
-def _reading_groups(
-    log2_total: int, classed: bool, trellis: bool, compact: bool, ways: int, width: int
-) -> Any:
+def _reading_groups(classed: bool, trellis: bool, compact: bool, ways: int, width: int) -> Any:
     """Make the block that reads groups of several rANS blocks in turn.
 
     `cursors` holds four int64 for each rANS block: AT, the byte of its next word, from 0 on;
@@ -356,7 +352,6 @@ def _reading_groups(
 
     Parameters
     ----------
-    log2_total : int
     classed : bool
         Whether each symbol has a class, with its own part of the tables.
     trellis : bool
@@ -367,7 +362,7 @@ def _reading_groups(
     """
     arrays = "data", "table", "slots", "expand", "states", "paths", "cursors", "classes", "out"
 
-    @block(*arrays[:-1], "zero", arrays[-1])
+    @block("data", "shift", *arrays[1:-1], "zero", arrays[-1])
     def read_groups(e: Emitter) -> None:
         from llvmlite import ir
 
@@ -375,7 +370,9 @@ def _reading_groups(
         data, table, slots, expand, states, paths, cursors, classes, out = (
             e.address(name, "zero") for name in arrays
         )
-        before, last = [], []
+        before, last, bits = [], [], e.args["shift"]
+        shift = e.splat(builder.trunc(bits, ir.IntType(32)), width)
+        mask = builder.sub(builder.shl(spread(shift, 1), shift), spread(shift, 1))
         for way in range(ways):
             at, place, *limits = (
                 builder.load(e.element(cursors, CURSOR * way + k)) for k in range(CURSOR)
@@ -398,10 +395,10 @@ def _reading_groups(
                 half = e.load(models, vector(8, HALF), 1)
                 selected = builder.shuffle_vector(half, half, vector(32, width)(order))
                 model = builder.zext(selected, slot.type)
-                slot = builder.or_(slot, builder.shl(model, spread(slot, log2_total)))
+                slot = builder.or_(slot, builder.shl(model, shift))
             if trellis:
                 other = builder.and_(path, spread(slot, OTHER))
-                above = spread(slot, log2_total + LOG2_QUANTIZER)
+                above = builder.add(shift, spread(slot, LOG2_QUANTIZER))
                 slot = builder.or_(slot, builder.shl(other, above))
             return e.gathered(table, e.indices(slot), slot.type)
 
@@ -412,7 +409,7 @@ def _reading_groups(
                 model = word(0)
                 if classed:
                     model = builder.zext(builder.load(e.element(models, lane)), word)
-                    index = builder.or_(index, builder.shl(model, word(log2_total)))
+                    index = builder.or_(index, builder.shl(model, bits))
                 symbol = builder.load(builder.gep(slots, [index]))
                 builder.store(symbol, e.element(target, lane))
                 above = builder.shl(model, word(LOG2_ALPHABET))
@@ -424,7 +421,7 @@ def _reading_groups(
             symbols = []
             for k, (x, order) in enumerate(zip(current, ORDERS[width], strict=True)):
                 splat = functools.partial(spread, x)
-                slot = builder.and_(x, splat((1 << log2_total) - 1))  # so inside of the table
+                slot = builder.and_(x, mask)  # so inside of the table
                 if compact:
                     path = along[k] if trellis else None
                     entry = compact_entries(slot, path, order, models)
@@ -439,7 +436,7 @@ def _reading_groups(
                     pair = pairs_of(slot, order, models, target)
                     frequency = builder.and_(pair, splat(0xFFFF))
                     offset = builder.sub(slot, builder.lshr(pair, splat(16)))
-                times = builder.lshr(x, splat(log2_total))
+                times = builder.lshr(x, shift)
                 current[k] = builder.add(builder.mul(frequency, times), offset)
             if compact:
                 e.store(builder.trunc(packed(e, symbols), vector(8, HALF)), target, 1)

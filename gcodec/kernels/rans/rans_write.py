@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.kernels.rans.rans_table import LEAST_LOG2, LEAST_STATE, MOST_LOG2, WriteTables
+from gcodec.kernels.rans.rans_table import LEAST_STATE, WriteTables
 from gcodec.kernels.rans.rans_vector import (
     AT,
     CLASSED_LANES,
@@ -43,7 +43,7 @@ from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
 from gcodec.runtime.lanes import Emitter, block, floats
 from gcodec.runtime.lanes import lanes as vector
 
-_ONE, _FOUR, _SIXTEEN = (np.uint64(k) for k in (1, 4, 16))
+_ONE, _FOUR, _SIXTEEN, _NBITS = (np.uint64(k) for k in (1, 4, 16, 32))
 _LOW = np.uint64(0xFFFF)
 # By the lanes of a vector, the 64-bit entries that are gathered to each of two vectors, such that
 # the 32-bit words at _EVEN, and those that follow them, are in order.
@@ -67,7 +67,8 @@ class Writer:
 
     def __init__(self, tables: WriteTables, most: int, lanes: int, width: int) -> None:
         width = width if lanes == LANES else 0
-        self._loop = _writer(tables.log2_total, tables.classed, lanes, width)
+        self._loop = _writer(tables.classed, lanes, width)
+        self._log2_total = np.uint64(tables.log2_total)
         self._tables = tables.entries, tables.reciprocals, tables.pairs, _compressing()
         # A symbol emits at most one word; vectors are stored whole, with garbage before the words.
         self._words = np.empty(most + LANES + 2 * lanes, np.uint16)
@@ -95,8 +96,8 @@ class Writer:
             The bytes of the block, which the next call overwrites.
         """
         self._loop(
-            *(symbols, run_size, row, *self._tables, self._cursor, self._words, words),
-            states.reshape(-1),
+            *(symbols, run_size, row, self._log2_total, *self._tables, self._cursor),
+            *(self._words, words, states.reshape(-1)),
         )
         return self._words[self._cursor[AT] :].view(np.uint8)
 
@@ -112,58 +113,68 @@ def _compressing() -> np.ndarray:
     return word_orders(words_of)
 
 
-def _models() -> Iterator[tuple[int, bool, int, int]]:
-    yield from ((p, False, LANES, vector_width()) for p in range(LEAST_LOG2, MOST_LOG2 + 1))
-    yield from ((LEAST_LOG2, True, k, vector_width() if k == LANES else 0) for k in CLASSED_LANES)
+def _models() -> Iterator[tuple[bool, int, int]]:
+    yield False, LANES, vector_width()
+    yield from ((True, k, vector_width() if k == LANES else 0) for k in CLASSED_LANES)
 
 
 @factory(_models)
-def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
-    variant, kind = f"{log2_total} {classed} {lanes} {width}", "uint16" if classed else "uint8"
-    total, above = np.uint64(1 << log2_total), np.uint64(32 - log2_total)
-    quotient = np.uint64(32 + log2_total)
-    write_groups = _writing_groups(log2_total, width) if width else no_groups
+def _writer(classed: bool, lanes: int, width: int) -> Kernel:
+    variant, kind = f"{classed} {lanes} {width}", "uint16" if classed else "uint8"
+    write_groups = _writing_groups(width) if width else no_groups
 
     @subroutine(variant=variant)
-    def stepped(symbol, state, reciprocals, pairs):
+    def stepped(symbol, state, shift, reciprocals, pairs):
         """Return the state after coding a symbol, and 1 if `state` emitted its lower 16 bits."""
         x, pair = np.uint64(state), np.uint64(pairs[symbol])
         frequency = pair & _LOW
-        drop = np.uint64(x >> above >= frequency)
+        drop = np.uint64(x >> (_NBITS - shift) >= frequency)
         x >>= drop << _FOUR
-        times = (x * reciprocals[symbol]) >> quotient
-        return np.uint32(x + times * (total - frequency) + (pair >> _SIXTEEN)), drop
+        times = (x * reciprocals[symbol]) >> (_NBITS + shift)
+        return np.uint32(x + times * ((_ONE << shift) - frequency) + (pair >> _SIXTEEN)), drop
 
     @subroutine(variant=variant)
-    def write_singles(symbols, reciprocals, pairs, states, out, at):
+    def write_singles(symbols, shift, reciprocals, pairs, states, out, at):
         """Write symbols, the first of lane 0, before the words from `at`; return their begin."""
         place, whole = np.uint64(at), symbols.size - symbols.size % lanes
         for k in range(1, symbols.size - whole + 1):
             lane = symbols.size - whole - k
-            x, drop = stepped(symbols[whole + lane], states[lane], reciprocals, pairs)
+            x, drop = stepped(symbols[whole + lane], states[lane], shift, reciprocals, pairs)
             out[place - _ONE] = np.uint16(states[lane])
             place -= drop
             states[lane] = x
         for first in range(whole - lanes, -1, -lanes):
             for k in range(lanes):  # a constant count, so that the compiler unrolls the loop
                 lane = np.uint64(lanes - 1 - k)
-                x, drop = stepped(symbols[first + lanes - 1 - k], states[lane], reciprocals, pairs)
+                symbol = symbols[first + lanes - 1 - k]
+                x, drop = stepped(symbol, states[lane], shift, reciprocals, pairs)
                 out[place - _ONE] = np.uint16(states[lane])
                 place -= drop
                 states[lane] = x
         return np.int64(place)
 
     @kernel(
-        f"in {kind}[], int64, int64, in uint64[], in uint64[], in uint32[], in uint8[], "
+        f"in {kind}[], int64, int64, uint64, in uint64[], in uint64[], in uint32[], in uint8[], "
         "out int64[], out uint16[], out int64[], out uint32[]",
         variant=variant,
     )
     def write_block(
-        symbols, run_size, row, entries, reciprocals, pairs, order, cursor, out, words, snapshots
+        symbols,
+        run_size,
+        row,
+        shift,
+        entries,
+        reciprocals,
+        pairs,
+        order,
+        cursor,
+        out,
+        words,
+        snapshots,
     ):
         # A symbol takes at most one word: out.size >= symbols.size + LANES + 2 * lanes. Symbols
         # are below the tables' sizes; `words` and `snapshots` have the rows of all runs, of 1 and
-        # of `lanes`.
+        # of `lanes`. `shift` is the logarithm of the number of slots.
         count = (symbols.size + run_size - 1) // run_size
         at, i = out.size, symbols.size
         states = snapshots[(row + count - 1) * lanes : (row + count) * lanes]
@@ -176,11 +187,11 @@ def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
                 for lane in range(lanes):
                     states[lane] = later[lane]
             whole = i - i % LANES if width else start
-            at = write_singles(symbols[whole:i], reciprocals, pairs, states, out, at)
+            at = write_singles(symbols[whole:i], shift, reciprocals, pairs, states, out, at)
             if width:
                 cursor[AT], cursor[PLACE] = at, whole
                 cursor[LAST_AT], cursor[LAST_PLACE] = LANES, start + LANES
-                write_groups(symbols, entries, order, states, cursor, 0, out)
+                write_groups(symbols, shift, entries, order, states, cursor, 0, out)
                 at = cursor[AT]
             words[row + b], i = out.size - at, start
         head = out[at - 2 * lanes : at]
@@ -192,7 +203,7 @@ def _writer(log2_total: int, classed: bool, lanes: int, width: int) -> Kernel:
     return write_block
 
 
-def _writing_groups(log2_total: int, width: int) -> Any:
+def _writing_groups(width: int) -> Any:
     """Make the block that writes groups of symbols, the last group first.
 
     `cursor` holds four int64: AT, the number of free words of `out`; PLACE, the number of symbols
@@ -201,7 +212,7 @@ def _writing_groups(log2_total: int, width: int) -> Any:
     """
     count = HALF // width  # vectors of a half group
 
-    @block("symbols", "entries", "compress", "states", "cursor", "zero", "out")
+    @block("symbols", "shift", "entries", "compress", "states", "cursor", "zero", "out")
     def write_groups(e: Emitter) -> None:
         from llvmlite import ir
 
@@ -211,6 +222,9 @@ def _writing_groups(log2_total: int, width: int) -> Any:
             for name in ("symbols", "entries", "compress", "states", "cursor", "out")
         )
         at, place, *limits = (builder.load(e.element(cursor, k)) for k in range(CURSOR))
+        shift = e.splat(builder.trunc(e.args["shift"], ir.IntType(32)), width)
+        above = builder.sub(spread(shift, 32), shift)
+        total = builder.shl(spread(shift, 1), shift)
 
         def going(current: list[Any]) -> Any:
             room, more = (
@@ -233,7 +247,7 @@ def _writing_groups(log2_total: int, width: int) -> Any:
                 for first in (0, 1)
             )
             frequency, start = builder.and_(pair, splat(0xFFFF)), builder.lshr(pair, splat(16))
-            keep = builder.icmp_signed(">", frequency, builder.lshr(x, splat(32 - log2_total)))
+            keep = builder.icmp_signed(">", frequency, builder.lshr(x, above))
             low = builder.and_(x, splat(0xFFFF))
             x = builder.select(keep, x, builder.lshr(x, splat(16)))
             # The quotient, or one less; see `halved_reciprocals`.
@@ -242,9 +256,9 @@ def _writing_groups(log2_total: int, width: int) -> Any:
             quotient = builder.fptosi(product, x.type)
             remainder = builder.sub(x, builder.mul(quotient, frequency))
             exact = builder.icmp_signed(">", frequency, remainder)
-            gain = builder.sub(splat(1 << log2_total), frequency)
+            gain = builder.sub(total, frequency)
             remainder = builder.add(remainder, builder.select(exact, splat(0), gain))
-            x = builder.add(builder.shl(quotient, splat(log2_total)), start)
+            x = builder.add(builder.shl(quotient, shift), start)
             return builder.add(x, remainder), keep, low
 
         def group(current: list[Any]) -> list[Any]:

@@ -14,11 +14,11 @@ import numpy as np
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import trailing_zeros
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
+from gcodec.runtime.jit import kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, lanes
 
 _MAGNITUDE = np.int32(SIGN - 1)
-_WIDTHS = (BLOCK, 8)  # elements in a group
+_SHIFTS = (5, 3, 0)  # logarithms of the number of elements in a group
 
 
 @dispatched("gcodec.kernels.transform.dct_select_cuda")
@@ -37,12 +37,12 @@ def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bo
         Set to the selected coefficients.
     """
     size = y.shape[1]
-    width = next((width for width in _WIDTHS if 2 * k * width <= size), 1)
-    tops, mask = np.empty(-(-size // width), np.int32), np.empty(1, np.uint32)
+    shift = next((shift for shift in _SHIFTS if 2 * k << shift <= size), 0)
+    tops, mask = np.empty(-(-size >> shift), np.int32), np.empty(1, np.uint32)
     at, keys = np.empty((2, size), np.int32)
     bits, out = y.reshape(-1).view(np.int32), values.reshape(-1).view(np.int32)
-    kernel = _selecting(width)
-    return bool(kernel(bits, size, k, tops, mask, at, keys, places.reshape(-1), out))
+    scratch = tops, mask, at, keys
+    return bool(_select_largest(bits, size, k, shift, *scratch, places.reshape(-1), out))
 
 
 def _keys(e: Emitter) -> Any:
@@ -51,18 +51,26 @@ def _keys(e: Emitter) -> Any:
     return e.builder.and_(bits, bits.type([SIGN - 1] * BLOCK))
 
 
-@block("x", "i", "tops", "g")
-def _find_top(e: Emitter) -> None:
-    """Store the largest of 32 keys."""
-    from llvmlite import ir
+def _finding(shift: int) -> Any:
+    """Make the block that stores the largest key of each group, from group g on, of 32 keys."""
+    groups = BLOCK >> shift
 
-    builder, keys, count = e.builder, _keys(e), BLOCK
-    while count > 1:  # the first half against the second
-        count //= 2
-        halves = (lanes(32, count)(list(range(at, at + count))) for at in (0, count))
-        low, high = (builder.shuffle_vector(keys, keys, half) for half in halves)
-        keys = builder.select(builder.icmp_signed(">", low, high), low, high)
-    builder.store(builder.extract_element(keys, ir.IntType(32)(0)), e.address("tops", "g"))
+    @block("x", "i", "tops", "g")
+    def find_tops(e: Emitter) -> None:
+        builder, keys, count = e.builder, _keys(e), BLOCK
+        while count > groups:
+            count //= 2
+            # Neighbors are compared; or halves, which takes less time, if there is one group.
+            first, step = (count, 1) if groups == 1 else (1, 2)
+            places = (lanes(32, count)([at + step * k for k in range(count)]) for at in (0, first))
+            low, high = (builder.shuffle_vector(keys, keys, half) for half in places)
+            keys = builder.select(builder.icmp_signed(">", low, high), low, high)
+        e.store(keys, e.address("tops", "g"))
+
+    return find_tops
+
+
+_find_one, _find_four, _find_all = map(_finding, _SHIFTS)
 
 
 @block("x", "i", "bound", "mask", "zero")
@@ -101,72 +109,64 @@ def _bound_of(keys, size, k, more, low, high):
     return low
 
 
-@factory(lambda: ((width,) for width in (*_WIDTHS, 1)))
-def _selecting(width: int) -> Kernel:
-    """Make the kernel for groups of `width` elements."""
-
-    @kernel(
-        "in int32[], int64, int64, out int32[], out uint32[], out int32[], out int32[], "
-        "out int32[], out int32[]",
-        variant=f"{width}",
-    )
-    def select_largest(x, size, k, tops, mask, at, keys, places, values):
-        # places.size == values.size == k * (x.size / size); tops.size == ceil(size / width) >= k;
-        # at.size == keys.size == size.
-        whole = size - size % BLOCK
-        for chunk in range(x.size // size):
-            base = chunk * size
-            groups = size // width
-            for g in range(groups):
-                if width == BLOCK:
-                    _find_top(x, base + g * width, tops, g)
-                else:
-                    top = np.int32(0)
-                    for i in range(base + g * width, base + g * width + width):
-                        top = max(top, np.int32(x[i] & _MAGNITUDE))
-                    tops[g] = top
-            if groups < tops.size:
-                top = np.int32(0)
-                for i in range(base + groups * width, base + size):
-                    top = max(top, np.int32(x[i] & _MAGNITUDE))
-                tops[groups] = top
-            most = np.int32(0)
-            for g in range(tops.size):
-                most = max(most, tops[g])
-            if most >= INFINITY_BITS:
-                return False
-            above = np.int32(most + 1)
-            bound = _bound_of(tops, tops.size, k, k >> 3, np.int32(0), above)
-            # List the elements not below the bound, in order: at least k, and at most size.
-            count = 0
+@kernel(
+    "in int32[], int64, int64, int64, out int32[], out uint32[], out int32[], out int32[], "
+    "out int32[], out int32[]"
+)
+def _select_largest(x, size, k, shift, tops, mask, at, keys, places, values):
+    # places.size == values.size == k * (x.size / size); tops.size == ceil(size / 2**shift) >= k,
+    # and `shift` is in _SHIFTS; at.size == keys.size == size.
+    whole, sparse = size - size % BLOCK, shift == _SHIFTS[0]
+    for chunk in range(x.size // size):
+        base = chunk * size
+        if sparse:
+            for g in range(whole // BLOCK):
+                _find_one(x, base + g * BLOCK, tops, g)
+        else:
             for i in range(0, whole, BLOCK):
-                if width == BLOCK and tops[i // BLOCK] < bound:
-                    continue
-                _find_mask(x, base + i, bound, mask, 0)
-                word = mask[0]
-                while word:
-                    place = i + np.int64(trailing_zeros(word))
-                    at[count] = place
-                    keys[count] = np.int32(x[base + place] & _MAGNITUDE)
-                    count += 1
-                    word = np.uint32(word & np.uint32(word - np.uint32(1)))
-            for i in range(whole, size):
-                key = np.int32(x[base + i] & _MAGNITUDE)
-                if key >= bound:
-                    at[count] = i
-                    keys[count] = key
-                    count += 1
-            last = _bound_of(keys, count, k, 0, bound, above)
-            ties = k - _count_from(keys, count, np.int32(last + 1))
-            # Take the elements above the k-th largest, and the first ones equal to it, k in all.
-            out = chunk * k
-            for j in range(count):
-                tie = keys[j] == last
-                if keys[j] > last or (tie and ties > 0):
-                    places[out] = at[j]
-                    values[out] = x[base + at[j]]
-                    out += 1
-                    ties -= tie
-        return True
-
-    return select_largest
+                if shift:
+                    _find_four(x, base + i, tops, i >> _SHIFTS[1])
+                else:
+                    _find_all(x, base + i, tops, i)
+        tops[whole >> shift :] = 0
+        for i in range(whole, size):
+            tops[i >> shift] = max(tops[i >> shift], np.int32(x[base + i] & _MAGNITUDE))
+        most = np.int32(0)
+        for g in range(tops.size):
+            most = max(most, tops[g])
+        if most >= INFINITY_BITS:
+            return False
+        above = np.int32(most + 1)
+        bound = _bound_of(tops, tops.size, k, k >> 3, np.int32(0), above)
+        least = bound if sparse else np.int32(0)  # only then, a top is that of a whole block
+        # List the elements not below the bound, in order: at least k, and at most size.
+        count = 0
+        for i in range(0, whole, BLOCK):
+            if tops[i // BLOCK] < least:
+                continue
+            _find_mask(x, base + i, bound, mask, 0)
+            word = mask[0]
+            while word:
+                place = i + np.int64(trailing_zeros(word))
+                at[count] = place
+                keys[count] = np.int32(x[base + place] & _MAGNITUDE)
+                count += 1
+                word = np.uint32(word & np.uint32(word - np.uint32(1)))
+        for i in range(whole, size):
+            key = np.int32(x[base + i] & _MAGNITUDE)
+            if key >= bound:
+                at[count] = i
+                keys[count] = key
+                count += 1
+        last = _bound_of(keys, count, k, 0, bound, above)
+        ties = k - _count_from(keys, count, np.int32(last + 1))
+        # Take the elements above the k-th largest, and the first ones equal to it, k in all.
+        out = chunk * k
+        for j in range(count):
+            tie = keys[j] == last
+            if keys[j] > last or (tie and ties > 0):
+                places[out] = at[j]
+                values[out] = x[base + at[j]]
+                out += 1
+                ties -= tie
+    return True
