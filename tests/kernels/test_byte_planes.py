@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcodec.kernels.bits.byte_planes import SHIFTS, join_planes, take_first, take_others
-from gcodec.kernels.context.byte_scales import lower, take_runs
+from gcodec.kernels.bits.byte_planes import SHIFTS, take_first, take_others
+from gcodec.kernels.context.byte_scales import join_planes, lower, take_runs
 
 SIZES = [*range(0, 70), 255, 4095, 4096, 4097, 9000]
 RUN = 1 << 12
@@ -75,6 +75,10 @@ def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
             assert np.array_equal(out, whole[start : start + size])
             taken = others.reshape(itemsize - 1, n)[:, start : start + size]
             assert np.array_equal(taken.reshape(-1), others_of(bits[start : start + size]))
+            if not escape:
+                joined = np.empty_like(bits[:size])
+                join_planes(out, others[start:], n, joined, scales, unit, start)
+                assert np.array_equal(joined, bits[start : start + size])
             assert np.count_nonzero(others != 0xA5) <= taken.size
         for run, period in ((RUN, 3 * RUN), (2 * RUN, 4 * RUN + 5)):
             size = 3 * RUN + 50

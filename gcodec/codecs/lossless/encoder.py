@@ -21,9 +21,11 @@ from gcodec.codecs.lossless.message import (
 )
 from gcodec.codecs.lossless.planes import (
     GROUP,
+    LARGE_TILE,
     TILE,
     PlaneLayout,
     Zeros,
+    coded_counts,
 )
 from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import (
@@ -181,6 +183,21 @@ class _Method(NamedTuple):
         return cls(method, nbits, string, scales)
 
 
+class _Begun(NamedTuple):
+    """A message whose other planes are written in part.
+
+    Attributes
+    ----------
+    data : uint8 array
+        Memory of the message.
+    stop : int
+        Number of elements whose bytes of the other planes it contains.
+    """
+
+    data: np.ndarray
+    stop: int
+
+
 def write(
     bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], mode: str
 ) -> tuple[str, Written]:
@@ -218,10 +235,11 @@ def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None
     coded = np.empty(groups, np.uint16)
 
     def task(start: int, stop: int) -> None:
-        for at in range(start, stop, GROUP):
-            coded[at // GROUP] = np.count_nonzero(bits[at : min(at + GROUP, stop)])
+        for at in range(start, stop, LARGE_TILE):
+            end = min(at + LARGE_TILE, stop)
+            coded[at // GROUP : -(-end // GROUP)] = coded_counts(bits[at:end] != 0)
 
-    pool.run(task, n, GROUP)
+    pool.run(task, n, LARGE_TILE)
     count = n - int(coded.sum(dtype=np.int64))
     if 8 * count * planes <= 16 * groups or count == n:
         return None
@@ -453,26 +471,34 @@ class _Writer:
         is_plain = layout.is_float and self._known.zeros is None and pool.is_one(self._bits.size)
         return is_plain and all(plane.method == STORED for plane, _ in others)
 
-    def _split_words(self, method: _Method) -> Written:
-        """Write the message with Huffman words in one pass over the elements, on this thread."""
+    def _split_words(self, method: _Method, begun: _Begun | None = None) -> Written:
+        """Write the message with Huffman words in one pass over the elements, on this thread.
+
+        With `begun`, the pass has already been begun with a table that lacks a byte.
+        """
         n, lead, head = self._bits.size, self._lead(method.method), self._head(method.method)
         front, text = self._front(method), head.to_bytes()
         room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
-        string = BitString(memory=scratch(room))
+        string = BitString(memory=scratch(room) if begun is None else begun.data)
         string.skip(lead)
         string.data[: len(text)] = np.frombuffer(text, np.uint8)
         bits, layout, escape, scales = self._plane_of(method)
+        done = 0 if begun is None else begun.stop
 
         def take(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-            others = string.data[len(text) : lead]  # the string may have moved
+            nonlocal done
+            others = None
+            if stop > done:
+                others = string.data[len(text) : lead]  # the string may have moved
             layout.take_runs(bits, escape, scales, start, room, others=others)
+            done = max(done, stop)
             return room
 
         assert method.string is not None
         try:
             return tabled.write(method.string.table, take, CodedMask.all(n), front, n, string)
         except ParameterError:  # see `_words`
-            return self._split_words(self._exact(method))
+            return self._split_words(self._exact(method), _Begun(string.data, done))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
@@ -515,20 +541,21 @@ class _Writer:
             if starts is None and len(stored) == count:
                 layout.take_others(bits[start:stop], data[first + start :], n)
                 return
-            room = np.empty(count * TILE, np.uint8)
-            for at in range(start, stop, TILE):
-                tile = bits[at : min(at + TILE, stop)]
-                layout.take_others(tile, room, TILE)
+            stride = min(LARGE_TILE, stop - start)
+            room = np.empty(count * stride, np.uint8)
+            for at in range(start, stop, stride):
+                tile = bits[at : min(at + stride, stop)]
+                layout.take_others(tile, room, stride)
                 place, end = at, at + tile.size
                 if starts is not None:
                     place, end = starts[[at // GROUP, -(-end // GROUP)]].tolist()
                     is_coded = (tile != 0).view(np.uint8)
                 for k, begin in stored.items():
-                    plane = room[(k - 1) * TILE : (k - 1) * TILE + tile.size]
+                    plane = room[(k - 1) * stride : (k - 1) * stride + tile.size]
                     target = data[begin + place : begin + end]
                     if starts is None:
                         target[:] = plane
                     else:
                         byte_planes.gather_coded(plane, is_coded, target)
 
-        pool.run(task, n, TILE)
+        pool.run(task, n, LARGE_TILE)

@@ -21,10 +21,12 @@ import numpy as np
 
 from gcodec.codecs.lossless.planes import (
     GROUP,
+    LARGE_TILE,
     LOG2_GROUP,
     TILE,
     PlaneLayout,
     Zeros,
+    coded_counts,
 )
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import (
@@ -281,27 +283,15 @@ class Message(NamedTuple):
         if self.head.zeros is not None and seek is not None:
             is_aligned = seek.log2_block >= LOG2_GROUP or isinstance(self.first, RansString)
         if is_aligned:
-            self.first.read(self._raised(self._joining(others, out)))
+            self.first.read(self._joining(others, out))
             return
         symbols = np.empty(self.n, np.uint8)  # as a range might not begin with a group
-        self.first.read(self._raised(into(symbols)))
+        self.first.read(into(symbols))
 
         def join_part(start: int, stop: int) -> None:
             self._join(start, symbols[start:stop], others, out[start:stop])
 
         pool.run(join_part, self.n, TILE)
-
-    def _raised(self, take: Take) -> Take:
-        """Return a `Take` of the bytes of a string, which may have been lowered."""
-        if self.scales is None:
-            return take
-        arrays, unit = self.scales.arrays, self.layout.unit
-
-        def take_lowered(at: int, symbols: np.ndarray) -> None:
-            raise_again(symbols, arrays, unit, at)
-            take(at, symbols)
-
-        return take_lowered
 
     def _joining(self, others: list[np.ndarray | int], out: np.ndarray) -> Take:
         def take(at: int, symbols: np.ndarray) -> None:
@@ -330,7 +320,7 @@ class Message(NamedTuple):
                 if low < high:
                     symbols[low - first : high - first] = part[low - at : high - at]
 
-            self.first.read_range(first, last, self._raised(take))
+            self.first.read_range(first, last, take)
         out = np.empty(symbols.size, self.layout.bits_dtype)
         self._join(first, symbols, self._others(), out)
         return out[start - first : stop - first]
@@ -372,22 +362,28 @@ class Message(NamedTuple):
     def _join(
         self, at: int, first: np.ndarray, others: list[np.ndarray | int], out: np.ndarray
     ) -> None:
-        """Write bit patterns of a range; with zeros left out, its start is that of a group."""
+        """Write bit patterns of a range; with zeros left out, its start is that of a group.
+
+        The bytes of the first plane are as their string contains them, and may change.
+        """
         layout, zeros, count = self.layout, self.head.zeros, self.layout.itemsize - 1
         if zeros is None and all(plane.method == STORED for plane in self.head.planes[1:]):
             span = self.spans[1 % layout.itemsize]
-            layout.join(first, span.data[span.first // 8 + at :], self.n, out)
+            layout.join(first, span.data[span.first // 8 + at :], self.n, out, self.scales, at)
             return
-        room = np.empty(count * TILE, np.uint8)
+        if self.scales is not None:
+            raise_again(first, self.scales.arrays, layout.unit, at)
+        stride = min(LARGE_TILE, max(first.size, 1))
+        room = np.empty(count * stride, np.uint8)
         starts = None if zeros is None else zeros.starts()
-        for low in range(0, first.size, TILE):
-            tile = first[low : low + TILE]
+        for low in range(0, first.size, stride):
+            tile = first[low : low + stride]
             place, end = at + low, at + low + tile.size
             if zeros is not None and starts is not None:
                 self._check_counts(place, tile, zeros)
                 place, end = starts[[place // GROUP, -(-end // GROUP)]].tolist()
             for k, plane in enumerate(others):
-                target = room[k * TILE : k * TILE + tile.size]
+                target = room[k * stride : k * stride + tile.size]
                 if isinstance(plane, int):
                     target[:] = plane
                     if zeros is not None:
@@ -398,11 +394,12 @@ class Message(NamedTuple):
                     byte_planes.spread_coded(plane[place:end], tile, target)
             if zeros is not None and zeros.escape:
                 tile = np.where(tile == zeros.escape, np.uint8(0), tile)
-            layout.join(tile, room, TILE, out[low : low + tile.size])
+            layout.join(tile, room, stride, out[low : low + tile.size])
 
     @staticmethod
     def _check_counts(at: int, tile: np.ndarray, zeros: Zeros) -> None:
-        for low in range(0, tile.size, GROUP):
-            group = (at + low) // GROUP
-            if np.count_nonzero(tile[low : low + GROUP]) != zeros.counts[group]:
-                raise Corrupt(f"group {group} does not have as many zeros as the head says")
+        group, counts = at // GROUP, coded_counts(tile != 0)
+        wrong = counts != zeros.counts[group : group + counts.size]
+        if wrong.any():
+            group += int(np.argmax(wrong))
+            raise Corrupt(f"group {group} does not have as many zeros as the head says")

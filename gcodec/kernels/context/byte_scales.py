@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import SHIFTS, taking_first, taking_others
+from gcodec.kernels.bits.byte_planes import SHIFTS, joining, taking_first, taking_others
 from gcodec.kernels.context.class_map import TILE, ScaleArrays, fill_classes
 from gcodec.kernels.numeric.words import leading_zeros
 from gcodec.runtime import pool
@@ -137,6 +137,36 @@ def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int)
     _raise_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
 
 
+def join_planes(
+    first: np.ndarray,
+    others: np.ndarray,
+    stride: int,
+    out: np.ndarray,
+    scales: ScaleArrays | None = None,
+    unit: int = 1,
+    start: int = 0,
+) -> None:
+    """Write the bit patterns of floats with these planes, on the calling thread.
+
+    Parameters
+    ----------
+    first : (n,) uint8 array
+        The first plane, perhaps lowered.
+    others, stride
+        The other planes; see `byte_planes.take_others`.
+    out : (n,) unsigned array
+    scales : (rows, columns, width), optional
+        Scales by which the first plane is lowered; see `lower`. By default, it is not.
+    unit : int
+    start : int
+        The first element.
+    """
+    rows, columns, width = scales or (_NONE, _NONE, 1)
+    room = np.empty(TILE if scales else 0, np.uint8)
+    loop = _joined(out.itemsize)
+    loop(first, others, stride, rows, columns, width, unit, start, room, out)
+
+
 def rounded_scales(
     sums: np.ndarray,
     counts: np.ndarray,
@@ -256,18 +286,39 @@ def _shift_of(octaves, unit):
     return np.uint8(np.uint16(np.uint16(np.uint16(octaves) * unit) + np.uint16(2)) >> np.uint16(2))
 
 
+@inline
+def _whole_octaves(octaves):
+    """Return `_shift_of` for a unit of 1, in bytes."""
+    return np.uint8(np.uint8(octaves + np.uint8(2)) >> np.uint8(2))
+
+
+@inline
+def _lowered(byte, by):
+    wraps = np.uint8(byte <= by)
+    moved = np.uint8(np.uint8(byte - by) - wraps)
+    return moved if byte > 0 else np.uint8(0)
+
+
+@inline
+def _raised(byte, by):
+    moved = np.uint8(byte + by)
+    moved = np.uint8(moved + np.uint8(moved < byte))
+    return moved if byte > 0 else np.uint8(0)
+
+
 @subroutine(variant="")
 def _lower_part(part, rows, columns, width, start, unit, classes):
     """Lower up to TILE bytes from element `start` on; see `lower`."""
-    step = np.uint16(unit)
     # classes.size == TILE; the scales cover all elements.
     own = classes[: part.size]
     fill_classes(rows, columns, width, start, own)
+    if unit == 1:
+        for i in range(part.size):
+            part[i] = _lowered(part[i], _whole_octaves(own[i]))
+        return
+    step = np.uint16(unit)
     for i in range(part.size):
-        by = _shift_of(own[i], step)
-        wraps = np.uint8(part[i] <= by)
-        moved = np.uint8(np.uint8(part[i] - by) - wraps)
-        part[i] = moved if part[i] > 0 else np.uint8(0)
+        part[i] = _lowered(part[i], _shift_of(own[i], step))
 
 
 @kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
@@ -304,16 +355,50 @@ def _taking(itemsize: int) -> Kernel:
     return take_runs
 
 
-@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _raise_bytes(symbols, rows, columns, width, start, unit, classes):
+@subroutine(variant="")
+def _raise_part(part, rows, columns, width, start, unit, raised):
+    """Write up to TILE lowered bytes from element `start` on to `raised`; see `lower`."""
+    # raised.size == part.size; the scales cover all elements.
+    fill_classes(rows, columns, width, start, raised)
+    if unit == 1:
+        for i in range(part.size):
+            raised[i] = _raised(part[i], _whole_octaves(raised[i]))
+        return
     step = np.uint16(unit)
-    # See `_lower_bytes`.
+    for i in range(part.size):
+        raised[i] = _raised(part[i], _shift_of(raised[i], step))
+
+
+@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
+def _raise_bytes(symbols, rows, columns, width, start, unit, room):
+    # room.size == TILE; see `_raise_part`.
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
-        own = classes[: part.size]
-        fill_classes(rows, columns, width, start + first, own)
+        raised = room[: part.size]
+        _raise_part(part, rows, columns, width, start + first, unit, raised)
         for i in range(part.size):
-            by = _shift_of(own[i], step)
-            moved = np.uint8(part[i] + by)
-            moved = np.uint8(moved + np.uint8(moved < part[i]))
-            part[i] = moved if part[i] > 0 else np.uint8(0)
+            part[i] = raised[i]
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _joined(itemsize: int) -> Kernel:
+    join = joining(itemsize)
+
+    @kernel(
+        "in uint8[], in uint8[], int64, in uint8[], in uint8[], int64, int64, int64, out uint8[], "
+        f"out uint{8 * itemsize}[]",
+        variant=str(itemsize),
+    )
+    def join_planes(first, others, stride, rows, columns, width, unit, start, room, out):
+        # first.size == out.size; others.size >= (itemsize - 2) * stride + out.size. rows.size is 0
+        # if no byte is lowered; else room.size is TILE.
+        if rows.size == 0:
+            join(first, others, stride, out)
+            return
+        for at in range(0, out.size, TILE):
+            part = first[at : at + TILE]
+            raised = room[: part.size]
+            _raise_part(part, rows, columns, width, start + at, unit, raised)
+            join(raised, others[at:], stride, out[at : at + part.size])
+
+    return join_planes
