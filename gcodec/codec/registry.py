@@ -33,6 +33,7 @@ class Provided(NamedTuple):
 
 
 _registry: dict[str, type[Codec] | Provided] = {}  # in the order of the ids
+_names: dict[int, str] = {}  # by id
 
 
 class _Registered(Mapping[str, type[Codec]]):
@@ -67,8 +68,9 @@ def provide(provided: Iterable[Provided]) -> None:
 
 
 def _put(codecs: dict[str, type[Codec] | Provided]) -> None:
-    global _registry
+    global _registry, _names
     _registry = dict(sorted(codecs.items(), key=lambda item: item[1].id))
+    _names = {codec.id: name for name, codec in _registry.items()}
 
 
 def register(*, id: int, name: str) -> Callable[[_C], _C]:
@@ -135,5 +137,5 @@ def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:
 
 def with_id(id: int) -> type[Codec] | None:
     """Return the codec class with an id, or None if no such codec is registered."""
-    name = next((name for name, codec in _registry.items() if codec.id == id), None)
+    name = _names.get(id)
     return None if name is None else registered(with_base=True)[name]

@@ -65,8 +65,9 @@ _COUNTED = 8 * TILE  # bytes that are counted at a time
 _NEAR = 8  # how far a byte may be from those of a sample
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
-_SPARE = 64  # bits of a string for each byte that it may exceed its estimated size by
+_SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
+_LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
@@ -261,13 +262,17 @@ def _other_plane(
     """Return plane k > 0, and its string if it is coded."""
     step = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
     pieces = (slice(at, at + _PIECE) for at in range(0, bits.size, step))
-    sample = np.concatenate([_plane(bits[piece], layout, k, zeros) for piece in pieces])
+    samples = [_plane(bits[piece], layout, k, zeros) for piece in pieces]
+    sample = samples[0] if len(samples) == 1 else np.concatenate(samples)
     if _judged(byte_counts(sample)) == STORED:
         return Plane(STORED), None
     plane = sample
     if step > _PIECE:
-        starts = range(0, bits.size, TILE)
-        plane = np.concatenate([_plane(bits[a : a + TILE], layout, k, zeros) for a in starts])
+        plane, at = np.empty(bits.size if zeros is None else zeros.coded, np.uint8), 0
+        for start in range(0, bits.size, LARGE_TILE):
+            part = _plane(bits[start : start + LARGE_TILE], layout, k, zeros)
+            plane[at : at + part.size] = part
+            at += part.size
     counts = byte_counts(plane)
     method = _judged(counts)
     if method == CONSTANT:
@@ -295,7 +300,12 @@ def _plane(bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None) -
     others = np.empty((layout.itemsize - 1) * bits.size, np.uint8)
     layout.take_others(bits, others, bits.size)
     plane = others[(k - 1) * bits.size : k * bits.size]
-    return plane if zeros is None else plane[bits != 0]
+    if zeros is None:
+        return plane
+    is_coded = (bits != 0).view(np.uint8)
+    coded = np.empty(np.count_nonzero(bits), np.uint8)
+    byte_planes.gather_coded(plane, is_coded, coded)
+    return coded
 
 
 class _Writer:
@@ -305,7 +315,7 @@ class _Writer:
         self, bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], is_exact: bool
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
-        self._is_exact = is_exact
+        self._is_exact, self._texts = is_exact, dict[int, bytes]()
         self._known = _Statistics.of(bits, layout, is_exact)
         zeros = self._known.zeros
         self._plane = _FirstPlane(bits, layout, 0 if zeros is None else zeros.escape)
@@ -326,10 +336,14 @@ class _Writer:
         return written
 
     def _fast(self) -> _Method:
-        n = self._bits.size
-        methods = [_Method(STORED, 8 * n), _Method.tabled(HUFFMAN, self._known.counts)]
+        counts, methods = self._known.counts, [_Method(STORED, 8 * self._bits.size)]
         if (scales := self._scales) is not None:
-            methods.append(_Method.tabled(LOWERED_HUFFMAN, self._lowered_counts, scales))
+            lowered = _Method.tabled(LOWERED_HUFFMAN, self._lowered_counts, scales)
+            inaccuracy = self._bits.size >> _LOG2_ACCURATE
+            if entropy_nbits(counts) - inaccuracy > lowered.nbits:  # so no words are shorter
+                return min(*methods, lowered, key=lambda method: method.nbits)
+            methods.append(lowered)
+        methods.insert(1, _Method.tabled(HUFFMAN, counts))
         return min(methods, key=lambda method: method.nbits)
 
     def _small(self) -> _Method:
@@ -417,7 +431,13 @@ class _Writer:
         """Return the number of bytes before the first plane."""
         head = self._head(method)
         others = sum(head.nbytes_of(k, self._bits.size) for k in range(1, self._layout.itemsize))
-        return len(head.to_bytes()) + others
+        return len(self._text(method)) + others
+
+    def _text(self, method: int) -> bytes:
+        """Return the bytes of the head."""
+        if method not in self._texts:
+            self._texts[method] = self._head(method).to_bytes()
+        return self._texts[method]
 
     def _plain(self, method: int) -> Written:
         """Return the message with a stored or constant first plane."""
@@ -476,8 +496,8 @@ class _Writer:
 
         With `begun`, the pass has already been begun with a table that lacks a byte.
         """
-        n, lead, head = self._bits.size, self._lead(method.method), self._head(method.method)
-        front, text = self._front(method), head.to_bytes()
+        n, lead = self._bits.size, self._lead(method.method)
+        front, text = self._front(method), self._text(method.method)
         room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
         string = BitString(memory=scratch(room) if begun is None else begun.data)
         string.skip(lead)
@@ -522,8 +542,7 @@ class _Writer:
     def _fill(self, data: np.ndarray, method: int) -> None:
         """Write the head and all planes but the first to the start of the message."""
         bits, layout, n = self._bits, self._layout, self._bits.size
-        head, zeros = self._head(method), self._known.zeros
-        text = head.to_bytes()
+        head, zeros, text = self._head(method), self._known.zeros, self._text(method)
         data[: len(text)] = np.frombuffer(text, np.uint8)
         at, stored = len(text), dict[int, int]()
         for k, (plane, string) in enumerate(self._known.others, 1):
