@@ -137,5 +137,5 @@ def registered(*, with_base: bool = False) -> Mapping[str, type[Codec]]:
 
 def with_id(id: int) -> type[Codec] | None:
     """Return the codec class with an id, or None if no such codec is registered."""
-    name = _names.get(id)
-    return None if name is None else registered(with_base=True)[name]
+    codec = _registry.get(_names.get(id, ""))
+    return registered(with_base=True)[codec.name] if isinstance(codec, Provided) else codec

@@ -33,7 +33,6 @@ from gcodec.entropy.coder import (
     BitSpan,
     EmptyString,
     RansString,
-    Take,
     WordString,
     into,
 )
@@ -46,6 +45,7 @@ from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.context.byte_scales import raise_again
 from gcodec.payload import Payload
 from gcodec.runtime import pool
+from gcodec.runtime.cover import streams
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import SeekTable, refuse_table
 
@@ -271,33 +271,23 @@ class Message(NamedTuple):
         ------
         FormatError
         """
-        others = self._others()
+        others, streaming = self._others(), streams(out)
+
+        def take(at: int, symbols: np.ndarray) -> None:
+            self._join(at, symbols, others, out[at : at + symbols.size], streaming=streaming)
+
         if self.first is None:
-
-            def join(start: int, stop: int) -> None:
-                self._join(start, self._plain(start, stop), others, out[start:stop])
-
-            pool.run(join, self.n, TILE)
+            pool.run(lambda start, stop: take(start, self._plain(start, stop)), self.n, TILE)
             return
         seek, is_aligned = self.spans[0].seek, True
         if self.head.zeros is not None and seek is not None:
             is_aligned = seek.log2_block >= LOG2_GROUP or isinstance(self.first, RansString)
         if is_aligned:
-            self.first.read(self._joining(others, out))
+            self.first.read(take)
             return
         symbols = np.empty(self.n, np.uint8)  # as a range might not begin with a group
         self.first.read(into(symbols))
-
-        def join_part(start: int, stop: int) -> None:
-            self._join(start, symbols[start:stop], others, out[start:stop])
-
-        pool.run(join_part, self.n, TILE)
-
-    def _joining(self, others: list[np.ndarray | int], out: np.ndarray) -> Take:
-        def take(at: int, symbols: np.ndarray) -> None:
-            self._join(at, symbols, others, out[at : at + symbols.size])
-
-        return take
+        pool.run(lambda start, stop: take(start, symbols[start:stop]), self.n, TILE)
 
     def read_range(self, start: int, stop: int) -> np.ndarray:
         """Decode the elements start to stop - 1, and neighbors; return their bit patterns.
@@ -360,7 +350,13 @@ class Message(NamedTuple):
         return planes
 
     def _join(
-        self, at: int, first: np.ndarray, others: list[np.ndarray | int], out: np.ndarray
+        self,
+        at: int,
+        first: np.ndarray,
+        others: list[np.ndarray | int],
+        out: np.ndarray,
+        *,
+        streaming: bool = False,
     ) -> None:
         """Write bit patterns of a range; with zeros left out, its start is that of a group.
 
@@ -369,7 +365,8 @@ class Message(NamedTuple):
         layout, zeros, count = self.layout, self.head.zeros, self.layout.itemsize - 1
         if zeros is None and all(plane.method == STORED for plane in self.head.planes[1:]):
             span = self.spans[1 % layout.itemsize]
-            layout.join(first, span.data[span.first // 8 + at :], self.n, out, self.scales, at)
+            rest = span.data[span.first // 8 + at :]
+            layout.join(first, rest, self.n, out, self.scales, at, streaming=streaming)
             return
         if self.scales is not None:
             raise_again(first, self.scales.arrays, layout.unit, at)
@@ -394,7 +391,7 @@ class Message(NamedTuple):
                     byte_planes.spread_coded(plane[place:end], tile, target)
             if zeros is not None and zeros.escape:
                 tile = np.where(tile == zeros.escape, np.uint8(0), tile)
-            layout.join(tile, room, stride, out[low : low + tile.size])
+            layout.join(tile, room, stride, out[low : low + tile.size], streaming=streaming)
 
     @staticmethod
     def _check_counts(at: int, tile: np.ndarray, zeros: Zeros) -> None:

@@ -155,15 +155,17 @@ class PlaneLayout(NamedTuple):
         out: np.ndarray,
         scales: Scales | None = None,
         start: int = 0,
+        *,
+        streaming: bool = False,
     ) -> None:
         """Write the (n,) bit patterns of planes, on this thread; see `take_others`.
 
         `scales` are those whose octaves were subtracted from the first plane of a float, and
-        `start` is the first element.
+        `start` is the first element. With `streaming`, no cache holds the bits of floats.
         """
         if self.is_float:
             arrays = None if scales is None else scales.arrays
-            join_planes(first, others, stride, out, arrays, self.unit, start)
+            join_planes(first, others, stride, out, arrays, self.unit, start, streaming=streaming)
             return
         each = self._bytes(out)
         each[:, -1] = first

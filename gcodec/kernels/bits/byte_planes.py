@@ -23,6 +23,7 @@ from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
+STREAMED = 32  # alignment in bytes of vectors that bypass the cache
 _GROUP = 64  # elements whose mask is one word
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
@@ -154,13 +155,15 @@ def _others(itemsize: int) -> Kernel:
 
 @functools.cache
 def joining(itemsize: int) -> Any:
-    """Make the subroutine (first, others, stride, out) that joins planes; see `take_others`."""
+    """Make the subroutine that joins planes; see `take_others`.
+
+    (first, others, stride, out, streaming): with `streaming`, `out` is aligned to a vector.
+    """
     word, shift, planes = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize], itemsize - 1
     low = (1 << shift) - 1
     high = (1 << 8 * (itemsize - 1)) - 1 - low
 
-    @block("first", "others", "i", "stride", "out")
-    def join_block(e: Emitter) -> None:
+    def emit(e: Emitter, streaming: bool) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
         own = builder.zext(e.load(e.address("first", "i"), lanes(8), 1), kind)
         source, rest = e.address("others", "i"), kind([0] * BLOCK)
@@ -171,14 +174,26 @@ def joining(itemsize: int) -> Any:
         upper = builder.shl(builder.and_(rest, kind([high] * BLOCK)), kind([8] * BLOCK))
         values = builder.or_(upper, builder.and_(rest, kind([low] * BLOCK)))
         values = builder.or_(values, builder.shl(own, kind([shift] * BLOCK)))
-        e.store(values, e.address("out", "i"), itemsize)
+        e.store(values, e.address("out", "i"), STREAMED if streaming else itemsize, streaming)
+
+    @block("first", "others", "i", "stride", "out")
+    def join_block(e: Emitter) -> None:
+        emit(e, streaming=False)
+
+    @block("first", "others", "i", "stride", "out")
+    def stream_block(e: Emitter) -> None:
+        emit(e, streaming=True)
 
     @subroutine(variant=str(itemsize))
-    def join_part(first, others, stride, out):
+    def join_part(first, others, stride, out, streaming):
         # first.size == out.size; others.size >= (planes - 1) * stride + out.size
         whole = out.size // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
-            join_block(first, others, i, stride, out)
+        if streaming:
+            for i in range(0, whole, BLOCK):
+                stream_block(first, others, i, stride, out)
+        else:
+            for i in range(0, whole, BLOCK):
+                join_block(first, others, i, stride, out)
         for i in range(whole, out.size):
             rest = word(0)
             for plane in range(planes):

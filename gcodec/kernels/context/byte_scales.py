@@ -14,11 +14,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import SHIFTS, joining, taking_first, taking_others
+from gcodec.kernels.bits.byte_planes import (
+    SHIFTS,
+    STREAMED,
+    joining,
+    taking_first,
+    taking_others,
+)
 from gcodec.kernels.context.class_map import TILE, ScaleArrays, fill_classes
 from gcodec.kernels.numeric.words import leading_zeros
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.lanes import fence
 
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
@@ -145,6 +152,8 @@ def join_planes(
     scales: ScaleArrays | None = None,
     unit: int = 1,
     start: int = 0,
+    *,
+    streaming: bool = False,
 ) -> None:
     """Write the bit patterns of floats with these planes, on the calling thread.
 
@@ -160,11 +169,14 @@ def join_planes(
     unit : int
     start : int
         The first element.
+    streaming : bool
+        Whether stores bypass the cache where `out` is aligned.
     """
     rows, columns, width = scales or (_NONE, _NONE, 1)
+    streaming = streaming and out.ctypes.data % STREAMED == 0
     room = np.empty(TILE if scales else 0, np.uint8)
     loop = _joined(out.itemsize)
-    loop(first, others, stride, rows, columns, width, unit, start, room, out)
+    loop(first, others, stride, rows, columns, width, unit, start, room, streaming, out)
 
 
 def rounded_scales(
@@ -386,19 +398,25 @@ def _joined(itemsize: int) -> Kernel:
 
     @kernel(
         "in uint8[], in uint8[], int64, in uint8[], in uint8[], int64, int64, int64, out uint8[], "
-        f"out uint{8 * itemsize}[]",
+        f"boolean, out uint{8 * itemsize}[]",
         variant=str(itemsize),
     )
-    def join_planes(first, others, stride, rows, columns, width, unit, start, room, out):
+    def join_planes(
+        first, others, stride, rows, columns, width, unit, start, room, streaming, out
+    ):
         # first.size == out.size; others.size >= (itemsize - 2) * stride + out.size. rows.size is 0
         # if no byte is lowered; else room.size is TILE.
         if rows.size == 0:
-            join(first, others, stride, out)
+            join(first, others, stride, out, streaming)
+            if streaming:
+                fence()
             return
         for at in range(0, out.size, TILE):
             part = first[at : at + TILE]
             raised = room[: part.size]
             _raise_part(part, rows, columns, width, start + at, unit, raised)
-            join(raised, others[at:], stride, out[at : at + part.size])
+            join(raised, others[at:], stride, out[at : at + part.size], streaming)
+        if streaming:
+            fence()
 
     return join_planes
