@@ -30,7 +30,7 @@ from bench.low_rank import RUN, tensors_of
 from gcodec.tensorfiles.dumps import write_dump
 
 _WORKER = Path(__file__).with_name("lossless_worker.py")
-_ROUNDS = 3
+_ROUNDS = 15
 _STEPS = 200
 MODES = ("lossless:mode=fast", "lossless:mode=small")
 DTYPES = {"bfloat16": np.dtype(ml_dtypes.bfloat16), "float32": np.dtype(np.float32)}

@@ -15,7 +15,7 @@ import zstandard
 from pcodec import ChunkConfig, standalone
 from zipnn import ZipNN
 
-ROUNDS = 5
+ROUNDS = 15
 
 
 def zipnn(bits):

@@ -63,6 +63,7 @@ from gcodec.wire.seek import (
     LOG2_BLOCK,
     LOG2_RANS,
     LOG2_STATES,
+    MIN_ELEMENTS,
     SeekTable,
     first_worthwhile,
     refuse_table,
@@ -440,6 +441,8 @@ def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
     def table(nbits: int, *sums: np.ndarray) -> SeekTable | None:
         return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
 
+    if n < MIN_ELEMENTS:
+        return None
     seek: SeekTable | None = map_deferred(table, nbits, *sums)
     return seek
 

@@ -157,11 +157,15 @@ def check_lengths(lengths: np.ndarray) -> None:
         Lengths in bits; 0 for symbols without a codeword. The sum of 2^-length over all codewords
         must be 1, or there must be a single codeword, of 1 bit.
     """
+    longest = int(lengths.max(initial=0))
+    if longest > LONGEST:
+        raise Corrupt(f"a word of {longest} bits in the table: at most {LONGEST} are allowed")
+    room = room_left(lengths)
+    if not room:
+        return
     used = lengths[lengths > 0]
-    if used.max(initial=0) > LONGEST:
-        raise Corrupt(f"a word of {used.max()} bits in the table: at most {LONGEST} are allowed")
-    if room_left(lengths) and used.tolist() != [1]:
-        kind = "few" if room_left(lengths) > 0 else "many"
+    if used.tolist() != [1]:
+        kind = "few" if room > 0 else "many"
         raise Corrupt(
             f"the table has too {kind} words: {used.size}, of {used.sum()} bits together"
         )

@@ -112,7 +112,9 @@ def candidates(
 
 def alphabet(low: int, high: int) -> np.ndarray:
     """Return the bytes that a table contains: 0, and those from `low` to `high`."""
-    return np.append(0, np.arange(low, high + 1)).astype(np.uint8)
+    symbols = np.arange(low - 1, high + 1).astype(np.uint8)
+    symbols[0] = 0
+    return symbols
 
 
 def bytes_range(counts: np.ndarray) -> tuple[int, int]:

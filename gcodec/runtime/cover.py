@@ -10,7 +10,7 @@ from gcodec.runtime import Array, pool
 from gcodec.runtime.lanes import BLOCK
 
 _LINE = 64  # bytes in a cache line
-_STREAMING = 1 << 22  # elements of the smallest result that no cache holds until it is read
+_STREAMING = 1 << 24  # bytes of the smallest result that no cache holds until it is read
 
 
 def cover(
@@ -46,8 +46,8 @@ def to_cache_line(stream: np.ndarray, step: int) -> int:
 
 
 def streams(out: np.ndarray, align: int = 32) -> bool:
-    """Return whether stores to (n,) float32 `out` can and should bypass the cache.
+    """Return whether stores to (n,) `out` can and should bypass the cache.
 
     `align` is the alignment in bytes that the stores need.
     """
-    return out.size >= _STREAMING and out.ctypes.data % align == 0
+    return out.nbytes >= _STREAMING and out.ctypes.data % align == 0

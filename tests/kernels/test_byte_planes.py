@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcodec.kernels.bits.byte_planes import SHIFTS, join_planes, take_first, take_others
-from gcodec.kernels.context.byte_scales import lower, take_runs
+from gcodec.kernels.bits.byte_planes import SHIFTS, take_first, take_others
+from gcodec.kernels.context.byte_scales import join_planes, lower, take_runs
+from gcodec.runtime.memory import aligned_empty
 
 SIZES = [*range(0, 70), 255, 4095, 4096, 4097, 9000]
 RUN = 1 << 12
@@ -62,9 +63,10 @@ def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
     rng = np.random.default_rng(3)
     n, width = 11 * RUN + 77, 300
     bits = random_bits(itemsize, n)
-    rows = rng.integers(1, 128, -(-n // width)).astype(np.uint8)
-    columns = rng.integers(1, 128, width).astype(np.uint8)
-    for scales, unit in ((None, 1), ((rows, columns, width), 1), ((rows, columns[:0], width), 8)):
+    rows = rng.integers(0, 128, -(-n // width)).astype(np.uint8)
+    columns = rng.integers(0, 128, width).astype(np.uint8)
+    both, alone = (rows, columns, width), (rows, columns[:0], width)
+    for scales, unit in ((None, 1), (both, 1), (alone, 1), (alone, 8)):
         whole = first_of(bits, escape)
         if scales is not None:
             lower(whole, scales, unit, 0)
@@ -75,6 +77,12 @@ def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
             assert np.array_equal(out, whole[start : start + size])
             taken = others.reshape(itemsize - 1, n)[:, start : start + size]
             assert np.array_equal(taken.reshape(-1), others_of(bits[start : start + size]))
+            if not escape:
+                for at, streaming in ((0, False), (0, True), (1, True)):
+                    joined = aligned_empty(size + at, bits.dtype)[at:]
+                    planes = out, others[start:], n, joined
+                    join_planes(*planes, scales, unit, start, streaming=streaming)
+                    assert np.array_equal(joined, bits[start : start + size])
             assert np.count_nonzero(others != 0xA5) <= taken.size
         for run, period in ((RUN, 3 * RUN), (2 * RUN, 4 * RUN + 5)):
             size = 3 * RUN + 50

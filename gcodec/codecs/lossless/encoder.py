@@ -21,9 +21,11 @@ from gcodec.codecs.lossless.message import (
 )
 from gcodec.codecs.lossless.planes import (
     GROUP,
+    LARGE_TILE,
     TILE,
     PlaneLayout,
     Zeros,
+    coded_counts,
 )
 from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import (
@@ -63,8 +65,9 @@ _COUNTED = 8 * TILE  # bytes that are counted at a time
 _NEAR = 8  # how far a byte may be from those of a sample
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
-_SPARE = 64  # bits of a string for each byte that it may exceed its estimated size by
+_SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
 _LEAST_ROOM = 1 << 12  # bytes of a string beyond its estimated size
+_LOG2_ACCURATE = 12  # computed entropies err by at most a bit for 2^12 symbols
 _ROW = 64  # sampled elements of a row, and least number of sampled rows
 
 
@@ -181,6 +184,21 @@ class _Method(NamedTuple):
         return cls(method, nbits, string, scales)
 
 
+class _Begun(NamedTuple):
+    """A message whose other planes are written in part.
+
+    Attributes
+    ----------
+    data : uint8 array
+        Memory of the message.
+    stop : int
+        Number of elements whose bytes of the other planes it contains.
+    """
+
+    data: np.ndarray
+    stop: int
+
+
 def write(
     bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], mode: str
 ) -> tuple[str, Written]:
@@ -218,10 +236,11 @@ def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None
     coded = np.empty(groups, np.uint16)
 
     def task(start: int, stop: int) -> None:
-        for at in range(start, stop, GROUP):
-            coded[at // GROUP] = np.count_nonzero(bits[at : min(at + GROUP, stop)])
+        for at in range(start, stop, LARGE_TILE):
+            end = min(at + LARGE_TILE, stop)
+            coded[at // GROUP : -(-end // GROUP)] = coded_counts(bits[at:end] != 0)
 
-    pool.run(task, n, GROUP)
+    pool.run(task, n, LARGE_TILE)
     count = n - int(coded.sum(dtype=np.int64))
     if 8 * count * planes <= 16 * groups or count == n:
         return None
@@ -243,13 +262,17 @@ def _other_plane(
     """Return plane k > 0, and its string if it is coded."""
     step = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
     pieces = (slice(at, at + _PIECE) for at in range(0, bits.size, step))
-    sample = np.concatenate([_plane(bits[piece], layout, k, zeros) for piece in pieces])
+    samples = [_plane(bits[piece], layout, k, zeros) for piece in pieces]
+    sample = samples[0] if len(samples) == 1 else np.concatenate(samples)
     if _judged(byte_counts(sample)) == STORED:
         return Plane(STORED), None
     plane = sample
     if step > _PIECE:
-        starts = range(0, bits.size, TILE)
-        plane = np.concatenate([_plane(bits[a : a + TILE], layout, k, zeros) for a in starts])
+        plane, at = np.empty(bits.size if zeros is None else zeros.coded, np.uint8), 0
+        for start in range(0, bits.size, LARGE_TILE):
+            part = _plane(bits[start : start + LARGE_TILE], layout, k, zeros)
+            plane[at : at + part.size] = part
+            at += part.size
     counts = byte_counts(plane)
     method = _judged(counts)
     if method == CONSTANT:
@@ -277,7 +300,12 @@ def _plane(bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None) -
     others = np.empty((layout.itemsize - 1) * bits.size, np.uint8)
     layout.take_others(bits, others, bits.size)
     plane = others[(k - 1) * bits.size : k * bits.size]
-    return plane if zeros is None else plane[bits != 0]
+    if zeros is None:
+        return plane
+    is_coded = (bits != 0).view(np.uint8)
+    coded = np.empty(np.count_nonzero(bits), np.uint8)
+    byte_planes.gather_coded(plane, is_coded, coded)
+    return coded
 
 
 class _Writer:
@@ -287,7 +315,7 @@ class _Writer:
         self, bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], is_exact: bool
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
-        self._is_exact = is_exact
+        self._is_exact, self._texts = is_exact, dict[int, bytes]()
         self._known = _Statistics.of(bits, layout, is_exact)
         zeros = self._known.zeros
         self._plane = _FirstPlane(bits, layout, 0 if zeros is None else zeros.escape)
@@ -308,10 +336,14 @@ class _Writer:
         return written
 
     def _fast(self) -> _Method:
-        n = self._bits.size
-        methods = [_Method(STORED, 8 * n), _Method.tabled(HUFFMAN, self._known.counts)]
+        counts, methods = self._known.counts, [_Method(STORED, 8 * self._bits.size)]
         if (scales := self._scales) is not None:
-            methods.append(_Method.tabled(LOWERED_HUFFMAN, self._lowered_counts, scales))
+            lowered = _Method.tabled(LOWERED_HUFFMAN, self._lowered_counts, scales)
+            inaccuracy = self._bits.size >> _LOG2_ACCURATE
+            if entropy_nbits(counts) - inaccuracy > lowered.nbits:  # so no words are shorter
+                return min(*methods, lowered, key=lambda method: method.nbits)
+            methods.append(lowered)
+        methods.insert(1, _Method.tabled(HUFFMAN, counts))
         return min(methods, key=lambda method: method.nbits)
 
     def _small(self) -> _Method:
@@ -399,7 +431,13 @@ class _Writer:
         """Return the number of bytes before the first plane."""
         head = self._head(method)
         others = sum(head.nbytes_of(k, self._bits.size) for k in range(1, self._layout.itemsize))
-        return len(head.to_bytes()) + others
+        return len(self._text(method)) + others
+
+    def _text(self, method: int) -> bytes:
+        """Return the bytes of the head."""
+        if method not in self._texts:
+            self._texts[method] = self._head(method).to_bytes()
+        return self._texts[method]
 
     def _plain(self, method: int) -> Written:
         """Return the message with a stored or constant first plane."""
@@ -453,26 +491,34 @@ class _Writer:
         is_plain = layout.is_float and self._known.zeros is None and pool.is_one(self._bits.size)
         return is_plain and all(plane.method == STORED for plane, _ in others)
 
-    def _split_words(self, method: _Method) -> Written:
-        """Write the message with Huffman words in one pass over the elements, on this thread."""
-        n, lead, head = self._bits.size, self._lead(method.method), self._head(method.method)
-        front, text = self._front(method), head.to_bytes()
+    def _split_words(self, method: _Method, begun: _Begun | None = None) -> Written:
+        """Write the message with Huffman words in one pass over the elements, on this thread.
+
+        With `begun`, the pass has already been begun with a table that lacks a byte.
+        """
+        n, lead = self._bits.size, self._lead(method.method)
+        front, text = self._front(method), self._text(method.method)
         room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
-        string = BitString(memory=scratch(room))
+        string = BitString(memory=scratch(room) if begun is None else begun.data)
         string.skip(lead)
         string.data[: len(text)] = np.frombuffer(text, np.uint8)
         bits, layout, escape, scales = self._plane_of(method)
+        done = 0 if begun is None else begun.stop
 
         def take(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-            others = string.data[len(text) : lead]  # the string may have moved
+            nonlocal done
+            others = None
+            if stop > done:
+                others = string.data[len(text) : lead]  # the string may have moved
             layout.take_runs(bits, escape, scales, start, room, others=others)
+            done = max(done, stop)
             return room
 
         assert method.string is not None
         try:
             return tabled.write(method.string.table, take, CodedMask.all(n), front, n, string)
         except ParameterError:  # see `_words`
-            return self._split_words(self._exact(method))
+            return self._split_words(self._exact(method), _Begun(string.data, done))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
@@ -496,8 +542,7 @@ class _Writer:
     def _fill(self, data: np.ndarray, method: int) -> None:
         """Write the head and all planes but the first to the start of the message."""
         bits, layout, n = self._bits, self._layout, self._bits.size
-        head, zeros = self._head(method), self._known.zeros
-        text = head.to_bytes()
+        head, zeros, text = self._head(method), self._known.zeros, self._text(method)
         data[: len(text)] = np.frombuffer(text, np.uint8)
         at, stored = len(text), dict[int, int]()
         for k, (plane, string) in enumerate(self._known.others, 1):
@@ -515,20 +560,21 @@ class _Writer:
             if starts is None and len(stored) == count:
                 layout.take_others(bits[start:stop], data[first + start :], n)
                 return
-            room = np.empty(count * TILE, np.uint8)
-            for at in range(start, stop, TILE):
-                tile = bits[at : min(at + TILE, stop)]
-                layout.take_others(tile, room, TILE)
+            stride = min(LARGE_TILE, stop - start)
+            room = np.empty(count * stride, np.uint8)
+            for at in range(start, stop, stride):
+                tile = bits[at : min(at + stride, stop)]
+                layout.take_others(tile, room, stride)
                 place, end = at, at + tile.size
                 if starts is not None:
                     place, end = starts[[at // GROUP, -(-end // GROUP)]].tolist()
                     is_coded = (tile != 0).view(np.uint8)
                 for k, begin in stored.items():
-                    plane = room[(k - 1) * TILE : (k - 1) * TILE + tile.size]
+                    plane = room[(k - 1) * stride : (k - 1) * stride + tile.size]
                     target = data[begin + place : begin + end]
                     if starts is None:
                         target[:] = plane
                     else:
                         byte_planes.gather_coded(plane, is_coded, target)
 
-        pool.run(task, n, TILE)
+        pool.run(task, n, LARGE_TILE)

@@ -21,17 +21,18 @@ import numpy as np
 
 from gcodec.codecs.lossless.planes import (
     GROUP,
+    LARGE_TILE,
     LOG2_GROUP,
     TILE,
     PlaneLayout,
     Zeros,
+    coded_counts,
 )
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import (
     BitSpan,
     EmptyString,
     RansString,
-    Take,
     WordString,
     into,
 )
@@ -44,6 +45,7 @@ from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.context.byte_scales import raise_again
 from gcodec.payload import Payload
 from gcodec.runtime import pool
+from gcodec.runtime.cover import streams
 from gcodec.wire.primitives import Reader, leb128
 from gcodec.wire.seek import SeekTable, refuse_table
 
@@ -269,45 +271,23 @@ class Message(NamedTuple):
         ------
         FormatError
         """
-        others = self._others()
+        others, streaming = self._others(), streams(out)
+
+        def take(at: int, symbols: np.ndarray) -> None:
+            self._join(at, symbols, others, out[at : at + symbols.size], streaming=streaming)
+
         if self.first is None:
-
-            def join(start: int, stop: int) -> None:
-                self._join(start, self._plain(start, stop), others, out[start:stop])
-
-            pool.run(join, self.n, TILE)
+            pool.run(lambda start, stop: take(start, self._plain(start, stop)), self.n, TILE)
             return
         seek, is_aligned = self.spans[0].seek, True
         if self.head.zeros is not None and seek is not None:
             is_aligned = seek.log2_block >= LOG2_GROUP or isinstance(self.first, RansString)
         if is_aligned:
-            self.first.read(self._raised(self._joining(others, out)))
+            self.first.read(take)
             return
         symbols = np.empty(self.n, np.uint8)  # as a range might not begin with a group
-        self.first.read(self._raised(into(symbols)))
-
-        def join_part(start: int, stop: int) -> None:
-            self._join(start, symbols[start:stop], others, out[start:stop])
-
-        pool.run(join_part, self.n, TILE)
-
-    def _raised(self, take: Take) -> Take:
-        """Return a `Take` of the bytes of a string, which may have been lowered."""
-        if self.scales is None:
-            return take
-        arrays, unit = self.scales.arrays, self.layout.unit
-
-        def take_lowered(at: int, symbols: np.ndarray) -> None:
-            raise_again(symbols, arrays, unit, at)
-            take(at, symbols)
-
-        return take_lowered
-
-    def _joining(self, others: list[np.ndarray | int], out: np.ndarray) -> Take:
-        def take(at: int, symbols: np.ndarray) -> None:
-            self._join(at, symbols, others, out[at : at + symbols.size])
-
-        return take
+        self.first.read(into(symbols))
+        pool.run(lambda start, stop: take(start, symbols[start:stop]), self.n, TILE)
 
     def read_range(self, start: int, stop: int) -> np.ndarray:
         """Decode the elements start to stop - 1, and neighbors; return their bit patterns.
@@ -330,7 +310,7 @@ class Message(NamedTuple):
                 if low < high:
                     symbols[low - first : high - first] = part[low - at : high - at]
 
-            self.first.read_range(first, last, self._raised(take))
+            self.first.read_range(first, last, take)
         out = np.empty(symbols.size, self.layout.bits_dtype)
         self._join(first, symbols, self._others(), out)
         return out[start - first : stop - first]
@@ -370,24 +350,37 @@ class Message(NamedTuple):
         return planes
 
     def _join(
-        self, at: int, first: np.ndarray, others: list[np.ndarray | int], out: np.ndarray
+        self,
+        at: int,
+        first: np.ndarray,
+        others: list[np.ndarray | int],
+        out: np.ndarray,
+        *,
+        streaming: bool = False,
     ) -> None:
-        """Write bit patterns of a range; with zeros left out, its start is that of a group."""
+        """Write bit patterns of a range; with zeros left out, its start is that of a group.
+
+        The bytes of the first plane are as their string contains them, and may change.
+        """
         layout, zeros, count = self.layout, self.head.zeros, self.layout.itemsize - 1
         if zeros is None and all(plane.method == STORED for plane in self.head.planes[1:]):
             span = self.spans[1 % layout.itemsize]
-            layout.join(first, span.data[span.first // 8 + at :], self.n, out)
+            rest = span.data[span.first // 8 + at :]
+            layout.join(first, rest, self.n, out, self.scales, at, streaming=streaming)
             return
-        room = np.empty(count * TILE, np.uint8)
+        if self.scales is not None:
+            raise_again(first, self.scales.arrays, layout.unit, at)
+        stride = min(LARGE_TILE, max(first.size, 1))
+        room = np.empty(count * stride, np.uint8)
         starts = None if zeros is None else zeros.starts()
-        for low in range(0, first.size, TILE):
-            tile = first[low : low + TILE]
+        for low in range(0, first.size, stride):
+            tile = first[low : low + stride]
             place, end = at + low, at + low + tile.size
             if zeros is not None and starts is not None:
                 self._check_counts(place, tile, zeros)
                 place, end = starts[[place // GROUP, -(-end // GROUP)]].tolist()
             for k, plane in enumerate(others):
-                target = room[k * TILE : k * TILE + tile.size]
+                target = room[k * stride : k * stride + tile.size]
                 if isinstance(plane, int):
                     target[:] = plane
                     if zeros is not None:
@@ -398,11 +391,12 @@ class Message(NamedTuple):
                     byte_planes.spread_coded(plane[place:end], tile, target)
             if zeros is not None and zeros.escape:
                 tile = np.where(tile == zeros.escape, np.uint8(0), tile)
-            layout.join(tile, room, TILE, out[low : low + tile.size])
+            layout.join(tile, room, stride, out[low : low + tile.size], streaming=streaming)
 
     @staticmethod
     def _check_counts(at: int, tile: np.ndarray, zeros: Zeros) -> None:
-        for low in range(0, tile.size, GROUP):
-            group = (at + low) // GROUP
-            if np.count_nonzero(tile[low : low + GROUP]) != zeros.counts[group]:
-                raise Corrupt(f"group {group} does not have as many zeros as the head says")
+        group, counts = at // GROUP, coded_counts(tile != 0)
+        wrong = counts != zeros.counts[group : group + counts.size]
+        if wrong.any():
+            group += int(np.argmax(wrong))
+            raise Corrupt(f"group {group} does not have as many zeros as the head says")

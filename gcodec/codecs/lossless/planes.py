@@ -16,12 +16,13 @@ import numpy as np
 
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.kernels.bits import byte_planes
-from gcodec.kernels.context.byte_scales import take_runs
+from gcodec.kernels.context.byte_scales import join_planes, take_runs
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 LOG2_GROUP = 12
 GROUP = 1 << LOG2_GROUP  # elements whose number of elements that are not left out is stored
 TILE = 1 << 15  # elements whose planes stay in a cache
+LARGE_TILE = 1 << 17  # the same for a few bytes of each, so that calls cost less
 _ALL = 1 << 62  # more elements than any tensor has
 
 
@@ -49,6 +50,16 @@ class Zeros(NamedTuple):
         starts = np.zeros(self.counts.size + 1, np.int64)
         np.cumsum(self.counts, out=starts[1:])
         return starts
+
+
+def coded_counts(is_coded: np.ndarray) -> np.ndarray:
+    """Count the ones of each group of 4096 elements of a mask, as uint16."""
+    whole = is_coded.size // GROUP * GROUP
+    counts = np.empty(-(-is_coded.size // GROUP), np.uint16)
+    is_coded[:whole].reshape(-1, GROUP).sum(1, out=counts[: whole // GROUP], dtype=np.uint16)
+    if whole < is_coded.size:
+        counts[-1] = np.count_nonzero(is_coded[whole:])
+    return counts
 
 
 class PlaneLayout(NamedTuple):
@@ -136,10 +147,25 @@ class PlaneLayout(NamedTuple):
                 begin = (k - 1) * stride + at
                 out[begin : begin + len(each)] = each[:, -1 - k]
 
-    def join(self, first: np.ndarray, others: np.ndarray, stride: int, out: np.ndarray) -> None:
-        """Write the (n,) bit patterns of planes, on this thread; see `take_others`."""
+    def join(
+        self,
+        first: np.ndarray,
+        others: np.ndarray,
+        stride: int,
+        out: np.ndarray,
+        scales: Scales | None = None,
+        start: int = 0,
+        *,
+        streaming: bool = False,
+    ) -> None:
+        """Write the (n,) bit patterns of planes, on this thread; see `take_others`.
+
+        `scales` are those whose octaves were subtracted from the first plane of a float, and
+        `start` is the first element. With `streaming`, no cache holds the bits of floats.
+        """
         if self.is_float:
-            byte_planes.join_planes(first, others, stride, out)
+            arrays = None if scales is None else scales.arrays
+            join_planes(first, others, stride, out, arrays, self.unit, start, streaming=streaming)
             return
         each = self._bytes(out)
         each[:, -1] = first

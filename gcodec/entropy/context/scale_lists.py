@@ -14,20 +14,25 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.entropy import rans
+from gcodec.entropy.frequency_table import LENGTH_NBITS
 from gcodec.entropy.rans import RANS
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import scale_lists as lists
-from gcodec.kernels.context.scale_lists import CODE, MANY, MOST, SCALE, SHIFT
+from gcodec.kernels.context.byte_scales import log_sums
+from gcodec.kernels.context.scale_lists import CODE, MANY, MOST, SCALE, SHIFT, ListParameters
+from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.rans import rans_string
 
 _RANS = 2  # the code of rANS strings
 _HEAD = CODE + SHIFT + SCALE  # bits
+_LOG2_INACCURATE = 7  # a string of rANS takes at least the entropy less this share
 
 
 def write(scales: np.ndarray, string: BitString) -> None:
     """Append (k,) uint8 scales, k > 0, to a string."""
-    if scales.size >= MANY:
-        parameters = lists.list_parameters(scales)
+    parameters = lists.list_parameters(scales) if scales.size >= MANY else None
+    if parameters is not None and _may_pay(scales, parameters):
         least, shift = parameters.least, parameters.shift
         wide = scales.astype(np.int64)
         coded = RANS().encode(np.where(wide > 0, (wide - least >> shift) + 1, 0))
@@ -37,6 +42,19 @@ def write(scales: np.ndarray, string: BitString) -> None:
             string.extend(coded.data, coded.nbits)
             return
     lists.put_list(scales, string)
+
+
+def _may_pay(scales: np.ndarray, parameters: ListParameters) -> bool:
+    """Return whether the string of rANS may be the shortest.
+
+    It takes hardly fewer bits than the entropy, a table, and half of the bits of its states.
+    """
+    counts = byte_counts(scales)
+    totals, own = log_sums(counts, rans.log2_table())
+    entropy = totals - own >> rans.POINT
+    least = entropy - (entropy >> _LOG2_INACCURATE) + rans_string.heads_nbits(scales.size) // 2
+    least += LENGTH_NBITS * int(np.count_nonzero(counts))
+    return least < min(parameters.rice_nbits, parameters.words_nbits)
 
 
 def nbits(scales: np.ndarray) -> int:

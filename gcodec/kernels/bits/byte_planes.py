@@ -12,10 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.words import (
+    arranged,
+    bytes_at_least,
+    count_ones,
+    load_word,
+    store_word,
+)
 from gcodec.runtime.jit import Kernel, factory, kernel, subroutine
 from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
+STREAMED = 32  # alignment in bytes of vectors that bypass the cache
+_GROUP = 64  # elements whose mask is one word
+_BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
 
 def take_first(bits: np.ndarray, escape: int, out: np.ndarray) -> None:
@@ -31,11 +41,6 @@ def take_others(bits: np.ndarray, out: np.ndarray, stride: int) -> None:
     _others(bits.itemsize)(bits, stride, out)
 
 
-def join_planes(first: np.ndarray, others: np.ndarray, stride: int, out: np.ndarray) -> None:
-    """Write the (n,) bit patterns of floats with these planes; see `take_others`."""
-    _joined(out.itemsize)(first, others, stride, out)
-
-
 def gather_coded(plane: np.ndarray, is_coded: np.ndarray, out: np.ndarray) -> None:
     """Write the bytes of the elements that a mask selects to `out`, one after the other.
 
@@ -47,7 +52,7 @@ def gather_coded(plane: np.ndarray, is_coded: np.ndarray, out: np.ndarray) -> No
     out : uint8 array
         As many elements as the mask selects.
     """
-    _gather_coded(plane, is_coded, out)
+    _gather_coded(plane, is_coded, _orders()[0], out)
 
 
 def spread_coded(data: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
@@ -59,7 +64,19 @@ def spread_coded(data: np.ndarray, first: np.ndarray, out: np.ndarray) -> None:
         As many bytes as elements whose byte of `first` is not 0.
     first, out : (n,) uint8 array
     """
-    _spread_coded(data, first, out)
+    _spread_coded(data, first, _orders()[1], out)
+
+
+@functools.cache
+def _orders() -> tuple[np.ndarray, np.ndarray]:
+    """Return the orders of `arranged` for each mask of 8 bytes: to gather them, and to spread."""
+    gather, spread = (np.full((256, 8), 128, np.uint8) for _ in range(2))
+    for mask in range(256):
+        members = np.array([k for k in range(8) if mask >> k & 1], np.uint8)
+        gather[mask, : members.size] = members
+        spread[mask, members] = np.arange(members.size)
+    orders = gather.view("<u8").reshape(-1), spread.view("<u8").reshape(-1)
+    return orders
 
 
 @functools.cache
@@ -136,14 +153,17 @@ def _others(itemsize: int) -> Kernel:
     return take_others
 
 
-@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
-def _joined(itemsize: int) -> Kernel:
+@functools.cache
+def joining(itemsize: int) -> Any:
+    """Make the subroutine that joins planes; see `take_others`.
+
+    (first, others, stride, out, streaming): with `streaming`, `out` is aligned to a vector.
+    """
     word, shift, planes = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize], itemsize - 1
     low = (1 << shift) - 1
     high = (1 << 8 * (itemsize - 1)) - 1 - low
 
-    @block("first", "others", "i", "stride", "out")
-    def join_block(e: Emitter) -> None:
+    def emit(e: Emitter, streaming: bool) -> None:
         builder, kind = e.builder, lanes(8 * itemsize)
         own = builder.zext(e.load(e.address("first", "i"), lanes(8), 1), kind)
         source, rest = e.address("others", "i"), kind([0] * BLOCK)
@@ -154,14 +174,26 @@ def _joined(itemsize: int) -> Kernel:
         upper = builder.shl(builder.and_(rest, kind([high] * BLOCK)), kind([8] * BLOCK))
         values = builder.or_(upper, builder.and_(rest, kind([low] * BLOCK)))
         values = builder.or_(values, builder.shl(own, kind([shift] * BLOCK)))
-        e.store(values, e.address("out", "i"), itemsize)
+        e.store(values, e.address("out", "i"), STREAMED if streaming else itemsize, streaming)
 
-    @kernel(f"in uint8[], in uint8[], int64, out uint{8 * itemsize}[]", variant=str(itemsize))
-    def join_planes(first, others, stride, out):
+    @block("first", "others", "i", "stride", "out")
+    def join_block(e: Emitter) -> None:
+        emit(e, streaming=False)
+
+    @block("first", "others", "i", "stride", "out")
+    def stream_block(e: Emitter) -> None:
+        emit(e, streaming=True)
+
+    @subroutine(variant=str(itemsize))
+    def join_part(first, others, stride, out, streaming):
         # first.size == out.size; others.size >= (planes - 1) * stride + out.size
         whole = out.size // BLOCK * BLOCK
-        for i in range(0, whole, BLOCK):
-            join_block(first, others, i, stride, out)
+        if streaming:
+            for i in range(0, whole, BLOCK):
+                stream_block(first, others, i, stride, out)
+        else:
+            for i in range(0, whole, BLOCK):
+                join_block(first, others, i, stride, out)
         for i in range(whole, out.size):
             rest = word(0)
             for plane in range(planes):
@@ -169,29 +201,49 @@ def _joined(itemsize: int) -> Kernel:
             moved = word(word(rest & word(high)) << word(8)) | word(rest & word(low))
             out[i] = word(moved | word(word(first[i]) << word(shift)))
 
-    return join_planes
+    return join_part
 
 
-@kernel("in uint8[], in uint8[], out uint8[]", vectorized=False)
-def _gather_coded(plane, is_coded, out):
-    # plane.size == is_coded.size; the mask selects out.size elements.
-    at, last = 0, out.size - 1
-    for i in range(plane.size):
-        if at > last:
-            return
-        out[at] = plane[i]
-        at += is_coded[i]
+@kernel("in uint8[], in uint8[], in uint64[], out uint8[]", vectorized=False)
+def _gather_coded(plane, is_coded, orders, out):
+    # plane.size == is_coded.size; the mask selects out.size elements; orders.size is 256.
+    i, at = 0, 0
+    while i + _GROUP <= plane.size:
+        mask = bytes_at_least(is_coded, i, np.uint8(1))
+        if mask != np.uint64(0):
+            if at + _GROUP > out.size:
+                break
+            for k in range(i, i + _GROUP, 8):
+                own = mask & _BYTE
+                store_word(out, at, arranged(load_word(plane, k), orders[own]))
+                at += np.int64(count_ones(own))
+                mask >>= _EIGHT
+        i += _GROUP
+    for k in range(i, plane.size):
+        if is_coded[k] and at < out.size:
+            out[at] = plane[k]
+            at += 1
 
 
-@kernel("in uint8[], in uint8[], out uint8[]", vectorized=False)
-def _spread_coded(data, first, out):
-    # first.size == out.size; data.size elements of `first` are not 0.
-    at, last = np.int64(0), np.int64(data.size) - 1
-    if last < 0:
-        for i in range(out.size):
-            out[i] = 0
-        return
-    for i in range(out.size):
-        coded = np.int64(first[i] != 0)
-        out[i] = np.uint8(data[min(at, last)] & np.uint8(-coded))
-        at += coded
+@kernel("in uint8[], in uint8[], in uint64[], out uint8[]", vectorized=False)
+def _spread_coded(data, first, orders, out):
+    # first.size == out.size; data.size elements of `first` are not 0; orders.size is 256.
+    i, at = 0, 0
+    while i + _GROUP <= out.size:
+        mask = bytes_at_least(first, i, np.uint8(1))
+        if mask == np.uint64(0):
+            for k in range(i, i + _GROUP, 8):
+                store_word(out, k, np.uint64(0))
+        else:
+            if at + _GROUP > data.size:
+                break
+            for k in range(i, i + _GROUP, 8):
+                own = mask & _BYTE
+                store_word(out, k, arranged(load_word(data, at), orders[own]))
+                at += np.int64(count_ones(own))
+                mask >>= _EIGHT
+        i += _GROUP
+    for k in range(i, out.size):
+        is_coded = first[k] != 0 and at < data.size
+        out[k] = data[at] if is_coded else np.uint8(0)
+        at += np.int64(is_coded)

@@ -83,7 +83,8 @@ class CodedMask(NamedTuple):
         mask : (stop - start,) bool array or None
             Mask of the coded elements; None if all are coded.
         """
-        bounds = np.minimum(np.arange(start + length, stop + length, length), stop) - start
+        bounds = np.arange(length, stop - start + length, length)
+        bounds[-1:] = stop - start  # where the last block is shorter
         if self.silent is None:
             return bounds, None
         first, last = start // self.bucket, -(-stop // self.bucket)

@@ -14,11 +14,18 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gcodec.kernels.bits.byte_planes import SHIFTS, taking_first, taking_others
+from gcodec.kernels.bits.byte_planes import (
+    SHIFTS,
+    STREAMED,
+    joining,
+    taking_first,
+    taking_others,
+)
 from gcodec.kernels.context.class_map import TILE, ScaleArrays, fill_classes
 from gcodec.kernels.numeric.words import leading_zeros
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
+from gcodec.runtime.lanes import fence
 
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
@@ -135,6 +142,41 @@ def take_runs(
 def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
     """Undo `lower`."""
     _raise_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
+
+
+def join_planes(
+    first: np.ndarray,
+    others: np.ndarray,
+    stride: int,
+    out: np.ndarray,
+    scales: ScaleArrays | None = None,
+    unit: int = 1,
+    start: int = 0,
+    *,
+    streaming: bool = False,
+) -> None:
+    """Write the bit patterns of floats with these planes, on the calling thread.
+
+    Parameters
+    ----------
+    first : (n,) uint8 array
+        The first plane, perhaps lowered.
+    others, stride
+        The other planes; see `byte_planes.take_others`.
+    out : (n,) unsigned array
+    scales : (rows, columns, width), optional
+        Scales by which the first plane is lowered; see `lower`. By default, it is not.
+    unit : int
+    start : int
+        The first element.
+    streaming : bool
+        Whether stores bypass the cache where `out` is aligned.
+    """
+    rows, columns, width = scales or (_NONE, _NONE, 1)
+    streaming = streaming and out.ctypes.data % STREAMED == 0
+    room = np.empty(TILE if scales else 0, np.uint8)
+    loop = _joined(out.itemsize)
+    loop(first, others, stride, rows, columns, width, unit, start, room, streaming, out)
 
 
 def rounded_scales(
@@ -256,18 +298,39 @@ def _shift_of(octaves, unit):
     return np.uint8(np.uint16(np.uint16(np.uint16(octaves) * unit) + np.uint16(2)) >> np.uint16(2))
 
 
+@inline
+def _whole_octaves(octaves):
+    """Return `_shift_of` for a unit of 1, in bytes."""
+    return np.uint8(np.uint8(octaves + np.uint8(2)) >> np.uint8(2))
+
+
+@inline
+def _lowered(byte, by):
+    wraps = np.uint8(byte <= by)
+    moved = np.uint8(np.uint8(byte - by) - wraps)
+    return moved if byte > 0 else np.uint8(0)
+
+
+@inline
+def _raised(byte, by):
+    moved = np.uint8(byte + by)
+    moved = np.uint8(moved + np.uint8(moved < byte))
+    return moved if byte > 0 else np.uint8(0)
+
+
 @subroutine(variant="")
 def _lower_part(part, rows, columns, width, start, unit, classes):
     """Lower up to TILE bytes from element `start` on; see `lower`."""
-    step = np.uint16(unit)
     # classes.size == TILE; the scales cover all elements.
     own = classes[: part.size]
     fill_classes(rows, columns, width, start, own)
+    if unit == 1:
+        for i in range(part.size):
+            part[i] = _lowered(part[i], _whole_octaves(own[i]))
+        return
+    step = np.uint16(unit)
     for i in range(part.size):
-        by = _shift_of(own[i], step)
-        wraps = np.uint8(part[i] <= by)
-        moved = np.uint8(np.uint8(part[i] - by) - wraps)
-        part[i] = moved if part[i] > 0 else np.uint8(0)
+        part[i] = _lowered(part[i], _shift_of(own[i], step))
 
 
 @kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
@@ -304,16 +367,56 @@ def _taking(itemsize: int) -> Kernel:
     return take_runs
 
 
-@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _raise_bytes(symbols, rows, columns, width, start, unit, classes):
+@subroutine(variant="")
+def _raise_part(part, rows, columns, width, start, unit, raised):
+    """Write up to TILE lowered bytes from element `start` on to `raised`; see `lower`."""
+    # raised.size == part.size; the scales cover all elements.
+    fill_classes(rows, columns, width, start, raised)
+    if unit == 1:
+        for i in range(part.size):
+            raised[i] = _raised(part[i], _whole_octaves(raised[i]))
+        return
     step = np.uint16(unit)
-    # See `_lower_bytes`.
+    for i in range(part.size):
+        raised[i] = _raised(part[i], _shift_of(raised[i], step))
+
+
+@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
+def _raise_bytes(symbols, rows, columns, width, start, unit, room):
+    # room.size == TILE; see `_raise_part`.
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
-        own = classes[: part.size]
-        fill_classes(rows, columns, width, start + first, own)
+        raised = room[: part.size]
+        _raise_part(part, rows, columns, width, start + first, unit, raised)
         for i in range(part.size):
-            by = _shift_of(own[i], step)
-            moved = np.uint8(part[i] + by)
-            moved = np.uint8(moved + np.uint8(moved < part[i]))
-            part[i] = moved if part[i] > 0 else np.uint8(0)
+            part[i] = raised[i]
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _joined(itemsize: int) -> Kernel:
+    join = joining(itemsize)
+
+    @kernel(
+        "in uint8[], in uint8[], int64, in uint8[], in uint8[], int64, int64, int64, out uint8[], "
+        f"boolean, out uint{8 * itemsize}[]",
+        variant=str(itemsize),
+    )
+    def join_planes(
+        first, others, stride, rows, columns, width, unit, start, room, streaming, out
+    ):
+        # first.size == out.size; others.size >= (itemsize - 2) * stride + out.size. rows.size is 0
+        # if no byte is lowered; else room.size is TILE.
+        if rows.size == 0:
+            join(first, others, stride, out, streaming)
+            if streaming:
+                fence()
+            return
+        for at in range(0, out.size, TILE):
+            part = first[at : at + TILE]
+            raised = room[: part.size]
+            _raise_part(part, rows, columns, width, start + at, unit, raised)
+            join(raised, others[at:], stride, out[at : at + part.size], streaming)
+        if streaming:
+            fence()
+
+    return join_planes

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gcodec.runtime.jit import intrinsic, subroutine
+from gcodec.runtime.lanes import compiles_for
 
 
 @intrinsic
@@ -77,6 +78,43 @@ def _bit_operation(name: str, instruction: str, *flags: bool) -> Any:
 
     operation.__name__ = name
     return intrinsic(operation)
+
+
+@intrinsic
+def arranged(typing_context: Any, word: Any, order: Any) -> Any:
+    """Return a uint64 whose bytes are those of another one in a given order.
+
+    Each byte of `order` is the number of a byte of `word`, the lowest byte being 0, or 128 for a
+    byte of 0.
+    """
+    from llvmlite import ir
+    from numba.core import cgutils, types
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        whole, byte = ir.IntType(64), ir.IntType(8)
+        if compiles_for("avx2"):  # LLVM has no portable instruction for it
+            kind, lane = ir.VectorType(byte, 16), ir.IntType(32)
+            pairs = ir.VectorType(whole, 2)
+            source, places = (
+                builder.bitcast(builder.insert_element(pairs([0, 0]), arg, lane(0)), kind)
+                for arg in args
+            )
+            shuffle = cgutils.get_or_insert_function(
+                builder.module, ir.FunctionType(kind, [kind, kind]), "llvm.x86.ssse3.pshuf.b.128"
+            )
+            moved = builder.bitcast(builder.call(shuffle, [source, places]), pairs)
+            return builder.extract_element(moved, lane(0))
+        result = whole(0)
+        for k in range(8):
+            place = builder.lshr(args[1], whole(8 * k))
+            by = builder.shl(builder.and_(place, whole(7)), whole(3))
+            moved = builder.and_(builder.lshr(args[0], by), whole(255))
+            is_zero = builder.trunc(builder.lshr(place, whole(7)), ir.IntType(1))
+            own = builder.select(is_zero, whole(0), moved)
+            result = builder.or_(result, builder.shl(own, whole(8 * k)))
+        return result
+
+    return types.uint64(word, order), generate
 
 
 swapped = _bit_operation("swapped", "bswap")

@@ -21,6 +21,7 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.memory import Drainable, contents, release
 
 _SPARE = 1.01  # factor by which the estimated size of a string is raised
+_LEAST_ESTIMATED = 1 << 16  # words whose size is estimated by the lengths of a table
 
 SymbolsOf = Callable[[int, int, np.ndarray], np.ndarray]
 
@@ -31,6 +32,13 @@ def parts_of(symbols: SymbolsOf | np.ndarray | Drainable) -> SymbolsOf:
     if isinstance(array, np.ndarray):
         return lambda start, stop, _: array[start:stop]
     return array  # type: ignore[no-any-return]
+
+
+def _first_nbytes(code: PrefixCode | TableCode, count: int) -> int:
+    """Return about how many bytes the first `count` words take."""
+    if isinstance(code, TableCode) and count >= _LEAST_ESTIMATED:
+        return int(_SPARE * code.mean_nbits / 8 * count)
+    return count // 2
 
 
 @dispatched("gcodec.kernels.prefix.dense_string_cuda", by="symbols")
@@ -90,7 +98,7 @@ def write(
             bounds, mask = coded.part(at, end, block_size)
             before = string.nbits
             if at == start and not has_room:
-                string.reserve((end - at) // 2)
+                string.reserve(_first_nbytes(code, end - at))
             ends = write_symbols(code, part if mask is None else part[mask], bounds, string)
             own = lengths[at // block_size : -(-end // block_size)]
             own[:] = ends
@@ -103,7 +111,9 @@ def write(
         return string
 
     data, nbits, _ = written(task, coded.n, block_size)
-    return data, nbits, np.concatenate([[0], np.cumsum(lengths)])
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return data, nbits, offsets
 
 
 @dispatched("gcodec.kernels.prefix.dense_string_cuda", by="data")
@@ -175,7 +185,9 @@ def read(
     ends = np.empty(-(-coded.n // step) + 1, np.int64)
     ends[0] = first
     read_range(0, coded.n, step, ends, False)
-    read_offsets = np.append(ends[: -1 : block_size // step], ends[-1]) - first
+    read_offsets = ends - first
+    if step < block_size:
+        read_offsets = np.append(read_offsets[: -1 : block_size // step], read_offsets[-1])
     if offsets is not None and not np.array_equal(read_offsets, offsets):
         raise Corrupt("the seek table is wrong: blocks do not end where it says")
     return read_offsets

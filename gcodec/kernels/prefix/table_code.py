@@ -19,6 +19,8 @@ LONGEST = 12  # bits of the longest word
 SYMBOLS = 256
 NONE = 63  # in place of a number of bits, if a symbol has no word
 _MOST_DIGITS = 128  # digits up to which a table of all pairs is small
+# How many words of LONGEST bits begin with one of each length; a length of 0 means no word.
+_TAKEN = np.array([0, *((1 << LONGEST) >> length for length in range(1, 256))])
 _MEAN = 4.5  # mean bits of a word up to which eight words nearly always fit into one store
 
 
@@ -159,8 +161,7 @@ def code_of(lengths: np.ndarray) -> TableCode:
 
 def room_left(lengths: np.ndarray) -> int:
     """Return how many words of LONGEST bits a code could add; negative if it is overfull."""
-    taken = (1 << LONGEST) >> lengths[lengths > 0].astype(np.int64)
-    return (1 << LONGEST) - int(taken.sum())
+    return (1 << LONGEST) - int(_TAKEN[lengths].sum())
 
 
 @kernel("in uint8[], out uint64[], out int64[]")
