@@ -321,7 +321,7 @@ def _quantize_block(method: str, leave: bool) -> Any:
     """Make the block that writes the codes of 32 elements of x from i on, from byte `at` on.
 
     With `leave`, x is replaced by the quantization errors; `size` is the scale of the block, and
-    `values` has the numbers of codes, or of places in a tree.
+    `values` has the numbers of places in a tree.
     """
     emit_half = {"tree": _emit_tree, "cells": _emit_cells, "fp8": _emit_fp8}.get(
         method, _emit_integers
@@ -371,10 +371,9 @@ def _emit_number(e: Emitter, method: str, codes: Any, r: Any) -> Any:
         numbers = emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
         size = builder.and_(builder.bitcast(numbers, kind), kind([SIGN - 1] * HALF))
         return builder.bitcast(builder.or_(size, sign), numbers.type)
-    if method == "tree" and floats_in_registers():
+    if floats_in_registers():
         return e.looked_up_floats(e.args["values"], codes)
-    places = builder.and_(codes, kind([0xFF] * HALF))
-    return e.gathered(e.args["values"], e.indices(places), floats(HALF))
+    return e.gathered(e.args["values"], e.indices(codes), floats(HALF))
 
 
 def _emit_tree(e: Emitter, r: Any, highest: int) -> Any:
@@ -483,7 +482,10 @@ def _factor(top, numerator, least, resets):
 
 @factory(lambda: [(m, False) for m in _METHODS] + [(m, True) for m in _LEFT])
 def _quantizer(method: str, leave: bool) -> Kernel:
-    one_block = _quantize_block(method, leave)
+    is_apart = leave and method == "cells"  # a block of its own looks numbers up faster
+    one_block = _quantize_block(method, leave and not is_apart)
+    error_block = _dequantize_block(1, False, "add")
+    minus = np.float32(-1)
     per_byte = 2 if method in _NARROW else 1
     is_absmax, divides = method in _ABSMAX, method == "fp8"
     one = np.float32(1)
@@ -528,8 +530,8 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         # the factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
         # out.size == ceil(gradient.size / per_byte); entries are those of the table; padded and
         # last have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, residual
-        # and left are as long, x is left or has room for the sums of a block, and values are those
-        # of `_quantize_block`; else x is the gradient.
+        # and left are as long, x is left or has room for the sums of a block, and values are the
+        # numbers of codes, or of places in a tree; else x is the gradient.
         start = 0
         while start < gradient.size:
             b, stop = _stop(start, first, gradient.size, block_size)
@@ -552,6 +554,8 @@ def _quantizer(method: str, leave: bool) -> Kernel:
             ahead = max(stop - start, AHEAD)
             for i in range(start, whole, BLOCK):
                 one_block(x, i - base, *numbers, size, values, out, i // per_byte)
+                if is_apart:
+                    error_block(out, i, size, values, minus, x, i - base)
                 if leave:
                     leave_errors(x, i - base, left, i, streaming)
                     fetch_terms(gradient, residual, i + ahead)  # while this block is coded
@@ -559,6 +563,8 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                 for k in range(BLOCK):
                     padded[k] = x[whole + k - base] if k < stop - whole else np.float32(0)
                 one_block(padded, 0, *numbers, size, values, last, 0)
+                if is_apart:
+                    error_block(last, 0, size, values, minus, padded, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
                 if leave:
