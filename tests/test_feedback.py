@@ -23,8 +23,9 @@ from sweeps import thinned
 import gcodec
 from fuzz.fork import fork
 from gcodec import Feedback, ParameterError
+from gcodec.arrays.source import Tensor
 from gcodec.feedback import derive_seed
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.runtime import cover
 
 G = np.linspace(-1, 1, 60, dtype=np.float32).reshape(3, 20)
@@ -43,6 +44,13 @@ FUSED = [
     "terngrad",
     "terngrad:clip=0,pack=base3",
     *(f"qsgd:s={s},bucket={bucket}" for s in (3, 300, 70000) for bucket in (0, 64, 100)),
+    "microscale",
+    "microscale:format=mxint8",
+    "microscale:format=nvfp4",
+    "microscale:format=nvfp4,tensor_scale=0.5,rounding=stochastic",
+    *(f"blockwise:kind={kind},block=64" for kind in ("nf4", "fp4", "dynamic8", "fp8", "int8")),
+    "blockwise:kind=int4,block=100",
+    "blockwise:kind=uniform8",
     "dct8:chunk=8x8,k=5",
     "dct8:chunk=16x16,k=9,layout=tiles",
     "ecsq:step=0.3",
@@ -69,9 +77,19 @@ def test_fused_residual_equals_that_of_separate_passes(spec: str, scale: float) 
     codec._dequantize(expected, decoded)
     separate += np.float32(-1) * decoded
     assert np.array_equal(fused.view(np.uint32), separate.view(np.uint32))
-    assert codec._pack(symbols).resolved().data.tobytes() == (
-        codec._pack(expected).resolved().data.tobytes()
-    )
+    packed = codec._pack(expected).resolved().data.tobytes()
+    assert codec._pack(symbols).resolved().data.tobytes() == packed
+    terms = x - np.float32(0.25), np.full(x.size, 0.5, np.float32), np.float32(0.5)
+    values = terms[0] + terms[2] * terms[1]
+    for left in (np.empty_like(x), terms[1]):
+        update = ResidualUpdate(terms[1], terms[2], left)
+        sums = codec._quantize_residual(Tensor(terms[0], "float32", shape), update, 5, None)
+        expected = codec._quantize(values, 5, None)
+        codec._dequantize(expected, decoded)
+        assert np.array_equal(left.view(np.uint32), (values - decoded).view(np.uint32))
+        assert codec._pack(sums).resolved().data.tobytes() == (
+            codec._pack(expected).resolved().data.tobytes()
+        )
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from gcodec.kernels.numeric.reduce import (
 )
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
-from gcodec.runtime.deferred import Deferred, one_wait, prefetch, resolved, when_known
+from gcodec.runtime.deferred import one_wait, prefetch, resolved, when_known
 from gcodec.runtime.device import device_of, host, no_twin
 from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
@@ -619,6 +619,12 @@ class Codec(Parameters):
         That is another array than the residual, which is then only read; or, on the host, the same
         array, which a `ParameterError` leaves unchanged.
         """
+        if self._quantizes_sum(tensor, update):
+            x, residual = tensor.values, update.residual
+            symbols, most = self._quantize_sum(x, update, seed)
+            if not float_of_bits(most) <= self.takes_up_to:
+                self._check_left(update.left, x, residual, update.decay, tensor.dtype)
+            return symbols
         values, extremes, is_accepted = self._corrected(tensor, update)
         top_bits = extremes.top_bits
         if is_accepted:
@@ -629,18 +635,56 @@ class Codec(Parameters):
         if is_bounded:
             prefetch(top_bits)  # fetch it together with the numbers that the symbols need
         symbols = self._quantize_left(values, extremes, tensor.dtype, seed, prior)
-
-        def check(is_infinite: bool) -> None:
-            if is_infinite:
-                raise ParameterError(f"x: must not exceed the range of {self} or {tensor.dtype}")
-
         largest = float_of_bits(top_bits) if is_bounded else math.inf
         if not largest < _SAFE or not largest + self._decoded_bound(symbols, largest) < _SAFE:
-            infinite = newly_infinite(values, tensor.values, update.residual, update.decay)
-            when_known(infinite, check)
+            terms = tensor.values, update.residual, update.decay
+            self._check_left(values, *terms, tensor.dtype)
         if values is not update.left:
             update.left[:] = values
         return symbols
+
+    def _check_left(
+        self, left: Array, x: Array, residual: Array, decay: np.float32, dtype: str
+    ) -> None:
+        """Raise `ParameterError` if a new residual contains NaN or Inf, and the sum does not."""
+
+        def check(is_infinite: bool) -> None:
+            if is_infinite:
+                raise ParameterError(f"x: must not exceed the range of {self} or {dtype}")
+
+        when_known(newly_infinite(left, x, residual, decay), check)
+
+    def _quantizes_sum(self, tensor: Tensor, update: ResidualUpdate) -> bool:
+        """Return whether `_quantize_sum` applies.
+
+        It replaces a residual in place only if the codec accepts the sum.
+        """
+        n, terms = tensor.values.size, (tensor.values, update.residual, update.decay)
+        if device_of(tensor.values) is not None or not self._adds_residual(n):
+            return False
+        if tensor.dtype not in ("float32", "float64") or not update.is_in_place:
+            return tensor.dtype in ("float32", "float64")
+        return float_of_bits(max_abs_bits_corrected(*terms)) <= self.takes_up_to
+
+    def _adds_residual(self, n: int) -> bool:
+        """Return whether `_quantize_sum` is implemented for n elements."""
+        return False
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[Symbols, int]:
+        """Quantize u = x + decay·residual on the host, part by part, and write u − x̂.
+
+        Each part stays in the cache from the sum to the new residual, `update.left`. An error
+        leaves that array undefined.
+
+        Returns
+        -------
+        symbols : Symbols
+        most : int
+            Bit pattern of a bound of the magnitudes of u; NaN is larger than infinity.
+        """
+        raise NotImplementedError
 
     def _quantize_left(
         self, values: Array, extremes: Extremes, dtype: str, seed: int, prior: Symbols | None
@@ -651,7 +695,7 @@ class Codec(Parameters):
             symbols = self._quantize_in_place(values, extremes, dtype, seed)
         if symbols is not None:
             return symbols
-        symbols = self._quantize_below(values, extremes.top_bits, seed, prior)
+        symbols = self._quantize_below(values, extremes, seed, prior)
         # u − x̂ is u + (−1)·x̂, bit for bit.
         self._dequantize_add(symbols, dtype, np.float32(-1), values)
         return symbols
@@ -673,10 +717,17 @@ class Codec(Parameters):
         """
         return 0
 
+    def _needs_moments(self, n: int) -> bool:
+        """Return whether the pass that adds the residual should find `Extremes.moments`.
+
+        That pass then finds them if it can.
+        """
+        return False
+
     def _quantize_below(
-        self, values: Array, top_bits: int | Deferred, seed: int, prior: Symbols | None
+        self, values: Array, extremes: Extremes, seed: int, prior: Symbols | None
     ) -> Symbols:
-        """Quantize values, given the bit pattern of their largest magnitude."""
+        """Quantize values, given what the pass that adds the residual found."""
         return self._quantize(values, seed, prior)
 
     def _decoded_bound(self, symbols: Symbols, largest: float) -> float:
@@ -715,14 +766,16 @@ class Codec(Parameters):
         if not update.is_in_place:
             return out, extremes, is_accepted
         if is_accepted:
-            return out, Extremes(arithmetic.correct(x, residual, decay, out)), True
+            return out, self._correct(x, residual, decay, out), True
         values = empty_beside(out.size, np.float32, None)
         return values, self._correct(x, residual, decay, values), False
 
     def _correct(self, x: Array, residual: Array, decay: np.float32, out: Array) -> Extremes:
-        """Write x + decay·residual to `out`, which is another array than the residual."""
+        """Write x + decay·residual to `out`, which may be the residual."""
+        if device_of(x) is None and self._needs_moments(x.size):
+            return arithmetic.correct_with_moments(x, residual, decay, out)
         bucket = self._range_bucket(x.size)
-        if bucket and device_of(x) is None:
+        if bucket and device_of(x) is None and out is not residual:
             return arithmetic.correct_with_ranges(x, residual, decay, out, bucket)
         return Extremes(arithmetic.correct(x, residual, decay, out))
 

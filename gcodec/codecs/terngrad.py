@@ -245,7 +245,7 @@ class TernGrad(Codec):
     ) -> TernarySymbols | None:
         if self._pack_rule == "terngrad":
             return None
-        scale = self._scale_of(values, int(extremes.top_bits))
+        scale = self._scale_of(values, extremes)
         level = convert.round_number(scale, dtype)
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule, level)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
@@ -254,13 +254,25 @@ class TernGrad(Codec):
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule)
         return TernarySymbols(codes, scale, self._bound_shape(values.size))
 
-    def _scale_of(self, values: np.ndarray, top_bits: int | None = None) -> float:
-        """Return the scale; `top_bits` are those of the largest magnitude, if they are known."""
+    def _needs_moments(self, n: int) -> bool:
+        return self.clip > 0
+
+    def _quantize_below(
+        self,
+        values: np.ndarray,
+        extremes: Extremes,
+        seed: int,
+        prior: TernarySymbols | None,
+    ) -> TernarySymbols:
+        return self._with_scale(values, self._scale_of(values, extremes), seed)
+
+    def _scale_of(self, values: np.ndarray, extremes: Extremes | None = None) -> float:
+        """Return the scale, given what is known about the values."""
         if not self.clip:
-            bits = max_abs_bits(values) if top_bits is None else top_bits
+            bits: Any = max_abs_bits(values) if extremes is None else extremes.top_bits
             check_top(bits, values)
             return scalar_rules.size_of(bits)
-        sums = moments(values)
+        sums = (extremes and extremes.moments) or moments(values)
         check_top(sums.largest, values)
         return scalar_rules.clipped_size(*sums, values.size, float(np.float32(self.clip)))
 

@@ -14,6 +14,7 @@ from reference import microscale as reference
 
 import gcodec
 from gcodec import Corrupt, FormatError, ParameterError, Truncated
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import FORMATS, RULES, BlockFormat
 
@@ -427,9 +428,12 @@ def check_kernel(name: str, rule: str, x: np.ndarray, tensor_scale: np.float32) 
     quantization = microscale.Quantization(fmt, rule, own)
     scales = np.empty(fmt.blocks(x.size), np.uint8)
     elements, rest = np.empty(fmt.data_nbytes(x.size), np.uint8), x.copy()
-    for values, leave in ((x, False), (rest, True)):
-        microscale.quantize(values, quantization, None, scales, elements, leave)
+    update = ResidualUpdate(np.full_like(x, -0.0), np.float32(1), np.empty_like(x))
+    for values, leave in ((x, False), (rest, True), (x, None)):
+        terms = (None, leave) if leave is not None else (update, False)
+        microscale.quantize(values, quantization, None, scales, elements, *terms)
         data, decoded = microscale.rounded(x, quantization, None)
         assert scales.tobytes() + elements.tobytes() == data.tobytes()
     with np.errstate(all="ignore"):
         assert np.array_equal(rest, x - decoded)
+        assert np.array_equal(update.left, x - decoded)

@@ -192,6 +192,26 @@ def test_ranges_of_streamed_sums(bucket: int, monkeypatch: pytest.MonkeyPatch) -
             assert not finite or gs.same_bits(extremes.ranges[0], wanted)
 
 
+@pytest.mark.parametrize("n", [1, 255, 4096, 10_000, 70_001])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_moments_of_streamed_sums(n: int, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cover, "_STREAMING", 1)
+    rng, scale = np.random.default_rng(n), np.float32(0.9)
+    for value in (1, np.inf, -np.nan):
+        x, y, out = (aligned_empty(n, np.float32) for _ in range(3))
+        x[:], y[:] = rng.standard_normal((2, n), np.float32)
+        x[rng.integers(n)] = value
+        wanted = x + scale * y
+        out = y if in_place else out
+        extremes = arithmetic.correct_with_moments(x, y, scale, out)
+        moments = reduce.moments(wanted)
+        assert gs.same_bits(out, wanted)
+        assert extremes.top_bits == moments.largest
+        assert extremes.moments is not None
+        assert gs.same_bits(np.array(extremes.moments[:2]), np.array(moments[:2]))
+        assert np.isnan(moments.squares) or extremes.moments.squares == reduce.sum_squares(wanted)
+
+
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])
 def test_aligned_memory(size: int) -> None:
     for dtype in (np.uint8, np.uint16, np.float32, np.float64):

@@ -31,12 +31,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_finite
-from gcodec.arrays.source import Tensor
+from gcodec.arrays.nonfinite import check_finite, check_top
 from gcodec.codec import Codec, register
 from gcodec.codecs.blockwise import describe, quantizer
 from gcodec.codecs.blockwise import payload as payload_coding
@@ -46,8 +45,7 @@ from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate
-from gcodec.kernels.numeric.reduce import float_of_bits, max_abs_bits_corrected
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.quantize import blockwise, standard_scores
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
@@ -180,27 +178,37 @@ class Blockwise(Codec):
     ) -> BlockwiseSymbols:
         return self._quantized(values)
 
-    def _quantize_residual(
-        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
+    def _adds_residual(self, n: int) -> bool:
+        return quantizer.accepts_update(self._layout(n))
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[BlockwiseSymbols, int]:
+        return self._quantized(x, update), 0  # the quantizer refuses what the codec does
+
+    def _needs_moments(self, n: int) -> bool:
+        return self.kind == "uniform8"
+
+    def _quantize_below(
+        self,
+        values: np.ndarray,
+        extremes: Extremes,
+        seed: int,
+        prior: BlockwiseSymbols | None,
     ) -> BlockwiseSymbols:
-        layout = self._layout(tensor.values.size)
-        is_fused = tensor.dtype in self.fused_dtypes and quantizer.accepts_update(layout)
-        if is_fused and update.is_in_place:  # and an error must leave the residual unchanged
-            top_bits = max_abs_bits_corrected(tensor.values, update.residual, update.decay)
-            is_fused = float_of_bits(top_bits) <= self.takes_up_to
-        if not is_fused:
-            symbols: BlockwiseSymbols
-            symbols = super()._quantize_residual(tensor, update, seed, prior)
-            return symbols
-        return self._quantized(tensor.values, update)
+        return self._quantized(values, extremes=extremes)
 
     def _quantized(
-        self, values: np.ndarray, update: ResidualUpdate | None = None
+        self,
+        values: np.ndarray,
+        update: ResidualUpdate | None = None,
+        extremes: Extremes | None = None,
     ) -> BlockwiseSymbols:
         """Quantize values, or their sum with a residual."""
         layout = self._layout(values.size)
         data = empty_beside(layout.nbytes, np.uint8, values)
-        quantizer.quantize(values, layout, data, update=update)
+        moments = extremes and extremes.moments
+        quantizer.quantize(values, layout, data, update=update, known=moments)
         return BlockwiseSymbols(data, layout.n, layout.block)
 
     def _try(

@@ -79,8 +79,11 @@ def quantize(
     data: np.ndarray,
     loops: Loops = KERNELS,
     update: ResidualUpdate | None = None,
+    known: Moments | None = None,
 ) -> None:
     """Write the payload of (n,) float32 values with ``code=none`` to `data`.
+
+    `known` has the moments of the values, if they are known.
 
     With an `update`, which only kernels accept, the payload is that of the sum; see
     `accepts_update`. An error leaves the new residual undefined.
@@ -94,7 +97,7 @@ def quantize(
         return
     front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :]
     if layout.kind == "uniform8":
-        _put(_uniform(x, codes, loops), front)
+        _put(_uniform(x, codes, loops, known), front)
     elif layout.kind == "quantile8":
         _put(_quantiles(x, codes, loops), front)
     elif layout.has_means:
@@ -169,9 +172,9 @@ def _absmax(
     return tops
 
 
-def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops) -> np.ndarray:
+def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops, known: Moments | None) -> np.ndarray:
     """Write 256 equal steps over six standard deviations, and return the mean of each step."""
-    of: Moments = moments(x)
+    of: Moments = known or moments(x)
     _check_largest(x, float_of_bits(of.largest) if of.largest < INFINITY_BITS else math.inf)
     n = x.size
     mean = np.float32(of.total / n)

@@ -64,6 +64,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.arithmetic import Extremes
 from gcodec.kernels.numeric.reduce import float_of_bits
 from gcodec.kernels.numeric.scatter import replace
 from gcodec.payload import MissedTarget, Payload
@@ -195,7 +196,7 @@ class ECSQ(Codec):
     def _quantize_below(
         self,
         values: np.ndarray,
-        top_bits: int | Deferred | None,
+        extremes: Extremes | None,
         seed: int,
         prior: QuantizedLevels | None,
     ) -> QuantizedLevels:
@@ -205,10 +206,10 @@ class ECSQ(Codec):
             levels = levels_at(values, self.step, shape, self._quantizer(seed))
             if levels is not None:
                 return levels
-        if top_bits is None:
+        if extremes is None:
             largest = reconstruction.largest(values)
         else:
-            largest = float_of_bits(top_bits)
+            largest = float_of_bits(extremes.top_bits)
         if not math.isfinite(largest):
             raise nonfinite_error(values)
         if self.transform == "dct" and transform is None:

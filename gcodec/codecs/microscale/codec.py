@@ -33,7 +33,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_top, nonfinite_error
+from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
 from gcodec.codecs.microscale import describe
 from gcodec.codecs.microscale import payload as payload_coding
@@ -49,8 +49,12 @@ from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
-from gcodec.kernels.numeric.arithmetic import Extremes
-from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits, max_abs_bits
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.reduce import (
+    INFINITY_BITS,
+    float_of_bits,
+    max_abs_bits,
+)
 from gcodec.kernels.quantize import microscale
 from gcodec.kernels.quantize.block_format import (
     FORMATS,
@@ -209,27 +213,44 @@ class Microscale(Codec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: MicroscaleSymbols | None
     ) -> MicroscaleSymbols:
-        return self._quantized(values, self._scale_of(values), seed)
+        return self._quantized(values, self._scale_of(values), seed)[0]
 
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
     ) -> MicroscaleSymbols:
         scale = self._scale_of(values, int(extremes.top_bits))
-        return self._quantized(values, scale, seed, leave=True)
+        return self._quantized(values, scale, seed, leave=True)[0]
+
+    def _adds_residual(self, n: int) -> bool:
+        # The pass that adds the residual finds the largest magnitude, which the scale needs.
+        return not isinstance(self.tensor_scale, str)
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[MicroscaleSymbols, int]:
+        return self._quantized(x, self._scale_of(x), seed, update)
 
     def _quantized(
-        self, values: np.ndarray, tensor_scale: float, seed: int, *, leave: bool = False
-    ) -> MicroscaleSymbols:
-        """Quantize values; with `leave`, they are replaced by their quantization errors."""
+        self,
+        values: np.ndarray,
+        tensor_scale: float,
+        seed: int,
+        update: ResidualUpdate | None = None,
+        leave: bool = False,
+    ) -> tuple[MicroscaleSymbols, int]:
+        """Quantize values, or their sum with a residual; also return the largest magnitude.
+
+        With `leave`, the values are replaced by their quantization errors.
+        """
         n, fmt = values.size, self._format
         data = empty_beside(fmt.blocks(n) + fmt.data_nbytes(n), np.uint8, values)
         scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
         quantization = Quantization(fmt, self.scale, np.float32(tensor_scale))
         key = seed if self.rounding == "stochastic" else None
-        top = microscale.quantize(values, quantization, key, scales, elements, leave)
-        if self.refuses_nonfinite and top >= INFINITY_BITS:
-            raise nonfinite_error(values)
-        return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n))
+        top = microscale.quantize(values, quantization, key, scales, elements, update, leave)
+        if self.refuses_nonfinite:
+            check_top(top, values)
+        return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n)), top
 
     def _try(
         self, values: np.ndarray, seed: int

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.errors import ParameterError, Truncated
 from gcodec.kernels.bits.coded_mask import CodedMask, zero_norm_buckets
 from gcodec.kernels.bits.pack import check_padding
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.norms import Norm, norms, read_norms
 from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits
 from gcodec.kernels.numeric.scalar_rules import size_of
@@ -37,6 +38,9 @@ class BucketQuantizer:
         Seed of the stochastic rounding.
     fuses_norms : bool
         Whether the quantizer computes the norms in the same pass.
+    update : ResidualUpdate, optional
+        Residual that is added to the values; only if `fuses_norms`. The new one is the sum minus
+        its decoded value.
     """
 
     values: np.ndarray
@@ -44,10 +48,22 @@ class BucketQuantizer:
     coded: CodedMask
     seed: int
     fuses_norms: bool
+    update: ResidualUpdate | None = None
 
     @classmethod
-    def of(cls, values: np.ndarray, bucket: int, norm: Norm, s: int, seed: int) -> BucketQuantizer:
-        """Prepare to quantize (n,) float32 values.
+    def of(
+        cls,
+        values: np.ndarray,
+        bucket: int,
+        norm: Norm,
+        s: int,
+        seed: int,
+        extremes: Extremes | None = None,
+        update: ResidualUpdate | None = None,
+    ) -> BucketQuantizer:
+        """Prepare to quantize (n,) float32 values; `extremes` is what is known about them.
+
+        `update` requires `fuses`.
 
         Raises
         ------
@@ -55,24 +71,30 @@ class BucketQuantizer:
             For NaN, Inf and norms beyond float32, unless `fuses_norms` postpones the check.
         """
         n, buckets = values.size, -(-values.size // bucket)
-        if device_of(values) is None and bucket_levels.has_loop(bucket, norm, s):
+        if device_of(values) is None and fuses(bucket, norm, s):
             scale = Scale(np.empty(buckets, np.float32), bucket, s)
             coded = CodedMask(n, bucket, np.empty(buckets, np.bool_))
-            return cls(values, scale, coded, seed, fuses_norms=True)
-        scale = Scale(norms(values, bucket, norm), bucket, s)
+            return cls(values, scale, coded, seed, fuses_norms=True, update=update)
+        own_norms = _known_norm(bucket, norm, n, extremes)
+        if own_norms is None:
+            own_norms = norms(values, bucket, norm)
+        scale = Scale(own_norms, bucket, s)
         _check_norms(scale.norms, s, values)
         return cls(values, scale, coded_mask_of(scale, n), seed, fuses_norms=False)
 
     def __call__(self, start: int, stop: int, out: np.ndarray, leave: bool = False) -> np.ndarray:
         """Write and return the symbols of a range, which must begin at a bucket.
 
-        With `leave`, on the host, the values are replaced by their quantization errors.
+        With `leave`, on the host, the values are replaced by their quantization errors; not if
+        `fuses_norms`.
         """
         part, scale = self.values[start:stop], self.scale
         if self.fuses_norms:
-            bucket_levels.quantize(part, scale, self.seed, start, out, leave)
+            assert not leave
+            update = self.update and self.update.part(start, stop)
+            bucket_levels.quantize(part, scale, self.seed, start, out, update)
             buckets = slice(start // scale.bucket, -(-stop // scale.bucket))
-            _check_norms(scale.norms[buckets], scale.s, self.values)
+            _check_norms(scale.norms[buckets], scale.s, self.values, self.update)
             assert self.coded.silent is not None
             self.coded.silent[buckets] = scale.norms[buckets] == 0
         else:
@@ -93,19 +115,38 @@ class BucketQuantizer:
         pool.run(task, n, beside=self.values)
 
 
+def fuses(bucket: int, norm: Norm, s: int) -> bool:
+    """Return whether a `BucketQuantizer` of values on the host computes norms in its pass."""
+    return bucket_levels.has_loop(bucket, norm, s)
+
+
+def _known_norm(bucket: int, norm: Norm, n: int, extremes: Extremes | None) -> np.ndarray | None:
+    """Return the norm of n elements in one bucket, or None if `extremes` does not determine it."""
+    if bucket < n or extremes is None or extremes.moments is None:
+        return None
+    if norm == "max":
+        return np.array([extremes.moments.largest], np.uint32).view(np.float32)
+    with np.errstate(over="ignore"):
+        return np.full(1, np.sqrt(extremes.moments.squares), np.float32)
+
+
 def coded_mask_of(scale: Scale, n: int) -> CodedMask:
     """Return the mask of n elements: those in buckets with a nonzero norm have a codeword."""
     return CodedMask.of(n, scale.bucket, zero_norm_buckets(scale.norms))
 
 
-def _check_norms(bucket_norms: np.ndarray, s: int, values: np.ndarray) -> None:
-    """Refuse norms with which decoded values could exceed float32."""
+def _check_norms(
+    bucket_norms: np.ndarray, s: int, values: np.ndarray, update: ResidualUpdate | None = None
+) -> None:
+    """Refuse norms, of values or of a sum, with which decoded values could exceed float32."""
 
     def check(largest: float) -> None:  # NaN if a value is NaN
         with np.errstate(over="ignore"):
             decoded = np.float32(s) * np.float32(float(largest) / s)
         if np.isfinite(decoded):
             return
+        if update is not None:
+            check_corrected(values, update.residual, update.decay)
         if all_finite(values):
             raise ParameterError("x: its norm must not exceed float32")
         raise nonfinite_error(values)

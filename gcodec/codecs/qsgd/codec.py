@@ -40,7 +40,13 @@ import numpy as np
 from gcodec.codec import Codec, register
 from gcodec.codecs.qsgd import coding_choice
 from gcodec.codecs.qsgd import payload as payload_coding
-from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, coded_mask_of, read_scale
+from gcodec.codecs.qsgd.bucket_norms import (
+    NORM_NBITS,
+    BucketQuantizer,
+    coded_mask_of,
+    fuses,
+    read_scale,
+)
 from gcodec.codecs.qsgd.coding_choice import BYTE_CODES, LARGEST_BYTE_LEVEL, Plan
 from gcodec.codecs.qsgd.describe import level_fields
 from gcodec.codecs.qsgd.payload import DenseString, PlannedString
@@ -48,7 +54,7 @@ from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
 from gcodec.kernels.prefix import level_codes
 from gcodec.kernels.prefix.run_level_place import place, place_values
@@ -56,6 +62,7 @@ from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
+from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -171,21 +178,45 @@ class QSGD(Codec):
     def _buckets(self, n: int) -> int:
         return -(-n // self._bucket(n))
 
-    def _quantizer(self, values: np.ndarray, seed: int) -> BucketQuantizer:
-        norm = cast(Norm, self.norm)
-        return BucketQuantizer.of(values, self._bucket(values.size), norm, self.s, seed)
+    def _quantizer(
+        self,
+        values: np.ndarray,
+        seed: int,
+        extremes: Extremes | None = None,
+        update: ResidualUpdate | None = None,
+    ) -> BucketQuantizer:
+        norm, bucket = cast(Norm, self.norm), self._bucket(values.size)
+        return BucketQuantizer.of(values, bucket, norm, self.s, seed, extremes, update)
+
+    def _needs_moments(self, n: int) -> bool:
+        return self._bucket(n) >= n
 
     def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
-        return self._quantized(values, seed)
+        return self._quantized(values, self._quantizer(values, seed))
 
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
-    ) -> QSGDSymbols:
-        return self._quantized(values, seed, leave=True)
+    ) -> QSGDSymbols | None:
+        if self._adds_residual(values.size):  # so its kernel does not quantize in place
+            return None
+        return self._quantized(values, self._quantizer(values, seed, extremes), leave=True)
 
-    def _quantized(self, values: np.ndarray, seed: int, *, leave: bool = False) -> QSGDSymbols:
+    def _adds_residual(self, n: int) -> bool:
+        return n > 0 and fuses(self._bucket(n), cast(Norm, self.norm), self.s)
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[QSGDSymbols, int]:
+        symbols = self._quantized(x, self._quantizer(x, seed, update=update))
+        # No magnitude exceeds twice the norm, even though the norm is rounded.
+        with np.errstate(over="ignore"):
+            most = np.float32(2) * symbols.norms.max(initial=0)
+        return symbols, int(most.view(np.uint32))
+
+    def _quantized(
+        self, values: np.ndarray, quantize: BucketQuantizer, *, leave: bool = False
+    ) -> QSGDSymbols:
         """Quantize values; with `leave`, they are replaced by their quantization errors."""
-        quantize = self._quantizer(values, seed)
         out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
         quantize.first(values.size, out, leave)
         return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
@@ -255,9 +286,20 @@ class QSGD(Codec):
 
     # --- pack
 
+    def pack(self, symbols: QSGDSymbols) -> Payload:
+        """Write symbols as bytes; see `Codec.pack`.
+
+        Raises
+        ------
+        ParameterError
+            If a level is not one of the codec.
+        """
+        with one_wait():
+            levels.check_dtype(symbols.levels, self.s)
+            levels.check(symbols.levels, self.s)
+            return self._pack(symbols).resolved()
+
     def _pack(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
-        levels.check_dtype(symbols.levels, self.s)
-        levels.check(symbols.levels, self.s)
         return self._packed(*symbols)
 
     def _sized(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:

@@ -6,16 +6,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.numeric.reduce import key_of, ranges_of_keys, top_of_keys
+from gcodec.kernels.numeric.reduce import (
+    COLUMN,
+    LANES,
+    TILE,
+    Moments,
+    add_lanes,
+    emit_moments,
+    finish_moments,
+    fold,
+    key_of,
+    ranges_of_keys,
+    top_of_keys,
+)
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
-from gcodec.runtime.memory import empty_beside, float_bits, magnitude_bits
+from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
 
 _PART = 1 << 16  # elements whose range is found together, where no buckets are requested
+_LINE = 64  # bytes of a cache line
 
 
 class ResidualUpdate(NamedTuple):
@@ -53,10 +66,13 @@ class Extremes(NamedTuple):
         Bit pattern of the largest magnitude; NaN is larger than infinity.
     ranges : tuple, optional
         Result of `ranges` for the buckets that were requested; None if the pass did not find them.
+    moments : Moments, optional
+        Moments of the sum; None if the pass did not find them.
     """
 
     top_bits: int | Deferred
     ranges: tuple[np.ndarray, bool] | None = None
+    moments: Moments | None = None
 
 
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
@@ -109,6 +125,27 @@ def correct_with_ranges(
     if is_one:
         keys = np.array([[keys[:, 0].min(), keys[:, 1].max()]], np.int32)
     return Extremes(top_bits, ranges_of_keys(keys))
+
+
+def correct_with_moments(
+    x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray
+) -> Extremes:
+    """Do what `correct` does on the host, and find the moments where this costs no pass.
+
+    `out` may be `residual`.
+    """
+    if not streams(out, _LINE):
+        return Extremes(correct(x, residual, decay, out))
+    sums, squares = np.empty((2, -(-x.size // TILE)), np.float64)
+
+    def task(i: int, j: int) -> int:
+        part = slice(i // TILE, -(-j // TILE))
+        scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
+        terms = x[i:j], residual[i:j], decay, out[i:j]
+        return int(_correct_with_moments(*terms, *scratch, sums[part], squares[part]))
+
+    top_bits = max(pool.run(task, x.size, TILE))
+    return Extremes(top_bits, moments=Moments(fold(sums), fold(squares), top_bits))
 
 
 def _past_cache(
@@ -203,6 +240,87 @@ def _correct_past_cache(x, residual, decay, out, bucket, keys):
             low, high = min(low, key), max(high, key)
         keys[2 * b], keys[2 * b + 1] = low, high
     fence()
+
+
+# Kernels that quantize a sum add the residual to a bucket, a block or a tile while it is in the
+# cache. They quantize the sum there and replace it by its error, which becomes the new residual.
+
+
+@block("x", "residual", "i", "decay", "sums", "j")
+def sum_block(e: Emitter) -> None:
+    """Write x + decay·residual of 32 elements from i on to `sums`, from element j on."""
+    x, residual = (e.load(e.address(name, "i"), floats()) for name in ("x", "residual"))
+    product = e.builder.fmul(e.splat(e.args["decay"]), residual)
+    e.store(e.builder.fadd(x, product), e.address("sums", "j"))
+
+
+@block("x", "residual", "i")
+def fetch_terms(e: Emitter) -> None:
+    """Prefetch what `sum_block` reads from element i on."""
+    for name in ("x", "residual"):
+        e.fetch(e.address(name, "i"), 0)
+
+
+def _leave_block(stream: bool) -> Any:
+    """Make the block that copies 32 errors from j on to elements of `left` from i on."""
+
+    @block("errors", "j", "left", "i")
+    def leave(e: Emitter) -> None:
+        errors = e.load(e.address("errors", "j"), floats())
+        e.store(errors, e.address("left", "i"), align=32 if stream else 4, streaming=stream)
+
+    return leave
+
+
+_write_errors, _stream_errors = _leave_block(False), _leave_block(True)
+
+
+@inline
+def leave_errors(errors, j, left, i, streaming):
+    """Copy 32 errors from j on to `left`, from element i on; past the cache if `streaming`.
+
+    A `fence` must follow the last call with `streaming`.
+    """
+    if streaming:
+        _stream_errors(errors, j, left, i)
+    else:
+        _write_errors(errors, j, left, i)
+
+
+@block("x", "residual", "i", "next", "decay", "out", "sums", "squares", "t", "largest", "zero")
+def _column_sums(e: Emitter) -> None:
+    """Write a column of x + decay·residual past the cache; `emit_moments` sums it."""
+    builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
+    source, target = e.address("residual", "i"), e.address("out", "i")
+    ahead = e.address("residual", "next")
+
+    def total(x: Any, row: int) -> Any:
+        emit_prefetch(builder, e.element(ahead, row * COLUMN))
+        kept = e.load(e.element(source, row * LANES), floats(COLUMN))
+        total = builder.fadd(x, builder.fmul(decay, kept))
+        e.store(total, e.element(target, row * LANES), align=_LINE, streaming=True)
+        return total
+
+    emit_moments(e, total)
+
+
+@kernel(
+    "in float32[], in float32[], float32, out float32[], out float64[], out uint32[], "
+    "out float64[], out float64[]"
+)
+def _correct_with_moments(x, residual, decay, out, scratch, top, sums, squares):
+    # See reduce._tile_moments for the arguments after `out`.
+    lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
+    whole = x.size - x.size % TILE
+    for i in range(whole, x.size):
+        out[i] = x[i] + decay * residual[i]
+    for tile in range(x.size // TILE):
+        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+            _column_sums(x, residual, at, ahead, decay, out, lanes_1, lanes_2, t, top, 0)
+        sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
+    fence()
+    return finish_moments(out, scratch, top, sums, squares)
 
 
 @kernel("in float32[], float32, out float32[]")

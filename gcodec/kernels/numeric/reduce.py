@@ -184,14 +184,17 @@ def emit_column(e: Emitter, terms: Callable[[Any, int], list[Any]]) -> list[Any]
     return totals
 
 
-@block("x", "i", "next", "sums", "squares", "t", "largest", "zero")
-def _moments_column(e: Emitter) -> None:
-    """Sum a column of a tile of x from i, and its squares, to lanes from t; raise `largest`."""
+def emit_moments(e: Emitter, value: Callable[[Any, int], Any]) -> None:
+    """Emit the sums of a column of values and their squares, to lanes from t; raise `largest`.
+
+    `value` gets the float32 vector of x and the number of a row, and returns the vector of values.
+    """
     builder = e.builder
     at = e.address("largest", "zero")
     top = [e.load(at, lanes(32, COLUMN))]
 
     def terms(x: Any, row: int) -> list[Any]:
+        x = value(x, row)
         bits = e.magnitude_bits(x)
         top[0] = builder.select(builder.icmp_unsigned(">", bits, top[0]), bits, top[0])
         wide = builder.fpext(x, doubles(COLUMN))
@@ -203,16 +206,19 @@ def _moments_column(e: Emitter) -> None:
     e.store(top[0], at)
 
 
-@kernel("in float32[], out float64[], out uint32[], out float64[], out float64[]")
-def _tile_moments(x, scratch, top, sums, squares):
-    # sums.size == squares.size == ceil(x.size / TILE), scratch.size == 2 * LANES; top is COLUMN
-    # zeros. Only the last tile may be shorter.
+@block("x", "i", "next", "sums", "squares", "t", "largest", "zero")
+def _moments_column(e: Emitter) -> None:
+    """Sum a column of a tile of x from i, and its squares, to lanes from t; raise `largest`."""
+    emit_moments(e, lambda x, row: x)
+
+
+@inline
+def finish_moments(x, scratch, top, sums, squares):
+    """Sum the last tile of x if it is not whole, and return the largest magnitude of all tiles.
+
+    See `_tile_moments` for the arguments; `top` has the largest magnitudes of whole tiles.
+    """
     lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
-    for tile in range(x.size // TILE):
-        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
-            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-            _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
-        sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
     tail = x[x.size // TILE * TILE :]
     if tail.size:
         scratch[:] = 0.0
@@ -226,6 +232,19 @@ def _tile_moments(x, scratch, top, sums, squares):
     for k in range(COLUMN):  # top.size == COLUMN
         largest = max(largest, top[k])
     return largest
+
+
+@kernel("in float32[], out float64[], out uint32[], out float64[], out float64[]")
+def _tile_moments(x, scratch, top, sums, squares):
+    # sums.size == squares.size == ceil(x.size / TILE), scratch.size == 2 * LANES; top is COLUMN
+    # zeros. Only the last tile may be shorter.
+    lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
+    for tile in range(x.size // TILE):
+        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+            _moments_column(x, at, ahead, lanes_1, lanes_2, t, top, 0)
+        sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
+    return finish_moments(x, scratch, top, sums, squares)
 
 
 def _squares_block(add: bool) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, fetch_terms, leave_errors, sum_block
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.byte_lanes import (
@@ -21,7 +21,7 @@ from gcodec.kernels.quantize.byte_lanes import (
     pair_codes,
     store_sorted,
 )
-from gcodec.kernels.quantize.microscale import emit_codes
+from gcodec.kernels.quantize.microscale import emit_codes, emit_values
 from gcodec.kernels.quantize.value_table import Cells, ValueTable
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
@@ -29,17 +29,20 @@ from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import (
     AHEAD,
     BLOCK,
+    SIGN,
     Emitter,
     Store,
     block,
     compiles_for,
     fence,
     floats,
+    floats_in_registers,
     lanes,
 )
 from gcodec.runtime.memory import bits_float, magnitude_bits
 
 _CELL = 17  # bits of a float32 that a cell drops
+_CACHED = 1 << 16  # elements of the largest block whose sums stay in a cache
 _METHODS = ("tree", "cells", "int4", "int8", "offset8", "fp8")
 _NARROW = ("tree", "int4")  # methods whose codes have 4 bits
 _ABSMAX = ("tree", "cells")  # methods whose scales are magnitudes; those of others are factors
@@ -172,13 +175,17 @@ def _run(
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
     none = np.empty(0, np.float32)
-    terms = (none, *(update or ResidualUpdate(none, np.float32(0), none)))
+    terms, streaming = (x, none, np.float32(0), none), False
     if update is not None:
-        terms, x = (x, *update), update.left  # which gets the sum, block by block
-    numbers = _numbers_of(table.values)
+        terms, x = (x, *update), update.left
+        if block_size <= _CACHED:
+            x = np.empty(min(block_size, x.size), np.float32)
+            streaming = block_size % BLOCK == 0 and streams(update.left)
+    numbers = table.placed() if update is not None else none
     loop = _quantizer(table.method, update is not None)
     rule_of = *rule, shift, table.entries, *cells
-    loop(x, first, block_size, tops, factors, *rule_of, *scratch, *terms, numbers, out)
+    rules = tops, factors, *rule_of, *scratch
+    loop(x, *terms, streaming, first, block_size, *rules, numbers, out)
 
 
 def dequantize(
@@ -310,13 +317,17 @@ def nearest(numbers: np.ndarray, cells: Cells) -> np.ndarray:
 # --- blocks --------------------------------------------------------------------------------------
 
 
-def _quantize_block(method: str) -> Any:
-    """Make the block that writes the codes of 32 elements of x from i on, from byte `at` on."""
+def _quantize_block(method: str, leave: bool) -> Any:
+    """Make the block that writes the codes of 32 elements of x from i on, from byte `at` on.
+
+    With `leave`, x is replaced by the quantization errors; `size` is the scale of the block, and
+    `values` has the numbers of places in a tree.
+    """
     emit_half = {"tree": _emit_tree, "cells": _emit_cells, "fp8": _emit_fp8}.get(
         method, _emit_integers
     )
 
-    @block("x", "i", "factor", "shift", "entries", "first", "count", "out", "at")
+    @block("x", "i", "factor", "shift", "entries", "first", "count", "size", "values", "out", "at")
     def codes(e: Emitter) -> None:
         builder, source, numbers = e.builder, e.address("x", "i"), []
         e.fetch(source)
@@ -328,6 +339,10 @@ def _quantize_block(method: str) -> Any:
             r = builder.fmul(shifted, e.splat(e.args["factor"], HALF))
             numbers.append(builder.bitcast(r, lanes(32, HALF)))
             codes = emit_half(e, r, highest)
+            if leave:
+                number, size = _emit_number(e, method, codes, r), e.splat(e.args["size"], HALF)
+                scale = builder.fdiv if method == "fp8" else builder.fmul
+                e.store(builder.fsub(x, scale(number, size)), e.element(source, first))
             return builder.and_(codes, codes.type([2 * highest + 1] * HALF))
 
         codes = narrow_halves(e, half)
@@ -343,6 +358,22 @@ def _quantize_block(method: str) -> Any:
         store_sorted(e, codes)
 
     return codes
+
+
+def _emit_number(e: Emitter, method: str, codes: Any, r: Any) -> Any:
+    """Emit the numbers of 16 lanes, given what `emit_half` of `_quantize_block` emits for r."""
+    builder, kind = e.builder, codes.type
+    if method in ("int4", "int8"):
+        shift = kind([28 if method == "int4" else 24] * HALF)
+        return builder.sitofp(builder.ashr(builder.shl(codes, shift), shift), floats(HALF))
+    if method == "fp8":
+        sign = builder.and_(builder.bitcast(r, kind), kind([SIGN] * HALF))
+        numbers = emit_values(e, BlockFormat.of("mxfp8e4m3"), codes)
+        size = builder.and_(builder.bitcast(numbers, kind), kind([SIGN - 1] * HALF))
+        return builder.bitcast(builder.or_(size, sign), numbers.type)
+    if floats_in_registers():
+        return e.looked_up_floats(e.args["values"], codes)
+    return e.gathered(e.args["values"], e.indices(codes), floats(HALF))
 
 
 def _emit_tree(e: Emitter, r: Any, highest: int) -> Any:
@@ -408,21 +439,6 @@ def _emit_fp8(e: Emitter, r: Any, highest: int) -> Any:
     return emit_codes(e, BlockFormat.of("mxfp8e4m3"), r, None, limited=True)
 
 
-@block("x", "residual", "i", "decay", "left")
-def _sum_block(e: Emitter) -> None:
-    """Write x + decay·residual of 32 elements from i on to `left`."""
-    x, residual = (e.load(e.address(name, "i"), floats()) for name in ("x", "residual"))
-    product = e.builder.fmul(e.splat(e.args["decay"]), residual)
-    e.store(e.builder.fadd(x, product), e.address("left", "i"))
-
-
-@block("x", "residual", "left", "i")
-def _fetch_sum(e: Emitter) -> None:
-    """Prefetch what `_sum_block` reads and writes from element i on."""
-    for name in ("x", "residual", "left"):
-        e.fetch(e.address(name, "i"), 0)
-
-
 def _dequantize_block(per_byte: int, divides: bool, store: Store) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
@@ -466,11 +482,13 @@ def _factor(top, numerator, least, resets):
 
 @factory(lambda: [(m, False) for m in _METHODS] + [(m, True) for m in _LEFT])
 def _quantizer(method: str, leave: bool) -> Kernel:
-    one_block = _quantize_block(method)
+    is_apart = leave and method == "cells"  # a block of its own looks numbers up faster
+    one_block = _quantize_block(method, leave and not is_apart)
+    error_block = _dequantize_block(1, False, "add")
+    minus = np.float32(-1)
     per_byte = 2 if method in _NARROW else 1
     is_absmax, divides = method in _ABSMAX, method == "fp8"
-    error_block = _dequantize_block(per_byte, divides, "add")
-    one, minus = np.float32(1), np.float32(-1)
+    one = np.float32(1)
 
     @inline
     def size_of(top, factor):
@@ -479,13 +497,19 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         return factor if divides else np.float32(one / factor)
 
     @kernel(
-        "in float32[], int64, int64, out float32[], out float32[], float32, float32, boolean, "
-        "float32, in uint32[], int64, int64, out float32[], out uint8[], in float32[], "
-        f"in float32[], float32, out float32[], in {_TABLES[per_byte]}, out uint8[]",
+        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
+        "out float32[], boolean, int64, int64, out float32[], out float32[], float32, float32, "
+        "boolean, float32, in uint32[], int64, int64, out float32[], out uint8[], in float32[], "
+        "out uint8[]",
         variant=f"{method} {leave}",
     )
     def blockwise_codes(
         x,
+        gradient,
+        residual,
+        decay,
+        left,
+        streaming,
         first,
         block_size,
         tops,
@@ -499,29 +523,27 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         count,
         padded,
         last,
-        gradient,
-        residual,
-        decay,
-        left,
         values,
         out,
     ):
-        # x begins with element `first`, whose byte is the first of `out`, and factors has the
-        # factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
-        # out.size == ceil(x.size / per_byte); entries are those of the table; padded and last
-        # have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, left is x;
-        # gradient and residual are as long, and values are the numbers of the table.
+        # gradient begins with element `first`, whose byte is the first of `out`, and factors has
+        # the factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
+        # out.size == ceil(gradient.size / per_byte); entries are those of the table; padded and
+        # last have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, residual
+        # and left are as long, x is left or has room for the sums of a block, and values are the
+        # numbers of codes, or of places in a tree; else x is the gradient.
         start = 0
-        while start < x.size:
-            b, stop = _stop(start, first, x.size, block_size)
+        while start < gradient.size:
+            b, stop = _stop(start, first, gradient.size, block_size)
+            base = start if x.size < gradient.size else 0  # element for which x[0] is
             whole = stop - (stop - start) % BLOCK
             if leave:
                 for i in range(start, whole, BLOCK):
-                    _sum_block(gradient, residual, i, decay, left)
+                    sum_block(gradient, residual, i, decay, x, i - base)
                 for i in range(whole, stop):
-                    left[i] = gradient[i] + decay * residual[i]
+                    x[i - base] = gradient[i] + decay * residual[i]
             if numerator > np.float32(0):
-                part = x[start:stop]
+                part = x[start - base : stop - base]
                 top = np.uint32(0)
                 for i in range(part.size):
                     top = max(top, magnitude_bits(part[i]))
@@ -531,21 +553,26 @@ def _quantizer(method: str, leave: bool) -> Kernel:
             size = size_of(tops[b], factors[b]) if leave else one
             ahead = max(stop - start, AHEAD)
             for i in range(start, whole, BLOCK):
-                one_block(x, i, *numbers, out, i // per_byte)
+                one_block(x, i - base, *numbers, size, values, out, i // per_byte)
+                if is_apart:
+                    error_block(out, i, size, values, minus, x, i - base)
                 if leave:
-                    error_block(out, i // per_byte, size, values, minus, left, i)
-                    _fetch_sum(gradient, residual, left, i + ahead)  # while this block is coded
+                    leave_errors(x, i - base, left, i, streaming)
+                    fetch_terms(gradient, residual, i + ahead)  # while this block is coded
             if whole < stop:
                 for k in range(BLOCK):
-                    padded[k] = x[whole + k] if k < stop - whole else np.float32(0)
-                one_block(padded, 0, *numbers, last, 0)
+                    padded[k] = x[whole + k - base] if k < stop - whole else np.float32(0)
+                one_block(padded, 0, *numbers, size, values, last, 0)
+                if is_apart:
+                    error_block(last, 0, size, values, minus, padded, 0)
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
                 if leave:
-                    error_block(last, 0, size, values, minus, padded, 0)
                     for k in range(stop - whole):
                         left[whole + k] = padded[k]
             start = stop
+        if leave and streaming:
+            fence()
 
     return blockwise_codes
 

@@ -9,6 +9,7 @@ import itertools
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, correct, fetch_terms, sum_block
 from gcodec.kernels.numeric.norms import Norm, norms
 from gcodec.kernels.numeric.philox import COUNTER_SPAN
 from gcodec.kernels.numeric.reduce import TILE, bucket_squares
@@ -29,7 +30,12 @@ def has_loop(bucket: int, norm: Norm, s: int) -> bool:
 
 
 def quantize(
-    x: np.ndarray, scale: Scale, seed: int, first: int, out: np.ndarray, leave: bool = False
+    x: np.ndarray,
+    scale: Scale,
+    seed: int,
+    first: int,
+    out: np.ndarray,
+    update: ResidualUpdate | None = None,
 ) -> None:
     """Compute the norms of a part of a tensor and quantize it, on the calling thread.
 
@@ -45,16 +51,22 @@ def quantize(
         Number of the first element of a bucket.
     out : (n,) uint8 array
         Undefined in buckets whose norm is not finite.
-    leave : bool
-        Whether x is replaced by the quantization error x − x̂.
+    update : ResidualUpdate, optional
+        Residual that is added to x; the new one is the sum minus its decoded value.
     """
-    bucket = scale.bucket
+    bucket, leave, none = scale.bucket, update is not None, np.empty(0, np.float32)
+    terms = none, none, np.float32(0)
+    if update is not None:
+        terms, x = (x, update.residual, update.decay), update.left
     at, whole = first // bucket, x.size - x.size % bucket
     own_norms = scale.norms[at : at + -(-x.size // bucket)]
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
-    if _quantizer(bucket, leave)(x[:whole], *numbers, np.empty(1), own_norms, out):
+    loop = _quantizer(bucket, leave)
+    if loop(x[:whole], *numbers, np.empty(1), *terms, own_norms, out):
         levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave)
     if whole < x.size:
+        if leave:
+            correct(terms[0][whole:], terms[1][whole:], terms[2], x[whole:])
         own_norms[-1:] = norms(x[whole:], bucket, "l2")
         levels.quantize(x[whole:], scale, seed, first + whole, out[whole:], leave)
 
@@ -67,17 +79,21 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
-        "out float32[], out uint8[]",
+        "in float32[], in float32[], float32, out float32[], out uint8[]",
         variant=f"{bucket} {leave}",
         vectorized=False,
     )
-    def quantize_buckets(x, seed, first, s, square, norms, out):
+    def quantize_buckets(x, seed, first, s, square, gradient, residual, decay, norms, out):
         # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,
         # x.size <= out.size; square.size == 1. Returns whether any norm is tiny; elements of such
-        # buckets get level 0.
+        # buckets get level 0. With `leave`, x gets the sum of gradient and residual, which are as
+        # long, and then the quantization errors.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
+            if leave:
+                for i in range(start, start + bucket, BLOCK):
+                    sum_block(gradient, residual, i, decay, x, i)
             squares(x, start, square, 0)
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm
@@ -88,6 +104,9 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
                 element = first + np.uint64(i)
                 span = element >> COUNTER_SPAN
                 two_blocks(x, i, factor, step, s, seed, element, span, out, i)
+                if leave:
+                    fetch_terms(gradient, residual, i + bucket)
+                    fetch_terms(gradient, residual, i + bucket + BLOCK)
         return any_tiny
 
     return quantize_buckets

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, fetch_terms, leave_errors, sum_block
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat, ScaleRule
@@ -78,6 +79,7 @@ def quantize(
     seed: int | None,
     scales: np.ndarray,
     out: np.ndarray,
+    update: ResidualUpdate | None = None,
     leave: bool = False,
 ) -> int:
     """Write the scales and elements of a (n,) float32 array.
@@ -90,20 +92,28 @@ def quantize(
         Seed for stochastic rounding; None rounds to nearest, ties to even.
     scales : (quantization.fmt.blocks(n),) uint8 array
     out : (quantization.fmt.data_nbytes(n),) uint8 array
+    update : ResidualUpdate, optional
+        Residual that is added to x; the new one is the sum minus its decoded value.
     leave : bool
-        Whether x is replaced by the quantization error x − x̂.
+        Whether x, to which no residual is added, is replaced by the quantization error x − x̂.
 
     Returns
     -------
     int
-        Bit pattern of the largest magnitude; NaN is larger than infinity.
+        Bit pattern of the largest magnitude of x, or of the sum; NaN is larger than infinity.
     """
-    fmt = quantization.fmt
+    fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
+    leave, streaming = leave or adds, update is not None and streams(update.left)
     loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
     key, per_byte, blocks = np.uint64(seed or 0), fmt.per_byte, _TILE // fmt.block
 
     def task(start: int, stop: int) -> int:
         part, largest = x[start:stop], np.zeros(BLOCK, np.int32)
+        whole = part.size - part.size % BLOCK
+        sums, residual, decay, left = part[:whole], none, np.float32(0), none
+        if update is not None:
+            residual, decay, left = update.part(start, stop)
+            sums = np.empty(_TILE, np.float32)
         scratch = (
             np.zeros(_GROUPS * _TILE // BLOCK, np.int32),
             np.zeros(blocks, np.int32),
@@ -113,23 +123,29 @@ def quantize(
         )
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
-        whole = part.size - part.size % BLOCK
         count = whole // fmt.block
-        loop(part[:whole], np.uint64(start), key, *numbers, *scratch, own[:count], data)
+        terms = part[:whole], residual[:whole], decay, left[:whole], adds, streaming
+        loop(sums, *terms, np.uint64(start), key, *numbers, *scratch, own[:count], data)
         if whole < part.size:
-            padded, last = np.zeros(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
-            padded[: part.size - whole] = part[whole:]
-            ends = np.empty(BLOCK // fmt.block, np.uint8)
-            loop(padded, np.uint64(start + whole), key, *numbers, *scratch, ends, last)
+            ends, last = np.empty(BLOCK // fmt.block, np.uint8), np.empty(BLOCK, np.uint8)
+            padded = np.zeros((3, BLOCK), np.float32)
+            padded[0, : part.size - whole] = part[whole:]
+            if adds:
+                padded[1, : part.size - whole] = residual[whole:]
+            sums = sums if adds else padded[0]
+            terms = padded[0], padded[1], decay, padded[2], adds, False
+            loop(sums, *terms, np.uint64(start + whole), key, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
             if leave:
-                part[whole:] = padded[: part.size - whole]
+                errors, target = (padded[2], left) if adds else (padded[0], part)
+                target[whole:] = errors[: part.size - whole]
         return int(largest.max())
 
     top = max(pool.run(task, x.size, BLOCK, x))
     if top >= INFINITY_BITS:
-        quantize_nonfinite(x, quantization, seed, scales, out, leave)
+        of = x if update is None else update.left
+        quantize_nonfinite(of, quantization, seed, scales, out, leave)
     return top
 
 
@@ -543,7 +559,8 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
         builder, word = e.builder, lanes(32, HALF)
         source, halves = e.address("x", "i"), None
         signs: list[Any] = []
-        e.fetch(source, _TILE)  # of the next tile, while this one is in a cache
+        if not leave:
+            e.fetch(source, _TILE)  # of the next tile, while this one is in a cache
         if stochastic:
             seed, start = e.args["seed"], e.args["start"]
             span = builder.lshr(start, start.type(int(COUNTER_SPAN)))
@@ -575,7 +592,7 @@ def _code_block(fmt: BlockFormat, stochastic: bool, leave: bool) -> Any:
                     sign = builder.and_(sign, word([1 << fmt.width - 1] * HALF))
                     limited = builder.or_(limited, sign)
                 size = e.splat(number("sizes", k), HALF)
-                error = builder.fsub(x, builder.fmul(_emit_values(e, fmt, limited), size))
+                error = builder.fsub(x, builder.fmul(emit_values(e, fmt, limited), size))
                 is_finite = builder.icmp_signed(
                     "<", number("tops", k), word.element(INFINITY_BITS)
                 )
@@ -668,7 +685,7 @@ def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
             pairs = builder.zext(e.load(source, lanes(8, HALF), align=1), wide)
             pairs = builder.or_(pairs, builder.shl(pairs, wide([4] * HALF)))
             codes = builder.bitcast(builder.and_(pairs, wide([0x0F0F] * HALF)), lanes(8))
-        numbers = _emit_values(e, fmt, builder.zext(codes, lanes(32)))
+        numbers = emit_values(e, fmt, builder.zext(codes, lanes(32)))
         place = e.address("scales", "b")
         from llvmlite import ir
 
@@ -682,7 +699,7 @@ def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
     return values
 
 
-def _emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
+def emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
     """Emit the numbers of codes, 32-bit lanes whose upper bits do not matter."""
     builder, kind = e.builder, codes.type
     real, cut = floats(kind.count), _MANTISSA - fmt.mantissa
@@ -733,7 +750,8 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], uint64, uint64, float32, float32, in int32[], "
+        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
+        "out float32[], boolean, boolean, uint64, uint64, float32, float32, in int32[], "
         "int64, float32, out int32[], out int32[], out int32[], out float32[], out float32[], "
         "out uint8[], out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
@@ -741,6 +759,12 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     )
     def microscale_codes(
         x,
+        gradient,
+        residual,
+        decay,
+        left,
+        updates,
+        streaming,
         first,
         seed,
         divisor,
@@ -757,17 +781,23 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         scales,
         out,
     ):
-        # x.size is a multiple of BLOCK, and x begins with element `first`, another multiple.
-        # scales.size == x.size // per_scale, out.size >= x.size // per_byte; adds has 256 elements
+        # gradient.size is a multiple of BLOCK, and gradient begins with element `first`, another
+        # multiple. If it `updates`, residual and left are as long, and x has room for the sums of
+        # a tile; else x is the gradient. scales.size == gradient.size // per_scale, out.size >=
+        # gradient.size // per_byte; adds has 256 elements
         # or 1 where scales are powers of two. tops, factors, sizes and room have an element for
         # each block of a tile, a multiple of 32; parts has _GROUPS for 32 elements, and largest
         # has 32.
-        for tile in range(0, x.size, _TILE):
-            stop = min(x.size, tile + _TILE)
+        for tile in range(0, gradient.size, _TILE):
+            stop = min(gradient.size, tile + _TILE)
+            base = tile if updates else 0  # element of the gradient for which x[0] is
+            if leave and updates:
+                for i in range(tile, stop, BLOCK):
+                    sum_block(gradient, residual, i, decay, x, i - base)
             before = tile // per_scale
             count = stop // per_scale - before
             for i in range(tile, stop, BLOCK):
-                tops_block(x, i, parts, i // per_scale - before)
+                tops_block(x, i - base, parts, i // per_scale - before)
             for b in range(0, count, BLOCK):
                 numbers = divisor, reciprocal, adds, drop, least, parts, tops, b, 0
                 if one_level and adds.size == 1:
@@ -781,7 +811,15 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
                 scales[before + b] = room[b]
             for i in range(tile, stop, BLOCK):
                 start, b = first + np.uint64(i), i // per_scale - before
-                code_block(x, i, seed, start, tops, factors, sizes, b, out, i // per_byte)
+                at = i - base
+                code_block(x, at, seed, start, tops, factors, sizes, b, out, i // per_byte)
+                if leave and updates:
+                    leave_errors(x, at, left, i, streaming)
+                    fetch_terms(gradient, residual, i + _TILE)
+                elif leave:
+                    fetch_terms(x, x, i + _TILE)
+        if leave and streaming:
+            fence()
 
     return microscale_codes
 

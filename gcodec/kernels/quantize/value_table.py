@@ -128,6 +128,14 @@ class ValueTable(NamedTuple):
             return cls(values, cells, zero, "cells", cells.packed())
         return cls(values, cells, zero, name, np.empty(0, np.uint32))
 
+    def placed(self) -> np.ndarray:
+        """Return the numbers of places in a tree as (64,) float32, or those of all codes."""
+        if self.method != "tree":
+            return self.values
+        numbers = np.zeros(64, np.float32)  # as many as the registers of any processor hold
+        numbers[:16] = self.values[self.entries[32:].view(np.uint8)[:16]]
+        return numbers
+
     @property
     def per_byte(self) -> int:
         """Number of codes in a byte."""

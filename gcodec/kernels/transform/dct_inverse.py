@@ -171,12 +171,14 @@ def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
     for r in range(0, count, _TOGETHER):
         together = min(_TOGETHER, count - r)
         for q in range(together):
-            u = used[r + q]
-            for i in range(n):
-                if n <= TABLED:
-                    factors[q * n + i] = basis[u * n + i]
-                else:
-                    factors[q * n + i] = _entry(basis, n, u, i)
+            u, own = used[r + q], factors[q * n : q * n + n]
+            if n <= TABLED:
+                entries = basis[u * n : u * n + n]
+                for i in range(n):
+                    own[i] = entries[i]
+            else:
+                for i in range(n):
+                    own[i] = _entry(basis, n, u, i)
         for i in range(0, n, 2):
             k = min(i + 1, n - 1)  # the last of an odd number is computed twice
             for j in range(0, whole, BLOCK):
