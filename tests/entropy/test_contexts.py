@@ -12,6 +12,7 @@ from gcodec.entropy.context.class_tables import SENT, TOTAL, ClassTable
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, refined, row_layouts
 from gcodec.entropy.context.table_choice import best_layout
+from gcodec.entropy.rans import RANS
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map, scale_fit
 from gcodec.kernels.context import scale_lists as list_kernels
@@ -154,6 +155,21 @@ def test_lists_of_scales(count: int) -> None:
                 scale_lists.read(data[: -(-cut // 8)], 3, cut, count)
     assert count < 3000 or len(codes) > 1
     assert count < 63 or {0, 1} <= shifts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_long_lists_take_the_shortest_code(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2048, 6000))
+    scales = rng.normal(60, rng.choice([0.2, 1, 4, 20]), count).round().clip(1, 127)
+    scales = (scales * (rng.random(count) >= rng.choice([0, 0.02, 0.9]))).astype(np.uint8)
+    parameters = list_kernels.list_parameters(scales)
+    wide = scales.astype(np.int64)
+    above = np.where(wide > 0, (wide - parameters.least >> parameters.shift) + 1, 0)
+    lengths = parameters.rice_nbits, parameters.words_nbits, RANS().encode(above).nbits
+    string = BitString()
+    scale_lists.write(scales, string)
+    assert string.nbits == 11 + min(lengths)  # after code, shift and least scale
 
 
 @pytest.mark.parametrize("kinds", [2, 3, 5, 9, 10, 11, 12, 13, 14, 15, 16])

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gcodec.kernels.bits.byte_planes import SHIFTS, take_first, take_others
+from gcodec.kernels.bits.byte_planes import (
+    SHIFTS,
+    gather_coded,
+    spread_coded,
+    take_first,
+    take_others,
+)
 from gcodec.kernels.context.byte_scales import join_planes, lower, take_runs
 from gcodec.runtime.memory import aligned_empty
 
@@ -90,3 +96,18 @@ def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
             out = np.empty(size, np.uint8)
             take_runs(bits, escape, scales, unit, 0, run, period, out)
             assert np.array_equal(out, whole[places])
+
+
+@pytest.mark.parametrize("share", (0, 0.01, 0.5, 0.99, 1))
+def test_coded_bytes_are_gathered_and_spread(share: float) -> None:
+    rng = np.random.default_rng(4)
+    for n in SIZES:
+        plane, after = rng.integers(0, 256, n).astype(np.uint8), np.full(9, 0xA5, np.uint8)
+        mask = rng.random(n) < share
+        coded = np.append(np.zeros(np.count_nonzero(mask), np.uint8), after)
+        gather_coded(plane, mask.view(np.uint8), coded[:-9])
+        assert np.array_equal(coded, np.append(plane[mask], after))
+        first = np.where(mask, rng.integers(1, 256, n), 0).astype(np.uint8)
+        spread = np.append(np.zeros(n, np.uint8), after)
+        spread_coded(coded[:-9], first, spread[:n])
+        assert np.array_equal(spread, np.append(np.where(mask, plane, 0), after))
