@@ -11,34 +11,34 @@ from typing import Any
 
 COUNTS = {
     "raw": (1, 1),
-    "qsgd": (7, 11),
-    "qsgd:code=auto": (22, 26),
+    "qsgd": (6, 10),
+    "qsgd:code=auto": (23, 27),
     "mxnet-2bit": (2, 4),
-    "mxnet-2bit:form=auto": (24, 29),
+    "mxnet-2bit:form=auto": (25, 31),
     "mxnet-1bit": (2, 3),
     "terngrad": (3, 5),
     "minmax": (3, 5),
     "sign": (2, 3),
-    "minifloat": (27, 32),
+    "minifloat": (28, 34),
     "minifloat:code=none": (6, 8),
     "microscale": (1, 2),
     "microscale:format=nvfp4": (2, 3),
-    "microscale:code=auto": (12, 18),
+    "microscale:code=auto": (15, 21),
     "blockwise": (1, 2),
-    "blockwise:code=auto": (6, 10),
+    "blockwise:code=auto": (7, 11),
     "blockwise:kind=meanstd16": (3, 4),
-    "sparseloco": (10, 13),
-    "topk": (9, 11),
+    "sparseloco": (11, 14),
+    "topk": (10, 12),
     "randomk": (6, 7),
     "dct8": (5, 8),
-    "powersgd": (3, 3),
+    "powersgd": (4, 5),
     "ecsq": (25, 31),
     "ecsq:rounding=stochastic": (26, 32),
     "ecsq:trellis=yes": (35, 40),
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 94
+CANDIDATES = 98
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 
