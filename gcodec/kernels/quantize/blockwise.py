@@ -540,8 +540,9 @@ def _quantizer(method: str, leave: bool) -> Kernel:
             if leave:
                 for i in range(start, whole, BLOCK):
                     sum_block(gradient, residual, i, decay, x, i - base)
-                for i in range(whole, stop):
-                    x[i - base] = gradient[i] + decay * residual[i]
+                rest = x[whole - base : stop - base]
+                for k in range(rest.size):
+                    rest[k] = gradient[whole + k] + decay * residual[whole + k]
             if numerator > np.float32(0):
                 part = x[start - base : stop - base]
                 top = np.uint32(0)
