@@ -16,7 +16,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels.numeric.words import words_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.memory import aligned_empty
 
 _GROUP = 8  # codes of any width whose fields fill whole bytes
@@ -248,9 +248,9 @@ def packer(width: int, msb: bool) -> Kernel:
     return pack
 
 
-@kernel("in uint8[], out uint8[], int64, boolean, boolean", vectorized=False)
+@subroutine(variant="pack_last")
 def _pack_last(codes, out, width, msb, count):
-    # Fewer than eight codes, the pad codes after them, and at most `width` bytes.
+    """Pack fewer than eight codes, and the pad codes after them, into at most `width` bytes."""
     x, last, lowest = np.uint64(0), 7 if msb else 0, np.uint64((1 << width) - 1)
     for k in range(8):
         code = np.uint64(k - codes.size if count else 0)
@@ -284,9 +284,9 @@ def unpacker(width: int, msb: bool) -> Kernel:
     return unpack
 
 
-@kernel("in uint8[], out uint8[], int64, boolean", vectorized=False)
+@subroutine(variant="unpack_last")
 def _unpack_last(data, codes, width, msb):
-    # Fewer than eight codes.
+    """Unpack fewer than eight codes."""
     x, last, lowest = np.uint64(0), width - 1 if msb else 0, np.uint64((1 << width) - 1)
     for b in range(min(width, data.size)):
         x |= np.uint64(data[b]) << np.uint64(8 * abs(last - b))
