@@ -153,7 +153,7 @@ def write_frames(
     Parameters
     ----------
     frames : iterable of EncodedFrame
-        The frames, each of which is encoded when the preceding one has been written.
+        The frames, which are encoded one by one while the file is written.
     target : pathlib.Path
         File to write.
     entries : sequence of Entry

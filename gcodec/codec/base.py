@@ -235,8 +235,15 @@ class Codec(Parameters):
         return out.reshape(shape)
 
     def pack(self, symbols: Symbols) -> Payload:
-        """Write symbols as the bytes that the paper or system defines."""
+        """Write symbols as the bytes that the paper or system defines.
+
+        Raises
+        ------
+        ParameterError
+            If these are not symbols of the codec.
+        """
         with one_wait():
+            self._check_symbols(symbols)
             return self._pack(symbols).resolved()
 
     def unpack(self, payload: Payload, shape: Any) -> Symbols:
@@ -354,6 +361,9 @@ class Codec(Parameters):
 
     def _dequantize(self, symbols: Symbols, out: Array) -> None:
         self._dequantize_into(symbols, "float32", out, None)
+
+    def _check_symbols(self, symbols: Symbols) -> None:
+        """Raise `ParameterError` for symbols that the codec does not make, unless `_pack` does."""
 
     def _pack(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Write the payload; its codec has every ``auto`` resolved."""
@@ -659,12 +669,15 @@ class Codec(Parameters):
 
         It replaces a residual in place only if the codec accepts the sum.
         """
-        n, terms = tensor.values.size, (tensor.values, update.residual, update.decay)
-        if device_of(tensor.values) is not None or not self._adds_residual(n):
+        x = tensor.values
+        if device_of(x) is not None or tensor.dtype not in ("float32", "float64"):
             return False
-        if tensor.dtype not in ("float32", "float64") or not update.is_in_place:
-            return tensor.dtype in ("float32", "float64")
-        return float_of_bits(max_abs_bits_corrected(*terms)) <= self.takes_up_to
+        if not self._adds_residual(x.size):
+            return False
+        if not update.is_in_place:
+            return True
+        top_bits = max_abs_bits_corrected(x, update.residual, update.decay)
+        return float_of_bits(top_bits) <= self.takes_up_to
 
     def _adds_residual(self, n: int) -> bool:
         """Return whether `_quantize_sum` is implemented for n elements."""

@@ -244,7 +244,7 @@ class DumpView(View[DumpRow]):
             self.tensors = [member for group in self.groups for member in group.members]
 
     def _cost(self, row: DumpRow) -> Cost:
-        """Return the cost by which rows are ordered: of the first codec, or of the best one."""
+        """Return the cost that orders the rows: that of the first codec, or of the best one."""
         cost = total_cost(row.group.trials(0)) if self.settings.codecs else row.best
         return cost or Cost("", math.nan, math.nan)
 

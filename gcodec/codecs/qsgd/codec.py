@@ -62,7 +62,6 @@ from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
-from gcodec.runtime.deferred import one_wait
 from gcodec.runtime.device import device_of, host
 from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -286,18 +285,9 @@ class QSGD(Codec):
 
     # --- pack
 
-    def pack(self, symbols: QSGDSymbols) -> Payload:
-        """Write symbols as bytes; see `Codec.pack`.
-
-        Raises
-        ------
-        ParameterError
-            If a level is not one of the codec.
-        """
-        with one_wait():
-            levels.check_dtype(symbols.levels, self.s)
-            levels.check(symbols.levels, self.s)
-            return self._pack(symbols).resolved()
+    def _check_symbols(self, symbols: QSGDSymbols) -> None:
+        levels.check_dtype(symbols.levels, self.s)
+        levels.check(symbols.levels, self.s)
 
     def _pack(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
         return self._packed(*symbols)

@@ -165,7 +165,7 @@ def join_planes(
         The other planes; see `byte_planes.take_others`.
     out : (n,) unsigned array
     scales : (rows, columns, width), optional
-        Scales by which the first plane is lowered; see `lower`. By default, it is not.
+        Scales that `lower` subtracted from the first plane; None if it was not lowered.
     unit : int
     start : int
         The first element.

@@ -94,8 +94,8 @@ def _write_pairs(
     progress,
 ):
     # small.size == wide.size, unless no symbol is WIDE; gaps.size == NEAR. `progress` holds
-    # the number of symbols that are written, the position of the last pair, counted from
-    # `base`, and the number of pairs, for all of which bits and positions have room.
+    # the number of written symbols, the position of the last pair, counted from `base`, and
+    # the number of written pairs. `bits` and `positions` have room for all pairs.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     i, last, number = progress[0], progress[1], progress[2]
     limit = out.size - SLACK
