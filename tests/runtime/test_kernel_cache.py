@@ -105,7 +105,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in build.iterdir()}
 
 
-def test_random_damage_is_detected(compiled: dict[str, bytes], cache: Path) -> None:
+def test_random_damage_is_detected(
+    compiled: dict[str, bytes], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The environment may name a level that is not among those of `compiled`.
+    monkeypatch.setenv("GCODEC_TARGET", processor.NATIVE)
     kernels = {FileOf(k.name, k.signature).name: k for k in quick_kernels()}
     assert kernels.keys() <= compiled.keys()
     for name, data in compiled.items():
