@@ -50,7 +50,6 @@ from gcodec.runtime.device import dispatched, host
 LENGTH_NBITS = 4
 """Width of a length in a table, in bits."""
 _TOP_NBITS = 8  # of the largest value
-_MAX_COUNT = 2**62
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -132,19 +131,13 @@ def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
     >>> code_lengths(np.array([5, 1, 0, 1, 2]), limit=2)
     array([2, 2, 0, 2, 2], dtype=uint8)
     """
-    if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) <= _MAX_COUNT:
+    lengths, used = package_merge(np.ascontiguousarray(counts, np.int64), limit)
+    if used < 0:
         raise ParameterError(
             f"counts are from {counts.min()} to {counts.max()}: must be 0 to 2**62"
         )
-    lengths = np.zeros(counts.size, np.uint8)
-    used = np.flatnonzero(counts)
-    if used.size > 1 << limit:
-        raise ParameterError(f"{used.size} symbols have no words of up to {limit} bits")
-    if used.size == 1:
-        lengths[used] = 1
-    elif used.size:
-        order = used[np.argsort(counts[used], kind="stable")]
-        lengths[order] = package_merge(counts[order].astype(np.uint64), limit)
+    if used > 1 << limit:
+        raise ParameterError(f"{used} symbols have no words of up to {limit} bits")
     return lengths
 
 

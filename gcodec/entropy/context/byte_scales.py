@@ -117,10 +117,8 @@ def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> S
     group, quantum = layout.group, layout.quantum
 
     def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
-        mean = int(sums.sum()) / max(int(counts.sum()), 1)
-        return rounded_scales(
-            sums, counts, mean, _PER_OCTAVE / (unit * quantum), one, quantum, MOST & -quantum
-        )
+        factor, most = _PER_OCTAVE / (unit * quantum), MOST & -quantum
+        return rounded_scales(sums, counts, factor, one, quantum, most)
 
     by_column = np.empty(0, np.uint8)
     if group == 1:

@@ -182,7 +182,6 @@ def join_planes(
 def rounded_scales(
     sums: np.ndarray,
     counts: np.ndarray,
-    mean: float,
     factor: float,
     one: int,
     quantum: int,
@@ -194,8 +193,6 @@ def rounded_scales(
     ----------
     sums, counts : (k,) int64 array
         See `Sums`.
-    mean : float
-        Mean of the bytes of all lines.
     factor : float
         How many quanta a scale grows if the mean of its line grows by 1.
     one : int
@@ -209,7 +206,7 @@ def rounded_scales(
         0 for lines without counts.
     """
     out = np.empty(sums.size, np.uint8)
-    _round_scales(sums, counts, mean, factor, one, quantum, most, out)
+    _round_scales(sums, counts, factor, one, quantum, most, out)
     return out
 
 
@@ -228,9 +225,15 @@ def log_sums(counts: np.ndarray, logs: np.ndarray) -> tuple[int, int]:
     return (high << 16) + low, (own_high << 16) + own_low
 
 
-@kernel("in int64[], in int64[], float64, float64, int64, int64, int64, out uint8[]")
-def _round_scales(sums, counts, mean, factor, one, quantum, most, out):
-    # sums.size == counts.size == out.size
+@kernel("in int64[], in int64[], float64, int64, int64, int64, out uint8[]")
+def _round_scales(sums, counts, factor, one, quantum, most, out):
+    # sums.size == counts.size == out.size. The total is below 2^53, so its quotient is rounded
+    # only once.
+    total, number = np.int64(0), np.int64(0)
+    for i in range(out.size):
+        total += sums[i]
+        number += counts[i]
+    mean = np.float64(total) / np.float64(max(number, 1))
     for i in range(out.size):
         quanta = (np.float64(sums[i]) / np.float64(max(counts[i], 1)) - mean) * factor
         scale = one + quantum * np.floor(quanta + 0.5)
