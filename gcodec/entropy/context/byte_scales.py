@@ -60,11 +60,6 @@ class Sample(NamedTuple):
     times: float
     unit: int
 
-    @property
-    def counts(self) -> np.ndarray:
-        """Histogram of the bytes."""
-        return byte_counts(self.symbols)
-
     def sums(self, layout: RowLayout) -> LineSums:
         """Return the sums of rows and columns."""
         sums = LineSums(self.symbols.size, layout.width, layout.group > 0)
@@ -75,28 +70,49 @@ class Sample(NamedTuple):
         rows = scale_lists.nbits(scales.rows)
         return self.times * rows + scales.nbits() - rows
 
-    def lowered_scales(self, shape: tuple[int, ...]) -> Scales | None:
+    def lowered_scales(
+        self, shape: tuple[int, ...], counts: np.ndarray
+    ) -> tuple[Scales, np.ndarray] | None:
         """Select the scales by which bytes are lowered, those of the sample; None without gain.
 
         The first layout that saves enough is selected: the most likely one comes first.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the tensor.
+        counts : (256,) int64 array
+            Histogram of the sample.
+
+        Returns
+        -------
+        scales : Scales
+        counts : (256,) int64 array
+            Histogram of the sample's bytes that are lowered by these scales.
         """
-        plain = self.times * entropy_nbits(self.counts)
+        plain = self.times * entropy_nbits(counts)
         for layout in layouts_of(shape, self.symbols.size):
             if layout.width >= self.times * self.symbols.size:
                 continue
             sums = self.sums(layout)
             scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
-            lowered = self.symbols.copy()
-            lower(lowered, scales.arrays, self.unit, 0)
-            nbits = self.times * entropy_nbits(byte_counts(lowered))
+            counts = self._lowered_counts(scales)
+            nbits = self.times * entropy_nbits(counts)
             own = self.nbits(scales)
-            if own > _COARSE * plain:  # scales of whole octaves take fewer bits
+            is_coarse = own > _COARSE * plain
+            if is_coarse:  # scales of whole octaves take fewer bits
                 layout = layout._replace(quantum=_PER_OCTAVE)
                 scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
                 own = self.nbits(scales)
             if nbits + own < plain - plain / _LOWERED_SHARE:
-                return scales
+                return scales, self._lowered_counts(scales) if is_coarse else counts
         return None
+
+    def _lowered_counts(self, scales: Scales) -> np.ndarray:
+        """Return the histogram of the bytes that scales lower."""
+        lowered = self.symbols.copy()
+        lower(lowered, scales.arrays, self.unit, 0)
+        return byte_counts(lowered)
 
 
 def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
@@ -114,20 +130,25 @@ def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Sca
 
 def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> Scales:
     """Compute scales from the sums of rows and of columns, which may be those of samples."""
-    group, quantum = layout.group, layout.quantum
-
-    def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
-        factor, most = _PER_OCTAVE / (unit * quantum), MOST & -quantum
-        return rounded_scales(sums, counts, factor, one, quantum, most)
-
-    by_column = np.empty(0, np.uint8)
+    group, by_column = layout.group, np.empty(0, np.uint8)
     if group == 1:
-        by_column = scales_of(*columns, CENTER)
+        by_column = _scales_of(columns, layout, unit, CENTER)
     elif group:
         places = np.arange(0, layout.width, group)
         sums, counts = (np.add.reduceat(part, places) for part in columns)
-        by_column = np.repeat(scales_of(sums, counts, CENTER), group)[: layout.width]
-    return Scales(layout, scales_of(*rows, ONE), by_column)
+        by_group = _scales_of((sums, counts), layout, unit, CENTER)
+        by_column = np.repeat(by_group, group)[: layout.width]
+    return Scales(layout, row_scales(layout, rows, unit), by_column)
+
+
+def row_scales(layout: RowLayout, rows: Sums, unit: int) -> np.ndarray:
+    """Compute the scales of rows from their sums."""
+    return _scales_of(rows, layout, unit, ONE)
+
+
+def _scales_of(sums: Sums, layout: RowLayout, unit: int, one: int) -> np.ndarray:
+    factor, most = _PER_OCTAVE / (unit * layout.quantum), MOST & -layout.quantum
+    return rounded_scales(*sums, factor, one, layout.quantum, most)
 
 
 def entropy_nbits(counts: np.ndarray) -> int:

@@ -177,11 +177,16 @@ def row_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
     return (*layouts, RowLayout(n, 0))
 
 
-def sampled_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
-    """Return about `sample` of (n,) values, in equidistant rows; all values of a small tensor."""
+def sampled_rows(
+    values: np.ndarray, width: int, sample: int, sparse: int = _SPARSE
+) -> np.ndarray:
+    """Return about `sample` of (n,) values, in equidistant rows.
+
+    All values are returned if this would be more than one row out of `sparse`.
+    """
     rows = values.size // width
     stride = rows // max(sample // width, LEAST_ROWS)
-    if stride < _SPARSE:
+    if stride < sparse:
         return values
     return flattened(values[: rows * width].reshape(rows, width)[::stride])
 
