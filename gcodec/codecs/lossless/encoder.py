@@ -333,9 +333,9 @@ class _Writer:
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact, self._texts = is_exact, dict[int, bytes]()
-        self._known = _Statistics.of(bits, layout, is_exact)
-        zeros = self._known.zeros
-        self._plane = _FirstPlane(bits, layout, 0 if zeros is None else zeros.escape)
+        self._known = known = _Statistics.of(bits, layout, is_exact)
+        self._head = Head(known.zeros, (Plane(STORED), *(plane for plane, _ in known.others)))
+        self._plane = _FirstPlane(bits, layout, 0 if known.zeros is None else known.zeros.escape)
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -420,13 +420,13 @@ class _Writer:
         # Scales in octaves need only a sample of each row and of each column.
         matrix, middle = self._bits.reshape(count, width), width // 2
         part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])
-        rows, columns = LineSums(part.size, _ROW, False), LineSums(0, width, False)
-        rows.run(self._parts_of(part), TILE)
+        by_row, by_column = LineSums(part.size, _ROW, False), LineSums(0, width, False)
+        by_row.run(self._parts_of(part), TILE)
         if layout.group:
             most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
             sampled = np.ascontiguousarray(matrix[:: count // most])
-            columns = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
-        return scales_of_sums(layout, rows.rows, columns.columns, unit), None
+            by_column = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
+        return scales_of_sums(layout, by_row.rows, by_column.columns, unit), None
 
     def _parts_of(self, bits: np.ndarray) -> PartsOf:
         """Return a function of the first plane of bit patterns, without escapes."""
@@ -453,11 +453,6 @@ class _Writer:
     def _parts(self, start: int, stop: int) -> np.ndarray:
         return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
 
-    def _head(self, method: int) -> Head:
-        byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
-        others = (plane for plane, _ in self._known.others)
-        return Head(self._known.zeros, (Plane(method, byte), *others))
-
     def _lead(self, method: int) -> int:
         """Return the number of bytes before the first plane."""
         return len(self._text(method)) + self._others_nbytes
@@ -465,13 +460,16 @@ class _Writer:
     @functools.cached_property
     def _others_nbytes(self) -> int:
         """The number of bytes of all planes but the first."""
-        head = self._head(STORED)
-        return sum(head.nbytes_of(k, self._bits.size) for k in range(1, self._layout.itemsize))
+        n = self._bits.size
+        return sum(self._head.nbytes_of(k, n) for k in range(1, self._layout.itemsize))
 
     def _text(self, method: int) -> bytes:
         """Return the bytes of the head."""
         if method not in self._texts:
-            self._texts[method] = self._head(method).to_bytes()
+            byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
+            zeros, planes = self._head
+            head = Head(zeros, (Plane(method, byte), *planes[1:]))
+            self._texts[method] = head.to_bytes()
         return self._texts[method]
 
     def _plain(self, method: int) -> Written:
@@ -570,7 +568,7 @@ class _Writer:
     def _fill(self, data: np.ndarray, method: int) -> None:
         """Write the head and all planes but the first to the start of the message."""
         bits, layout, n = self._bits, self._layout, self._bits.size
-        head, zeros, text = self._head(method), self._known.zeros, self._text(method)
+        zeros, text = self._known.zeros, self._text(method)
         data[: len(text)] = np.frombuffer(text, np.uint8)
         at, stored = len(text), dict[int, int]()
         for k, (plane, string) in enumerate(self._known.others, 1):
@@ -578,7 +576,7 @@ class _Writer:
                 stored[k] = at
             elif string is not None:
                 data[at : at + string.size] = string
-            at += head.nbytes_of(k, n)
+            at += self._head.nbytes_of(k, n)
         if not stored:
             return
         starts = None if zeros is None else zeros.starts()

@@ -177,9 +177,7 @@ def row_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
     return (*layouts, RowLayout(n, 0))
 
 
-def sampled_rows(
-    values: np.ndarray, width: int, sample: int, sparse: int = _SPARSE
-) -> np.ndarray:
+def sampled_rows(values: np.ndarray, width: int, sample: int, sparse: int = _SPARSE) -> np.ndarray:
     """Return about `sample` of (n,) values, in equidistant rows.
 
     All values are returned if this would be more than one row out of `sparse`.

@@ -276,13 +276,13 @@ def _add_byte_rows(symbols, width, narrow, sums, counts, columns):
     for row in range(sums.size):
         line = symbols[row * width : min((row + 1) * width, symbols.size)]
         total, count = np.int64(0), np.int64(0)
-        for first in range(0, line.size, 4096):
-            part, part_sum, part_count = line[first : first + 4096], np.int32(0), np.int32(0)
+        for first in range(0, line.size, 256):  # the sum of as many bytes has 16 bits
+            part, part_sum, part_count = line[first : first + 256], np.uint16(0), np.uint16(0)
             for j in range(part.size):
-                part_sum += np.int32(part[j])
-                part_count += np.int32(part[j] != 0)
-            total += part_sum
-            count += part_count
+                part_sum = np.uint16(part_sum + np.uint16(part[j]))
+                part_count = np.uint16(part_count + np.uint16(part[j] != 0))
+            total += np.int64(part_sum)
+            count += np.int64(part_count)
         sums[row], counts[row] = total, count
         if narrow.size > 0:  # line.size <= width
             for j in range(line.size):

@@ -6,7 +6,6 @@ import numpy as np
 
 from gcodec.runtime.jit import kernel, subroutine
 
-
 _MAX_COUNT = 2**62
 
 
