@@ -66,7 +66,7 @@ _RUN = 1 << 12  # neighboring bytes of such a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of such a sample
 _COUNTED = 8 * TILE  # bytes that are counted at a time
 _BELOW, _ABOVE = 6, 2  # how far a byte may be below and above those of a sample
-_SPARSE = 4  # such a sample has at most one row out of this many, or out of 2 without exact counts
+_SPARSE = 4  # such a sample has at most one row of so many, or of half as many in mode=fast
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
@@ -84,6 +84,8 @@ class _Statistics(NamedTuple):
         Histogram of the first plane, with escapes.
     is_constant : bool
         Whether all bytes of the first plane are equal.
+    sample : Sample or None
+        The rows by which the counts were estimated; None if they are exact, or of integers.
     zeros : Zeros or None
     others : tuple of (Plane, bytes or None)
         The other planes, and the strings of those that are coded.
@@ -91,21 +93,34 @@ class _Statistics(NamedTuple):
 
     counts: np.ndarray
     is_constant: bool
+    sample: Sample | None
     zeros: Zeros | None
     others: tuple[tuple[Plane, np.ndarray | None], ...]
 
     @classmethod
-    def of(cls, bits: np.ndarray, layout: PlaneLayout, is_exact: bool) -> _Statistics:
-        """Return the statistics of bit patterns; see `_FirstPlane.counts` for `is_exact`."""
-        plane, zeros = _FirstPlane(bits, layout), None
-        is_exact = is_exact or bits.size < _LEAST_ESTIMATED
-        counts = plane.counts(is_exact)
-        if not is_exact and (counts[0] or np.count_nonzero(counts) == 1):
+    def of(cls, plane: _FirstPlane, shape: tuple[int, ...], is_exact: bool) -> _Statistics:
+        """Return the statistics of a plane without escapes.
+
+        Unless they are to be exact, the counts of many bytes are estimated by a sample.
+        """
+        bits, layout = plane.bits, plane.layout
+        counts: np.ndarray | None = None
+        sample = zeros = None
+        if not is_exact and bits.size >= _LEAST_ESTIMATED:
+            if layout.is_float:
+                sample = plane.sample(shape, is_exact)
+                counts = _estimated(byte_counts(sample.symbols), bits.size, sample.symbols.size)
+            else:
+                counts = plane.counts(is_exact)
+            if counts[0] or np.count_nonzero(counts) == 1:
+                counts = sample = None
+        if counts is None:
             counts = plane.counts(True)
         if layout.is_float and counts[0]:
             zeros = _zeros_of(bits, counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
-        return cls(counts, is_constant, zeros, tuple(_other_planes(bits, layout, zeros)))
+        others = tuple(_other_planes(bits, layout, zeros))
+        return cls(counts, is_constant, sample, zeros, others)
 
 
 class _FirstPlane(NamedTuple):
@@ -136,7 +151,7 @@ class _FirstPlane(NamedTuple):
         """Return the (256,) counts of the bytes.
 
         Unless they are to be exact, those of many bytes are estimated by a half to a sixteenth of
-        them. Each byte that is little smaller or larger than those of the sample then counts once.
+        them; see `_estimated`.
         """
         n = self.bits.size
         if is_exact or n < _LEAST_ESTIMATED:
@@ -151,12 +166,15 @@ class _FirstPlane(NamedTuple):
             return room
 
         sampled = n // (_RUN * period) * _RUN
-        counts = counts_of_parts(runs, sampled, _COUNTED) * period
-        if np.count_nonzero(counts) > 1:
-            low, high = bytes_range(counts)
-            near = counts[max(low - _BELOW, 1) : high + _ABOVE + 1]
-            near[near == 0] = 1
-        return counts
+        return _estimated(counts_of_parts(runs, sampled, _COUNTED), n, sampled)
+
+    def sample(self, shape: tuple[int, ...], is_exact: bool) -> Sample:
+        """Return some rows of the plane; all rows of a small tensor."""
+        width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
+        bits = sampled_rows(self.bits, width, _SAMPLE, sparse)
+        symbols = np.empty(bits.size, np.uint8)
+        self.layout.take_first(bits, self.escape, symbols)
+        return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
 
 
 class _Method(NamedTuple):
@@ -233,6 +251,19 @@ def write(
         if written is not None and written.nbits < best.nbits:
             name, best = each, written
     return name, best
+
+
+def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
+    """Return the counts of n bytes by those of a sample.
+
+    Each byte that is little smaller or larger than those of the sample counts once.
+    """
+    counts = counts * n // sampled
+    if np.count_nonzero(counts) > 1:
+        low, high = bytes_range(counts)
+        near = counts[max(low - _BELOW, 1) : high + _ABOVE + 1]
+        near[near == 0] = 1
+    return counts
 
 
 def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
@@ -333,9 +364,10 @@ class _Writer:
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact, self._texts = is_exact, dict[int, bytes]()
-        self._known = known = _Statistics.of(bits, layout, is_exact)
+        plane = _FirstPlane(bits, layout)
+        self._known = known = _Statistics.of(plane, shape, is_exact)
+        self._plane = plane if known.zeros is None else plane._replace(escape=known.zeros.escape)
         self._head = Head(known.zeros, (Plane(STORED), *(plane for plane, _ in known.others)))
-        self._plane = _FirstPlane(bits, layout, 0 if known.zeros is None else known.zeros.escape)
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
@@ -386,37 +418,37 @@ class _Writer:
 
     @functools.cached_property
     def _sample(self) -> Sample:
-        """The first plane of some rows."""
-        width = row_layouts(self._shape)[0].width
-        bits = sampled_rows(self._bits, width, _SAMPLE, _SPARSE if self._is_exact else 2)
-        symbols = np.empty(bits.size, np.uint8)
-        self._layout.take_first(bits, self._plane.escape, symbols)
-        return Sample(symbols, self._bits.size / bits.size, self._layout.unit)
+        """Some rows of the first plane."""
+        return self._known.sample or self._plane.sample(self._shape, self._is_exact)
 
     @functools.cached_property
     def _lowering(self) -> tuple[Scales, np.ndarray | None] | None:
-        """The scales to subtract from the first plane, and the exact counts of the lowered bytes.
+        """The scales to subtract from the first plane, and the counts of the lowered bytes.
 
-        None if subtracting scales does not pay. The counts are None if only those of a sample are
-        known.
+        None if subtracting scales does not pay. The counts are None if they are not known.
         """
         n, unit = self._bits.size, self._layout.unit
         if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
         sample = self._sample
-        is_whole = sample.symbols.size == n
-        is_counted = is_whole and (self._is_exact or n < _LEAST_ESTIMATED)
-        counts = self._known.counts if is_counted else byte_counts(sample.symbols)
-        lowering = sample.lowered_scales(self._shape, counts)
-        if lowering is None or is_whole:
-            return lowering
-        layout = lowering[0].layout
+        is_whole, is_estimated = sample.symbols.size == n, self._known.sample is not None
+        plain: float = entropy_nbits(self._known.counts)
+        if not (is_whole or is_estimated):
+            plain = sample.times * entropy_nbits(byte_counts(sample.symbols))
+        lowering = sample.lowering(self._shape, plain)
+        if lowering is None:
+            return None
+        scales, sampled_sums, counts = lowering
+        if is_whole:
+            return scales, counts
+        layout = scales.layout
         width, count = layout.width, n // layout.width
         if n <= 4 * _SAMPLE or n % width or width < 2 * _ROW:
-            if self._is_exact or sample.symbols.size < 2 * _ROW * width:
+            if not is_estimated or sample.symbols.size < 2 * _ROW * width:
                 return scales_of_parts(self._parts, n, layout, unit), None
             rows = LineSums(n, width, False).run(self._parts, _COUNTED).rows
-            return lowering[0]._replace(rows=row_scales(layout, rows, unit)), None
+            scales = scales._replace(rows=row_scales(layout, rows, unit, sampled_sums))
+            return scales, _estimated(counts, n, sample.symbols.size)
         # Scales in octaves need only a sample of each row and of each column.
         matrix, middle = self._bits.reshape(count, width), width // 2
         part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])

@@ -44,6 +44,23 @@ PartsOf = Callable[[int, int], np.ndarray]
 """Returns a range of the bytes of a tensor, which later calls on the same thread may overwrite."""
 
 
+class Lowering(NamedTuple):
+    """Scales by which the bytes of a sample are lowered.
+
+    Attributes
+    ----------
+    scales : Scales
+    rows : Sums
+        Sums of the rows of the sample.
+    counts : (256,) int64 array
+        Histogram of the lowered bytes of the sample.
+    """
+
+    scales: Scales
+    rows: Sums
+    counts: np.ndarray
+
+
 class Sample(NamedTuple):
     """Bytes of some rows of a tensor, by which an encoder selects scales.
 
@@ -70,9 +87,7 @@ class Sample(NamedTuple):
         rows = scale_lists.nbits(scales.rows)
         return self.times * rows + scales.nbits() - rows
 
-    def lowered_scales(
-        self, shape: tuple[int, ...], counts: np.ndarray
-    ) -> tuple[Scales, np.ndarray] | None:
+    def lowering(self, shape: tuple[int, ...], plain: float) -> Lowering | None:
         """Select the scales by which bytes are lowered, those of the sample; None without gain.
 
         The first layout that saves enough is selected: the most likely one comes first.
@@ -81,16 +96,9 @@ class Sample(NamedTuple):
         ----------
         shape : tuple of int
             Shape of the tensor.
-        counts : (256,) int64 array
-            Histogram of the sample.
-
-        Returns
-        -------
-        scales : Scales
-        counts : (256,) int64 array
-            Histogram of the sample's bytes that are lowered by these scales.
+        plain : float
+            Bits of the whole tensor's bytes if none is lowered.
         """
-        plain = self.times * entropy_nbits(counts)
         for layout in layouts_of(shape, self.symbols.size):
             if layout.width >= self.times * self.symbols.size:
                 continue
@@ -105,7 +113,8 @@ class Sample(NamedTuple):
                 scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
                 own = self.nbits(scales)
             if nbits + own < plain - plain / _LOWERED_SHARE:
-                return scales, self._lowered_counts(scales) if is_coarse else counts
+                counts = self._lowered_counts(scales) if is_coarse else counts
+                return Lowering(scales, sums.rows, counts)
         return None
 
     def _lowered_counts(self, scales: Scales) -> np.ndarray:
@@ -141,14 +150,18 @@ def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> S
     return Scales(layout, row_scales(layout, rows, unit), by_column)
 
 
-def row_scales(layout: RowLayout, rows: Sums, unit: int) -> np.ndarray:
-    """Compute the scales of rows from their sums."""
-    return _scales_of(rows, layout, unit, ONE)
+def row_scales(
+    layout: RowLayout, rows: Sums, unit: int, average: Sums | None = None
+) -> np.ndarray:
+    """Compute the scales of rows from their sums; see `rounded_scales` for `average`."""
+    return _scales_of(rows, layout, unit, ONE, average)
 
 
-def _scales_of(sums: Sums, layout: RowLayout, unit: int, one: int) -> np.ndarray:
+def _scales_of(
+    lines: Sums, layout: RowLayout, unit: int, one: int, average: Sums | None = None
+) -> np.ndarray:
     factor, most = _PER_OCTAVE / (unit * layout.quantum), MOST & -layout.quantum
-    return rounded_scales(*sums, factor, one, layout.quantum, most)
+    return rounded_scales(lines, factor, one, layout.quantum, most, average)
 
 
 def entropy_nbits(counts: np.ndarray) -> int:

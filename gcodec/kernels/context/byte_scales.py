@@ -180,33 +180,34 @@ def join_planes(
 
 
 def rounded_scales(
-    sums: np.ndarray,
-    counts: np.ndarray,
+    lines: Sums,
     factor: float,
     one: int,
     quantum: int,
     most: int,
+    average: Sums | None = None,
 ) -> np.ndarray:
     """Return the scales of lines by their sums and counts.
 
     Parameters
     ----------
-    sums, counts : (k,) int64 array
-        See `Sums`.
+    lines : Sums
     factor : float
         How many quanta a scale grows if the mean of its line grows by 1.
     one : int
-        Scale of a line whose mean is that of all lines.
+        Scale of a line whose mean is the average.
     quantum, most : int
         The smallest scale, and the largest one. All scales are multiples of the smallest.
+    average : Sums, optional
+        The lines over all of which the average is taken. Default: the same lines.
 
     Returns
     -------
     (k,) uint8 array
         0 for lines without counts.
     """
-    out = np.empty(sums.size, np.uint8)
-    _round_scales(sums, counts, factor, one, quantum, most, out)
+    out = np.empty(lines[0].size, np.uint8)
+    _round_scales(*lines, *(average or lines), factor, one, quantum, most, out)
     return out
 
 
@@ -225,14 +226,16 @@ def log_sums(counts: np.ndarray, logs: np.ndarray) -> tuple[int, int]:
     return (high << 16) + low, (own_high << 16) + own_low
 
 
-@kernel("in int64[], in int64[], float64, int64, int64, int64, out uint8[]")
-def _round_scales(sums, counts, factor, one, quantum, most, out):
-    # sums.size == counts.size == out.size. The total is below 2^53, so its quotient is rounded
-    # only once.
+@kernel(
+    "in int64[], in int64[], in int64[], in int64[], float64, int64, int64, int64, out uint8[]"
+)
+def _round_scales(sums, counts, all_sums, all_counts, factor, one, quantum, most, out):
+    # sums.size == counts.size == out.size, and all_sums.size == all_counts.size. The total is
+    # below 2^53, so its quotient is rounded only once.
     total, number = np.int64(0), np.int64(0)
-    for i in range(out.size):
-        total += sums[i]
-        number += counts[i]
+    for i in range(all_sums.size):
+        total += all_sums[i]
+        number += all_counts[i]
     mean = np.float64(total) / np.float64(max(number, 1))
     for i in range(out.size):
         quanta = (np.float64(sums[i]) / np.float64(max(counts[i], 1)) - mean) * factor
