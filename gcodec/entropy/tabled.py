@@ -225,15 +225,14 @@ def write(
 def write_words(table: Table, symbols: SymbolsOf, n: int, string: BitString) -> Written:
     """Append the table of an alphabet and the Huffman words of n bytes to a string.
 
-    `pool.is_one` must hold for n; see `dense_string.write` for the symbols and for the string.
+    The calling thread writes all words; see `dense_string.append`.
     """
     assert table.alphabet is not None
     string.extend(*huffman.write_lengths(table.numbers, table.alphabet))
-    code, coded = TableCode.of(table.numbers), CodedMask.all(n)
-    data, nbits, offsets = dense_string.write(
-        code, symbols, np.dtype(np.uint8), coded, 1 << LOG2_BLOCK, string
-    )
-    return Written(data, nbits, seek_of_blocks(n, nbits, offsets))
+    code = TableCode.of(table.numbers)
+    offsets = dense_string.append(code, symbols, n, 1 << LOG2_BLOCK, string)
+    nbits = string.nbits
+    return Written(string.trimmed(), nbits, seek_of_blocks(n, nbits, offsets))
 
 
 def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> CodedString:

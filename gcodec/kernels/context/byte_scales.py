@@ -62,20 +62,19 @@ class LineSums:
         """Sums by column, of no elements without columns."""
         return self._columns[: self._height], self._columns[self._height :]
 
-    def add(self, start: int, symbols: np.ndarray, columns: np.ndarray) -> None:
-        """Add symbols from element `start` on, the first one of a row, to rows and `columns`."""
-        narrow, first = np.zeros(self._height, np.int32), start // self._width
-        rows = (part[first : first + -(-symbols.size // self._width)] for part in self.rows)
-        _add_byte_rows(symbols, self._width, narrow, *rows, columns)
-
     def run(self, parts: Callable[[int, int], np.ndarray], step: int) -> LineSums:
         """Add all symbols on the threads of the pool; ``parts(start, stop)`` returns a range."""
-        unit = max(step // self._width, 1) * self._width
+        width, (sums, counts) = self._width, self.rows
+        unit = max(step // width, 1) * width
 
         def task(start: int, stop: int) -> np.ndarray:
-            columns = np.zeros_like(self._columns)
+            columns = np.zeros(2 * self._height, np.int64)
+            narrow = np.zeros(self._height, np.int32)
             for at in range(start, stop, unit):
-                self.add(at, parts(at, min(at + unit, stop)), columns)
+                symbols = parts(at, min(at + unit, stop))
+                first, last = at // width, -(-(at + symbols.size) // width)
+                own = sums[first:last], counts[first:last]
+                _add_byte_rows(symbols, width, narrow, *own, columns)
             return columns
 
         self._columns = functools.reduce(operator.iadd, pool.run(task, self._n, unit))
