@@ -42,7 +42,7 @@ import numpy as np
 from gcodec.entropy.code import Code
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.prefix import prefix
+from gcodec.kernels.prefix import prefix, table_code
 from gcodec.kernels.prefix.package_merge import package_merge
 from gcodec.kernels.prefix.table_code import LONGEST, SYMBOLS, TableCode, room_left
 from gcodec.runtime.device import dispatched, host
@@ -214,16 +214,25 @@ def read_lengths(
     Corrupt
         See `check_lengths`.
     """
-    lengths = np.zeros(SYMBOLS, np.uint8)
-    lengths[alphabet] = _fields(data, start, end, LENGTH_NBITS, len(alphabet))
-    check_lengths(lengths)
-    return lengths, start + LENGTH_NBITS * len(alphabet)
+    after = start + LENGTH_NBITS * len(alphabet)
+    if after > end:
+        raise _truncated(start, end)
+    fields = np.ascontiguousarray(host(data[start // 8 : -(-after // 8)]))
+    symbols = np.ascontiguousarray(alphabet, np.uint8)
+    lengths, is_complete = table_code.read_lengths(fields, start % 8, symbols)
+    if not is_complete:
+        check_lengths(lengths)
+    return lengths, after
 
 
 def _fields(data: np.ndarray, start: int, end: int, width: int, count: int) -> np.ndarray:
     """Return `count` fields of `width` bits, up to 8, as uint8; raise `Truncated` at the end."""
     stop = start + width * count
     if stop > end:
-        raise Truncated(f"the payload ends at bit {end}, within the table from bit {start} on")
+        raise _truncated(start, end)
     bits = np.unpackbits(host(data[start // 8 : -(-stop // 8)]))[start % 8 :][: width * count]
     return np.packbits(bits.reshape(count, width), axis=1)[:, 0] >> np.uint8(8 - width)
+
+
+def _truncated(start: int, end: int) -> Truncated:
+    return Truncated(f"the payload ends at bit {end}, within the table from bit {start} on")
