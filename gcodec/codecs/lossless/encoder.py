@@ -201,12 +201,31 @@ class _Method(NamedTuple):
     plan: byte_coder.Plan | None = None
 
     @classmethod
-    def tabled(cls, method: int, counts: np.ndarray, scales: Scales | None = None) -> _Method:
+    def tabled(
+        cls, method: int, counts: np.ndarray, scales: Scales | None = None, scales_nbits: int = 0
+    ) -> _Method:
         string = ranged.Plan.of(KINDS[method], counts)
         nbits = string.nbits
         if scales is not None:
-            nbits += _SCALES_NBITS + scales.nbits()
+            nbits += _SCALES_NBITS + scales_nbits
         return cls(method, nbits, string, scales)
+
+
+class _Lowered(NamedTuple):
+    """The lowered first plane.
+
+    Attributes
+    ----------
+    counts : (256,) int64 array
+        Histogram of its bytes, which may be estimated.
+    scales : Scales
+    scales_nbits : int
+        Approximate bits of the scales.
+    """
+
+    counts: np.ndarray
+    scales: Scales
+    scales_nbits: int
 
 
 class _Begun(NamedTuple):
@@ -311,7 +330,7 @@ def _other_plane(
 ) -> tuple[Plane, np.ndarray | None]:
     """Return plane k > 0 by a sample of its bytes, and its string if it is coded."""
     counts = byte_counts(sample)
-    method = _judged(counts)
+    method = _judged(counts, sample.size)
     if method == STORED:
         return Plane(STORED), None
     plane = sample
@@ -322,7 +341,7 @@ def _other_plane(
             plane[at : at + part.size] = part
             at += part.size
         counts = byte_counts(plane)
-        method = _judged(counts)
+        method = _judged(counts, plane.size)
     if method == CONSTANT:
         return Plane(CONSTANT, int(counts.argmax())), None
     if method == STORED:
@@ -331,11 +350,11 @@ def _other_plane(
     return Plane(method, 0, data.size), data
 
 
-def _judged(counts: np.ndarray) -> int:
-    """Return the method for a plane with these counts, other than the first one."""
+def _judged(counts: np.ndarray, count: int) -> int:
+    """Return the method for a plane of `count` bytes with these counts, other than the first."""
     if np.count_nonzero(counts) <= 1:
         return CONSTANT
-    stored = 8 * int(counts.sum())
+    stored = 8 * count
     if entropy_nbits(counts) + _TABLE_NBITS > stored - stored // _SHARE:
         return STORED
     words = ranged.Plan.of("huffman", counts)
@@ -386,10 +405,10 @@ class _Writer:
 
     def _fast(self) -> _Method:
         counts, methods = self._known.counts, [_Method(STORED, 8 * self._bits.size)]
-        if self._lowering is not None:
+        if self._lowered is not None:
             lowered = _Method.tabled(LOWERED_HUFFMAN, *self._lowered)
             inaccuracy = self._bits.size >> _LOG2_ACCURATE
-            if entropy_nbits(counts) - inaccuracy > lowered.nbits:  # so no words are shorter
+            if self._plain_nbits - inaccuracy > lowered.nbits:  # so no words are shorter
                 return min(*methods, lowered, key=lambda method: method.nbits)
             methods.append(lowered)
         methods.insert(1, _Method.tabled(HUFFMAN, counts))
@@ -398,7 +417,7 @@ class _Writer:
     def _small(self) -> _Method:
         n = self._bits.size
         methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._known.counts)]
-        if self._lowering is not None:
+        if self._lowered is not None:
             methods.append(_Method.tabled(LOWERED_RANS, *self._lowered))
         if self._layout.is_float and n >= _LEAST_LOWERED:
             plan = byte_coder.plan(self._symbols, self._shape, self._sample)
@@ -422,33 +441,36 @@ class _Writer:
         return self._known.sample or self._plane.sample(self._shape, self._is_exact)
 
     @functools.cached_property
-    def _lowering(self) -> tuple[Scales, np.ndarray | None] | None:
-        """The scales to subtract from the first plane, and the counts of the lowered bytes.
+    def _plain_nbits(self) -> int:
+        """Bits of the first plane, coded by an ideal coder."""
+        return entropy_nbits(self._known.counts)
 
-        None if subtracting scales does not pay. The counts are None if they are not known.
-        """
+    @functools.cached_property
+    def _lowered(self) -> _Lowered | None:
+        """The lowered first plane; None if subtracting scales does not pay."""
         n, unit = self._bits.size, self._layout.unit
         if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
         sample = self._sample
         is_whole, is_estimated = sample.symbols.size == n, self._known.sample is not None
-        plain: float = entropy_nbits(self._known.counts)
+        plain: float = self._plain_nbits
         if not (is_whole or is_estimated):
             plain = sample.times * entropy_nbits(byte_counts(sample.symbols))
         lowering = sample.lowering(self._shape, plain)
         if lowering is None:
             return None
-        scales, sampled_sums, counts = lowering
+        scales, scales_nbits, sampled_sums, counts = lowering
         if is_whole:
-            return scales, counts
+            return _Lowered(counts, scales, int(scales_nbits))
         layout = scales.layout
         width, count = layout.width, n // layout.width
         if n <= 4 * _SAMPLE or n % width or width < 2 * _ROW:
             if not is_estimated or sample.symbols.size < 2 * _ROW * width:
-                return scales_of_parts(self._parts, n, layout, unit), None
+                return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
             rows = LineSums(n, width, False).run(self._parts, _COUNTED).rows
             scales = scales._replace(rows=row_scales(layout, rows, unit, sampled_sums))
-            return scales, _estimated(counts, n, sample.symbols.size)
+            counts = _estimated(counts, n, sample.symbols.size)
+            return _Lowered(counts, scales, int(scales_nbits))
         # Scales in octaves need only a sample of each row and of each column.
         matrix, middle = self._bits.reshape(count, width), width // 2
         part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])
@@ -458,7 +480,15 @@ class _Writer:
             most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
             sampled = np.ascontiguousarray(matrix[:: count // most])
             by_column = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
-        return scales_of_sums(layout, by_row.rows, by_column.columns, unit), None
+        scales = scales_of_sums(layout, by_row.rows, by_column.columns, unit)
+        return self._lowered_by(scales)
+
+    def _lowered_by(self, scales: Scales) -> _Lowered:
+        """Return the first plane that is lowered by scales."""
+        # A sample of a tensor with many zeros has too few other elements.
+        is_exact = self._is_exact or self._known.zeros is not None
+        counts = self._plane._replace(scales=scales).counts(is_exact)
+        return _Lowered(counts, scales, scales.nbits())
 
     def _parts_of(self, bits: np.ndarray) -> PartsOf:
         """Return a function of the first plane of bit patterns, without escapes."""
@@ -470,17 +500,6 @@ class _Writer:
             return room
 
         return parts
-
-    @functools.cached_property
-    def _lowered(self) -> tuple[np.ndarray, Scales]:
-        """The counts of the lowered first plane, and its scales; there must be scales."""
-        assert self._lowering is not None
-        scales, counts = self._lowering
-        if counts is None:
-            # A sample of a tensor with many zeros has too few other elements.
-            is_exact = self._is_exact or self._known.zeros is not None
-            counts = self._plane._replace(scales=scales).counts(is_exact)
-        return counts, scales
 
     def _parts(self, start: int, stop: int) -> np.ndarray:
         return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
@@ -539,7 +558,8 @@ class _Writer:
     def _exact(self, method: _Method) -> _Method:
         """Return a method with the exact counts of all bytes."""
         counts = self._plane_of(method).counts(True)
-        return _Method.tabled(method.method, counts, method.scales)
+        scales = method.scales
+        return _Method.tabled(method.method, counts, scales, scales.nbits() if scales else 0)
 
     @property
     def _is_split(self) -> bool:

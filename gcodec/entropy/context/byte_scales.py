@@ -14,13 +14,13 @@ class, and coded without a model for each class.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import rans
-from gcodec.entropy.context import scale_lists
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.byte_scales import (
@@ -50,6 +50,8 @@ class Lowering(NamedTuple):
     Attributes
     ----------
     scales : Scales
+    nbits : float
+        Approximate bits of the scales of the whole tensor.
     rows : Sums
         Sums of the rows of the sample.
     counts : (256,) int64 array
@@ -57,6 +59,7 @@ class Lowering(NamedTuple):
     """
 
     scales: Scales
+    nbits: float
     rows: Sums
     counts: np.ndarray
 
@@ -84,8 +87,8 @@ class Sample(NamedTuple):
 
     def nbits(self, scales: Scales) -> float:
         """Return the approximate bits of the scales of the whole tensor."""
-        rows = scale_lists.nbits(scales.rows)
-        return self.times * rows + scales.nbits() - rows
+        rows, *columns = scales.lists_nbits()
+        return self.times * rows + sum(columns)
 
     def lowering(self, shape: tuple[int, ...], plain: float) -> Lowering | None:
         """Select the scales by which bytes are lowered, those of the sample; None without gain.
@@ -114,7 +117,7 @@ class Sample(NamedTuple):
                 own = self.nbits(scales)
             if nbits + own < plain - plain / _LOWERED_SHARE:
                 counts = self._lowered_counts(scales) if is_coarse else counts
-                return Lowering(scales, sums.rows, counts)
+                return Lowering(scales, own, sums.rows, counts)
         return None
 
     def _lowered_counts(self, scales: Scales) -> np.ndarray:
@@ -126,9 +129,12 @@ class Sample(NamedTuple):
 
 def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
     """Return the candidate layouts of a tensor whose sample has `sampled` elements."""
-    for layout in dict.fromkeys(each._replace(quantum=1) for each in row_layouts(shape)):
-        if layout.width <= sampled:
-            yield layout
+    return (layout for layout in _fine_layouts(shape) if layout.width <= sampled)
+
+
+@functools.lru_cache(maxsize=256)
+def _fine_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
+    return tuple(dict.fromkeys(layout._replace(quantum=1) for layout in row_layouts(shape)))
 
 
 def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Scales:

@@ -128,7 +128,11 @@ class Scales(NamedTuple):
 
     def nbits(self) -> int:
         """Return the approximate number of bits of the scales."""
-        return sum(map(scale_lists.nbits, self._lists))
+        return sum(self.lists_nbits())
+
+    def lists_nbits(self) -> list[int]:
+        """Return the approximate bits of the rows, and of the columns if they have scales."""
+        return list(map(scale_lists.nbits, self._lists))
 
     @property
     def _lists(self) -> list[np.ndarray]:
