@@ -410,8 +410,9 @@ def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, 
     is_flat = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
     if not is_flat or values.size != like.size:
         raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
-    sums, largest = np.zeros(values.size + 1, np.uint64), int(values.max(initial=0))
-    np.cumsum(values, out=sums[1:])
+    sums = np.zeros(values.size + 1, np.uint64)
+    values.cumsum(out=sums[1:])
+    largest = int(np.maximum.reduce(values, initial=0))
     # A sum that wraps around is smaller than the preceding sum.
     may_wrap = largest * values.size >= 1 << 63
     if may_wrap and (sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any()):

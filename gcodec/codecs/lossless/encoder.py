@@ -486,7 +486,7 @@ class _Writer:
     def _lowered_by(self, scales: Scales) -> _Lowered:
         """Return the first plane that is lowered by scales."""
         # A sample of a tensor with many zeros has too few other elements.
-        is_exact = self._is_exact or self._known.zeros is not None
+        is_exact = self._is_exact or 2 * self._head.coded(self._bits.size) < self._bits.size
         counts = self._plane._replace(scales=scales).counts(is_exact)
         return _Lowered(counts, scales, scales.nbits())
 
