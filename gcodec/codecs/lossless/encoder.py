@@ -65,7 +65,7 @@ _LEAST_COUNTED = 1 << 16  # bytes of such a sample
 _RUN = 1 << 12  # neighboring bytes of such a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of such a sample
 _COUNTED = 8 * TILE  # bytes that are counted at a time
-_BELOW, _ABOVE = 6, 2  # how far a byte may be below and above those of a sample
+_BELOW, _ABOVE = 4, 2  # how far a byte may be below and above those of a sample of all bytes
 _SPARSE = 4  # such a sample has at most one row of so many, or of half as many in mode=fast
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
@@ -275,12 +275,15 @@ def write(
 def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
     """Return the counts of n bytes by those of a sample.
 
-    Each byte that is little smaller or larger than those of the sample counts once.
+    Each byte that is little smaller or larger than those of the sample counts once. Half as many
+    numbers lie below each smaller exponent, so twice as many elements may have one that is smaller
+    by 1.
     """
     counts = counts * n // sampled
     if np.count_nonzero(counts) > 1:
         low, high = bytes_range(counts)
-        near = counts[max(low - _BELOW, 1) : high + _ABOVE + 1]
+        below = _BELOW + (n // sampled).bit_length()
+        near = counts[max(low - below, 1) : high + _ABOVE + 1]
         near[near == 0] = 1
     return counts
 
