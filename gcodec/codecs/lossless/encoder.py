@@ -109,14 +109,15 @@ class _Statistics(NamedTuple):
         if not is_exact and bits.size >= _LEAST_ESTIMATED:
             if layout.is_float:
                 sample = plane.sample(shape, is_exact)
-                counts = _estimated(byte_counts(sample.symbols), bits.size, sample.symbols.size)
+                sampled = byte_counts(sample.symbols)
+                counts = _estimated(sampled, bits.size, sample.symbols.size)
             else:
-                counts = plane.counts(is_exact)
-            if counts[0] or np.count_nonzero(counts) == 1:
+                counts = sampled = plane.counts(is_exact)
+            if (layout.is_float and sampled[0]) or np.count_nonzero(counts) == 1:
                 counts = sample = None
         if counts is None:
             counts = plane.counts(True)
-        if layout.is_float and counts[0]:
+        if layout.is_float and sample is None and counts[0]:
             zeros = _zeros_of(bits, counts, layout.itemsize - 1)
         is_constant = bool(np.count_nonzero(counts) == 1)
         others = tuple(_other_planes(bits, layout, zeros))
@@ -275,9 +276,9 @@ def write(
 def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
     """Return the counts of n bytes by those of a sample.
 
-    Each byte that is little smaller or larger than those of the sample counts once. Half as many
-    numbers lie below each smaller exponent, so twice as many elements may have one that is smaller
-    by 1.
+    A byte of 0 counts at least once, and so does each byte that is little smaller or larger than
+    those of the sample. Half as many numbers lie below each smaller exponent, so twice as many
+    elements may have one that is smaller by 1.
     """
     counts = counts * n // sampled
     if np.count_nonzero(counts) > 1:
@@ -285,6 +286,7 @@ def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
         below = _BELOW + (n // sampled).bit_length()
         near = counts[max(low - below, 1) : high + _ABOVE + 1]
         near[near == 0] = 1
+        counts[0] = max(counts[0], 1)
     return counts
 
 
