@@ -65,7 +65,7 @@ _LEAST_COUNTED = 1 << 16  # bytes of such a sample
 _RUN = 1 << 12  # neighboring bytes of such a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of such a sample
 _COUNTED = 8 * TILE  # bytes that are counted at a time
-_BELOW, _ABOVE = 4, 2  # how far a byte may be below and above those of a sample of all bytes
+_BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
 _SPARSE = 4  # such a sample has at most one row of so many, or of half as many in mode=fast
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
@@ -277,14 +277,13 @@ def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
     """Return the counts of n bytes by those of a sample.
 
     A byte of 0 counts at least once, and so does each byte that is little smaller or larger than
-    those of the sample. Half as many numbers lie below each smaller exponent, so twice as many
-    elements may have one that is smaller by 1.
+    those of the sample. Twice as many elements reach about one exponent further.
     """
     counts = counts * n // sampled
     if np.count_nonzero(counts) > 1:
         low, high = bytes_range(counts)
-        below = _BELOW + (n // sampled).bit_length()
-        near = counts[max(low - below, 1) : high + _ABOVE + 1]
+        octaves = (n // sampled).bit_length()
+        near = counts[max(low - _BELOW - octaves, 1) : high + _ABOVE + octaves + 1]
         near[near == 0] = 1
         counts[0] = max(counts[0], 1)
     return counts
