@@ -59,6 +59,7 @@ from gcodec.wire.seek import LOG2_STATES
 _SCALES_NBITS = 32  # approximate bits of a layout
 _TABLE_NBITS = 512  # approximate bits of a table
 _SAMPLE = 1 << 16  # elements from which the scales of rows and columns are estimated
+_LIST_SHARE = 200  # share of the first plane that rANS must save in a list of scales in mode=fast
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
 _LEAST_ESTIMATED = 1 << 17  # bytes whose counts may be estimated by those of a sample
 _LEAST_COUNTED = 1 << 16  # bytes of such a sample
@@ -539,7 +540,8 @@ class _Writer:
     def _put_front(self, method: _Method, string: BitString) -> BitString:
         """Append the bits of a first plane before its table to whole bytes; return the string."""
         if method.scales is not None:
-            byte_scales.put(method.scales, string)
+            least_saving = 0 if self._is_exact else method.nbits // _LIST_SHARE
+            byte_scales.put(method.scales, string, least_saving)
             string.extend(np.zeros(1, np.uint8), -string.nbits % 8)
         if method.string is not None:
             method.string.put_range(string)

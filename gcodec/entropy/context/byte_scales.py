@@ -179,11 +179,14 @@ def entropy_nbits(counts: np.ndarray) -> int:
     return (totals >> rans.POINT) - (own >> rans.POINT)
 
 
-def put(scales: Scales, string: BitString) -> None:
-    """Append the layout and the lists of scales to a string of whole bytes."""
+def put(scales: Scales, string: BitString, least_saving: int = 0) -> None:
+    """Append the layout and the lists of scales to a string of whole bytes.
+
+    See `scale_lists.write` for `least_saving`.
+    """
     head = leb128(scales.layout.width) + leb128(scales.layout.group)
     string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
-    scales.put(string)
+    scales.put(string, least_saving)
 
 
 def read(data: np.ndarray, first: int, end: int, n: int) -> tuple[Scales, int]:

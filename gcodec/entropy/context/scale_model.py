@@ -121,10 +121,10 @@ class Scales(NamedTuple):
         """The arguments from which kernels compute classes."""
         return self.rows, self.columns, self.layout.width
 
-    def put(self, string: BitString) -> None:
-        """Append the scales to a string."""
+    def put(self, string: BitString, least_saving: int = 0) -> None:
+        """Append the scales to a string; see `scale_lists.write`."""
         for scales in self._lists:
-            scale_lists.write(scales, string)
+            scale_lists.write(scales, string, least_saving)
 
     def nbits(self) -> int:
         """Return the approximate number of bits of the scales."""
