@@ -42,7 +42,7 @@ from gcodec.entropy.context.byte_scales import (
     scales_of_parts,
     scales_of_sums,
 )
-from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
+from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_planes
@@ -468,25 +468,32 @@ class _Writer:
         if is_whole:
             return _Lowered(counts, scales, int(scales_nbits))
         layout = scales.layout
-        width, count = layout.width, n // layout.width
-        if n <= 4 * _SAMPLE or n % width or width < 2 * _ROW:
-            if not is_estimated or sample.symbols.size < 2 * _ROW * width:
-                return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
-            rows = LineSums(n, width, False).run(self._parts, _COUNTED).rows
-            scales = scales._replace(rows=row_scales(layout, rows, unit, sampled_sums))
-            counts = _estimated(counts, n, sample.symbols.size)
-            return _Lowered(counts, scales, int(scales_nbits))
-        # Scales in octaves need only a sample of each row and of each column.
+        if n > 4 * _SAMPLE and n % layout.width == 0 and layout.width >= 2 * _ROW:
+            return self._lowered_by(self._sampled_scales(layout))
+        if not is_estimated or sample.symbols.size < 2 * _ROW * layout.width:
+            return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
+        # So many rows determine the scales of columns, and lowered by the same scales they are a
+        # sample of the lowered plane.
+        rows = LineSums(n, layout.width, False).run(self._parts, _COUNTED).rows
+        scales = scales._replace(rows=row_scales(layout, rows, unit, sampled_sums))
+        counts = _estimated(counts, n, sample.symbols.size)
+        return _Lowered(counts, scales, int(scales_nbits))
+
+    def _sampled_scales(self, layout: RowLayout) -> Scales:
+        """Return the scales of a matrix by a sample of each row and of each column.
+
+        Scales in octaves need no more.
+        """
+        width, count = layout.width, self._bits.size // layout.width
         matrix, middle = self._bits.reshape(count, width), width // 2
         part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])
-        by_row, by_column = LineSums(part.size, _ROW, False), LineSums(0, width, False)
-        by_row.run(self._parts_of(part), TILE)
+        rows, columns = LineSums(part.size, _ROW, False), LineSums(0, width, False)
+        rows.run(self._parts_of(part), TILE)
         if layout.group:
             most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
             sampled = np.ascontiguousarray(matrix[:: count // most])
-            by_column = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
-        scales = scales_of_sums(layout, by_row.rows, by_column.columns, unit)
-        return self._lowered_by(scales)
+            columns = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
+        return scales_of_sums(layout, rows.rows, columns.columns, self._layout.unit)
 
     def _lowered_by(self, scales: Scales) -> _Lowered:
         """Return the first plane that is lowered by scales."""
