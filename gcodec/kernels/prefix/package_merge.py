@@ -36,7 +36,7 @@ def package_merge(counts: np.ndarray, limit: int) -> tuple[np.ndarray, int]:
     words = np.empty(10 * counts.size, np.uint64)
     flags = np.empty((2 * limit + 1) * counts.size, np.uint8)
     lengths = np.zeros(counts.size, np.uint8)
-    return lengths, int(_find_lengths(counts, limit, words, flags, lengths))
+    return lengths, int(_package_lengths(counts, limit, words, flags, lengths))
 
 
 @subroutine(variant="")
@@ -80,7 +80,7 @@ def merge(counts, limit, low, high, coins, lengths):
 
 
 @kernel("in int64[], int64, out uint64[], out uint8[], out uint8[]")
-def _find_lengths(counts, limit, words, flags, lengths):
+def _package_lengths(counts, limit, words, flags, lengths):
     # words.size == 10 * counts.size, flags.size == (2 * limit + 1) * counts.size, and
     # lengths.size == counts.size. Lengths are 0 before the call. n <= counts.size.
     ordered, order = words[: counts.size], words[counts.size : 2 * counts.size]
