@@ -127,6 +127,8 @@ class Payload(NamedTuple):
         Everything is fetched in one wait, with what the call has deferred until then; see
         `gcodec.runtime.deferred`.
         """
+        if type(self.data) is np.ndarray and not self._deferred():
+            return self
         return Selection([self]).resolved(with_data=with_data)
 
     def when_resolved(self, use: Callable[[Payload], object]) -> None:

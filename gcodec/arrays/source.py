@@ -483,6 +483,8 @@ def dimensions(shape: Any) -> tuple[int, ...]:
     ParameterError
         If a size is negative or no integer.
     """
+    if type(shape) is tuple and all([type(size) is int and size >= 0 for size in shape]):
+        return shape
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     if any(not isinstance(size, (int, np.integer)) or size < 0 for size in sizes):
         raise ParameterError.of("shape", shape, "non-negative integers")

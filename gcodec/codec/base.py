@@ -404,7 +404,9 @@ class Codec(Parameters):
 
     def _with_shape(self: _Self, shape: Any) -> _Self:
         """Return the codec bound to a shape, given as a tuple or an integer."""
-        return self._bound(_shape=dimensions(shape)) if self.uses_shape else self
+        if not self.uses_shape or (shape is self._shape and shape is not None):
+            return self
+        return self._bound(_shape=dimensions(shape))
 
     def _bound(self: _Self, **attributes: Any) -> _Self:
         """Return a copy with other attributes that are not parameters."""

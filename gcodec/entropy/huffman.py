@@ -42,7 +42,7 @@ import numpy as np
 from gcodec.entropy.code import Code
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.prefix import prefix
+from gcodec.kernels.prefix import prefix, table_code
 from gcodec.kernels.prefix.package_merge import package_merge
 from gcodec.kernels.prefix.table_code import LONGEST, SYMBOLS, TableCode, room_left
 from gcodec.runtime.device import dispatched, host
@@ -50,7 +50,6 @@ from gcodec.runtime.device import dispatched, host
 LENGTH_NBITS = 4
 """Width of a length in a table, in bits."""
 _TOP_NBITS = 8  # of the largest value
-_MAX_COUNT = 2**62
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -132,19 +131,13 @@ def code_lengths(counts: np.ndarray, limit: int = LONGEST) -> np.ndarray:
     >>> code_lengths(np.array([5, 1, 0, 1, 2]), limit=2)
     array([2, 2, 0, 2, 2], dtype=uint8)
     """
-    if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) <= _MAX_COUNT:
+    lengths, used = package_merge(np.ascontiguousarray(counts, np.int64), limit)
+    if used < 0:
         raise ParameterError(
             f"counts are from {counts.min()} to {counts.max()}: must be 0 to 2**62"
         )
-    lengths = np.zeros(counts.size, np.uint8)
-    used = np.flatnonzero(counts)
-    if used.size > 1 << limit:
-        raise ParameterError(f"{used.size} symbols have no words of up to {limit} bits")
-    if used.size == 1:
-        lengths[used] = 1
-    elif used.size:
-        order = used[np.argsort(counts[used], kind="stable")]
-        lengths[order] = package_merge(counts[order].astype(np.uint64), limit)
+    if used > 1 << limit:
+        raise ParameterError(f"{used} symbols have no words of up to {limit} bits")
     return lengths
 
 
@@ -221,16 +214,25 @@ def read_lengths(
     Corrupt
         See `check_lengths`.
     """
-    lengths = np.zeros(SYMBOLS, np.uint8)
-    lengths[alphabet] = _fields(data, start, end, LENGTH_NBITS, len(alphabet))
-    check_lengths(lengths)
-    return lengths, start + LENGTH_NBITS * len(alphabet)
+    after = start + LENGTH_NBITS * len(alphabet)
+    if after > end:
+        raise _truncated(start, end)
+    fields = np.ascontiguousarray(host(data[start // 8 : -(-after // 8)]))
+    symbols = np.ascontiguousarray(alphabet, np.uint8)
+    lengths, is_complete = table_code.read_lengths(fields, start % 8, symbols)
+    if not is_complete:
+        check_lengths(lengths)
+    return lengths, after
 
 
 def _fields(data: np.ndarray, start: int, end: int, width: int, count: int) -> np.ndarray:
     """Return `count` fields of `width` bits, up to 8, as uint8; raise `Truncated` at the end."""
     stop = start + width * count
     if stop > end:
-        raise Truncated(f"the payload ends at bit {end}, within the table from bit {start} on")
+        raise _truncated(start, end)
     bits = np.unpackbits(host(data[start // 8 : -(-stop // 8)]))[start % 8 :][: width * count]
     return np.packbits(bits.reshape(count, width), axis=1)[:, 0] >> np.uint8(8 - width)
+
+
+def _truncated(start: int, end: int) -> Truncated:
+    return Truncated(f"the payload ends at bit {end}, within the table from bit {start} on")

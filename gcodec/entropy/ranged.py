@@ -119,8 +119,8 @@ def alphabet(low: int, high: int) -> np.ndarray:
 
 def bytes_range(counts: np.ndarray) -> tuple[int, int]:
     """Return the least byte from 1 on that occurs, and the largest; 1 and 1 if there is none."""
-    used = np.flatnonzero(counts[1:]) + 1
-    return (int(used[0]), int(used[-1])) if used.size else (1, 1)
+    (used,) = counts[1:].nonzero()
+    return (int(used[0]) + 1, int(used[-1]) + 1) if used.size else (1, 1)
 
 
 def longest_nbits(kind: Kind, count: int) -> int:

@@ -187,7 +187,7 @@ def write(
     coded: CodedMask,
     head: Any,
     n: int,
-    lead: int | BitString = 0,
+    lead: int = 0,
 ) -> Written:
     """Write a table and its string after a head.
 
@@ -204,9 +204,8 @@ def write(
         and the number of its bits.
     n : int
         Number of elements of the tensor.
-    lead : int or BitString
-        Number of bytes that stay free before the head; 0 for rANS. With Huffman words, it may be
-        the string that the head extends; see `dense_string.write`.
+    lead : int
+        Number of bytes that stay free before the head; 0 for rANS.
     """
     if table is None:
         nbits = head.nbits
@@ -221,6 +220,19 @@ def write(
     tables = write_tables(table.numbers, table.log2_total)
     data, nbits, runs = rans_string.write(tables, symbols, coded.n, before[0], LOG2_STATES)
     return Written(data, nbits, seek_of_runs(n, nbits, runs))
+
+
+def write_words(table: Table, symbols: SymbolsOf, n: int, string: BitString) -> Written:
+    """Append the table of an alphabet and the Huffman words of n bytes to a string.
+
+    The calling thread writes all words; see `dense_string.append`.
+    """
+    assert table.alphabet is not None
+    string.extend(*huffman.write_lengths(table.numbers, table.alphabet))
+    code = TableCode.of(table.numbers)
+    offsets = dense_string.append(code, symbols, n, 1 << LOG2_BLOCK, string)
+    nbits = string.nbits
+    return Written(string.trimmed(), nbits, seek_of_blocks(n, nbits, offsets))
 
 
 def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> CodedString:

@@ -57,8 +57,8 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     list
         Results of the calls in the order of the segments.
     """
-    short = getattr(beside, "is_converted", False) and n > _CONVERTED
-    if device_of(beside) is not None or (is_one(n) and not short):
+    short = n > _CONVERTED and getattr(beside, "is_converted", False)
+    if (is_one(n) and not short) or device_of(beside) is not None:
         return [task(0, n)]
     length = -(-n // (_PER_THREAD * thread_count() * SEGMENT)) * SEGMENT
     if short:

@@ -81,12 +81,6 @@ def strides(count: int, width: int, columns: int) -> Iterator[Stride]:
         at += size * columns * width
 
 
-def width_of(columns: list[np.ndarray]) -> int:
-    """Return the smallest width in bytes that fits all numbers."""
-    largest = max(int(column.max(initial=0)) for column in columns)
-    return next(width for width in WIDTHS if largest < 1 << 8 * width)
-
-
 def entries_nbytes(count: int, width: int, columns: int) -> int:
     """Return the number of bytes of entries, including sums."""
     return columns * (width * count + SUM_NBYTES * (max(count - 1, 0) // STRIDE))
@@ -141,6 +135,8 @@ class SeekTable:
     positions : (count + 1,) int64 array or None
         If blocks count transmitted values: number of elements up to and including the last value
         preceding each block, and preceding the end.
+    width : int
+        Smallest width in bytes that fits all lengths and advances.
 
     Raises
     ------
@@ -154,15 +150,20 @@ class SeekTable:
     states: np.ndarray | None = None
     offsets: np.ndarray = field(init=False, repr=False)
     positions: np.ndarray | None = field(init=False, repr=False)
+    width: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Validate the numbers, and compute the sums."""
         check_log2(self.log2_block, self.blocks)
-        object.__setattr__(self, "offsets", _sums("lengths", self.lengths, self.lengths))
+        offsets, largest = _sums("lengths", self.lengths, self.lengths)
+        object.__setattr__(self, "offsets", offsets)
         positions = None
         if self.advances is not None:
-            positions = _sums("advances", self.advances, self.lengths)
+            positions, largest_advance = _sums("advances", self.advances, self.lengths)
+            largest = max(largest, largest_advance)
         object.__setattr__(self, "positions", positions)
+        width = next(width for width in WIDTHS if largest < 1 << 8 * width)
+        object.__setattr__(self, "width", width)
         if self.states is not None:
             if not (isinstance(self.states, np.ndarray) and self.states.dtype == np.uint32):
                 raise ParameterError("states: must be a uint32 array")
@@ -179,8 +180,8 @@ class SeekTable:
         states: np.ndarray | None = None,
     ) -> SeekTable:
         """Build a table from its bit offsets and positions; see the attributes."""
-        advances = None if positions is None else np.diff(positions).astype(np.uint64)
-        return cls(log2_block, np.diff(offsets).astype(np.uint64), advances, states)
+        advances = None if positions is None else _differences(positions)
+        return cls(log2_block, _differences(offsets), advances, states)
 
     @property
     def count(self) -> int:
@@ -190,8 +191,7 @@ class SeekTable:
     @property
     def nbytes(self) -> int:
         """Number of bytes of the table in a header."""
-        columns = self._columns()
-        entries = entries_nbytes(self.count, width_of(columns), len(columns))
+        entries = entries_nbytes(self.count, self.width, len(self._columns()))
         states = 0 if self.states is None else states_nbytes(self.count, self.log2_block)
         return 2 + len(leb128(self.count)) + entries + states
 
@@ -208,11 +208,11 @@ class SeekTable:
     def to_bytes(self) -> bytes:
         """Return the section of a header."""
         columns = self._columns()
-        width = width_of(columns)
-        entries = np.stack(columns, axis=1).astype(f"<u{width}")
+        entries = columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+        entries = entries.astype(f"<u{self.width}")
         sums = [s for s in (self.offsets, self.positions) if s is not None]
-        parts = [bytes([self.log2_block, width]), leb128(self.count)]
-        for first, size, *_ in strides(self.count, width, len(columns)):
+        parts = [bytes([self.log2_block, self.width]), leb128(self.count)]
+        for first, size, *_ in strides(self.count, self.width, len(columns)):
             if first:
                 parts += [int(s[first]).to_bytes(SUM_NBYTES, "little") for s in sums]
             parts.append(entries[first : first + size].tobytes())
@@ -317,13 +317,15 @@ class Section(NamedTuple):
                 marks[:, first // STRIDE - 1] = np.frombuffer(self.entries, "<u8", columns, sums)
             part = np.frombuffer(self.entries, f"<u{self.width}", size * columns, at)
             numbers[:, first : first + size] = part.reshape(size, columns).T
-        if self.width != width_of(list(numbers)):
-            raise Corrupt("the seek table has wider entries than it needs")
         try:
             advances = numbers[1] if columns == 2 else None
             table = SeekTable(self.log2_block, numbers[0], advances, self._states())
         except ParameterError as error:
             raise Corrupt(f"the seek table adds up to too much: {error}") from None
+        if self.width != table.width:
+            raise Corrupt("the seek table has wider entries than it needs")
+        if not marks.size:
+            return table
         for sums_of, stored in zip((table.offsets, table.positions), marks, strict=False):
             if sums_of is not None and not np.array_equal(
                 sums_of[STRIDE:-1:STRIDE].view(np.uint64), stored
@@ -398,15 +400,22 @@ def _check_count(count: int, log2_block: int, blocks: Blocks, n: int) -> None:
         raise Corrupt(f"the seek table has {count} blocks of 2^{log2_block} for {n} elements")
 
 
-def _sums(name: str, values: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return the sums of the values preceding each value, and of all values, as int64."""
+def _differences(sums: np.ndarray) -> np.ndarray:
+    differences: np.ndarray = (sums[1:] - sums[:-1]).astype(np.uint64)
+    return differences
+
+
+def _sums(name: str, values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the sums preceding each value, and of all, as int64; and the largest value."""
     is_flat = isinstance(values, np.ndarray) and values.dtype == np.uint64 and values.ndim == 1
     if not is_flat or values.size != like.size:
         raise ParameterError(f"{name}: must be a flat uint64 array, one number for each block")
     sums = np.zeros(values.size + 1, np.uint64)
-    np.cumsum(values, out=sums[1:])
+    values.cumsum(out=sums[1:])
+    largest = int(np.maximum.reduce(values, initial=0))
     # A sum that wraps around is smaller than the preceding sum.
-    if sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any():
+    may_wrap = largest * values.size >= 1 << 63
+    if may_wrap and (sums[-1] >> np.uint64(63) or (sums[1:] < sums[:-1]).any()):
         raise ParameterError(f"{name}: must add up to less than 2**63")
     sums.flags.writeable = False
-    return sums.view(np.int64)
+    return sums.view(np.int64), largest

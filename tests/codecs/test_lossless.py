@@ -10,8 +10,9 @@ import pytest
 from reference import lossless as reference
 
 import gcodec
-from gcodec.codecs.lossless import message
+from gcodec.codecs.lossless import encoder, message
 from gcodec.codecs.lossless.message import Message
+from gcodec.codecs.lossless.planes import PlaneLayout
 
 FLOATS = {
     "float32": np.dtype(np.float32),
@@ -148,18 +149,36 @@ def test_floats_of_fewer_bits_are_not_longer_in_float32() -> None:
     assert wide < narrow + 10
 
 
-def test_estimated_counts_of_large_tensors_allow_any_byte() -> None:
+@pytest.mark.parametrize("shape", ((3 << 20,), (1 << 17,), (1023, 129), (700, 300), (256, 1024)))
+def test_estimated_counts_allow_any_byte(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(7)
-    x = rng.standard_normal(3 << 20).astype(ml_dtypes.bfloat16)
-    for value in (0, 1e-30, 1e30, np.nan):  # in tiles that no estimate reads
-        x[-1] = value
+    octaves = rng.integers(-8, 8, (shape[0], 1)) if len(shape) > 1 else 0
+    for dtype in (FLOATS["bfloat16"], FLOATS["float32"]):
+        x = (rng.standard_normal(shape) * np.exp2(octaves)).astype(dtype)
         assert bits(gcodec.decode(gcodec.encode(x, "lossless:mode=fast"))) == bits(x)
+        for value in (0, 1e-30, 1e30, np.nan):  # in an element that no estimate reads
+            x.reshape(-1)[-1] = value
+            assert bits(gcodec.decode(gcodec.encode(x, "lossless:mode=fast"))) == bits(x)
+
+
+@pytest.mark.parametrize("shape", ((1 << 17,), (512, 256), (1024, 256)))
+def test_estimated_counts_cost_few_bits(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(16)
+    octaves = rng.integers(-8, 8, (shape[0], 1)) if len(shape) > 1 else 0
+    x = (rng.standard_normal(shape) * np.exp2(octaves)).astype(ml_dtypes.bfloat16)
+    writer = encoder._Writer(
+        x.view(np.uint16).reshape(-1), PlaneLayout.of("bfloat16"), shape, True
+    )
+    exact = writer.write("fast", 16 * x.size)
+    assert exact is not None
+    estimated = gcodec.parse("lossless:mode=fast").encode(x)
+    assert estimated.data.size < 1.0015 * exact.data.size
 
 
 def test_strings_may_exceed_their_estimated_size(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(14)
     exponents = np.where(rng.random(3 << 20) < 0.01, rng.integers(-40, 1, 3 << 20), 0)
-    counted = np.arange(exponents.size) >> 15 & 3 == 0  # the tiles that an estimate reads
+    counted = np.arange(exponents.size) // 128 % 48 == 0  # the rows that an estimate reads
     wide = np.where(counted, exponents, rng.integers(-40, 1, exponents.size))
     for dtype in (FLOATS["bfloat16"], FLOATS["float32"]):
         x = np.ldexp(rng.uniform(1, 2, wide.size), wide).astype(dtype)

@@ -42,5 +42,5 @@ def test_scales_equal_their_formula() -> None:
             quanta = (sums / np.maximum(counts, 1) - mean) * factor
             scales = np.clip(one + quantum * np.floor(quanta + 0.5), quantum, 127 & -quantum)
             scales[counts == 0] = 0
-            result = rounded_scales(sums, counts, mean, factor, one, quantum, 127 & -quantum)
+            result = rounded_scales((sums, counts), factor, one, quantum, 127 & -quantum)
             assert np.array_equal(result, scales.astype(np.uint8))

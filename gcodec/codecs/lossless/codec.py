@@ -109,9 +109,7 @@ class Lossless(Codec):
     def _with_dtype(self: _L, dtype: str) -> _L:
         if dtype not in DTYPE_CODES:
             return super()._with_dtype(dtype)
-        bound: _L = object.__new__(type(self))
-        bound.__dict__.update(self.__dict__, _dtype=dtype)
-        return bound
+        return self if dtype == self._dtype else self._bound(_dtype=dtype)
 
     @property
     def _values_dtype(self) -> np.dtype[Any]:
@@ -168,8 +166,8 @@ class Lossless(Codec):
         else:
             layout = PlaneLayout.of(dtype)
             mode, written = encoder.write(bits, layout, shape or (n,), mode)
-        codec = self.replaced(mode=mode)._with_dtype(dtype)
-        return Payload(codec, {}, *written)
+        codec = self if mode == self.mode else self.replaced(mode=mode)
+        return Payload(codec._with_dtype(dtype), {}, *written)
 
     def _unpack(self, payload: Payload, n: int) -> LosslessSymbols:
         bits = np.empty(n, self._layout.bits_dtype)

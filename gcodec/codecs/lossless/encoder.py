@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,10 +38,11 @@ from gcodec.entropy.context.byte_scales import (
     PartsOf,
     Sample,
     entropy_nbits,
+    row_scales,
     scales_of_parts,
     scales_of_sums,
 )
-from gcodec.entropy.context.scale_model import Scales, row_layouts, sampled_rows
+from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_planes
@@ -57,12 +59,15 @@ from gcodec.wire.seek import LOG2_STATES
 _SCALES_NBITS = 32  # approximate bits of a layout
 _TABLE_NBITS = 512  # approximate bits of a table
 _SAMPLE = 1 << 16  # elements from which the scales of rows and columns are estimated
+_LIST_SHARE = 200  # share of the first plane that rANS must save in a list of scales in mode=fast
 _SHARE = 50  # a plane is coded if that saves a fiftieth of it
-_LEAST_ESTIMATED = 1 << 20  # bytes whose counts may be estimated by those of a sample
-_LEAST_COUNTED = 1 << 18  # bytes of such a sample
-_MOST_TILES = 8  # tiles for each tile of such a sample
+_LEAST_ESTIMATED = 1 << 17  # bytes whose counts may be estimated by those of a sample
+_LEAST_COUNTED = 1 << 16  # bytes of such a sample
+_RUN = 1 << 12  # neighboring bytes of such a sample
+_MOST_RUNS = 16  # runs of all bytes for each run of such a sample
 _COUNTED = 8 * TILE  # bytes that are counted at a time
-_NEAR = 8  # how far a byte may be from those of a sample
+_BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
+_SPARSE = 4  # such a sample has at most one row of so many, or of half as many in mode=fast
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
@@ -78,26 +83,46 @@ class _Statistics(NamedTuple):
     ----------
     counts : (256,) int64 array
         Histogram of the first plane, with escapes.
+    is_constant : bool
+        Whether all bytes of the first plane are equal.
+    sample : Sample or None
+        The rows by which the counts were estimated; None if they are exact, or of integers.
     zeros : Zeros or None
     others : tuple of (Plane, bytes or None)
         The other planes, and the strings of those that are coded.
     """
 
     counts: np.ndarray
+    is_constant: bool
+    sample: Sample | None
     zeros: Zeros | None
     others: tuple[tuple[Plane, np.ndarray | None], ...]
 
     @classmethod
-    def of(cls, bits: np.ndarray, layout: PlaneLayout, is_exact: bool) -> _Statistics:
-        """Return the statistics of bit patterns; see `_FirstPlane.counts` for `is_exact`."""
-        plane, zeros = _FirstPlane(bits, layout), None
-        counts = plane.counts(is_exact)
-        if not is_exact and (counts[0] or np.count_nonzero(counts) == 1):
+    def of(cls, plane: _FirstPlane, shape: tuple[int, ...], is_exact: bool) -> _Statistics:
+        """Return the statistics of a plane without escapes.
+
+        Unless they are to be exact, the counts of many bytes are estimated by a sample.
+        """
+        bits, layout = plane.bits, plane.layout
+        counts: np.ndarray | None = None
+        sample = zeros = None
+        if not is_exact and bits.size >= _LEAST_ESTIMATED:
+            if layout.is_float:
+                sample = plane.sample(shape, is_exact)
+                sampled = byte_counts(sample.symbols)
+                counts = _estimated(sampled, bits.size, sample.symbols.size)
+            else:
+                counts = sampled = plane.counts(is_exact)
+            if (layout.is_float and sampled[0]) or np.count_nonzero(counts) == 1:
+                counts = sample = None
+        if counts is None:
             counts = plane.counts(True)
-        if layout.is_float and counts[0]:
+        if layout.is_float and sample is None and counts[0]:
             zeros = _zeros_of(bits, counts, layout.itemsize - 1)
-        others = (_other_plane(bits, layout, k, zeros) for k in range(1, layout.itemsize))
-        return cls(counts, zeros, tuple(others))
+        is_constant = bool(np.count_nonzero(counts) == 1)
+        others = tuple(_other_planes(bits, layout, zeros))
+        return cls(counts, is_constant, sample, zeros, others)
 
 
 class _FirstPlane(NamedTuple):
@@ -127,29 +152,31 @@ class _FirstPlane(NamedTuple):
     def counts(self, is_exact: bool) -> np.ndarray:
         """Return the (256,) counts of the bytes.
 
-        Unless they are to be exact, those of many bytes are estimated by a fourth to an eighth of
-        the tiles. Each byte that is little smaller or larger than those of the sample then counts
-        once.
+        Unless they are to be exact, those of many bytes are estimated by a half to a sixteenth of
+        them; see `_estimated`.
         """
         n = self.bits.size
         if is_exact or n < _LEAST_ESTIMATED:
             return counts_of_parts(self.take, n, _COUNTED)
-        period = min(n // _LEAST_COUNTED, _MOST_TILES)
+        period = min(n // _LEAST_COUNTED, _MOST_RUNS)
 
-        def tiles(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-            at = start * period  # `start` is a multiple of TILE
+        def runs(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+            at = start * period  # `start` is a multiple of _RUN
             self.layout.take_runs(
-                self.bits, self.escape, self.scales, at, room, TILE, TILE * period
+                self.bits, self.escape, self.scales, at, room, _RUN, _RUN * period
             )
             return room
 
-        sampled = n // (TILE * period) * TILE
-        counts = counts_of_parts(tiles, sampled, _COUNTED) * period
-        if np.count_nonzero(counts) > 1:
-            low, high = bytes_range(counts)
-            near = counts[max(low - _NEAR, 1) : high + _NEAR + 1]
-            near[near == 0] = 1
-        return counts
+        sampled = n // (_RUN * period) * _RUN
+        return _estimated(counts_of_parts(runs, sampled, _COUNTED), n, sampled)
+
+    def sample(self, shape: tuple[int, ...], is_exact: bool) -> Sample:
+        """Return some rows of the plane; all rows of a small tensor."""
+        width, sparse = row_layouts(shape)[0].width, _SPARSE if is_exact else _SPARSE // 2
+        bits = sampled_rows(self.bits, width, _SAMPLE, sparse)
+        symbols = np.empty(bits.size, np.uint8)
+        self.layout.take_first(bits, self.escape, symbols)
+        return Sample(symbols, self.bits.size / bits.size, self.layout.unit)
 
 
 class _Method(NamedTuple):
@@ -176,12 +203,31 @@ class _Method(NamedTuple):
     plan: byte_coder.Plan | None = None
 
     @classmethod
-    def tabled(cls, method: int, counts: np.ndarray, scales: Scales | None = None) -> _Method:
+    def tabled(
+        cls, method: int, counts: np.ndarray, scales: Scales | None = None, scales_nbits: int = 0
+    ) -> _Method:
         string = ranged.Plan.of(KINDS[method], counts)
         nbits = string.nbits
         if scales is not None:
-            nbits += _SCALES_NBITS + scales.nbits()
+            nbits += _SCALES_NBITS + scales_nbits
         return cls(method, nbits, string, scales)
+
+
+class _Lowered(NamedTuple):
+    """The lowered first plane.
+
+    Attributes
+    ----------
+    counts : (256,) int64 array
+        Histogram of its bytes, which may be estimated.
+    scales : Scales
+    scales_nbits : int
+        Approximate bits of the scales.
+    """
+
+    counts: np.ndarray
+    scales: Scales
+    scales_nbits: int
 
 
 class _Begun(NamedTuple):
@@ -228,6 +274,22 @@ def write(
     return name, best
 
 
+def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
+    """Return the counts of n bytes by those of a sample.
+
+    A byte of 0 counts at least once, and so does each byte that is little smaller or larger than
+    those of the sample. Twice as many elements reach about one exponent further.
+    """
+    counts = counts * n // sampled
+    if np.count_nonzero(counts) > 1:
+        low, high = bytes_range(counts)
+        octaves = (n // sampled).bit_length()
+        near = counts[max(low - _BELOW - octaves, 1) : high + _ABOVE + octaves + 1]
+        near[near == 0] = 1
+        counts[0] = max(counts[0], 1)
+    return counts
+
+
 def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
     """Return how zeros are left out, or None if that does not pay; adapt the counts."""
     n, groups = bits.size, -(-bits.size // GROUP)
@@ -256,25 +318,35 @@ def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None
     return Zeros(escape, coded)
 
 
-def _other_plane(
-    bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
-) -> tuple[Plane, np.ndarray | None]:
-    """Return plane k > 0, and its string if it is coded."""
+def _other_planes(
+    bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None
+) -> Iterator[tuple[Plane, np.ndarray | None]]:
+    """Return the planes but the first one, and the strings of those that are coded."""
     step = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
-    pieces = (slice(at, at + _PIECE) for at in range(0, bits.size, step))
-    samples = [_plane(bits[piece], layout, k, zeros) for piece in pieces]
-    sample = samples[0] if len(samples) == 1 else np.concatenate(samples)
-    if _judged(byte_counts(sample)) == STORED:
+    sample = bits
+    if step > _PIECE:
+        sample = np.concatenate([bits[at : at + _PIECE] for at in range(0, bits.size, step)])
+    for k, plane in enumerate(_planes(sample, layout, zeros), 1):
+        yield _other_plane(plane, bits, layout, k, zeros)
+
+
+def _other_plane(
+    sample: np.ndarray, bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
+) -> tuple[Plane, np.ndarray | None]:
+    """Return plane k > 0 by a sample of its bytes, and its string if it is coded."""
+    counts = byte_counts(sample)
+    method = _judged(counts, sample.size)
+    if method == STORED:
         return Plane(STORED), None
     plane = sample
-    if step > _PIECE:
+    if bits.size > 4 * _PIECE:
         plane, at = np.empty(bits.size if zeros is None else zeros.coded, np.uint8), 0
         for start in range(0, bits.size, LARGE_TILE):
-            part = _plane(bits[start : start + LARGE_TILE], layout, k, zeros)
+            part = _planes(bits[start : start + LARGE_TILE], layout, zeros)[k - 1]
             plane[at : at + part.size] = part
             at += part.size
-    counts = byte_counts(plane)
-    method = _judged(counts)
+        counts = byte_counts(plane)
+        method = _judged(counts, plane.size)
     if method == CONSTANT:
         return Plane(CONSTANT, int(counts.argmax())), None
     if method == STORED:
@@ -283,11 +355,11 @@ def _other_plane(
     return Plane(method, 0, data.size), data
 
 
-def _judged(counts: np.ndarray) -> int:
-    """Return the method for a plane with these counts, other than the first one."""
+def _judged(counts: np.ndarray, count: int) -> int:
+    """Return the method for a plane of `count` bytes with these counts, other than the first."""
     if np.count_nonzero(counts) <= 1:
         return CONSTANT
-    stored = 8 * int(counts.sum())
+    stored = 8 * count
     if entropy_nbits(counts) + _TABLE_NBITS > stored - stored // _SHARE:
         return STORED
     words = ranged.Plan.of("huffman", counts)
@@ -295,16 +367,16 @@ def _judged(counts: np.ndarray) -> int:
     return HUFFMAN if nbits < stored - stored // _SHARE else STORED
 
 
-def _plane(bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None) -> np.ndarray:
-    """Return plane k > 0 of a tile."""
-    others = np.empty((layout.itemsize - 1) * bits.size, np.uint8)
-    layout.take_others(bits, others, bits.size)
-    plane = others[(k - 1) * bits.size : k * bits.size]
+def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> np.ndarray:
+    """Return the planes of a tile but the first one, without the zeros that are left out."""
+    planes = np.empty((layout.itemsize - 1, bits.size), np.uint8)
+    layout.take_others(bits, planes.reshape(-1), bits.size)
     if zeros is None:
-        return plane
+        return planes
     is_coded = (bits != 0).view(np.uint8)
-    coded = np.empty(np.count_nonzero(bits), np.uint8)
-    byte_planes.gather_coded(plane, is_coded, coded)
+    coded = np.empty((len(planes), np.count_nonzero(bits)), np.uint8)
+    for plane, target in zip(planes, coded, strict=True):
+        byte_planes.gather_coded(plane, is_coded, target)
     return coded
 
 
@@ -316,13 +388,14 @@ class _Writer:
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
         self._is_exact, self._texts = is_exact, dict[int, bytes]()
-        self._known = _Statistics.of(bits, layout, is_exact)
-        zeros = self._known.zeros
-        self._plane = _FirstPlane(bits, layout, 0 if zeros is None else zeros.escape)
+        plane = _FirstPlane(bits, layout)
+        self._known = known = _Statistics.of(plane, shape, is_exact)
+        self._plane = plane if known.zeros is None else plane._replace(escape=known.zeros.escape)
+        self._head = Head(known.zeros, (Plane(STORED), *(plane for plane, _ in known.others)))
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
-        if np.count_nonzero(self._known.counts) == 1:
+        if self._known.is_constant:
             return self._plain(CONSTANT)
         method = self._fast() if mode == "fast" else self._small()
         if 8 * self._lead(method.method) + method.nbits >= limit:
@@ -337,10 +410,10 @@ class _Writer:
 
     def _fast(self) -> _Method:
         counts, methods = self._known.counts, [_Method(STORED, 8 * self._bits.size)]
-        if (scales := self._scales) is not None:
-            lowered = _Method.tabled(LOWERED_HUFFMAN, self._lowered_counts, scales)
+        if self._lowered is not None:
+            lowered = _Method.tabled(LOWERED_HUFFMAN, *self._lowered)
             inaccuracy = self._bits.size >> _LOG2_ACCURATE
-            if entropy_nbits(counts) - inaccuracy > lowered.nbits:  # so no words are shorter
+            if self._plain_nbits - inaccuracy > lowered.nbits:  # so no words are shorter
                 return min(*methods, lowered, key=lambda method: method.nbits)
             methods.append(lowered)
         methods.insert(1, _Method.tabled(HUFFMAN, counts))
@@ -349,8 +422,8 @@ class _Writer:
     def _small(self) -> _Method:
         n = self._bits.size
         methods = [_Method(STORED, 8 * n), _Method.tabled(RANS, self._known.counts)]
-        if (scales := self._scales) is not None:
-            methods.append(_Method.tabled(LOWERED_RANS, self._lowered_counts, scales))
+        if self._lowered is not None:
+            methods.append(_Method.tabled(LOWERED_RANS, *self._lowered))
         if self._layout.is_float and n >= _LEAST_LOWERED:
             plan = byte_coder.plan(self._symbols, self._shape, self._sample)
             methods.append(_Method(CLASSES, plan.nbits, plan=plan))
@@ -369,26 +442,49 @@ class _Writer:
 
     @functools.cached_property
     def _sample(self) -> Sample:
-        """The first plane of some rows."""
-        bits = sampled_rows(self._bits, row_layouts(self._shape)[0].width, _SAMPLE)
-        symbols = np.empty(bits.size, np.uint8)
-        self._layout.take_first(bits, self._plane.escape, symbols)
-        return Sample(symbols, self._bits.size / bits.size, self._layout.unit)
+        """Some rows of the first plane."""
+        return self._known.sample or self._plane.sample(self._shape, self._is_exact)
 
     @functools.cached_property
-    def _scales(self) -> Scales | None:
-        """The scales to subtract from the first plane; None if subtracting them does not pay."""
+    def _plain_nbits(self) -> int:
+        """Bits of the first plane, coded by an ideal coder."""
+        return entropy_nbits(self._known.counts)
+
+    @functools.cached_property
+    def _lowered(self) -> _Lowered | None:
+        """The lowered first plane; None if subtracting scales does not pay."""
         n, unit = self._bits.size, self._layout.unit
         if not self._layout.is_float or n < _LEAST_LOWERED:
             return None
-        scales = self._sample.lowered_scales(self._shape)
-        if scales is None or self._sample.symbols.size == n:
-            return scales
+        sample = self._sample
+        is_whole, is_estimated = sample.symbols.size == n, self._known.sample is not None
+        plain: float = self._plain_nbits
+        if not (is_whole or is_estimated):
+            plain = sample.times * entropy_nbits(byte_counts(sample.symbols))
+        lowering = sample.lowering(self._shape, plain)
+        if lowering is None:
+            return None
+        scales, scales_nbits, sampled_sums, counts = lowering
+        if is_whole:
+            return _Lowered(counts, scales, int(scales_nbits))
         layout = scales.layout
-        width, count = layout.width, n // layout.width
-        if n <= 4 * _SAMPLE or n % width or width < 2 * _ROW:
-            return scales_of_parts(self._parts, n, layout, unit)
-        # Scales in octaves need only a sample of each row and of each column.
+        if n > 4 * _SAMPLE and n % layout.width == 0 and layout.width >= 2 * _ROW:
+            return self._lowered_by(self._sampled_scales(layout))
+        if not is_estimated or sample.symbols.size < 2 * _ROW * layout.width:
+            return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
+        # So many rows determine the scales of columns, and lowered by the same scales they are a
+        # sample of the lowered plane.
+        rows = LineSums(n, layout.width, False).run(self._parts, _COUNTED).rows
+        scales = scales._replace(rows=row_scales(layout, rows, unit, sampled_sums))
+        counts = _estimated(counts, n, sample.symbols.size)
+        return _Lowered(counts, scales, int(scales_nbits))
+
+    def _sampled_scales(self, layout: RowLayout) -> Scales:
+        """Return the scales of a matrix by a sample of each row and of each column.
+
+        Scales in octaves need no more.
+        """
+        width, count = layout.width, self._bits.size // layout.width
         matrix, middle = self._bits.reshape(count, width), width // 2
         part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])
         rows, columns = LineSums(part.size, _ROW, False), LineSums(0, width, False)
@@ -397,7 +493,14 @@ class _Writer:
             most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
             sampled = np.ascontiguousarray(matrix[:: count // most])
             columns = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
-        return scales_of_sums(layout, rows.rows, columns.columns, unit)
+        return scales_of_sums(layout, rows.rows, columns.columns, self._layout.unit)
+
+    def _lowered_by(self, scales: Scales) -> _Lowered:
+        """Return the first plane that is lowered by scales."""
+        # A sample of a tensor with many zeros has too few other elements.
+        is_exact = self._is_exact or 2 * self._head.coded(self._bits.size) < self._bits.size
+        counts = self._plane._replace(scales=scales).counts(is_exact)
+        return _Lowered(counts, scales, scales.nbits())
 
     def _parts_of(self, bits: np.ndarray) -> PartsOf:
         """Return a function of the first plane of bit patterns, without escapes."""
@@ -410,33 +513,26 @@ class _Writer:
 
         return parts
 
-    @functools.cached_property
-    def _lowered_counts(self) -> np.ndarray:
-        return self._lowered.counts(self._is_exact)
-
-    @functools.cached_property
-    def _lowered(self) -> _FirstPlane:
-        """The lowered first plane."""
-        return self._plane._replace(scales=self._scales)
-
     def _parts(self, start: int, stop: int) -> np.ndarray:
         return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
 
-    def _head(self, method: int) -> Head:
-        byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
-        others = (plane for plane, _ in self._known.others)
-        return Head(self._known.zeros, (Plane(method, byte), *others))
-
     def _lead(self, method: int) -> int:
         """Return the number of bytes before the first plane."""
-        head = self._head(method)
-        others = sum(head.nbytes_of(k, self._bits.size) for k in range(1, self._layout.itemsize))
-        return len(self._text(method)) + others
+        return len(self._text(method)) + self._others_nbytes
+
+    @functools.cached_property
+    def _others_nbytes(self) -> int:
+        """The number of bytes of all planes but the first."""
+        n = self._bits.size
+        return sum(self._head.nbytes_of(k, n) for k in range(1, self._layout.itemsize))
 
     def _text(self, method: int) -> bytes:
         """Return the bytes of the head."""
         if method not in self._texts:
-            self._texts[method] = self._head(method).to_bytes()
+            byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
+            zeros, planes = self._head
+            head = Head(zeros, (Plane(method, byte), *planes[1:]))
+            self._texts[method] = head.to_bytes()
         return self._texts[method]
 
     def _plain(self, method: int) -> Written:
@@ -448,27 +544,20 @@ class _Writer:
         self._fill(data, method)
         return Written(data, 8 * data.size)
 
-    def _front(self, method: _Method) -> BitString:
-        """Return the bits of a first plane before its table."""
-        front = BitString()
+    def _put_front(self, method: _Method, string: BitString) -> BitString:
+        """Append the bits of a first plane before its table to whole bytes; return the string."""
         if method.scales is not None:
-            front.extend(self._scales_bytes, 8 * self._scales_bytes.size)
+            least_saving = 0 if self._is_exact else method.nbits // _LIST_SHARE
+            byte_scales.put(method.scales, string, least_saving)
+            string.extend(np.zeros(1, np.uint8), -string.nbits % 8)
         if method.string is not None:
-            method.string.put_range(front)
-        return front
-
-    @functools.cached_property
-    def _scales_bytes(self) -> np.ndarray:
-        """The scales as whole bytes; there must be scales."""
-        assert self._scales is not None
-        string = BitString()
-        byte_scales.put(self._scales, string)
-        return string.trimmed()
+            method.string.put_range(string)
+        return string
 
     def _words(self, method: _Method) -> Written:
         """Write Huffman words after room for all that precedes the first plane."""
-        n, lead, front = self._bits.size, self._lead(method.method), self._front(method)
-        plane = self._plane_of(method)
+        n, lead, plane = self._bits.size, self._lead(method.method), self._plane_of(method)
+        front = self._put_front(method, BitString())
         assert method.string is not None
         try:
             return tabled.write(method.string.table, plane.take, CodedMask.all(n), front, n, lead)
@@ -477,12 +566,13 @@ class _Writer:
 
     def _plane_of(self, method: _Method) -> _FirstPlane:
         """Return the first plane as a method codes it."""
-        return self._plane if method.scales is None else self._lowered
+        return self._plane._replace(scales=method.scales)
 
     def _exact(self, method: _Method) -> _Method:
         """Return a method with the exact counts of all bytes."""
         counts = self._plane_of(method).counts(True)
-        return _Method.tabled(method.method, counts, method.scales)
+        scales = method.scales
+        return _Method.tabled(method.method, counts, scales, scales.nbits() if scales else 0)
 
     @property
     def _is_split(self) -> bool:
@@ -496,8 +586,7 @@ class _Writer:
 
         With `begun`, the pass has already been begun with a table that lacks a byte.
         """
-        n, lead = self._bits.size, self._lead(method.method)
-        front, text = self._front(method), self._text(method.method)
+        lead, text = self._lead(method.method), self._text(method.method)
         room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
         string = BitString(memory=scratch(room) if begun is None else begun.data)
         string.skip(lead)
@@ -516,7 +605,9 @@ class _Writer:
 
         assert method.string is not None
         try:
-            return tabled.write(method.string.table, take, CodedMask.all(n), front, n, string)
+            return tabled.write_words(
+                method.string.table, take, bits.size, self._put_front(method, string)
+            )
         except ParameterError:  # see `_words`
             return self._split_words(self._exact(method), _Begun(string.data, done))
 
@@ -533,7 +624,7 @@ class _Writer:
             return byte_coder.write(method.plan, self._plane.take, n, BitString(), before)
         assert method.string is not None
         table = method.string.table
-        head, _ = tabled.front(self._front(method), *table)
+        head, _ = tabled.front(self._put_front(method, BitString()), *table)
         tables = write_tables(table.numbers, table.log2_total)
         plane = self._plane_of(method)
         data, nbits, runs = rans_string.write(tables, plane.take, n, before(head), LOG2_STATES)
@@ -542,7 +633,7 @@ class _Writer:
     def _fill(self, data: np.ndarray, method: int) -> None:
         """Write the head and all planes but the first to the start of the message."""
         bits, layout, n = self._bits, self._layout, self._bits.size
-        head, zeros, text = self._head(method), self._known.zeros, self._text(method)
+        zeros, text = self._known.zeros, self._text(method)
         data[: len(text)] = np.frombuffer(text, np.uint8)
         at, stored = len(text), dict[int, int]()
         for k, (plane, string) in enumerate(self._known.others, 1):
@@ -550,7 +641,7 @@ class _Writer:
                 stored[k] = at
             elif string is not None:
                 data[at : at + string.size] = string
-            at += head.nbytes_of(k, n)
+            at += self._head.nbytes_of(k, n)
         if not stored:
             return
         starts = None if zeros is None else zeros.starts()

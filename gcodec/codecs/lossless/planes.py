@@ -121,7 +121,7 @@ class PlaneLayout(NamedTuple):
             The first element of the first run.
         out : (k,) uint8 array
         run, period : int
-            Elements of a run, which is a multiple of TILE, and from one run to the next. By
+            Elements of a run, which is a multiple of 2^12, and from one run to the next. By
             default, there is one run.
         others : uint8 array, optional
             Receives the other planes of the same floats, with a stride of `bits.size`; see
@@ -131,9 +131,10 @@ class PlaneLayout(NamedTuple):
             arrays = None if scales is None else scales.arrays
             take_runs(bits, escape, arrays, self.unit, start, run, period, out, others)
             return
-        for at in range(0, out.size, TILE):
+        step = min(run, TILE)
+        for at in range(0, out.size, step):
             place = start + at // run * period + at % run
-            part = out[at : at + TILE]
+            part = out[at : at + step]
             self.take_first(bits[place : place + part.size], escape, part)
 
     def take_others(self, bits: np.ndarray, out: np.ndarray, stride: int) -> None:

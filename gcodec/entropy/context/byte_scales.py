@@ -14,13 +14,13 @@ class, and coded without a model for each class.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import rans
-from gcodec.entropy.context import scale_lists
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.byte_scales import (
@@ -44,6 +44,26 @@ PartsOf = Callable[[int, int], np.ndarray]
 """Returns a range of the bytes of a tensor, which later calls on the same thread may overwrite."""
 
 
+class Lowering(NamedTuple):
+    """Scales by which the bytes of a sample are lowered.
+
+    Attributes
+    ----------
+    scales : Scales
+    nbits : float
+        Approximate bits of the scales of the whole tensor.
+    rows : Sums
+        Sums of the rows of the sample.
+    counts : (256,) int64 array
+        Histogram of the lowered bytes of the sample.
+    """
+
+    scales: Scales
+    nbits: float
+    rows: Sums
+    counts: np.ndarray
+
+
 class Sample(NamedTuple):
     """Bytes of some rows of a tensor, by which an encoder selects scales.
 
@@ -60,11 +80,6 @@ class Sample(NamedTuple):
     times: float
     unit: int
 
-    @property
-    def counts(self) -> np.ndarray:
-        """Histogram of the bytes."""
-        return byte_counts(self.symbols)
-
     def sums(self, layout: RowLayout) -> LineSums:
         """Return the sums of rows and columns."""
         sums = LineSums(self.symbols.size, layout.width, layout.group > 0)
@@ -72,38 +87,54 @@ class Sample(NamedTuple):
 
     def nbits(self, scales: Scales) -> float:
         """Return the approximate bits of the scales of the whole tensor."""
-        rows = scale_lists.nbits(scales.rows)
-        return self.times * rows + scales.nbits() - rows
+        rows, *columns = scales.lists_nbits()
+        return self.times * rows + sum(columns)
 
-    def lowered_scales(self, shape: tuple[int, ...]) -> Scales | None:
+    def lowering(self, shape: tuple[int, ...], plain: float) -> Lowering | None:
         """Select the scales by which bytes are lowered, those of the sample; None without gain.
 
         The first layout that saves enough is selected: the most likely one comes first.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the tensor.
+        plain : float
+            Bits of the whole tensor's bytes if none is lowered.
         """
-        plain = self.times * entropy_nbits(self.counts)
         for layout in layouts_of(shape, self.symbols.size):
             if layout.width >= self.times * self.symbols.size:
                 continue
             sums = self.sums(layout)
             scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
-            lowered = self.symbols.copy()
-            lower(lowered, scales.arrays, self.unit, 0)
-            nbits = self.times * entropy_nbits(byte_counts(lowered))
+            counts = self._lowered_counts(scales)
+            nbits = self.times * entropy_nbits(counts)
             own = self.nbits(scales)
-            if own > _COARSE * plain:  # scales of whole octaves take fewer bits
+            is_coarse = own > _COARSE * plain
+            if is_coarse:  # scales of whole octaves take fewer bits
                 layout = layout._replace(quantum=_PER_OCTAVE)
                 scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
                 own = self.nbits(scales)
             if nbits + own < plain - plain / _LOWERED_SHARE:
-                return scales
+                counts = self._lowered_counts(scales) if is_coarse else counts
+                return Lowering(scales, own, sums.rows, counts)
         return None
+
+    def _lowered_counts(self, scales: Scales) -> np.ndarray:
+        """Return the histogram of the bytes that scales lower."""
+        lowered = self.symbols.copy()
+        lower(lowered, scales.arrays, self.unit, 0)
+        return byte_counts(lowered)
 
 
 def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
     """Return the candidate layouts of a tensor whose sample has `sampled` elements."""
-    for layout in dict.fromkeys(each._replace(quantum=1) for each in row_layouts(shape)):
-        if layout.width <= sampled:
-            yield layout
+    return (layout for layout in _fine_layouts(shape) if layout.width <= sampled)
+
+
+@functools.lru_cache(maxsize=256)
+def _fine_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
+    return tuple(dict.fromkeys(layout._replace(quantum=1) for layout in row_layouts(shape)))
 
 
 def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Scales:
@@ -114,22 +145,29 @@ def scales_of_parts(parts: PartsOf, n: int, layout: RowLayout, unit: int) -> Sca
 
 def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> Scales:
     """Compute scales from the sums of rows and of columns, which may be those of samples."""
-    group, quantum = layout.group, layout.quantum
-
-    def scales_of(sums: np.ndarray, counts: np.ndarray, one: int) -> np.ndarray:
-        mean = int(sums.sum()) / max(int(counts.sum()), 1)
-        return rounded_scales(
-            sums, counts, mean, _PER_OCTAVE / (unit * quantum), one, quantum, MOST & -quantum
-        )
-
-    by_column = np.empty(0, np.uint8)
+    group, by_column = layout.group, np.empty(0, np.uint8)
     if group == 1:
-        by_column = scales_of(*columns, CENTER)
+        by_column = _scales_of(columns, layout, unit, CENTER)
     elif group:
         places = np.arange(0, layout.width, group)
         sums, counts = (np.add.reduceat(part, places) for part in columns)
-        by_column = np.repeat(scales_of(sums, counts, CENTER), group)[: layout.width]
-    return Scales(layout, scales_of(*rows, ONE), by_column)
+        by_group = _scales_of((sums, counts), layout, unit, CENTER)
+        by_column = np.repeat(by_group, group)[: layout.width]
+    return Scales(layout, row_scales(layout, rows, unit), by_column)
+
+
+def row_scales(
+    layout: RowLayout, rows: Sums, unit: int, average: Sums | None = None
+) -> np.ndarray:
+    """Compute the scales of rows from their sums; see `rounded_scales` for `average`."""
+    return _scales_of(rows, layout, unit, ONE, average)
+
+
+def _scales_of(
+    lines: Sums, layout: RowLayout, unit: int, one: int, average: Sums | None = None
+) -> np.ndarray:
+    factor, most = _PER_OCTAVE / (unit * layout.quantum), MOST & -layout.quantum
+    return rounded_scales(lines, factor, one, layout.quantum, most, average)
 
 
 def entropy_nbits(counts: np.ndarray) -> int:
@@ -141,11 +179,14 @@ def entropy_nbits(counts: np.ndarray) -> int:
     return (totals >> rans.POINT) - (own >> rans.POINT)
 
 
-def put(scales: Scales, string: BitString) -> None:
-    """Append the layout and the lists of scales to a string of whole bytes."""
+def put(scales: Scales, string: BitString, least_saving: int = 0) -> None:
+    """Append the layout and the lists of scales to a string of whole bytes.
+
+    See `scale_lists.write` for `least_saving`.
+    """
     head = leb128(scales.layout.width) + leb128(scales.layout.group)
     string.extend(np.frombuffer(head, np.uint8), 8 * len(head))
-    scales.put(string)
+    scales.put(string, least_saving)
 
 
 def read(data: np.ndarray, first: int, end: int, n: int) -> tuple[Scales, int]:

@@ -29,14 +29,17 @@ _HEAD = CODE + SHIFT + SCALE  # bits
 _LOG2_INACCURATE = 7  # a string of rANS takes at least the entropy less this share
 
 
-def write(scales: np.ndarray, string: BitString) -> None:
-    """Append (k,) uint8 scales, k > 0, to a string."""
+def write(scales: np.ndarray, string: BitString, least_saving: int = 0) -> None:
+    """Append (k,) uint8 scales, k > 0, to a string.
+
+    Words, which are faster, take the place of rANS unless it saves more than `least_saving` bits.
+    """
     parameters = lists.list_parameters(scales) if scales.size >= MANY else None
-    if parameters is not None and _may_pay(scales, parameters):
+    if parameters is not None and _may_pay(scales, parameters, least_saving):
         least, shift = parameters.least, parameters.shift
         wide = scales.astype(np.int64)
         coded = RANS().encode(np.where(wide > 0, (wide - least >> shift) + 1, 0))
-        if coded.nbits < min(parameters.rice_nbits, parameters.words_nbits):
+        if coded.nbits + least_saving < min(parameters.rice_nbits, parameters.words_nbits):
             head = (_RANS << SHIFT | shift) << SCALE | least
             string.extend(np.array([head << 16 - _HEAD], ">u2").view(np.uint8), _HEAD)
             string.extend(coded.data, coded.nbits)
@@ -44,8 +47,8 @@ def write(scales: np.ndarray, string: BitString) -> None:
     lists.put_list(scales, string)
 
 
-def _may_pay(scales: np.ndarray, parameters: ListParameters) -> bool:
-    """Return whether the string of rANS may be the shortest.
+def _may_pay(scales: np.ndarray, parameters: ListParameters, least_saving: int) -> bool:
+    """Return whether the string of rANS may save more than `least_saving` bits.
 
     It takes hardly fewer bits than the entropy, a table, and half of the bits of its states.
     """
@@ -54,7 +57,7 @@ def _may_pay(scales: np.ndarray, parameters: ListParameters) -> bool:
     entropy = totals - own >> rans.POINT
     least = entropy - (entropy >> _LOG2_INACCURATE) + rans_string.heads_nbits(scales.size) // 2
     least += LENGTH_NBITS * int(np.count_nonzero(counts))
-    return least < min(parameters.rice_nbits, parameters.words_nbits)
+    return least + least_saving < min(parameters.rice_nbits, parameters.words_nbits)
 
 
 def nbits(scales: np.ndarray) -> int:

@@ -121,14 +121,18 @@ class Scales(NamedTuple):
         """The arguments from which kernels compute classes."""
         return self.rows, self.columns, self.layout.width
 
-    def put(self, string: BitString) -> None:
-        """Append the scales to a string."""
+    def put(self, string: BitString, least_saving: int = 0) -> None:
+        """Append the scales to a string; see `scale_lists.write`."""
         for scales in self._lists:
-            scale_lists.write(scales, string)
+            scale_lists.write(scales, string, least_saving)
 
     def nbits(self) -> int:
         """Return the approximate number of bits of the scales."""
-        return sum(map(scale_lists.nbits, self._lists))
+        return sum(self.lists_nbits())
+
+    def lists_nbits(self) -> list[int]:
+        """Return the approximate bits of the rows, and of the columns if they have scales."""
+        return list(map(scale_lists.nbits, self._lists))
 
     @property
     def _lists(self) -> list[np.ndarray]:
@@ -177,11 +181,14 @@ def row_layouts(shape: tuple[int, ...]) -> tuple[RowLayout, ...]:
     return (*layouts, RowLayout(n, 0))
 
 
-def sampled_rows(values: np.ndarray, width: int, sample: int) -> np.ndarray:
-    """Return about `sample` of (n,) values, in equidistant rows; all values of a small tensor."""
+def sampled_rows(values: np.ndarray, width: int, sample: int, sparse: int = _SPARSE) -> np.ndarray:
+    """Return about `sample` of (n,) values, in equidistant rows.
+
+    All values are returned if this would be more than one row out of `sparse`.
+    """
     rows = values.size // width
     stride = rows // max(sample // width, LEAST_ROWS)
-    if stride < _SPARSE:
+    if stride < sparse:
         return values
     return flattened(values[: rows * width].reshape(rows, width)[::stride])
 

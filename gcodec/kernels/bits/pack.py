@@ -197,8 +197,7 @@ def pad_error(at: int) -> Corrupt:
 
 
 def _check_zero(data: np.ndarray, start: int) -> None:
-    wrong = np.flatnonzero(data[start:])
-    if wrong.size:
+    if start < data.size and (wrong := np.flatnonzero(data[start:])).size:
         raise Corrupt("a padding byte is not zero", start + int(wrong[0]))
 
 

@@ -62,20 +62,19 @@ class LineSums:
         """Sums by column, of no elements without columns."""
         return self._columns[: self._height], self._columns[self._height :]
 
-    def add(self, start: int, symbols: np.ndarray, columns: np.ndarray) -> None:
-        """Add symbols from element `start` on, the first one of a row, to rows and `columns`."""
-        narrow, first = np.zeros(self._height, np.int32), start // self._width
-        rows = (part[first : first + -(-symbols.size // self._width)] for part in self.rows)
-        _add_byte_rows(symbols, self._width, narrow, *rows, columns)
-
     def run(self, parts: Callable[[int, int], np.ndarray], step: int) -> LineSums:
         """Add all symbols on the threads of the pool; ``parts(start, stop)`` returns a range."""
-        unit = max(step // self._width, 1) * self._width
+        width, (sums, counts) = self._width, self.rows
+        unit = max(step // width, 1) * width
 
         def task(start: int, stop: int) -> np.ndarray:
-            columns = np.zeros_like(self._columns)
+            columns = np.zeros(2 * self._height, np.int64)
+            narrow = np.zeros(self._height, np.int32)
             for at in range(start, stop, unit):
-                self.add(at, parts(at, min(at + unit, stop)), columns)
+                symbols = parts(at, min(at + unit, stop))
+                first, last = at // width, -(-(at + symbols.size) // width)
+                own = sums[first:last], counts[first:last]
+                _add_byte_rows(symbols, width, narrow, *own, columns)
             return columns
 
         self._columns = functools.reduce(operator.iadd, pool.run(task, self._n, unit))
@@ -180,36 +179,34 @@ def join_planes(
 
 
 def rounded_scales(
-    sums: np.ndarray,
-    counts: np.ndarray,
-    mean: float,
+    lines: Sums,
     factor: float,
     one: int,
     quantum: int,
     most: int,
+    average: Sums | None = None,
 ) -> np.ndarray:
     """Return the scales of lines by their sums and counts.
 
     Parameters
     ----------
-    sums, counts : (k,) int64 array
-        See `Sums`.
-    mean : float
-        Mean of the bytes of all lines.
+    lines : Sums
     factor : float
         How many quanta a scale grows if the mean of its line grows by 1.
     one : int
-        Scale of a line whose mean is that of all lines.
+        Scale of a line whose mean is the average.
     quantum, most : int
         The smallest scale, and the largest one. All scales are multiples of the smallest.
+    average : Sums, optional
+        The lines over all of which the average is taken. Default: the same lines.
 
     Returns
     -------
     (k,) uint8 array
         0 for lines without counts.
     """
-    out = np.empty(sums.size, np.uint8)
-    _round_scales(sums, counts, mean, factor, one, quantum, most, out)
+    out = np.empty(lines[0].size, np.uint8)
+    _round_scales(*lines, *(average or lines), factor, one, quantum, most, out)
     return out
 
 
@@ -228,9 +225,17 @@ def log_sums(counts: np.ndarray, logs: np.ndarray) -> tuple[int, int]:
     return (high << 16) + low, (own_high << 16) + own_low
 
 
-@kernel("in int64[], in int64[], float64, float64, int64, int64, int64, out uint8[]")
-def _round_scales(sums, counts, mean, factor, one, quantum, most, out):
-    # sums.size == counts.size == out.size
+@kernel(
+    "in int64[], in int64[], in int64[], in int64[], float64, int64, int64, int64, out uint8[]"
+)
+def _round_scales(sums, counts, all_sums, all_counts, factor, one, quantum, most, out):
+    # sums.size == counts.size == out.size, and all_sums.size == all_counts.size. The total is
+    # below 2^53, so its quotient is rounded only once.
+    total, number = np.int64(0), np.int64(0)
+    for i in range(all_sums.size):
+        total += all_sums[i]
+        number += all_counts[i]
+    mean = np.float64(total) / np.float64(max(number, 1))
     for i in range(out.size):
         quanta = (np.float64(sums[i]) / np.float64(max(counts[i], 1)) - mean) * factor
         scale = one + quantum * np.floor(quanta + 0.5)
@@ -273,13 +278,13 @@ def _add_byte_rows(symbols, width, narrow, sums, counts, columns):
     for row in range(sums.size):
         line = symbols[row * width : min((row + 1) * width, symbols.size)]
         total, count = np.int64(0), np.int64(0)
-        for first in range(0, line.size, 4096):
-            part, part_sum, part_count = line[first : first + 4096], np.int32(0), np.int32(0)
+        for first in range(0, line.size, 256):  # the sum of as many bytes has 16 bits
+            part, part_sum, part_count = line[first : first + 256], np.uint16(0), np.uint16(0)
             for j in range(part.size):
-                part_sum += np.int32(part[j])
-                part_count += np.int32(part[j] != 0)
-            total += part_sum
-            count += part_count
+                part_sum = np.uint16(part_sum + np.uint16(part[j]))
+                part_count = np.uint16(part_count + np.uint16(part[j] != 0))
+            total += np.int64(part_sum)
+            count += np.int64(part_count)
         sums[row], counts[row] = total, count
         if narrow.size > 0:  # line.size <= width
             for j in range(line.size):

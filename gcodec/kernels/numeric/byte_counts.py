@@ -22,8 +22,8 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
     """Count the values of (n,) uint8 codes, as a (256,) int64 array in their memory."""
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(_TABLES * _APART, np.int64)
-        _count_values(codes[start:stop], counts)
+        counts = np.zeros(_VALUES, np.int64)
+        _count_values(codes[start:stop], np.empty(_TABLES * _APART, np.int64), counts)
         return counts
 
     return _added(pool.run(task, codes.size))
@@ -43,33 +43,36 @@ def counts_of_parts(
     """
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(_TABLES * _APART, np.int64)
+        counts, tables = np.zeros(_VALUES, np.int64), np.empty(_TABLES * _APART, np.int64)
         room = np.empty(min(step, stop - start), np.uint8)
         for at in range(start, stop, step):
             end = min(at + step, stop)
-            _count_values(parts(at, end, room[: end - at]), counts)
+            _count_values(parts(at, end, room[: end - at]), tables, counts)
         return counts
 
     return _added(pool.run(task, n, step))
 
 
 def _added(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the sum of all tables of the given parts, at least one."""
+    """Return the sum of the counts of the given parts, at least one."""
     total = parts[0]
     for part in parts[1:]:
         total += part
-    sums: np.ndarray = total.reshape(_TABLES, _APART).sum(axis=0)[:_VALUES]
-    return sums
+    return total
 
 
-@kernel("in uint8[], out int64[]")
-def _count_values(codes, counts):
-    # counts.size == _TABLES * _APART
+@kernel("in uint8[], out int64[], out int64[]")
+def _count_values(codes, tables, counts):
+    # tables.size == _TABLES * _APART; counts.size == _VALUES. The counts are added to `counts`.
+    tables[:] = 0
     whole = codes.size // 8
     for i in range(whole):
         word = load_word(codes, 8 * i)
         for table in range(_TABLES):
-            counts[np.uint64(_APART * table) + (word & _BYTE)] += 1
+            tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
             word >>= _EIGHT
     for i in range(8 * whole, codes.size):
         counts[codes[i]] += 1
+    for table in range(_TABLES):
+        for value in range(_VALUES):
+            counts[value] += tables[_APART * table + value]

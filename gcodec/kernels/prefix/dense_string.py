@@ -48,7 +48,7 @@ def write(
     dtype: np.dtype[np.generic],
     coded: CodedMask,
     block_size: int,
-    lead: int | BitString,
+    lead: int,
     head: tuple[np.ndarray, int] | None = None,
 ) -> tuple[np.ndarray, int, np.ndarray]:
     """Write the string of a tensor.
@@ -67,9 +67,8 @@ def write(
         requested.
     block_size : int
         Elements of a block, a power of two up to 2^17.
-    lead : int or BitString
-        Free bytes before the string. Or the bytes that precede it, with room for most of it; they
-        may change until the last symbols have been requested. Then `pool.is_one` must hold.
+    lead : int
+        Free bytes before the string.
     head : (ceil(k / 8),) uint8 array and k, optional
         Bits between the lead and the words, padded with zeros.
 
@@ -87,8 +86,7 @@ def write(
     chunk = coded.chunk(dtype.itemsize > 1)
 
     def task(start: int, stop: int) -> BitString:
-        has_room = isinstance(lead, BitString)
-        string = lead if isinstance(lead, BitString) else BitString(0 if start else lead)
+        string = BitString(0 if start else lead)
         if head and start == 0:
             string.extend(*head)
         room = np.empty(min(stop - start, chunk), dtype)
@@ -97,7 +95,7 @@ def write(
             part = get(at, end, room[: end - at])
             bounds, mask = coded.part(at, end, block_size)
             before = string.nbits
-            if at == start and not has_room:
+            if at == start:
                 string.reserve(_first_nbytes(code, end - at))
             ends = write_symbols(code, part if mask is None else part[mask], bounds, string)
             own = lengths[at // block_size : -(-end // block_size)]
@@ -105,7 +103,7 @@ def write(
             own[1:] -= ends[:-1]
             own[0] -= before
             release(symbols, at, end)
-            if at == start and not has_room:
+            if at == start:
                 used = (string.nbits - before) / 8 / (end - at)
                 string.reserve(int(_SPARE * used * (stop - end)))
         return string
@@ -114,6 +112,42 @@ def write(
     offsets = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return data, nbits, offsets
+
+
+def append(
+    code: TableCode, symbols: SymbolsOf, n: int, block_size: int, string: BitString
+) -> np.ndarray:
+    """Append the words of n bytes to a string, on the calling thread.
+
+    Parameters
+    ----------
+    code : TableCode
+    symbols : callable
+        Returns the symbols of a range; see `write`.
+    n, block_size : int
+        Number of symbols, and those of a block, a power of two up to 2^17.
+    string : BitString
+        Its bytes may change until the last symbols have been requested.
+
+    Returns
+    -------
+    (count + 1,) int64 array
+        Bit of the words where each block begins, and where the last ends.
+
+    Raises
+    ------
+    ParameterError
+        If the code has no word for a symbol.
+    """
+    coded, first = CodedMask.all(n), string.nbits
+    chunk = coded.chunk(False)
+    room, offsets = np.empty(min(n, chunk), np.uint8), np.zeros(-(-n // block_size) + 1, np.int64)
+    for at in range(0, n, chunk):
+        end = min(at + chunk, n)
+        bounds, _ = coded.part(at, end, block_size)
+        ends = write_symbols(code, symbols(at, end, room[: end - at]), bounds, string)
+        np.subtract(ends, first, out=offsets[at // block_size + 1 : -(-end // block_size) + 1])
+    return offsets
 
 
 @dispatched("gcodec.kernels.prefix.dense_string_cuda", by="data")

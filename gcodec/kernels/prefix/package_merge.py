@@ -6,33 +6,37 @@ import numpy as np
 
 from gcodec.runtime.jit import kernel, subroutine
 
+_MAX_COUNT = 2**62
 
-def package_merge(counts: np.ndarray, limit: int) -> np.ndarray:
+
+def package_merge(counts: np.ndarray, limit: int) -> tuple[np.ndarray, int]:
     """Return word lengths by the package-merge algorithm.
 
-    A list begins empty. Each of `limit` passes replaces it by the coins, one for each symbol, and
-    the packages, one for each two consecutive elements of the old list, sorted by count: of equal
-    counts, coins come first, then lower symbols, then earlier packages. The length of a
-    symbol is the number of its coins in the first 2·n − 2 elements of the last list, after its
-    packages are opened.
+    A list begins empty. Each of `limit` passes replaces it by the coins, one for each symbol that
+    occurs, and the packages, one for each two consecutive elements of the old list, sorted by
+    count: of equal counts, coins come first, then lower symbols, then earlier packages. The length
+    of a symbol is the number of its coins in the first 2·n − 2 elements of the last list, after
+    its packages are opened. A lone symbol has the length 1.
 
     Parameters
     ----------
-    counts : (n,) uint64 array
-        Counts of at least 2 symbols, below 2^63 and not falling.
+    counts : (n,) int64 array
+        Counts of symbols, up to 2^62. Some hundred symbols: the sort takes quadratic time.
     limit : int
-        Largest word length; n <= 2**limit.
+        Largest word length.
 
     Returns
     -------
-    (n,) uint8 array
-        Word length of each symbol.
+    lengths : (n,) uint8 array
+        Word length of each symbol; 0 for a symbol that does not occur.
+    used : int
+        Number of symbols that occur; the lengths are not computed if there are more than 2^limit.
+        −1 if a count is out of range.
     """
-    size = 2 * counts.size
-    low, high = np.empty(2 * size, np.uint64), np.empty(2 * size, np.uint64)
-    coins, lengths = np.empty(limit * size, np.uint8), np.zeros(counts.size, np.uint8)
-    _merge(counts, limit, low, high, coins, lengths)
-    return lengths
+    words = np.empty(10 * counts.size, np.uint64)
+    flags = np.empty((2 * limit + 1) * counts.size, np.uint8)
+    lengths = np.zeros(counts.size, np.uint8)
+    return lengths, int(_package_lengths(counts, limit, words, flags, lengths))
 
 
 @subroutine(variant="")
@@ -75,6 +79,29 @@ def merge(counts, limit, low, high, coins, lengths):
         wanted = 2 * (wanted - used)
 
 
-@kernel("in uint64[], int64, out uint64[], out uint64[], out uint8[], out uint8[]")
-def _merge(counts, limit, low, high, coins, lengths):
-    merge(counts, limit, low, high, coins, lengths)
+@kernel("in int64[], int64, out uint64[], out uint8[], out uint8[]")
+def _package_lengths(counts, limit, words, flags, lengths):
+    # words.size == 10 * counts.size, flags.size == (2 * limit + 1) * counts.size, and
+    # lengths.size == counts.size. Lengths are 0 before the call. n <= counts.size.
+    ordered, order = words[: counts.size], words[counts.size : 2 * counts.size]
+    n = np.int64(0)
+    for symbol in range(counts.size):
+        if counts[symbol] < 0 or counts[symbol] > _MAX_COUNT:
+            return np.int64(-1)
+        if counts[symbol] > 0:
+            count, place = np.uint64(counts[symbol]), n
+            while place > 0 and ordered[place - 1] > count:
+                ordered[place], order[place] = ordered[place - 1], order[place - 1]
+                place -= 1
+            ordered[place], order[place] = count, np.uint64(symbol)
+            n += 1
+    if n == 1:
+        lengths[order[0]] = 1
+    if n < 2 or n > 1 << limit:
+        return n
+    lists, own = words[2 * counts.size :], flags[:n]
+    own[:] = 0
+    merge(ordered[:n], limit, lists[: 4 * n], lists[4 * n : 8 * n], flags[n:], own)
+    for k in range(n):
+        lengths[order[k]] = own[k]
+    return n

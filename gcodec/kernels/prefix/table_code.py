@@ -164,6 +164,47 @@ def room_left(lengths: np.ndarray) -> int:
     return (1 << LONGEST) - int(_TAKEN[lengths].sum())
 
 
+def read_lengths(data: np.ndarray, first: int, alphabet: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Read word lengths of 4 bits each.
+
+    Parameters
+    ----------
+    data : uint8 array
+        Holds all lengths from bit `first` on.
+    first : int
+        From 0 to 7.
+    alphabet : (k,) uint8 array
+        The symbols of the lengths.
+
+    Returns
+    -------
+    lengths : (256,) uint8 array
+        Word lengths; 0 for symbols that are not in the alphabet.
+    is_complete : bool
+        Whether the lengths belong to a complete code of words up to LONGEST bits.
+    """
+    lengths = np.zeros(SYMBOLS, np.uint8)
+    return lengths, int(_read_lengths(data, first, alphabet, lengths)) == 0
+
+
+@kernel("in uint8[], int64, in uint8[], out uint8[]", vectorized=False)
+def _read_lengths(data, first, alphabet, lengths):
+    # 8 * data.size >= first + 4 * alphabet.size; lengths.size == SYMBOLS.
+    room = np.int64(1 << LONGEST)
+    for i in range(alphabet.size):
+        at = (first + 4 * i) >> 3
+        bits = np.int64(data[at]) << 8
+        if at + 1 < data.size:
+            bits |= np.int64(data[at + 1])
+        length = bits >> (12 - (first + 4 * i & 7)) & 15
+        lengths[alphabet[i]] = np.uint8(length)
+        if length > LONGEST:
+            return np.int64(-1)
+        if length > 0:
+            room -= np.int64(1 << LONGEST) >> length
+    return room
+
+
 @kernel("in uint8[], out uint64[], out int64[]")
 def _fill_words(lengths, bits, nbits):
     # All arrays have SYMBOLS elements.
