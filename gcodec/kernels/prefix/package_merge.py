@@ -21,7 +21,7 @@ def package_merge(counts: np.ndarray, limit: int) -> tuple[np.ndarray, int]:
     Parameters
     ----------
     counts : (n,) int64 array
-        Counts of symbols, up to 2^62. Some hundred symbols: the sort takes quadratic time.
+        Counts of symbols, up to 2^62. Sorting those that occur takes quadratic time.
     limit : int
         Largest word length.
 
@@ -84,10 +84,15 @@ def _package_lengths(counts, limit, words, flags, lengths):
     # words.size == 10 * counts.size, flags.size == (2 * limit + 1) * counts.size, and
     # lengths.size == counts.size. Lengths are 0 before the call. n <= counts.size.
     ordered, order = words[: counts.size], words[counts.size : 2 * counts.size]
-    n = np.int64(0)
+    used = np.int64(0)
     for symbol in range(counts.size):
         if counts[symbol] < 0 or counts[symbol] > _MAX_COUNT:
             return np.int64(-1)
+        used += counts[symbol] > 0
+    if used > 1 << limit:
+        return used
+    n = 0
+    for symbol in range(counts.size):
         if counts[symbol] > 0:
             count, place = np.uint64(counts[symbol]), n
             while place > 0 and ordered[place - 1] > count:
@@ -97,11 +102,11 @@ def _package_lengths(counts, limit, words, flags, lengths):
             n += 1
     if n == 1:
         lengths[order[0]] = 1
-    if n < 2 or n > 1 << limit:
-        return n
+    if n < 2:
+        return used
     lists, own = words[2 * counts.size :], flags[:n]
     own[:] = 0
     merge(ordered[:n], limit, lists[: 4 * n], lists[4 * n : 8 * n], flags[n:], own)
     for k in range(n):
         lengths[order[k]] = own[k]
-    return n
+    return used
