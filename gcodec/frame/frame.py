@@ -303,7 +303,7 @@ class Frame(_Secret):
             If `limits` or `key` is invalid.
         """
         frame, end = cls.read(data, 0, Limits.or_default(limits), key)
-        if end != len(memoryview(data).cast("B")):
+        if end != memoryview(data).nbytes:
             raise Corrupt("bytes follow the frame", offset=end)
         return frame
 

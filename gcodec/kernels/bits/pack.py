@@ -197,6 +197,8 @@ def pad_error(at: int) -> Corrupt:
 
 
 def _check_zero(data: np.ndarray, start: int) -> None:
+    if start == data.size:  # the usual case
+        return
     wrong = np.flatnonzero(data[start:])
     if wrong.size:
         raise Corrupt("a padding byte is not zero", start + int(wrong[0]))
