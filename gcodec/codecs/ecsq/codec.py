@@ -153,15 +153,7 @@ class ECSQ(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message: with its step and transform, and without targets."""
-        resolved = {
-            name: values[name]
-            for name in ("step", "transform")
-            if name in values and type(values[name]) is not Deferred
-        }
-        targets: dict[str, Any] = {}
-        if self.nmse != _NMSE or self.bits or self.strict == "yes":
-            targets = {"nmse": _NMSE, "bits": 0.0, "strict": "no"}
-        return self.replaced(**targets, **resolved)
+        return targets.of_message(self, values, nmse=_NMSE, bits=0.0, strict="no")
 
     @property
     def unbiased(self) -> bool:

@@ -42,7 +42,7 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
 from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred, resolved
+from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -112,12 +112,7 @@ class LowRank(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> LowRank:
         """Return the codec of a message: with its step and transform, and without targets."""
-        resolved = {
-            name: values[name]
-            for name in ("step", "transform")
-            if name in values and type(values[name]) is not Deferred
-        }
-        return self.replaced(**{"nmse": _NMSE, "bits": 0.0, **resolved})
+        return targets.of_message(self, values, nmse=_NMSE, bits=0.0)
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of a payload of ecsq, those of a second string, and those of a head."""
