@@ -26,7 +26,7 @@ information transmission in the case of continuous signals", IRE Trans. Informat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -238,6 +238,17 @@ class LowRank(Codec):
         if not product.is_finite:
             raise Corrupt("a value exceeds float32")
         return is_all or low_rank.most(*product) < _SAFE
+
+    def _read_adder(
+        self, payload: Payload, n: int, dtype: str
+    ) -> Callable[[np.float32, np.ndarray], None]:
+        if self.rank and dtype == "float32":
+            parts = Parts.read(payload, self._bound_shape(n))
+            if parts.residual is None:  # the symbols need not be stored
+                product = parts.product(self._message_step)
+                self._check_range(product, is_all=True)
+                return product.add
+        return super()._read_adder(payload, n, dtype)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if not self.rank:
