@@ -235,6 +235,9 @@ class LowRank(Codec):
 
     def _check_range(self, product: Product, is_all: bool) -> bool:
         """Refuse products that exceed float32; return whether sums with a residual are finite."""
+        bound = len(product.left) * self._message_step * message.MOST_POINT**2
+        if bound < _SAFE:  # nearly always
+            return True
         if not product.is_finite:
             raise Corrupt("a value exceeds float32")
         return is_all or low_rank.most(*product) < _SAFE
