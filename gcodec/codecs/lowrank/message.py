@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+import operator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -350,7 +351,8 @@ class Head(NamedTuple):
         split, flag, first, *falls = words.tolist()
         if split > MOST_SPLIT or flag > 2 or max([first, *falls]) > MOST_EXPONENT + 1:
             raise Corrupt("a number of the head is too large")
-        exponents = [*itertools.accumulate((1 - fall for fall in falls), initial=first - 1)]
+        # A word counts from 1, so each component adds 1 again.
+        exponents = np.arange(rank) + [*accumulate(falls, operator.sub, initial=first - 1)]
         if exponents[-1] < 0:
             raise Corrupt("an exponent is below 0")
         centroids_at = BitSpan(data, words_end, nbits).aligned("exponents and centroids").first
@@ -367,4 +369,4 @@ class Head(NamedTuple):
             strings.append((start, start + size))
             start += size
         strings.append((start, data.size))
-        return cls(split, np.array(exponents), centroids, fields, tuple(strings))
+        return cls(split, exponents, centroids, fields, tuple(strings))

@@ -176,7 +176,7 @@ def _open_front(span: BitSpan, n: int, with_trellis: bool) -> ContextString | No
 
 
 def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
-    data, first, end, _ = span
+    data, first, end, seek = span
     reader = Reader(data[: end // 8].data, first // 8)
     number, lanes = reader.byte(), reader.byte()
     layout, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
@@ -186,7 +186,7 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     table_type: type[Table] = TrellisTable if with_trellis else ClassTable
     table, at = table_type.read(number, data, at, end)
     outliers, at = Outliers.read(count, n, data, at, end)
-    span = span.after(at).aligned("scales and symbols")
+    span = BitSpan(data, at, end, seek).aligned("scales and symbols")
 
     def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if with_trellis:

@@ -131,6 +131,7 @@ def _tiles_of(q: np.ndarray) -> np.ndarray:
     """Return the tiles of BLOCK columns of an (r, k) float32 array, the last one with zeros."""
     (ranks, k), whole = q.shape, q.shape[1] // BLOCK
     count = -(-k // BLOCK)
+    # Where tiles begin at cache lines, no load crosses them.
     tiles = aligned_empty(count * ranks * BLOCK, np.float32).reshape(count, ranks, BLOCK)
     tiles[:whole] = q[:, : whole * BLOCK].reshape(ranks, whole, BLOCK).transpose(1, 0, 2)
     if rest := k % BLOCK:
