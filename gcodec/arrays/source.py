@@ -296,9 +296,10 @@ class Source(NamedTuple):
         if view is None:
             kind = type(array).__name__
             raise TypeError(f"{name} is a {kind}: must be an array to write to")
-        view_dtype = str(view.dtype) if self.resident is None else self.dtype
-        if view_dtype != dtype:
-            raise ParameterError.of(f"{name}.dtype", view_dtype, dtype)
+        if self.resident is None and view.dtype != NUMPY_DTYPES[dtype]:
+            raise ParameterError.of(f"{name}.dtype", str(view.dtype), dtype)
+        if self.resident is not None and self.dtype != dtype:
+            raise ParameterError.of(f"{name}.dtype", self.dtype, dtype)
         if tuple(view.shape) != shape:
             raise ParameterError.of(f"{name}.shape", tuple(view.shape), str(shape))
         if self.resident is not None:
@@ -307,7 +308,7 @@ class Source(NamedTuple):
             view = view.view(np.uint16) if view.dtype.itemsize == 2 else view
         elif not view.flags.writeable:
             raise ParameterError(f"{name} is read-only: must be writable")
-        elif view.size and 0 in (s for s, n in zip(view.strides, shape, strict=True) if n > 1):
+        elif not view.flags.c_contiguous and _is_broadcast(view):
             raise ParameterError(f"{name} is broadcast: each element must have memory of its own")
         if library is not None:
             library.note_write(array)
@@ -405,6 +406,12 @@ def _device_values(array: Array, dtype: str) -> Array:
     return convert.from_16_bits(array.view(np.uint16), dtype)
 
 
+def _is_broadcast(array: np.ndarray) -> bool:
+    """Return whether several elements of an array share their memory."""
+    sizes = zip(array.strides, array.shape, strict=True)
+    return array.size > 0 and any(stride == 0 and size > 1 for stride, size in sizes)
+
+
 def _check_mutable(library: Library | None, name: str) -> None:
     if library is not None and not library.writes:
         raise TypeError(
@@ -483,12 +490,11 @@ def dimensions(shape: Any) -> tuple[int, ...]:
     ParameterError
         If a size is negative or no integer.
     """
-    if type(shape) is tuple and all([type(size) is int and size >= 0 for size in shape]):
-        return shape
     sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    if any(not isinstance(size, (int, np.integer)) or size < 0 for size in sizes):
-        raise ParameterError.of("shape", shape, "non-negative integers")
-    return tuple(int(size) for size in sizes)
+    for size in sizes:
+        if not isinstance(size, (int, np.integer)) or size < 0:
+            raise ParameterError.of("shape", shape, "non-negative integers")
+    return tuple(map(int, sizes))
 
 
 def size_of(shape: Any) -> int:

@@ -813,6 +813,16 @@ class Codec(Parameters):
 
         pool.run(task, out.size, length)
 
+    def _read_adder(
+        self, payload: Payload, n: int, dtype: str
+    ) -> Callable[[np.float32, Array], None]:
+        """Read a payload, with all checks, and return the function that adds it to an array.
+
+        The function gets a scale and an (n,) array; see `_dequantize_add`.
+        """
+        symbols = self._unpack(payload, n)
+        return lambda scale, out: self._dequantize_add(symbols, dtype, scale, out)
+
     def _dequantize_into(
         self, symbols: Symbols, dtype: str, out: Array, add: np.float32 | None
     ) -> None:

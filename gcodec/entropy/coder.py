@@ -132,19 +132,19 @@ class BitSpan(NamedTuple):
 
     def after(self, first: int) -> BitSpan:
         """Return the bits from bit `first` on."""
-        return self._replace(first=first)
+        return BitSpan(self.data, first, self.end, self.seek)
 
     def aligned(self, parts: str) -> BitSpan:
         """Return the span from the next byte boundary on; raise `Corrupt` unless it skips zeros.
 
         `parts` names the parts before and after the boundary in the error message.
         """
-        first = self.first + -self.first % 8
-        at = self.first // 8
-        between = host(self.data[at : at + 1]) if self.first < min(first, self.end) else [0]
-        if int(between[0]) & 0xFF >> self.first % 8:
+        at, used = divmod(self.first, 8)
+        if not used:
+            return self
+        if self.first < self.end and int(host(self.data[at : at + 1])[0]) & 0xFF >> used:
             raise Corrupt(f"bits between {parts} are not zero", at)
-        return self.after(first)
+        return self.after(8 * at + 8)
 
     def refuse_bits(self) -> None:
         """Raise `Corrupt` if the span has bits, although there is no symbol to code."""

@@ -303,7 +303,7 @@ class Frame(_Secret):
             If `limits` or `key` is invalid.
         """
         frame, end = cls.read(data, 0, Limits.or_default(limits), key)
-        if end != len(memoryview(data).cast("B")):
+        if end != memoryview(data).nbytes:
             raise Corrupt("bytes follow the frame", offset=end)
         return frame
 
@@ -429,11 +429,11 @@ class Frame(_Secret):
         with source.stream():
             target = source.target("float32", self.shape)
             with one_wait():  # raise errors in the payload before `acc` changes
-                symbols = self.codec._unpack(self._payload_on(source.device), self.size)
+                payload = self._payload_on(source.device)
+                add = self.codec._read_adder(payload, self.size, self.dtype)
             contiguous = target if is_flat(target) else np.require(target, None, ["C", "A"])
             with np.errstate(all="ignore"):
-                flat = contiguous.reshape(-1)
-                self.codec._dequantize_add(symbols, self.dtype, np.float32(scale), flat)
+                add(np.float32(scale), contiguous.reshape(-1))
             if contiguous is not target:
                 target[...] = contiguous
 

@@ -95,13 +95,15 @@ class FrameSum:
         factor = np.float32(check_number("scale", scale))
         with self._source.stream():
             payload = frame._payload_on(device)
-            with one_wait():
-                symbols = codec._unpack(payload, frame.size)
             if device is not None or not codec._slice_unit(frame.size):
+                with one_wait():
+                    add = codec._read_adder(payload, frame.size, frame.dtype)
                 self._add_pending()
                 with np.errstate(all="ignore"):
-                    codec._dequantize_add(symbols, frame.dtype, factor, self._sum)
+                    add(factor, self._sum)
                 return
+            with one_wait():
+                symbols = codec._unpack(payload, frame.size)
             string = codec._level_string(symbols, frame.dtype)
             self._pending.append(_Addend(frame, symbols, factor, string))
             # At most one frame with symbols in memory of their own waits: the symbols of all

@@ -330,7 +330,9 @@ def _argument(parameter: tuple[np.dtype[Any], bool], value: Any) -> Any:
 def device_of(*arrays: object) -> Device | None:
     """Return the device of the first of the arrays that is not on the host, or None."""
     for x in arrays:
-        if type(x) is not np.ndarray and (device := _device_of(x)) is not None:
+        if type(x) is np.ndarray or x is None:  # the usual cases
+            continue
+        if (device := _device_of(x)) is not None:
             return device
     return None
 

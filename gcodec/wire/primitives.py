@@ -99,13 +99,14 @@ class Reader:
 
     def leb128(self) -> int:
         """Return the next LEB128 number; it must be below 2**64 and in its shortest form."""
-        start = self.at
-        value = 0
-        for position in range(_LEB128_NBYTES):
-            byte = self.byte()
+        start, value = self.at, 0
+        for position, byte in enumerate(self.data[start : start + _LEB128_NBYTES]):
+            self.at += 1
             value |= (byte & 0x7F) << 7 * position
             if byte < 0x80:
                 if (byte == 0 and position) or value >= 1 << 64:
                     raise Corrupt("a LEB128 number is not in its shortest form", offset=start)
                 return value
+        if self.at < start + _LEB128_NBYTES:
+            self.take(1)  # raises Truncated
         raise Corrupt("a LEB128 number is longer than 10 bytes", offset=start)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from gcodec.errors import ParameterError
+from gcodec.runtime.deferred import Deferred
 from gcodec.wire.kinds import Choice, Float32, Integer
-from gcodec.wire.params import Field, param
+from gcodec.wire.params import Field, Parameters, param
+
+_P = TypeVar("_P", bound=Parameters)
 
 CENTROIDS = tuple(
     Field(f"centroid{k}", Integer(0, 255), f"of level {levels}: 128, and 256ths of a step")
@@ -39,6 +43,18 @@ def bits() -> Any:
     """Declare the target for the bits, which replaces that for the error."""
     kind = Float32("a number from 0 to 32", lambda bits: 0 <= bits <= 32)
     return param(kind, 0.0, "target for the bits per value, instead of an error; 0: none")
+
+
+def of_message(codec: _P, values: Mapping[str, Any], **untargeted: Any) -> _P:
+    """Return the codec of a message: with its step and transform, and without targets.
+
+    `untargeted` contains the values of the parameters of targets where there is no target.
+    """
+    replaced = {name: value for name, value in untargeted.items() if getattr(codec, name) != value}
+    for name in ("step", "transform"):
+        if name in values and type(values[name]) is not Deferred:
+            replaced[name] = values[name]
+    return codec.replaced(**replaced)
 
 
 def check_targets(step: float | str, nmse: float, default: float, bits: float) -> None:

@@ -153,15 +153,7 @@ class ECSQ(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> ECSQ:
         """Return the codec of a message: with its step and transform, and without targets."""
-        resolved = {
-            name: values[name]
-            for name in ("step", "transform")
-            if name in values and type(values[name]) is not Deferred
-        }
-        targets: dict[str, Any] = {}
-        if self.nmse != _NMSE or self.bits or self.strict == "yes":
-            targets = {"nmse": _NMSE, "bits": 0.0, "strict": "no"}
-        return self.replaced(**targets, **resolved)
+        return targets.of_message(self, values, nmse=_NMSE, bits=0.0, strict="no")
 
     @property
     def unbiased(self) -> bool:
@@ -417,20 +409,21 @@ class ECSQ(Codec):
             return reconstruction.all_zeros(n, payload.data)._replace(transform=self.transform)
         symbols, (positions, outliers) = empty_beside(n, np.uint8, payload.data), string.outliers
         string.read(into(symbols))
-        # An encoder may list symbols as outliers that are small enough for the array.
-        is_small = outliers < models.least_escape(self._has_trellis)
-        coded_as = models.escapes(outliers, self._has_trellis)
-        replace(symbols, positions, np.where(is_small, outliers, coded_as))
+        if outliers.size:  # an encoder may list symbols that are small enough for the array
+            is_small = outliers < models.least_escape(self._has_trellis)
+            coded_as = models.escapes(outliers, self._has_trellis)
+            replace(symbols, positions, np.where(is_small, outliers, coded_as))
+            positions, outliers = positions[~is_small], outliers[~is_small]
         points = self._reconstruction_of(payload)
         levels = QuantizedLevels(
             self._message_step,
             points.centroids,
             symbols,
-            outliers[~is_small],
+            outliers,
             string.scales,
             string.symbols.lanes if self._has_trellis else 0,
             self.transform,
-            None if device_of(symbols) is None else positions[~is_small],
+            None if device_of(symbols) is None else positions,
         )
         if not points.are_finite(levels):
             raise Corrupt("a value exceeds float32")

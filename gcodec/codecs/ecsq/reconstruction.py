@@ -18,7 +18,6 @@ from gcodec.codecs.ecsq.filter_transform import FilterTransform, InverseInPlace
 from gcodec.entropy.coder import Written
 from gcodec.entropy.context import models
 from gcodec.entropy.context.coder import ContextString
-from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.errors import Corrupt
 from gcodec.fields.walker import FieldValue
@@ -39,6 +38,7 @@ _MINUS_ZERO = 0x80000000
 CENTER = 128  # the centroid of levels that are reconstructed at k·Δ exactly
 _UNIT = FINE // 256
 _LARGE = 2.0**127  # magnitudes below this do not exceed float32
+_BYTES = np.arange(256)
 
 
 class LevelsOnDevice(Protocol):
@@ -117,25 +117,15 @@ def default_centroids() -> np.ndarray:
     return np.full(3, CENTER, np.uint8)
 
 
-def _offsets(centroids: np.ndarray) -> np.ndarray:
-    """Return the offsets of reconstruction points from levels, in 256ths of a step."""
-    return centroids.astype(np.int64) - CENTER
+def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
+    """Return the points of (k,) int64 symbols that count `unit`, rounded once to float32."""
+    offsets = [centroid - CENTER for centroid in centroids.tolist()]  # in 256ths of the unit
+    return scalar_quantize.points_of(symbols, unit / 256, offsets)
 
 
 def point_table(unit: float, centroids: np.ndarray) -> np.ndarray:
     """Return the reconstruction points of all uint8 symbols, as (256,) float32."""
-    return scalar_quantize.points_of(unit / 256, _offsets(centroids).tolist())
-
-
-def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
-    """Return the points of (k,) int64 symbols that count `unit`, rounded once to float32."""
-    if not symbols.size:
-        return np.empty(0, np.float32)
-    k = symbols >> 1
-    offsets = _offsets(centroids)[np.minimum(k, 3) - 1]  # that of k = 0 is not used
-    with np.errstate(over="ignore"):
-        size = ((256 * k + offsets) * (unit / 256)).astype(np.float32)
-    return np.where(k == 0, np.float32(0), np.where(symbols & 1, -size, size))
+    return points_of(_BYTES, unit, centroids)
 
 
 def reconstruct(levels: QuantizedLevels, unit: float, out: np.ndarray) -> None:
@@ -279,12 +269,13 @@ class Reconstruction(NamedTuple):
         """
         # Each range of symbols is dequantized when it is decoded, so no symbol is stored.
         stop, table = start + values.size, point_table(self.unit, self.centroids)
-        inside = string.outliers.within(start, stop)
-        outliers = Outliers(string.outliers.positions[inside], string.outliers.symbols[inside])
-        points = points_of(outliers.symbols, self.unit, self.centroids)
-        is_finite = self._is_small(int(outliers.symbols.max(initial=0)))
-        if not is_finite and not np.isfinite(points).all():
-            raise Corrupt("a value exceeds float32")
+        outliers = string.outliers.part(start, stop)
+        is_finite = self._is_small(outliers.largest)
+        if not is_finite:
+            points = points_of(outliers.symbols, self.unit, self.centroids)
+            if not np.isfinite(points).all():
+                raise Corrupt("a value exceeds float32")
+            is_finite = self._stay_finite(table) and self._stay_finite(points)
         inverse = None if self.transform is None else InverseInPlace(self.transform, values)
 
         def take(at: int, symbols: np.ndarray) -> None:
@@ -294,15 +285,14 @@ class Reconstruction(NamedTuple):
             part = values[first - start : last - start]
             scalar_quantize.put_points(symbols[first - at : last - at], table, part)
             if outliers.positions.size:
-                within = outliers.within(first, last)
-                scatter.replace(part, outliers.positions[within] - first, points[within])
+                places, large = outliers.part(first - start, last - start)
+                scatter.replace(part, places, points_of(large, self.unit, self.centroids))
             if inverse is not None:
                 inverse.written(first - start, last - start)
 
         string.read_range(start, stop, take)
         if inverse is not None:
             inverse.finish()
-        is_finite = is_finite or (self._stay_finite(table) and self._stay_finite(points))
         if not is_finite and not all_finite(values):
             raise Corrupt("a value exceeds float32")
 

@@ -26,7 +26,7 @@ information transmission in the case of continuous signals", IRE Trans. Informat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import arithmetic, low_rank
 from gcodec.kernels.numeric.reduce import all_finite, moments
 from gcodec.payload import Payload
-from gcodec.runtime.deferred import Deferred, resolved
+from gcodec.runtime.deferred import resolved
 from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import result_beside
@@ -112,12 +112,7 @@ class LowRank(Codec):
 
     def of_message(self, values: Mapping[str, Any]) -> LowRank:
         """Return the codec of a message: with its step and transform, and without targets."""
-        resolved = {
-            name: values[name]
-            for name in ("step", "transform")
-            if name in values and type(values[name]) is not Deferred
-        }
-        return self.replaced(**{"nmse": _NMSE, "bits": 0.0, **resolved})
+        return targets.of_message(self, values, nmse=_NMSE, bits=0.0)
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of a payload of ecsq, those of a second string, and those of a head."""
@@ -240,9 +235,23 @@ class LowRank(Codec):
 
     def _check_range(self, product: Product, is_all: bool) -> bool:
         """Refuse products that exceed float32; return whether sums with a residual are finite."""
+        bound = len(product.left) * self._message_step * message.MOST_POINT**2
+        if bound < _SAFE:  # nearly always
+            return True
         if not product.is_finite:
             raise Corrupt("a value exceeds float32")
         return is_all or low_rank.most(*product) < _SAFE
+
+    def _read_adder(
+        self, payload: Payload, n: int, dtype: str
+    ) -> Callable[[np.float32, np.ndarray], None]:
+        if self.rank and dtype == "float32":
+            parts = Parts.read(payload, self._bound_shape(n))
+            if parts.residual is None:  # the symbols need not be stored
+                product = parts.product(self._message_step)
+                self._check_range(product, is_all=True)
+                return product.add
+        return super()._read_adder(payload, n, dtype)
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if not self.rank:

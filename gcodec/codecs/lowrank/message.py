@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ import numpy as np
 from gcodec.codec import Codec, registered
 from gcodec.entropy.coder import BitSpan
 from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.context.outlier_lists import NUMBER_NBITS
 from gcodec.kernels.numeric import low_rank, products
 from gcodec.kernels.prefix import codewords, prefix
 from gcodec.kernels.prefix.prefix_table import PrefixCode
@@ -36,11 +39,15 @@ GAMMA = PrefixCode(codewords.GAMMA, 0, 1)
 MOST_EXPONENT = 2047  # from which on all scales are 0
 MOST_SPLIT = 31
 _SURELY_FINITE = 2.0**127  # sums of magnitudes below this do not exceed float32
+# 1, 2^(-1/4), 2^(-1/2) and 2^(-3/4), rounded to float32.
 _MANTISSAS = np.array([0x3F800000, 0x3F5744FD, 0x3F3504F3, 0x3F1837F0], np.uint32).view(np.float32)
+_OCTAVES, _QUARTERS = np.divmod(np.arange(MOST_EXPONENT + 1), 4)
+_FACTORS = np.ldexp(_MANTISSAS[_QUARTERS].astype(np.float64), -_OCTAVES)  # 2^(-e/4) for each e
 _EXPONENT_NBITS = 23  # at most, in Elias gamma
 _OTHER_NBITS = 512  # of the rest of a head, at most
 # 2^(-7/8), 2^(-5/8), 2^(-3/8) and 2^(-1/8): mantissas between which an exponent is rounded.
 _EDGES = np.array([0.5452538663326288, 0.6484197773255048, 0.7711054127039704, 0.9170040432046712])
+MOST_POINT = 2.0**NUMBER_NBITS  # points of factors, whose step is 1, are smaller
 CENTROIDS = tuple(field.name for field in targets.CENTROIDS)
 
 
@@ -84,10 +91,9 @@ def head_nbits(n: int) -> int:
 
 def scales(step: float, exponents: np.ndarray) -> np.ndarray:
     """Return the factor f32(step·2^(-e/4)) of each component, from its (r,) int64 exponent e."""
-    octaves, quarters = np.divmod(exponents, 4)
-    product = np.float64(np.float32(step)) * _MANTISSAS[quarters].astype(np.float64)
-    with np.errstate(under="ignore", over="ignore"):
-        return np.ldexp(product, -octaves).astype(np.float32)
+    factors = float(np.float32(step)) * _FACTORS.take(exponents, mode="clip")
+    with np.errstate(under="ignore"):
+        return factors.astype(np.float32)
 
 
 def exponents_of(norms: np.ndarray) -> np.ndarray:
@@ -165,11 +171,17 @@ class Product(NamedTuple):
 
     @classmethod
     def of(
-        cls, left: np.ndarray, right: np.ndarray, step: float, exponents: np.ndarray
+        cls,
+        left: np.ndarray,
+        right: np.ndarray,
+        step: float,
+        exponents: np.ndarray,
+        out: np.ndarray | None = None,
     ) -> Product:
-        """Return the product of the points of factors."""
+        """Return the product of the points of factors; `out` receives the scaled right factor."""
+        factors = scales(step, exponents)[:, np.newaxis]
         with np.errstate(over="ignore", under="ignore"):
-            return cls(left, right * scales(step, exponents)[:, np.newaxis])
+            return cls(left, np.multiply(right, factors, out=out))
 
     @classmethod
     def of_symbols(cls, symbols: LowRankSymbols, shape: tuple[int, ...], trellis: str) -> Product:
@@ -267,7 +279,7 @@ class Parts:
             for part in (self.right, self.left)
             for sizes in [part.codec._bound_shape(0)]
         )
-        return Product.of(left, right, step, self.exponents)
+        return Product.of(left, right, step, self.exponents, out=right)
 
     @classmethod
     def read(cls, payload: Payload, shape: tuple[int, ...]) -> Parts:
@@ -336,19 +348,18 @@ class Head(NamedTuple):
             raise Truncated(f"{nbits} bits cannot contain {rank} exponents")
         data = host(data)
         words, words_end = prefix.read(GAMMA, data, nbits, rank + 2)
-        if words[0] > MOST_SPLIT or words[1] > 2 or int(words[2:].max()) > MOST_EXPONENT + 1:
+        split, flag, first, *falls = words.tolist()
+        if split > MOST_SPLIT or flag > 2 or max([first, *falls]) > MOST_EXPONENT + 1:
             raise Corrupt("a number of the head is too large")
-        numbers = words.astype(np.int64)
-        numbers[3:] = 1 - numbers[3:]
-        exponents = np.cumsum(numbers[2:]) - 1
+        # A word counts from 1, so each component adds 1 again.
+        exponents = np.arange(rank) + [*accumulate(falls, operator.sub, initial=first - 1)]
         if exponents[-1] < 0:
             raise Corrupt("an exponent is below 0")
-        at = -(-words_end // 8)
-        BitSpan(data, words_end, nbits).aligned("exponents and centroids")
-        reader = Reader(data.data, at)
+        centroids_at = BitSpan(data, words_end, nbits).aligned("exponents and centroids").first
+        reader = Reader(data.data, centroids_at // 8)
         centroids = bytes(reader.take(3)), bytes(reader.take(3))
         nbytes, fields = [reader.leb128()], None
-        if words[1] == 2:
+        if flag == 2:
             nbytes.append(reader.leb128())
             fields = bytes(reader.take(reader.leb128()))
         strings, start = [], reader.at
@@ -358,4 +369,4 @@ class Head(NamedTuple):
             strings.append((start, start + size))
             start += size
         strings.append((start, data.size))
-        return cls(int(words[0]), exponents, centroids, fields, tuple(strings))
+        return cls(split, exponents, centroids, fields, tuple(strings))

@@ -143,15 +143,21 @@ def open(
     ------
     FormatError
     """
-    string = None
-    if device_of(span.data) is not None:  # the symbols can stay on the device
-        string = _open_front(span, n, with_trellis)
-    if string is None:
-        string = _open_on_host(span._replace(data=host(span.data)), n, with_trellis)
-    string = string._replace(symbols=string.symbols._replace(span=span.after(string.span.first)))
-    if largest is not None and int(string.outliers.symbols.max(initial=0)) > largest:
+    open_string = _open_on_host if device_of(span.data) is None else _open_on_device
+    string = open_string(span, n, with_trellis)
+    if largest is None:
+        return string
+    if string.outliers.largest > largest:
         raise Corrupt(f"an outlier is above {largest}")
     return string._replace(largest=largest)
+
+
+def _open_on_device(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
+    """Open a string on a device, where its symbols can stay."""
+    string = _open_front(span, n, with_trellis)
+    if string is None:
+        string = _open_on_host(span._replace(data=host(span.data)), n, with_trellis)
+    return string._replace(symbols=string.symbols._replace(span=span.after(string.span.first)))
 
 
 def _open_front(span: BitSpan, n: int, with_trellis: bool) -> ContextString | None:
@@ -170,7 +176,7 @@ def _open_front(span: BitSpan, n: int, with_trellis: bool) -> ContextString | No
 
 
 def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
-    data, first, end, _ = span
+    data, first, end, seek = span
     reader = Reader(data[: end // 8].data, first // 8)
     number, lanes = reader.byte(), reader.byte()
     layout, count = RowLayout(reader.leb128(), reader.leb128()), reader.leb128()
@@ -180,7 +186,7 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     table_type: type[Table] = TrellisTable if with_trellis else ClassTable
     table, at = table_type.read(number, data, at, end)
     outliers, at = Outliers.read(count, n, data, at, end)
-    span = span.after(at).aligned("scales and symbols")
+    span = BitSpan(data, at, end, seek).aligned("scales and symbols")
 
     def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
         if with_trellis:
@@ -233,9 +239,7 @@ class ContextString(NamedTuple):
 
     def _checked(self, take: Take) -> Take:
         """Return a `Take` that checks that the escapes are where the outliers are."""
-        positions, outliers = self.outliers
         lanes, with_trellis = self.symbols.lanes, self.symbols.with_trellis
-        coded_as = models.escapes(outliers, with_trellis)
         least = models.least_escape(with_trellis)
         largest = ESCAPE if self.largest is None else self.largest
 
@@ -243,13 +247,13 @@ class ContextString(NamedTuple):
             if with_trellis:
                 coded, symbols = symbols, empty_beside(symbols.size, np.uint8, symbols)
                 lane_order.from_turns(coded, lanes, symbols)
-            part = self.outliers.within(at, at + symbols.size)
-            relative = positions[part] - at
-            alike, small = check_escapes(symbols, relative, coded_as[part], least, largest)
+            places, outliers = self.outliers.part(at, at + symbols.size)
+            coded_as = models.escapes(outliers, with_trellis)
+            alike, small = check_escapes(symbols, places, coded_as, least, largest)
             require(alike, lambda: Corrupt("an escape is no outlier, or an outlier no escape"))
-            require(small, lambda: Corrupt(f"a symbol is above {largest}"))
             if self.largest is not None:
-                replace(symbols, relative, outliers[part])
+                require(small, lambda: Corrupt(f"a symbol is above {largest}"))
+                replace(symbols, places, outliers)
             take(at, symbols)
 
         return checked

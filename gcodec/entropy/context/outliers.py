@@ -47,9 +47,19 @@ class Outliers(NamedTuple):
         positions, symbols, at = read_lists(data, at, end, count, n)
         return cls(positions, symbols), at
 
+    @property
+    def largest(self) -> int:
+        """The largest symbol, or 0 if there are no outliers."""
+        return int(self.symbols.max()) if self.symbols.size else 0
+
     def within(self, start: int, stop: int) -> slice:
         """Return the slice of the outliers in a range of elements."""
-        if not self.positions.size:  # as in most strings, which then need no search
-            return slice(0, 0)
-        first, last = np.searchsorted(self.positions, (start, stop)).tolist()
+        first, last = self.positions.searchsorted((start, stop)).tolist()
         return slice(first, last)
+
+    def part(self, start: int, stop: int) -> Outliers:
+        """Return the outliers in a range of elements, whose positions then count from `start`."""
+        if not self.positions.size:  # as in most strings, which then need no search
+            return self
+        inside = self.within(start, stop)
+        return Outliers(self.positions[inside] - start, self.symbols[inside])

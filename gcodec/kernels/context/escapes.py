@@ -89,8 +89,11 @@ def check_escapes(
     bool
         Whether no other symbol exceeds `most`.
     """
+    if not places.size:
+        top = int(symbols.max(initial=0))
+        return top < least, top <= most
     count = np.count_nonzero(symbols >= least)
-    equal = count == places.size and (not count or bool((symbols[places] == values).all()))
+    equal = count == places.size and bool((symbols[places] == values).all())
     return equal, most >= least - 1 or np.count_nonzero(symbols > most) == count
 
 

@@ -14,8 +14,8 @@ from gcodec.kernels.prefix.rice_words import LARGEST, MISSING, put_rice, read_ri
 from gcodec.runtime.jit import kernel, subroutine
 
 RICE_NBITS = 5  # bits of a Rice parameter
+NUMBER_NBITS = 40  # bits of the largest number in a list
 
-_NBITS = 40  # bits of the largest number in a list
 _SLACK = 16  # bytes that writing needs in addition
 _TOO_LARGE, _BEYOND, _NEGATIVE_ZERO = 1, 2, 3  # faults of a list
 
@@ -52,7 +52,7 @@ def read_lists(
     if after == MISSING:
         raise Truncated(f"a list of outliers is cut off at bit {end}")
     if fault[0] == _TOO_LARGE:
-        raise Corrupt(f"a list of outliers has a number of more than {_NBITS} bits")
+        raise Corrupt(f"a list of outliers has a number of more than {NUMBER_NBITS} bits")
     if fault[0] == _BEYOND:
         raise Corrupt(f"an outlier lies at element {places[-1]} of {n}")
     if fault[0] == _NEGATIVE_ZERO:
@@ -97,7 +97,7 @@ def _read_numbers(data, at, end, out, fault):
         out[i], at = read_rice(data, at, end, k)
         if at < 0:
             return np.int64(MISSING)
-        if out[i] >> _NBITS:
+        if out[i] >> NUMBER_NBITS:
             fault[0] = _TOO_LARGE
     return at
 

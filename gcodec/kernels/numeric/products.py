@@ -18,6 +18,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, floats
+from gcodec.runtime.memory import aligned_empty
 
 VALUE_NBITS, FACTOR_NBITS = 24, 16
 SUM = 1 << 53 - VALUE_NBITS - FACTOR_NBITS  # products that a block sums
@@ -115,13 +116,7 @@ def _store_product(
     store: Store, p: np.ndarray, q: np.ndarray, scale: np.float32, out: np.ndarray
 ) -> None:
     multiply, (ranks, k) = _multiplier(store), q.shape
-    tiles = -(-k // BLOCK)
-    padded = np.zeros((ranks, tiles * BLOCK), np.float32)
-    padded[:, :k] = q
-    right = np.ascontiguousarray(padded.reshape(ranks, tiles, BLOCK).transpose(1, 0, 2)).reshape(
-        -1
-    )
-    left = np.ascontiguousarray(p.T).reshape(-1)
+    left, right = np.ascontiguousarray(p.T).reshape(-1), _tiles_of(q)
 
     # A segment is one call of the kernel: calls would wait for the interpreter's lock.
     def task(start: int, stop: int) -> None:
@@ -130,6 +125,18 @@ def _store_product(
         multiply(rows, right, ranks, k, scale, edge, out[start:stop])
 
     pool.run(task, out.size, k)
+
+
+def _tiles_of(q: np.ndarray) -> np.ndarray:
+    """Return the tiles of BLOCK columns of an (r, k) float32 array, the last one with zeros."""
+    (ranks, k), whole = q.shape, q.shape[1] // BLOCK
+    count = -(-k // BLOCK)
+    # Where tiles begin at cache lines, no load crosses them.
+    tiles = aligned_empty(count * ranks * BLOCK, np.float32).reshape(count, ranks, BLOCK)
+    tiles[:whole] = q[:, : whole * BLOCK].reshape(ranks, whole, BLOCK).transpose(1, 0, 2)
+    if rest := k % BLOCK:
+        tiles[whole, :, :rest], tiles[whole, :, rest:] = q[:, whole * BLOCK :], 0
+    return tiles.reshape(-1)
 
 
 def _tile_of(rows: int, store: Store) -> Any:

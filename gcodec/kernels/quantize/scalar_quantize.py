@@ -142,21 +142,22 @@ def add_points(
     _points_writer("add")(symbols, points, scale, out)
 
 
-def points_of(unit: float, moves: Sequence[int]) -> np.ndarray:
-    """Return the points of all symbols: ±(256·k + move)·unit, rounded to float32.
+def points_of(symbols: np.ndarray, unit: float, moves: Sequence[int]) -> np.ndarray:
+    """Return the points of (k,) int64 symbols: ±(256·k + move)·unit, rounded to float32.
 
     Parameters
     ----------
+    symbols : (k,) int64 array
     unit : float
     moves : (int, int, int)
         Move of the magnitude 1, of 2, and of all larger ones; the point of 0 is 0.
 
     Returns
     -------
-    (256,) float32 array
+    (k,) float32 array
     """
-    points = np.zeros(256, np.float32)
-    _fill_points(unit, *moves, points)
+    points = np.empty(symbols.size, np.float32)
+    _fill_points(symbols, unit, *moves, points)
     return points
 
 
@@ -191,13 +192,13 @@ def _random_squares(x, factor):
     return total
 
 
-@kernel("float64, int64, int64, int64, out float32[]", vectorized=False)
-def _fill_points(unit, one, two, more, out):
-    # out: 256 zeros.
-    for k in range(1, 128):
+@kernel("in int64[], float64, int64, int64, int64, out float32[]", vectorized=False)
+def _fill_points(symbols, unit, one, two, more, out):
+    for i in range(out.size):  # symbols.size == out.size
+        k = symbols[i] >> 1
         move = one if k == 1 else two if k == 2 else more
-        point = np.float32(np.float64(256 * k + move) * unit)
-        out[2 * k], out[2 * k + 1] = point, -point
+        point = np.float32(np.float64(256 * k + move) * unit) if k > 0 else np.float32(0)
+        out[i] = -point if symbols[i] & 1 and k > 0 else point
 
 
 def _points_block(store: Store) -> Any:

@@ -244,6 +244,9 @@ def index(
     runs = Runs.empty(log2_run, n, lanes)
     string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
     refuse_more(string.read_in_order(runs), end)
+    runs.offsets[1:] = 8 * runs.offsets[1:] - first
+    runs.states[1:] = runs.states[:-1]
+    runs.states[:: 1 << LOG2_BLOCK - log2_run] = 0
     return runs
 
 
@@ -267,21 +270,21 @@ class _String(NamedTuple):
     trellis: bool
 
     def read_in_order(self, runs: Runs) -> int:
-        """Read all blocks one after the other, and index them; return the bit after the string."""
-        read_block, room = self._reader(1), np.empty(min(BLOCK, self.n), np.uint8)
-        models = np.empty_like(room)
-        place = np.array([self.first // 8])
-        count, per_block = runs.states.shape[0], 1 << LOG2_BLOCK - runs.log2_run
-        ends = np.empty(count, np.int64)
+        """Read all blocks one after the other; return the bit after the string.
+
+        `runs` receives the byte after each run, as the offset of the next one, and the states
+        after each run.
+        """
+        size, ends = min(BLOCK, self.n), runs.offsets[1:]
+        read_block = self._reader(1)
+        room, models = np.empty(size, np.uint8), np.empty(size, np.uint8)
+        place, per_block = np.array([self.first // 8]), 1 << LOG2_BLOCK - runs.log2_run
         for at in range(0, self.n, BLOCK):
             symbols = room[: min(BLOCK, self.n - at)]
             row, classes = at >> runs.log2_run, self._classes(at, at + symbols.size, models)
             read_block(place, classes, symbols, 1 << runs.log2_run, row, ends, runs.states)
             self.take(at, symbols)
-            place[0] = ends[min(row + per_block, count) - 1]
-        runs.offsets[1:] = 8 * ends - self.first
-        runs.states[1:] = runs.states[:-1]
-        runs.states[::per_block] = 0
+            place[0] = ends[min(row + per_block, ends.size) - 1]
         return 8 * int(place[0])
 
     def read_in_parallel(self, runs: Runs, start: int, stop: int) -> int:
