@@ -31,6 +31,7 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
 from gcodec.payload import Payload, Selection
@@ -733,6 +734,10 @@ class Codec(Parameters):
         """
         return False
 
+    def _needs_histogram(self, n: int) -> bool:
+        """Return whether the pass that adds the residual on the host finds `Extremes.counts`."""
+        return False
+
     def _quantize_below(
         self, values: Array, extremes: Extremes, seed: int, prior: Symbols | None
     ) -> Symbols:
@@ -770,6 +775,9 @@ class Codec(Parameters):
         """Write x + decay·residual to `update.left`, and save the residual if that is it."""
         if device_of(x) is not None:
             return Extremes(arithmetic.correct(x, update.residual, update.decay, update.left))
+        if self._needs_histogram(x.size):
+            top_bits, counts = add_residual_with_histogram(x, update)
+            return Extremes(top_bits, counts=counts)
         if self._needs_moments(x.size):
             return arithmetic.add_residual_with_moments(x, update)
         return arithmetic.add_residual(x, update, self._range_bucket(x.size))

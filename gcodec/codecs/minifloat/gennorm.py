@@ -101,7 +101,9 @@ def fit_moments(counts: np.ndarray) -> GenNorm:
     return GenNorm(_interpolated(total / n / sigma, row("ratios"), row("betas")), sigma)
 
 
-def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
+def scale_of(
+    values: np.ndarray, fmt: MiniFloat, rule: Rule, counts: np.ndarray | None = None
+) -> float:
     """Choose the scale of a tensor of minifloats.
 
     Parameters
@@ -114,6 +116,8 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
         values are searched. "co3" is Δ = α / 2p(β), with the polynomial p of Eq. (9) but at least
         0.0009, as in the authors' code. It applies to ``e2m1`` with style ``ieee``, because the
         authors' levels are half as large.
+    counts : (2**14,) int64 array, optional
+        Log-histogram of the values, if it is known.
 
     Returns
     -------
@@ -129,7 +133,7 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
     """
     if rule == "co3" and fmt != _CO3:
         raise ParameterError.of("scale", rule, "histogram or gennorm, except with e2m1 and ieee")
-    counts = log_histogram(values)
+    counts = log_histogram(values) if counts is None else counts
     if counts[FINITE:].any():
         raise nonfinite_error(values)
     unit = 1.0

@@ -113,11 +113,14 @@ class Extremes(NamedTuple):
         Result of `ranges` for the buckets that were requested; None if the pass did not find them.
     moments : Moments, optional
         Moments of the sum; None if the pass did not find them.
+    counts : (2**14,) int64 array, optional
+        Log-histogram of the sum; None if the pass did not find it.
     """
 
     top_bits: int | Deferred
     ranges: tuple[np.ndarray, bool] | None = None
     moments: Moments | None = None
+    counts: np.ndarray | None = None
 
 
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
