@@ -640,10 +640,15 @@ class Codec(Parameters):
         """Do what `_quantize_residual` does, where an update in place saves the residual."""
         x = tensor.values
         if self._quantizes_sum(tensor):
-            symbols, most = self._quantize_sum(x, update, seed)
-            if not float_of_bits(most) <= self.takes_up_to:
-                self._check_left(update.left, x, update.former, update.decay, tensor.dtype)
-            return symbols
+            try:
+                symbols, most = self._quantize_sum(x, update, seed)
+                if not float_of_bits(most) <= self.takes_up_to:
+                    self._check_left(update.left, x, update.former, update.decay, tensor.dtype)
+                return symbols
+            except ParameterError:
+                if not update.saves:
+                    raise
+                update.restore()  # the following steps raise an error that counts sums
         extremes, is_accepted = self._corrected(tensor, update)
         values, top_bits = update.left, extremes.top_bits
         if is_accepted:
