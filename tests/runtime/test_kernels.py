@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import stat
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from reference import halves, philox, sums
 
 import gcodec
-from gcodec.kernels.numeric import arithmetic, convert, ranges, reduce
+from gcodec.kernels.numeric import arithmetic, convert, log_histogram, ranges, reduce
 from gcodec.kernels.numeric import philox as words_of
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.runtime import cover, kernel_cache, pool
@@ -223,6 +224,24 @@ def test_moments_of_streamed_sums(n: int, in_place: bool, monkeypatch: pytest.Mo
         assert extremes.moments is not None
         assert gs.same_bits(np.array(extremes.moments[:2]), np.array(moments[:2]))
         assert np.isnan(moments.squares) or extremes.moments.squares == reduce.sum_squares(wanted)
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 1024, 20_000, 70_001])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_histogram_of_sums(n: int, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, scale = np.random.default_rng(n), np.float32(0.9)
+    for smallest, value in itertools.product((1, 1 << 40), (1, np.inf, -np.nan)):
+        monkeypatch.setattr(cover, "_STREAMING", smallest)
+        x, y, out = (aligned_empty(n, np.float32) for _ in range(3))
+        x[:], y[:] = rng.standard_normal((2, n), np.float32)
+        x[n // 2 : n // 2 + 1] = value
+        wanted, former, update = x + scale * y, y.copy(), ResidualUpdate(y, scale, out)
+        if in_place:
+            update = ResidualUpdate(y, scale, y).saving()
+        top_bits, counts = log_histogram.add_residual_with_histogram(x, update)
+        assert gs.same_bits(update.left, wanted) and gs.same_bits(update.former, former)
+        assert top_bits == reduce.max_abs_bits(wanted)
+        assert np.array_equal(counts, log_histogram.log_histogram(wanted))
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])
