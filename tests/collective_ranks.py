@@ -32,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gcodec
 import gcodec.torch
 from gcodec.errors import ParameterError
+from gcodec.feedback import Transaction
 from gcodec.torch.choice import Choice
 from gcodec.training.collectives import share_of
 
@@ -480,14 +481,14 @@ def slow() -> dict[str, Any]:
     return fault("all_gather", doze, timeout=5, **TWO_PHASE)
 
 
-_COMPRESS = gcodec.Feedback.compress
+_COMPRESS = Transaction.compress_known
 
 
-def compress(memory: Any, name: str, *arguments: Any, **options: Any) -> bytes:
+def compress(steps: Any, name: str, *arguments: Any, **options: Any) -> Any:
     """Refuse a gradient on rank 1."""
     if dist.get_rank() == 1 and name.endswith("second.weight"):
         raise ParameterError("x: cannot be encoded")
-    return _COMPRESS(memory, name, *arguments, **options)
+    return _COMPRESS(steps, name, *arguments, **options)
 
 
 def refused() -> dict[str, Any]:
@@ -498,7 +499,7 @@ def refused() -> dict[str, Any]:
         for step in range(2):
             training.step(step)
         before = training.state.state_dict()
-        with mock.patch.object(gcodec.Feedback, "compress", compress):
+        with mock.patch.object(Transaction, "compress_known", compress):
             error = error_of(training, 2)
         text = (error or "").partition("GcodecError: ")[2].partition("\n")[0]
         results.append((text, same(before, training.state.state_dict())))

@@ -649,6 +649,23 @@ def test_interrupted_step_changes_nothing(
     assert feedback.compress("w", G * 2) == twin.compress("w", G * 2)
 
 
+@pytest.mark.parametrize(
+    "codec", [c for c in gs.FEW if "_quantize_residual" not in vars(type(c))], ids=str
+)
+def test_interrupted_update_in_place_changes_nothing(
+    codec: gcodec.Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    residual = np.linspace(-1, 1, G.size).astype(np.float32)
+    before = residual.copy()
+    for kind in (MemoryError, Broken):
+        with monkeypatch.context() as patch:
+            method = breaking(type(codec)._replace_residual, kind)
+            patch.setattr(type(codec), "_replace_residual", method)
+            with pytest.raises(kind):
+                codec.quantize_residual(G, residual)
+        assert gs.same_bits(residual, before)
+
+
 def breaking(method: Callable[..., Any], kind: type[BaseException]) -> Callable[..., Any]:
     """Return a method that raises an exception after the original has done its work."""
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sweeps import thinned
 
 import gcodec
+from gcodec.feedback import Transaction
 from gcodec.frame import FrameSum, summation
 from gcodec.kernels.bits import dequantize
 from gcodec.runtime import cover
@@ -105,6 +106,23 @@ def test_symbols_with_memory_of_their_own_do_not_pile_up(monkeypatch: pytest.Mon
         added.add(gcodec.Frame.from_bytes(frame))
         pending.append(len(added._pending))
     assert pending == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("codec", gs.FEW, ids=str)
+def test_known_symbols_are_not_unpacked(
+    codec: gcodec.Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(5).standard_normal((20, 60)).astype(np.float32)
+    steps = Transaction(gcodec.Feedback(codec))
+    frame, symbols = steps.compress_known("w", x)
+    expected = looped([frame, frame], (0.5, -2))
+    out, read = np.empty_like(x), gcodec.Frame.from_bytes(frame)
+    total = FrameSum(out, x.shape)
+    total.add(read, 0.5)
+    monkeypatch.setattr(type(codec), "_unpack", None)
+    total.add(read, -2, symbols)
+    total.finish()
+    assert gs.same_bits(out, expected)
 
 
 def test_values_between_frames() -> None:

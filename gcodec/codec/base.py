@@ -31,13 +31,9 @@ from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
 from gcodec.kernels.numeric import arithmetic, convert
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
+from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
 from gcodec.kernels.numeric.philox import check_seed
-from gcodec.kernels.numeric.reduce import (
-    INFINITY_BITS,
-    float_of_bits,
-    max_abs_bits_corrected,
-    newly_infinite,
-)
+from gcodec.kernels.numeric.reduce import float_of_bits, newly_infinite
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import one_wait, prefetch, resolved, when_known
@@ -629,16 +625,34 @@ class Codec(Parameters):
         """Quantize u = x + decay·residual, and write u − x̂ to `update.left`.
 
         That is another array than the residual, which is then only read; or, on the host, the same
-        array, which a `ParameterError` leaves unchanged.
+        array, which an error leaves unchanged.
         """
-        if self._quantizes_sum(tensor, update):
-            x, residual = tensor.values, update.residual
-            symbols, most = self._quantize_sum(x, update, seed)
-            if not float_of_bits(most) <= self.takes_up_to:
-                self._check_left(update.left, x, residual, update.decay, tensor.dtype)
-            return symbols
-        values, extremes, is_accepted = self._corrected(tensor, update)
-        top_bits = extremes.top_bits
+        if not update.is_in_place:
+            return self._replace_residual(tensor, update, seed, prior)
+        update = update.saving()
+        try:
+            return self._replace_residual(tensor, update, seed, prior)
+        except BaseException:
+            update.restore()
+            raise
+
+    def _replace_residual(
+        self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Symbols | None
+    ) -> Symbols:
+        """Do what `_quantize_residual` does, where an update in place saves the residual."""
+        x = tensor.values
+        if self._quantizes_sum(tensor):
+            try:
+                symbols, most = self._quantize_sum(x, update, seed)
+                if not float_of_bits(most) <= self.takes_up_to:
+                    self._check_left(update.left, x, update.former, update.decay, tensor.dtype)
+                return symbols
+            except ParameterError:
+                if not update.saves:
+                    raise
+                update.restore()  # the following steps raise an error that counts sums
+        extremes, is_accepted = self._corrected(tensor, update)
+        values, top_bits = update.left, extremes.top_bits
         if is_accepted:
             return self._quantize_left(values, extremes, tensor.dtype, seed, prior)
         # Symbols on a device are not waited for.
@@ -649,10 +663,7 @@ class Codec(Parameters):
         symbols = self._quantize_left(values, extremes, tensor.dtype, seed, prior)
         largest = float_of_bits(top_bits) if is_bounded else math.inf
         if not largest < _SAFE or not largest + self._decoded_bound(symbols, largest) < _SAFE:
-            terms = tensor.values, update.residual, update.decay
-            self._check_left(values, *terms, tensor.dtype)
-        if values is not update.left:
-            update.left[:] = values
+            self._check_left(values, x, update.former, update.decay, tensor.dtype)
         return symbols
 
     def _check_left(
@@ -666,20 +677,11 @@ class Codec(Parameters):
 
         when_known(newly_infinite(left, x, residual, decay), check)
 
-    def _quantizes_sum(self, tensor: Tensor, update: ResidualUpdate) -> bool:
-        """Return whether `_quantize_sum` applies.
-
-        It replaces a residual in place only if the codec accepts the sum.
-        """
-        x = tensor.values
-        if device_of(x) is not None or tensor.dtype not in ("float32", "float64"):
-            return False
-        if not self._adds_residual(x.size):
-            return False
-        if not update.is_in_place:
-            return True
-        top_bits = max_abs_bits_corrected(x, update.residual, update.decay)
-        return float_of_bits(top_bits) <= self.takes_up_to
+    def _quantizes_sum(self, tensor: Tensor) -> bool:
+        """Return whether `_quantize_sum` applies."""
+        is_on_host = device_of(tensor.values) is None
+        is_exact = tensor.dtype in ("float32", "float64")
+        return is_on_host and is_exact and self._adds_residual(tensor.values.size)
 
     def _adds_residual(self, n: int) -> bool:
         """Return whether `_quantize_sum` is implemented for n elements."""
@@ -691,7 +693,7 @@ class Codec(Parameters):
         """Quantize u = x + decay·residual on the host, part by part, and write u − x̂.
 
         Each part stays in the cache from the sum to the new residual, `update.left`. An error
-        leaves that array undefined.
+        leaves that array undefined, except for what `update.restore` restores.
 
         Returns
         -------
@@ -739,6 +741,10 @@ class Codec(Parameters):
         """
         return False
 
+    def _needs_histogram(self, n: int) -> bool:
+        """Return whether the pass that adds the residual on the host finds `Extremes.counts`."""
+        return False
+
     def _quantize_below(
         self, values: Array, extremes: Extremes, seed: int, prior: Symbols | None
     ) -> Symbols:
@@ -749,13 +755,11 @@ class Codec(Parameters):
         """Return an upper bound of |x̂| before rounding, given that of |x|."""
         return math.inf
 
-    def _corrected(self, tensor: Tensor, update: ResidualUpdate) -> tuple[Array, Extremes, bool]:
-        """Compute u = x + decay·residual.
+    def _corrected(self, tensor: Tensor, update: ResidualUpdate) -> tuple[Extremes, bool]:
+        """Write u = x + decay·residual to `update.left`.
 
         Returns
         -------
-        values : (n,) float32 array
-            u; it is `update.left` unless that is the residual and a later step may still fail.
         extremes : Extremes
             Largest magnitude of u, and perhaps the ranges of its buckets.
         is_accepted : bool
@@ -763,36 +767,27 @@ class Codec(Parameters):
             are refused here only if everything else is accepted.
         """
         x, bound = tensor.values, self.takes_up_to
-        residual, decay, out = update
         # A codec that keeps NaN and Inf accepts them only where the tensor remains unchanged.
         is_known = self.refuses_nonfinite or (self.keeps_nonfinite and bound < math.inf)
         is_checkable = is_known and tensor.dtype in ("float32", "float64")
         if bound < math.inf:  # comparing with the bound on a device would wait for it
             is_checkable = is_checkable and bound > 0 and device_of(x) is None
-        extremes = Extremes(INFINITY_BITS)
-        if not update.is_in_place:
-            extremes = self._correct(x, residual, decay, out)
-        elif is_checkable:
-            extremes = Extremes(max_abs_bits_corrected(x, residual, decay))
+        extremes = self._correct(x, update)
         top_bits = extremes.top_bits
         if is_checkable and bound == math.inf:
             check_top(top_bits, x)
-        is_accepted = is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
-        if not update.is_in_place:
-            return out, extremes, is_accepted
-        if is_accepted:
-            return out, self._correct(x, residual, decay, out), True
-        values = empty_beside(out.size, np.float32, None)
-        return values, self._correct(x, residual, decay, values), False
+        return extremes, is_checkable and (bound == math.inf or float_of_bits(top_bits) <= bound)
 
-    def _correct(self, x: Array, residual: Array, decay: np.float32, out: Array) -> Extremes:
-        """Write x + decay·residual to `out`, which may be the residual."""
-        if device_of(x) is None and self._needs_moments(x.size):
-            return arithmetic.correct_with_moments(x, residual, decay, out)
-        bucket = self._range_bucket(x.size)
-        if bucket and device_of(x) is None and out is not residual:
-            return arithmetic.correct_with_ranges(x, residual, decay, out, bucket)
-        return Extremes(arithmetic.correct(x, residual, decay, out))
+    def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
+        """Write x + decay·residual to `update.left`, and save the residual if that is it."""
+        if device_of(x) is not None:
+            return Extremes(arithmetic.correct(x, update.residual, update.decay, update.left))
+        if self._needs_histogram(x.size):
+            top_bits, counts = add_residual_with_histogram(x, update)
+            return Extremes(top_bits, counts=counts)
+        if self._needs_moments(x.size):
+            return arithmetic.add_residual_with_moments(x, update)
+        return arithmetic.add_residual(x, update, self._range_bucket(x.size))
 
     def _dequantize_add(self, symbols: Symbols, dtype: str, scale: np.float32, out: Array) -> None:
         """Add ``scale`` times the decoded values, rounded to `dtype`, to `out`."""
@@ -820,8 +815,7 @@ class Codec(Parameters):
 
         The function gets a scale and an (n,) array; see `_dequantize_add`.
         """
-        symbols = self._unpack(payload, n)
-        return lambda scale, out: self._dequantize_add(symbols, dtype, scale, out)
+        return functools.partial(self._dequantize_add, self._unpack(payload, n), dtype)
 
     def _dequantize_into(
         self, symbols: Symbols, dtype: str, out: Array, add: np.float32 | None

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import check_corrected, check_finite, check_top
+from gcodec.arrays.nonfinite import check_finite, check_top
 from gcodec.arrays.source import Tensor
 from gcodec.codec import register
 from gcodec.codec.sparse import SparseCodec
@@ -46,7 +46,7 @@ from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.draw import draw
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.payload import Payload
-from gcodec.runtime.device import host, hosted
+from gcodec.runtime.device import host
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
 
@@ -154,26 +154,19 @@ class RandomK(SparseCodec):
             raise ParameterError("x: n/k times a value exceeds float32")
         return RandomKSymbols(n, seed, quantized)
 
-    def _quantize_residual(
+    def _replace_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> RandomKSymbols:
         # Only the sent elements are quantized, and only these change once `out` contains u.
-        residual, decay, out = update
-        if update.is_in_place:
-            check_corrected(tensor.values, residual, decay)
-        else:
-            check_top(arithmetic.correct(tensor.values, residual, decay, out), tensor.values)
-        n = residual.size
-        positions = draw(n, self._sent(n), seed, residual)
-        x, error = hosted(*(scatter.take(each, positions) for each in (tensor.values, residual)))
-        values = arithmetic.corrected(x, error, decay)
+        check_top(self._correct(tensor.values, update).top_bits, tensor.values)
+        n, out = tensor.values.size, update.left
+        positions = draw(n, self._sent(n), seed, out)
+        values = host(scatter.take(out, positions))
         symbols = self._rounded(values, n, seed)
         decoded = convert.round_to(self._values(symbols.values, n), tensor.dtype)
         minus = np.float32(-1)
         if not all_finite(arithmetic.corrected(values, decoded, minus)):
             raise ParameterError(f"x: its residual exceeds the range of {self} or {tensor.dtype}")
-        if update.is_in_place:
-            arithmetic.correct(tensor.values, residual, decay, out)
         scatter.add(out, positions, decoded, minus)
         return symbols
 

@@ -38,6 +38,7 @@ from gcodec.fields.positions import positions
 from gcodec.fields.values import values
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import select
+from gcodec.kernels.numeric.arithmetic import Extremes
 from gcodec.payload import Payload
 from gcodec.wire.kinds import Choice, Float32
 from gcodec.wire.params import param
@@ -139,10 +140,22 @@ class TopK(SparseCodec):
         return position_coding.sent(n, self.k, self.ratio)
 
     def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
+        return self._selected(values)
+
+    def _needs_histogram(self, n: int) -> bool:
+        return not self.threshold
+
+    def _quantize_below(
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: TopKSymbols | None
+    ) -> TopKSymbols:
+        return self._selected(values, extremes.counts)
+
+    def _selected(self, values: np.ndarray, counts: np.ndarray | None = None) -> TopKSymbols:
+        """Quantize the elements that are sent, given the log-histogram of the values or None."""
         if self.threshold:
             selected = select.take_at_least(values, np.float32(self.threshold))
         else:
-            selected = select.take_largest(values, self._most(values.size))
+            selected = select.take_largest(values, self._most(values.size), counts)
         if selected is None:
             raise nonfinite_error(values)
         positions, elements = selected

@@ -230,16 +230,17 @@ class Feedback:
         """
         encode_name(name)  # refuse an invalid name before anything changes
         check_key(key)
-        return self._compress(name, inspect(grad, "grad"), key)
+        return self._compress(name, inspect(grad, "grad"), key)[0]
 
-    def _compress(self, name: str, source: Source, key: bytes | None) -> bytes:
+    def _compress(self, name: str, source: Source, key: bytes | None) -> tuple[bytes, Symbols]:
+        """Return the frame of a tensor, and the symbols in it."""
         with source.context():
             tensor = source.read()
             tensors = self._tensors  # `load_state_dict` may replace the attribute meanwhile
             with tensors.lock(name):
                 frame, step, symbols = self._run(self._start(tensors, name, tensor), key)
                 self._finish(tensors, step, symbols)
-                return frame
+                return frame, symbols
 
     def compress_many(
         self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None
@@ -325,11 +326,11 @@ class Feedback:
             try:
                 frames |= self._compress_resident(resident, key)
             except ParameterError:  # the first tensor that is refused raises an error of its own
-                frames |= {name: self._compress(name, resident[name], key) for name in resident}
+                frames |= {name: self._compress(name, resident[name], key)[0] for name in resident}
         others = [name for name in sources if name not in frames]
 
         def compress_one(number: int, _: int) -> bytes:
-            return self._compress(others[number], sources[others[number]], key)
+            return self._compress(others[number], sources[others[number]], key)[0]
 
         frames |= zip(others, pool.run_each(compress_one, len(others)), strict=True)
         return [frames[name] for name in sources]
@@ -652,6 +653,15 @@ class Transaction:
         """Compress as `Feedback.compress` does; the first call for a name records its memory."""
         self.record(name)
         return self.feedback.compress(name, grad, key=key)
+
+    def compress_known(
+        self, name: str, grad: Any, *, key: bytes | None = None
+    ) -> tuple[bytes, Symbols]:
+        """Compress as `compress` does, and also return the symbols in the frame."""
+        encode_name(name)
+        check_key(key)
+        self.record(name)
+        return self.feedback._compress(name, inspect(grad, "grad"), key)
 
     def compress_many(
         self, grads: Mapping[str, Any], *, group_below: int = 4096, key: bytes | None = None

@@ -6,6 +6,7 @@ frames to one part of the sum while that part is in the cache.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -76,10 +77,11 @@ class FrameSum:
         self._pending: list[_Addend] = []
         self._is_fresh = True
 
-    def add(self, frame: Frame, scale: float = 1.0) -> None:
+    def add(self, frame: Frame, scale: float = 1.0, symbols: Symbols | None = None) -> None:
         """Unpack a frame, and add ``scale`` times its tensor, in this call or in a later one.
 
-        The bytes of the frame must stay unchanged until `finish` returns.
+        The bytes of the frame must stay unchanged until `finish` returns. Its sender may pass the
+        `symbols` that it has packed, all of them on the host, so that they need not be unpacked.
 
         Raises
         ------
@@ -94,21 +96,26 @@ class FrameSum:
         codec, device = frame.codec, self._source.device
         factor = np.float32(check_number("scale", scale))
         with self._source.stream():
-            payload = frame._payload_on(device)
+            payload, is_known = frame._payload_on(device), symbols is not None
             if device is not None or not codec._slice_unit(frame.size):
                 with one_wait():
-                    add = codec._read_adder(payload, frame.size, frame.dtype)
+                    add: Callable[[np.float32, Array], None] = (
+                        functools.partial(codec._dequantize_add, symbols, frame.dtype)
+                        if is_known
+                        else codec._read_adder(payload, frame.size, frame.dtype)
+                    )
                 self._add_pending()
                 with np.errstate(all="ignore"):
                     add(factor, self._sum)
                 return
-            with one_wait():
-                symbols = codec._unpack(payload, frame.size)
+            if not is_known:
+                with one_wait():
+                    symbols = codec._unpack(payload, frame.size)
             string = codec._level_string(symbols, frame.dtype)
             self._pending.append(_Addend(frame, symbols, factor, string))
-            # At most one frame with symbols in memory of their own waits: the symbols of all
-            # frames could need many times the memory of the sum.
-            if not _is_view(symbols, payload.data):
+            # At most one frame with unpacked symbols waits: those of all frames could need many
+            # times the memory of the sum.
+            if not is_known and not _is_view(symbols, payload.data):
                 self._add_parts()
 
     def add_values(self, values: Array) -> None:

@@ -122,11 +122,12 @@ def result_beside(size: int, dtype: Any, array: Array) -> np.ndarray:
 
 
 def scratch(nbytes: int) -> np.ndarray:
-    """Return uninitialized bytes for a payload that is about to be copied to a frame.
+    """Return uninitialized bytes for a short use, from a cache line on.
 
+    Examples are a payload that is about to be copied to a frame, and a copy that undoes an error.
     When the last view of many bytes is gone, their memory waits for other arrays.
     """
-    return _leased(nbytes) if nbytes >= _LEAST_SCRATCH else np.empty(nbytes, np.uint8)
+    return _leased(nbytes) if nbytes >= _LEAST_SCRATCH else aligned_empty(nbytes, np.uint8)
 
 
 def _leased(nbytes: int) -> np.ndarray:

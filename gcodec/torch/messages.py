@@ -24,7 +24,7 @@ import numpy as np
 from gcodec.api import encode
 from gcodec.arrays.large_bytes import joined
 from gcodec.arrays.source import inspect
-from gcodec.codec import Codec
+from gcodec.codec import Codec, Symbols
 from gcodec.codecs.raw import Raw
 from gcodec.errors import Corrupt, FormatError, ParameterError
 from gcodec.feedback import Feedback, Transaction, derive_seed
@@ -109,6 +109,7 @@ class BucketCoder:
         self._steps = None if feedback is None else Transaction(feedback)
         self._seed, self._rank, self._key = seed, rank, key
         self._count = 0  # buckets so far, equal on every rank
+        self._sent: dict[str, tuple[bytes, Symbols]] = {}  # frames of the last messages, by tensor
 
     def encode(self, parts: Sequence[Part], step: int) -> bytes:
         """Return this rank's message."""
@@ -117,6 +118,7 @@ class BucketCoder:
     def encode_shares(self, shares: Sequence[Sequence[Part]], step: int) -> list[bytes]:
         """Return this rank's message for each share of a bucket; all parts have other names."""
         self._count += 1
+        self._sent.clear()
         return [self._encode(parts, step) for parts in shares]
 
     def _encode(self, parts: Sequence[Part], step: int) -> bytes:
@@ -173,6 +175,8 @@ class BucketCoder:
     ) -> None:
         """Write the mean over all ranks, which has the same bits on every rank, to the parts.
 
+        Frames that this rank has sent need not be unpacked, because it knows their symbols.
+
         Parameters
         ----------
         parts : sequence of Part
@@ -194,25 +198,26 @@ class BucketCoder:
         senders = range(len(messages)) if ranks is None else ranks
         for rank, message in zip(senders, messages, strict=True):
             try:
-                kinds, frames, ends = _read(message, len(coded), key)
+                kinds, frames, spans = _read(message, len(coded), key)
                 if key is not None:
-                    tags = [message[end - TAG_NBYTES : end] for end in ends]
+                    tags = [message[span.stop - TAG_NBYTES : span.stop] for span in spans]
                     expected = _tag(key, self._count, rank, parts, kinds, tags)
                     if not hmac.compare_digest(message[:TAG_NBYTES], expected):
                         raise Corrupt("it does not bear the tag of this key")
-                unread = iter(frames)
+                unread = zip(frames, spans, strict=True)
                 if dense:
-                    dense_sum.add(next(unread), scale)
+                    dense_sum.add(next(unread)[0], scale)
                 for kind, part, part_sum in zip(kinds, coded, sums, strict=True):
                     if kind in (_ZERO, _SHARED):
                         continue
-                    frame = next(unread)
+                    frame, span = next(unread)
                     if frame.name != part.name:
                         raise Corrupt(f"it has {frame.name!r} in place of {part.name!r}")
-                    part_sum.add(frame, scale)
+                    sent, symbols = self._sent.get(part.name, (b"", None))
+                    part_sum.add(frame, scale, symbols if message[span] == sent else None)
                 members = zip(kinds, coded, sums, strict=True)
                 sharing = {part.name: own for kind, part, own in members if kind == _SHARED}
-                _add_shared(sharing, unread, scale)
+                _add_shared(sharing, (frame for frame, _ in unread), scale)
                 if next(unread, None) is not None:
                     raise Corrupt("it has too many frames")
             except (FormatError, ParameterError, StopIteration) as error:
@@ -222,6 +227,7 @@ class BucketCoder:
                 ) from error
         for one_sum in (dense_sum, *sums):
             one_sum.finish()
+        self._sent.clear()
         start = 0
         for part in dense:
             size = part.values.size
@@ -296,7 +302,10 @@ class BucketCoder:
             return _ZERO, b""
         try:
             if self._steps is not None:
-                return _CODED, self._steps.compress(name, values, key=key)
+                frame, symbols = self._steps.compress_known(name, values, key=key)
+                if device_of(values) is None:
+                    self._sent[name] = frame, symbols
+                return _CODED, frame
             seed = derive_seed(self._seed, name=name, step=step, rank=self._rank)
             return _CODED, encode(values, codec, seed=seed, name=name, key=key)
         except ParameterError:
@@ -356,16 +365,17 @@ def _tag(
     return tag_of(key, [b"gcodec bucket", numbers, *names, kinds, *tags])
 
 
-def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Frame], list[int]]:
-    """Return the kinds of `count` tensors, all frames, and the end of each frame in bytes."""
+def _read(message: bytes, count: int, key: bytes | None) -> tuple[bytes, list[Frame], list[slice]]:
+    """Return the kinds of `count` tensors, all frames, and the bytes of each frame."""
     start = 0 if key is None else TAG_NBYTES
     kinds = message[start : start + count]
     if len(kinds) < count or any(kind > _SHARED for kind in kinds):
         raise Corrupt("its kinds are missing or unknown")
-    frames, ends, end = [], [], start + count
+    frames, spans, end = [], [], start + count
     while end < len(message):
         # Shapes are compared with those of the bucket.
-        frame, end = Frame.read(message, end, NO_LIMITS, key)
+        begin = end
+        frame, end = Frame.read(message, begin, NO_LIMITS, key)
         frames.append(frame)
-        ends.append(end)
-    return kinds, frames, ends
+        spans.append(slice(begin, end))
+    return kinds, frames, spans

@@ -271,8 +271,12 @@ def test_refused_steps_leave_the_residual_unchanged(
 def composed(codec: Any, x: Any, residual: np.ndarray, seed: int) -> Any:
     """Quantize with a residual by the composition of separate steps."""
     tensor = inspect(x, "x").read()
-    update = ResidualUpdate(residual, np.float32(1), residual)
-    return Codec._quantize_residual(codec, tensor, update, seed, None)
+    update = ResidualUpdate(residual, np.float32(1), residual).saving()
+    try:
+        return Codec._replace_residual(codec, tensor, update, seed, None)
+    except gcodec.ParameterError:
+        update.restore()
+        raise
 
 
 # --- refused inputs ------------------------------------------------------------------------------

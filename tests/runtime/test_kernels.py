@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import stat
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 from reference import halves, philox, sums
 
 import gcodec
-from gcodec.kernels.numeric import arithmetic, convert, ranges, reduce
+from gcodec.kernels.numeric import arithmetic, convert, log_histogram, ranges, reduce
 from gcodec.kernels.numeric import philox as words_of
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.runtime import cover, kernel_cache, pool
 from gcodec.runtime.memory import aligned_empty
 
@@ -152,8 +154,12 @@ def test_arithmetic(x: np.ndarray, factor: float) -> None:
         apart = np.full_like(out, 7)
         assert arithmetic.correct(x, y, scale, apart) == top
         assert gs.same_bits(apart, x + scale * y)
-        assert arithmetic.correct(x, out, scale, out) == top
-        assert gs.same_bits(out, x + scale * y)
+        update = ResidualUpdate(out, scale, out).saving()
+        assert arithmetic.add_residual(x, update).top_bits == top
+        assert gs.same_bits(out, x + scale * y) and gs.same_bits(update.former, y)
+        update.restore()
+        assert gs.same_bits(out, y)
+        out[:] = apart
         arithmetic.add_scaled(y, scale, out)
         assert gs.same_bits(out, (x + scale * y) + scale * y)
 
@@ -180,16 +186,22 @@ def test_ranges_of_streamed_sums(bucket: int, monkeypatch: pytest.MonkeyPatch) -
             x, y = -np.abs(rng.standard_normal((2, n), np.float32))
             x[:: 3 if value == 0 else n] = y[:: 3 if value == 0 else n] = value
             out, scale = aligned_empty(n, np.float32), np.float32(0.9)
-            extremes = arithmetic.correct_with_ranges(x, y, scale, out, bucket)
-            wanted, finite = ranges.ranges(x + scale * y, bucket)
-            assert gs.same_bits(out, x + scale * y)
-            assert extremes.top_bits == reduce.max_abs_bits(x + scale * y)
-            if bucket % 32 and bucket < n:
-                assert extremes.ranges is None
-                continue
-            assert extremes.ranges is not None
-            assert extremes.ranges[1] == finite
-            assert not finite or gs.same_bits(extremes.ranges[0], wanted)
+            in_place = gs.placed(y, 3)
+            total = x + scale * y
+            wanted, finite = ranges.ranges(total, bucket)
+            for update in (
+                ResidualUpdate(y, scale, out),
+                ResidualUpdate(in_place, scale, in_place).saving(),
+            ):
+                extremes = arithmetic.add_residual(x, update, bucket)
+                assert gs.same_bits(update.left, total) and gs.same_bits(update.former, y)
+                assert extremes.top_bits == reduce.max_abs_bits(total)
+                if bucket % 32 and bucket < n:
+                    assert extremes.ranges is None
+                    continue
+                assert extremes.ranges is not None
+                assert extremes.ranges[1] == finite
+                assert not finite or gs.same_bits(extremes.ranges[0], wanted)
 
 
 @pytest.mark.parametrize("n", [1, 255, 4096, 10_000, 70_001])
@@ -202,14 +214,34 @@ def test_moments_of_streamed_sums(n: int, in_place: bool, monkeypatch: pytest.Mo
         x[:], y[:] = rng.standard_normal((2, n), np.float32)
         x[rng.integers(n)] = value
         wanted = x + scale * y
-        out = y if in_place else out
-        extremes = arithmetic.correct_with_moments(x, y, scale, out)
+        former, update = y.copy(), ResidualUpdate(y, scale, out)
+        if in_place:
+            update = ResidualUpdate(y, scale, y).saving()
+        extremes = arithmetic.add_residual_with_moments(x, update)
         moments = reduce.moments(wanted)
-        assert gs.same_bits(out, wanted)
+        assert gs.same_bits(update.left, wanted) and gs.same_bits(update.former, former)
         assert extremes.top_bits == moments.largest
         assert extremes.moments is not None
         assert gs.same_bits(np.array(extremes.moments[:2]), np.array(moments[:2]))
         assert np.isnan(moments.squares) or extremes.moments.squares == reduce.sum_squares(wanted)
+
+
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 1024, 20_000, 70_001])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_histogram_of_sums(n: int, in_place: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, scale = np.random.default_rng(n), np.float32(0.9)
+    for smallest, value in itertools.product((1, 1 << 40), (1, np.inf, -np.nan)):
+        monkeypatch.setattr(cover, "_STREAMING", smallest)
+        x, y, out = (aligned_empty(n, np.float32) for _ in range(3))
+        x[:], y[:] = rng.standard_normal((2, n), np.float32)
+        x[n // 2 : n // 2 + 1] = value
+        wanted, former, update = x + scale * y, y.copy(), ResidualUpdate(y, scale, out)
+        if in_place:
+            update = ResidualUpdate(y, scale, y).saving()
+        top_bits, counts = log_histogram.add_residual_with_histogram(x, update)
+        assert gs.same_bits(update.left, wanted) and gs.same_bits(update.former, former)
+        assert top_bits == reduce.max_abs_bits(wanted)
+        assert np.array_equal(counts, log_histogram.log_histogram(wanted))
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])

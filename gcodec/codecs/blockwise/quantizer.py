@@ -130,7 +130,7 @@ def _put(numbers: np.ndarray, out: np.ndarray) -> None:
 def _check_largest(x: np.ndarray, largest: float, update: ResidualUpdate | None = None) -> None:
     if not math.isfinite(largest):
         if update is not None:
-            check_corrected(x, update.residual, update.decay)
+            check_corrected(x, update.former, update.decay)
         raise nonfinite_error(x)
     if largest > LARGEST:
         raise ParameterError("x: must not exceed 2^126 for blockwise")
@@ -158,8 +158,10 @@ def _absmax(
     )
     last = x[full:]
     if rest and update is not None:
-        last = update.left[full:]
-        arithmetic.correct(x[full:], update.residual[full:], update.decay, last)
+        own = update.part(full, x.size)
+        last = own.left
+        arithmetic.correct(x[full:], own.copied(), own.decay, last)
+        own.mark_saved()
     if rest:
         tops[-1] = np.maximum(float_of_bits(max_abs_bits(last)), _LEAST)
     _check_largest(x, float(tops.max()), update)

@@ -230,7 +230,7 @@ class MiniFloatCodec(Codec):
             symbols: MiniFloatSymbols
             symbols = super()._quantize_residual(tensor, update, seed, prior)
             return symbols
-        residual, decay, out = update
+        residual, decay, out = update.residual, update.decay, update.left
         if update.is_in_place or device_of(out) is not None:
             check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)

@@ -28,6 +28,7 @@ from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.arrays.sampling import sample
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
+from gcodec.kernels.numeric.select import take_at_least
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.scale_errors import Binned, Ladder, bin_edges, moments, squared_error
 
@@ -52,7 +53,6 @@ _MOMENTS = 1 << 12  # elements from which moments determine a distribution
 SMALL_SAMPLE = 1 << 14, 16
 """Number of elements of a small sample, and of a cache line."""
 
-_PART = 1 << 16  # elements that stay in the cache
 _STEPS = 32  # scales that are evaluated in each octave
 _LOCAL = 8  # local minima that are refined
 _ROUNDS = 3
@@ -101,7 +101,9 @@ def fit_moments(counts: np.ndarray) -> GenNorm:
     return GenNorm(_interpolated(total / n / sigma, row("ratios"), row("betas")), sigma)
 
 
-def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
+def scale_of(
+    values: np.ndarray, fmt: MiniFloat, rule: Rule, counts: np.ndarray | None = None
+) -> float:
     """Choose the scale of a tensor of minifloats.
 
     Parameters
@@ -114,6 +116,8 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
         values are searched. "co3" is Δ = α / 2p(β), with the polynomial p of Eq. (9) but at least
         0.0009, as in the authors' code. It applies to ``e2m1`` with style ``ieee``, because the
         authors' levels are half as large.
+    counts : (2**14,) int64 array, optional
+        Log-histogram of the values, if it is known.
 
     Returns
     -------
@@ -129,7 +133,7 @@ def scale_of(values: np.ndarray, fmt: MiniFloat, rule: Rule) -> float:
     """
     if rule == "co3" and fmt != _CO3:
         raise ParameterError.of("scale", rule, "histogram or gennorm, except with e2m1 and ieee")
-    counts = log_histogram(values)
+    counts = log_histogram(values) if counts is None else counts
     if counts[FINITE:].any():
         raise nonfinite_error(values)
     unit = 1.0
@@ -239,8 +243,9 @@ def _exact_for_largest(
     above = np.cumsum(counts[::-1])[::-1]
     first = int(np.argmax(above <= _TOP))
     edge = np.float32(bin_edges()[first])
-    parts = [values[at : at + _PART] for at in range(0, values.size, _PART)]
-    top = np.concatenate([part[np.abs(part) >= edge] for part in parts])
+    selected = take_at_least(values, edge)
+    assert selected is not None, "values must be finite"
+    _, top = selected
     below = Binned(np.where(np.arange(counts.size) < first, counts, 0), top[:0])
 
     def errors_of(scales: np.ndarray) -> np.ndarray:

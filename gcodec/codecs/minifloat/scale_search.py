@@ -14,7 +14,9 @@ from gcodec.codecs.minifloat import gennorm
 from gcodec.codecs.minifloat.gennorm import ENOUGH, RULES, SMALL_SAMPLE, Rule, scale_of
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.numeric import arithmetic
-from gcodec.kernels.numeric.reduce import all_finite
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
+from gcodec.kernels.numeric.log_histogram import add_residual_with_histogram
+from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize import block_scales, minifloat
 from gcodec.kernels.quantize.block_scales import choose_factors, scales_of
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -185,12 +187,14 @@ def search_scale(
     parts = tuple(map(sample, tensors))
     if parts[0].size < values.size and np.count_nonzero(parts[0].view(np.int32)) < ENOUGH:
         parts = tensors
-    part = parts[0]
+    part, counts = parts[0], None
     if residual is not None and decay is not None:
-        part = arithmetic.corrected(parts[0], parts[1], decay)
-        if not all_finite(part):
+        part = empty_beside(parts[0].size, np.float32, None)
+        update = ResidualUpdate(parts[1], decay, part)
+        top_bits, counts = add_residual_with_histogram(parts[0], update)
+        if top_bits >= INFINITY_BITS:
             check_corrected(values, residual, decay)
-    return binary32(scale_of(part, fmt, rule))
+    return binary32(scale_of(part, fmt, rule, counts))
 
 
 def _searched_on_device(

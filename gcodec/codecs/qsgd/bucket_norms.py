@@ -94,7 +94,8 @@ class BucketQuantizer:
             update = self.update and self.update.part(start, stop)
             bucket_levels.quantize(part, scale, self.seed, start, out, update)
             buckets = slice(start // scale.bucket, -(-stop // scale.bucket))
-            _check_norms(scale.norms[buckets], scale.s, self.values, self.update)
+            if update is None:  # otherwise `first` checks the norms of all buckets
+                _check_norms(scale.norms[buckets], scale.s, self.values)
             assert self.coded.silent is not None
             self.coded.silent[buckets] = scale.norms[buckets] == 0
         else:
@@ -113,6 +114,8 @@ class BucketQuantizer:
             self(start, stop, out[start:stop], leave)
 
         pool.run(task, n, beside=self.values)
+        if self.update is not None:
+            _check_norms(self.scale.norms, self.scale.s, self.values, self.update)
 
 
 def fuses(bucket: int, norm: Norm, s: int) -> bool:
@@ -146,7 +149,7 @@ def _check_norms(
         if np.isfinite(decoded):
             return
         if update is not None:
-            check_corrected(values, update.residual, update.decay)
+            check_corrected(values, update.former, update.decay)
         if all_finite(values):
             raise ParameterError("x: its norm must not exceed float32")
         raise nonfinite_error(values)

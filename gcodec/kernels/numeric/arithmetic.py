@@ -23,9 +23,10 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
+from gcodec.runtime.reuse import scratch
 
 _PART = 1 << 16  # elements whose range is found together, where no buckets are requested
 _LINE = 64  # bytes of a cache line
@@ -41,20 +42,64 @@ class ResidualUpdate(NamedTuple):
         Factor of the residual in the sum u = x + decay·residual.
     left : (n,) float32 array
         Output: u minus the decoded value. May be `residual`.
+    backup : (n,) float32 array, optional
+        Output, if `left` is the residual: the former residual, saved by the pass that adds it.
+    saved : list of pairs of arrays, optional
+        Parts of the residual that have been replaced, and their backups.
     """
 
     residual: np.ndarray
     decay: np.float32
     left: np.ndarray
+    backup: np.ndarray | None = None
+    saved: list[tuple[np.ndarray, np.ndarray]] | None = None
 
     @property
     def is_in_place(self) -> bool:
         """Whether the output is the residual itself."""
         return self.left is self.residual
 
+    @property
+    def saves(self) -> bool:
+        """Whether the pass that adds the residual saves it."""
+        return self.backup is not None
+
+    @property
+    def apart(self) -> np.ndarray:
+        """The output that is another array than the residual."""
+        return self.left if self.backup is None else self.backup
+
     def part(self, start: int, stop: int) -> ResidualUpdate:
         """Return the update of the elements from `start` to `stop`."""
-        return ResidualUpdate(self.residual[start:stop], self.decay, self.left[start:stop])
+        own = slice(start, stop)
+        backup = None if self.backup is None else self.backup[own]
+        return self._replace(residual=self.residual[own], left=self.left[own], backup=backup)
+
+    def saving(self) -> ResidualUpdate:
+        """Return an update in place that saves the residual, so that `restore` can undo it."""
+        backup: np.ndarray = scratch(self.left.nbytes).view(np.float32)
+        return self._replace(backup=backup, saved=[])
+
+    @property
+    def former(self) -> np.ndarray:
+        """The residual before the step; an update in place must have saved all of it."""
+        return self.residual if self.backup is None else self.backup
+
+    def copied(self) -> np.ndarray:
+        """Return the residual before the step; an update in place copies it to `backup`."""
+        if self.backup is not None:
+            self.backup[:] = self.residual
+        return self.former
+
+    def mark_saved(self) -> None:
+        """Note that an update in place has saved the residual of this part, and replaced it."""
+        if self.saved is not None:
+            self.saved.append((self.left, self.former))
+
+    def restore(self) -> None:
+        """Restore the residual wherever it has been replaced."""
+        for left, former in self.saved or ():
+            left[:] = former
 
 
 class Extremes(NamedTuple):
@@ -68,11 +113,14 @@ class Extremes(NamedTuple):
         Result of `ranges` for the buckets that were requested; None if the pass did not find them.
     moments : Moments, optional
         Moments of the sum; None if the pass did not find them.
+    counts : (2**14,) int64 array, optional
+        Log-histogram of the sum; None if the pass did not find it.
     """
 
     top_bits: int | Deferred
     ranges: tuple[np.ndarray, bool] | None = None
     moments: Moments | None = None
+    counts: np.ndarray | None = None
 
 
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
@@ -84,82 +132,81 @@ def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndar
 
 @dispatched("gcodec.kernels.numeric.arithmetic_cuda")
 def correct(x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray) -> int:
-    """Write x + decay·residual to `out`, which may be `residual`; see `corrected`.
+    """Write x + decay·residual to `out`, another array; see `corrected`.
 
     Returns
     -------
     int
         Bit pattern of the largest magnitude; NaN is larger than infinity.
     """
-    if out is not residual and streams(out):
-        return top_of_keys(_past_cache(x, residual, decay, out, _PART))
-
-    def task(i: int, j: int) -> int:
-        if out is residual:
-            return int(_correct_in_place(x[i:j], residual[i:j], decay))
-        return int(_correct(x[i:j], residual[i:j], decay, out[i:j]))
-
-    return max(pool.run(task, x.size))
+    return int(add_residual(x, ResidualUpdate(residual, decay, out)).top_bits)
 
 
-def correct_with_ranges(
-    x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray, bucket: int
-) -> Extremes:
-    """Do what `correct` does on the host, and find the ranges of buckets where this costs no pass.
+def add_residual(x: np.ndarray, update: ResidualUpdate, bucket: int = 0) -> Extremes:
+    """Write x + decay·residual of arrays on the host to `update.left`.
 
     Parameters
     ----------
-    x, residual, decay
-        See `correct`.
-    out : (n,) float32 array
-        Another array than `residual`.
+    x : (n,) float32 array
+    update : ResidualUpdate
+        An update in place saves the residual.
     bucket : int
-        Elements of a bucket, at least 1.
+        Elements of the buckets whose ranges are found where this costs no pass; 0 for none.
     """
+    residual, decay, left = update.residual, update.decay, update.left
+    if not _bypasses_cache(update):
+
+        def task(i: int, j: int) -> int:
+            return int(_correct(x[i:j], residual[i:j], decay, left[i:j]))
+
+        return Extremes(max(pool.run(task, x.size)))
     is_one = bucket >= x.size
-    part = _PART if is_one else bucket
-    if part % BLOCK or not streams(out):
-        return Extremes(correct(x, residual, decay, out))
-    keys = _past_cache(x, residual, decay, out, part)
+    part = _PART if is_one or bucket % BLOCK or not bucket else bucket
+    keys = _past_cache(x, update, part)
     top_bits = top_of_keys(keys)
     if is_one:
         keys = np.array([[keys[:, 0].min(), keys[:, 1].max()]], np.int32)
-    return Extremes(top_bits, ranges_of_keys(keys))
+    has_ranges = is_one or part == bucket
+    return Extremes(top_bits, ranges_of_keys(keys) if has_ranges else None)
 
 
-def correct_with_moments(
-    x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray
-) -> Extremes:
-    """Do what `correct` does on the host, and find the moments where this costs no pass.
-
-    `out` may be `residual`.
-    """
-    if not streams(out, _LINE):
-        return Extremes(correct(x, residual, decay, out))
+def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes:
+    """Do what `add_residual` does, and find the moments where this costs no pass."""
+    if not _bypasses_cache(update, _LINE):
+        return add_residual(x, update)
     sums, squares = np.empty((2, -(-x.size // TILE)), np.float64)
+    loop = _correct_with_moments(update.saves)
 
     def task(i: int, j: int) -> int:
-        part = slice(i // TILE, -(-j // TILE))
+        part, own = slice(i // TILE, -(-j // TILE)), update.part(i, j)
         scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
-        terms = x[i:j], residual[i:j], decay, out[i:j]
-        return int(_correct_with_moments(*terms, *scratch, sums[part], squares[part]))
+        terms = x[i:j], own.residual, own.decay, own.apart
+        top = int(loop(*terms, *scratch, sums[part], squares[part]))
+        own.mark_saved()
+        return top
 
     top_bits = max(pool.run(task, x.size, TILE))
     return Extremes(top_bits, moments=Moments(fold(sums), fold(squares), top_bits))
 
 
-def _past_cache(
-    x: np.ndarray, residual: np.ndarray, decay: np.float32, out: np.ndarray, bucket: int
-) -> np.ndarray:
-    """Write x + decay·residual past the cache, and return the least and greatest keys of buckets.
+def _bypasses_cache(update: ResidualUpdate, align: int = 32) -> bool:
+    """Return whether the sum, or a copy of the residual, is written past the cache."""
+    return bool(update.saves and update.left.size) or streams(update.left, align)
+
+
+def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarray:
+    """Write x + decay·residual, and return the least and greatest keys of buckets.
 
     `bucket` is a multiple of BLOCK; see `gcodec.kernels.numeric.ranges` for keys.
     """
     keys = np.empty((-(-x.size // bucket), 2), np.int32)
+    loop = _correct_past_cache(update.saves)
 
     def task(i: int, j: int) -> None:
-        own = keys[i // bucket : -(-j // bucket)].reshape(-1)
-        _correct_past_cache(x[i:j], residual[i:j], decay, out[i:j], bucket, own)
+        own = update.part(i, j)
+        own_keys = keys[i // bucket : -(-j // bucket)].reshape(-1)
+        loop(x[i:j], own.residual, own.decay, own.apart, bucket, own_keys)
+        own.mark_saved()
 
     pool.run(task, x.size, bucket)
     return keys
@@ -183,144 +230,205 @@ def _correct(x, residual, decay, out):
     return top
 
 
-# LLVM cannot vectorize the preceding loop for overlapping arrays.
-@kernel("in float32[], out float32[], float32")
-def _correct_in_place(x, residual, decay):
-    top = np.uint32(0)
-    for i in range(residual.size):
-        residual[i] = x[i] + decay * residual[i]
-        top = max(top, magnitude_bits(residual[i]))
-    return top
+# The following kernels write the sum to `apart`, past the cache. With `saves`, the sum replaces
+# the residual, and `apart` gets the residual.
 
 
-@block("x", "residual", "i", "stop", "decay", "out", "keys", "at")
-def _stream_sums(e: Emitter) -> None:
-    """Write x + decay·residual of the elements from i to stop past the cache.
+def _sums_block(saves: bool) -> Any:
+    """Make the block of `_correct_past_cache`."""
 
-    Their number is a multiple of BLOCK. Their least key goes to element `at` of keys, and their
-    greatest one to the next.
-    """
-    builder, kind = e.builder, lanes(32)
-    word, stop, decay = e.args["i"].type, e.args["stop"], e.splat(e.args["decay"])
+    @block("x", "residual", "i", "stop", "decay", "apart", "keys", "at")
+    def stream_sums(e: Emitter) -> None:
+        """Add the residual to the elements from i to stop, whose number is a multiple of BLOCK.
 
-    def extreme(sign: str, one: Any, other: Any) -> Any:
-        return builder.select(builder.icmp_signed(sign, one, other), one, other)
+        The least key of the sums goes to element `at` of keys, and the greatest one to the next.
+        """
+        builder, kind = e.builder, lanes(32)
+        word, stop, decay = e.args["i"].type, e.args["stop"], e.splat(e.args["decay"])
 
-    def body(state: list[Any]) -> list[Any]:
-        i, least, greatest = state
-        source, kept, target = (builder.gep(e.args[k], [i]) for k in ("x", "residual", "out"))
-        e.fetch(source)
-        e.fetch(kept)
-        total = builder.fadd(e.load(source, floats()), builder.fmul(decay, e.load(kept, floats())))
-        e.store(total, target, align=32, streaming=True)
-        bits = builder.bitcast(total, kind)
-        negative = builder.ashr(bits, kind([31] * BLOCK))
-        keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
-        following = builder.add(i, word(BLOCK))
-        return [following, extreme("<", keys, least), extreme(">", keys, greatest)]
+        def extreme(sign: str, one: Any, other: Any) -> Any:
+            return builder.select(builder.icmp_signed(sign, one, other), one, other)
 
-    begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
-    _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
-    for place, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
-        builder.store(e.reduced(name, keys), e.element(e.address("keys", "at"), place))
+        def body(state: list[Any]) -> list[Any]:
+            i, least, greatest = state
+            source, place = (builder.gep(e.args[name], [i]) for name in ("x", "residual"))
+            e.fetch(source)
+            e.fetch(place)
+            former = e.load(place, floats())
+            total = builder.fadd(e.load(source, floats()), builder.fmul(decay, former))
+            target = builder.gep(e.args["apart"], [i])
+            e.store(former if saves else total, target, align=32, streaming=True)
+            if saves:
+                e.store(total, place)
+            bits = builder.bitcast(total, kind)
+            negative = builder.ashr(bits, kind([31] * BLOCK))
+            keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
+            following = builder.add(i, word(BLOCK))
+            return [following, extreme("<", keys, least), extreme(">", keys, greatest)]
+
+        begin = [e.args["i"], kind([0x7FFFFFFF] * BLOCK), kind([-0x80000000] * BLOCK)]
+        _, *extremes = e.loop(begin, lambda state: builder.icmp_signed("<", state[0], stop), body)
+        for place, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
+            builder.store(e.reduced(name, keys), e.element(e.address("keys", "at"), place))
+
+    return stream_sums
 
 
-@kernel("in float32[], in float32[], float32, out float32[], int64, out int32[]")
-def _correct_past_cache(x, residual, decay, out, bucket, keys):
-    # bucket is a multiple of BLOCK; keys.size == 2 * ceil(out.size / bucket)
-    for b in range(keys.size // 2):
-        start = b * bucket
-        stop = min(start + bucket, out.size)
-        whole = stop - (stop - start) % BLOCK
-        _stream_sums(x, residual, start, whole, decay, out, keys, 2 * b)
-        low, high = keys[2 * b], keys[2 * b + 1]
-        for i in range(whole, stop):
-            out[i] = x[i] + decay * residual[i]
-            key = key_of(np.int32(float_bits(out[i])))
-            low, high = min(low, key), max(high, key)
-        keys[2 * b], keys[2 * b + 1] = low, high
-    fence()
+@factory(lambda: ((False,), (True,)))
+def _correct_past_cache(saves: bool) -> Kernel:
+    stream_sums = _sums_block(saves)
+
+    @kernel(
+        f"in float32[], {'out' if saves else 'in'} float32[], float32, out float32[], int64, "
+        "out int32[]",
+        variant=f"{saves}",
+    )
+    def correct_past_cache(x, residual, decay, apart, bucket, keys):
+        # bucket is a multiple of BLOCK; keys.size == 2 * ceil(apart.size / bucket)
+        for b in range(keys.size // 2):
+            start = b * bucket
+            stop = min(start + bucket, apart.size)
+            whole = stop - (stop - start) % BLOCK
+            stream_sums(x, residual, start, whole, decay, apart, keys, 2 * b)
+            low, high = keys[2 * b], keys[2 * b + 1]
+            for i in range(whole, stop):
+                former = residual[i]
+                total = x[i] + decay * former
+                if saves:
+                    apart[i], residual[i] = former, total
+                else:
+                    apart[i] = total
+                key = key_of(np.int32(float_bits(total)))
+                low, high = min(low, key), max(high, key)
+            keys[2 * b], keys[2 * b + 1] = low, high
+        fence()
+
+    return correct_past_cache
 
 
 # Kernels that quantize a sum add the residual to a bucket, a block or a tile while it is in the
 # cache. They quantize the sum there and replace it by its error, which becomes the new residual.
+# `apart` is another array than the residual. It gets the errors; or, with `saves`, the former
+# residual, while the errors replace the residual.
+
+
+def _copy_block(stream: bool) -> Any:
+    """Make the block that copies 32 elements of `source` from j on to `target` from i on."""
+
+    @block("source", "j", "target", "i")
+    def copy(e: Emitter) -> None:
+        elements = e.load(e.address("source", "j"), floats())
+        e.store(elements, e.address("target", "i"), align=32 if stream else 4, streaming=stream)
+
+    return copy
+
+
+_write_block, _stream_block = _copy_block(False), _copy_block(True)
+
+
+@inline
+def copy_block(source, j, target, i, streaming):
+    """Copy 32 elements of `source` from j on to `target`, from i on.
+
+    With `streaming`, they go past the cache, and a `fence` must follow the last call.
+    """
+    if streaming:
+        _stream_block(source, j, target, i)
+    else:
+        _write_block(source, j, target, i)
 
 
 @block("x", "residual", "i", "decay", "sums", "j")
-def sum_block(e: Emitter) -> None:
+def _sum_block(e: Emitter) -> None:
     """Write x + decay·residual of 32 elements from i on to `sums`, from element j on."""
     x, residual = (e.load(e.address(name, "i"), floats()) for name in ("x", "residual"))
     product = e.builder.fmul(e.splat(e.args["decay"]), residual)
     e.store(e.builder.fadd(x, product), e.address("sums", "j"))
 
 
+@inline
+def add_block(x, residual, i, decay, sums, j, apart, saves, streaming):
+    """Write x + decay·residual of 32 elements from i on to `sums`, from element j on.
+
+    With `saves`, the residual is saved before. A `fence` must follow the last call with
+    `streaming`.
+    """
+    if saves:
+        copy_block(residual, i, apart, i, streaming)
+    _sum_block(x, residual, i, decay, sums, j)
+
+
+@inline
+def leave_block(errors, j, residual, apart, i, saves, streaming):
+    """Write 32 errors, from j on, to the new residual, from element i on."""
+    if saves:
+        copy_block(errors, j, residual, i, False)
+    else:
+        copy_block(errors, j, apart, i, streaming)
+
+
 @block("x", "residual", "i")
 def fetch_terms(e: Emitter) -> None:
-    """Prefetch what `sum_block` reads from element i on."""
+    """Prefetch what `add_block` reads from element i on."""
     for name in ("x", "residual"):
         e.fetch(e.address(name, "i"), 0)
 
 
-def _leave_block(stream: bool) -> Any:
-    """Make the block that copies 32 errors from j on to elements of `left` from i on."""
+def _column_sums(saves: bool) -> Any:
+    """Make the block of `_correct_with_moments`."""
+    names = "x", "residual", "i", "next", "decay", "apart", "sums", "squares", "t", "largest"
 
-    @block("errors", "j", "left", "i")
-    def leave(e: Emitter) -> None:
-        errors = e.load(e.address("errors", "j"), floats())
-        e.store(errors, e.address("left", "i"), align=32 if stream else 4, streaming=stream)
+    @block(*names, "zero")
+    def column_sums(e: Emitter) -> None:
+        """Add the residual to a column; `emit_moments` sums it."""
+        builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
+        source, target = e.address("residual", "i"), e.address("apart", "i")
+        ahead = e.address("residual", "next")
 
-    return leave
+        def total(x: Any, row: int) -> Any:
+            emit_prefetch(builder, e.element(ahead, row * COLUMN))
+            place = e.element(source, row * LANES)
+            former = e.load(place, floats(COLUMN))
+            total = builder.fadd(x, builder.fmul(decay, former))
+            written = former if saves else total
+            e.store(written, e.element(target, row * LANES), align=_LINE, streaming=True)
+            if saves:
+                e.store(total, place)
+            return total
 
+        emit_moments(e, total)
 
-_write_errors, _stream_errors = _leave_block(False), _leave_block(True)
-
-
-@inline
-def leave_errors(errors, j, left, i, streaming):
-    """Copy 32 errors from j on to `left`, from element i on; past the cache if `streaming`.
-
-    A `fence` must follow the last call with `streaming`.
-    """
-    if streaming:
-        _stream_errors(errors, j, left, i)
-    else:
-        _write_errors(errors, j, left, i)
-
-
-@block("x", "residual", "i", "next", "decay", "out", "sums", "squares", "t", "largest", "zero")
-def _column_sums(e: Emitter) -> None:
-    """Write a column of x + decay·residual past the cache; `emit_moments` sums it."""
-    builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
-    source, target = e.address("residual", "i"), e.address("out", "i")
-    ahead = e.address("residual", "next")
-
-    def total(x: Any, row: int) -> Any:
-        emit_prefetch(builder, e.element(ahead, row * COLUMN))
-        kept = e.load(e.element(source, row * LANES), floats(COLUMN))
-        total = builder.fadd(x, builder.fmul(decay, kept))
-        e.store(total, e.element(target, row * LANES), align=_LINE, streaming=True)
-        return total
-
-    emit_moments(e, total)
+    return column_sums
 
 
-@kernel(
-    "in float32[], in float32[], float32, out float32[], out float64[], out uint32[], "
-    "out float64[], out float64[]"
-)
-def _correct_with_moments(x, residual, decay, out, scratch, top, sums, squares):
-    # See reduce._tile_moments for the arguments after `out`.
-    lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
-    whole = x.size - x.size % TILE
-    for i in range(whole, x.size):
-        out[i] = x[i] + decay * residual[i]
-    for tile in range(x.size // TILE):
-        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
-            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-            _column_sums(x, residual, at, ahead, decay, out, lanes_1, lanes_2, t, top, 0)
-        sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
-    fence()
-    return finish_moments(out, scratch, top, sums, squares)
+@factory(lambda: ((False,), (True,)))
+def _correct_with_moments(saves: bool) -> Kernel:
+    column_sums = _column_sums(saves)
+
+    @kernel(
+        f"in float32[], {'out' if saves else 'in'} float32[], float32, out float32[], "
+        "out float64[], out uint32[], out float64[], out float64[]",
+        variant=f"{saves}",
+    )
+    def correct_with_moments(x, residual, decay, apart, scratch, top, sums, squares):
+        # See reduce._tile_moments for the arguments after `apart`.
+        lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
+        for i in range(x.size - x.size % TILE, x.size):
+            former = residual[i]
+            total = x[i] + decay * former
+            if saves:
+                apart[i], residual[i] = former, total
+            else:
+                apart[i] = total
+        for tile in range(x.size // TILE):
+            for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+                at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+                column_sums(x, residual, at, ahead, decay, apart, lanes_1, lanes_2, t, top, 0)
+            sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
+        fence()
+        return finish_moments(residual if saves else apart, scratch, top, sums, squares)
+
+    return correct_with_moments
 
 
 @kernel("in float32[], float32, out float32[]")

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import (
+    ResidualUpdate,
+    add_block,
+    fetch_terms,
+    leave_block,
+)
 from gcodec.kernels.numeric.convert import is_converted
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import load_word
 from gcodec.runtime import pool
+from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.lanes import BLOCK, fence
+from gcodec.runtime.memory import magnitude_bits
 
 SHIFT = 17
 """Number of omitted mantissa bits of a float32."""
@@ -24,6 +33,7 @@ FINITE = INFINITY_BITS >> SHIFT
 _TABLES = 4  # equal neighbors would wait for each other's count
 _PART = 1 << 22  # elements, few enough for counts of 32 bits
 _FEW = 1 << 14  # elements for which clearing more than one table does not pay
+_TILE = 1 << 10  # elements of a sum that are counted while they are in the cache
 
 
 @dispatched("gcodec.kernels.numeric.log_histogram_cuda")
@@ -44,8 +54,7 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
     step = min(_PART, pool.SEGMENT) if is_converted(values) else _PART
 
     def task(start: int, stop: int) -> np.ndarray:
-        counts = np.zeros(BINS, np.int64)
-        tables = np.empty((_TABLES if stop - start > _FEW else 1) * BINS, np.uint32)
+        counts, tables = np.zeros(BINS, np.int64), _tables(stop - start)
         for at in range(start, stop, step):
             part = values[at : min(at + step, stop)]
             _count_magnitudes(part.view(np.uint8), tables, counts)
@@ -54,11 +63,45 @@ def log_histogram(values: np.ndarray) -> np.ndarray:
     return sum(pool.run(task, values.size, _PART), np.zeros(BINS, np.int64))
 
 
-@kernel("in uint8[], out uint32[], out int64[]")
-def _count_magnitudes(data, tables, counts):
-    # data.size is a multiple of 4 and at most 4 * _PART; counts.size == BINS; tables.size is a
-    # multiple of BINS. A magnitude has 31 bits, so its bin is below BINS after a shift by SHIFT.
-    tables[:] = np.uint32(0)
+def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[int, np.ndarray]:
+    """Do what `arithmetic.add_residual` does, and count the sum as `log_histogram` does.
+
+    Returns
+    -------
+    top_bits : int
+        See `Extremes`.
+    counts : (2**14,) int64 array
+    """
+    streaming = streams(update.apart)
+
+    def task(start: int, stop: int) -> tuple[int, np.ndarray]:
+        top, counts, tables = 0, np.zeros(BINS, np.int64), _tables(stop - start)
+        sums = np.empty(_TILE, np.float32)
+        for at in range(start, stop, _PART):
+            end = min(at + _PART, stop)
+            own = update.part(at, end)
+            terms = x[at:end], own.residual, own.decay, own.apart, own.saves, streaming
+            loop = _count_sums(*terms, sums, sums.view(np.uint8), tables, counts)
+            own.mark_saved()
+            top = max(top, int(loop))
+        return top, counts
+
+    tops, parts = zip(*pool.run(task, x.size, _PART), strict=True)
+    return max(tops), sum(parts, np.zeros(BINS, np.int64))
+
+
+def _tables(n: int) -> np.ndarray:
+    """Return uninitialized tables for the counts of n elements."""
+    return np.empty((_TABLES if n > _FEW else 1) * BINS, np.uint32)
+
+
+@inline
+def _count(data, tables):
+    """Count the magnitudes of float32 values, given as bytes.
+
+    data.size is a multiple of 4; tables.size is BINS or _TABLES * BINS. A magnitude has 31 bits,
+    so its bin is below BINS after a shift by SHIFT.
+    """
     second = np.uint64(BINS if tables.size > BINS else 0)
     third, fourth = second + second, second + second + second
     below, low, high = np.uint64(BINS - 1), np.uint64(SHIFT), np.uint64(32 + SHIFT)
@@ -72,7 +115,53 @@ def _count_magnitudes(data, tables, counts):
     for i in range(whole, data.size, 4):
         high_byte, middle = np.int64(data[i + 3]), np.int64(data[i + 2])
         tables[(high_byte & 127) << 7 | middle >> 1] += np.uint32(1)
+
+
+@inline
+def _add_tables(tables, counts):
+    """Add the counts of all tables; counts.size == BINS divides tables.size."""
     for start in range(0, tables.size, BINS):
         table = tables[start : start + BINS]
         for k in range(counts.size):  # table.size == counts.size
             counts[k] += np.int64(table[k])
+
+
+@kernel("in uint8[], out uint32[], out int64[]")
+def _count_magnitudes(data, tables, counts):
+    # data.size is at most 4 * _PART; see _count and _add_tables.
+    tables[:] = np.uint32(0)
+    _count(data, tables)
+    _add_tables(tables, counts)
+
+
+@kernel(
+    "in float32[], out float32[], float32, out float32[], boolean, boolean, out float32[], "
+    "in uint8[], out uint32[], out int64[]"
+)
+def _count_sums(x, residual, decay, apart, saves, streaming, sums, data, tables, counts):
+    # x.size is at most _PART; residual and apart are as long. sums.size == _TILE, and data are its
+    # bytes. See _count and _add_tables. Returns the largest magnitude.
+    tables[:] = np.uint32(0)
+    top = np.uint32(0)
+    for tile in range(0, x.size, _TILE):
+        size = min(x.size - tile, _TILE)
+        whole = size - size % BLOCK
+        for j in range(0, whole, BLOCK):
+            i = tile + j
+            add_block(x, residual, i, decay, sums, j, apart, saves, streaming)
+            leave_block(sums, j, residual, apart, i, saves, streaming)
+            fetch_terms(x, residual, i + _TILE)
+        for j in range(whole, size):
+            former = residual[tile + j]
+            sums[j] = x[tile + j] + decay * former
+            if saves:
+                apart[tile + j], residual[tile + j] = former, sums[j]
+            else:
+                apart[tile + j] = sums[j]
+        for j in range(size):
+            top = max(top, magnitude_bits(sums[j]))
+        _count(data[: 4 * size], tables)
+    if streaming:
+        fence()
+    _add_tables(tables, counts)
+    return top

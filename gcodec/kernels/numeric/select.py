@@ -26,7 +26,7 @@ _WORD = 64  # elements that are compared at once
 _TABLES = 4  # equal neighbors would wait for each other's count
 
 
-def largest(values: np.ndarray, k: int) -> np.ndarray | None:
+def largest(values: np.ndarray, k: int, counts: np.ndarray | None = None) -> np.ndarray | None:
     """Find the k largest magnitudes; the first of equal ones are taken.
 
     Parameters
@@ -34,13 +34,15 @@ def largest(values: np.ndarray, k: int) -> np.ndarray | None:
     values : (n,) float32 array
     k : int
         Number of magnitudes, from 0 to n.
+    counts : (2**14,) int64 array, optional
+        Log-histogram of the values, if it is known.
 
     Returns
     -------
     (k,) int64 array or None
         Positions, rising; None if the values contain NaN or infinity.
     """
-    counts = log_histogram(values)
+    counts = log_histogram(values) if counts is None else counts
     if counts[FINITE:].any():
         return None
     if k in (0, values.size):
@@ -75,9 +77,14 @@ def at_least(values: np.ndarray, threshold: np.float32) -> np.ndarray | None:
 
 
 @dispatched("gcodec.kernels.numeric.select_cuda")
-def take_largest(values: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return positions and elements of the k largest, on the host; or None, as `largest`."""
-    positions = largest(values, k)
+def take_largest(
+    values: np.ndarray, k: int, counts: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions and elements of the k largest, on the host; or None, as `largest`.
+
+    `counts` must be None on a device.
+    """
+    positions = largest(values, k, counts)
     return None if positions is None else (positions, take(values, positions))
 
 

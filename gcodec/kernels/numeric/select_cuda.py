@@ -16,16 +16,18 @@ _WIDE = 1024  # threads of a block that sums counts
 _TOP = 2  # index of the largest magnitude's bits in the state
 
 
-def take_largest(values: Array, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+def take_largest(
+    values: Array, k: int, counts: None = None
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Return positions and elements of the k largest magnitudes, on the host."""
     device, n = device_with(values), values.size
     if 0 < k < n:
         state = _state(device, k, 0)
-        counts = counts_of(device, values)
-        device.launch("select", "choose_bin", 1, _WIDE, counts, BINS, SHIFT, state)
-        counts = device.zeros(1 << SHIFT, np.uint64)
-        launch_striding(device, "select", "count_within", n, values, n, state, counts)
-        device.launch("select", "choose_bin", 1, _WIDE, counts, 1 << SHIFT, 0, state)
+        bins = counts_of(device, values)
+        device.launch("select", "choose_bin", 1, _WIDE, bins, BINS, SHIFT, state)
+        bins = device.zeros(1 << SHIFT, np.uint64)
+        launch_striding(device, "select", "count_within", n, values, n, state, bins)
+        device.launch("select", "choose_bin", 1, _WIDE, bins, 1 << SHIFT, 0, state)
     else:
         state = _state(device, 0, -1 if k else INFINITY_BITS)
     selection = device.empty(k + 1, np.int64)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, fetch_terms, leave_errors, sum_block
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.norms import norms
 from gcodec.kernels.quantize.block_format import BlockFormat
 from gcodec.kernels.quantize.byte_lanes import (
@@ -118,6 +118,8 @@ def quantize_relative(
         own = tops[blocks], factors[blocks]
         segment = update and update.part(start, stop)
         _run(x[start:stop], 0, block_size, *own, rule, np.float32(0), table, part, segment)
+        if segment is not None:
+            segment.mark_saved()
 
     pool.run(task, x.size, block_size, x)
     return tops, factors
@@ -175,17 +177,18 @@ def _run(
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
     none = np.empty(0, np.float32)
-    terms, streaming = (x, none, np.float32(0), none), False
+    terms, saves, streaming = (x, none, np.float32(0), none), False, False
     if update is not None:
-        terms, x = (x, *update), update.left
+        terms, x = (x, update.residual, update.decay, update.apart), update.left
+        saves = update.saves
         if block_size <= _CACHED:
             x = np.empty(min(block_size, x.size), np.float32)
-            streaming = block_size % BLOCK == 0 and streams(update.left)
+            streaming = block_size % BLOCK == 0 and streams(update.apart)
     numbers = table.placed() if update is not None else none
     loop = _quantizer(table.method, update is not None)
     rule_of = *rule, shift, table.entries, *cells
     rules = tops, factors, *rule_of, *scratch
-    loop(x, *terms, streaming, first, block_size, *rules, numbers, out)
+    loop(x, *terms, saves, streaming, first, block_size, *rules, numbers, out)
 
 
 def dequantize(
@@ -497,10 +500,10 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         return factor if divides else np.float32(one / factor)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], boolean, int64, int64, out float32[], out float32[], float32, float32, "
-        "boolean, float32, in uint32[], int64, int64, out float32[], out uint8[], in float32[], "
-        "out uint8[]",
+        f"{'out' if leave else 'in'} float32[], in float32[], {'out' if leave else 'in'} "
+        "float32[], float32, out float32[], boolean, boolean, int64, int64, out float32[], "
+        "out float32[], float32, float32, boolean, float32, in uint32[], int64, int64, "
+        "out float32[], out uint8[], in float32[], out uint8[]",
         variant=f"{method} {leave}",
     )
     def blockwise_codes(
@@ -508,7 +511,8 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         gradient,
         residual,
         decay,
-        left,
+        apart,
+        saves,
         streaming,
         first,
         block_size,
@@ -530,8 +534,8 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         # the factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
         # out.size == ceil(gradient.size / per_byte); entries are those of the table; padded and
         # last have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, residual
-        # and left are as long, x is left or has room for the sums of a block, and values are the
-        # numbers of codes, or of places in a tree; else x is the gradient.
+        # and apart are as long, x is the new residual or has room for the sums of a block, and
+        # values are the numbers of codes, or of places in a tree; else x is the gradient.
         start = 0
         while start < gradient.size:
             b, stop = _stop(start, first, gradient.size, block_size)
@@ -539,9 +543,12 @@ def _quantizer(method: str, leave: bool) -> Kernel:
             whole = stop - (stop - start) % BLOCK
             if leave:
                 for i in range(start, whole, BLOCK):
-                    sum_block(gradient, residual, i, decay, x, i - base)
+                    terms = gradient, residual, i, decay, x, i - base
+                    add_block(*terms, apart, saves, streaming)
                 rest = x[whole - base : stop - base]
                 for k in range(rest.size):
+                    if saves:
+                        apart[whole + k] = residual[whole + k]
                     rest[k] = gradient[whole + k] + decay * residual[whole + k]
             if numerator > np.float32(0):
                 part = x[start - base : stop - base]
@@ -558,7 +565,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                 if is_apart:
                     error_block(out, i, size, values, minus, x, i - base)
                 if leave:
-                    leave_errors(x, i - base, left, i, streaming)
+                    leave_block(x, i - base, residual, apart, i, saves, streaming)
                     fetch_terms(gradient, residual, i + ahead)  # while this block is coded
             if whole < stop:
                 for k in range(BLOCK):
@@ -569,8 +576,9 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
                 if leave:
+                    target = residual if saves else apart
                     for k in range(stop - whole):
-                        left[whole + k] = padded[k]
+                        target[whole + k] = padded[k]
             start = stop
         if leave and streaming:
             fence()

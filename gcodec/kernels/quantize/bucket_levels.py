@@ -9,14 +9,15 @@ import itertools
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, correct, fetch_terms, sum_block
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, correct, fetch_terms
 from gcodec.kernels.numeric.norms import Norm, norms
 from gcodec.kernels.numeric.philox import COUNTER_SPAN
 from gcodec.kernels.numeric.reduce import TILE, bucket_squares
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import TINY, Scale, factoring, quantize_block, symbol_dtype
+from gcodec.runtime.cover import streams
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK
+from gcodec.runtime.lanes import BLOCK, fence
 
 BUCKETS = tuple(1 << k for k in range(6, TILE.bit_length()))
 """Bucket sizes that have a kernel."""
@@ -55,20 +56,26 @@ def quantize(
         Residual that is added to x; the new one is the sum minus its decoded value.
     """
     bucket, leave, none = scale.bucket, update is not None, np.empty(0, np.float32)
-    terms = none, none, np.float32(0)
+    terms, saves = (none, none, np.float32(0), none), False
+    gradient = x
     if update is not None:
-        terms, x = (x, update.residual, update.decay), update.left
+        terms, saves = (x, update.residual, update.decay, update.apart), update.saves
+        x = update.left
     at, whole = first // bucket, x.size - x.size % bucket
     own_norms = scale.norms[at : at + -(-x.size // bucket)]
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
     loop = _quantizer(bucket, leave)
-    if loop(x[:whole], *numbers, np.empty(1), *terms, own_norms, out):
+    flags = saves, saves and streams(terms[3])
+    if loop(x[:whole], *numbers, np.empty(1), *terms, *flags, own_norms, out):
         levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave)
     if whole < x.size:
-        if leave:
-            correct(terms[0][whole:], terms[1][whole:], terms[2], x[whole:])
+        if update is not None:
+            rest = update.part(whole, x.size)
+            correct(gradient[whole:], rest.copied(), rest.decay, rest.left)
         own_norms[-1:] = norms(x[whole:], bucket, "l2")
         levels.quantize(x[whole:], scale, seed, first + whole, out[whole:], leave)
+    if update is not None:
+        update.mark_saved()
 
 
 @factory(lambda: itertools.product(BUCKETS, (False, True)))
@@ -79,21 +86,37 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
-        "in float32[], in float32[], float32, out float32[], out uint8[]",
+        f"in float32[], {'out' if leave else 'in'} float32[], float32, out float32[], boolean, "
+        "boolean, out float32[], out uint8[]",
         variant=f"{bucket} {leave}",
         vectorized=False,
     )
-    def quantize_buckets(x, seed, first, s, square, gradient, residual, decay, norms, out):
+    def quantize_buckets(
+        x,
+        seed,
+        first,
+        s,
+        square,
+        gradient,
+        residual,
+        decay,
+        apart,
+        saves,
+        streaming,
+        norms,
+        out,
+    ):
         # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,
         # x.size <= out.size; square.size == 1. Returns whether any norm is tiny; elements of such
         # buckets get level 0. With `leave`, x gets the sum of gradient and residual, which are as
-        # long, and then the quantization errors.
+        # long, and then the quantization errors; with `saves`, x is the residual, and `apart` is
+        # as long.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
             if leave:
                 for i in range(start, start + bucket, BLOCK):
-                    sum_block(gradient, residual, i, decay, x, i)
+                    add_block(gradient, residual, i, decay, x, i, apart, saves, streaming)
             squares(x, start, square, 0)
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm
@@ -107,6 +130,8 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
                 if leave:
                     fetch_terms(gradient, residual, i + bucket)
                     fetch_terms(gradient, residual, i + bucket + BLOCK)
+        if leave and streaming:
+            fence()
         return any_tiny
 
     return quantize_buckets

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import ResidualUpdate, fetch_terms, leave_errors, sum_block
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat, ScaleRule
@@ -103,17 +103,18 @@ def quantize(
         Bit pattern of the largest magnitude of x, or of the sum; NaN is larger than infinity.
     """
     fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
-    leave, streaming = leave or adds, update is not None and streams(update.left)
+    leave, streaming = leave or adds, update is not None and streams(update.apart)
     loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
     key, per_byte, blocks = np.uint64(seed or 0), fmt.per_byte, _TILE // fmt.block
 
     def task(start: int, stop: int) -> int:
         part, largest = x[start:stop], np.zeros(BLOCK, np.int32)
         whole = part.size - part.size % BLOCK
-        sums, residual, decay, left = part[:whole], none, np.float32(0), none
+        update_part = ResidualUpdate(none, np.float32(0), none)
+        sums = part[:whole]
         if update is not None:
-            residual, decay, left = update.part(start, stop)
-            sums = np.empty(_TILE, np.float32)
+            update_part, sums = update.part(start, stop), np.empty(_TILE, np.float32)
+        residual, decay, left, apart = *update_part[:3], update_part.apart
         scratch = (
             np.zeros(_GROUPS * _TILE // BLOCK, np.int32),
             np.zeros(blocks, np.int32),
@@ -124,22 +125,25 @@ def quantize(
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
         count = whole // fmt.block
-        terms = part[:whole], residual[:whole], decay, left[:whole], adds, streaming
+        flags = adds, update_part.saves, streaming
+        terms = part[:whole], residual[:whole], decay, apart[:whole], *flags
         loop(sums, *terms, np.uint64(start), key, *numbers, *scratch, own[:count], data)
         if whole < part.size:
             ends, last = np.empty(BLOCK // fmt.block, np.uint8), np.empty(BLOCK, np.uint8)
             padded = np.zeros((3, BLOCK), np.float32)
             padded[0, : part.size - whole] = part[whole:]
             if adds:
-                padded[1, : part.size - whole] = residual[whole:]
+                rest = update_part.part(whole, part.size)
+                padded[1, : part.size - whole] = rest.copied()
             sums = sums if adds else padded[0]
-            terms = padded[0], padded[1], decay, padded[2], adds, False
+            terms = padded[0], padded[1], decay, padded[2], adds, False, False
             loop(sums, *terms, np.uint64(start + whole), key, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
             if leave:
                 errors, target = (padded[2], left) if adds else (padded[0], part)
                 target[whole:] = errors[: part.size - whole]
+        update_part.mark_saved()
         return int(largest.max())
 
     top = max(pool.run(task, x.size, BLOCK, x))
@@ -750,10 +754,10 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
-        "out float32[], boolean, boolean, uint64, uint64, float32, float32, in int32[], "
-        "int64, float32, out int32[], out int32[], out int32[], out float32[], out float32[], "
-        "out uint8[], out uint8[], out uint8[]",
+        f"{'out' if leave else 'in'} float32[], in float32[], {'out' if leave else 'in'} "
+        "float32[], float32, out float32[], boolean, boolean, boolean, uint64, uint64, float32, "
+        "float32, in int32[], int64, float32, out int32[], out int32[], out int32[], "
+        "out float32[], out float32[], out uint8[], out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
         vectorized=False,
     )
@@ -762,8 +766,9 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         gradient,
         residual,
         decay,
-        left,
+        apart,
         updates,
+        saves,
         streaming,
         first,
         seed,
@@ -782,7 +787,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         out,
     ):
         # gradient.size is a multiple of BLOCK, and gradient begins with element `first`, another
-        # multiple. If it `updates`, residual and left are as long, and x has room for the sums of
+        # multiple. If it `updates`, residual and apart are as long, and x has room for the sums of
         # a tile; else x is the gradient. scales.size == gradient.size // per_scale, out.size >=
         # gradient.size // per_byte; adds has 256 elements
         # or 1 where scales are powers of two. tops, factors, sizes and room have an element for
@@ -793,7 +798,8 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
             base = tile if updates else 0  # element of the gradient for which x[0] is
             if leave and updates:
                 for i in range(tile, stop, BLOCK):
-                    sum_block(gradient, residual, i, decay, x, i - base)
+                    terms = gradient, residual, i, decay, x, i - base
+                    add_block(*terms, apart, saves, streaming)
             before = tile // per_scale
             count = stop // per_scale - before
             for i in range(tile, stop, BLOCK):
@@ -814,7 +820,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
                 at = i - base
                 code_block(x, at, seed, start, tops, factors, sizes, b, out, i // per_byte)
                 if leave and updates:
-                    leave_errors(x, at, left, i, streaming)
+                    leave_block(x, at, residual, apart, i, saves, streaming)
                     fetch_terms(gradient, residual, i + _TILE)
                 elif leave:
                     fetch_terms(x, x, i + _TILE)

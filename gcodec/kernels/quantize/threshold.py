@@ -54,7 +54,7 @@ def quantize(
         Packed codes, padded with zero bits.
     """
     n, width = x.size, layout.width
-    residual, decay, left = update or (x, np.float32(0), x)
+    residual, decay, left, *_ = update or (x, np.float32(0), x)
     head = to_cache_line(left, 8 // width)
     stream = update is not None and not update.is_in_place and streams(left[head:])
     loop, numbers = _quantizer(width, stream), (decay, threshold, level)

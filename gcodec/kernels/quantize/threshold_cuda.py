@@ -29,7 +29,7 @@ def quantize(
     if update is None:
         arguments: tuple[object, ...] = x, n, cut, *output
     else:
-        residual, decay, left = update
+        residual, decay, left = update.residual, update.decay, update.left
         levels = (word(device, level),) if two_bits else ()
         arguments = x, residual, left, n, decay, cut, *levels, *output
     name = f"quantize_{layout.width}bit{'' if update is None else '_residual'}"
