@@ -160,6 +160,7 @@ _BY_NAME = {
     )
 }
 FORMATS = tuple(_BY_NAME)
+BLOCK_SIZES = 16, 32  # of NVFP4 and of MX formats
 
 
 class ScaleRule(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_block, fetch_terms, leave_block
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
-from gcodec.kernels.quantize.block_format import FORMATS, BlockFormat, ScaleRule
+from gcodec.kernels.quantize.block_format import BLOCK_SIZES, FORMATS, BlockFormat, ScaleRule
 from gcodec.kernels.quantize.byte_lanes import (
     HALF,
     narrow_halves,
@@ -34,7 +34,7 @@ from gcodec.kernels.quantize.byte_lanes import (
 from gcodec.kernels.quantize.float_format import nearest_codes
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
-from gcodec.runtime.jit import Kernel, factory, kernel
+from gcodec.runtime.jit import Kernel, calling, factory, kernel
 from gcodec.runtime.lanes import (
     BLOCK,
     SIGN,
@@ -105,7 +105,8 @@ def quantize(
     fmt, adds, none = quantization.fmt, update is not None, np.empty(0, np.float32)
     leave, streaming = leave or adds, update is not None and streams(update.apart)
     loop, numbers = _quantizer(fmt.name, seed is not None, leave), _numbers(quantization)
-    key, per_byte, blocks = np.uint64(seed or 0), fmt.per_byte, _TILE // fmt.block
+    keys = np.uint64(seed or 0), np.uint64(_scale_finder(fmt.block).address)
+    per_byte, blocks = fmt.per_byte, _TILE // fmt.block
 
     def task(start: int, stop: int) -> int:
         part, largest = x[start:stop], np.zeros(BLOCK, np.int32)
@@ -127,7 +128,7 @@ def quantize(
         count = whole // fmt.block
         flags = adds, update_part.saves, streaming
         terms = part[:whole], residual[:whole], decay, apart[:whole], *flags
-        loop(sums, *terms, np.uint64(start), key, *numbers, *scratch, own[:count], data)
+        loop(sums, *terms, np.uint64(start), *keys, *numbers, *scratch, own[:count], data)
         if whole < part.size:
             ends, last = np.empty(BLOCK // fmt.block, np.uint8), np.empty(BLOCK, np.uint8)
             padded = np.zeros((3, BLOCK), np.float32)
@@ -137,7 +138,7 @@ def quantize(
                 padded[1, : part.size - whole] = rest.copied()
             sums = sums if adds else padded[0]
             terms = padded[0], padded[1], decay, padded[2], adds, False, False
-            loop(sums, *terms, np.uint64(start + whole), key, *numbers, *scratch, ends, last)
+            loop(sums, *terms, np.uint64(start + whole), *keys, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
             if leave:
@@ -347,34 +348,34 @@ _REDUCTION = (
 )
 
 
-def _tops_block(fmt: BlockFormat) -> Any:
+def _tops_block(size: int) -> Any:
     """Make the block that finds the largest magnitudes of 32 elements of x from i on, as bits.
 
-    `parts` gets those of eight groups of elements, whose blocks are those from b on. A step of the
-    reduction has been made if there are two blocks.
+    `parts` gets those of eight groups of elements, whose blocks, of `size` elements, are those
+    from b on. A step of the reduction has been made if there are two blocks.
     """
 
     @block("x", "i", "parts", "b")
     def tops(e: Emitter) -> None:
         source, vectors = e.address("x", "i"), []
-        for first in range(0, BLOCK, fmt.block):
+        for first in range(0, BLOCK, size):
             sizes = [
                 e.magnitude_bits(e.load(e.element(source, at), floats(_GROUPS)))
-                for at in range(first, first + fmt.block, _GROUPS)
+                for at in range(first, first + size, _GROUPS)
             ]
             while len(sizes) > 1:
                 pairs = zip(sizes[::2], sizes[1::2], strict=True)
                 sizes = [_larger(e.builder, *pair) for pair in pairs]
             vectors += sizes
-        (parts,) = _reduced(e, vectors, _REDUCTION[:1]) if fmt.is_two_level else vectors
-        e.store(parts, _parts_address(e, fmt))
+        (parts,) = vectors if size == BLOCK else _reduced(e, vectors, _REDUCTION[:1])
+        e.store(parts, _parts_address(e, size))
 
     return tops
 
 
-def _parts_address(e: Emitter, fmt: BlockFormat) -> Any:
+def _parts_address(e: Emitter, size: int) -> Any:
     """Emit the address of the parts of block b, which is even where a vector has two blocks."""
-    per_block = _GROUPS * fmt.block // BLOCK
+    per_block = _GROUPS * size // BLOCK
     return e.builder.gep(
         e.args["parts"], [e.builder.mul(e.args["b"], e.args["b"].type(per_block))]
     )
@@ -396,11 +397,11 @@ def _reduced(e: Emitter, vectors: list[Any], steps: tuple[Any, ...]) -> list[Any
     return vectors
 
 
-def _emit_tops(e: Emitter, fmt: BlockFormat) -> Any:
+def _emit_tops(e: Emitter, size: int) -> Any:
     """Emit the largest magnitudes of 32 blocks from b on, as bits, and their store to `tops`."""
-    source, count = _parts_address(e, fmt), fmt.block  # one vector for 32 elements
-    vectors = [e.load(e.element(source, k * _GROUPS), lanes(32, _GROUPS)) for k in range(count)]
-    tops = e.joined(_reduced(e, vectors, _REDUCTION[1:] if fmt.is_two_level else _REDUCTION))
+    source = _parts_address(e, size)  # of one vector for 32 elements
+    vectors = [e.load(e.element(source, k * _GROUPS), lanes(32, _GROUPS)) for k in range(size)]
+    tops = e.joined(_reduced(e, vectors, _REDUCTION if size == BLOCK else _REDUCTION[1:]))
     e.store(tops, e.address("tops", "b"))
     return tops
 
@@ -433,19 +434,18 @@ _SCALE_NAMES = (
 )
 
 
-def _power_block(fmt: BlockFormat, uniform: bool, leave: bool) -> Any:
-    """Make the block that finds the scales of 32 blocks from b on, powers of two.
+def _power_block(uniform: bool) -> Any:
+    """Make the block that finds the scales of 32 blocks of 32 elements from b on, powers of two.
 
-    `bytes` and `factors` get the bytes and what elements are multiplied by; `sizes` gets the
-    scales if `leave`. `adds` has 256 elements, or 1 if the rule is `uniform` and divides by 1. See
-    `ScaleRule`.
+    `bytes`, `sizes` and `factors` get the bytes, the scales, and what elements are multiplied by.
+    `adds` has 256 elements, or 1 if the rule is `uniform` and divides by 1. See `ScaleRule`.
     """
 
     @block(*_SCALE_NAMES)
     def powers(e: Emitter) -> None:
         builder, kind = e.builder, lanes(32)
         constant = _constants(kind)
-        tops = bits = _emit_tops(e, fmt)
+        tops = bits = _emit_tops(e, BLOCK)
         if uniform:
             adds = e.splat(builder.load(e.address("adds", "zero")))
         else:
@@ -455,12 +455,12 @@ def _power_block(fmt: BlockFormat, uniform: bool, leave: bool) -> Any:
             exponents = builder.and_(builder.lshr(bits, constant(_MANTISSA)), constant(255))
             adds = e.gathered(e.args["adds"], e.indices(exponents), kind)
         scales = builder.lshr(builder.add(bits, adds), constant(_MANTISSA))
-        _store_power_scales(e, scales, tops, leave)
+        _store_power_scales(e, scales, tops)
 
     return powers
 
 
-def _store_power_scales(e: Emitter, scales: Any, tops: Any, leave: bool) -> None:
+def _store_power_scales(e: Emitter, scales: Any, tops: Any) -> None:
     """Emit what the block of `_power_block` stores, from scales before their limitation."""
     builder, kind = e.builder, scales.type
     constant = _constants(kind)
@@ -468,9 +468,8 @@ def _store_power_scales(e: Emitter, scales: Any, tops: Any, leave: bool) -> None
     scales = _limited(builder, constant(0), scales, constant(254))
     _store_scales(e, scales, tops, 0xFF)
     tiny = constant(1 << _MANTISSA - 1)  # 2^-127
-    if leave:
-        sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
-        e.store(sizes, e.address("sizes", "b"))
+    sizes = _larger(builder, builder.shl(scales, constant(_MANTISSA)), tiny)
+    e.store(sizes, e.address("sizes", "b"))
     inverse = builder.shl(builder.sub(constant(254), scales), constant(_MANTISSA))
     inverse = _larger(builder, inverse, tiny)
     least = builder.bitcast(e.splat(e.args["least"]), kind)
@@ -483,8 +482,8 @@ def _larger(builder: Any, one: Any, other: Any) -> Any:
     return builder.select(builder.icmp_signed(">", one, other), one, other)
 
 
-def _e4m3_block(fmt: BlockFormat, leave: bool) -> Any:
-    """Make the block that finds the scales of 32 blocks from b on, e4m3 numbers.
+def _e4m3_block(size: int) -> Any:
+    """Make the block that finds the scales of 32 blocks of `size` from b on, e4m3 numbers.
 
     `divisor` is the scale of the tensor, and `reciprocal` its reciprocal; see `_power_block`.
     """
@@ -493,7 +492,7 @@ def _e4m3_block(fmt: BlockFormat, leave: bool) -> Any:
     def numbers(e: Emitter) -> None:
         builder, kind, real = e.builder, lanes(32), floats()
         constant = _constants(kind)
-        tops = _emit_tops(e, fmt)
+        tops = _emit_tops(e, size)
         tensor_scale = e.splat(e.args["divisor"])
         sixths = _emit_sixths(e, builder.bitcast(tops, real))
         bits = builder.bitcast(builder.fdiv(sixths, tensor_scale), kind)
@@ -504,8 +503,7 @@ def _e4m3_block(fmt: BlockFormat, leave: bool) -> Any:
         _store_scales(e, codes, tops, 0x7F)
         bits = builder.add(builder.shl(codes, constant(_E4M3)), constant(_REBIAS))
         scales = builder.bitcast(bits, real)
-        if leave:
-            e.store(builder.fmul(tensor_scale, scales), e.address("sizes", "b"))
+        e.store(builder.fmul(tensor_scale, scales), e.address("sizes", "b"))
         e.store(_emit_factors(e, codes, scales), e.address("factors", "b"))
 
     return numbers
@@ -743,21 +741,69 @@ def emit_values(e: Emitter, fmt: BlockFormat, codes: Any) -> Any:
 # --- loops ---------------------------------------------------------------------------------------
 
 
+_RULE = "float32, float32, in int32[], int64, float32"  # of `_numbers`
+_ROOM = "out int32[], out int32[], out int32[], out float32[], out float32[], out uint8[]"
+_find_scales = calling(f"in float32[], int64, int64, {_RULE}, {_ROOM}, int64, out uint8[]")
+
+
+@factory(lambda: ((size,) for size in BLOCK_SIZES))
+def _scale_finder(size: int) -> Kernel:
+    tops_block, has_powers = _tops_block(size), size == BLOCK
+    uniform_block = _power_block(True)
+    scale_block = _power_block(False) if has_powers else _e4m3_block(size)
+
+    @kernel(
+        f"in float32[], int64, int64, {_RULE}, {_ROOM}, int64, out uint8[]",
+        variant=str(size),
+        vectorized=False,
+    )
+    def find_scales(
+        x,
+        first,
+        count,
+        divisor,
+        reciprocal,
+        adds,
+        drop,
+        least,
+        parts,
+        tops,
+        largest,
+        factors,
+        sizes,
+        room,
+        at,
+        scales,
+    ):
+        # x has `count` blocks from element `first` on, whose scales are those from `at` on, and
+        # first + count * size is a multiple of BLOCK; for the others, see `_quantizer`.
+        for i in range(0, count * size, BLOCK):
+            tops_block(x, first + i, parts, i // size)
+        for b in range(0, count, BLOCK):
+            numbers = divisor, reciprocal, adds, drop, least, parts, tops, b, 0
+            if has_powers and adds.size == 1:
+                uniform_block(*numbers, largest, room, factors, sizes)
+            else:
+                scale_block(*numbers, largest, room, factors, sizes)
+        whole = count - count % BLOCK
+        for b in range(0, whole, BLOCK):
+            _copy_block(room, b, scales, at + b)
+        for b in range(whole, count):
+            scales[at + b] = room[b]
+
+    return find_scales
+
+
 @factory(lambda: itertools.product(FORMATS, (False, True), (False, True)))
 def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     fmt = BlockFormat.of(name)
-    tops_block = _tops_block(fmt)
-    one_level = not fmt.is_two_level
-    scale_block = _power_block(fmt, False, leave) if one_level else _e4m3_block(fmt, leave)
-    uniform_block = _power_block(fmt, True, leave)
     code_block = _code_block(fmt, stochastic, leave)
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], in float32[], {'out' if leave else 'in'} "
-        "float32[], float32, out float32[], boolean, boolean, boolean, uint64, uint64, float32, "
-        "float32, in int32[], int64, float32, out int32[], out int32[], out int32[], "
-        "out float32[], out float32[], out uint8[], out uint8[], out uint8[]",
+        f"float32[], float32, out float32[], boolean, boolean, boolean, uint64, uint64, uint64, "
+        f"{_RULE}, {_ROOM}, out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
         vectorized=False,
     )
@@ -772,6 +818,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         streaming,
         first,
         seed,
+        find,
         divisor,
         reciprocal,
         adds,
@@ -789,10 +836,10 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         # gradient.size is a multiple of BLOCK, and gradient begins with element `first`, another
         # multiple. If it `updates`, residual and apart are as long, and x has room for the sums of
         # a tile; else x is the gradient. scales.size == gradient.size // per_scale, out.size >=
-        # gradient.size // per_byte; adds has 256 elements
-        # or 1 where scales are powers of two. tops, factors, sizes and room have an element for
-        # each block of a tile, a multiple of 32; parts has _GROUPS for 32 elements, and largest
-        # has 32.
+        # gradient.size // per_byte. `find` is the address of a kernel of `_scale_finder`; adds has
+        # 256 elements or 1 where scales are powers of two. tops, factors, sizes and room have an
+        # element for each block of a tile, a multiple of 32; parts has _GROUPS for 32 elements,
+        # and largest has 32.
         for tile in range(0, gradient.size, _TILE):
             stop = min(gradient.size, tile + _TILE)
             base = tile if updates else 0  # element of the gradient for which x[0] is
@@ -802,19 +849,9 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
                     add_block(*terms, apart, saves, streaming)
             before = tile // per_scale
             count = stop // per_scale - before
-            for i in range(tile, stop, BLOCK):
-                tops_block(x, i - base, parts, i // per_scale - before)
-            for b in range(0, count, BLOCK):
-                numbers = divisor, reciprocal, adds, drop, least, parts, tops, b, 0
-                if one_level and adds.size == 1:
-                    uniform_block(*numbers, largest, room, factors, sizes)
-                else:
-                    scale_block(*numbers, largest, room, factors, sizes)
-            whole = count - count % BLOCK
-            for b in range(0, whole, BLOCK):  # count <= _TILE // per_scale
-                _copy_block(room, b, scales, before + b)
-            for b in range(whole, count):
-                scales[before + b] = room[b]
+            rule = divisor, reciprocal, adds, drop, least
+            own = parts, tops, largest, factors, sizes, room
+            _find_scales(find, x, tile - base, count, *rule, *own, before, scales)
             for i in range(tile, stop, BLOCK):
                 start, b = first + np.uint64(i), i // per_scale - before
                 at = i - base
