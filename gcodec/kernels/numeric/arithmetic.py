@@ -28,6 +28,7 @@ from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
 from gcodec.runtime.reuse import scratch
 
+_NONE = np.empty(0, np.float32)
 _PART = 1 << 16  # elements whose range is found together, where no buckets are requested
 _LINE = 64  # bytes of a cache line
 
@@ -43,7 +44,8 @@ class ResidualUpdate(NamedTuple):
     left : (n,) float32 array
         Output: u minus the decoded value. May be `residual`.
     backup : (n,) float32 array, optional
-        Output, if `left` is the residual: the former residual, saved by the pass that adds it.
+        Output, if `left` is the residual: the former residual, saved by the pass that adds it. By
+        default, it has no elements.
     saved : list of pairs of arrays, optional
         Parts of the residual that have been replaced, and their backups.
     """
@@ -51,7 +53,7 @@ class ResidualUpdate(NamedTuple):
     residual: np.ndarray
     decay: np.float32
     left: np.ndarray
-    backup: np.ndarray | None = None
+    backup: np.ndarray = _NONE
     saved: list[tuple[np.ndarray, np.ndarray]] | None = None
 
     @property
@@ -62,18 +64,18 @@ class ResidualUpdate(NamedTuple):
     @property
     def saves(self) -> bool:
         """Whether the pass that adds the residual saves it."""
-        return self.backup is not None
+        return self.backup.size > 0
 
     @property
     def apart(self) -> np.ndarray:
         """The output that is another array than the residual."""
-        return self.left if self.backup is None else self.backup
+        return self.backup if self.saves else self.left
 
     def part(self, start: int, stop: int) -> ResidualUpdate:
         """Return the update of the elements from `start` to `stop`."""
         own = slice(start, stop)
-        backup = None if self.backup is None else self.backup[own]
-        return self._replace(residual=self.residual[own], left=self.left[own], backup=backup)
+        residual, left, backup = self.residual[own], self.left[own], self.backup[own]
+        return self._replace(residual=residual, left=left, backup=backup)
 
     def saving(self) -> ResidualUpdate:
         """Return an update in place that saves the residual, so that `restore` can undo it."""
@@ -83,11 +85,11 @@ class ResidualUpdate(NamedTuple):
     @property
     def former(self) -> np.ndarray:
         """The residual before the step; an update in place must have saved all of it."""
-        return self.residual if self.backup is None else self.backup
+        return self.backup if self.saves else self.residual
 
     def copied(self) -> np.ndarray:
         """Return the residual before the step; an update in place copies it to `backup`."""
-        if self.backup is not None:
+        if self.saves:
             self.backup[:] = self.residual
         return self.former
 
@@ -180,7 +182,7 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes
     def task(i: int, j: int) -> int:
         part, own = slice(i // TILE, -(-j // TILE)), update.part(i, j)
         scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
-        terms = x[i:j], own.residual, own.decay, own.apart
+        terms = x[i:j], own.residual, own.decay, own.left, own.backup
         top = int(loop(*terms, *scratch, sums[part], squares[part]))
         own.mark_saved()
         return top
@@ -191,7 +193,7 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes
 
 def _bypasses_cache(update: ResidualUpdate, align: int = 32) -> bool:
     """Return whether the sum, or a copy of the residual, is written past the cache."""
-    return bool(update.saves and update.left.size) or streams(update.left, align)
+    return update.saves or streams(update.left, align)
 
 
 def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarray:
@@ -205,7 +207,7 @@ def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarra
     def task(i: int, j: int) -> None:
         own = update.part(i, j)
         own_keys = keys[i // bucket : -(-j // bucket)].reshape(-1)
-        loop(x[i:j], own.residual, own.decay, own.apart, bucket, own_keys)
+        loop(x[i:j], own.residual, own.decay, own.left, own.backup, bucket, own_keys)
         own.mark_saved()
 
     pool.run(task, x.size, bucket)
@@ -230,14 +232,14 @@ def _correct(x, residual, decay, out):
     return top
 
 
-# The following kernels write the sum to `apart`, past the cache. With `saves`, the sum replaces
-# the residual, and `apart` gets the residual.
+# The following kernels write the sum to `left`, past the cache. With `saves`, that may be the
+# residual, which goes to `backup` past the cache.
 
 
 def _sums_block(saves: bool) -> Any:
     """Make the block of `_correct_past_cache`."""
 
-    @block("x", "residual", "i", "stop", "decay", "apart", "keys", "at")
+    @block("x", "residual", "i", "stop", "decay", "left", "backup", "keys", "at")
     def stream_sums(e: Emitter) -> None:
         """Add the residual to the elements from i to stop, whose number is a multiple of BLOCK.
 
@@ -256,10 +258,12 @@ def _sums_block(saves: bool) -> Any:
             e.fetch(place)
             former = e.load(place, floats())
             total = builder.fadd(e.load(source, floats()), builder.fmul(decay, former))
-            target = builder.gep(e.args["apart"], [i])
-            e.store(former if saves else total, target, align=32, streaming=True)
+            target = builder.gep(e.args["left"], [i])
             if saves:
-                e.store(total, place)
+                e.store(former, builder.gep(e.args["backup"], [i]), align=32, streaming=True)
+                e.store(total, target)
+            else:
+                e.store(total, target, align=32, streaming=True)
             bits = builder.bitcast(total, kind)
             negative = builder.ashr(bits, kind([31] * BLOCK))
             keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
@@ -279,25 +283,22 @@ def _correct_past_cache(saves: bool) -> Kernel:
     stream_sums = _sums_block(saves)
 
     @kernel(
-        f"in float32[], {'out' if saves else 'in'} float32[], float32, out float32[], int64, "
-        "out int32[]",
+        "in float32[], in float32[], float32, out float32[], out float32[], int64, out int32[]",
         variant=f"{saves}",
     )
-    def correct_past_cache(x, residual, decay, apart, bucket, keys):
-        # bucket is a multiple of BLOCK; keys.size == 2 * ceil(apart.size / bucket)
+    def correct_past_cache(x, residual, decay, left, backup, bucket, keys):
+        # bucket is a multiple of BLOCK; keys.size == 2 * ceil(left.size / bucket)
         for b in range(keys.size // 2):
             start = b * bucket
-            stop = min(start + bucket, apart.size)
+            stop = min(start + bucket, left.size)
             whole = stop - (stop - start) % BLOCK
-            stream_sums(x, residual, start, whole, decay, apart, keys, 2 * b)
+            stream_sums(x, residual, start, whole, decay, left, backup, keys, 2 * b)
             low, high = keys[2 * b], keys[2 * b + 1]
             for i in range(whole, stop):
-                former = residual[i]
-                total = x[i] + decay * former
+                total = x[i] + decay * residual[i]
                 if saves:
-                    apart[i], residual[i] = former, total
-                else:
-                    apart[i] = total
+                    backup[i] = residual[i]
+                left[i] = total
                 key = key_of(np.int32(float_bits(total)))
                 low, high = min(low, key), max(high, key)
             keys[2 * b], keys[2 * b + 1] = low, high
@@ -307,9 +308,9 @@ def _correct_past_cache(saves: bool) -> Kernel:
 
 
 # Kernels that quantize a sum add the residual to a bucket, a block or a tile while it is in the
-# cache. They quantize the sum there and replace it by its error, which becomes the new residual.
-# `apart` is another array than the residual. It gets the errors; or, with `saves`, the former
-# residual, while the errors replace the residual.
+# cache. They quantize the sum there and replace it by its error, which goes to `left`. That may be
+# the residual, if there is a `backup` that gets the former one. With `streaming`, the backup, or
+# `left` if there is none, is written past the cache, and a `fence` must follow the last call.
 
 
 def _copy_block(stream: bool) -> Any:
@@ -328,10 +329,7 @@ _write_block, _stream_block = _copy_block(False), _copy_block(True)
 
 @inline
 def copy_block(source, j, target, i, streaming):
-    """Copy 32 elements of `source` from j on to `target`, from i on.
-
-    With `streaming`, they go past the cache, and a `fence` must follow the last call.
-    """
+    """Copy 32 elements of `source` from j on to `target`, from i on, perhaps past the cache."""
     if streaming:
         _stream_block(source, j, target, i)
     else:
@@ -347,24 +345,17 @@ def _sum_block(e: Emitter) -> None:
 
 
 @inline
-def add_block(x, residual, i, decay, sums, j, apart, saves, streaming):
-    """Write x + decay·residual of 32 elements from i on to `sums`, from element j on.
-
-    With `saves`, the residual is saved before. A `fence` must follow the last call with
-    `streaming`.
-    """
-    if saves:
-        copy_block(residual, i, apart, i, streaming)
+def add_block(x, residual, i, decay, sums, j, backup, streaming):
+    """Save 32 elements of the residual; write x + decay·residual to `sums`, from j on."""
+    if backup.size:
+        copy_block(residual, i, backup, i, streaming)
     _sum_block(x, residual, i, decay, sums, j)
 
 
 @inline
-def leave_block(errors, j, residual, apart, i, saves, streaming):
+def leave_block(errors, j, left, i, backup, streaming):
     """Write 32 errors, from j on, to the new residual, from element i on."""
-    if saves:
-        copy_block(errors, j, residual, i, False)
-    else:
-        copy_block(errors, j, apart, i, streaming)
+    copy_block(errors, j, left, i, streaming and backup.size == 0)
 
 
 @block("x", "residual", "i")
@@ -376,24 +367,26 @@ def fetch_terms(e: Emitter) -> None:
 
 def _column_sums(saves: bool) -> Any:
     """Make the block of `_correct_with_moments`."""
-    names = "x", "residual", "i", "next", "decay", "apart", "sums", "squares", "t", "largest"
+    terms = "x", "residual", "i", "next", "decay", "left", "backup"
 
-    @block(*names, "zero")
+    @block(*terms, "sums", "squares", "t", "largest", "zero")
     def column_sums(e: Emitter) -> None:
         """Add the residual to a column; `emit_moments` sums it."""
         builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
-        source, target = e.address("residual", "i"), e.address("apart", "i")
+        names = "residual", "left", "backup"
+        source, target, kept = (e.address(name, "i") for name in names)
         ahead = e.address("residual", "next")
 
         def total(x: Any, row: int) -> Any:
             emit_prefetch(builder, e.element(ahead, row * COLUMN))
-            place = e.element(source, row * LANES)
-            former = e.load(place, floats(COLUMN))
+            former = e.load(e.element(source, row * LANES), floats(COLUMN))
             total = builder.fadd(x, builder.fmul(decay, former))
-            written = former if saves else total
-            e.store(written, e.element(target, row * LANES), align=_LINE, streaming=True)
+            place = e.element(target, row * LANES)
             if saves:
+                e.store(former, e.element(kept, row * LANES), align=_LINE, streaming=True)
                 e.store(total, place)
+            else:
+                e.store(total, place, align=_LINE, streaming=True)
             return total
 
         emit_moments(e, total)
@@ -406,27 +399,26 @@ def _correct_with_moments(saves: bool) -> Kernel:
     column_sums = _column_sums(saves)
 
     @kernel(
-        f"in float32[], {'out' if saves else 'in'} float32[], float32, out float32[], "
-        "out float64[], out uint32[], out float64[], out float64[]",
+        "in float32[], in float32[], float32, out float32[], out float32[], out float64[], "
+        "out uint32[], out float64[], out float64[]",
         variant=f"{saves}",
     )
-    def correct_with_moments(x, residual, decay, apart, scratch, top, sums, squares):
-        # See reduce._tile_moments for the arguments after `apart`.
+    def correct_with_moments(x, residual, decay, left, backup, scratch, top, sums, squares):
+        # See reduce._tile_moments for the arguments after `backup`.
         lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
         for i in range(x.size - x.size % TILE, x.size):
-            former = residual[i]
-            total = x[i] + decay * former
+            total = x[i] + decay * residual[i]
             if saves:
-                apart[i], residual[i] = former, total
-            else:
-                apart[i] = total
+                backup[i] = residual[i]
+            left[i] = total
         for tile in range(x.size // TILE):
             for t in range(0, LANES, COLUMN):  # a column ends inside its tile
                 at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-                column_sums(x, residual, at, ahead, decay, apart, lanes_1, lanes_2, t, top, 0)
+                terms = x, residual, at, ahead, decay, left, backup
+                column_sums(*terms, lanes_1, lanes_2, t, top, 0)
             sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
         fence()
-        return finish_moments(residual if saves else apart, scratch, top, sums, squares)
+        return finish_moments(left, scratch, top, sums, squares)
 
     return correct_with_moments
 

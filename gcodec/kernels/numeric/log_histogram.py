@@ -80,10 +80,10 @@ def add_residual_with_histogram(x: np.ndarray, update: ResidualUpdate) -> tuple[
         for at in range(start, stop, _PART):
             end = min(at + _PART, stop)
             own = update.part(at, end)
-            terms = x[at:end], own.residual, own.decay, own.apart, own.saves, streaming
-            loop = _count_sums(*terms, sums, sums.view(np.uint8), tables, counts)
+            terms = x[at:end], own.residual, own.decay, own.left, own.backup, streaming
+            largest = _count_sums(*terms, sums, sums.view(np.uint8), tables, counts)
             own.mark_saved()
-            top = max(top, int(loop))
+            top = max(top, int(largest))
         return top, counts
 
     tops, parts = zip(*pool.run(task, x.size, _PART), strict=True)
@@ -96,7 +96,7 @@ def _tables(n: int) -> np.ndarray:
 
 
 @inline
-def _count(data, tables):
+def _count_bins(data, tables):
     """Count the magnitudes of float32 values, given as bytes.
 
     data.size is a multiple of 4; tables.size is BINS or _TABLES * BINS. A magnitude has 31 bits,
@@ -128,19 +128,20 @@ def _add_tables(tables, counts):
 
 @kernel("in uint8[], out uint32[], out int64[]")
 def _count_magnitudes(data, tables, counts):
-    # data.size is at most 4 * _PART; see _count and _add_tables.
+    # data.size is at most 4 * _PART; see _count_bins and _add_tables.
     tables[:] = np.uint32(0)
-    _count(data, tables)
+    _count_bins(data, tables)
     _add_tables(tables, counts)
 
 
 @kernel(
-    "in float32[], out float32[], float32, out float32[], boolean, boolean, out float32[], "
+    "in float32[], in float32[], float32, out float32[], out float32[], boolean, out float32[], "
     "in uint8[], out uint32[], out int64[]"
 )
-def _count_sums(x, residual, decay, apart, saves, streaming, sums, data, tables, counts):
-    # x.size is at most _PART; residual and apart are as long. sums.size == _TILE, and data are its
-    # bytes. See _count and _add_tables. Returns the largest magnitude.
+def _count_sums(x, residual, decay, left, backup, streaming, sums, data, tables, counts):
+    # x.size is at most _PART; residual and left are as long, and backup is or has no elements.
+    # sums.size == _TILE, and data are its bytes. See _count_bins and _add_tables. Returns the
+    # largest magnitude.
     tables[:] = np.uint32(0)
     top = np.uint32(0)
     for tile in range(0, x.size, _TILE):
@@ -148,19 +149,18 @@ def _count_sums(x, residual, decay, apart, saves, streaming, sums, data, tables,
         whole = size - size % BLOCK
         for j in range(0, whole, BLOCK):
             i = tile + j
-            add_block(x, residual, i, decay, sums, j, apart, saves, streaming)
-            leave_block(sums, j, residual, apart, i, saves, streaming)
+            add_block(x, residual, i, decay, sums, j, backup, streaming)
+            leave_block(sums, j, left, i, backup, streaming)
             fetch_terms(x, residual, i + _TILE)
         for j in range(whole, size):
-            former = residual[tile + j]
-            sums[j] = x[tile + j] + decay * former
-            if saves:
-                apart[tile + j], residual[tile + j] = former, sums[j]
-            else:
-                apart[tile + j] = sums[j]
+            i = tile + j
+            sums[j] = x[i] + decay * residual[i]
+            if backup.size:
+                backup[i] = residual[i]
+            left[i] = sums[j]
         for j in range(size):
             top = max(top, magnitude_bits(sums[j]))
-        _count(data[: 4 * size], tables)
+        _count_bins(data[: 4 * size], tables)
     if streaming:
         fence()
     _add_tables(tables, counts)

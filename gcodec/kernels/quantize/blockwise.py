@@ -177,10 +177,9 @@ def _run(
     scratch = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.uint8)
     cells = table.cells.first, table.cells.per_sign
     none = np.empty(0, np.float32)
-    terms, saves, streaming = (x, none, np.float32(0), none), False, False
+    terms, streaming = (x, none, np.float32(0), none, none), False
     if update is not None:
-        terms, x = (x, update.residual, update.decay, update.apart), update.left
-        saves = update.saves
+        terms, x = (x, update.residual, update.decay, update.left, update.backup), update.left
         if block_size <= _CACHED:
             x = np.empty(min(block_size, x.size), np.float32)
             streaming = block_size % BLOCK == 0 and streams(update.apart)
@@ -188,7 +187,7 @@ def _run(
     loop = _quantizer(table.method, update is not None)
     rule_of = *rule, shift, table.entries, *cells
     rules = tops, factors, *rule_of, *scratch
-    loop(x, *terms, saves, streaming, first, block_size, *rules, numbers, out)
+    loop(x, *terms, streaming, first, block_size, *rules, numbers, out)
 
 
 def dequantize(
@@ -500,10 +499,10 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         return factor if divides else np.float32(one / factor)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], in float32[], {'out' if leave else 'in'} "
-        "float32[], float32, out float32[], boolean, boolean, int64, int64, out float32[], "
-        "out float32[], float32, float32, boolean, float32, in uint32[], int64, int64, "
-        "out float32[], out uint8[], in float32[], out uint8[]",
+        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
+        "out float32[], out float32[], boolean, int64, int64, out float32[], out float32[], "
+        "float32, float32, boolean, float32, in uint32[], int64, int64, out float32[], "
+        "out uint8[], in float32[], out uint8[]",
         variant=f"{method} {leave}",
     )
     def blockwise_codes(
@@ -511,8 +510,8 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         gradient,
         residual,
         decay,
-        apart,
-        saves,
+        left,
+        backup,
         streaming,
         first,
         block_size,
@@ -534,8 +533,9 @@ def _quantizer(method: str, leave: bool) -> Kernel:
         # the factors of all blocks from 0 on, or gets them where numerator is not 0, like tops.
         # out.size == ceil(gradient.size / per_byte); entries are those of the table; padded and
         # last have BLOCK elements. Blocks are even where per_byte is 2. With `leave`, residual
-        # and apart are as long, x is the new residual or has room for the sums of a block, and
-        # values are the numbers of codes, or of places in a tree; else x is the gradient.
+        # and left are as long, and backup is or has no elements; x is left or has room for the
+        # sums of a block, and values are the numbers of codes, or of places in a tree. Else x is
+        # the gradient.
         start = 0
         while start < gradient.size:
             b, stop = _stop(start, first, gradient.size, block_size)
@@ -543,12 +543,11 @@ def _quantizer(method: str, leave: bool) -> Kernel:
             whole = stop - (stop - start) % BLOCK
             if leave:
                 for i in range(start, whole, BLOCK):
-                    terms = gradient, residual, i, decay, x, i - base
-                    add_block(*terms, apart, saves, streaming)
+                    add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
                 rest = x[whole - base : stop - base]
                 for k in range(rest.size):
-                    if saves:
-                        apart[whole + k] = residual[whole + k]
+                    if backup.size:
+                        backup[whole + k] = residual[whole + k]
                     rest[k] = gradient[whole + k] + decay * residual[whole + k]
             if numerator > np.float32(0):
                 part = x[start - base : stop - base]
@@ -565,7 +564,7 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                 if is_apart:
                     error_block(out, i, size, values, minus, x, i - base)
                 if leave:
-                    leave_block(x, i - base, residual, apart, i, saves, streaming)
+                    leave_block(x, i - base, left, i, backup, streaming)
                     fetch_terms(gradient, residual, i + ahead)  # while this block is coded
             if whole < stop:
                 for k in range(BLOCK):
@@ -576,9 +575,8 @@ def _quantizer(method: str, leave: bool) -> Kernel:
                 for k in range((stop - whole + per_byte - 1) // per_byte):
                     out[whole // per_byte + k] = last[k]
                 if leave:
-                    target = residual if saves else apart
                     for k in range(stop - whole):
-                        target[whole + k] = padded[k]
+                        left[whole + k] = padded[k]
             start = stop
         if leave and streaming:
             fence()

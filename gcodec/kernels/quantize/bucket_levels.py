@@ -56,17 +56,15 @@ def quantize(
         Residual that is added to x; the new one is the sum minus its decoded value.
     """
     bucket, leave, none = scale.bucket, update is not None, np.empty(0, np.float32)
-    terms, saves = (none, none, np.float32(0), none), False
-    gradient = x
+    terms, gradient = (none, none, np.float32(0), none), x
     if update is not None:
-        terms, saves = (x, update.residual, update.decay, update.apart), update.saves
-        x = update.left
+        terms, x = (x, update.residual, update.decay, update.backup), update.left
     at, whole = first // bucket, x.size - x.size % bucket
     own_norms = scale.norms[at : at + -(-x.size // bucket)]
     numbers = np.uint64(seed), np.uint64(first), np.uint32(scale.s)
     loop = _quantizer(bucket, leave)
-    flags = saves, saves and streams(terms[3])
-    if loop(x[:whole], *numbers, np.empty(1), *terms, *flags, own_norms, out):
+    streaming = update is not None and update.saves and streams(update.backup)
+    if loop(x[:whole], *numbers, np.empty(1), *terms, streaming, own_norms, out):
         levels.quantize_tiny(x[:whole], scale, seed, first, out[:whole], leave)
     if whole < x.size:
         if update is not None:
@@ -86,8 +84,7 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
 
     @kernel(
         f"{'out' if leave else 'in'} float32[], uint64, uint64, uint32, out float64[], "
-        f"in float32[], {'out' if leave else 'in'} float32[], float32, out float32[], boolean, "
-        "boolean, out float32[], out uint8[]",
+        "in float32[], in float32[], float32, out float32[], boolean, out float32[], out uint8[]",
         variant=f"{bucket} {leave}",
         vectorized=False,
     )
@@ -100,8 +97,7 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
         gradient,
         residual,
         decay,
-        apart,
-        saves,
+        backup,
         streaming,
         norms,
         out,
@@ -109,14 +105,13 @@ def _quantizer(bucket: int, leave: bool) -> Kernel:
         # x.size is a multiple of the bucket, `first` one of _PAIR; x.size // bucket <= norms.size,
         # x.size <= out.size; square.size == 1. Returns whether any norm is tiny; elements of such
         # buckets get level 0. With `leave`, x gets the sum of gradient and residual, which are as
-        # long, and then the quantization errors; with `saves`, x is the residual, and `apart` is
-        # as long.
+        # long, and then the quantization errors; x may be the residual if the backup is as long.
         any_tiny = False
         for b in range(x.size // bucket):
             start = b * bucket
             if leave:
                 for i in range(start, start + bucket, BLOCK):
-                    add_block(gradient, residual, i, decay, x, i, apart, saves, streaming)
+                    add_block(gradient, residual, i, decay, x, i, backup, streaming)
             squares(x, start, square, 0)
             norm = np.float32(np.sqrt(square[0]))
             norms[b] = norm

@@ -115,7 +115,7 @@ def quantize(
         sums = part[:whole]
         if update is not None:
             update_part, sums = update.part(start, stop), np.empty(_TILE, np.float32)
-        residual, decay, left, apart = *update_part[:3], update_part.apart
+        residual, decay, left, backup = update_part[:4]
         scratch = (
             np.zeros(_GROUPS * _TILE // BLOCK, np.int32),
             np.zeros(blocks, np.int32),
@@ -126,8 +126,8 @@ def quantize(
         own = scales[start // fmt.block : fmt.blocks(stop)]
         data = out[start // per_byte : fmt.data_nbytes(stop)]
         count = whole // fmt.block
-        flags = adds, update_part.saves, streaming
-        terms = part[:whole], residual[:whole], decay, apart[:whole], *flags
+        arrays = left[:whole], backup[:whole], adds, streaming
+        terms = part[:whole], residual[:whole], decay, *arrays
         loop(sums, *terms, np.uint64(start), *keys, *numbers, *scratch, own[:count], data)
         if whole < part.size:
             ends, last = np.empty(BLOCK // fmt.block, np.uint8), np.empty(BLOCK, np.uint8)
@@ -137,7 +137,7 @@ def quantize(
                 rest = update_part.part(whole, part.size)
                 padded[1, : part.size - whole] = rest.copied()
             sums = sums if adds else padded[0]
-            terms = padded[0], padded[1], decay, padded[2], adds, False, False
+            terms = padded[0], padded[1], decay, padded[2], none, adds, False
             loop(sums, *terms, np.uint64(start + whole), *keys, *numbers, *scratch, ends, last)
             own[count:] = ends[: own.size - count]
             data[whole // per_byte :] = last[: data.size - whole // per_byte]
@@ -757,7 +757,7 @@ def _scale_finder(size: int) -> Kernel:
         variant=str(size),
         vectorized=False,
     )
-    def find_scales(
+    def find_block_scales(
         x,
         first,
         count,
@@ -791,7 +791,7 @@ def _scale_finder(size: int) -> Kernel:
         for b in range(whole, count):
             scales[at + b] = room[b]
 
-    return find_scales
+    return find_block_scales
 
 
 @factory(lambda: itertools.product(FORMATS, (False, True), (False, True)))
@@ -801,8 +801,8 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     per_byte, per_scale = fmt.per_byte, fmt.block
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], in float32[], {'out' if leave else 'in'} "
-        f"float32[], float32, out float32[], boolean, boolean, boolean, uint64, uint64, uint64, "
+        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], float32, "
+        "out float32[], out float32[], boolean, boolean, uint64, uint64, uint64, "
         f"{_RULE}, {_ROOM}, out uint8[], out uint8[]",
         variant=f"{name} {stochastic} {leave}",
         vectorized=False,
@@ -812,9 +812,9 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         gradient,
         residual,
         decay,
-        apart,
+        left,
+        backup,
         updates,
-        saves,
         streaming,
         first,
         seed,
@@ -834,19 +834,18 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
         out,
     ):
         # gradient.size is a multiple of BLOCK, and gradient begins with element `first`, another
-        # multiple. If it `updates`, residual and apart are as long, and x has room for the sums of
-        # a tile; else x is the gradient. scales.size == gradient.size // per_scale, out.size >=
-        # gradient.size // per_byte. `find` is the address of a kernel of `_scale_finder`; adds has
-        # 256 elements or 1 where scales are powers of two. tops, factors, sizes and room have an
-        # element for each block of a tile, a multiple of 32; parts has _GROUPS for 32 elements,
-        # and largest has 32.
+        # multiple. If it `updates`, residual and left are as long, backup is or has no elements,
+        # and x has room for the sums of a tile; else x is the gradient. scales.size ==
+        # gradient.size // per_scale, out.size >= gradient.size // per_byte. `find` is the address
+        # of a kernel of `_scale_finder`; adds has 256 elements or 1 where scales are powers of
+        # two. tops, factors, sizes and room have an element for each block of a tile, a multiple
+        # of 32; parts has _GROUPS for 32 elements, and largest has 32.
         for tile in range(0, gradient.size, _TILE):
             stop = min(gradient.size, tile + _TILE)
             base = tile if updates else 0  # element of the gradient for which x[0] is
             if leave and updates:
                 for i in range(tile, stop, BLOCK):
-                    terms = gradient, residual, i, decay, x, i - base
-                    add_block(*terms, apart, saves, streaming)
+                    add_block(gradient, residual, i, decay, x, i - base, backup, streaming)
             before = tile // per_scale
             count = stop // per_scale - before
             rule = divisor, reciprocal, adds, drop, least
@@ -857,7 +856,7 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
                 at = i - base
                 code_block(x, at, seed, start, tops, factors, sizes, b, out, i // per_byte)
                 if leave and updates:
-                    leave_block(x, at, residual, apart, i, saves, streaming)
+                    leave_block(x, at, left, i, backup, streaming)
                     fetch_terms(gradient, residual, i + _TILE)
                 elif leave:
                     fetch_terms(x, x, i + _TILE)
