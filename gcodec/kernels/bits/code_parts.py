@@ -15,6 +15,7 @@ from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.memory import Drainable, contents, release
 
 # Move the sign to the lowest bit, or back; extract the exponent, or the sign and the mantissa.
@@ -44,11 +45,21 @@ def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Chan
 def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarray) -> None:
     """Write parts of the first n packed codes to (n,) `out`, on the calling thread."""
     packed = codes[: -(-out.size // per_byte(fmt))]
+    if per_byte(fmt) == 2 and change == "signs last":
+        _unpack_signs_last(packed, fmt.width - 1, out)
+        return
     if per_byte(fmt) == 2:
         unpacker(4, True)(packed, out)
     else:
         out[:] = packed
     changed(out, fmt, change)
+
+
+def pack_signs_first(symbols: np.ndarray, fmt: MiniFloat) -> np.ndarray:
+    """Return the codes of (n,) symbols with the sign last, two to a byte."""
+    codes = np.empty(-(-symbols.size // 2), np.uint8)
+    _pack_signs_first(symbols, fmt.width - 1, codes)
+    return codes
 
 
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
@@ -91,3 +102,38 @@ def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarra
     plane <<= np.uint8(fmt.width - 1)
     codes |= plane
     return codes
+
+
+@inline
+def _sign_last(code, sign):
+    """Move the sign of a code, which is at bit `sign`, to the lowest bit."""
+    return (code << 1 | code >> sign) & ((2 << sign) - 1)
+
+
+@inline
+def _sign_first(symbol, sign):
+    """Move the lowest bit of a symbol to bit `sign`."""
+    return symbol >> 1 | (symbol & 1) << sign
+
+
+@kernel("in uint8[], int64, out uint8[]")
+def _unpack_signs_last(codes, sign, out):
+    # codes.size == ceil(out.size / 2); 0 < sign < 4
+    for i in range(out.size >> 1):
+        pair = np.uint16(codes[i])
+        out[2 * i] = np.uint8(_sign_last(pair >> 4, sign))
+        out[2 * i + 1] = np.uint8(_sign_last(pair & 15, sign))
+    if out.size & 1:
+        out[out.size - 1] = np.uint8(_sign_last(np.uint16(codes[codes.size - 1]) >> 4, sign))
+
+
+@kernel("in uint8[], int64, out uint8[]")
+def _pack_signs_first(symbols, sign, codes):
+    # codes.size == ceil(symbols.size / 2); 0 < sign < 4, and symbols are below 2 << sign.
+    for i in range(symbols.size >> 1):
+        first = _sign_first(np.uint16(symbols[2 * i]), sign)
+        second = _sign_first(np.uint16(symbols[2 * i + 1]), sign)
+        codes[i] = np.uint8(first << 4 | second)
+    if symbols.size & 1:
+        last = _sign_first(np.uint16(symbols[symbols.size - 1]), sign)
+        codes[codes.size - 1] = np.uint8(last << 4)

@@ -128,7 +128,7 @@ def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     pairs, slots = _pairs(frequencies), aligned_empty(int(flat.sum()), np.uint8)
     compact = 1 << log2_total <= COMPACT and flat.max() < COMPACT
     entries = aligned_empty(slots.size if compact else 0, np.uint32)
-    _fill_slots(flat, slots, entries)
+    _fill_slots(flat, 1 << log2_total, slots, entries)
     return ReadTables(log2_total, classed, slots, pairs, entries)
 
 
@@ -206,19 +206,35 @@ def _compare(i, counts, shift, logs, out, gains, losses):
     losses[i] = count * (logs[frequency] - logs[frequency - 1]) if frequency > 1 else _MOST
 
 
-@kernel("in int64[], out uint8[], out uint32[]", vectorized=False)
-def _fill_slots(frequencies, slots, entries):
-    # slots.size is the sum of frequencies; entries.size is that, or 0.
-    at = 0
-    for owner in range(frequencies.size):
-        frequency, symbol = frequencies[owner], np.uint8(owner & 0xFF)
-        for place in range(frequency):
-            slots[at + place] = symbol
-        if entries.size > 0:
-            base = np.uint32(symbol) | np.uint32(frequency) << np.uint32(20)
+@kernel("in int64[], int64, out uint8[], out uint32[]")
+def _fill_slots(frequencies, total, slots, entries):
+    # The 256 frequencies of each model add up to `total`. slots.size is the sum of all
+    # frequencies; entries.size is that, or 0.
+    for first in range(0, frequencies.size, 256):
+        own = frequencies[first : first + 256]
+        start = (first >> 8) * total
+        is_repeated = first > 0
+        if is_repeated:
+            before = frequencies[first - 256 : first]
+            for symbol in range(own.size):  # before.size == own.size
+                is_repeated &= own[symbol] == before[symbol]
+        if is_repeated:  # classes without symbols of their own have the model of a neighbor
+            for at in range(start, start + total):
+                slots[at] = slots[at - total]
+            if entries.size > 0:
+                for at in range(start, start + total):
+                    entries[at] = entries[at - total]
+            continue
+        at = start
+        for symbol in range(own.size):
+            frequency = own[symbol]
             for place in range(frequency):
-                entries[at + place] = base | np.uint32(place) << np.uint32(8)
-        at += frequency
+                slots[at + place] = np.uint8(symbol)
+            if entries.size > 0:
+                base = np.uint32(symbol) | np.uint32(frequency) << np.uint32(20)
+                for place in range(frequency):
+                    entries[at + place] = base | np.uint32(place) << np.uint32(8)
+            at += frequency
 
 
 def _pairs(frequencies: np.ndarray) -> np.ndarray:
