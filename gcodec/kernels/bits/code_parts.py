@@ -15,7 +15,7 @@ from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import Drainable, contents, release
 
 # Move the sign to the lowest bit, or back; extract the exponent, or the sign and the mantissa.
@@ -46,8 +46,9 @@ def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarra
     """Write parts of the first n packed codes to (n,) `out`, on the calling thread."""
     packed = codes[: -(-out.size // per_byte(fmt))]
     if per_byte(fmt) == 2 and change == "signs last":
-        _unpack_signs_last(packed, fmt.width - 1, out)
-        return
+        whole = out.size // 2
+        _unpack_signs_last(packed, fmt.width - 1, out[: 2 * whole].view(np.uint16))
+        packed, out = packed[whole:], out[2 * whole :]
     if per_byte(fmt) == 2:
         unpacker(4, True)(packed, out)
     else:
@@ -57,8 +58,10 @@ def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarra
 
 def pack_signs_first(symbols: np.ndarray, fmt: MiniFloat) -> np.ndarray:
     """Return the codes of (n,) symbols with the sign last, two to a byte."""
-    codes = np.empty(-(-symbols.size // 2), np.uint8)
-    _pack_signs_first(symbols, fmt.width - 1, codes)
+    whole, codes = symbols.size // 2, np.empty(-(-symbols.size // 2), np.uint8)
+    _pack_signs_first(symbols[: 2 * whole].view(np.uint16), fmt.width - 1, codes)
+    if symbols.size % 2:
+        codes[-1] = changed(symbols[-1:].copy(), fmt, "signs first")[0] << 4
     return codes
 
 
@@ -104,36 +107,21 @@ def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarra
     return codes
 
 
-@inline
-def _sign_last(code, sign):
-    """Move the sign of a code, which is at bit `sign`, to the lowest bit."""
-    return (code << 1 | code >> sign) & ((2 << sign) - 1)
-
-
-@inline
-def _sign_first(symbol, sign):
-    """Move the lowest bit of a symbol to bit `sign`."""
-    return symbol >> 1 | (symbol & 1) << sign
-
-
-@kernel("in uint8[], int64, out uint8[]")
+@kernel("in uint8[], uint16, out uint16[]")
 def _unpack_signs_last(codes, sign, out):
-    # codes.size == ceil(out.size / 2); 0 < sign < 4
-    for i in range(out.size >> 1):
+    # out.size <= codes.size. An element of `out` holds two symbols, the first in its low byte.
+    ones, magnitudes = np.uint16(0x101), np.uint16(((1 << sign) - 1) * 0x202)
+    for i in range(out.size):
         pair = np.uint16(codes[i])
-        out[2 * i] = np.uint8(_sign_last(pair >> 4, sign))
-        out[2 * i + 1] = np.uint8(_sign_last(pair & 15, sign))
-    if out.size & 1:
-        out[out.size - 1] = np.uint8(_sign_last(np.uint16(codes[codes.size - 1]) >> 4, sign))
+        both = np.uint16(pair >> 4 | np.uint16(pair & 15) << 8)
+        out[i] = np.uint16(np.uint16(both << 1 & magnitudes) | np.uint16(both >> sign & ones))
 
 
-@kernel("in uint8[], int64, out uint8[]")
+@kernel("in uint16[], uint16, out uint8[]")
 def _pack_signs_first(symbols, sign, codes):
-    # codes.size == ceil(symbols.size / 2); 0 < sign < 4, and symbols are below 2 << sign.
-    for i in range(symbols.size >> 1):
-        first = _sign_first(np.uint16(symbols[2 * i]), sign)
-        second = _sign_first(np.uint16(symbols[2 * i + 1]), sign)
-        codes[i] = np.uint8(first << 4 | second)
-    if symbols.size & 1:
-        last = _sign_first(np.uint16(symbols[symbols.size - 1]), sign)
-        codes[codes.size - 1] = np.uint8(last << 4)
+    # symbols.size <= codes.size. An element of `symbols` holds two of them, below 2 << sign.
+    ones = np.uint16(0x101)
+    for i in range(symbols.size):
+        both = np.uint16(np.uint16(symbols[i] & ones) << sign)
+        both = np.uint16(both | np.uint16(symbols[i] & ~ones) >> 1)
+        codes[i] = np.uint8(both << 4 | both >> 8)
