@@ -293,9 +293,10 @@ def fractions() -> np.ndarray:
     return np.array([power_of_two(i / _STEPS) for i in range(_STEPS)])
 
 
-def steps_near_one() -> list[float]:
+@functools.lru_cache(maxsize=1)
+def steps_near_one() -> tuple[float, ...]:
     """Return the ratios of additional candidates to the best scales."""
-    return [power_of_two(k / (4 * _STEPS)) for k in (-3, -2, -1, 1, 2, 3)]
+    return tuple(power_of_two(k / (4 * _STEPS)) for k in (-3, -2, -1, 1, 2, 3))
 
 
 def power_of_two(log: float) -> float:
