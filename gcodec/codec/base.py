@@ -38,7 +38,7 @@ from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array, pool
 from gcodec.runtime.deferred import one_wait, prefetch, resolved, when_known
 from gcodec.runtime.device import device_of, host, no_twin
-from gcodec.runtime.memory import Drainable, empty_beside, flattened, release
+from gcodec.runtime.memory import Drainable, clear, empty_beside, flattened, release
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import binary32, check_number
 from gcodec.wire.params import Parameters
@@ -547,16 +547,17 @@ class Codec(Parameters):
 
     def _adder(
         self, symbols: Symbols, dtype: str, scale: np.float32
-    ) -> Callable[[int, int, np.ndarray], None]:
+    ) -> Callable[[int, int, np.ndarray, bool], None]:
         """Return a function that adds elements `start` to `stop - 1` to an array on the host.
 
-        It gets `start`, `stop` and the array; see `_slice`, which must be implemented, and
-        `_dequantize_add`.
+        It gets `start`, `stop`, the array, and whether the array is fresh; see `_slice`, which
+        must be implemented, `_dequantize_add` and `_dequantize_scaled`.
         """
         symbols = self._sliceable(symbols)
 
-        def add(start: int, stop: int, out: np.ndarray) -> None:
-            self._dequantize_add(self._slice(symbols, start, stop), dtype, scale, out)
+        def add(start: int, stop: int, out: np.ndarray, is_fresh: bool) -> None:
+            put = self._dequantize_scaled if is_fresh else self._dequantize_add
+            put(self._slice(symbols, start, stop), dtype, scale, out)
 
         return add
 
@@ -807,6 +808,13 @@ class Codec(Parameters):
                 arithmetic.add_scaled(convert.round_to(part, dtype), scale, out[places])
 
         pool.run(task, out.size, length)
+
+    def _dequantize_scaled(
+        self, symbols: Symbols, dtype: str, scale: np.float32, out: Array
+    ) -> None:
+        """Do what `_dequantize_add` does for an array of zeros, whatever `out` contains."""
+        clear(out)
+        self._dequantize_add(symbols, dtype, scale, out)
 
     def _read_adder(
         self, payload: Payload, n: int, dtype: str

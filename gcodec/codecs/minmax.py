@@ -41,7 +41,7 @@ from gcodec.kernels.quantize import uniform
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import require
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.memory import clear, empty_beside
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import param
 
@@ -176,10 +176,17 @@ class MinMax(Codec):
 
     def _adder(
         self, symbols: MinMaxSymbols, dtype: str, scale: np.float32
-    ) -> Callable[[int, int, np.ndarray], None]:
+    ) -> Callable[[int, int, np.ndarray, bool], None]:
         if dtype not in self.fused_dtypes:
             return super()._adder(symbols, dtype, scale)
-        return uniform.adder(*self._parts(symbols), self._bucket(symbols.n), self.bits, scale)
+        add_part = uniform.adder(*self._parts(symbols), self._bucket(symbols.n), self.bits, scale)
+
+        def add(start: int, stop: int, out: np.ndarray, is_fresh: bool) -> None:
+            if is_fresh:
+                clear(out)
+            add_part(start, stop, out)
+
+        return add
 
     def _slice_unit(self, n: int) -> int:
         bucket = self._bucket(n)

@@ -139,19 +139,25 @@ def estimated_nbits(counts: np.ndarray, frequencies: np.ndarray, log2_total: int
     log2_total : int
         Log2 of the sum of the frequencies.
     """
+    return estimated_sizes(counts, frequencies[None], log2_total)[0]
+
+
+def estimated_sizes(counts: np.ndarray, frequencies: np.ndarray, log2_total: int) -> list[int]:
+    """Return the length of a string for each row of (k, A) frequencies; see `estimated_nbits`."""
     n, costs = int(counts.sum()), (log2_total << POINT) - log2_table()[frequencies]
     # The products of whole counts would exceed 64 bits.
     high, low = counts >> 16, counts & 0xFFFF
-    nbits = (int(high @ costs) << 16) + int(low @ costs) >> POINT
+    products = zip((costs @ high).tolist(), (costs @ low).tolist(), strict=True)
     # States are integers, which costs bits: the more, the closer 2^P is to the least state. The
     # constant was measured.
     squares = (int(high @ high) << 32) + (int(high @ low) << 17) + int(low @ low)
     uneven = n * n - squares
-    nbits += (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
+    uneven_nbits = (uneven << 2 * log2_total) // (max(n, 1) * 768 << 2 * MOST_LOG2)
     # A block has 32 states of 32 bits: 16 of these bits are overhead, and 8 encode symbols as the
     # words do.
     heads = rans_string.heads_nbits(n)
-    return heads + 16 * -(-max(nbits - heads // 4, 0) // 16)
+    words = [(above << 16) + below >> POINT for above, below in products]
+    return [heads + 16 * -(-max(nbits + uneven_nbits - heads // 4, 0) // 16) for nbits in words]
 
 
 @functools.cache

@@ -173,12 +173,19 @@ def best_table(
     nbits : int
         Bits of table and string; an estimate for rANS.
     """
-    log2_total = rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
-    tables = [] if own is None else [own]
-    for which, numbers in enumerate(static_tables() if static_tables else (), 1):
-        tables.append(Table(kind, numbers, log2_total, None, which))
-    sizes = [table.nbits(counts) for table in tables]
-    return tables[sizes.index(min(sizes))], min(sizes)
+    sizes = [] if own is None else [own.nbits(counts)]
+    if static_tables is not None:
+        static, log2_total = static_tables(), 0
+        if kind == "rans":
+            log2_total = rans.STATIC_LOG2_TOTAL
+            sizes += rans.estimated_sizes(counts, static, log2_total)
+        else:
+            sizes += (static.astype(np.int64) @ counts).tolist()
+    best = min(sizes)
+    which = sizes.index(best) + (own is None)
+    if not which and own is not None:
+        return own, best
+    return Table(kind, static[which - 1], log2_total, None, which), best
 
 
 def write(

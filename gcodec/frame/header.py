@@ -8,6 +8,7 @@ The header's checksum follows the fields. Source: docs/wire-format.md, part A.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -159,16 +160,26 @@ class Header:
         FormatError
             If the codec is unknown, or its parameters are invalid.
         """
-        codec_class = by_id(self.codec_id)
-        try:
-            codec = codec_class.from_header(bytes(self.parameters))
-            scalars = codec.read_scalars(self.scalars)
-            codec = codec.of_message(scalars)._with_dtype(dtype)
-        except ParameterError as error:
-            raise Corrupt(f"the parameters do not fit together: {error}") from None
-        if unresolved := codec.unresolved():
-            raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
-        return codec, scalars
+        message = self.codec_id, bytes(self.parameters), bytes(self.scalars), dtype
+        codec, scalars = _codec_and_scalars(*message)
+        return codec, dict(scalars)
+
+
+@functools.lru_cache(maxsize=16)  # a seek table and the payload of a frame need the same codec
+def _codec_and_scalars(
+    codec_id: int, parameters: bytes, scalar_bytes: bytes, dtype: str
+) -> tuple[Codec, dict[str, Any]]:
+    """Return the codec and the scalars of a message; see `Header.codec_and_scalars`."""
+    codec_class = by_id(codec_id)
+    try:
+        codec = codec_class.from_header(parameters)
+        scalars = codec.read_scalars(memoryview(scalar_bytes))
+        codec = codec.of_message(scalars)._with_dtype(dtype)
+    except ParameterError as error:
+        raise Corrupt(f"the parameters do not fit together: {error}") from None
+    if unresolved := codec.unresolved():
+        raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
+    return codec, scalars
 
 
 def write(

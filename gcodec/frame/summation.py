@@ -43,14 +43,7 @@ class _Addend(NamedTuple):
 
     def step(self) -> _Step:
         """Return the function that adds a part of this frame."""
-        add = self.frame.codec._adder(self.symbols, self.frame.dtype, self.scale)
-
-        def step(start: int, stop: int, part: np.ndarray, is_fresh: bool) -> None:
-            if is_fresh:
-                clear(part)
-            add(start, stop, part)
-
-        return step
+        return self.frame.codec._adder(self.symbols, self.frame.dtype, self.scale)
 
 
 class FrameSum:

@@ -323,6 +323,16 @@ class ECSQ(Codec):
         self._require(symbols.symbols.size == out.size, out.size)
         self._reconstruction(symbols.step, symbols.centroids, None).add(symbols, dtype, scale, out)
 
+    def _dequantize_scaled(
+        self, symbols: QuantizedLevels, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        if symbols.transform != "none" or device_of(out) is not None:
+            super()._dequantize_scaled(symbols, dtype, scale, out)
+            return
+        self._require(symbols.symbols.size == out.size, out.size)
+        points = self._reconstruction(symbols.step, symbols.centroids, None)
+        points.put_scaled(symbols, dtype, scale, out)
+
     def _decoded_bound(self, symbols: QuantizedLevels, largest: float) -> float:
         step: Any = symbols.step
         if type(step) is Deferred:

@@ -233,6 +233,22 @@ class Reconstruction(NamedTuple):
         pool.run(task, out.size)
         scatter.replace(out, positions, sums)  # instead of what their escapes have added
 
+    def put_scaled(
+        self, levels: QuantizedLevels, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        """Write what `add` makes of an array of zeros, in which a product −0 becomes +0."""
+        zero = np.float32(0)
+        table = zero + scale * round_to(point_table(self.unit, self.centroids), dtype)
+
+        def task(start: int, stop: int) -> None:
+            scalar_quantize.put_points(levels.symbols[start:stop], table, out[start:stop])
+
+        pool.run(task, out.size)
+        positions = _positions_of_outliers(levels)
+        if positions.size:
+            points = points_of(levels.outliers, self.unit, self.centroids)
+            scatter.replace(out, positions, zero + scale * round_to(points, dtype))
+
     def are_finite(self, levels: QuantizedLevels, top: float = math.inf) -> bool:
         """Return whether all reconstructed values are finite.
 

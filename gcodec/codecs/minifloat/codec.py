@@ -53,6 +53,7 @@ from gcodec.codecs.minifloat.scale_search import (
     Scales,
     blocks,
     read_factors,
+    scaled_exactly,
     search_block_factors,
     search_scale,
 )
@@ -271,6 +272,22 @@ class MiniFloatCodec(Codec):
         self._check_size(symbols, out.size)
         scales = Scales.of(symbols.scale, self.block, symbols.factors)
         scales.dequantize_all(symbols.codes, self._format, out, add)
+
+    def _dequantize_scaled(
+        self, symbols: MiniFloatSymbols, dtype: str, scale: np.float32, out: np.ndarray
+    ) -> None:
+        one = scaled_exactly(symbols.scale, scale, self._format)
+        if one is None or self.block or dtype not in self.fused_dtypes:
+            super()._dequantize_scaled(symbols, dtype, scale, out)
+        else:
+            self._dequantize_into(symbols._replace(scale=float(one)), dtype, out, None)
+
+    def _slice_unit(self, n: int) -> int:
+        return 0 if self.block else per_byte(self._format)
+
+    def _slice(self, symbols: MiniFloatSymbols, start: int, stop: int) -> MiniFloatSymbols:
+        part = minifloat.part_of(symbols.codes, start, stop, self._format)
+        return MiniFloatSymbols(part, symbols.scale, stop - start)
 
     def _check_size(self, symbols: MiniFloatSymbols, n: int) -> None:
         nbytes = minifloat.codes_nbytes(n, self._format)

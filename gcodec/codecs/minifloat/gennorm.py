@@ -30,7 +30,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.numeric.select import take_at_least
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.scale_errors import Binned, Ladder, bin_edges, moments, squared_error
+from gcodec.kernels.quantize.scale_errors import Binned, Ladder, bin_edges, moments, squared_errors
 
 Rule = Literal["histogram", "gennorm", "co3"]
 RULES = ("histogram", "gennorm", "co3")
@@ -232,7 +232,7 @@ def _least_error(
         # Small tensors are evaluated exactly: the best candidates and the one to choose so far.
         best = np.argsort(errors, kind="stable")[: max(_FEW // values.size, 1)]
         tried = np.concatenate([tried[[0, _largest(tried, errors)]], tried[best]])
-        errors = np.array([squared_error(values, scale, grid.ladder) for scale in tried])
+        errors = squared_errors(values, tried, grid.ladder)
     return float(tried[_largest(tried, errors)])
 
 
@@ -249,8 +249,8 @@ def _exact_for_largest(
     below = Binned(np.where(np.arange(counts.size) < first, counts, 0), top[:0])
 
     def errors_of(scales: np.ndarray) -> np.ndarray:
-        exact = [squared_error(top, scale, ladder) for scale in scales]
-        errors: np.ndarray = below.sums(scales, ladder).errors + np.array(exact)
+        exact = squared_errors(top, scales, ladder)
+        errors: np.ndarray = below.sums(scales, ladder).errors + exact
         return errors
 
     return errors_of
@@ -293,9 +293,10 @@ def fractions() -> np.ndarray:
     return np.array([power_of_two(i / _STEPS) for i in range(_STEPS)])
 
 
-def steps_near_one() -> list[float]:
+@functools.lru_cache(maxsize=1)
+def steps_near_one() -> tuple[float, ...]:
     """Return the ratios of additional candidates to the best scales."""
-    return [power_of_two(k / (4 * _STEPS)) for k in (-3, -2, -1, 1, 2, 3)]
+    return tuple(power_of_two(k / (4 * _STEPS)) for k in (-3, -2, -1, 1, 2, 3))
 
 
 def power_of_two(log: float) -> float:

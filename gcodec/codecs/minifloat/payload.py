@@ -27,7 +27,13 @@ from gcodec.entropy.coder import BitSpan, CodedString, Take, Written, blank
 from gcodec.entropy.context import symbol_coder
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.code_parts import changed, joined, parts_of, take_parts
+from gcodec.kernels.bits.code_parts import (
+    changed,
+    joined,
+    pack_signs_first,
+    parts_of,
+    take_parts,
+)
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
@@ -301,6 +307,9 @@ class CodeString(NamedTuple):
 
         def take_singles(at: int, symbols: np.ndarray) -> None:
             count = symbols.size
+            if self.code == "context" and per_byte(self.fmt) == 2 and device_of(symbols) is None:
+                take(at, pack_signs_first(symbols, self.fmt))
+                return
             if self.code == "planes":
                 # The first element of a range is a multiple of 8.
                 plane = data[first // 8 + plane_nbits(at, self.fmt) // 8 :]

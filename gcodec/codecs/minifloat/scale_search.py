@@ -35,6 +35,7 @@ NO_FACTORS, NO_SCALES = np.empty(0, np.uint8), np.empty(0, np.float32)
 
 _ONE = np.float32(1)
 _PART = 1 << 14  # elements that stay in a cache while they are divided or multiplied
+_NORMAL = 2.0**-126  # least normal float32
 _ROOTS = 24  # repeated square roots of 2 in the tables of a rule
 
 
@@ -148,6 +149,21 @@ class Scales(NamedTuple):
             part = minifloat.part_of(codes, at, at + target.size, fmt)
             minifloat.dequantize(part, _ONE, fmt, values)
             block_scales.multiply(values, first + at, self.block, self.each, target, add)
+
+
+def scaled_exactly(scale: float, factor: np.float32, fmt: MiniFloat) -> np.float32 | None:
+    """Return the product of a scale and a factor, if it scales all values as the factor does.
+
+    It does if the factor is a power of two, and no value is subnormal or infinite. Otherwise the
+    result is None.
+    """
+    one, least = np.float32(scale), float(fmt.magnitudes()[1])
+    with np.errstate(over="ignore"):
+        largest = max(one, one * factor) * fmt.magnitudes()[-1]
+    is_exact = math.frexp(factor)[0] == 0.5 and np.isfinite(largest)
+    if not is_exact or min(float(one), float(one) * float(factor)) * least < _NORMAL:
+        return None
+    return one * factor
 
 
 def blocks(n: int, block: int) -> int:

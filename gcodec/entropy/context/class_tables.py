@@ -35,6 +35,7 @@ from gcodec.kernels.context.class_tables import (
     counts_nbits,
     nbits_by,
     own_frequencies,
+    read_models,
     sent_nbits,
 )
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
@@ -47,7 +48,7 @@ SENT = 255  # the number of a table that the payload contains
 _ALPHABET = 256
 OUTLIER_NBITS = 20  # approximate bits of an entry in the list of outliers
 _CLASS, _TOP, _LENGTH = 6, 7, 4  # bits of the fields of a table
-_MOST_NBITS = 2 * _CLASS + CLASSES * (_TOP + (1 + MOST) * (_LENGTH + LOG2_TOTAL))
+_TABLE = "a class table"  # in error messages
 
 
 class TableLimits(NamedTuple):
@@ -175,20 +176,14 @@ class ClassTable(Models):
         """
         if number != SENT:
             return cls.static(number), at
-        reader = BitReader(data, at, end, _MOST_NBITS, "a class table")
+        reader = BitReader(data, at, end, 2 * _CLASS, _TABLE)
         first, last = reader.take(_CLASS), reader.take(_CLASS)
         if last < first:
             raise Corrupt(f"a class table contains the classes {first} to {last}")
-        rows = []
-        for _ in range(first, last + 1):
-            top = reader.take(_TOP)
-            row = [reader.take_sized() for _ in range(1 + top)]
-            is_allowed = top <= limits.most and row[0] >= limits.least_escape
-            if not is_allowed or not 0 < TOTAL - row[0] - 2 * sum(row[1:]) < TOTAL or min(row) < 1:
-                raise Corrupt(f"frequencies of a class do not add up to {TOTAL}")
-            rows.append(row)
+        sizes = _TOP, _LENGTH, *limits, LOG2_TOTAL
+        rows, at = read_models(data, reader.at, end, last - first + 1, *sizes, _TABLE)
         nearest = np.clip(np.arange(CLASSES), first, last) - first
-        return cls(SENT, frequencies_of(rows)[nearest], first, last), reader.at
+        return cls(SENT, rows[nearest], first, last), at
 
 
 @functools.cache

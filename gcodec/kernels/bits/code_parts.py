@@ -15,6 +15,7 @@ from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
+from gcodec.runtime.jit import kernel
 from gcodec.runtime.memory import Drainable, contents, release
 
 # Move the sign to the lowest bit, or back; extract the exponent, or the sign and the mantissa.
@@ -44,11 +45,24 @@ def parts_of(codes: np.ndarray | Drainable, n: int, fmt: MiniFloat, change: Chan
 def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarray) -> None:
     """Write parts of the first n packed codes to (n,) `out`, on the calling thread."""
     packed = codes[: -(-out.size // per_byte(fmt))]
+    if per_byte(fmt) == 2 and change == "signs last":
+        whole = out.size // 2
+        _unpack_signs_last(packed, fmt.width - 1, out[: 2 * whole].view(np.uint16))
+        packed, out = packed[whole:], out[2 * whole :]
     if per_byte(fmt) == 2:
         unpacker(4, True)(packed, out)
     else:
         out[:] = packed
     changed(out, fmt, change)
+
+
+def pack_signs_first(symbols: np.ndarray, fmt: MiniFloat) -> np.ndarray:
+    """Return the codes of (n,) symbols with the sign last, two to a byte."""
+    whole, codes = symbols.size // 2, np.empty(-(-symbols.size // 2), np.uint8)
+    _pack_signs_first(symbols[: 2 * whole].view(np.uint16), fmt.width - 1, codes)
+    if symbols.size % 2:
+        codes[-1] = changed(symbols[-1:].copy(), fmt, "signs first")[0] << 4
+    return codes
 
 
 @dispatched("gcodec.kernels.bits.code_parts_cuda")
@@ -91,3 +105,23 @@ def joined(exponents: np.ndarray, data: np.ndarray, fmt: MiniFloat) -> np.ndarra
     plane <<= np.uint8(fmt.width - 1)
     codes |= plane
     return codes
+
+
+@kernel("in uint8[], uint16, out uint16[]")
+def _unpack_signs_last(codes, sign, out):
+    # out.size <= codes.size. An element of `out` holds two symbols, the first in its low byte.
+    ones, magnitudes = np.uint16(0x101), np.uint16(((1 << sign) - 1) * 0x202)
+    for i in range(out.size):
+        pair = np.uint16(codes[i])
+        both = np.uint16(pair >> 4 | np.uint16(pair & 15) << 8)
+        out[i] = np.uint16(np.uint16(both << 1 & magnitudes) | np.uint16(both >> sign & ones))
+
+
+@kernel("in uint16[], uint16, out uint8[]")
+def _pack_signs_first(symbols, sign, codes):
+    # symbols.size <= codes.size. An element of `symbols` holds two of them, below 2 << sign.
+    ones = np.uint16(0x101)
+    for i in range(symbols.size):
+        both = np.uint16(np.uint16(symbols[i] & ones) << sign)
+        both = np.uint16(both | np.uint16(symbols[i] & ~ones) >> 1)
+        codes[i] = np.uint8(both << 4 | both >> 8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.class_map import (
     CLASSES,
     TILE,
@@ -16,7 +17,7 @@ from gcodec.kernels.context.class_map import (
     take_counts,
     tally,
 )
-from gcodec.kernels.numeric.words import leading_zeros
+from gcodec.kernels.numeric.words import leading_zeros, peek
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
@@ -24,6 +25,7 @@ from gcodec.runtime.jit import inline, kernel, subroutine
 _ALPHABET = 256
 _PART = 32  # counts that are usually all 0
 _POINT = 28  # fractional bits of logarithms
+_ENDS, _INVALID = -1, -2  # errors that the reader of a table reports
 
 
 def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarray:
@@ -83,6 +85,55 @@ def symbols_nbits(
         sums += part_sums
         np.maximum(reach, part_reach, out=reach)
     return _joined_halves(sums, point), reach
+
+
+def read_models(
+    data: np.ndarray,
+    at: int,
+    end: int,
+    count: int,
+    top_nbits: int,
+    length_nbits: int,
+    most: int,
+    least_escape: int,
+    log2_total: int,
+    what: str,
+) -> tuple[np.ndarray, int]:
+    """Read the frequencies of consecutive classes; see `gcodec.entropy.context.class_tables`.
+
+    Parameters
+    ----------
+    data : uint8 array
+    at, end : int
+        The first bit, and the end of the bits.
+    count : int
+        Number of classes.
+    top_nbits, length_nbits : int
+        Bits of the largest magnitude of a class, and of the length of a frequency, below 5.
+    most, least_escape, log2_total : int
+        See `own_frequencies`.
+    what : str
+        Name of the table, for an error message.
+
+    Returns
+    -------
+    frequencies : (count, 256) int64 array
+    next : int
+        The bit after the table.
+
+    Raises
+    ------
+    FormatError
+        If the bits end within the table, or the frequencies are invalid.
+    """
+    frequencies, total = np.zeros((count, _ALPHABET), np.int64), 1 << log2_total
+    fields = top_nbits, length_nbits, most, least_escape, total
+    following = int(_read_models(data, at, end, *fields, frequencies.reshape(-1)))
+    if following == _ENDS:
+        raise Truncated(f"the bits end within {what}, at bit {end}")
+    if following == _INVALID:
+        raise Corrupt(f"frequencies of a class do not add up to {total}")
+    return frequencies, following
 
 
 def own_frequencies(
@@ -311,3 +362,42 @@ def _sent_nbits(frequencies, of_top, of_length):
             if frequency > 0:
                 nbits += of_length + 63 - np.int64(leading_zeros(frequency))
     return nbits
+
+
+@kernel(
+    "in uint8[], int64, int64, int64, int64, int64, int64, int64, out int64[]", vectorized=False
+)
+def _read_models(data, at, end, top_nbits, length_nbits, most, least_escape, total, frequencies):
+    # 0 <= at, end <= 8 * data.size. frequencies holds _ALPHABET zeros for each model; most is at
+    # most MOST, so that the symbols of a magnitude precede ESCAPE < _ALPHABET. Returns the bit
+    # after the table, or an error.
+    for first in range(0, frequencies.size, _ALPHABET):
+        model = frequencies[first : first + _ALPHABET]
+        if end - at < top_nbits:
+            return _ENDS
+        top = np.int64(peek(data, at) >> np.uint64(64 - top_nbits))
+        at += top_nbits
+        is_valid, rest = top <= most, total
+        for magnitude in range(top + 1):  # in place of magnitude 0, the escape
+            if end - at < length_nbits:
+                return _ENDS
+            length = np.int64(peek(data, at) >> np.uint64(64 - length_nbits))
+            at += length_nbits
+            if end - at < length - 1:
+                return _ENDS
+            frequency = np.int64(0)
+            if length > 0:  # the highest bit, which is 1, is not stored
+                frequency = np.int64(1) << (length - 1)
+            if length > 1:
+                frequency |= np.int64(peek(data, at) >> np.uint64(65 - length))
+                at += length - 1
+            is_valid &= frequency >= (least_escape if magnitude == 0 else 1)
+            rest -= frequency if magnitude == 0 else 2 * frequency
+            if magnitude == 0:
+                model[ESCAPE] = frequency
+            elif magnitude <= most:
+                model[2 * magnitude] = model[2 * magnitude + 1] = frequency
+        if not is_valid or not 0 < rest < total:
+            return _INVALID
+        model[0] = rest
+    return at

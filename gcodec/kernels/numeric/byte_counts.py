@@ -14,7 +14,7 @@ from gcodec.runtime.jit import kernel
 _VALUES = 256
 _TABLES = 8  # equal neighbors would wait for each other's count
 _APART = _VALUES + 8  # entries from one table to the next; multiples of a page would collide
-_BYTE, _EIGHT = np.uint64(255), np.uint64(8)
+_BYTE, _EIGHT, _SIXTEEN = np.uint64(255), np.uint64(8), np.uint64(16)
 
 
 @dispatched("gcodec.kernels.numeric.byte_counts_cuda")
@@ -65,14 +65,28 @@ def _added(parts: list[np.ndarray]) -> np.ndarray:
 def _count_values(codes, tables, counts):
     # tables.size == _TABLES * _APART; counts.size == _VALUES. The counts are added to `counts`.
     tables[:] = 0
-    whole = codes.size // 8
+    whole, top = codes.size // 8, np.uint8(0)
+    for i in range(codes.size):
+        top = max(top, codes[i])
+    is_narrow = top < 16  # two neighbors then fit a byte and are counted together
     for i in range(whole):
         word = load_word(codes, 8 * i)
-        for table in range(_TABLES):
-            tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
-            word >>= _EIGHT
+        if is_narrow:
+            word |= word >> np.uint64(4)
+            for table in range(0, _TABLES, 2):
+                tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
+                word >>= _SIXTEEN
+        else:
+            for table in range(_TABLES):
+                tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
+                word >>= _EIGHT
     for i in range(8 * whole, codes.size):
         counts[codes[i]] += 1
     for table in range(_TABLES):
         for value in range(_VALUES):
-            counts[value] += tables[_APART * table + value]
+            count = tables[_APART * table + value]
+            if is_narrow:
+                counts[value & 15] += count
+                counts[value >> 4] += count
+            else:
+                counts[value] += count

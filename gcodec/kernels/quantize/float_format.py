@@ -16,6 +16,7 @@ arXiv 2203.09044 (``e2m1`` with ``ieee``).
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -62,11 +63,18 @@ class MiniFloat(NamedTuple):
         return (1 << self.width - 1) - 1 - excluded
 
     def magnitudes(self) -> np.ndarray:
-        """Return the magnitudes of all codes in increasing order, as (top + 1,) float32."""
-        exponents, mantissas = np.divmod(np.arange(self.top + 1), 1 << self.mantissa)
-        fractions = np.float32(mantissas) / np.float32(1 << self.mantissa)
-        normal = np.ldexp(np.float32(1) + fractions, exponents)
-        return np.where(exponents > 0, normal, np.float32(2) * fractions).astype(np.float32)
+        """Return the magnitudes of all codes, increasing, as read-only (top + 1,) float32."""
+        return _magnitudes(self)
+
+
+@functools.cache
+def _magnitudes(fmt: MiniFloat) -> np.ndarray:
+    exponents, mantissas = np.divmod(np.arange(fmt.top + 1), 1 << fmt.mantissa)
+    fractions = np.float32(mantissas) / np.float32(1 << fmt.mantissa)
+    normal = np.ldexp(np.float32(1) + fractions, exponents)
+    magnitudes = np.where(exponents > 0, normal, np.float32(2) * fractions).astype(np.float32)
+    magnitudes.flags.writeable = False
+    return magnitudes
 
 
 def nearest_codes(sizes: np.ndarray, mantissa: int, least: int) -> np.ndarray:

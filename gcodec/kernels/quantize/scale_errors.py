@@ -111,10 +111,12 @@ def _tails(
     return above, totals, squares
 
 
-def squared_error(values: np.ndarray, scale: float, ladder: Ladder) -> float:
-    """Return ‖x − x̂‖² of finite (n,) float32 values for a scale Δ > 0."""
-    top = np.float32(ladder.levels[-1])
-    return float(_squared_error(values, np.float32(scale), top, ladder.mantissa, np.empty(LANES)))
+def squared_errors(values: np.ndarray, scales: np.ndarray, ladder: Ladder) -> np.ndarray:
+    """Return ‖x − x̂‖² of finite (n,) float32 values for each of the (K,) scales Δ > 0."""
+    top, errors = np.float32(ladder.levels[-1]), np.empty(scales.size)
+    single = scales.astype(np.float32)
+    _squared_errors(values, single, top, ladder.mantissa, np.empty(LANES), errors)
+    return errors
 
 
 @functools.lru_cache(maxsize=1)
@@ -188,15 +190,16 @@ def _binned_sums(lows, highs, counts, totals, scales, middles, rises, squares, p
         products[k], norms[k] = product, norm
 
 
-@kernel("in float32[], float32, float32, int64, out float64[]")
-def _squared_error(x, scale, top, mantissa, lanes):
-    # lanes.size == LANES
-    lanes[:] = 0.0
-    for start in range(0, x.size, LANES):
-        part = x[start : start + LANES]
-        for i in range(part.size):  # part.size <= LANES
-            lanes[i] += square_of_error(part[i], scale, top, mantissa)
-    return add_lanes(lanes)
+@kernel("in float32[], in float32[], float32, int64, out float64[], out float64[]")
+def _squared_errors(x, scales, top, mantissa, lanes, errors):
+    # lanes.size == LANES; errors.size == scales.size
+    for k in range(scales.size):
+        lanes[:] = 0.0
+        for start in range(0, x.size, LANES):
+            part = x[start : start + LANES]
+            for i in range(part.size):  # part.size <= LANES
+                lanes[i] += square_of_error(part[i], scales[k], top, mantissa)
+        errors[k] = add_lanes(lanes)
 
 
 @inline

@@ -14,7 +14,7 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.words import leading_zeros
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
-from gcodec.runtime.memory import aligned_empty
+from gcodec.runtime.memory import aligned_empty, float_bits
 
 LEAST_LOG2, MOST_LOG2 = 12, 15  # log2 of the sum of all frequencies
 LEAST_STATE = 1 << 16
@@ -24,6 +24,7 @@ LOG2_ALPHABET = 8
 _COUNT_NBITS = 34  # of the counts that are compared, so that no product exceeds 63 bits
 _MOST = np.int64(2**63 - 1)
 
+_BELOW = 1 - 1.5 * 2.0**-23  # see `_halved_reciprocal`
 COMPACT = 1 << 12  # limit of a field of `ReadTables.entries`
 
 
@@ -99,16 +100,16 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
 def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
     """Return the tables of an encoder; see `check_frequencies`. A device takes one model only."""
     check_frequencies(frequencies, log2_total)
-    pairs, entries = _pairs(frequencies), aligned_empty(frequencies.size, np.uint64)
-    divisors = np.maximum(frequencies, 1).reshape(-1).astype(np.uint64)
-    entries[:] = pairs.astype(np.uint64) << np.uint64(32)
-    entries |= halved_reciprocals(divisors).view(np.uint32)
-    reciprocals = (np.uint64((1 << (32 + log2_total)) - 1) + divisors) // divisors
+    size = frequencies.size
+    pairs, entries = aligned_empty(size, np.uint32), aligned_empty(size, np.uint64)
+    reciprocals = np.empty(size, np.uint64)
+    _fill_entries(frequencies.reshape(-1), log2_total, entries, reciprocals, pairs)
     return WriteTables(log2_total, frequencies.ndim > 1, entries, reciprocals, pairs)
 
 
-def halved_reciprocals(frequencies: np.ndarray) -> np.ndarray:
-    """Return the float32 factors for frequencies of at least 1; see `WriteTables.entries`.
+@inline
+def _halved_reciprocal(frequency):
+    """Return the float32 factor for a frequency of at least 1; see `WriteTables.entries`.
 
     A state x is below f·2^20 when the encoder divides it, so that q = floor(x / f) < 2^20. The
     encoder multiplies y = floor(x / 2), rounded to float32, and rounds the product: two relative
@@ -116,19 +117,18 @@ def halved_reciprocals(frequencies: np.ndarray) -> np.ndarray:
     never exceeds x/f; and for f > 1 it is at least (x - 1)/f, reduced by a relative 2^-21.4, which
     exceeds q - 1/2 - 2^-1.4 > q - 1. For f = 1 the factor is 2, and the product x or x - 1.
     """
-    exact = 2.0 / frequencies.astype(np.float64)
-    below: np.ndarray = (exact * (1 - 1.5 * 2.0**-23)).astype(np.float32)
-    return np.where(frequencies == 1, np.float32(2), below)
+    below = np.float32(2.0 / np.float64(frequency) * _BELOW)
+    return below if frequency > 1 else np.float32(2)
 
 
 def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
     """Return the tables of a decoder; see `check_frequencies`."""
     check_frequencies(frequencies, log2_total)
     classed, flat = frequencies.ndim > 1, frequencies.reshape(-1)
-    pairs, slots = _pairs(frequencies), aligned_empty(int(flat.sum()), np.uint8)
+    pairs, slots = aligned_empty(flat.size, np.uint32), aligned_empty(int(flat.sum()), np.uint8)
     compact = 1 << log2_total <= COMPACT and flat.max() < COMPACT
     entries = aligned_empty(slots.size if compact else 0, np.uint32)
-    _fill_slots(flat, slots, entries)
+    _fill_slots(flat, 1 << log2_total, slots, entries, pairs)
     return ReadTables(log2_total, classed, slots, pairs, entries)
 
 
@@ -206,23 +206,62 @@ def _compare(i, counts, shift, logs, out, gains, losses):
     losses[i] = count * (logs[frequency] - logs[frequency - 1]) if frequency > 1 else _MOST
 
 
-@kernel("in int64[], out uint8[], out uint32[]", vectorized=False)
-def _fill_slots(frequencies, slots, entries):
-    # slots.size is the sum of frequencies; entries.size is that, or 0.
-    at = 0
-    for owner in range(frequencies.size):
-        frequency, symbol = frequencies[owner], np.uint8(owner & 0xFF)
-        for place in range(frequency):
-            slots[at + place] = symbol
-        if entries.size > 0:
-            base = np.uint32(symbol) | np.uint32(frequency) << np.uint32(20)
-            for place in range(frequency):
-                entries[at + place] = base | np.uint32(place) << np.uint32(8)
-        at += frequency
-
-
-def _pairs(frequencies: np.ndarray) -> np.ndarray:
-    pairs = aligned_empty(frequencies.size, np.uint32)
+@inline
+def _pair(frequency, first):
+    """Return an element of `WriteTables.pairs`."""
     # A first slot of 2^15 belongs to a symbol without slots.
-    pairs[:] = (frequencies | (frequencies.cumsum(-1) - frequencies) << 16).reshape(-1)
-    return pairs
+    return np.uint32(frequency | first << 16)
+
+
+@kernel("in int64[], int64, out uint64[], out uint64[], out uint32[]", vectorized=False)
+def _fill_entries(frequencies, log2_total, entries, reciprocals, pairs):
+    # All arrays have one size, a multiple of 256.
+    dividend, first = (np.uint64(1) << np.uint64(32 + log2_total)) - np.uint64(1), np.int64(0)
+    for i in range(frequencies.size):
+        if i % 256 == 0:
+            first = np.int64(0)
+        frequency = max(frequencies[i], np.int64(1))
+        pairs[i] = _pair(frequencies[i], first)
+        factor = np.uint64(float_bits(_halved_reciprocal(frequency)))
+        entries[i] = np.uint64(pairs[i]) << np.uint64(32) | factor
+        reciprocals[i] = dividend + np.uint64(1)
+        if frequency > 1:
+            reciprocals[i] = (dividend + np.uint64(frequency)) // np.uint64(frequency)
+        first += frequencies[i]
+
+
+@kernel("in int64[], int64, out uint8[], out uint32[], out uint32[]")
+def _fill_slots(frequencies, total, slots, entries, pairs):
+    # The 256 frequencies of each model add up to `total`. slots.size is the sum of all
+    # frequencies; entries.size is that, or 0; pairs.size == frequencies.size.
+    for first in range(0, frequencies.size, 256):
+        own = frequencies[first : first + 256]
+        start = (first >> 8) * total
+        is_repeated = first > 0
+        if is_repeated:
+            before = frequencies[first - 256 : first]
+            for symbol in range(own.size):  # before.size == own.size
+                is_repeated &= own[symbol] == before[symbol]
+        if is_repeated:  # classes without symbols of their own have the model of a neighbor
+            copy, copied = slots[start : start + total], slots[start - total : start]
+            for k in range(copy.size):  # copied.size == copy.size
+                copy[k] = copied[k]
+            copy_32, copied_32 = entries[start : start + total], entries[start - total : start]
+            for k in range(copy_32.size):  # none, or as many
+                copy_32[k] = copied_32[k]
+            for symbol in range(own.size):
+                pairs[first + symbol] = pairs[first - 256 + symbol]
+            continue
+        at = start
+        for symbol in range(own.size):
+            frequency = own[symbol]
+            pairs[first + symbol] = _pair(frequency, at - start)
+            if frequency == 0:
+                continue
+            part, part_32 = slots[at : at + frequency], entries[at : at + frequency]
+            for k in range(part.size):
+                part[k] = np.uint8(symbol)
+            base = np.uint32(symbol) | np.uint32(frequency) << np.uint32(20)
+            for k in range(part_32.size):
+                part_32[k] = np.uint32(base + np.uint32(k << 8))
+            at += frequency

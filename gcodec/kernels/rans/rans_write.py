@@ -250,7 +250,7 @@ def _writing_groups(width: int) -> Any:
             keep = builder.icmp_signed(">", frequency, builder.lshr(x, above))
             low = builder.and_(x, splat(0xFFFF))
             x = builder.select(keep, x, builder.lshr(x, splat(16)))
-            # The quotient, or one less; see `halved_reciprocals`.
+            # The quotient, or one less; see `rans_table._halved_reciprocal`.
             half = builder.sitofp(builder.lshr(x, splat(1)), floats(width))
             product = builder.fmul(half, builder.bitcast(reciprocal, half.type))
             quotient = builder.fptosi(product, x.type)
