@@ -160,17 +160,16 @@ class Header:
         FormatError
             If the codec is unknown, or its parameters are invalid.
         """
-        message = self.codec_id, bytes(self.parameters), bytes(self.scalars), dtype
-        codec, scalars = _codec_and_scalars(*message)
+        message = bytes(self.parameters), bytes(self.scalars), dtype
+        codec, scalars = _codec_and_scalars(by_id(self.codec_id), *message)
         return codec, dict(scalars)
 
 
 @functools.lru_cache(maxsize=16)  # a seek table and the payload of a frame need the same codec
 def _codec_and_scalars(
-    codec_id: int, parameters: bytes, scalar_bytes: bytes, dtype: str
+    codec_class: type[Codec], parameters: bytes, scalar_bytes: bytes, dtype: str
 ) -> tuple[Codec, dict[str, Any]]:
     """Return the codec and the scalars of a message; see `Header.codec_and_scalars`."""
-    codec_class = by_id(codec_id)
     try:
         codec = codec_class.from_header(parameters)
         scalars = codec.read_scalars(memoryview(scalar_bytes))
