@@ -173,19 +173,19 @@ def best_table(
     nbits : int
         Bits of table and string; an estimate for rANS.
     """
-    sizes = [] if own is None else [own.nbits(counts)]
-    if static_tables is not None:
-        static, log2_total = static_tables(), 0
-        if kind == "rans":
-            log2_total = rans.STATIC_LOG2_TOTAL
-            sizes += rans.estimated_sizes(counts, static, log2_total)
-        else:
-            sizes += (static.astype(np.int64) @ counts).tolist()
+    if static_tables is None:
+        assert own is not None, "without other tables, there must be one of its own"
+        return own, own.nbits(counts)
+    static, log2_total = static_tables(), rans.STATIC_LOG2_TOTAL if kind == "rans" else 0
+    if kind == "rans":
+        sizes = rans.estimated_sizes(counts, static, log2_total)
+    else:
+        sizes = (static.astype(np.int64) @ counts).tolist()
     best = min(sizes)
-    which = sizes.index(best) + (own is None)
-    if not which and own is not None:
-        return own, best
-    return Table(kind, static[which - 1], log2_total, None, which), best
+    if own is not None and (nbits := own.nbits(counts)) <= best:
+        return own, nbits
+    which = sizes.index(best)
+    return Table(kind, static[which], log2_total, None, which + 1), best
 
 
 def write(

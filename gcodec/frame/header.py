@@ -160,25 +160,21 @@ class Header:
         FormatError
             If the codec is unknown, or its parameters are invalid.
         """
-        message = bytes(self.parameters), bytes(self.scalars), dtype
-        codec, scalars = _codec_and_scalars(by_id(self.codec_id), *message)
-        return codec, dict(scalars)
+        try:
+            codec, scalars = self._message
+            codec = codec._with_dtype(dtype)
+        except ParameterError as error:
+            raise Corrupt(f"the parameters do not fit together: {error}") from None
+        if unresolved := codec.unresolved():
+            raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
+        return codec, scalars
 
-
-@functools.lru_cache(maxsize=16)  # a seek table and the payload of a frame need the same codec
-def _codec_and_scalars(
-    codec_class: type[Codec], parameters: bytes, scalar_bytes: bytes, dtype: str
-) -> tuple[Codec, dict[str, Any]]:
-    """Return the codec and the scalars of a message; see `Header.codec_and_scalars`."""
-    try:
-        codec = codec_class.from_header(parameters)
-        scalars = codec.read_scalars(memoryview(scalar_bytes))
-        codec = codec.of_message(scalars)._with_dtype(dtype)
-    except ParameterError as error:
-        raise Corrupt(f"the parameters do not fit together: {error}") from None
-    if unresolved := codec.unresolved():
-        raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
-    return codec, scalars
+    @functools.cached_property
+    def _message(self) -> tuple[Codec, dict[str, Any]]:
+        """The codec of the message, for any dtype, and the scalars of the message."""
+        codec = by_id(self.codec_id).from_header(bytes(self.parameters))
+        scalars = codec.read_scalars(self.scalars)
+        return codec.of_message(scalars), scalars
 
 
 def write(
