@@ -365,6 +365,12 @@ def fetch_terms(e: Emitter) -> None:
         e.fetch(e.address(name, "i"), 0)
 
 
+@block("x", "i")
+def fetch_block(e: Emitter) -> None:
+    """Prefetch 32 elements from i on, which may lie beyond the end of x."""
+    e.fetch(e.address("x", "i"), 0)
+
+
 def _column_sums(saves: bool) -> Any:
     """Make the block of `_correct_with_moments`."""
     terms = "x", "residual", "i", "next", "decay", "left", "backup"

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import fetch_block
 from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import AHEAD, BLOCK
 
 CODES = 256
 _SORTED = 1 << 14  # elements up to which sorting all takes less time
@@ -153,7 +155,9 @@ def _search_ranges(x, bits, starts, borders, out):
 @kernel("in float32[], in uint8[], out float64[], out int64[]")
 def _add_codes(x, codes, sums, counts):
     # codes.size == x.size; sums.size == counts.size == CODES
-    for i in range(x.size):
-        code = codes[i]
-        sums[code] += np.float64(x[i])
-        counts[code] += 1
+    for tile in range(0, x.size, BLOCK):
+        fetch_block(x, tile + AHEAD)
+        for i in range(tile, min(tile + BLOCK, x.size)):
+            code = codes[i]
+            sums[code] += np.float64(x[i])
+            counts[code] += 1

@@ -16,6 +16,7 @@ import numpy as np
 
 from gcodec.kernels.context.class_map import ScaleArrays, fill_classes
 from gcodec.kernels.context.scale_logs import find_scales, scales_of_sums
+from gcodec.kernels.numeric.arithmetic import fetch_block
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.quantize.scalar_quantize import (
     ESCAPE,
@@ -28,6 +29,7 @@ from gcodec.kernels.quantize.scalar_quantize import (
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import BLOCK
 
 _KNEE = np.int32(44)  # the class from which on rounding is to the nearest level
 _SQUARE, _LEAST, _CEILING = np.float32(29 / 8192), np.float32(0.5), np.float32(1.65)
@@ -165,6 +167,8 @@ def _rate(x, factor, rows, columns, width, start, wide, out, sums):
     for first in range(0, out.size, _TILE):
         part, target = x[first : first + _TILE], out[first : first + _TILE]
         fill_classes(rows, columns, width, start + first, target)  # symbols replace the classes
+        for i in range(first + _TILE, first + 2 * _TILE, BLOCK):
+            fetch_block(x, i)
         one = two = nonzero = top = _ZERO
         squares = np.uint32(0)
         for i in range(target.size):

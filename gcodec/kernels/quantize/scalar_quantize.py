@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import fetch_block
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
@@ -164,11 +165,15 @@ def points_of(symbols: np.ndarray, unit: float, moves: Sequence[int]) -> np.ndar
 @kernel("in float32[], float32, out uint8[]")
 def quantize_plainly(x, factor, out):
     """Write plain levels; out.size == x.size."""
-    for i in range(out.size):
-        y = np.float32(min(np.float32(abs(x[i]) * factor), _MANY))
-        level = np.int32(np.float32(y + _UP))
-        level = level if y >= _DEAD else _ZERO
-        out[i] = np.uint8(np.uint32(level) << np.uint32(1))
+    for first in range(0, out.size, _TILE):
+        for i in range(first + _TILE, first + 2 * _TILE, BLOCK):
+            fetch_block(x, i)
+        part, target = x[first : first + _TILE], out[first : first + _TILE]
+        for i in range(target.size):
+            y = np.float32(min(np.float32(abs(part[i]) * factor), _MANY))
+            level = np.int32(np.float32(y + _UP))
+            level = level if y >= _DEAD else _ZERO
+            target[i] = np.uint8(np.uint32(level) << np.uint32(1))
 
 
 @kernel("in float32[], float32, out uint8[], int64, out int32[], out int64[], out int64[]")
