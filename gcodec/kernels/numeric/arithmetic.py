@@ -365,6 +365,26 @@ def fetch_terms(e: Emitter) -> None:
         e.fetch(e.address(name, "i"), 0)
 
 
+@inline
+def add_tile(x, residual, start, size, decay, sums, left, backup, streaming, ahead):
+    """Save the residual, and write the sums of `size` elements from `start` on to `sums` and left.
+
+    The terms of the sums that lie `ahead` elements further on are prefetched.
+    """
+    whole = size - size % BLOCK
+    for j in range(0, whole, BLOCK):
+        i = start + j
+        add_block(x, residual, i, decay, sums, j, backup, streaming)
+        leave_block(sums, j, left, i, backup, streaming)
+        fetch_terms(x, residual, i + ahead)
+    for j in range(whole, size):
+        i = start + j
+        sums[j] = x[i] + decay * residual[i]
+        if backup.size:
+            backup[i] = residual[i]
+        left[i] = sums[j]
+
+
 @block("x", "i")
 def fetch_block(e: Emitter) -> None:
     """Prefetch 32 elements from i on, which may lie beyond the end of x."""
