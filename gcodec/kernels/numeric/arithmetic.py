@@ -117,12 +117,15 @@ class Extremes(NamedTuple):
         Moments of the sum; None if the pass did not find them.
     counts : (2**14,) int64 array, optional
         Log-histogram of the sum; None if the pass did not find it.
+    plain : (n,) uint8 array, optional
+        Symbols of the plain levels of the sum; None if the pass did not find them.
     """
 
     top_bits: int | Deferred
     ranges: tuple[np.ndarray, bool] | None = None
     moments: Moments | None = None
     counts: np.ndarray | None = None
+    plain: np.ndarray | None = None
 
 
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:

@@ -164,8 +164,8 @@ def _select_largest(
     places,
     values,
 ):
-    # x are the bits of y. If the gradient is empty, y has all chunks. Otherwise y has room for one,
-    # residual.size == left.size == gradient.size, and backup has as many elements or none.
+    # x are the bits of y. If the gradient is empty, y has all chunks. Otherwise, y has room for
+    # one, residual.size == left.size == gradient.size, and backup has as many elements or none.
     # places.size == values.size == k * (elements / size); tops.size == ceil(size / 2**shift) >= k,
     # and `shift` is in _SHIFTS; at.size == keys.size == size.
     whole, sparse = size - size % BLOCK, shift == _SHIFTS[0]
