@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.codec import register
 from gcodec.codec.sparse import SparseCodec
 from gcodec.entropy import positions as position_coding
@@ -43,9 +43,10 @@ from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.numeric.reduce import all_finite, moments
-from gcodec.kernels.transform.dct_select import largest
+from gcodec.kernels.numeric.reduce import all_finite, max_abs_bits, moments
+from gcodec.kernels.transform.dct_select import largest, largest_of_sums
 from gcodec.payload import Payload
 from gcodec.runtime import pool
 from gcodec.wire.kinds import Choice, Float64, Integer
@@ -124,7 +125,9 @@ def largest_divisor(n: int, most: int) -> int:
     return max(d for i in small for d in (i, n // i) if d <= most)
 
 
-def select(values: np.ndarray, tiles: Tiles, k: int) -> tuple[np.ndarray, np.ndarray]:
+def select(
+    values: np.ndarray, tiles: Tiles, k: int, update: ResidualUpdate | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the k largest elements of each tile, and their positions in it.
 
     Parameters
@@ -133,6 +136,8 @@ def select(values: np.ndarray, tiles: Tiles, k: int) -> tuple[np.ndarray, np.nda
     tiles : Tiles
     k : int
         From 1 to the size of a tile.
+    update : ResidualUpdate, optional
+        Residual that is added to the values, and replaced by the sums. Rows must have one tile.
 
     Returns
     -------
@@ -149,10 +154,14 @@ def select(values: np.ndarray, tiles: Tiles, k: int) -> tuple[np.ndarray, np.nda
     sent = np.empty((tiles.total, k), np.float32)
 
     def task(start: int, stop: int) -> bool:
-        own = slice(start // tiles.size, stop // tiles.size)
-        return largest(tiles.cut(values[start:stop]), k, positions[own], sent[own])
+        own, part = slice(start // tiles.size, stop // tiles.size), tiles.cut(values[start:stop])
+        if update is None:
+            return largest(part, k, positions[own], sent[own])
+        return largest_of_sums(part, update.part(start, stop), k, positions[own], sent[own])
 
     if not all(pool.run(task, values.size, tiles.size * tiles.columns)):
+        if update is not None:
+            check_corrected(values, update.former, update.decay)
         raise nonfinite_error(values)
     return positions, sent
 
@@ -314,15 +323,31 @@ class SparseLoCo(SparseCodec):
     def _quantize(
         self, values: np.ndarray, seed: int, prior: SparseLoCoSymbols | None
     ) -> SparseLoCoSymbols:
-        n, shape = values.size, self._bound_shape(values.size)
+        n = values.size
         if not n:
-            return _no_symbols(shape)
+            return _no_symbols(self._bound_shape(n))
         tiles = self._tiles(n)
-        positions, sent = select(values, tiles, tiles.sent(self.k))
+        return self._binned(n, *select(values, tiles, tiles.sent(self.k)))
+
+    def _adds_residual(self, n: int) -> bool:
+        return n > 0 and self._tiles(n).columns == 1
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[SparseLoCoSymbols, int]:
+        tiles = self._tiles(x.size)
+        positions, sent = select(x, tiles, tiles.sent(self.k), update)
+        symbols = self._binned(x.size, positions, sent)
+        self._dequantize_add(symbols, "float32", np.float32(-1), update.left)
+        return symbols, int(max_abs_bits(sent.reshape(-1)))
+
+    def _binned(self, n: int, positions: np.ndarray, sent: np.ndarray) -> SparseLoCoSymbols:
+        """Return the symbols of what `select` returns for n elements."""
+        tiles = self._tiles(n)
         bins, parameters = binned(sent, self.bins, self.sigmas)
         firsts = tiles.size * np.arange(tiles.total)
         flat = (positions + firsts[:, None]).reshape(-1)
-        return SparseLoCoSymbols(n, flat, bins.reshape(-1), parameters, shape)
+        return SparseLoCoSymbols(n, flat, bins.reshape(-1), parameters, self._bound_shape(n))
 
     def _elements(
         self, symbols: SparseLoCoSymbols, n: int, beside: np.ndarray | None = None

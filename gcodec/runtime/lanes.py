@@ -152,14 +152,17 @@ class Emitter:
         ]
         return self.gathered(table, indices, kind)
 
-    def looked_up_floats(self, table: Any, places: Any) -> Any:
-        """Emit the look-up of 32 places below `floats_in_registers()` in a table of float32."""
+    def looked_up_floats(self, table: Any, places: Any, entries: int = 0) -> Any:
+        """Emit the look-up of 32 places in a table of `floats_in_registers()` float32.
+
+        With AVX-512, the table may have another power of two of `entries`, from 64 to 256.
+        """
         builder, looked_up = self.builder, []
         wide = compiles_for("avx512f")
         count = 16 if wide else 8
         registers = [
             self.load(self.element(table, first), floats(count))
-            for first in range(0, floats_in_registers(), count)
+            for first in range(0, entries or floats_in_registers(), count)
         ]
         for part in self.parts(places, count):
             if wide:
@@ -167,9 +170,14 @@ class Emitter:
                 values = [self._call(_TWO_TABLES, floats(count), [a, part, b]) for a, b in pairs]
             else:
                 values = [self._call(_ONE_TABLE, floats(count), [t, part]) for t in registers]
-            split = floats_in_registers() // 2
-            is_low = builder.icmp_unsigned("<", part, part.type([split] * count))
-            looked_up.append(builder.select(is_low, *values))
+            bit = len(registers) * count // len(values)
+            while len(values) > 1:
+                masked = builder.and_(part, part.type([bit] * count))
+                is_low = builder.icmp_unsigned("==", masked, part.type([0] * count))
+                halves = zip(values[::2], values[1::2], strict=True)
+                values = [builder.select(is_low, low, high) for low, high in halves]
+                bit *= 2
+            looked_up.append(values[0])
         return self.joined(looked_up)
 
     def one_of_eight_at(self, pointer: Any, places: Any, *, repeats: bool = False) -> Any:

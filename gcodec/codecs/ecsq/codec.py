@@ -64,10 +64,12 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.contexts import context_string
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.reduce import float_of_bits
 from gcodec.kernels.numeric.scatter import replace
+from gcodec.kernels.quantize.scalar_quantize import add_residual_plainly
 from gcodec.payload import MissedTarget, Payload
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, map_deferred
 from gcodec.runtime.device import device_of
 from gcodec.runtime.memory import Drainable, drainable, empty_beside
@@ -185,6 +187,21 @@ class ECSQ(Codec):
     ) -> QuantizedLevels:
         return self._quantize_below(values, None, seed, prior)
 
+    def _correct(self, x: Array, update: ResidualUpdate) -> Extremes:
+        is_plain = self.rounding == "nearest" and not self._has_trellis
+        is_possible = is_plain and self._keeps_step and self.step and x.size
+        if not is_possible or device_of(x) is not None:
+            return super()._correct(x, update)
+        plain = empty_beside(x.size, np.uint8, x)
+        top_bits = add_residual_plainly(x, update, np.float32(self.step), plain)
+        return Extremes(top_bits, plain=plain)
+
+    @property
+    def _keeps_step(self) -> bool:
+        """Whether the step is known, and the tensor surely is not transformed."""
+        is_fixed = isinstance(self.step, float) and self.transform != "dct"
+        return is_fixed and self._filter_transform() is None
+
     def _quantize_below(
         self,
         values: np.ndarray,
@@ -193,7 +210,8 @@ class ECSQ(Codec):
         prior: QuantizedLevels | None,
     ) -> QuantizedLevels:
         transform = self._filter_transform()
-        if isinstance(self.step, float) and transform is None and self.transform != "dct":
+        if self._keeps_step:
+            assert isinstance(self.step, float)
             shape = self._bound_shape(values.size)
             levels = levels_at(values, self.step, shape, self._quantizer(seed))
             if levels is not None:
@@ -222,7 +240,9 @@ class ECSQ(Codec):
             raise ParameterError("x: must not exceed float32 when it is transformed")
         if prior and (prior.transform, prior.symbols.size) != (name, x.size):
             prior = None
-        layout, levels = self._quantize_lifted(x, lift, top, seed, prior, period)
+        plain = extremes.plain if extremes is not None and x is values else None
+        quantizer = quantizer_for(x, self._quantizer(seed, plain))
+        layout, levels = self._quantize_lifted(x, lift, top, quantizer, prior, period)
         levels = levels._replace(transform=name)
         candidates = iter([levels])
         if self.step == "auto" and self.strict == "no":
@@ -255,12 +275,12 @@ class ECSQ(Codec):
         x: np.ndarray,
         lift: float,
         top: float,
-        seed: int,
+        quantizer: Quantizer,
         prior: QuantizedLevels | None,
         period: int,
     ) -> tuple[RowLayout, QuantizedLevels]:
         """Choose a step and a row layout, and quantize finite values that are not all 0."""
-        shape, quantizer = self._bound_shape(x.size), quantizer_for(x, self._quantizer(seed))
+        shape = self._bound_shape(x.size)
         if isinstance(self.step, float):
             step, size = self.step, float(np.float32(self.step))
             size = min(size * lift, max(size, _MOST))
@@ -303,10 +323,11 @@ class ECSQ(Codec):
             yield finer
             yield finer._replace(centroids=reconstruction.default_centroids())
 
-    def _quantizer(self, seed: int) -> Quantizer:
+    def _quantizer(self, seed: int, plain: np.ndarray | None = None) -> Quantizer:
+        """Return the quantizer; `plain` has the plain levels of the values, if they are known."""
         if self.rounding == "stochastic":
             return StochasticQuantizer(seed)
-        return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer()
+        return TrellisQuantizer() if self._has_trellis else DeadZoneQuantizer(plain)
 
     def _dequantize(self, symbols: QuantizedLevels, out: np.ndarray) -> None:
         transform = self._possible_transform() if symbols.transform != "none" else None

@@ -28,7 +28,18 @@ _NO_OUTLIERS = np.empty(0, np.int64)
 
 
 class DeadZoneQuantizer(CachedQuantizer[Scales]):
-    """Levels that minimize D + λR for each element on its own; see `Quantizer`."""
+    """Levels that minimize D + λR for each element on its own; see `Quantizer`.
+
+    Parameters
+    ----------
+    plain : (n,) uint8 array, optional
+        Symbols of the plain levels of the first values and the first step that are quantized. The
+        quantizer writes the symbols of its own levels to the same array.
+    """
+
+    def __init__(self, plain: np.ndarray | None = None) -> None:
+        super().__init__()
+        self._plain = plain
 
     def hints(self) -> SearchHints:
         """Return what helps rate control to find a step."""
@@ -50,8 +61,10 @@ class DeadZoneQuantizer(CachedQuantizer[Scales]):
         self, x: np.ndarray, step: float, layout: RowLayout
     ) -> tuple[Scales, QuantizedLevels, Errors]:
         """Return the scales of plainly rounded levels, and the levels that these scales give."""
-        symbols = empty_beside(x.size, np.uint8, x)
-        rows, columns, errors = scaled_levels(x, np.float32(step), layout, ONES, symbols)
+        plain, self._plain = self._plain, None
+        symbols = empty_beside(x.size, np.uint8, x) if plain is None else plain
+        arguments = x, np.float32(step), layout, ONES, symbols
+        rows, columns, errors = scaled_levels(*arguments, is_plain=plain is not None)
         scales = Scales(layout, rows, columns)
         return scales, _with_outliers(x, step, symbols, scales, errors), errors
 

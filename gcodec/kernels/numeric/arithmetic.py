@@ -117,12 +117,15 @@ class Extremes(NamedTuple):
         Moments of the sum; None if the pass did not find them.
     counts : (2**14,) int64 array, optional
         Log-histogram of the sum; None if the pass did not find it.
+    plain : (n,) uint8 array, optional
+        Symbols of the plain levels of the sum; None if the pass did not find them.
     """
 
     top_bits: int | Deferred
     ranges: tuple[np.ndarray, bool] | None = None
     moments: Moments | None = None
     counts: np.ndarray | None = None
+    plain: np.ndarray | None = None
 
 
 def corrected(x: np.ndarray, residual: np.ndarray, decay: np.float32) -> np.ndarray:
@@ -363,6 +366,32 @@ def fetch_terms(e: Emitter) -> None:
     """Prefetch what `add_block` reads from element i on."""
     for name in ("x", "residual"):
         e.fetch(e.address(name, "i"), 0)
+
+
+@inline
+def add_tile(x, residual, start, size, decay, sums, left, backup, streaming, ahead):
+    """Save the residual, and write the sums of `size` elements from `start` on to `sums` and left.
+
+    The terms of the sums that lie `ahead` elements further on are prefetched.
+    """
+    whole = size - size % BLOCK
+    for j in range(0, whole, BLOCK):
+        i = start + j
+        add_block(x, residual, i, decay, sums, j, backup, streaming)
+        leave_block(sums, j, left, i, backup, streaming)
+        fetch_terms(x, residual, i + ahead)
+    for j in range(whole, size):
+        i = start + j
+        sums[j] = x[i] + decay * residual[i]
+        if backup.size:
+            backup[i] = residual[i]
+        left[i] = sums[j]
+
+
+@block("x", "i")
+def fetch_block(e: Emitter) -> None:
+    """Prefetch 32 elements from i on, which may lie beyond the end of x."""
+    e.fetch(e.address("x", "i"), 0)
 
 
 def _column_sums(saves: bool) -> Any:

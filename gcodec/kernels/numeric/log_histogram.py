@@ -8,12 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.kernels.numeric.arithmetic import (
-    ResidualUpdate,
-    add_block,
-    fetch_terms,
-    leave_block,
-)
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_tile
 from gcodec.kernels.numeric.convert import is_converted
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import load_word
@@ -21,7 +16,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import inline, kernel
-from gcodec.runtime.lanes import BLOCK, fence
+from gcodec.runtime.lanes import fence
 from gcodec.runtime.memory import magnitude_bits
 
 SHIFT = 17
@@ -146,18 +141,7 @@ def _count_sums(x, residual, decay, left, backup, streaming, sums, data, tables,
     top = np.uint32(0)
     for tile in range(0, x.size, _TILE):
         size = min(x.size - tile, _TILE)
-        whole = size - size % BLOCK
-        for j in range(0, whole, BLOCK):
-            i = tile + j
-            add_block(x, residual, i, decay, sums, j, backup, streaming)
-            leave_block(sums, j, left, i, backup, streaming)
-            fetch_terms(x, residual, i + _TILE)
-        for j in range(whole, size):
-            i = tile + j
-            sums[j] = x[i] + decay * residual[i]
-            if backup.size:
-                backup[i] = residual[i]
-            left[i] = sums[j]
+        add_tile(x, residual, tile, size, decay, sums, left, backup, streaming, _TILE)
         for j in range(size):
             top = max(top, magnitude_bits(sums[j]))
         _count_bins(data[: 4 * size], tables)

@@ -449,9 +449,13 @@ def _dequantize_block(per_byte: int, divides: bool, store: Store) -> Any:
         builder, source = e.builder, e.address("codes", "at")
         count = BLOCK // per_byte
         codes = builder.zext(e.load(source, lanes(8, count), align=1), lanes(32, count))
-        kind = lanes(64, count) if per_byte == 2 else floats()
-        entries = e.gathered(e.args["numbers"], e.indices(codes), kind)
-        numbers = builder.bitcast(entries, floats()) if per_byte == 2 else entries
+        if per_byte == 2:
+            pairs = e.gathered(e.args["numbers"], e.indices(codes), lanes(64, count))
+            numbers = builder.bitcast(pairs, floats())
+        elif compiles_for("avx512f"):
+            numbers = e.looked_up_floats(e.args["numbers"], codes, 256)
+        else:
+            numbers = e.gathered(e.args["numbers"], e.indices(codes), floats())
         size = e.splat(e.args["size"])
         scaled = builder.fdiv(numbers, size) if divides else builder.fmul(numbers, size)
         e.store_as(store, scaled, e.address("out", "i"))

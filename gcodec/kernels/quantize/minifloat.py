@@ -20,6 +20,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
+from gcodec.kernels.numeric.arithmetic import copy_block
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nearest_codes
@@ -80,11 +81,12 @@ def quantize_tensor_residual(
     See `quantize_residual`.
     """
     out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
+    stream = left is not residual and cover.streams(left)
 
     def task(start: int, stop: int) -> bool:
         own = slice(start, stop)
-        part = part_of(out, start, stop, fmt)
-        return quantize_residual(x[own], residual[own], decay, scale, fmt, part, left[own])
+        terms = x[own], residual[own], decay, scale, fmt
+        return quantize_residual(*terms, part_of(out, start, stop, fmt), left[own], stream=stream)
 
     return out, all(pool.run(task, x.size, BLOCK))
 
@@ -176,6 +178,8 @@ def quantize_residual(
     fmt: MiniFloat,
     out: np.ndarray,
     left: np.ndarray,
+    *,
+    stream: bool = False,
 ) -> bool:
     """Quantize u = x + decay·residual, and write u − x̂ to `left`; each step is rounded once.
 
@@ -186,6 +190,8 @@ def quantize_residual(
     decay : float32
     scale, fmt, out
         See `quantize`.
+    stream : bool
+        Whether to write `left`, which then starts at a multiple of 32 bytes, past the cache.
 
     Returns
     -------
@@ -193,16 +199,18 @@ def quantize_residual(
         Whether all of u is finite. Otherwise the codes and `left` have no meaning.
     """
     loop, numbers = _residual_quantizer(_shared(fmt)), _numbers(scale, fmt)
-    tops = np.zeros(2 * _TOPS, np.uint32)
+    tops, errors = np.zeros(2 * _TOPS, np.uint32), np.empty(BLOCK, np.float32)
     whole = x.size - x.size % BLOCK
     packed = out[: codes_nbytes(whole, fmt)]
-    top = loop(x[:whole], residual[:whole], left[:whole], decay, scale, *numbers, tops, packed)
+    terms = x[:whole], residual[:whole], left[:whole], stream
+    top = loop(*terms, errors, decay, scale, *numbers, tops, packed)
     if whole < x.size:
-        padded, error = np.zeros((2, BLOCK), np.float32)
-        padded[: x.size - whole], error[: x.size - whole] = x[whole:], residual[whole:]
+        padded, former = np.zeros((2, BLOCK), np.float32)
+        padded[: x.size - whole], former[: x.size - whole] = x[whole:], residual[whole:]
         last = np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        top = max(top, loop(padded, error, error, decay, scale, *numbers, tops, last))
-        left[whole:] = error[: x.size - whole]
+        terms = padded, former, former, False
+        top = max(top, loop(*terms, errors, decay, scale, *numbers, tops, last))
+        left[whole:] = errors[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
     return bool(top < INFINITY_BITS)
 
@@ -388,17 +396,17 @@ def _quantize_block(fmt: MiniFloat) -> Any:
 
 
 def _residual_block(fmt: MiniFloat) -> Any:
-    """Make the block that quantizes u = x + decay·before, from element i on; after = u − x̂.
+    """Make the block that quantizes u = x + decay·before, from element i on; errors = u − x̂.
 
     See `_quantize_block` for the largest magnitudes.
     """
-    names = "x", "before", "after", "i", "decay", "delta", "divisor", "last", *_STEPS
+    names = "x", "before", "i", "errors", "decay", "delta", "divisor", "last", *_STEPS
 
     @block(*names, "tops", "slot", "out", "at")
     def codes_residual(e: Emitter) -> None:
         builder = e.builder
         largest: list[Any] = []
-        source, before, after = (e.address(name, "i") for name in ("x", "before", "after"))
+        source, before = (e.address(name, "i") for name in ("x", "before"))
         e.fetch(source)
         e.fetch(before)
         decay = e.splat(e.args["decay"], HALF)
@@ -413,7 +421,8 @@ def _residual_block(fmt: MiniFloat) -> Any:
             sign = builder.and_(builder.bitcast(u, word), word([SIGN] * HALF))
             sign = builder.select(sent, sign, word([0] * HALF))
             placed = builder.shl(code, word([_MANTISSA - fmt.mantissa] * HALF))
-            e.store(builder.fsub(u, _emit_values(e, placed, sign)), e.element(after, first))
+            error = builder.fsub(u, _emit_values(e, placed, sign))
+            e.store(error, e.element(e.args["errors"], first))
             return builder.or_(code, builder.lshr(sign, word([32 - fmt.width] * HALF)))
 
         _store_codes(e, fmt, narrow_halves(e, half))
@@ -595,20 +604,26 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], in float32[], out float32[], float32, float32, float32, int32, "
-        "in int32[], out uint32[], out uint8[]",
+        "in float32[], in float32[], out float32[], boolean, out float32[], float32, float32, "
+        "float32, int32, in int32[], out uint32[], out uint8[]",
         variant=f"{fmt}",
         vectorized=False,
     )
-    def minifloat_residual(x, before, after, decay, delta, divisor, last, steps, tops, out):
-        # before.size == after.size == x.size; minifloat_codes describes the other arguments.
+    def minifloat_residual(
+        x, before, after, stream, errors, decay, delta, divisor, last, steps, tops, out
+    ):
+        # before.size == after.size == x.size, and errors.size == BLOCK; minifloat_codes describes
+        # the other arguments.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
         for k in range(count):
             i, slot = _place(k, count), (k & 1) * _TOPS
             numbers = decay, delta, divisor, last, a, b, c, d, f, g, h
-            one_block(x, before, after, i, *numbers, tops, slot, out, i // pair)
+            one_block(x, before, i, errors, *numbers, tops, slot, out, i // pair)
+            copy_block(errors, 0, after, i, stream)
+        if stream:
+            fence()
         top = np.uint32(0)
         for k in range(tops.size):
             top = max(top, tops[k])

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import fetch_block
 from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import BLOCK
 
 CODES = 256
 _SORTED = 1 << 14  # elements up to which sorting all takes less time
 _RANK_BIN = 15  # bits of a float32 that a bin for ranks drops
 _RANK_BINS = 1 << 32 - _RANK_BIN
 _RANGE_BIN = 17  # bits of a float32 that a bin for ranges drops
+_TILE = 512  # elements that are prefetched together
 _COMPARISONS = 3  # that follow the table, at most
 
 
@@ -153,7 +156,11 @@ def _search_ranges(x, bits, starts, borders, out):
 @kernel("in float32[], in uint8[], out float64[], out int64[]")
 def _add_codes(x, codes, sums, counts):
     # codes.size == x.size; sums.size == counts.size == CODES
-    for i in range(x.size):
-        code = codes[i]
-        sums[code] += np.float64(x[i])
-        counts[code] += 1
+    for tile in range(0, x.size, _TILE):
+        for i in range(tile + _TILE, tile + 2 * _TILE, BLOCK):
+            fetch_block(x, i)
+        part, own = x[tile : tile + _TILE], codes[tile : tile + _TILE]
+        for i in range(part.size):
+            code = own[i]
+            sums[code] += np.float64(part[i])
+            counts[code] += 1

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.context.class_map import ScaleArrays, fill_classes
+from gcodec.kernels.context.class_map import ScaleArrays, fill_classes, magnitude_sums
 from gcodec.kernels.context.scale_logs import find_scales, scales_of_sums
+from gcodec.kernels.numeric.arithmetic import fetch_block
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.quantize.scalar_quantize import (
     ESCAPE,
@@ -28,6 +29,7 @@ from gcodec.kernels.quantize.scalar_quantize import (
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.jit import kernel
+from gcodec.runtime.lanes import BLOCK
 
 _KNEE = np.int32(44)  # the class from which on rounding is to the nearest level
 _SQUARE, _LEAST, _CEILING = np.float32(29 / 8192), np.float32(0.5), np.float32(1.65)
@@ -97,6 +99,8 @@ def scaled_levels(
     matrix: tuple[int, int, int],
     ones: tuple[int, int],
     out: np.ndarray,
+    *,
+    is_plain: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, Errors]:
     """Quantize by the classes that the plain levels of the same elements have.
 
@@ -109,6 +113,8 @@ def scaled_levels(
         See `scale_logs.scales_of_sums`.
     out : (n,) uint8 array
         Symbols.
+    is_plain : bool
+        Whether `out`, on the host, already has the plain levels.
 
     Returns
     -------
@@ -118,13 +124,17 @@ def scaled_levels(
     """
     width, group, _ = matrix
     if device_of(x) is not None or not pool.is_one(x.size):
-        sums = plain_sums(x, step, width, group > 0)
+        sums: tuple[np.ndarray, np.ndarray]
+        if is_plain:
+            (sums,) = magnitude_sums(out, [(width, group > 0)])
+        else:
+            sums = plain_sums(x, step, width, group > 0)
         rows, columns = scales_of_sums(x.size, matrix, ones, *sums)
         return rows, columns, rated_levels(x, step, (rows, columns, width), out)
     count, height = -(-x.size // width), width if group > 0 else 0
     scales = np.empty(count + height, np.uint8)
     wide, sums_64 = np.zeros(_TILE + height, np.int32), np.zeros(_SUMS + scales.size, np.int64)
-    _scaled_levels(x, inverse(step), *matrix, *ones, wide, sums_64, scales, out)
+    _scaled_levels(x, inverse(step), is_plain, *matrix, *ones, wide, sums_64, scales, out)
     return scales[:count], scales[count:], Errors.of(sums_64[:_SUMS])
 
 
@@ -138,18 +148,21 @@ def rated_magnitudes(x: np.ndarray, step: np.float32, classes: np.ndarray) -> np
 
 
 @kernel(
-    "in float32[], float32, int64, int64, int64, int64, int64, out int32[], out int64[], "
+    "in float32[], float32, boolean, int64, int64, int64, int64, int64, out int32[], out int64[], "
     "out uint8[], out uint8[]"
 )
-def _scaled_levels(x, factor, width, group, quantum, row_one, column_one, wide, sums, scales, out):
-    # x.size == out.size > 0. `scales` holds those of rows, then those of columns; `sums` has _SUMS
-    # elements, then one for each scale; `wide` has _TILE, then one for each column scale. All of
-    # sums and wide are 0.
+def _scaled_levels(
+    x, factor, is_plain, width, group, quantum, row_one, column_one, wide, sums, scales, out
+):
+    # x.size == out.size > 0, and `out` has the plain levels if `is_plain`. `scales` holds those of
+    # rows, then those of columns; `sums` has _SUMS elements, then one for each scale; `wide` has
+    # _TILE, then one for each column scale. All of sums and wide are 0.
     n = x.size
     count = (n + width - 1) // width
     rows, columns = sums[_SUMS : _SUMS + count], sums[_SUMS + count :]
     down, across = scales[:count], scales[count:]
-    quantize_plainly(x, factor, out)
+    if not is_plain:
+        quantize_plainly(x, factor, out)
     add_magnitudes(out, width, wide[_TILE:], rows, columns)
     find_scales(rows, columns, n, width, group, quantum, row_one, column_one, down, across)
     _rate(x, factor, down, across, width, 0, wide[:_TILE], out, sums[:_SUMS])
@@ -165,6 +178,8 @@ def _rate(x, factor, rows, columns, width, start, wide, out, sums):
     for first in range(0, out.size, _TILE):
         part, target = x[first : first + _TILE], out[first : first + _TILE]
         fill_classes(rows, columns, width, start + first, target)  # symbols replace the classes
+        for i in range(first + _TILE, first + 2 * _TILE, BLOCK):
+            fetch_block(x, i)
         one = two = nonzero = top = _ZERO
         squares = np.uint32(0)
         for i in range(target.size):

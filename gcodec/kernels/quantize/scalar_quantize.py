@@ -18,12 +18,25 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_tile, fetch_block
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
 from gcodec.kernels.numeric.reduce import fold, tile_sums
 from gcodec.runtime import pool
+from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, kernel
-from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, floats_in_registers, lanes
+from gcodec.runtime.lanes import (
+    AHEAD,
+    BLOCK,
+    Emitter,
+    Store,
+    block,
+    fence,
+    floats,
+    floats_in_registers,
+    lanes,
+)
+from gcodec.runtime.memory import magnitude_bits
 
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
 MOST = 126  # the largest magnitude that has a symbol of its own
@@ -56,6 +69,29 @@ def plain_levels(x: np.ndarray, step: np.float32, out: np.ndarray) -> None:
         quantize_plainly(x[start:stop], factor, out[start:stop])
 
     pool.run(task, x.size)
+
+
+def add_residual_plainly(
+    x: np.ndarray, update: ResidualUpdate, step: np.float32, out: np.ndarray
+) -> int:
+    """Do what `arithmetic.add_residual` does, and what `plain_levels` does for the sum.
+
+    Returns
+    -------
+    int
+        See `Extremes.top_bits`. If it is that of NaN or infinity, the symbols are arbitrary.
+    """
+    streaming, factor = streams(update.apart), inverse(step)
+
+    def task(start: int, stop: int) -> int:
+        own = update.part(start, stop)
+        terms = x[start:stop], own.residual, own.decay, own.left, own.backup, streaming
+        scratch = np.empty(BLOCK, np.float32), np.zeros(BLOCK, np.uint32)
+        top = _sum_plainly(*terms, *scratch, factor, out[start:stop])
+        own.mark_saved()
+        return int(top)
+
+    return max(pool.run(task, x.size, BLOCK))
 
 
 @dispatched("gcodec.kernels.quantize.scalar_quantize_cuda")
@@ -164,11 +200,57 @@ def points_of(symbols: np.ndarray, unit: float, moves: Sequence[int]) -> np.ndar
 @kernel("in float32[], float32, out uint8[]")
 def quantize_plainly(x, factor, out):
     """Write plain levels; out.size == x.size."""
-    for i in range(out.size):
-        y = np.float32(min(np.float32(abs(x[i]) * factor), _MANY))
-        level = np.int32(np.float32(y + _UP))
-        level = level if y >= _DEAD else _ZERO
-        out[i] = np.uint8(np.uint32(level) << np.uint32(1))
+    for first in range(0, out.size, _TILE):
+        for i in range(first + _TILE, first + 2 * _TILE, BLOCK):
+            fetch_block(x, i)
+        part, target = x[first : first + _TILE], out[first : first + _TILE]
+        for i in range(target.size):
+            y = np.float32(min(np.float32(abs(part[i]) * factor), _MANY))
+            level = np.int32(np.float32(y + _UP))
+            level = level if y >= _DEAD else _ZERO
+            target[i] = np.uint8(np.uint32(level) << np.uint32(1))
+
+
+@block("sums", "tops", "zero", "factor", "out", "i")
+def _plain_block(e: Emitter) -> None:
+    """Write the plain levels of 32 sums from element i of `out` on, and raise the 32 `tops`."""
+    builder, number, word = e.builder, floats(), lanes(32)
+    dead, up, most = (number([float(value)] * BLOCK) for value in (_DEAD, _UP, _MANY))
+    bits = e.magnitude_bits(e.load(e.address("sums", "zero"), number))
+    tops = e.address("tops", "zero")
+    former = e.load(tops, word)
+    e.store(builder.select(builder.icmp_unsigned(">", bits, former), bits, former), tops)
+    y = builder.fmul(builder.bitcast(bits, number), e.splat(e.args["factor"]))
+    y = builder.select(builder.fcmp_ordered("<", y, most), y, most)
+    level = builder.fptosi(builder.fadd(y, up), word)
+    level = builder.select(builder.fcmp_ordered(">=", y, dead), level, word([0] * BLOCK))
+    symbols = builder.trunc(builder.add(level, level), lanes(8))
+    e.store(symbols, e.address("out", "i"), 1)
+
+
+@kernel(
+    "in float32[], in float32[], float32, out float32[], out float32[], boolean, "
+    "out float32[], out uint32[], float32, out uint8[]"
+)
+def _sum_plainly(x, residual, decay, left, backup, streaming, sums, tops, factor, out):
+    # residual.size == left.size == out.size == x.size, and backup has as many elements or none.
+    # sums and tops have BLOCK elements; those of tops are 0. Returns the bits of the largest
+    # magnitude.
+    for i in range(0, x.size, BLOCK):
+        part = sums[: min(BLOCK, x.size - i)]
+        add_tile(x, residual, i, part.size, decay, part, left, backup, streaming, AHEAD)
+        if part.size == BLOCK:
+            _plain_block(sums, tops, 0, factor, out, i)
+        else:
+            quantize_plainly(part, factor, out[i:])
+            for j in range(part.size):
+                tops[j] = max(tops[j], magnitude_bits(part[j]))
+    if streaming:
+        fence()
+    top = np.uint32(0)
+    for j in range(tops.size):
+        top = max(top, tops[j])
+    return top
 
 
 @kernel("in float32[], float32, out uint8[], int64, out int32[], out int64[], out int64[]")

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, add_tile
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.numeric.words import trailing_zeros
+from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, block, lanes
+from gcodec.runtime.lanes import AHEAD, BLOCK, SIGN, Emitter, block, fence, lanes
 
 _MAGNITUDE = np.int32(SIGN - 1)
 _SHIFTS = (5, 3, 0)  # logarithms of the number of elements in a group
@@ -36,13 +38,42 @@ def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bo
     values : (m, k) float32 array
         Set to the selected coefficients.
     """
-    size = y.shape[1]
+    none = np.empty(0, np.float32)
+    terms = none, none, np.float32(0), none, none, False
+    return _select(y.reshape(-1), y.shape[1], terms, k, places, values)
+
+
+def largest_of_sums(
+    x: np.ndarray, update: ResidualUpdate, k: int, places: np.ndarray, values: np.ndarray
+) -> bool:
+    """Do what `largest` does for (m, size) sums x + decay·residual, and write them to `left`.
+
+    An update in place saves the residual.
+    """
+    size = x.shape[1]
+    streaming = size % BLOCK == 0 and streams(update.apart)
+    sums = x.reshape(-1), update.residual, update.decay
+    terms = *sums, update.left, update.backup, streaming
+    is_finite = _select(np.empty(size, np.float32), size, terms, k, places, values)
+    update.mark_saved()
+    return is_finite
+
+
+def _select(
+    y: np.ndarray,
+    size: int,
+    terms: tuple[Any, ...],
+    k: int,
+    places: np.ndarray,
+    values: np.ndarray,
+) -> bool:
+    """Select from chunks of y, which has room for the sums of one chunk if there are terms."""
     shift = next((shift for shift in _SHIFTS if 2 * k << shift <= size), 0)
     tops, mask = np.empty(-(-size >> shift), np.int32), np.empty(1, np.uint32)
     at, keys = np.empty((2, size), np.int32)
-    bits, out = y.reshape(-1).view(np.int32), values.reshape(-1).view(np.int32)
     scratch = tops, mask, at, keys
-    return bool(_select_largest(bits, size, k, shift, *scratch, places.reshape(-1), out))
+    out = places.reshape(-1), values.reshape(-1).view(np.int32)
+    return bool(_select_largest(y, y.view(np.int32), *terms, size, k, shift, *scratch, *out))
 
 
 def _keys(e: Emitter) -> Any:
@@ -110,15 +141,41 @@ def _bound_of(keys, size, k, more, low, high):
 
 
 @kernel(
-    "in int32[], int64, int64, int64, out int32[], out uint32[], out int32[], out int32[], "
-    "out int32[], out int32[]"
+    "out float32[], in int32[], in float32[], in float32[], float32, out float32[], "
+    "out float32[], boolean, int64, int64, int64, out int32[], out uint32[], out int32[], "
+    "out int32[], out int32[], out int32[]"
 )
-def _select_largest(x, size, k, shift, tops, mask, at, keys, places, values):
-    # places.size == values.size == k * (x.size / size); tops.size == ceil(size / 2**shift) >= k,
+def _select_largest(
+    y,
+    x,
+    gradient,
+    residual,
+    decay,
+    left,
+    backup,
+    streaming,
+    size,
+    k,
+    shift,
+    tops,
+    mask,
+    at,
+    keys,
+    places,
+    values,
+):
+    # x are the bits of y. If the gradient is empty, y has all chunks. Otherwise, y has room for
+    # one, residual.size == left.size == gradient.size, and backup has as many elements or none.
+    # places.size == values.size == k * (elements / size); tops.size == ceil(size / 2**shift) >= k,
     # and `shift` is in _SHIFTS; at.size == keys.size == size.
     whole, sparse = size - size % BLOCK, shift == _SHIFTS[0]
-    for chunk in range(x.size // size):
+    is_finite = True
+    for chunk in range(places.size // k):
         base = chunk * size
+        if gradient.size > 0:
+            terms = gradient, residual, base, size, decay, y, left, backup
+            add_tile(*terms, streaming, max(size, AHEAD))
+            base = 0
         if sparse:
             for g in range(whole // BLOCK):
                 _find_one(x, base + g * BLOCK, tops, g)
@@ -135,7 +192,8 @@ def _select_largest(x, size, k, shift, tops, mask, at, keys, places, values):
         for g in range(tops.size):
             most = max(most, tops[g])
         if most >= INFINITY_BITS:
-            return False
+            is_finite = False
+            continue
         above = np.int32(most + 1)
         bound = _bound_of(tops, tops.size, k, k >> 3, np.int32(0), above)
         least = bound if sparse else np.int32(0)  # only then, a top is that of a whole block
@@ -169,4 +227,6 @@ def _select_largest(x, size, k, shift, tops, mask, at, keys, places, values):
                 values[out] = x[base + at[j]]
                 out += 1
                 ties -= tie
-    return True
+    if streaming:
+        fence()
+    return is_finite
