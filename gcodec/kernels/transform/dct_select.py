@@ -39,7 +39,7 @@ def largest(y: np.ndarray, k: int, places: np.ndarray, values: np.ndarray) -> bo
         Set to the selected coefficients.
     """
     none = np.empty(0, np.float32)
-    terms = none, none, np.float32(0), none, none, False
+    terms = none, none, np.float32(0), none, none, none, False
     return _select(y.reshape(-1), y.shape[1], terms, k, places, values)
 
 
@@ -52,9 +52,10 @@ def largest_of_sums(
     """
     size = x.shape[1]
     streaming = size % BLOCK == 0 and streams(update.apart)
-    sums = x.reshape(-1), update.residual, update.decay
-    terms = *sums, update.left, update.backup, streaming
-    is_finite = _select(np.empty(size, np.float32), size, terms, k, places, values)
+    residual, decay, left, backup = update[:4]
+    sums = np.empty(size, np.float32)
+    terms = x.reshape(-1), residual, decay, sums, left, backup, streaming
+    is_finite = _select(sums, size, terms, k, places, values)
     update.mark_saved()
     return is_finite
 
@@ -67,13 +68,13 @@ def _select(
     places: np.ndarray,
     values: np.ndarray,
 ) -> bool:
-    """Select from chunks of y, which has room for the sums of one chunk if there are terms."""
+    """Select from chunks of y, or of the sums of terms, which y contains one after the other."""
     shift = next((shift for shift in _SHIFTS if 2 * k << shift <= size), 0)
     tops, mask = np.empty(-(-size >> shift), np.int32), np.empty(1, np.uint32)
     at, keys = np.empty((2, size), np.int32)
     scratch = tops, mask, at, keys
     out = places.reshape(-1), values.reshape(-1).view(np.int32)
-    return bool(_select_largest(y, y.view(np.int32), *terms, size, k, shift, *scratch, *out))
+    return bool(_select_largest(y.view(np.int32), *terms, size, k, shift, *scratch, *out))
 
 
 def _keys(e: Emitter) -> Any:
@@ -141,16 +142,16 @@ def _bound_of(keys, size, k, more, low, high):
 
 
 @kernel(
-    "out float32[], in int32[], in float32[], in float32[], float32, out float32[], "
+    "in int32[], in float32[], in float32[], float32, out float32[], out float32[], "
     "out float32[], boolean, int64, int64, int64, out int32[], out uint32[], out int32[], "
     "out int32[], out int32[], out int32[]"
 )
 def _select_largest(
-    y,
     x,
     gradient,
     residual,
     decay,
+    sums,
     left,
     backup,
     streaming,
@@ -164,8 +165,9 @@ def _select_largest(
     places,
     values,
 ):
-    # x are the bits of y. If the gradient is empty, y has all chunks. Otherwise, y has room for
-    # one, residual.size == left.size == gradient.size, and backup has as many elements or none.
+    # If the gradient is empty, x are the bits of all chunks. Otherwise, they are those of `sums`,
+    # which has room for one chunk, residual.size == left.size == gradient.size, and backup has as
+    # many elements or none.
     # places.size == values.size == k * (elements / size); tops.size == ceil(size / 2**shift) >= k,
     # and `shift` is in _SHIFTS; at.size == keys.size == size.
     whole, sparse = size - size % BLOCK, shift == _SHIFTS[0]
@@ -173,7 +175,7 @@ def _select_largest(
     for chunk in range(places.size // k):
         base = chunk * size
         if gradient.size > 0:
-            terms = gradient, residual, base, size, decay, y, left, backup
+            terms = gradient, residual, base, size, decay, sums, left, backup
             add_tile(*terms, streaming, max(size, AHEAD))
             base = 0
         if sparse:
