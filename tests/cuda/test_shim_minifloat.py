@@ -10,6 +10,7 @@ from samples import LARGE, arbitrary_floats, gradient, same, sizes_for, third_of
 
 from gcodec.arrays.sampling import sample
 from gcodec.errors import Corrupt
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.quantize import block_scales, minifloat
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat
 from gcodec.runtime.device import Device
@@ -45,11 +46,11 @@ def codes_and_values_agree(gpu: Device, fmt: MiniFloat, scale: np.float32) -> No
     assert same(gpu.to_host(quantized), codes)
     minifloat.check(quantized, n, fmt)
     left, memory = np.empty_like(x), gpu.to_device(residual)
-    codes, _ = minifloat.quantize_tensor_residual(x, residual, decay, scale, fmt, left)
+    update = ResidualUpdate(residual, decay, left)
+    codes, _ = minifloat.quantize_tensor_residual(x, update, scale, fmt)
     for out in (gpu.empty(n, np.float32), memory):
-        quantized, _ = minifloat.quantize_tensor_residual(
-            on_device, memory, decay, scale, fmt, out
-        )
+        update = ResidualUpdate(memory, decay, out)
+        quantized, _ = minifloat.quantize_tensor_residual(on_device, update, scale, fmt)
         assert same(gpu.to_host(quantized), codes)
         assert same(gpu.to_host(out), left)
     for add in (None, np.float32(-1), np.float32(2.0**-100)):

@@ -222,25 +222,23 @@ class MiniFloatCodec(Codec):
         n = values.size
         return MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
 
-    def _quantize_residual(
+    def _replace_residual(
         self, tensor: Tensor, update: ResidualUpdate, seed: int, prior: Any
     ) -> MiniFloatSymbols:
         values = tensor.values
         if tensor.dtype not in ("float32", "float64") or self.block:
             # x̂ is rounded to the dtype, or scaled by blocks, before the residual is computed.
             symbols: MiniFloatSymbols
-            symbols = super()._quantize_residual(tensor, update, seed, prior)
+            symbols = super()._replace_residual(tensor, update, seed, prior)
             return symbols
-        residual, decay, out = update.residual, update.decay, update.left
-        if update.is_in_place or device_of(out) is not None:
+        residual, decay = update.residual, update.decay
+        if device_of(values) is not None:
             check_corrected(values, residual, decay)
         n, scale = values.size, self._scale_of(values, residual, decay)
         one = Scales.of(scale, 0, NO_FACTORS).one
-        codes, finite = minifloat.quantize_tensor_residual(
-            values, residual, decay, one, self._format, out
-        )
+        codes, finite = minifloat.quantize_tensor_residual(values, update, one, self._format)
         if not finite:
-            check_corrected(values, residual, decay)  # which raises the error
+            check_corrected(values, update.former, decay)  # which raises the error
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
     def _try(

@@ -20,7 +20,7 @@ import numpy as np
 
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
-from gcodec.kernels.numeric.arithmetic import copy_block
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate, copy_block, leave_block
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.byte_lanes import HALF, narrow_halves, store_sorted
 from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nearest_codes
@@ -69,24 +69,18 @@ def quantize_tensor(x: np.ndarray, scale: np.float32, fmt: MiniFloat) -> tuple[n
 
 @dispatched("gcodec.kernels.quantize.minifloat_cuda")
 def quantize_tensor_residual(
-    x: np.ndarray,
-    residual: np.ndarray,
-    decay: np.float32,
-    scale: np.float32,
-    fmt: MiniFloat,
-    left: np.ndarray,
+    x: np.ndarray, update: ResidualUpdate, scale: np.float32, fmt: MiniFloat
 ) -> tuple[np.ndarray, bool]:
     """Return the codes of x + decay·residual, and whether all are finite.
 
     See `quantize_residual`.
     """
     out = aligned_empty(codes_nbytes(x.size, fmt), np.uint8)
-    stream = left is not residual and cover.streams(left)
+    stream = cover.streams(update.apart)
 
     def task(start: int, stop: int) -> bool:
-        own = slice(start, stop)
-        terms = x[own], residual[own], decay, scale, fmt
-        return quantize_residual(*terms, part_of(out, start, stop, fmt), left[own], stream=stream)
+        own, part = update.part(start, stop), part_of(out, start, stop, fmt)
+        return quantize_residual(x[start:stop], own, scale, fmt, part, stream=stream)
 
     return out, all(pool.run(task, x.size, BLOCK))
 
@@ -172,46 +166,46 @@ def quantize(x: np.ndarray, scale: np.float32, fmt: MiniFloat, out: np.ndarray) 
 
 def quantize_residual(
     x: np.ndarray,
-    residual: np.ndarray,
-    decay: np.float32,
+    update: ResidualUpdate,
     scale: np.float32,
     fmt: MiniFloat,
     out: np.ndarray,
-    left: np.ndarray,
     *,
     stream: bool = False,
 ) -> bool:
-    """Quantize u = x + decay·residual, and write u − x̂ to `left`; each step is rounded once.
+    """Quantize u = x + decay·residual, and write u − x̂; each step is rounded once.
 
     Parameters
     ----------
-    x, residual, left : (n,) float32 array
-        The arrays may be the same.
-    decay : float32
+    x : (n,) float32 array
+    update : ResidualUpdate
     scale, fmt, out
         See `quantize`.
     stream : bool
-        Whether to write `left`, which then starts at a multiple of 32 bytes, past the cache.
+        Whether to write `update.apart`, which starts at a multiple of 32 bytes, past the cache.
 
     Returns
     -------
     bool
-        Whether all of u is finite. Otherwise the codes and `left` have no meaning.
+        Whether all of u is finite. Otherwise the codes and the new residual have no meaning.
     """
     loop, numbers = _residual_quantizer(_shared(fmt)), _numbers(scale, fmt)
     tops, errors = np.zeros(2 * _TOPS, np.uint32), np.empty(BLOCK, np.float32)
     whole = x.size - x.size % BLOCK
     packed = out[: codes_nbytes(whole, fmt)]
-    terms = x[:whole], residual[:whole], left[:whole], stream
-    top = loop(*terms, errors, decay, scale, *numbers, tops, packed)
+    residual, decay, left, backup = update[:4]
+    arrays = x[:whole], residual[:whole], left[:whole], backup[:whole]
+    top = loop(*arrays, stream, errors, decay, scale, *numbers, tops, packed)
     if whole < x.size:
+        rest, none = update.part(whole, x.size), np.empty(0, np.float32)
         padded, former = np.zeros((2, BLOCK), np.float32)
-        padded[: x.size - whole], former[: x.size - whole] = x[whole:], residual[whole:]
+        padded[: x.size - whole], former[: x.size - whole] = x[whole:], rest.copied()
         last = np.empty(codes_nbytes(BLOCK, fmt), np.uint8)
-        terms = padded, former, former, False
-        top = max(top, loop(*terms, errors, decay, scale, *numbers, tops, last))
+        arrays = padded, former, former, none
+        top = max(top, loop(*arrays, False, errors, decay, scale, *numbers, tops, last))
         left[whole:] = errors[: x.size - whole]
         out[codes_nbytes(whole, fmt) :] = last[: codes_nbytes(x.size - whole, fmt)]
+    update.mark_saved()
     return bool(top < INFINITY_BITS)
 
 
@@ -604,24 +598,26 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
     pair = per_byte(fmt)
 
     @kernel(
-        "in float32[], in float32[], out float32[], boolean, out float32[], float32, float32, "
-        "float32, int32, in int32[], out uint32[], out uint8[]",
+        "in float32[], in float32[], out float32[], out float32[], boolean, out float32[], "
+        "float32, float32, float32, int32, in int32[], out uint32[], out uint8[]",
         variant=f"{fmt}",
         vectorized=False,
     )
     def minifloat_residual(
-        x, before, after, stream, errors, decay, delta, divisor, last, steps, tops, out
+        x, residual, left, backup, stream, errors, decay, delta, divisor, last, steps, tops, out
     ):
-        # before.size == after.size == x.size, and errors.size == BLOCK; minifloat_codes describes
-        # the other arguments.
+        # residual.size == left.size == x.size, backup is or has no elements, and errors.size ==
+        # BLOCK; minifloat_codes describes the other arguments.
         a, b, c, d = steps[0], steps[1], steps[2], steps[3]
         f, g, h = steps[4], steps[5], steps[6]
         count = x.size // BLOCK
         for k in range(count):
             i, slot = _place(k, count), (k & 1) * _TOPS
             numbers = decay, delta, divisor, last, a, b, c, d, f, g, h
-            one_block(x, before, i, errors, *numbers, tops, slot, out, i // pair)
-            copy_block(errors, 0, after, i, stream)
+            if backup.size:
+                copy_block(residual, i, backup, i, stream)
+            one_block(x, residual, i, errors, *numbers, tops, slot, out, i // pair)
+            leave_block(errors, 0, left, i, backup, stream)
         if stream:
             fence()
         top = np.uint32(0)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import INFINITY_BITS
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import (
@@ -37,14 +38,14 @@ def quantize_tensor(x: Array, scale: _Scale, fmt: MiniFloat) -> tuple[Array, Def
 
 
 def quantize_tensor_residual(
-    x: Array, residual: Array, decay: np.float32, scale: _Scale, fmt: MiniFloat, left: Array
+    x: Array, update: ResidualUpdate, scale: _Scale, fmt: MiniFloat
 ) -> tuple[Array, bool]:
-    """Return the codes of u = x + decay·residual, which must be finite; write u − x̂ to `left`."""
+    """Return the codes of u = x + decay·residual, which must be finite, and write u − x̂."""
     device, n = device_with(x), x.size
     out = device.empty(codes_nbytes(n, fmt), np.uint8)
     rule = _Rule.of(device, scale, fmt)
     name, coder = _kernel("minifloat_residual", rule, fmt)
-    source = x, residual, left, n, decay.view(np.uint32)
+    source = x, update.residual, update.left, n, update.decay.view(np.uint32)
     _launch(device, name, n, *source, *coder, rule.points, out)
     return out, True
 
