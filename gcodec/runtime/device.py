@@ -357,12 +357,6 @@ def host(array: Array) -> np.ndarray:
     return host_array
 
 
-def hosted(*arrays: Array) -> Sequence[np.ndarray]:
-    """Return arrays of one place on the host; all arrays of a device are fetched at once."""
-    device = device_of(arrays[0])
-    return arrays if device is None else deferred.fetch(device, *arrays)
-
-
 def beside(array: Array, other: Array) -> Array:
     """Return an array in the memory of another: the same array, or a copy there."""
     device = device_of(other)

@@ -67,7 +67,7 @@ _RUN = 1 << 12  # neighboring bytes of such a sample
 _MOST_RUNS = 16  # runs of all bytes for each run of such a sample
 _COUNTED = 8 * TILE  # bytes that are counted at a time
 _BELOW, _ABOVE = 4, 1  # how far a byte may be below and above those of a sample of all bytes
-_SPARSE = 4  # such a sample has at most one row of so many, or of half as many in mode=fast
+_SPARSE = 4  # a sample of rows skips at least three of four rows, or one of two in mode=fast
 _LEAST_LOWERED = 1 << 11  # elements of a tensor for which scales may pay
 _PIECE = 1 << 12  # elements of each of four samples that tell whether coding a plane pays
 _SPARE = 32  # bits of a string for each byte that it may exceed its estimated size by
@@ -86,7 +86,7 @@ class _Statistics(NamedTuple):
     is_constant : bool
         Whether all bytes of the first plane are equal.
     sample : Sample or None
-        The rows by which the counts were estimated; None if they are exact, or of integers.
+        The rows by which the counts were estimated; None if the counts are exact or of integers.
     zeros : Zeros or None
     others : tuple of (Plane, bytes or None)
         The other planes, and the strings of those that are coded.
@@ -472,8 +472,8 @@ class _Writer:
             return self._lowered_by(self._sampled_scales(layout))
         if not is_estimated or sample.symbols.size < 2 * _ROW * layout.width:
             return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
-        # So many rows determine the scales of columns, and lowered by the same scales they are a
-        # sample of the lowered plane.
+        # This many rows determine the scales of columns. If they are lowered by these scales, they
+        # are a sample of the lowered plane.
         rows = LineSums(n, layout.width, False).run(self._parts, _COUNTED).rows
         scales = scales._replace(rows=row_scales(layout, rows, unit, sampled_sums))
         counts = _estimated(counts, n, sample.symbols.size)

@@ -45,7 +45,7 @@ PartsOf = Callable[[int, int], np.ndarray]
 
 
 class Lowering(NamedTuple):
-    """Scales by which the bytes of a sample are lowered.
+    """Scales whose octaves are subtracted from the bytes of a sample.
 
     Attributes
     ----------

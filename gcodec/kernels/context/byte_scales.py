@@ -198,7 +198,7 @@ def rounded_scales(
     quantum, most : int
         The smallest scale, and the largest one. All scales are multiples of the smallest.
     average : Sums, optional
-        The lines over all of which the average is taken. Default: the same lines.
+        The average is that of all bytes of these lines; by default, of `lines`.
 
     Returns
     -------
