@@ -43,6 +43,7 @@ FUSED = [
     "minmax:bits=4,bucket=50",
     "terngrad",
     "terngrad:clip=0,pack=base3",
+    "terngrad:pack=terngrad",
     *(f"qsgd:s={s},bucket={bucket}" for s in (3, 300, 70000) for bucket in (0, 64, 100)),
     "microscale",
     "microscale:format=mxint8",
@@ -90,6 +91,19 @@ def test_fused_residual_equals_that_of_separate_passes(spec: str, scale: float) 
         assert codec._pack(sums).resolved().data.tobytes() == (
             codec._pack(expected).resolved().data.tobytes()
         )
+
+
+@pytest.mark.parametrize("n", [30_011, 40_960])
+def test_strides_of_several_tiles_have_the_errors_of_separate_passes(n: int) -> None:
+    """A tile of one stride may read elements whose errors another one has written."""
+    x = np.random.default_rng(2).standard_normal(n, np.float32)
+    codec, errors = gcodec.parse("terngrad:pack=terngrad"), x.copy()
+    extremes = Extremes(int(np.abs(x).max().view(np.uint32)))
+    symbols = codec._quantize_left(errors, extremes, "float32", 5, None)
+    expected, decoded = codec._quantize(x, 5, None), np.empty_like(x)
+    codec._dequantize(expected, decoded)
+    assert np.array_equal(symbols.codes, expected.codes)
+    assert np.array_equal(errors, x - decoded)
 
 
 @pytest.mark.parametrize(

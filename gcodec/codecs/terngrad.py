@@ -242,9 +242,7 @@ class TernGrad(Codec):
 
     def _quantize_in_place(
         self, values: np.ndarray, extremes: Extremes, dtype: str, seed: int
-    ) -> TernarySymbols | None:
-        if self._pack_rule == "terngrad":
-            return None
+    ) -> TernarySymbols:
         scale = self._scale_of(values, extremes)
         level = convert.round_number(scale, dtype)
         codes = ternary.quantize(values, as_float32(scale), seed, self._pack_rule, level)

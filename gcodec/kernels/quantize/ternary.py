@@ -78,7 +78,7 @@ def quantize(
     pack : Pack
     level : float32, optional
         Magnitude to which elements are decoded. If it is given, x is replaced by the
-        quantization error x − x̂; only on the host, and not for ``terngrad``.
+        quantization error x − x̂; only on the host.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def quantize(
     if pack == "chapter":
         _quantize_chapter(x, numbers, leave, out)
     elif pack == "terngrad":
-        _quantize_strided(convert.whole(x), numbers, out)
+        _quantize_strided(convert.whole(x), numbers, leave, out)
     else:
         _quantize_base3(x, numbers, leave, out)
     return out
@@ -324,8 +324,9 @@ def _code_11_bits(data):
 # --- terngrad: byte i holds codes i, i + Q, i + 2Q, i + 3Q of Q bytes, each plus one -------------
 
 
-def _quantize_strided(x: np.ndarray, numbers: _Numbers, out: np.ndarray) -> None:
+def _quantize_strided(x: np.ndarray, numbers: _Numbers, leave: bool, out: np.ndarray) -> None:
     size = out.size
+    errors = x if leave else np.empty(0, np.float32)
 
     def task(start: int, stop: int) -> None:
         codes = np.empty(_TILE + 2 * BLOCK, np.uint8)
@@ -334,7 +335,7 @@ def _quantize_strided(x: np.ndarray, numbers: _Numbers, out: np.ndarray) -> None
         for field in range(4):
             part = x[: (field + 1) * size]
             first = field * size + start
-            _stride(field)(part, *numbers, codes, padded, first, out[start:stop])
+            _stride(field)(part, *numbers, codes, padded, first, errors, out[start:stop])
 
     pool.run(task, size)
     for pad in range(4 * size - x.size):
@@ -345,14 +346,18 @@ def _quantize_strided(x: np.ndarray, numbers: _Numbers, out: np.ndarray) -> None
 @factory(lambda: ((field,) for field in range(4)))
 def _stride(field: int) -> Kernel:
     """Make the kernel that adds the codes of one field to the bytes."""
-    one_block = _ternary_block(_one_per_byte(1 << 2 * field, 2 << 2 * field, 0))
+    plus, minus = 2 << 2 * field, 0
+    one_block = _ternary_block(_one_per_byte(1 << 2 * field, plus, minus))
 
     @kernel(
-        "in float32[], float32, float32, uint64, out uint8[], out float32[], int64, out uint8[]",
+        "in float32[], float32, float32, uint64, out uint8[], out float32[], int64, "
+        "out float32[], out uint8[]",
         variant=f"{field}",
     )
-    def add_stride(x, scale, level, seed, codes, padded, first, out):
-        # Byte i of `out` gets the code of element first + i, if x has it.
+    def add_stride(x, scale, level, seed, codes, padded, first, errors, out):
+        # Byte i of `out` gets the code of element first + i, if x has it. `errors` is empty, or
+        # the memory of x and of what follows; blocks of other bytes read these elements again,
+        # but nothing depends on the codes that they find.
         # codes.size == _TILE + 2 * BLOCK, padded.size == BLOCK
         for tile in range(0, out.size, _TILE):
             begin = first + tile
@@ -371,6 +376,11 @@ def _stride(field: int) -> Kernel:
             part = out[tile : tile + own.size]
             for i in range(part.size):  # part.size == own.size
                 part[i] |= own[i]
+            if errors.size != 0:
+                left = errors[begin : begin + own.size]
+                for i in range(left.size):  # left.size == own.size
+                    value = level if own[i] == plus else np.float32(0)
+                    left[i] -= -level if own[i] == minus else value
 
     return add_stride
 
