@@ -65,13 +65,15 @@ def _added(parts: list[np.ndarray]) -> np.ndarray:
 def _count_values(codes, tables, counts):
     # tables.size == _TABLES * _APART; counts.size == _VALUES. The counts are added to `counts`.
     tables[:] = 0
-    whole, top = codes.size // 8, np.uint8(0)
+    whole, top, zeros = codes.size // 8, np.uint8(0), 0
     for i in range(codes.size):
         top = max(top, codes[i])
     is_narrow = top < 16  # two neighbors then fit a byte and are counted together
     for i in range(whole):
         word = load_word(codes, 8 * i)
-        if is_narrow:
+        if word == 0:  # zeros come in runs, and would wait for each other's count
+            zeros += 8
+        elif is_narrow:
             word |= word >> np.uint64(4)
             for table in range(0, _TABLES, 2):
                 tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
@@ -80,6 +82,7 @@ def _count_values(codes, tables, counts):
             for table in range(_TABLES):
                 tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
                 word >>= _EIGHT
+    counts[0] += zeros
     for i in range(8 * whole, codes.size):
         counts[codes[i]] += 1
     for table in range(_TABLES):
