@@ -41,6 +41,8 @@ FUSED = [
     "minmax:bits=3",
     "minmax:bits=8,rounding=stochastic",
     "minmax:bits=4,bucket=50",
+    "minmax:bits=5,bucket=64",
+    "minmax:bits=2,bucket=4096,rounding=stochastic",
     "terngrad",
     "terngrad:clip=0,pack=base3",
     "terngrad:pack=terngrad",

@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.codec import Codec, register
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
-from gcodec.kernels.numeric.arithmetic import Extremes
+from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.ranges import (
     RANGE_NBYTES,
     check_ranges,
@@ -145,15 +145,35 @@ class MinMax(Codec):
         With `leave`, the values are replaced by their quantization errors.
         """
         n = values.size
-        bucket = self._bucket(n)
         bucket_ranges, finite = checked_ranges
         require(finite, lambda: nonfinite_error(values))
-        data = empty_beside(-(-self.max_payload_nbits(n) // 8), np.uint8, values)
-        start = self._ranges_nbytes(n)
+        data = self._room(values)
         write_ranges(bucket_ranges, data)
-        key = seed if self.rounding == "stochastic" else None
-        uniform.quantize(values, bucket_ranges, bucket, self.bits, key, data[start:], leave)
+        codes = data[self._ranges_nbytes(n) :]
+        numbers = self._bucket(n), self.bits, self._key(seed)
+        uniform.quantize(values, bucket_ranges, *numbers, codes, leave)
         return MinMaxSymbols(data, n)
+
+    def _adds_residual(self, n: int) -> bool:
+        return n > 0 and uniform.adds_residual(self._bucket(n))
+
+    def _quantize_sum(
+        self, x: np.ndarray, update: ResidualUpdate, seed: int
+    ) -> tuple[MinMaxSymbols, int]:
+        n, data = x.size, self._room(x)
+        codes, numbers = data[self._ranges_nbytes(n) :], (self.bits, self._key(seed))
+        bucket_ranges, top = uniform.quantize_sum(x, update, self._bucket(n), *numbers, codes)
+        check_top(top, x)
+        write_ranges(bucket_ranges, data)
+        return MinMaxSymbols(data, n), top
+
+    def _room(self, values: np.ndarray) -> np.ndarray:
+        """Return room for the payload of values."""
+        return empty_beside(-(-self.max_payload_nbits(values.size) // 8), np.uint8, values)
+
+    def _key(self, seed: int) -> int | None:
+        """Return the seed if rounding is stochastic, else None."""
+        return seed if self.rounding == "stochastic" else None
 
     def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Callable[[], Payload]]:
         bucket = self._bucket(values.size)
@@ -164,8 +184,7 @@ class MinMax(Codec):
         def sized() -> Payload:
             return self._pack(MinMaxSymbols(np.zeros(nbytes, np.uint8), values.size))
 
-        key = seed if self.rounding == "stochastic" else None
-        return uniform.rounded(values, bucket_ranges, bucket, self.bits, key), sized
+        return uniform.rounded(values, bucket_ranges, bucket, self.bits, self._key(seed)), sized
 
     def _dequantize_into(
         self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

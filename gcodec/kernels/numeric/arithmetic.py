@@ -239,11 +239,11 @@ def _correct(x, residual, decay, out):
 # residual, which goes to `backup` past the cache.
 
 
-def _sums_block(saves: bool) -> Any:
-    """Make the block of `_correct_past_cache`."""
+def _sums_block(saves: bool, streaming: bool = True) -> Any:
+    """Make the block of `_correct_past_cache`, or one whose sums stay in the cache."""
 
     @block("x", "residual", "i", "stop", "decay", "left", "backup", "keys", "at")
-    def stream_sums(e: Emitter) -> None:
+    def add_range(e: Emitter) -> None:
         """Add the residual to the elements from i to stop, whose number is a multiple of BLOCK.
 
         The least key of the sums goes to element `at` of keys, and the greatest one to the next.
@@ -264,6 +264,7 @@ def _sums_block(saves: bool) -> Any:
             target = builder.gep(e.args["left"], [i])
             if saves:
                 e.store(former, builder.gep(e.args["backup"], [i]), align=32, streaming=True)
+            if saves or not streaming:
                 e.store(total, target)
             else:
                 e.store(total, target, align=32, streaming=True)
@@ -278,12 +279,15 @@ def _sums_block(saves: bool) -> Any:
         for place, (name, keys) in enumerate(zip(("smin", "smax"), extremes, strict=True)):
             builder.store(e.reduced(name, keys), e.element(e.address("keys", "at"), place))
 
-    return stream_sums
+    return add_range
+
+
+add_range = _sums_block(saves=False, streaming=False)
 
 
 @factory(lambda: ((False,), (True,)))
 def _correct_past_cache(saves: bool) -> Kernel:
-    stream_sums = _sums_block(saves)
+    stream_range = _sums_block(saves)
 
     @kernel(
         "in float32[], in float32[], float32, out float32[], out float32[], int64, out int32[]",
@@ -295,7 +299,7 @@ def _correct_past_cache(saves: bool) -> Kernel:
             start = b * bucket
             stop = min(start + bucket, left.size)
             whole = stop - (stop - start) % BLOCK
-            stream_sums(x, residual, start, whole, decay, left, backup, keys, 2 * b)
+            stream_range(x, residual, start, whole, decay, left, backup, keys, 2 * b)
             low, high = keys[2 * b], keys[2 * b + 1]
             for i in range(whole, stop):
                 total = x[i] + decay * residual[i]

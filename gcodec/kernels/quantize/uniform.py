@@ -16,12 +16,21 @@ from typing import Any, get_args
 import numpy as np
 
 from gcodec.kernels.bits.pack import packer, unpacker
+from gcodec.kernels.numeric.arithmetic import (
+    ResidualUpdate,
+    add_range,
+    copy_block,
+    fetch_terms,
+    leave_block,
+)
 from gcodec.kernels.numeric.philox import COUNTER_SPAN, ROUNDING, emit_words, words
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, key_of
 from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, calling, factory, inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, Store, block, doubles, fence, floats, lanes
+from gcodec.runtime.memory import bits_float, float_bits
 
 _PART = 1 << 16  # elements that `rounded` has in memory as float64
 _TILE = 4096  # elements; a multiple of BLOCK, so that the codes of any width end on a byte
@@ -54,18 +63,64 @@ def quantize(
     leave : bool
         Whether x is replaced by the quantization error x − x̂; only on the host.
     """
-    loop, key, flat = _quantizer(leave), np.uint64(seed or 0), ranges.reshape(-1)
-    addresses = (
-        _blocks_quantizer(seed is not None, leave).address,
-        packer(bits, True).address if bits < 8 else 0,
-    )
+    loop, none = _quantizer(leave), np.empty(0, np.float32)
+    numbers = ranges.reshape(-1), bucket, bits, *_quantizers(bits, seed, leave)
 
     def task(start: int, stop: int) -> None:
-        part = out[start * bits // 8 : -(-stop * bits // 8)]
-        own = x[start:stop], np.uint64(start), key, flat, bucket
-        loop(*own, bits, *addresses, *_scratch(), np.empty(3 * BLOCK), part)
+        part = x[start:stop]
+        terms = part, part, none, np.float32(0), none, none, False, 0, np.empty(0, np.int32)
+        codes = out[start * bits // 8 : -(-stop * bits // 8)]
+        loop(*terms, np.uint64(start), *numbers, *_scratch(), np.empty(3 * BLOCK), codes)
 
     pool.run(task, x.size, _TILE, x)
+
+
+def adds_residual(bucket: int) -> bool:
+    """Return whether `quantize_sum` accepts buckets of this size."""
+    return _TILE % bucket == 0
+
+
+def quantize_sum(
+    x: np.ndarray,
+    update: ResidualUpdate,
+    bucket: int,
+    bits: int,
+    seed: int | None,
+    out: np.ndarray,
+) -> tuple[np.ndarray, int]:
+    """Quantize the sum of x and a residual, tile by tile, and write its error to `update.left`.
+
+    See `quantize` for the other parameters, and `adds_residual` for the sizes of buckets.
+
+    Returns
+    -------
+    ranges : (ceil(n / bucket), 2) float32 array
+        Least and largest value of each bucket; a zero is +0.
+    top : int
+        Bit pattern of the largest magnitude of the sum; NaN is larger than infinity. Unless it is
+        finite, ranges and codes are undefined.
+    """
+    ranges, loop = np.empty((-(-x.size // bucket), 2), np.float32), _quantizer(True)
+    buckets = ranges.reshape(-1), bucket, bits, *_quantizers(bits, seed, True)
+    streaming = streams(update.apart)
+
+    def task(start: int, stop: int) -> int:
+        sums, own = np.empty(_TILE, np.float32), update.part(start, stop)
+        terms = sums, x[start:stop], own.residual, own.decay, own.left, own.backup
+        codes = out[start * bits // 8 : -(-stop * bits // 8)]
+        adding = streaming, _sum_tile.address, np.empty(2, np.int32)
+        numbers = np.uint64(start), *buckets, *_scratch(), np.empty(3 * BLOCK)
+        top = int(loop(*terms, *adding, *numbers, codes))
+        own.mark_saved()
+        return top
+
+    return ranges, max(pool.run(task, x.size, _TILE))
+
+
+def _quantizers(bits: int, seed: int | None, leave: bool) -> tuple[np.uint64, int, int]:
+    """Return the seed, and the addresses of the loops that quantize and pack."""
+    loop = _blocks_quantizer(seed is not None, leave).address
+    return np.uint64(seed or 0), loop, packer(bits, True).address if bits < 8 else 0
 
 
 @dispatched("gcodec.kernels.quantize.uniform_cuda")
@@ -258,14 +313,30 @@ def _blocks_quantizer(stochastic: bool, leave: bool) -> Kernel:
     one_block = _quantize_block(stochastic, leave)
 
     @kernel(
-        f"{'out' if leave else 'in'} float32[], int64, int64, uint64, in float32[], int64, "
-        "float64, out float64[], out float64[], out uint8[]",
+        f"{'out' if leave else 'in'} float32[], in float32[], in float32[], int64, int64, "
+        "uint64, in float32[], int64, float64, out float64[], out float64[], out uint8[]",
         variant=f"{stochastic} {leave}",
     )
-    def uniform_codes(x, first, limit, seed, ranges, bucket, levels, ends, numbers, codes):
+    def uniform_codes(
+        x,
+        gradient,
+        residual,
+        first,
+        limit,
+        seed,
+        ranges,
+        bucket,
+        levels,
+        ends,
+        numbers,
+        codes,
+    ):
         # x begins with element `first`; x.size is a multiple of BLOCK, and at most codes.size.
-        # The numbers hold for the elements before `limit`; return the new limit.
+        # The numbers hold for the elements before `limit`; return the new limit. gradient and
+        # residual begin with the terms of x, and are empty if x is no sum.
         for i in range(0, x.size, BLOCK):
+            if leave and residual.size != 0:
+                fetch_terms(gradient, residual, i + _TILE)  # while this block is coded
             start = first + i
             if start + BLOCK > limit:
                 limit = _fill(numbers, ranges, bucket, start, levels, _factor_of)
@@ -277,41 +348,112 @@ def _blocks_quantizer(stochastic: bool, leave: bool) -> Kernel:
     return uniform_codes
 
 
+@kernel(
+    "in float32[], in float32[], float32, out float32[], out float32[], boolean, int64, "
+    "out int32[], out float32[]"
+)
+def _sum_tile(gradient, residual, decay, sums, backup, streaming, bucket, keys, ranges):
+    # All arrays have as many elements; but backup may have none, keys.size == 2, and ranges.size
+    # == 2 * ceil(sums.size / bucket). Return the bit pattern of the largest magnitude.
+    if backup.size != 0:
+        whole = sums.size - sums.size % BLOCK
+        for i in range(0, whole, BLOCK):
+            copy_block(residual, i, backup, i, streaming)
+        for i in range(whole, sums.size):
+            backup[i] = residual[i]
+    top = np.int32(0)
+    for b in range(ranges.size // 2):
+        start, stop = b * bucket, min((b + 1) * bucket, sums.size)
+        whole = stop - (stop - start) % BLOCK
+        add_range(gradient, residual, start, whole, decay, sums, backup, keys, 0)
+        low, high = keys[0], keys[1]
+        for i in range(whole, stop):
+            sums[i] = gradient[i] + decay * residual[i]
+            key = key_of(np.int32(float_bits(sums[i])))
+            low, high = min(low, key), max(high, key)
+        top = max(top, max(high, np.int32(~low)))
+        ranges[2 * b] = bits_float(np.uint32(key_of(low))) + np.float32(0)  # −0 becomes +0
+        ranges[2 * b + 1] = bits_float(np.uint32(key_of(high))) + np.float32(0)
+    return top
+
+
+_add = calling(
+    "in float32[], in float32[], float32, out float32[], out float32[], boolean, int64, "
+    "out int32[], out float32[]",
+    "int32",
+)
 _pack = calling("in uint8[], out uint8[], boolean")
 
 
 @factory(lambda: ((False,), (True,)))
 def _quantizer(leave: bool) -> Kernel:
-    values_kind = f"{'out' if leave else 'in'} float32[]"
+    output = "out" if leave else "in"
     quantize_blocks = calling(
-        f"{values_kind}, int64, int64, uint64, in float32[], int64, float64, out float64[], "
-        "out float64[], out uint8[]",
+        f"{output} float32[], in float32[], in float32[], int64, int64, uint64, in float32[], "
+        "int64, float64, out float64[], out float64[], out uint8[]",
         "int64",
     )
 
     @kernel(
-        f"{values_kind}, uint64, uint64, in float32[], int64, int64, uint64, uint64, "
-        "out uint8[], out float32[], out float64[], out float64[], out uint8[]",
+        f"{output} float32[], in float32[], in float32[], float32, out float32[], out float32[], "
+        f"boolean, uint64, out int32[], uint64, {output} float32[], int64, int64, uint64, "
+        "uint64, uint64, out uint8[], out float32[], out float64[], out float64[], out uint8[]",
         variant=f"{leave}",
         vectorized=False,
     )
     def quantize_tiles(
-        x, first, seed, ranges, bucket, bits, loop, pack, codes, padded, ends, numbers, out
+        x,
+        gradient,
+        residual,
+        decay,
+        left,
+        backup,
+        streaming,
+        add,
+        keys,
+        first,
+        ranges,
+        bucket,
+        bits,
+        seed,
+        loop,
+        pack,
+        codes,
+        padded,
+        ends,
+        numbers,
+        out,
     ):
-        # x begins with element `first`, a multiple of _TILE; out.size == ceil(x.size * bits / 8).
-        # `loop` and `pack` are the addresses of a kernel of _blocks_quantizer and of `packer`.
-        # codes.size == _TILE + BLOCK; padded has BLOCK elements, ends and numbers three times as
-        # many.
-        limit, levels = np.int64(first), np.float64((1 << bits) - 1)
-        for tile in range(0, x.size, _TILE):
-            values = x[tile : tile + _TILE]
+        # gradient begins with element `first`, a multiple of _TILE; out.size == ceil(gradient.size
+        # * bits / 8). `loop` and `pack` are the addresses of a kernel of _blocks_quantizer and of
+        # `packer`. codes.size == _TILE + BLOCK; padded has BLOCK elements, ends and numbers three
+        # times as many. Without a residual, x is the gradient, residual, left and backup are
+        # empty, and `add` is 0. With one, `leave` is true, and `add` is the address of _sum_tile;
+        # x has room for the sums of a tile, residual and left are as long as the gradient, backup
+        # is or has no elements, and keys.size == 2. The ranges are those of all buckets, and get
+        # those of the sums. Return the bit pattern of the largest magnitude of the sums; after one
+        # that is not finite, no codes are written.
+        limit, levels, top = np.int64(first), np.float64((1 << bits) - 1), np.int32(0)
+        for tile in range(0, gradient.size, _TILE):
+            end, start = min(tile + _TILE, gradient.size), np.int64(first) + tile
+            values, following = x[tile:end], residual[tile:]
+            if leave and add != 0:
+                values = x[: end - tile]
+                own = backup[tile:end] if backup.size != 0 else backup
+                buckets = ranges[2 * (start // bucket) :][: 2 * ((end - tile - 1) // bucket + 1)]
+                terms = gradient[tile:end], residual[tile:end], decay
+                sums = _add(add, *terms, values, own, streaming, bucket, keys, buckets)
+                top = max(top, sums)
+                if top >= np.int32(INFINITY_BITS):
+                    continue
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
             target = codes if bits < 8 else part  # codes of 8 bits need no packing
             whole = values.size - values.size % BLOCK
-            start = np.int64(first) + tile
             limit = quantize_blocks(
                 loop,
                 values[:whole],
+                gradient[tile:],
+                following,
                 start,
                 limit,
                 seed,
@@ -326,15 +468,23 @@ def _quantizer(leave: bool) -> Kernel:
                 start, last = start + whole, codes[_TILE:]
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
-                quantize_blocks(
-                    loop, padded, start, 0, seed, ranges, bucket, levels, ends, numbers, last
-                )
+                none = residual[:0]
+                own = padded, none, none, start, 0, seed, ranges, bucket, levels
+                quantize_blocks(loop, *own, ends, numbers, last)
                 for k in range(values.size - whole):
                     target[whole + k] = last[k]
                     if leave:
                         values[whole + k] = padded[k]
             if bits < 8:
                 _pack(pack, codes[: values.size], part, False)
+            if leave and add != 0:
+                for i in range(0, whole, BLOCK):
+                    leave_block(values, i, left, tile + i, backup, streaming)
+                for i in range(whole, values.size):
+                    left[tile + i] = values[i]
+        if leave and streaming:
+            fence()
+        return top
 
     return quantize_tiles
 
