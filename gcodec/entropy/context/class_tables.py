@@ -35,6 +35,7 @@ from gcodec.kernels.context.class_tables import (
     counts_nbits,
     nbits_by,
     own_frequencies,
+    put_models,
     read_models,
     sent_nbits,
 )
@@ -83,14 +84,20 @@ class Models:
     number: int
     frequencies: np.ndarray
 
+    def write_tables(self, classes: slice) -> WriteTables:
+        """Return the lookup tables of the writer, at least for these classes."""
+        return self._all_write_tables
+
+    def read_tables(self, classes: slice) -> ReadTables:
+        """Return the lookup tables of the reader, at least for these classes."""
+        return self._all_read_tables
+
     @functools.cached_property
-    def write_tables(self) -> WriteTables:
-        """Lookup tables of the writer."""
+    def _all_write_tables(self) -> WriteTables:
         return rans_table.write_tables(self.frequencies, LOG2_TOTAL)
 
     @functools.cached_property
-    def read_tables(self) -> ReadTables:
-        """Lookup tables of the reader."""
+    def _all_read_tables(self) -> ReadTables:
         return rans_table.read_tables(self.frequencies, LOG2_TOTAL)
 
 
@@ -121,6 +128,18 @@ class ClassTable(Models):
         """Fit a table for a payload to (64, 256) counts of symbols, not all 0."""
         return cls(SENT, *own_frequencies(counts, *limits, LOG2_TOTAL))
 
+    def write_tables(self, classes: slice) -> WriteTables:
+        """Return the lookup tables of the writer, at least for these classes."""
+        if self.number != SENT:  # the tables serve many strings
+            return self._all_write_tables
+        return rans_table.write_tables(self.frequencies, LOG2_TOTAL, classes)
+
+    def read_tables(self, classes: slice) -> ReadTables:
+        """Return the lookup tables of the reader, at least for these classes."""
+        if self.number != SENT:
+            return self._all_read_tables
+        return rans_table.read_tables(self.frequencies, LOG2_TOTAL, classes)
+
     @functools.cached_property
     def tops(self) -> np.ndarray:
         """Largest magnitude of each class, as (64,) uint8."""
@@ -133,26 +152,20 @@ class ClassTable(Models):
 
     def sent_nbits(self) -> int:
         """Return the number of bits that the table takes in a payload."""
-        rows = self.frequencies[self.first : self.last + 1]
-        return 2 * _CLASS + sent_nbits(rows, _TOP, _LENGTH)
+        return 2 * _CLASS + sent_nbits(self._sent, _TOP, _LENGTH)
+
+    @property
+    def _sent(self) -> np.ndarray:
+        """Frequencies of the classes that a payload contains."""
+        return self.frequencies[self.first : self.last + 1]
 
     def put(self, string: BitString) -> None:
         """Append the table to a string, unless it is static."""
         if self.number != SENT:
             return
-        rows, tops = self.frequencies[self.first : self.last + 1], self.tops[self.first :, None]
-        numbers = rows[:, [ESCAPE, *range(2, ESCAPE, 2)]]
-        lengths = np.frexp(numbers)[1]  # in bits
-        tails = np.maximum(lengths - 1, 0)
-        words = np.column_stack([tops[: len(rows)], (lengths << tails) | numbers & ~(-1 << tails)])
-        sizes = np.full(words.shape, _TOP)
-        sizes[:, 1:] = _LENGTH + tails
-        is_stored = np.arange(words.shape[1]) <= 1 + words[:, :1]  # up to the largest magnitude
-        bits = _bits_of(
-            np.append([self.first, self.last], words[is_stored]),
-            np.append([_CLASS, _CLASS], sizes[is_stored]),
-        )
-        string.extend(np.packbits(bits), bits.size)
+        ends = self.first << _CLASS | self.last
+        string.extend(np.frombuffer((ends << 4).to_bytes(2, "big"), np.uint8), 2 * _CLASS)
+        put_models(self._sent, _TOP, _LENGTH, string)
 
     @classmethod
     def read(
@@ -221,14 +234,6 @@ def frequencies_of(halves: list[list[int]]) -> np.ndarray:
         row[ESCAPE] = escape
         row[0] = TOTAL - row.sum()
     return frequencies
-
-
-def _bits_of(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the bits of (k,) words as uint8 0 and 1, the highest first; `sizes` are in bits."""
-    ends = np.cumsum(sizes)
-    shifts = np.repeat(ends, sizes) - 1 - np.arange(ends[-1])
-    bits: np.ndarray = (np.repeat(words, sizes) >> shifts & 1).astype(np.uint8)
-    return bits
 
 
 def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:

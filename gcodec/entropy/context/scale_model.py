@@ -117,6 +117,17 @@ class Scales(NamedTuple):
         return classes
 
     @property
+    def possible_classes(self) -> slice:
+        """The range of the classes that elements may have."""
+        columns = self.columns if self.columns.size else np.array([CENTER], np.uint8)
+        ends = (
+            int(self.rows.min()) + int(columns.min()),
+            int(self.rows.max()) + int(columns.max()),
+        )
+        first, last = (min(max(end - CENTER, 0), CLASSES - 1) for end in ends)
+        return slice(first, last + 1)
+
+    @property
     def arrays(self) -> class_map.ScaleArrays:
         """The arguments from which kernels compute classes."""
         return self.rows, self.columns, self.layout.width

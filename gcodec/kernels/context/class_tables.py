@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import (
     CLASSES,
     TILE,
@@ -17,7 +18,7 @@ from gcodec.kernels.context.class_map import (
     take_counts,
     tally,
 )
-from gcodec.kernels.numeric.words import leading_zeros, peek
+from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
@@ -190,7 +191,14 @@ def sent_nbits(frequencies: np.ndarray, of_top: int, of_length: int) -> int:
     A class takes `of_top` bits for its largest magnitude. A frequency takes its bits except the
     highest, and `of_length` bits for their number.
     """
-    return int(_sent_nbits(frequencies.reshape(-1), of_top, of_length))
+    nothing = np.empty(0, np.uint8), np.empty(0, np.uint64)
+    return int(_put_models(frequencies.reshape(-1), of_top, of_length, *nothing))
+
+
+def put_models(frequencies: np.ndarray, of_top: int, of_length: int, string: BitString) -> None:
+    """Append the frequencies of consecutive classes to a string; see `sent_nbits`."""
+    string.reserve(sent_nbits(frequencies, of_top, of_length) // 8 + 1)
+    _put_models(frequencies.reshape(-1), of_top, of_length, string.data, string.state)
 
 
 def _joined_halves(sums: np.ndarray, point: int) -> list[int]:
@@ -352,15 +360,32 @@ def _nbits_by(counts, frequencies, whole, logs, escaped):
     return high + (low >> 16) >> (_POINT - 16)
 
 
-@kernel("in int64[], int64, int64", vectorized=False)
-def _sent_nbits(frequencies, of_top, of_length):
-    # frequencies.size is a multiple of _ALPHABET.
-    nbits = of_top * (frequencies.size // _ALPHABET)
-    for start in range(0, frequencies.size, _ALPHABET):
-        for symbol in range(2, _ALPHABET, 2):
-            frequency = np.uint64(frequencies[start + symbol])
-            if frequency > 0:
-                nbits += of_length + 63 - np.int64(leading_zeros(frequency))
+@kernel("in int64[], int64, int64, out uint8[], out uint64[]", vectorized=False)
+def _put_models(frequencies, of_top, of_length, out, state):
+    # frequencies.size is a multiple of _ALPHABET, and the magnitudes of a model have frequencies
+    # up to the largest one. `state` is that of a BitString, and out has room for the bits and the
+    # slack of `put`; or both are empty, and the bits are only counted. Returns their number.
+    nbits, at, acc, have = np.int64(0), np.int64(0), np.uint64(0), np.uint64(0)
+    if state.size > 0:
+        at, acc, have = np.int64(state[0]), state[1], state[2]
+    for first in range(0, frequencies.size, _ALPHABET):
+        model, top = frequencies[first : first + _ALPHABET], 0
+        while top < MOST and model[2 * top + 2] > 0:
+            top += 1
+        nbits += of_top
+        if state.size > 0:
+            acc, have, at = put(out, at, acc, have, np.uint64(top), np.uint64(of_top))
+        for magnitude in range(top + 1):  # in place of magnitude 0, the escape
+            frequency = np.uint64(model[2 * magnitude] if magnitude > 0 else model[ESCAPE])
+            length = np.uint64(64) - np.uint64(leading_zeros(frequency))
+            stored = max(length, np.uint64(1)) - np.uint64(1)  # the highest bit is 1
+            nbits += of_length + np.int64(stored)
+            if state.size > 0:
+                rest = frequency & ((np.uint64(1) << stored) - np.uint64(1))
+                acc, have, at = put(out, at, acc, have, length, np.uint64(of_length))
+                acc, have, at = put(out, at, acc, have, rest, stored)
+    if state.size > 0:
+        state[0], state[1], state[2] = np.uint64(at), acc, have
     return nbits
 
 

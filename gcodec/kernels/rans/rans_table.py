@@ -97,14 +97,26 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
 
 
 @dispatched("gcodec.kernels.rans.rans_table_cuda")
-def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
-    """Return the tables of an encoder; see `check_frequencies`. A device takes one model only."""
-    check_frequencies(frequencies, log2_total)
-    size = frequencies.size
+def write_tables(
+    frequencies: np.ndarray, log2_total: int, models: slice = slice(None)
+) -> WriteTables:
+    """Return the tables of an encoder; see `check_frequencies`. A device takes one model only.
+
+    With `models`, those of other models are undefined.
+    """
+    used, size = frequencies[models], frequencies.size
+    check_frequencies(used, log2_total)
     pairs, entries = aligned_empty(size, np.uint32), aligned_empty(size, np.uint64)
     reciprocals = np.empty(size, np.uint64)
-    _fill_entries(frequencies.reshape(-1), log2_total, entries, reciprocals, pairs)
+    parts = (_part(array, 256, models) for array in (entries, reciprocals, pairs))
+    _fill_entries(used.reshape(-1), log2_total, *parts)
     return WriteTables(log2_total, frequencies.ndim > 1, entries, reciprocals, pairs)
+
+
+def _part(table: np.ndarray, size: int, models: slice) -> np.ndarray:
+    """Return the part of a table that belongs to some models, each of which has `size` entries."""
+    part: np.ndarray = table.reshape(-1, size)[models].reshape(-1)
+    return part
 
 
 @inline
@@ -121,15 +133,21 @@ def _halved_reciprocal(frequency):
     return below if frequency > 1 else np.float32(2)
 
 
-def read_tables(frequencies: np.ndarray, log2_total: int) -> ReadTables:
-    """Return the tables of a decoder; see `check_frequencies`."""
-    check_frequencies(frequencies, log2_total)
-    classed, flat = frequencies.ndim > 1, frequencies.reshape(-1)
-    pairs, slots = aligned_empty(flat.size, np.uint32), aligned_empty(int(flat.sum()), np.uint8)
-    compact = 1 << log2_total <= COMPACT and flat.max() < COMPACT
+def read_tables(
+    frequencies: np.ndarray, log2_total: int, models: slice = slice(None)
+) -> ReadTables:
+    """Return the tables of a decoder; see `check_frequencies`.
+
+    With `models`, those of other models are undefined.
+    """
+    used, total, size = frequencies[models], 1 << log2_total, frequencies.size
+    check_frequencies(used, log2_total)
+    pairs, slots = aligned_empty(size, np.uint32), aligned_empty(size // 256 * total, np.uint8)
+    compact = total <= COMPACT and used.max() < COMPACT
     entries = aligned_empty(slots.size if compact else 0, np.uint32)
-    _fill_slots(flat, 1 << log2_total, slots, entries, pairs)
-    return ReadTables(log2_total, classed, slots, pairs, entries)
+    by_slot = (_part(array, total, models) for array in (slots, entries))
+    _fill_slots(used.reshape(-1), total, *by_slot, _part(pairs, 256, models))
+    return ReadTables(log2_total, frequencies.ndim > 1, slots, pairs, entries)
 
 
 def fitted_frequencies(counts: np.ndarray, log2_total: int, logs: np.ndarray) -> np.ndarray:
