@@ -236,7 +236,7 @@ def write(
         class_map.join_symbols(part, *scales.arrays, start, nothing, room)
         return room
 
-    tables = write_tables(plan.models, LEAST_LOG2, scales.possible_classes)
+    tables = write_tables(plan.models, LEAST_LOG2, [scales.possible_classes])
     return write_classed(tables, joined, n, lead(front.trimmed()), lanes)
 
 
@@ -254,7 +254,7 @@ def open(span: BitSpan, n: int) -> RansString:
     scales, at = byte_scales.read(data, first + 8, end, n)
     models, at = read_models(data, at, end)
     span = span.after(at).aligned("models and symbols")
-    tables = read_tables(models, LEAST_LOG2, scales.possible_classes)
+    tables = read_tables(models, LEAST_LOG2, [scales.possible_classes])
     string = RansString(span, n, tables, scales.classes, lanes)
     string.refuse_short()
     return string

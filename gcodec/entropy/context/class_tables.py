@@ -86,11 +86,20 @@ class Models:
 
     def write_tables(self, classes: slice) -> WriteTables:
         """Return the lookup tables of the writer, at least for these classes."""
-        return self._all_write_tables
+        if self.number != SENT:  # the tables serve many strings
+            return self._all_write_tables
+        return rans_table.write_tables(self.frequencies, LOG2_TOTAL, self._models_of(classes))
 
     def read_tables(self, classes: slice) -> ReadTables:
         """Return the lookup tables of the reader, at least for these classes."""
-        return self._all_read_tables
+        if self.number != SENT:
+            return self._all_read_tables
+        return rans_table.read_tables(self.frequencies, LOG2_TOTAL, self._models_of(classes))
+
+    def _models_of(self, classes: slice) -> list[slice]:
+        """Return the models of classes, one range for each quantizer."""
+        firsts = range(0, len(self.frequencies), CLASSES)
+        return [slice(first + classes.start, first + classes.stop) for first in firsts]
 
     @functools.cached_property
     def _all_write_tables(self) -> WriteTables:
@@ -127,18 +136,6 @@ class ClassTable(Models):
     def own(cls, counts: np.ndarray, limits: TableLimits = ALL) -> ClassTable:
         """Fit a table for a payload to (64, 256) counts of symbols, not all 0."""
         return cls(SENT, *own_frequencies(counts, *limits, LOG2_TOTAL))
-
-    def write_tables(self, classes: slice) -> WriteTables:
-        """Return the lookup tables of the writer, at least for these classes."""
-        if self.number != SENT:  # the tables serve many strings
-            return self._all_write_tables
-        return rans_table.write_tables(self.frequencies, LOG2_TOTAL, classes)
-
-    def read_tables(self, classes: slice) -> ReadTables:
-        """Return the lookup tables of the reader, at least for these classes."""
-        if self.number != SENT:
-            return self._all_read_tables
-        return rans_table.read_tables(self.frequencies, LOG2_TOTAL, classes)
 
     @functools.cached_property
     def tops(self) -> np.ndarray:

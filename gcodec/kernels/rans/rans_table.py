@@ -6,6 +6,7 @@ follow each other, so that the class is the upper part of an index.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,18 +99,19 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
 
 @dispatched("gcodec.kernels.rans.rans_table_cuda")
 def write_tables(
-    frequencies: np.ndarray, log2_total: int, models: slice = slice(None)
+    frequencies: np.ndarray, log2_total: int, models: Sequence[slice] = (slice(None),)
 ) -> WriteTables:
     """Return the tables of an encoder; see `check_frequencies`. A device takes one model only.
 
-    With `models`, those of other models are undefined.
+    The tables of models that are not in one of the ranges `models` are undefined.
     """
-    used, size = frequencies[models], frequencies.size
-    check_frequencies(used, log2_total)
+    size = frequencies.size
     pairs, entries = aligned_empty(size, np.uint32), aligned_empty(size, np.uint64)
     reciprocals = np.empty(size, np.uint64)
-    parts = (_part(array, 256, models) for array in (entries, reciprocals, pairs))
-    _fill_entries(used.reshape(-1), log2_total, *parts)
+    for each in models:
+        check_frequencies(frequencies[each], log2_total)
+        parts = [_part(array, 256, each) for array in (entries, reciprocals, pairs)]
+        _fill_entries(frequencies[each].reshape(-1), log2_total, *parts)
     return WriteTables(log2_total, frequencies.ndim > 1, entries, reciprocals, pairs)
 
 
@@ -134,19 +136,23 @@ def _halved_reciprocal(frequency):
 
 
 def read_tables(
-    frequencies: np.ndarray, log2_total: int, models: slice = slice(None)
+    frequencies: np.ndarray, log2_total: int, models: Sequence[slice] = (slice(None),)
 ) -> ReadTables:
     """Return the tables of a decoder; see `check_frequencies`.
 
-    With `models`, those of other models are undefined.
+    The tables of models that are not in one of the ranges `models` are undefined.
     """
-    used, total, size = frequencies[models], 1 << log2_total, frequencies.size
-    check_frequencies(used, log2_total)
+    total, size, most = 1 << log2_total, frequencies.size, 0
+    for each in models:
+        check_frequencies(frequencies[each], log2_total)
+        most = max(most, frequencies[each].max())
     pairs, slots = aligned_empty(size, np.uint32), aligned_empty(size // 256 * total, np.uint8)
-    compact = total <= COMPACT and used.max() < COMPACT
-    entries = aligned_empty(slots.size if compact else 0, np.uint32)
-    by_slot = (_part(array, total, models) for array in (slots, entries))
-    _fill_slots(used.reshape(-1), total, *by_slot, _part(pairs, 256, models))
+    is_compact = total <= COMPACT and most < COMPACT
+    entries = aligned_empty(slots.size if is_compact else 0, np.uint32)
+    for each in models:
+        by_slot = [_part(array, total, each) for array in (slots, entries)]
+        own = _part(pairs, 256, each)
+        _fill_slots(frequencies[each].reshape(-1), total, *by_slot, own)
     return ReadTables(log2_total, frequencies.ndim > 1, slots, pairs, entries)
 
 
