@@ -23,12 +23,9 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.quantize import trellis
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE
-from gcodec.kernels.quantize.trellis import EVEN, MODELS, MOST, ODD, QUANTIZERS
+from gcodec.kernels.quantize.trellis import EVEN, MODELS, MOST, ODD, QUANTIZERS, SYMBOLS
 
 LEVELS = TableLimits(MOST, least_escape=2)
-_SIGNED = np.arange(2 * MOST + 2)  # 2k plus the sign
-# For each quantizer, the symbols of its levels.
-_SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTIZERS)]
 _LEVELS = np.array([*range(0, 2 * MOST + 2, 2), ESCAPE])  # one sign of each k, and the escape
 
 
@@ -49,8 +46,8 @@ class TrellisTable(Models):
     def __post_init__(self) -> None:
         """Lay out the frequencies of both quantizers by symbol."""
         frequencies = np.zeros((QUANTIZERS, CLASSES, 256), np.int64)
-        for rows, table, symbols in zip(frequencies, self.tables, _SYMBOLS, strict=True):
-            rows[:, symbols] = table.frequencies[:, : _SIGNED.size]
+        for rows, table, symbols in zip(frequencies, self.tables, SYMBOLS, strict=True):
+            rows[:, symbols] = table.frequencies[:, : symbols.size]
             rows[:, ODD] = table.frequencies[:, ESCAPE] >> 1
             rows[:, EVEN] = table.frequencies[:, ESCAPE] - rows[:, ODD]
         object.__setattr__(self, "frequencies", frequencies.reshape(MODELS, 256))

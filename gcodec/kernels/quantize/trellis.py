@@ -43,6 +43,10 @@ OTHER = 16  # the bit of a path that selects quantizer 1
 PARITY = 4  # the bit of a symbol plus 2 that is the parity
 LOG2_QUANTIZER = 2  # distance from that bit of a path to the bit above a class
 
+_SIGNED = np.arange(2 * MOST + 2)  # 2k plus the sign
+# For each quantizer, the symbols of its levels.
+SYMBOLS = [2 * np.maximum(2 * (_SIGNED >> 1) - q, 0) + _SIGNED % 2 for q in range(QUANTIZERS)]
+
 _STEPS, _PATH, _OTHER = np.uint32(STEPS), np.uint32(PATH), np.uint32(OTHER)
 _PARITY, _TWO, _UP = np.uint32(PARITY), np.uint32(2), np.uint32(LOG2_QUANTIZER)
 
@@ -93,8 +97,10 @@ def model_counts(symbols: np.ndarray, models: np.ndarray, sample: int) -> np.nda
                 _count_models(symbols[at:end], models[at:end], counts)
         return counts
 
-    parts = [counts.reshape(2, MODELS, 256) for counts in pool.run(task, symbols.size, RUN)]
-    total: np.ndarray = np.sum([part.sum(axis=0, dtype=np.int64) for part in parts], axis=0)
+    total = np.zeros((MODELS, 256), np.int64)
+    for counts in pool.run(task, symbols.size, RUN):
+        for half in counts.reshape(2, MODELS, 256):
+            total += half
     return total
 
 
@@ -110,13 +116,9 @@ def level_counts(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Counts of symbols.
     """
     levels = np.zeros((QUANTIZERS, CLASSES, 256), np.int64)
-    symbols = np.arange(256)
-    h = symbols >> 1
-    k = h + 1 >> 1
-    for quantizer, (own, out) in enumerate(zip(np.split(counts, QUANTIZERS), levels, strict=True)):
-        has_level = (k <= MOST) & ((h == 0) | (h & 1 == quantizer))
-        out[:, (2 * k + (symbols & 1))[has_level]] = own[:, has_level]
-        out[:, ESCAPE] = own[:, ~has_level].sum(axis=1)
+    for own, out, symbols in zip(np.split(counts, QUANTIZERS), levels, SYMBOLS, strict=True):
+        own.take(symbols, axis=1, out=out[:, : symbols.size], mode="clip")  # faster than "raise"
+        out[:, ESCAPE] = own.sum(axis=1) - out[:, : symbols.size].sum(axis=1)
         if not out.any():
             out[0, 0] = 1
     return levels[0], levels[1]
