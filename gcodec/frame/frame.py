@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gcodec.arrays.large_bytes import Observed, joined
+from gcodec.arrays.large_bytes import LEAST_NBYTES, Observed, joined
 from gcodec.arrays.source import inspect, is_flat, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
@@ -204,18 +204,24 @@ class Frame(_Secret):
         self, payload: Any, check: Callable[[np.ndarray], None] = lambda chunk: None
     ) -> bytes:
         """Return the bytes of the frame; the checksum takes no other pass over the payload."""
+        head, array = self.header(), contents(payload)
+        is_small = array.nbytes < LEAST_NBYTES
+        if is_small or self.key is not None:
+            check(array)
+            parts: list[Any] = [head, array, crc32c(array)]
+            if self.key is not None:
+                parts.append(tag_of(self.key, parts))
+            if is_small:
+                return b"".join(parts)
+            parts[1] = payload  # whose memory may be released while it is copied
+            return joined(parts)
         checksum = RunningChecksum()
 
         def observe(chunk: np.ndarray) -> None:
             check(chunk)
             checksum.update(chunk)
 
-        head = self.header()
-        if self.key is None:
-            return joined([head, Observed(payload, observe), checksum.stored])
-        observe(contents(payload))
-        parts: list[Any] = [head, payload, checksum.stored]
-        return joined([*parts, tag_of(self.key, map(contents, parts))])
+        return joined([head, Observed(payload, observe), checksum.stored])
 
     def parts(self) -> list[Any]:
         """Return the frame as bytes-like parts: header, payload, checksum and tag."""
