@@ -24,7 +24,7 @@ from gcodec.codecs import parse
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.philox import check_seed
 from gcodec.limits import Limits
-from gcodec.wire.primitives import INTEGERS
+from gcodec.wire.primitives import FLOATS, INTEGERS
 
 
 def encode(
@@ -180,7 +180,7 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     Returns
     -------
     buffer : (m,) uint8 array
-        The frame followed by zeros; m is ``codec.max_encoded_nbytes(x.size)``.
+        The frame followed by zeros; m is ``codec.max_encoded_nbytes(x.size, dtype=x.dtype.name)``.
     length : () int32 array
         Number of bytes of the frame.
 
@@ -199,8 +199,8 @@ def encode_padded(x: Any, codec: CodecLike, *, seed: Any = 0) -> tuple[jax.Array
     codec = parse(codec)
     _check_seed(seed)
     dtype, shape = _dtype(x).name, np.shape(x)
-    if not codec.accepts_integers or dtype not in INTEGERS:
-        dtype = "float32"  # all floats have the same bound; other dtypes fail in the callback
+    if dtype not in FLOATS and not (codec.accepts_integers and dtype in INTEGERS):
+        dtype = "float32"  # other dtypes fail in the callback
     max_nbytes = codec._with_shape(shape).max_encoded_nbytes(math.prod(shape), dtype=dtype)
     if max_nbytes > np.iinfo(np.int32).max:
         raise ParameterError.of("x.shape", shape, "small enough for a frame below 2 GiB")

@@ -62,8 +62,8 @@ def encode(
         codec. Under ``"raise"``, ``lossless`` accepts them too, as it keeps every bit pattern.
     out : writable buffer, optional
         Buffer of at least ``codec.max_encoded_nbytes(n, name)`` bytes for a tensor of n elements
-        (for integers and booleans, pass ``dtype=`` to that method). The frame is written to its
-        start.
+        (for other dtypes than float32, pass ``dtype=`` to that method). The frame is written to
+        its start.
     key : bytes, optional
         Secret of 1 to 64 bytes. The frame then ends with a BLAKE2b tag that only this key can
         produce.

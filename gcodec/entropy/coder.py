@@ -270,7 +270,9 @@ class WordString(NamedTuple):
             offsets = offsets - offsets[0]
             stop = min(high << log2_block, n)
         part = self._replace(span=span, coded=CodedMask.all(stop - first))
-        part._offsets(lambda at, symbols: take(first + at, symbols), log2_block, offsets)
+        ends = part._offsets(lambda at, symbols: take(first + at, symbols), log2_block, offsets)
+        if stop == n:
+            part._checked_end(ends, bits_follow=False)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Return a seek table of the string."""

@@ -91,6 +91,17 @@ def test_decode_like_and_device() -> None:
         jax.jit(lambda x: gcodec.jax.encode(x, "raw"))(x)
 
 
+def test_padded_frames_have_room_for_every_bit_of_float64() -> None:
+    values = np.frombuffer(np.random.default_rng(0).bytes(800))
+    room = gcodec.parse("lossless").max_encoded_nbytes(values.size, dtype="float64")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        buffer, length = gcodec.jax.encode_padded(jax.numpy.asarray(values), "lossless")
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    assert values.nbytes < int(length) <= buffer.size == room
+
+
 def test_callback_errors_are_reported() -> None:
     buffer, length = gcodec.jax.encode_padded(sample(), "raw")
     with pytest.raises(Exception, match=r"frame=\(\(3, 4\), 'float32'\): must be \(\(12,\)"):

@@ -71,6 +71,8 @@ def test_every_coder_reads_what_it_wrote(kind: str) -> None:
     assert extended.read(ignore, bits_follow=True) == written.nbits
     with pytest.raises(Corrupt, match="after its last codeword"):
         extended.read(ignore)
+    with pytest.raises(Corrupt, match="after its last codeword"):
+        extended.read_range(N - 1, N, ignore)
 
 
 @pytest.mark.parametrize("kind", ["words", "huffman", "rans", "context"])
