@@ -73,6 +73,20 @@ def test_one_loop_decodes_the_values_of_two_loops(n: int, spec: str, two_loops: 
 
 
 @pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("log2_block", [0, 1, 2, 3])
+def test_short_blocks_write_nothing_outside_of_the_tensor(log2_block: int) -> None:
+    """The elements before the first cache line must lie in the first group of blocks."""
+    x = values(32768)
+    data = frame_of(x, "qsgd:s=15", log2_block)
+    expected = gcodec.decode(frame_of(x, "qsgd:s=15"))
+    for offset in range(64, 64 + scaled_read.LINE):
+        out = np.full(offset + x.size + 64, np.nan, np.float32)
+        gcodec.decode(data, out=out[offset : offset + x.size])
+        assert out[offset : offset + x.size].tobytes() == expected.tobytes()
+        assert np.isnan(out[:offset]).all() and np.isnan(out[offset + x.size :]).all()
+
+
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("threads", [2, 3])
 def test_one_loop_on_several_threads(
     threads: int, two_loops: object, monkeypatch: pytest.MonkeyPatch

@@ -290,10 +290,12 @@ class DenseString(NamedTuple):
         if not isinstance(string, WordString) or isinstance(string.code, TableCode):
             return False
         data, first, end, seek = string.span
-        if seek is None or not scaled_read.reads(string.code, scale, self.coded, out):
+        if seek is None:
+            return False
+        block = 1 << seek.log2_block
+        if not scaled_read.reads(string.code, scale, self.coded, block, out):
             return False
         string.span.must_cover()
-        block = 1 << seek.log2_block
         scaled_read.read(string.code, data, first, end, block, seek.offsets, scale, out)
         return True
 

@@ -44,11 +44,14 @@ _NONE = np.empty(0, np.uint64)
 _NAMES = ("symbols", "source", "places", "factors", "values", "target")
 
 
-def reads(code: PrefixCode, scale: Scale, coded: CodedMask, out: np.ndarray) -> bool:
+def reads(
+    code: PrefixCode, scale: Scale, coded: CodedMask, block_size: int, out: np.ndarray
+) -> bool:
     """Return whether `read` applies: levels of a byte in wide buckets, none of them silent."""
     return (
         code.kind in _KINDS
         and code.top <= 2 * _MOST + 1
+        and ENTRIES * block_size >= LINE
         and coded.silent is None
         and scale.bucket >= LINE
         and out.size >= _LEAST
@@ -212,7 +215,8 @@ def _reader(store: str) -> Kernel:
         # Blocks of `block_size` elements cover out, and starts has one more element; the first
         # bucket begins `phase` elements before out, and none has fewer than LINE elements. buf
         # has two halves, each of _SPARE bytes and those of a group; places and factors suffice for
-        # a group. Lines begin at `head`, which is below LINE and at most out.size. status[0] == 0.
+        # a group. Lines begin at `head`, which is below LINE, and so in the first group: out and a
+        # group have at least LINE elements. status[0] == 0.
         n, half, group = out.size, buf.size >> 1, ENTRIES * block_size
         last_at = min(end - TAKEN, 8 * (data.size - 8))
         # Of the preceding group: its lines, the symbol and the element where they begin, and the
