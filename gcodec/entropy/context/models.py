@@ -219,7 +219,9 @@ def escapes(symbols: np.ndarray, with_trellis: bool) -> np.ndarray:
     """Return, as uint8, the escapes that replace symbols that their models do not contain."""
     if with_trellis:
         return trellis.escapes(symbols)
-    return np.full(symbols.size, ESCAPE, np.uint8)
+    out = np.empty(symbols.size, np.uint8)
+    out[:] = ESCAPE
+    return out
 
 
 def least_escape(with_trellis: bool) -> int:
