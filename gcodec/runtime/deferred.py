@@ -245,7 +245,10 @@ def require(condition: Any, error: Callable[[], Exception]) -> None:
         if not is_true:
             raise error()
 
-    when_known(condition, check)
+    if type(condition) is Deferred:
+        when_known(condition, check)
+    elif not condition:
+        raise error()
 
 
 class Transient:
