@@ -122,7 +122,7 @@ class BitSpan(NamedTuple):
     @classmethod
     def of(cls, payload: Payload, first: int = 0) -> BitSpan:
         """Return the bits of a payload from bit `first` on; raise `Corrupt` for its padding."""
-        if payload.nbits != 8 * payload.data.size:  # as the string of most coders ends
+        if payload.nbits != 8 * payload.data.size:  # whole bytes have no padding
             check_padding(payload.data, payload.nbits)
         return cls(payload.data, first, payload.nbits, payload.seek)
 

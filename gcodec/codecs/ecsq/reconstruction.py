@@ -23,6 +23,7 @@ from gcodec.errors import Corrupt
 from gcodec.fields.walker import FieldValue
 from gcodec.kernels.context import escapes
 from gcodec.kernels.context.escapes import symbols_from
+from gcodec.kernels.context.outlier_lists import NUMBER_NBITS
 from gcodec.kernels.numeric import scatter
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.convert import round_to
@@ -37,6 +38,7 @@ from gcodec.runtime.memory import empty_beside
 _MINUS_ZERO = 0x80000000
 _UNIT = FINE // 256
 _LARGE = 2.0**127  # magnitudes below this do not exceed float32
+_LARGEST_OUTLIER = (1 << NUMBER_NBITS) - 1  # of a string
 _BYTES = np.arange(256)
 
 
@@ -279,7 +281,7 @@ class Reconstruction(NamedTuple):
         # Each range of symbols is dequantized when it is decoded, so no symbol is stored.
         stop, table = start + values.size, point_table(self.unit, self.centroids)
         outliers = string.outliers.part(start, stop)
-        is_finite = self._is_small(outliers.largest)
+        is_finite = self._is_small(_LARGEST_OUTLIER) or self._is_small(outliers.largest)
         if not is_finite:
             points = points_of(outliers.symbols, self.unit, self.centroids)
             if not np.isfinite(points).all():
