@@ -277,7 +277,7 @@ def as_float32(number: Any) -> Any:
 
 def binary32(value: float | np.floating[Any]) -> float:
     """Round to binary32; return the float64 of the shortest decimal that stands for it."""
-    if not _SMALLEST < abs(float(value)) < _LARGEST:  # the cast to float32 may warn
+    if value and not _SMALLEST < abs(float(value)) < _LARGEST:  # the cast to float32 may warn
         with np.errstate(over="ignore", under="ignore"):
             rounded = np.float32(value)
         return math.nan if math.isnan(rounded) else float(str(rounded))
