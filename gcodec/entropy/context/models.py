@@ -219,9 +219,7 @@ def escapes(symbols: np.ndarray, with_trellis: bool) -> np.ndarray:
     """Return, as uint8, the escapes that replace symbols that their models do not contain."""
     if with_trellis:
         return trellis.escapes(symbols)
-    out = np.empty(symbols.size, np.uint8)
-    out[:] = ESCAPE
-    return out
+    return np.full(symbols.size, ESCAPE, np.uint8)
 
 
 def least_escape(with_trellis: bool) -> int:
