@@ -513,7 +513,7 @@ def _contents(data: Any) -> tuple[Any, int]:
 
 def _receive(data: Any, limits: Limits | None, key: bytes | None, is_bounded: bool) -> Frame:
     """Read a frame; `is_bounded` states that the caller's own array bounds the memory."""
-    if isinstance(data, (str, os.PathLike)):
+    if isinstance(data, str) or hasattr(data, "__fspath__"):
         kind = type(data).__name__
         raise TypeError(f"frame is a {kind}: must be bytes; gcodec.load_file reads a file")
     if limits is None and is_bounded:

@@ -122,7 +122,8 @@ class BitSpan(NamedTuple):
     @classmethod
     def of(cls, payload: Payload, first: int = 0) -> BitSpan:
         """Return the bits of a payload from bit `first` on; raise `Corrupt` for its padding."""
-        check_padding(payload.data, payload.nbits)
+        if payload.nbits != 8 * payload.data.size:  # whole bytes have no padding
+            check_padding(payload.data, payload.nbits)
         return cls(payload.data, first, payload.nbits, payload.seek)
 
     @property
@@ -382,20 +383,32 @@ class RunLevelString(NamedTuple):
     span: BitSpan
     code: RunLevelCode
 
-    def read(self, place: sparse_string.Place, log2_block: int = LOG2_BLOCK) -> SeekTable:
-        """Decode all pairs; return the seek table, or one with blocks of 2^log2_block pairs.
+    def read(self, place: sparse_string.Place) -> None:
+        """Decode all pairs.
 
         Raises
         ------
         FormatError
         """
-        blocks, seek = None, self.span.seek
-        if seek is not None and seek.positions is not None:
+        seek = self.span.seek
+        if seek is None or seek.positions is None:
+            self._read(place, LOG2_BLOCK)
+        else:
             self.span.must_cover()
-            log2_block, blocks = seek.log2_block, (seek.offsets, seek.positions)
+            self._read(place, seek.log2_block, (seek.offsets, seek.positions))
+
+    def blocks(self, place: sparse_string.Place, log2_block: int) -> SeekTable:
+        """Return a seek table with blocks of 2^log2_block pairs, found by decoding them all."""
+        return SeekTable.of(log2_block, *self._read(place, log2_block))
+
+    def _read(
+        self,
+        place: sparse_string.Place,
+        log2_block: int,
+        table: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
         data, first, end, _ = self.span
-        sums = sparse_string.read(self.code, data, first, end, 1 << log2_block, blocks, place)
-        return SeekTable.of(log2_block, *sums)
+        return sparse_string.read(self.code, data, first, end, 1 << log2_block, table, place)
 
 
 def unpacked(pairs: RunLevelPairs, count: int) -> tuple[np.ndarray, np.ndarray]:

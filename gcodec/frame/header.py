@@ -8,7 +8,6 @@ The header's checksum follows the fields. Source: docs/wire-format.md, part A.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -161,7 +160,7 @@ class Header:
             If the codec is unknown, or its parameters are invalid.
         """
         try:
-            codec, scalars = self._message
+            codec, scalars = self._message()
             codec = codec._with_dtype(dtype)
         except ParameterError as error:
             raise Corrupt(f"the parameters do not fit together: {error}") from None
@@ -169,9 +168,8 @@ class Header:
             raise Corrupt(f"{unresolved[0]}: the frame does not state its value")
         return codec, scalars
 
-    @functools.cached_property
     def _message(self) -> tuple[Codec, dict[str, Any]]:
-        """The codec of the message, for any dtype, and the scalars of the message."""
+        """Return the codec of the message, for any dtype, and the scalars of the message."""
         codec = by_id(self.codec_id).from_header(bytes(self.parameters))
         scalars = codec.read_scalars(self.scalars)
         return codec.of_message(scalars), scalars

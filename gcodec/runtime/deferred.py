@@ -245,7 +245,10 @@ def require(condition: Any, error: Callable[[], Exception]) -> None:
         if not is_true:
             raise error()
 
-    when_known(condition, check)
+    if type(condition) is Deferred:
+        when_known(condition, check)
+    elif not condition:
+        raise error()
 
 
 class Transient:
@@ -274,7 +277,7 @@ def as_float32(number: Any) -> Any:
 
 def binary32(value: float | np.floating[Any]) -> float:
     """Round to binary32; return the float64 of the shortest decimal that stands for it."""
-    if not _SMALLEST < abs(float(value)) < _LARGEST:  # the cast to float32 may warn
+    if value and not _SMALLEST < abs(float(value)) < _LARGEST:  # the cast to float32 may warn
         with np.errstate(over="ignore", under="ignore"):
             rounded = np.float32(value)
         return math.nan if math.isnan(rounded) else float(str(rounded))

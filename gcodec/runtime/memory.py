@@ -29,7 +29,7 @@ def aligned_empty(size: int, dtype: Any) -> np.ndarray:
     """Return an uninitialized (size,) array that starts at a cache line, for vector stores."""
     nbytes = size * np.dtype(dtype).itemsize
     block = np.empty(nbytes + _LINE, np.uint8)
-    start = -block.__array_interface__["data"][0] % _LINE
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(block.data)) % _LINE
     return block[start : start + nbytes].view(dtype)
 
 

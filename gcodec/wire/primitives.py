@@ -99,14 +99,13 @@ class Reader:
 
     def leb128(self) -> int:
         """Return the next LEB128 number; it must be below 2**64 and in its shortest form."""
-        start, value = self.at, 0
-        for position, byte in enumerate(self.data[start : start + _LEB128_NBYTES]):
-            self.at += 1
-            value |= (byte & 0x7F) << 7 * position
-            if byte < 0x80:
-                if (byte == 0 and position) or value >= 1 << 64:
-                    raise Corrupt("a LEB128 number is not in its shortest form", offset=start)
-                return value
-        if self.at < start + _LEB128_NBYTES:
-            self.take(1)  # raises Truncated
-        raise Corrupt("a LEB128 number is longer than 10 bytes", offset=start)
+        start, value, shift = self.at, 0, 0
+        while (byte := self.byte()) >= 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if shift == 7 * _LEB128_NBYTES:
+                raise Corrupt("a LEB128 number is longer than 10 bytes", offset=start)
+        value |= byte << shift
+        if (byte == 0 and shift) or value >= 1 << 64:
+            raise Corrupt("a LEB128 number is not in its shortest form", offset=start)
+        return value

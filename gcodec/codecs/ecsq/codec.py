@@ -53,7 +53,7 @@ from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
 from gcodec.codecs.ecsq.filter_transform import FilterTransform
 from gcodec.codecs.ecsq.quantizer import Quantizer, levels_at, quantizer_for
 from gcodec.codecs.ecsq.rate_control import Target
-from gcodec.codecs.ecsq.reconstruction import CENTER, QuantizedLevels, Reconstruction
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, Reconstruction
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
 from gcodec.entropy.coder import BitSpan, EmptyString, Written, ignore, into, no_blocks
@@ -67,7 +67,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.reduce import float_of_bits
 from gcodec.kernels.numeric.scatter import replace
-from gcodec.kernels.quantize.scalar_quantize import add_residual_plainly
+from gcodec.kernels.quantize.scalar_quantize import CENTER, add_residual_plainly
 from gcodec.payload import MissedTarget, Payload
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, map_deferred

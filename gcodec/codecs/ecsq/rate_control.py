@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.codecs.ecsq.quantizer import Quantizer
-from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point_table, points_of
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point_table
 from gcodec.codecs.ecsq.root_finding import Root, search
 from gcodec.entropy.context import models, table_choice
 from gcodec.entropy.context.scale_model import (
@@ -86,7 +86,7 @@ def step_with_levels_of(prior: QuantizedLevels, power: float) -> float | None:
     counts = host(byte_counts(prior.symbols))[: sizes.size]
     # A sum that is rounded once, so that it is the same everywhere.
     squares = math.fsum((counts * np.square(sizes, dtype=np.float64)).tolist())
-    squares += sum_squares(points_of(prior.outliers, unit, prior.centroids))
+    squares += sum_squares(scalar_quantize.points_of(prior.outliers, unit, prior.centroids))
     return math.sqrt(power * prior.symbols.size / squares) if squares else None
 
 

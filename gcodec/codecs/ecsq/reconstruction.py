@@ -23,21 +23,22 @@ from gcodec.errors import Corrupt
 from gcodec.fields.walker import FieldValue
 from gcodec.kernels.context import escapes
 from gcodec.kernels.context.escapes import symbols_from
+from gcodec.kernels.context.outlier_lists import NUMBER_NBITS
 from gcodec.kernels.numeric import scatter
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.convert import round_to
 from gcodec.kernels.numeric.reduce import all_finite, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import scalar_quantize
 from gcodec.kernels.quantize.rated_levels import Errors
-from gcodec.kernels.quantize.scalar_quantize import ESCAPE, FINE
+from gcodec.kernels.quantize.scalar_quantize import CENTER, ESCAPE, FINE, points_of
 from gcodec.payload import MissedTarget
 from gcodec.runtime import Array, pool
 from gcodec.runtime.memory import empty_beside
 
 _MINUS_ZERO = 0x80000000
-CENTER = 128  # the centroid of levels that are reconstructed at k·Δ exactly
 _UNIT = FINE // 256
 _LARGE = 2.0**127  # magnitudes below this do not exceed float32
+_LARGEST_OUTLIER = (1 << NUMBER_NBITS) - 1  # of a string
 _BYTES = np.arange(256)
 
 
@@ -115,12 +116,6 @@ def all_zeros(n: int, beside: np.ndarray) -> QuantizedLevels:
 def default_centroids() -> np.ndarray:
     """Return centroids that reconstruct each level at k·Δ exactly."""
     return np.full(3, CENTER, np.uint8)
-
-
-def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
-    """Return the points of (k,) int64 symbols that count `unit`, rounded once to float32."""
-    offsets = [centroid - CENTER for centroid in centroids.tolist()]  # in 256ths of the unit
-    return scalar_quantize.points_of(symbols, unit / 256, offsets)
 
 
 def point_table(unit: float, centroids: np.ndarray) -> np.ndarray:
@@ -286,7 +281,7 @@ class Reconstruction(NamedTuple):
         # Each range of symbols is dequantized when it is decoded, so no symbol is stored.
         stop, table = start + values.size, point_table(self.unit, self.centroids)
         outliers = string.outliers.part(start, stop)
-        is_finite = self._is_small(outliers.largest)
+        is_finite = self._is_small(_LARGEST_OUTLIER) or self._is_small(outliers.largest)
         if not is_finite:
             points = points_of(outliers.symbols, self.unit, self.centroids)
             if not np.isfinite(points).all():

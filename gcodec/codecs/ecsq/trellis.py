@@ -17,7 +17,7 @@ import numpy as np
 from gcodec.codecs.ecsq import reconstruction
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer, scales_at
 from gcodec.codecs.ecsq.quantizer import CachedQuantizer, Quantizer, SearchHints
-from gcodec.codecs.ecsq.reconstruction import CENTER, QuantizedLevels
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, scale_model, table_choice, trellis_tables
 from gcodec.entropy.context.class_tables import ClassTable
@@ -218,5 +218,5 @@ def _factor(step: float) -> np.float32:
 def _offsets(errors: Errors) -> np.ndarray:
     """Return the offsets of the best reconstruction points, in halves of a step."""
     centroids = reconstruction.centroids_of(errors).astype(np.int64)
-    offsets: np.ndarray = ((centroids - CENTER) / 256).astype(np.float32)
+    offsets: np.ndarray = ((centroids - scalar_quantize.CENTER) / 256).astype(np.float32)
     return offsets

@@ -282,13 +282,13 @@ class Encoder:
         )
         if not (message.scales(step, factors.exponents) >= _LEAST_SCALE).all():
             return None
-        points = factors.left_points, factors.right_points
+        points = factors.left_points, factors.right_points.copy()
         return symbols if Product.of(*points, step, factors.exponents).is_finite else None
 
     def _residual(self, factors: Factors, symbols: LowRankSymbols) -> np.ndarray:
         """Return what the factors lack, as (n,) float32."""
         residual = empty_beside(self._values.size, np.float32, self._values)
-        points = factors.left_points, factors.right_points
+        points = factors.left_points, factors.right_points.copy()
         Product.of(*points, symbols.step, symbols.exponents).put(residual)
         return arithmetic.corrected(self._values, residual, np.float32(-1))
 

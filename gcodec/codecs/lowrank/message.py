@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +27,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.context.outlier_lists import NUMBER_NBITS
 from gcodec.kernels.numeric import low_rank, products
 from gcodec.kernels.prefix import codewords, prefix
+from gcodec.kernels.prefix.low_rank_head import read_words
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.payload import Payload
 from gcodec.runtime.device import beside, host
@@ -91,9 +90,9 @@ def head_nbits(n: int) -> int:
 
 def scales(step: float, exponents: np.ndarray) -> np.ndarray:
     """Return the factor f32(step·2^(-e/4)) of each component, from its (r,) int64 exponent e."""
-    factors = float(np.float32(step)) * _FACTORS.take(exponents, mode="clip")
-    with np.errstate(under="ignore"):
-        return factors.astype(np.float32)
+    out = np.empty(exponents.size, np.float32)
+    low_rank.put_scales(float(np.float32(step)), _FACTORS, exponents, out)
+    return out
 
 
 def exponents_of(norms: np.ndarray) -> np.ndarray:
@@ -171,17 +170,11 @@ class Product(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        left: np.ndarray,
-        right: np.ndarray,
-        step: float,
-        exponents: np.ndarray,
-        out: np.ndarray | None = None,
+        cls, left: np.ndarray, right: np.ndarray, step: float, exponents: np.ndarray
     ) -> Product:
-        """Return the product of the points of factors; `out` receives the scaled right factor."""
-        factors = scales(step, exponents)[:, np.newaxis]
-        with np.errstate(over="ignore", under="ignore"):
-            return cls(left, np.multiply(right, factors, out=out))
+        """Return the product of the points of factors; scale the right factor in place."""
+        low_rank.scale_rows(scales(step, exponents), right.reshape(-1))
+        return cls(left, right)
 
     @classmethod
     def of_symbols(cls, symbols: LowRankSymbols, shape: tuple[int, ...], trellis: str) -> Product:
@@ -279,7 +272,7 @@ class Parts:
             for part in (self.right, self.left)
             for sizes in [part.codec._bound_shape(0)]
         )
-        return Product.of(left, right, step, self.exponents, out=right)
+        return Product.of(left, right, step, self.exponents)
 
     @classmethod
     def read(cls, payload: Payload, shape: tuple[int, ...]) -> Parts:
@@ -347,12 +340,9 @@ class Head(NamedTuple):
         if rank + 2 > nbits:
             raise Truncated(f"{nbits} bits cannot contain {rank} exponents")
         data = host(data)
-        words, words_end = prefix.read(GAMMA, data, nbits, rank + 2)
-        split, flag, first, *falls = words.tolist()
-        if split > MOST_SPLIT or flag > 2 or max([first, *falls]) > MOST_EXPONENT + 1:
+        split, flag, largest, words_end, exponents = read_words(data, nbits, rank)
+        if split > MOST_SPLIT or flag > 2 or largest > MOST_EXPONENT + 1:
             raise Corrupt("a number of the head is too large")
-        # A word counts from 1, so each component adds 1 again.
-        exponents = np.arange(rank) + [*accumulate(falls, operator.sub, initial=first - 1)]
         if exponents[-1] < 0:
             raise Corrupt("an exponent is below 0")
         centroids_at = BitSpan(data, words_end, nbits).aligned("exponents and centroids").first

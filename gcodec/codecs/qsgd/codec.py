@@ -376,7 +376,7 @@ class QSGD(Codec):
             return self._dense_string(payload, scale, n).blocks(log2_block)
         out = np.zeros(n, levels.symbol_dtype(self.s))
         string = self._sparse_string(payload, scale)
-        return string.read(partial(place, out=out), log2_block)
+        return string.blocks(partial(place, out=out), log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         def norm_fields(at: int, bits: np.ndarray) -> Iterator[FieldValue]:

@@ -28,6 +28,7 @@ order of `gcodec.kernels.context.lane_order`. The static tables are then those o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -187,12 +188,9 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     table, at = table_type.read(number, data, at, end)
     outliers, at = Outliers.read(count, n, data, at, end)
     span = BitSpan(data, at, end, seek).aligned("scales and symbols")
-
-    def classes_of(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        if with_trellis:
-            return models.classes_in_coding_order(scales, lanes, start, stop, room)
-        return scales.classes(start, stop, room)
-
+    classes_of = scales.classes
+    if with_trellis:
+        classes_of = partial(models.classes_in_coding_order, scales, lanes)
     tables = table.read_tables(scales.possible_classes)
     symbols = RansString(span, n, tables, classes_of, lanes, with_trellis)
     symbols.refuse_short()

@@ -59,7 +59,8 @@ class Outliers(NamedTuple):
 
     def part(self, start: int, stop: int) -> Outliers:
         """Return the outliers in a range of elements, whose positions then count from `start`."""
-        if not self.positions.size:  # as in most strings, which then need no search
+        positions = self.positions
+        if not positions.size or (start == 0 and positions[-1] < stop):  # all, in most calls
             return self
         inside = self.within(start, stop)
-        return Outliers(self.positions[inside] - start, self.symbols[inside])
+        return Outliers(positions[inside] - start, self.symbols[inside])

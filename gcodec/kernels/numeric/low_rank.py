@@ -263,6 +263,23 @@ def _energies(rows, lanes, sums, totals):
         totals[j] = _dot(row, row, lanes, sums)
 
 
+@kernel("float64, in float64[], in int64[], out float32[]", vectorized=False)
+def put_scales(step, factors, exponents, out):
+    """Write f32(step·factors[e]) for each exponent e, where large ones have the last factor."""
+    for j in range(out.size):  # out.size == exponents.size; factors.size > 0
+        out[j] = np.float32(step * factors[min(max(exponents[j], 0), factors.size - 1)])
+
+
+@kernel("in float32[], out float32[]")
+def scale_rows(scales, rows):
+    """Multiply rows of equal length by their scales; rows.size is a multiple of scales.size."""
+    k = rows.size // max(scales.size, 1)
+    for j in range(scales.size):
+        row = rows[j * k : j * k + k]
+        for t in range(row.size):
+            row[t] *= scales[j]
+
+
 def most(p: np.ndarray, q: np.ndarray) -> float:
     """Return an upper bound of the magnitudes of PᵀQ."""
     largest = [np.abs(rows).max(axis=1, initial=0).astype(np.float64) for rows in (p, q)]

@@ -66,9 +66,9 @@ def write_norms(norms: np.ndarray, data: np.ndarray) -> None:
 def read_norms(data: np.ndarray) -> np.ndarray:
     """Read the norms that `write_norms` wrote to 4·k bytes on the host."""
     bits = data.view(">u4").astype(np.uint32)
-    wrong = np.flatnonzero(bits >= INFINITY_BITS)  # the sign is the highest bit
-    if wrong.size:
-        raise norm_error(int(wrong[0]))
+    is_wrong = bits >= INFINITY_BITS  # the sign is the highest bit
+    if is_wrong.any():
+        raise norm_error(int(is_wrong.argmax()))
     return bits.view(np.float32)
 
 

@@ -129,14 +129,30 @@ def _store_product(
 
 def _tiles_of(q: np.ndarray) -> np.ndarray:
     """Return the tiles of BLOCK columns of an (r, k) float32 array, the last one with zeros."""
-    (ranks, k), whole = q.shape, q.shape[1] // BLOCK
-    count = -(-k // BLOCK)
+    ranks, k = q.shape
     # Where tiles begin at cache lines, no load crosses them.
-    tiles = aligned_empty(count * ranks * BLOCK, np.float32).reshape(count, ranks, BLOCK)
-    tiles[:whole] = q[:, : whole * BLOCK].reshape(ranks, whole, BLOCK).transpose(1, 0, 2)
-    if rest := k % BLOCK:
-        tiles[whole, :, :rest], tiles[whole, :, rest:] = q[:, whole * BLOCK :], 0
-    return tiles.reshape(-1)
+    tiles = aligned_empty(-(-k // BLOCK) * ranks * BLOCK, np.float32)
+    _fill_tiles(np.ascontiguousarray(q).reshape(-1), ranks, k, tiles)
+    return tiles
+
+
+@block("values", "first", "tiles", "at")
+def _copy_block(e: Emitter) -> None:
+    """Copy BLOCK values to a tile."""
+    e.store(e.load(e.address("values", "first"), floats()), e.address("tiles", "at"))
+
+
+@kernel("in float32[], int64, int64, out float32[]")
+def _fill_tiles(q, ranks, k, tiles):
+    # q.size == ranks * k; tiles.size == ceil(k / BLOCK) * ranks * BLOCK
+    for j in range(ranks):
+        for first in range(0, k, BLOCK):
+            at, start = first * ranks + j * BLOCK, j * k + first
+            if first + BLOCK <= k:
+                _copy_block(q, start, tiles, at)
+            else:
+                for t in range(BLOCK):
+                    tiles[at + t] = q[start + t] if first + t < k else np.float32(0)
 
 
 def _tile_of(rows: int, store: Store) -> Any:

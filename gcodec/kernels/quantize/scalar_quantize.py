@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from gcodec.runtime.memory import magnitude_bits
 ESCAPE = 254  # the symbol of magnitudes that have none of their own
 MOST = 126  # the largest magnitude that has a symbol of its own
 FINE = 1 << 10  # errors are multiples of a 1024th of a step
+CENTER = 128  # the centroid of magnitudes whose point is a multiple of the unit
 
 _DEAD, _UP = np.float32(0.6), np.float32(0.4)
 _PAST = 2.0**128 - 2.0**103  # float32 rounds this and all numbers above to infinity
@@ -178,22 +178,22 @@ def add_points(
     _points_writer("add")(symbols, points, scale, out)
 
 
-def points_of(symbols: np.ndarray, unit: float, moves: Sequence[int]) -> np.ndarray:
-    """Return the points of (k,) int64 symbols: ±(256·k + move)·unit, rounded to float32.
+def points_of(symbols: np.ndarray, unit: float, centroids: np.ndarray) -> np.ndarray:
+    """Return the points of symbols: ±(256·k + centroid − CENTER)·(unit/256), as float32.
 
     Parameters
     ----------
     symbols : (k,) int64 array
     unit : float
-    moves : (int, int, int)
-        Move of the magnitude 1, of 2, and of all larger ones; the point of 0 is 0.
+    centroids : (3,) uint8 array
+        Centroid of the magnitude 1, of 2, and of all larger ones; the point of 0 is 0.
 
     Returns
     -------
     (k,) float32 array
     """
     points = np.empty(symbols.size, np.float32)
-    _fill_points(symbols, unit, *moves, points)
+    _fill_points(symbols, unit / 256, centroids, points)
     return points
 
 
@@ -274,12 +274,14 @@ def _random_squares(x, factor):
     return total
 
 
-@kernel("in int64[], float64, int64, int64, int64, out float32[]", vectorized=False)
-def _fill_points(symbols, unit, one, two, more, out):
-    for i in range(out.size):  # symbols.size == out.size
+@kernel("in int64[], float64, in uint8[], out float32[]", vectorized=False)
+def _fill_points(symbols, part, centroids, out):
+    for i in range(out.size):  # symbols.size == out.size; centroids.size == 3
         k = symbols[i] >> 1
-        move = one if k == 1 else two if k == 2 else more
-        point = np.float32(np.float64(256 * k + move) * unit) if k > 0 else np.float32(0)
+        point = np.float32(0)
+        if k > 0:
+            offset = np.int64(centroids[min(k, 3) - 1]) - CENTER
+            point = np.float32(np.float64(256 * k + offset) * part)
         out[i] = -point if symbols[i] & 1 and k > 0 else point
 
 
