@@ -67,6 +67,7 @@ from gcodec.wire.seek import (
     SeekTable,
     first_worthwhile,
     refuse_table,
+    worthwhile,
 )
 
 Take = Callable[[int, np.ndarray], None]
@@ -454,9 +455,11 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
     """
 
     def table(runs: Runs, nbits: int) -> SeekTable | None:
-        sizes = LOG2_STATES, LOG2_RANS
-        return first_worthwhile(n, nbits, *(_joined_runs(runs, log2) for log2 in sizes))
+        tables = (_joined_runs(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS))
+        return next((table for table in tables if worthwhile(table, n, nbits)), None)
 
+    if n < MIN_ELEMENTS:
+        return None
     seek: SeekTable | None = map_deferred(table, runs, nbits)
     return seek
 

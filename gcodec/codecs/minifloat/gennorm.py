@@ -60,6 +60,7 @@ SMALL_SAMPLE = 1 << 14, 16
 """Number of elements of a small sample, and of a cache line."""
 
 _STEPS = 32  # scales that are evaluated in each octave
+_ROOTS = 24  # repeated square roots of 2 in a power of 2
 _LIFT = 2.0**64  # factor that makes the smallest subnormal a normal number
 
 
@@ -266,12 +267,21 @@ def steps_near_one() -> tuple[float, ...]:
 def power_of_two(log: float) -> float:
     """Return 2^log as a product of repeated square roots of 2, the same on every machine."""
     whole = math.floor(log)
-    rest, power, root = log - whole, 1.0, 2.0
-    for _ in range(24):
-        rest, root = 2 * rest, math.sqrt(root)
+    rest, power = log - whole, 1.0
+    for root in roots():
+        rest *= 2
         if rest >= 1:
             rest, power = rest - 1, power * root
     return math.ldexp(power, whole)
+
+
+@functools.lru_cache(maxsize=1)
+def roots() -> tuple[float, ...]:
+    """Return the repeated square roots of 2 that `power_of_two` multiplies."""
+    roots = [math.sqrt(2.0)]
+    while len(roots) < _ROOTS:
+        roots.append(math.sqrt(roots[-1]))
+    return tuple(roots)
 
 
 def _at_beta(name: str, beta: float) -> float:
