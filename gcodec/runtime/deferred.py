@@ -261,7 +261,8 @@ def resolved(values: _T) -> _T:
         arrays = fetch(unknown[0].device, *(number.words for number in unknown))
         for number, words in zip(unknown, arrays, strict=True):
             number.resolve(words)
-    if not any(isinstance(value, (Deferred, Transient)) for value in values):
+    changed = [isinstance(value, (Deferred, Transient)) for value in values]
+    if True not in changed:
         return values
     kept: list[Any] = [None if isinstance(value, Transient) else value for value in values]
     return type(values)(*(value.value if type(value) is Deferred else value for value in kept))
@@ -274,7 +275,7 @@ def as_float32(number: Any) -> Any:
 
 def binary32(value: float | np.floating[Any]) -> float:
     """Round to binary32; return the float64 of the shortest decimal that stands for it."""
-    if not _SMALLEST < abs(float(value)) < _LARGEST:  # the cast to float32 may warn
+    if not _SMALLEST < abs(float(value)) < _LARGEST and value != 0:  # the cast to float32 may warn
         with np.errstate(over="ignore", under="ignore"):
             rounded = np.float32(value)
         return math.nan if math.isnan(rounded) else float(str(rounded))

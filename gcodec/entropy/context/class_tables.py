@@ -35,6 +35,7 @@ from gcodec.kernels.context.class_tables import (
     counts_nbits,
     nbits_by,
     own_frequencies,
+    put_models,
     read_models,
     sent_nbits,
 )
@@ -140,19 +141,7 @@ class ClassTable(Models):
         """Append the table to a string, unless it is static."""
         if self.number != SENT:
             return
-        rows, tops = self.frequencies[self.first : self.last + 1], self.tops[self.first :, None]
-        numbers = rows[:, [ESCAPE, *range(2, ESCAPE, 2)]]
-        lengths = np.frexp(numbers)[1]  # in bits
-        tails = np.maximum(lengths - 1, 0)
-        words = np.column_stack([tops[: len(rows)], (lengths << tails) | numbers & ~(-1 << tails)])
-        sizes = np.full(words.shape, _TOP)
-        sizes[:, 1:] = _LENGTH + tails
-        is_stored = np.arange(words.shape[1]) <= 1 + words[:, :1]  # up to the largest magnitude
-        bits = _bits_of(
-            np.append([self.first, self.last], words[is_stored]),
-            np.append([_CLASS, _CLASS], sizes[is_stored]),
-        )
-        string.extend(np.packbits(bits), bits.size)
+        put_models(self.frequencies, self.first, self.last, _CLASS, _TOP, _LENGTH, string)
 
     @classmethod
     def read(
@@ -221,14 +210,6 @@ def frequencies_of(halves: list[list[int]]) -> np.ndarray:
         row[ESCAPE] = escape
         row[0] = TOTAL - row.sum()
     return frequencies
-
-
-def _bits_of(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the bits of (k,) words as uint8 0 and 1, the highest first; `sizes` are in bits."""
-    ends = np.cumsum(sizes)
-    shifts = np.repeat(ends, sizes) - 1 - np.arange(ends[-1])
-    bits: np.ndarray = (np.repeat(words, sizes) >> shifts & 1).astype(np.uint8)
-    return bits
 
 
 def costs(frequencies: np.ndarray, escape: int = ESCAPE) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
+from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import (
     CLASSES,
     TILE,
@@ -17,7 +18,7 @@ from gcodec.kernels.context.class_map import (
     take_counts,
     tally,
 )
-from gcodec.kernels.numeric.words import leading_zeros, peek
+from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
@@ -25,6 +26,7 @@ from gcodec.runtime.jit import inline, kernel, subroutine
 _ALPHABET = 256
 _PART = 32  # counts that are usually all 0
 _POINT = 28  # fractional bits of logarithms
+_LONGEST, _SLACK = 15, 16  # bits of a frequency; bytes that writing needs in addition
 _ENDS, _INVALID = -1, -2  # errors that the reader of a table reports
 
 
@@ -134,6 +136,33 @@ def read_models(
     if following == _INVALID:
         raise Corrupt(f"frequencies of a class do not add up to {total}")
     return frequencies, following
+
+
+def put_models(
+    frequencies: np.ndarray,
+    first: int,
+    last: int,
+    class_nbits: int,
+    top_nbits: int,
+    length_nbits: int,
+    string: BitString,
+) -> None:
+    """Append the models of a range of classes to a string; see `read_models`.
+
+    Parameters
+    ----------
+    frequencies : (64, 256) int64 array
+        Frequencies below 2^15.
+    first, last : int
+        The range, which precedes the models in fields of `class_nbits` bits.
+    class_nbits, top_nbits, length_nbits : int
+        Bits of the fields.
+    string : BitString
+    """
+    longest = top_nbits + (1 + MOST) * (length_nbits + _LONGEST)
+    string.reserve((2 * class_nbits + (last + 1 - first) * longest) // 8 + _SLACK)
+    models, fields = frequencies.reshape(-1), (class_nbits, top_nbits, length_nbits)
+    _put_models(models, first, last, *fields, string.data, string.state)
 
 
 def own_frequencies(
@@ -350,6 +379,30 @@ def _nbits_by(counts, frequencies, whole, logs, escaped):
                 high += cost * (row[symbol] >> 16)
                 low += cost * (row[symbol] & 0xFFFF)
     return high + (low >> 16) >> (_POINT - 16)
+
+
+@kernel(
+    "in int64[], int64, int64, int64, int64, int64, out uint8[], out uint64[]", vectorized=False
+)
+def _put_models(frequencies, first, last, class_nbits, top_nbits, length_nbits, out, state):
+    # 0 <= first <= last < frequencies.size / _ALPHABET; `out` has room for all models of this
+    # range, with frequencies of up to _LONGEST bits, and for the slack of `put`.
+    at, acc, have = np.int64(state[0]), state[1], state[2]
+    ends = np.uint64(first << class_nbits | last)
+    acc, have, at = put(out, at, acc, have, ends, np.uint64(2 * class_nbits))
+    for start in range(first * _ALPHABET, (last + 1) * _ALPHABET, _ALPHABET):
+        model, top = frequencies[start : start + _ALPHABET], -1
+        for symbol in range(0, ESCAPE, 2):
+            top += model[symbol] > 0
+        acc, have, at = put(out, at, acc, have, np.uint64(top), np.uint64(top_nbits))
+        for magnitude in range(top + 1):  # in place of magnitude 0, the escape
+            frequency = np.uint64(model[2 * magnitude if magnitude > 0 else ESCAPE])
+            length = 64 - np.int64(leading_zeros(frequency)) if frequency > 0 else 0
+            tail = np.uint64(max(length - 1, 0))
+            # The highest bit, which is 1, is not stored.
+            word = np.uint64(length) << tail | frequency & ((np.uint64(1) << tail) - np.uint64(1))
+            acc, have, at = put(out, at, acc, have, word, np.uint64(length_nbits) + tail)
+    state[0], state[1], state[2] = np.uint64(at), acc, have
 
 
 @kernel("in int64[], int64, int64", vectorized=False)
