@@ -28,7 +28,14 @@ from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
 from gcodec.runtime import pool
 from gcodec.wire.kinds import Float64, Integer
-from gcodec.wire.seek import LOG2_BLOCK, Blocks, SeekTable, first_worthwhile, refuse_table
+from gcodec.wire.seek import (
+    LOG2_BLOCK,
+    MIN_ELEMENTS,
+    Blocks,
+    SeekTable,
+    first_worthwhile,
+    refuse_table,
+)
 
 MOST = 2**62
 """Largest number of elements of a tensor whose positions can be coded."""
@@ -319,7 +326,7 @@ def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
     """Return a plan for each candidate code, except for one that is too long in any case."""
     plans = []
     if code in ("rice", "auto"):
-        plans.append(_rice(positions))
+        plans.append(_rice(positions, n))
     if code in ("eliasfano", "auto"):
         plans.append(_elias_fano(positions, n))
     if code in ("bitmap", "auto"):
@@ -339,13 +346,15 @@ def _may_be_shortest(counts: np.ndarray, plans: list[_Plan]) -> bool:
     return least + gap_classes.raw_nbits(counts) <= min(plan.nbits for plan in plans)
 
 
-def _rice(positions: np.ndarray) -> _Plan:
+def _rice(positions: np.ndarray, n: int) -> _Plan:
     parameters, offsets = gap_rice.plan(positions)
 
     def write(string: BitString) -> Written:
         string.extend(gap_rice.write(positions, parameters, offsets), int(offsets[-1]))
-        lasts = lasts_of(positions, 1 << gap_rice.LOG2_GROUP)
-        table = SeekTable.of(gap_rice.LOG2_GROUP, offsets, lasts)
+        table = None
+        if n >= MIN_ELEMENTS:
+            lasts = lasts_of(positions, 1 << gap_rice.LOG2_GROUP)
+            table = SeekTable.of(gap_rice.LOG2_GROUP, offsets, lasts)
         return Written(string.trimmed(), string.nbits, table)
 
     return _Plan("rice", int(offsets[-1]), write)
@@ -354,9 +363,10 @@ def _rice(positions: np.ndarray) -> _Plan:
 def _elias_fano(positions: np.ndarray, n: int) -> _Plan:
     def write(string: BitString) -> Written:
         elias_fano.write(positions, n, string)
-        block = 1 << LOG2_BLOCK
-        offsets = elias_fano.offsets(positions, n, block)
-        table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, block))
+        block, table = 1 << LOG2_BLOCK, None
+        if n >= MIN_ELEMENTS:
+            offsets = elias_fano.offsets(positions, n, block)
+            table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, block))
         return Written(string.trimmed(), string.nbits, table)
 
     return _Plan("eliasfano", elias_fano.nbits(positions, n), write)

@@ -20,7 +20,6 @@ from gcodec.kernels.context.class_map import (
 )
 from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
-from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
 
 _ALPHABET = 256
@@ -57,6 +56,8 @@ def symbols_nbits(
 ) -> tuple[list[int], np.ndarray]:
     """Return the bits that (n,) uint8 symbols take with each table, and the reach of each class.
 
+    The calling thread counts all symbols.
+
     Parameters
     ----------
     symbols, of, step
@@ -71,21 +72,11 @@ def symbols_nbits(
     reach : (CLASSES,) uint8 array
         See `class_map.reach`.
     """
-
-    def task(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        classes, joined = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
-        sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
-        counts, tables = np.empty(_ALPHABET, np.int32), count_tables()
-        part, flat, total = symbols[start:stop], costs.reshape(-1), counts[:0]
-        add_symbols(
-            part, *of, start, step, classes, joined, tables, counts, total, flat, sums, reach
-        )
-        return sums, reach
-
-    (sums, reach), *more = pool.run(task, symbols.size, TILE)
-    for part_sums, part_reach in more:
-        sums += part_sums
-        np.maximum(reach, part_reach, out=reach)
+    classes, joined = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
+    sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
+    counts, tables = np.empty(_ALPHABET, np.int32), count_tables()
+    flat, total = costs.reshape(-1), counts[:0]
+    add_symbols(symbols, *of, 0, step, classes, joined, tables, counts, total, flat, sums, reach)
     return _joined_halves(sums, point), reach
 
 
