@@ -66,7 +66,9 @@ from gcodec.wire.seek import (
     MIN_ELEMENTS,
     SeekTable,
     first_worthwhile,
+    most_nbytes,
     refuse_table,
+    states_nbytes,
     worthwhile,
 )
 
@@ -455,8 +457,14 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
     """
 
     def table(runs: Runs, nbits: int) -> SeekTable | None:
-        tables = (_joined_runs(runs, log2) for log2 in (LOG2_STATES, LOG2_RANS))
-        return next((table for table in tables if worthwhile(table, n, nbits)), None)
+        most = most_nbytes(n, -(-nbits // 8))
+        for log2_block in (LOG2_STATES, LOG2_RANS):
+            step = 1 << log2_block - runs.log2_run
+            if states_nbytes(-(-len(runs.states) // step), log2_block) < most:
+                table = _joined_runs(runs, log2_block)
+                if worthwhile(table, n, nbits):
+                    return table
+        return None
 
     if n < MIN_ELEMENTS:
         return None

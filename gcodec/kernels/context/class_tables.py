@@ -186,6 +186,16 @@ def own_frequencies(
     return frequencies.reshape(CLASSES, _ALPHABET), first, last
 
 
+def largest_magnitudes(frequencies: np.ndarray) -> np.ndarray:
+    """Return the largest magnitude that has symbols, for each class, as (64,) uint8.
+
+    All smaller magnitudes must have symbols, too.
+    """
+    tops = np.empty(len(frequencies), np.uint8)
+    _find_tops(frequencies.reshape(-1), tops)
+    return tops
+
+
 def nbits_by(
     counts: np.ndarray, frequencies: np.ndarray, log2_total: int, logs: np.ndarray, escaped: int
 ) -> int:
@@ -350,6 +360,16 @@ def _find_own(counts, most, least_escape, total, sizes, frequencies, ends):
             near = following
         for symbol in range(_ALPHABET):
             frequencies[model * _ALPHABET + symbol] = frequencies[near * _ALPHABET + symbol]
+
+
+@kernel("in int64[], out uint8[]", vectorized=False)
+def _find_tops(frequencies, tops):
+    # frequencies.size == _ALPHABET * tops.size
+    for k in range(tops.size):
+        model, top = frequencies[k * _ALPHABET : (k + 1) * _ALPHABET], 0
+        while 2 * top + 2 < ESCAPE and model[2 * top + 2] > 0:
+            top += 1
+        tops[k] = np.uint8(top)
 
 
 @kernel("in int64[], in int64[], int64, in int64[], int64", vectorized=False)

@@ -100,6 +100,11 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
 def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
     """Return the tables of an encoder; see `check_frequencies`. A device takes one model only."""
     check_frequencies(frequencies, log2_total)
+    return unchecked_write_tables(frequencies, log2_total)
+
+
+def unchecked_write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
+    """Return the tables of an encoder for frequencies that are known to be valid."""
     size = frequencies.size
     pairs, entries = aligned_empty(size, np.uint32), aligned_empty(size, np.uint64)
     reciprocals = np.empty(size, np.uint64)
