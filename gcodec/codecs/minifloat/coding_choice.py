@@ -147,8 +147,9 @@ class Histogram(NamedTuple):
 
     def floors(self) -> dict[str, int]:
         """Return a lower bound of the bits of each code that has a table."""
-        # Each code is a prefix code of the bytes, apart from a codeword after the last of an odd
-        # number of codes, or rANS of the bytes.
+        # rANS codes the bytes that store the codes. All other codes are prefix codes of these
+        # bytes, apart from a codeword for the padding after an odd number of codes. No code takes
+        # fewer bits than the entropy of the bytes.
         entropy = least_nbits(self.counts, rans.log2_table())
         floors = dict.fromkeys(tabled_codes(self.fmt), entropy - _LONGEST_PART)
         floors["rans"] = entropy + rans.least_overhead(coded_nbytes(self.n, self.fmt, "rans"))
