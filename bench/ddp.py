@@ -44,7 +44,8 @@ BETWEEN = (12.0, 8.0, 6.0, 4.5, 3.4, 2.5, 1.8, 1.3)
 Results = dict[int | None, dict[str, Any]]  # by link speed in bits per second
 _ENDLESS = 1e15  # bits per second, for a link without a queue
 _DEVICE = "gcwire"
-_SPACES = ("gcodec-bench-0", "gcodec-bench-1")
+_PREFIX = "gcodec-bench-"
+_SPACES = tuple(f"{_PREFIX}{os.getpid()}-{number}" for number in range(2))
 
 
 @contextlib.contextmanager
@@ -53,6 +54,7 @@ def wires() -> Iterator[bool]:
     if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
         yield False
         return
+    _remove_stale()
     try:
         for space in _SPACES:
             _call(f"ip netns add {space}")
@@ -65,7 +67,22 @@ def wires() -> Iterator[bool]:
         yield True
     finally:
         for space in _SPACES:
-            subprocess.run(["ip", "netns", "del", space], stderr=subprocess.DEVNULL, check=False)
+            _remove(space)
+
+
+def _remove_stale() -> None:
+    """Remove the namespaces of runs that were killed: those whose process is gone."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    for line in listed.stdout.splitlines():
+        space = line.split()[0]
+        if space.startswith(_PREFIX):
+            process = space.removeprefix(_PREFIX).partition("-")[0]
+            if not Path("/proc", process).exists():
+                _remove(space)
+
+
+def _remove(space: str) -> None:
+    subprocess.run(["ip", "netns", "del", space], stderr=subprocess.DEVNULL, check=False)
 
 
 def measure(speed: int | None, count: int, hooks: Sequence[str], queued: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -271,6 +272,30 @@ class Candidate(Generic[_T]):
         """The whole price in bits, on the host."""
         return int(self.nbits) + self.more_nbits
 
+    @property
+    def floor(self) -> int:
+        """A lower bound of the price: the price itself."""
+        return self.price
+
+    def priced(self) -> Candidate[_T]:
+        """Return the candidate itself; see `BoundedCandidate`."""
+        return self
+
+
+class BoundedCandidate(NamedTuple, Generic[_T]):
+    """A string on the host that is priced only if it may be the shortest.
+
+    Attributes
+    ----------
+    floor : int
+        A lower bound of its price in bits.
+    priced : callable
+        Computes the price, and returns the `Candidate`.
+    """
+
+    floor: int
+    priced: Callable[[], Candidate[_T]]
+
 
 class EstimatedCandidate(NamedTuple):
     """A string whose exact length is known only after it is written.
@@ -278,7 +303,8 @@ class EstimatedCandidate(NamedTuple):
     Attributes
     ----------
     write_below : callable
-        Writes the string on the host if it has fewer than a number of bits; else returns None.
+        Writes the string on the host if it has fewer than a number of bits; else returns None. It
+        is called again with a larger number if the first one was only a lower bound.
     plan : callable
         Plans the string on a device, and returns a `Candidate` whose price is an estimate.
     min_nbits : int
@@ -294,7 +320,7 @@ class EstimatedCandidate(NamedTuple):
 
 
 def write_shortest(
-    candidates: Sequence[Candidate[_T]],
+    candidates: Sequence[Candidate[_T] | BoundedCandidate[_T]],
     estimated: EstimatedCandidate | None = None,
     *,
     sized: bool = False,
@@ -304,27 +330,25 @@ def write_shortest(
     The host compares prices and writes one string. On a device a kernel compares them, since the
     host would have to wait for the prices before it could launch the writers. The estimated string
     is selected if both its estimate and its final length are below all prices. A device whose
-    kernel finds such an estimate therefore also writes the best of the other strings.
+    kernel finds such an estimate therefore also writes the best of the other strings. The host
+    prices no other string if the estimated one is below all of their lower bounds.
 
     Parameters
     ----------
-    candidates : sequence of Candidate
-        Not empty.
+    candidates : sequence of Candidate or BoundedCandidate
+        Not empty. A device prices all candidates.
     estimated : EstimatedCandidate, optional
         A further string, the last of equals.
     sized : bool
         Whether a string on the host may be a blank one of the same size.
     """
-    if len(candidates) == 1 and estimated is None and not sized:
-        return Selection([candidates[0].write(None)])
-    device = device_of(*(candidate.nbits for candidate in candidates))
+    priced = [candidate for candidate in candidates if type(candidate) is Candidate]
+    if len(priced) == len(candidates) == 1 and estimated is None and not sized:
+        return Selection([priced[0].write(None)])
+    device = device_of(*(candidate.nbits for candidate in priced))
     if device is None:
-        shortest = min(candidates, key=lambda candidate: candidate.price)
-        string = None if estimated is None else estimated.write_below(shortest.price)
-        if string is None and sized and shortest.blank is not None:
-            string = shortest.blank()
-        return Selection([shortest.write(None) if string is None else string])
-    strings = [*candidates] if estimated is None else [*candidates, estimated.plan()]
+        return Selection([_shortest_on_host(candidates, estimated, sized)])
+    strings = priced if estimated is None else [*priced, estimated.plan()]
     from gcodec.kernels.prefix.table_choice_cuda import choose_string
 
     gates, verdict = choose_string(
@@ -342,3 +366,28 @@ def write_shortest(
 
     written = [string.write(gate) for string, gate in zip(strings, gates, strict=True)]
     return Selection(written, select, (verdict,))
+
+
+def _shortest_on_host(
+    candidates: Sequence[Candidate[_T] | BoundedCandidate[_T]],
+    estimated: EstimatedCandidate | None,
+    sized: bool,
+) -> _T:
+    """Return the shortest string; see `write_shortest`."""
+    floors = [candidate.floor for candidate in candidates]
+    string: _T | None = None if estimated is None else estimated.write_below(min(floors))
+    if string is not None:
+        return string
+    least, shortest = (math.inf, 0), None
+    for number in sorted(range(len(floors)), key=floors.__getitem__):
+        if floors[number] > least[0]:
+            break
+        candidate = candidates[number].priced()
+        if (candidate.price, number) < least:
+            least, shortest = (candidate.price, number), candidate
+    assert shortest is not None
+    if estimated is not None and shortest.price > min(floors):
+        string = estimated.write_below(shortest.price)
+    if string is None and sized and shortest.blank is not None:
+        string = shortest.blank()
+    return shortest.write(None) if string is None else string

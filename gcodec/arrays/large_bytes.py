@@ -53,13 +53,13 @@ def joined(parts: Sequence[bytes | bytearray | memoryview | Drainable | Observed
     """
     sources = [part.part if isinstance(part, Observed) else part for part in parts]
     observers = [part.observe if isinstance(part, Observed) else None for part in parts]
-    nbytes = sum(memoryview(contents(source)).nbytes for source in sources)
-    advise = _adviser()
+    buffers = [memoryview(contents(source)) for source in sources]
+    nbytes, advise = sum([buffer.nbytes for buffer in buffers]), _adviser()
     if nbytes < LEAST_NBYTES or advise is None:
         for source, observe in zip(sources, observers, strict=True):
             if observe is not None:
                 observe(contents(source))
-        return b"".join(contents(source) for source in sources)
+        return b"".join(buffers)
     # Python's C API allows writing to a bytes object before any other code has seen it.
     result: bytes = _new_bytes(None, nbytes)
     memory = (ctypes.c_uint8 * nbytes).from_address(_address_of(result))

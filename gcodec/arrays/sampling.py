@@ -5,6 +5,8 @@ The choice of elements depends on the tensor's size only, on the host as on a de
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from gcodec.kernels.numeric.scatter import take_runs
@@ -33,12 +35,17 @@ def sample(values: Array, most: int = MANY, together: int = _RUN) -> Array:
     return take_runs(values, runs_of(values.size, most, together), together)
 
 
+@functools.lru_cache(maxsize=64)
 def runs_of(n: int, most: int, together: int) -> np.ndarray:
-    """Return the indices of the sampled runs of n elements, where n > `most`; see `sample`."""
+    """Return the indices of the sampled runs of n elements, where n > `most`; see `sample`.
+
+    The array is read-only.
+    """
     run_count, strata = n // together, np.arange(most // together + 1, dtype=np.int64)
     bounds = strata * run_count // (strata.size - 1)
     # The position within each stratum is pseudo-random, so that a periodic tensor is not sampled
     # at its period.
     fractions = strata[:-1] * 0x9E3779B1 % (1 << 32)
     runs: np.ndarray = bounds[:-1] + (fractions * np.diff(bounds) >> 32)
+    runs.flags.writeable = False
     return runs

@@ -66,7 +66,10 @@ from gcodec.wire.seek import (
     MIN_ELEMENTS,
     SeekTable,
     first_worthwhile,
+    most_nbytes,
     refuse_table,
+    states_nbytes,
+    worthwhile,
 )
 
 Take = Callable[[int, np.ndarray], None]
@@ -469,9 +472,17 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
     """
 
     def table(runs: Runs, nbits: int) -> SeekTable | None:
-        sizes = LOG2_STATES, LOG2_RANS
-        return first_worthwhile(n, nbits, *(_joined_runs(runs, log2) for log2 in sizes))
+        most = most_nbytes(n, -(-nbits // 8))
+        for log2_block in (LOG2_STATES, LOG2_RANS):
+            step = 1 << log2_block - runs.log2_run
+            if states_nbytes(-(-len(runs.states) // step), log2_block) < most:
+                table = _joined_runs(runs, log2_block)
+                if worthwhile(table, n, nbits):
+                    return table
+        return None
 
+    if n < MIN_ELEMENTS:
+        return None
     seek: SeekTable | None = map_deferred(table, runs, nbits)
     return seek
 

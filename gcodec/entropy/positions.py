@@ -16,19 +16,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.entropy import tabled
+from gcodec.entropy import rans, tabled
 from gcodec.entropy.coder import BitSpan, CodedString, Written, into, no_blocks
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.kernels.bits import bitmap
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.byte_counts import byte_counts, least_nbits
 from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
 from gcodec.runtime import pool
 from gcodec.wire.kinds import Float64, Integer
-from gcodec.wire.seek import LOG2_BLOCK, Blocks, SeekTable, first_worthwhile, refuse_table
+from gcodec.wire.seek import (
+    LOG2_BLOCK,
+    MIN_ELEMENTS,
+    Blocks,
+    SeekTable,
+    first_worthwhile,
+    refuse_table,
+)
 
 MOST = 2**62
 """Largest number of elements of a tensor whose positions can be coded."""
@@ -298,7 +305,8 @@ def write(positions: np.ndarray, n: int, code: str, front: Front) -> tuple[str, 
     """
     if not positions.size:
         return CODES[0] if code == "auto" else code, Written(*front)
-    best, *longer = sorted(_plans(positions, n, code), key=lambda plan: plan.nbits)
+    plans = _plans(positions, n, code)
+    best, *longer = sorted(plans, key=lambda plan: (plan.nbits, CODES.index(plan.code)))
     written = _written(best, n, front)
     # The length of a rANS string is only known after it is written.
     if best.code == "rans" and longer and longer[0].nbits < written.nbits - front[1]:
@@ -315,10 +323,10 @@ def _written(plan: _Plan, n: int, front: Front) -> Written:
 
 
 def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
-    """Return a plan for each candidate code."""
+    """Return a plan for each candidate code, except for one that is too long in any case."""
     plans = []
     if code in ("rice", "auto"):
-        plans.append(_rice(positions))
+        plans.append(_rice(positions, n))
     if code in ("eliasfano", "auto"):
         plans.append(_elias_fano(positions, n))
     if code in ("bitmap", "auto"):
@@ -326,17 +334,27 @@ def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
     if kinds := [kind for kind in TABLED if code in (kind, "auto")]:
         classes = gap_classes.classes(positions)
         counts = byte_counts(classes)
-        plans += [_classes(positions, n, classes, counts, kind) for kind in kinds]
+        for kind in reversed(kinds):  # the price of Huffman words may rule out rANS
+            if kind != "rans" or not plans or _may_be_shortest(counts, plans):
+                plans.append(_classes(positions, n, classes, counts, kind))
     return plans
 
 
-def _rice(positions: np.ndarray) -> _Plan:
+def _may_be_shortest(counts: np.ndarray, plans: list[_Plan]) -> bool:
+    """Return whether rANS of classes with these counts may be as short as the best plan."""
+    least = least_nbits(counts, rans.log2_table()) + rans.least_overhead(int(counts.sum()))
+    return least + gap_classes.raw_nbits(counts) <= min(plan.nbits for plan in plans)
+
+
+def _rice(positions: np.ndarray, n: int) -> _Plan:
     parameters, offsets = gap_rice.plan(positions)
 
     def write(string: BitString) -> Written:
         string.extend(gap_rice.write(positions, parameters, offsets), int(offsets[-1]))
-        lasts = lasts_of(positions, 1 << gap_rice.LOG2_GROUP)
-        table = SeekTable.of(gap_rice.LOG2_GROUP, offsets, lasts)
+        table = None
+        if n >= MIN_ELEMENTS:
+            lasts = lasts_of(positions, 1 << gap_rice.LOG2_GROUP)
+            table = SeekTable.of(gap_rice.LOG2_GROUP, offsets, lasts)
         return Written(string.trimmed(), string.nbits, table)
 
     return _Plan("rice", int(offsets[-1]), write)
@@ -345,9 +363,10 @@ def _rice(positions: np.ndarray) -> _Plan:
 def _elias_fano(positions: np.ndarray, n: int) -> _Plan:
     def write(string: BitString) -> Written:
         elias_fano.write(positions, n, string)
-        block = 1 << LOG2_BLOCK
-        offsets = elias_fano.offsets(positions, n, block)
-        table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, block))
+        block, table = 1 << LOG2_BLOCK, None
+        if n >= MIN_ELEMENTS:
+            offsets = elias_fano.offsets(positions, n, block)
+            table = SeekTable.of(LOG2_BLOCK, offsets, lasts_of(positions, block))
         return Written(string.trimmed(), string.nbits, table)
 
     return _Plan("eliasfano", elias_fano.nbits(positions, n), write)

@@ -160,6 +160,12 @@ def estimated_sizes(counts: np.ndarray, frequencies: np.ndarray, log2_total: int
     return [heads + 16 * -(-max(nbits + uneven_nbits - heads // 4, 0) // 16) for nbits in words]
 
 
+def least_overhead(n: int) -> int:
+    """Return the least difference of `estimated_nbits` and the entropy of n symbols, in bits."""
+    heads = rans_string.heads_nbits(n)
+    return heads - heads // 4
+
+
 @functools.cache
 def log2_table() -> np.ndarray:
     """Return a 0 for 0, and the log2 of 1 to 2^15 in units of 2^-28, rounded down."""

@@ -6,6 +6,7 @@ import copy
 import functools
 import hashlib
 import itertools
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -58,7 +59,7 @@ def derive_seed(seed: int, *, name: str, step: int = 0, rank: int = 0) -> int:
     int
         The first 8 bytes, little-endian, of BLAKE2b over seed, step and rank as u64 and the name.
     """
-    numbers = b"".join(check_seed(value).to_bytes(8, "little") for value in (seed, step, rank))
+    numbers = struct.pack("<3Q", check_seed(seed), check_seed(step), check_seed(rank))
     digest = hashlib.blake2b(numbers + name.encode(errors="surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 

@@ -264,7 +264,8 @@ def resolved(values: _T) -> _T:
         arrays = fetch(unknown[0].device, *(number.words for number in unknown))
         for number, words in zip(unknown, arrays, strict=True):
             number.resolve(words)
-    if not any(isinstance(value, (Deferred, Transient)) for value in values):
+    changed = [isinstance(value, (Deferred, Transient)) for value in values]
+    if True not in changed:
         return values
     kept: list[Any] = [None if isinstance(value, Transient) else value for value in values]
     return type(values)(*(value.value if type(value) is Deferred else value for value in kept))

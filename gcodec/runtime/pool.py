@@ -57,7 +57,9 @@ def run(task: Callable[[int, int], _T], n: int, unit: int = 1, beside: Array = N
     list
         Results of the calls in the order of the segments.
     """
-    short = n > _CONVERTED and getattr(beside, "is_converted", False)
+    if n <= _CONVERTED and n < _THRESHOLD:
+        return [task(0, n)]
+    short = getattr(beside, "is_converted", False)
     if (is_one(n) and not short) or device_of(beside) is not None:
         return [task(0, n)]
     length = -(-n // (_PER_THREAD * thread_count() * SEGMENT)) * SEGMENT

@@ -748,7 +748,8 @@ class DdpState:
                     resident = inspect(values, name).resident if in_place else None
                     array = values.numpy() if resident is None else resident
                     parts.append(Part(name, array, codec))
-            self._exchange_of(parts).average(parts, iteration, traffic)
+            exchange = self._chosen_exchange(parts) if place is None else self._exchange
+            exchange.average(parts, iteration, traffic)
         self.gradient_nbytes += flat.numel() * flat.element_size()
         with traffic.decoding():
             for view, values in copies:
@@ -756,25 +757,24 @@ class DdpState:
             if wide is not flat:
                 flat.copy_(wide)
 
-    def _exchange_of(self, parts: Sequence[Part]) -> Exchange:
-        """Return the exchange of a bucket, after the choice of a collective if it is due."""
-        if self._place is None:
-            if all(part.codec is None for part in parts):
-                rank, _ = self._rank_and_size()
-                coder = BucketCoder(None, self.settings.seed, rank, self._key)
-                return Gathered(self._communicator, coder)
-            nodes = self._nodes
-            several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
-            values = sum(map(math.prod, self._names.shapes().values()))
-            self._choice = choose_collective(
-                measure_coding(parts),
-                values,
-                self._communicator,
-                nodes.inside if nodes and several else None,
-                nodes.between if nodes and several else None,
-            )
-            announce(dist.get_rank(), "ddp_hook", self._choice)
-            self._restore()
+    def _chosen_exchange(self, parts: Sequence[Part]) -> Exchange:
+        """Choose a collective for a bucket, and for all others unless it is dense."""
+        if all(part.codec is None for part in parts):
+            rank, _ = self._rank_and_size()
+            coder = BucketCoder(None, self.settings.seed, rank, self._key)
+            return Gathered(self._communicator, coder)
+        nodes = self._nodes
+        several = nodes is not None and nodes.nodes > 1 and nodes.inside.size > 1
+        values = sum(map(math.prod, self._names.shapes().values()))
+        self._choice = choose_collective(
+            measure_coding(parts),
+            values,
+            self._communicator,
+            nodes.inside if nodes and several else None,
+            nodes.between if nodes and several else None,
+        )
+        announce(dist.get_rank(), "ddp_hook", self._choice)
+        self._restore()
         return self._exchange
 
 

@@ -403,7 +403,9 @@ class ECSQ(Codec):
         elif levels.scales is None:
             written = Written(empty_beside(0, np.uint8, levels.symbols), 0)
         else:
-            plan = table_choice.plan(levels.symbols, levels.scales, lanes=levels.lanes)
+            plan = levels.plan
+            if plan is None:
+                plan = table_choice.plan(levels.symbols, levels.scales, lanes=levels.lanes)
             written = coder.write(plan, symbols, levels.outliers, BitString())
         payload, missed = Payload(self.of_message(scalars), scalars, *written), levels.missed
         if missed is not None and missed.parameter == "bits" and type(payload.nbits) is int:

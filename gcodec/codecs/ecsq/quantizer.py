@@ -135,7 +135,12 @@ class CachedQuantizer(Generic[_S]):
 
     def nbits(self, x: np.ndarray, step: float, layout: RowLayout) -> int:
         """Return the approximate number of bits of the string."""
-        return nbits_of(self._quantized(x, step, layout)[0])
+        levels, errors = self._quantized(x, step, layout)
+        if levels.plan is None and not levels.lanes and table_choice.examines_all(x.size):
+            assert self._last is not None and levels.scales is not None
+            levels = levels._replace(plan=table_choice.plan(levels.symbols, levels.scales))
+            self._last = *self._last[:2], levels, errors
+        return nbits_of(levels)
 
     def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
         """Tell whether all levels are 0, or the error is at least that of zeros."""
@@ -186,7 +191,7 @@ class CachedQuantizer(Generic[_S]):
 def nbits_of(levels: QuantizedLevels) -> int:
     """Return the approximate number of bits of the string of levels, not all of them 0."""
     assert levels.scales is not None
-    plan = table_choice.plan(levels.symbols, levels.scales, 0, levels.lanes)
+    plan = levels.plan or table_choice.plan(levels.symbols, levels.scales, 0, levels.lanes)
     if levels.lanes:
         # The search of a path takes so long that writing the string does not matter.
         return int(coder.write(plan, levels.symbols, levels.outliers, BitString())[1])

@@ -9,6 +9,7 @@ takes no more bits.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -243,8 +244,12 @@ class Target:
         self.x, self.shape, self.lift, self.period = x, shape, lift, period
         self.quantizer = quantizer
         self._strict = strict
-        self._power = float(sum_squares(x)) / x.size
         self._top = largest(x) if top is None else top
+
+    @functools.cached_property
+    def _power(self) -> float:
+        """Mean square of the values."""
+        return float(sum_squares(self.x)) / self.x.size
 
     def step_for_error(self, target: float, prior: QuantizedLevels | None = None) -> StepChoice:
         """Find the step whose nmse is the target, or less where the error jumps.

@@ -19,6 +19,7 @@ from gcodec.entropy.coder import Written
 from gcodec.entropy.context import models
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.context.scale_model import Scales
+from gcodec.entropy.context.table_choice import Plan
 from gcodec.errors import Corrupt
 from gcodec.fields.walker import FieldValue
 from gcodec.kernels.context import escapes
@@ -79,6 +80,8 @@ class QuantizedLevels(NamedTuple):
         What reconstructs and writes the levels while a device has not yet sent all numbers.
     missed : MissedTarget or None
         The target that no step meets.
+    plan : Plan or None
+        Plan of the string, if rate control has made it.
     """
 
     step: float
@@ -91,6 +94,7 @@ class QuantizedLevels(NamedTuple):
     outlier_positions: np.ndarray | None = None
     on_device: LevelsOnDevice | None = None
     missed: MissedTarget | None = None
+    plan: Plan | None = None
 
 
 def largest(x: np.ndarray) -> float:

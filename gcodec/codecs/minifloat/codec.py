@@ -75,6 +75,7 @@ from gcodec.wire.params import param
 from gcodec.wire.seek import Blocks
 
 _CO3 = MiniFloat("e2m1", "ieee")
+_OVERFLOW = 2.0**128 - 2.0**103  # the least number that float32 rounds to infinity
 
 
 class MiniFloatSymbols(NamedTuple):
@@ -182,10 +183,9 @@ class MiniFloatCodec(Codec):
         if self.block and self.scale in ("gennorm", "co3"):
             raise ParameterError.of("scale", self.scale, "histogram or a number with blocks")
         if isinstance(self.scale, float):
-            with np.errstate(over="ignore"):
-                largest = np.float32(self.scale) * fmt.magnitudes()[-1]
-            if not np.isfinite(largest):
-                allowed = f"so small that float32 holds {fmt.magnitudes()[-1]:g} times it"
+            last = float(fmt.magnitudes()[-1])
+            if float(np.float32(self.scale)) * last >= _OVERFLOW:
+                allowed = f"so small that float32 holds {last:g} times it"
                 raise ParameterError.of("scale", self.scale, allowed)
 
     @property

@@ -19,12 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.codecs.minifloat import codebooks
-from gcodec.entropy import tabled
+from gcodec.entropy import rans, tabled
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.kernels.bits.code_parts import parts_of
 from gcodec.kernels.bits.pack import FieldLayout, unpack_fields
-from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric.byte_counts import byte_counts, least_nbits
+from gcodec.kernels.prefix.table_code import LONGEST
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
 from gcodec.runtime import Array
@@ -35,6 +36,7 @@ CODES = ("none", "huffman", "pair", "planes", "rans", "context")
 TABLED = CODES[1:-1]
 KINDS: dict[str, tabled.Kind] = {code: "huffman" for code in TABLED}
 KINDS["rans"] = "rans"
+_LONGEST_PART = LONGEST + 8  # bits of a codeword, and of a sign and a mantissa
 
 
 class Plan(NamedTuple):
@@ -112,34 +114,68 @@ def plans(codes: Array, n: int, fmt: MiniFloat, code: str, book: int | str) -> l
         return [plain]
     if code != "auto" and isinstance(book, int):
         return [Plan(code, book, static(fmt, code, book))]
-    histogram = None if device_of(codes) is not None else byte_counts(codes)
     if code != "auto":
-        return [_tabled_plan(codes, histogram, n, fmt, code, book)]
-    names = (name for name in TABLED if name != "pair" or per_byte(fmt) == 2)
-    return [plain, *(_tabled_plan(codes, histogram, n, fmt, name, book) for name in names)]
+        return [_tabled_plan(codes, n, fmt, code, book)]
+    return [plain, *(_tabled_plan(codes, n, fmt, name, book) for name in tabled_codes(fmt))]
 
 
-def _tabled_plan(
-    codes: Array,
-    histogram: np.ndarray | None,
-    n: int,
-    fmt: MiniFloat,
-    code: str,
-    book: int | str,
-) -> Plan:
-    """Return the plan of a code with its best table.
+def tabled_codes(fmt: MiniFloat) -> list[str]:
+    """Return the codes of a format that have a table."""
+    return [code for code in TABLED if code != "pair" or per_byte(fmt) == 2]
 
-    The host derives the counts of coded bytes from the histogram of `codes`. A device has no
-    histogram (None); it computes the coded bytes and counts them.
+
+class Histogram(NamedTuple):
+    """Counts on the host of the codes of a tensor.
+
+    Attributes
+    ----------
+    n : int
+        Number of codes.
+    fmt : MiniFloat
+    counts : (256,) int64 array
+        Counts of the bytes that store the codes.
     """
-    symbols, kind, bytes_of = None, KINDS[code], alphabet(fmt, code)
-    if histogram is None:
-        symbols = coded_bytes(codes, n, fmt, code)
-        counts = byte_counts(symbols)
-    elif is_paired(fmt, code):
-        counts = histogram
-    else:
-        counts = _parts(_code_counts(histogram, n, fmt), code, fmt)
+
+    n: int
+    fmt: MiniFloat
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, codes: np.ndarray, n: int, fmt: MiniFloat) -> Histogram:
+        """Count n codes, which are stored as in memory."""
+        return cls(n, fmt, byte_counts(codes))
+
+    def floors(self) -> dict[str, int]:
+        """Return a lower bound of the bits of each code that has a table."""
+        # rANS codes the bytes that store the codes. All other codes are prefix codes of these
+        # bytes, apart from a codeword for the padding after an odd number of codes. No code takes
+        # fewer bits than the entropy of the bytes.
+        entropy = least_nbits(self.counts, rans.log2_table())
+        floors = dict.fromkeys(tabled_codes(self.fmt), entropy - _LONGEST_PART)
+        floors["rans"] = entropy + rans.least_overhead(coded_nbytes(self.n, self.fmt, "rans"))
+        return floors
+
+    def plan(self, code: str, book: int | str) -> Plan:
+        """Return the plan of a code with its best table; see `plans` for `book`."""
+        counts = self.counts
+        if not is_paired(self.fmt, code):
+            counts = _parts(_code_counts(counts, self.n, self.fmt), code, self.fmt)
+        return _best_plan(counts, None, self.fmt, code, book)
+
+
+def _tabled_plan(codes: Array, n: int, fmt: MiniFloat, code: str, book: int | str) -> Plan:
+    """Return the plan of a code with its best table."""
+    if device_of(codes) is None:
+        return Histogram.of(codes, n, fmt).plan(code, book)
+    symbols = coded_bytes(codes, n, fmt, code)
+    return _best_plan(byte_counts(symbols), symbols, fmt, code, book)
+
+
+def _best_plan(
+    counts: Array, symbols: Array | None, fmt: MiniFloat, code: str, book: int | str
+) -> Plan:
+    """Return the plan of a code with the best table for counts of the bytes that it codes."""
+    kind, bytes_of = KINDS[code], alphabet(fmt, code)
     own = Table.own(kind, counts, bytes_of) if book in ("auto", "empirical") else None
     books = static_tables(fmt, code, book) if book != "empirical" else None
     table, nbits = tabled.best_table(counts, own, kind, bytes_of, books)

@@ -18,7 +18,7 @@ import bisect
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -30,14 +30,20 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.numeric.select import take_at_least
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.scale_errors import Binned, Ladder, bin_edges, moments, squared_errors
+from gcodec.kernels.quantize.scale_errors import (
+    LOCAL,
+    TOLERANCE,
+    Binned,
+    Grid,
+    Ladder,
+    Overview,
+    Rounding,
+    bin_edges,
+    squared_errors,
+)
 
 Rule = Literal["histogram", "gennorm", "co3"]
 RULES = ("histogram", "gennorm", "co3")
-
-TOLERANCE = 1e-3
-"""Excess over the least squared error. The largest scale within it is chosen: it takes fewer bits,
-and for formats with many exponents it may lie some octaves above the best one."""
 
 _CO3 = MiniFloat("e2m1", "ieee")
 _LARGEST = float(np.finfo(np.float32).max)
@@ -54,9 +60,7 @@ SMALL_SAMPLE = 1 << 14, 16
 """Number of elements of a small sample, and of a cache line."""
 
 _STEPS = 32  # scales that are evaluated in each octave
-_LOCAL = 8  # local minima that are refined
-_ROUNDS = 3
-_LARGE = 4  # largest scales within the tolerance that are refined, too
+_ROOTS = 24  # repeated square roots of 2 in a power of 2
 _LIFT = 2.0**64  # factor that makes the smallest subnormal a normal number
 
 
@@ -93,12 +97,14 @@ def fit_moments(counts: np.ndarray) -> GenNorm:
     GenNorm
         With β from 0.15 to 4, and σ = 0 if all values are zero.
     """
-    n = int(counts[:FINITE].sum())
-    total, squares = moments(counts)
-    if not squares:
+    return _model_of(Overview.of(counts))
+
+
+def _model_of(overview: Overview) -> GenNorm:
+    if not overview.squares:
         return GenNorm(2.0, 0.0)
-    sigma = math.sqrt(squares / n)
-    return GenNorm(_interpolated(total / n / sigma, row("ratios"), row("betas")), sigma)
+    n, sigma = overview.size, math.sqrt(overview.squares / overview.size)
+    return GenNorm(_interpolated(overview.total / n / sigma, row("ratios"), row("betas")), sigma)
 
 
 def scale_of(
@@ -134,133 +140,92 @@ def scale_of(
     if rule == "co3" and fmt != _CO3:
         raise ParameterError.of("scale", rule, "histogram or gennorm, except with e2m1 and ieee")
     counts = log_histogram(values) if counts is None else counts
-    if counts[FINITE:].any():
+    overview, unit = Overview.of(counts), 1.0
+    if overview.last >= FINITE:
         raise nonfinite_error(values)
-    unit = 1.0
-    if not counts[_place(1 / _LIFT) :].any():
+    if overview.last < _place(1 / _LIFT):
         unit = 1 / _LIFT
         values = values * np.float32(_LIFT)
         counts = log_histogram(values)
-        if not counts[1:].any():
+        overview = Overview.of(counts)
+        if overview.last < 1:
             return 0.0
-    model = fit_moments(counts)
+    model, ladder = _model_of(overview), ladder_of(fmt)
     if rule == "co3":
         wanted = model.alpha / (2 * max(_polynomial(model.beta), 0.0009))
     else:
         log = _at_beta(f"scales {fmt.format} {fmt.style}", model.beta)
         wanted = model.sigma * power_of_two(log)
-    largest = float(bin_edges()[np.flatnonzero(counts)[-1] + 1])
-    grid = _Grid(fmt, largest, model.sigma, unit)
+    fine = _NORMAL * ladder.levels[1] * _FINE <= model.sigma * unit
+    rounding = Rounding(unit, _NORMAL if fine else _LEAST, most_of(ladder))
     if rule != "co3":
-        binned = Binned(counts, sample(values, *SMALL_SAMPLE))
-        wanted = _fitted(binned, grid, wanted)
+        binned = Binned(counts, sample(values, *SMALL_SAMPLE), overview)
+        wanted = binned.improved(wanted, ladder)
         if rule == "histogram" or values.size < _MOMENTS:
-            wanted = _least_error(values, counts, binned, grid, wanted)
-    return float(grid.rounded(np.array([wanted]))[0]) * unit
+            grid = _grid(ladder, binned.total / values.size, overview)
+            tried, errors = binned.candidates(grid, ladder, rounding, wanted)
+            if values.size <= _FEW:
+                tried, errors = _measured(values, tried, errors, ladder)
+            elif counts[max(overview.last - _NEAR, 0) :].sum() <= _SCARCE:
+                tried, errors = _with_largest(values, counts, overview, ladder, rounding, tried)
+            wanted = _largest(tried, errors)
+    return float(rounding.rounded(np.array([wanted]))[0]) * unit
 
 
-class _Grid:
-    """The possible scales of a tensor. This module expresses scales in multiples of `unit`.
+def _grid(ladder: Ladder, mean: float, overview: Overview) -> Grid:
+    """Return the candidate scales for a tensor with this mean magnitude.
 
-    Parameters
-    ----------
-    fmt : MiniFloat
-    largest, rms : float
-        Upper bound of the magnitudes of the tensor, and their root mean square, in the unit.
-    unit : float
-        A power of two.
+    At the best Δ, Δ·Σc² = Σ|x|c. No c exceeds the last level, so Δ times the last level is at
+    least the mean. Beyond the Δ whose smallest level covers the largest magnitude, the error only
+    grows.
     """
-
-    def __init__(self, fmt: MiniFloat, largest: float, rms: float, unit: float) -> None:
-        self.ladder = ladder_of(fmt)
-        self._largest = largest
-        self._unit = unit
-        self._most = most_of(self.ladder)
-        fine = _NORMAL * self.ladder.levels[1] * _FINE <= rms * unit
-        self._least = _NORMAL if fine else _LEAST
-
-    def rounded(self, scales: np.ndarray) -> np.ndarray:
-        """Round scales to binary32 numbers that a message may contain."""
-        inside = np.clip(scales * self._unit, self._least, self._most)
-        return inside.astype(np.float32).astype(np.float64) / self._unit
-
-    def all(self, mean: float) -> np.ndarray:
-        """Return all candidate scales for a tensor with this mean magnitude.
-
-        At the best Δ, Δ·Σc² = Σ|x|c. No c exceeds the last level, so Δ times the last level is at
-        least the mean. Beyond the Δ whose smallest level covers the largest magnitude, the error
-        only grows.
-        """
-        low = math.frexp(mean / self.ladder.levels[-1])[1] - 1
-        high = math.frexp(self._largest / self.ladder.levels[1])[1]
-        octaves = np.ldexp(1.0, np.arange(low, high + 1))
-        scales: np.ndarray = octaves[:, None] * fractions()
-        return scales.ravel()
+    largest = float(bin_edges()[overview.last + 1])
+    low = math.frexp(mean / ladder.levels[-1])[1] - 1
+    high = math.frexp(largest / ladder.levels[1])[1]
+    return Grid(math.ldexp(1.0, low), max(high + 1 - low, 0), fractions())
 
 
-def _fitted(binned: Binned, grid: _Grid, scale: float) -> float:
-    """Return the least-squares scale for the levels that a scale gives, if its error is lower."""
-    fitted = float(binned.sums(np.array([scale]), grid.ladder).fitted[0])
-    before, after = binned.sums(np.array([scale, fitted]), grid.ladder).errors
-    return fitted if fitted > 0 and after < before else scale
+def _measured(
+    values: np.ndarray, tried: np.ndarray, errors: np.ndarray, ladder: Ladder
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best candidates for a small tensor, and the one to choose, with exact errors."""
+    best = np.argsort(errors, kind="stable")[: max(_FEW // values.size, 1)]
+    tried = np.concatenate([[tried[0], _largest(tried, errors)], tried[best]])
+    return tried, squared_errors(values, tried, ladder)
 
 
-def _least_error(
-    values: np.ndarray, counts: np.ndarray, binned: Binned, grid: _Grid, from_table: float
-) -> float:
-    """Return the largest scale with about the least error, at most that of the table's scale."""
-    scales = grid.all(binned.total / values.size)
-    errors = binned.sums(scales, grid.ladder).errors
-    around = np.concatenate([[np.inf], errors, [np.inf]])
-    lowest = np.flatnonzero((errors <= around[:-2]) & (errors < around[2:]))
-    lowest = lowest[np.argsort(errors[lowest], kind="stable")[:_LOCAL]]
-    large = np.flatnonzero(errors <= (1 + TOLERANCE) * errors.min())[-_LARGE:]
-    candidates = [scales[np.concatenate([lowest, large])]]
-    for _ in range(_ROUNDS):
-        candidates.append(binned.sums(candidates[-1], grid.ladder).fitted)
-    tried = grid.rounded(np.concatenate([[from_table], *candidates]))
-    last = int(np.flatnonzero(counts)[-1])
-    if values.size > _FEW and counts[max(last - _NEAR, 0) :].sum() <= _SCARCE:
-        errors_of = _exact_for_largest(values, counts, grid.ladder)
-        errors = errors_of(tried)
-        best = tried[np.argsort(errors, kind="stable")[: _LOCAL // 2]]
-        nearby = grid.rounded(np.outer(best, steps_near_one()).ravel())
-        tried, errors = np.append(tried, nearby), np.append(errors, errors_of(nearby))
-    else:
-        errors = binned.sums(tried, grid.ladder).errors
-    if values.size <= _FEW:
-        # Small tensors are evaluated exactly: the best candidates and the one to choose so far.
-        best = np.argsort(errors, kind="stable")[: max(_FEW // values.size, 1)]
-        tried = np.concatenate([tried[[0, _largest(tried, errors)]], tried[best]])
-        errors = squared_errors(values, tried, grid.ladder)
-    return float(tried[_largest(tried, errors)])
-
-
-def _exact_for_largest(
-    values: np.ndarray, counts: np.ndarray, ladder: Ladder
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function for squared errors of scales that treats the largest elements exactly."""
+def _with_largest(
+    values: np.ndarray,
+    counts: np.ndarray,
+    overview: Overview,
+    ladder: Ladder,
+    rounding: Rounding,
+    tried: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return candidates and others near the best, with errors exact for the largest elements."""
     above = np.cumsum(counts[::-1])[::-1]
     first = int(np.argmax(above <= _TOP))
-    edge = np.float32(bin_edges()[first])
-    selected = take_at_least(values, edge)
+    selected = take_at_least(values, np.float32(bin_edges()[first]))
     assert selected is not None, "values must be finite"
     _, top = selected
-    below = Binned(np.where(np.arange(counts.size) < first, counts, 0), top[:0])
+    below = Binned(counts, top[:0], overview, first)
 
     def errors_of(scales: np.ndarray) -> np.ndarray:
         exact = squared_errors(top, scales, ladder)
         errors: np.ndarray = below.sums(scales, ladder).errors + exact
         return errors
 
-    return errors_of
+    errors = errors_of(tried)
+    best = tried[np.argsort(errors, kind="stable")[: LOCAL // 2]]
+    nearby = rounding.rounded(np.outer(best, steps_near_one()).ravel())
+    return np.append(tried, nearby), np.append(errors, errors_of(nearby))
 
 
-def _largest(scales: np.ndarray, errors: np.ndarray) -> int:
-    """Return the index of the largest scale within the tolerance and the first scale's error."""
+def _largest(scales: np.ndarray, errors: np.ndarray) -> float:
+    """Return the largest scale within the tolerance and the first scale's error."""
     least = float(errors.min())
     limit = min(least + TOLERANCE * abs(least), max(float(errors[0]), least))
-    return int(np.where(errors <= limit, scales, 0.0).argmax())
+    return float(scales[errors <= limit].max())
 
 
 def _polynomial(beta: float) -> float:
@@ -302,12 +267,21 @@ def steps_near_one() -> tuple[float, ...]:
 def power_of_two(log: float) -> float:
     """Return 2^log as a product of repeated square roots of 2, the same on every machine."""
     whole = math.floor(log)
-    rest, power, root = log - whole, 1.0, 2.0
-    for _ in range(24):
-        rest, root = 2 * rest, math.sqrt(root)
+    rest, power = log - whole, 1.0
+    for root in roots():
+        rest *= 2
         if rest >= 1:
             rest, power = rest - 1, power * root
     return math.ldexp(power, whole)
+
+
+@functools.lru_cache(maxsize=1)
+def roots() -> tuple[float, ...]:
+    """Return the repeated square roots of 2 that `power_of_two` multiplies."""
+    roots = [math.sqrt(2.0)]
+    while len(roots) < _ROOTS:
+        roots.append(math.sqrt(roots[-1]))
+    return tuple(roots)
 
 
 def _at_beta(name: str, beta: float) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gcodec.codecs.minifloat.coding_choice import (
     KINDS,
+    Histogram,
     Plan,
     alphabet,
     coded_bytes,
@@ -25,6 +26,7 @@ from gcodec.codecs.minifloat.coding_choice import (
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import BitSpan, CodedString, Take, Written, blank
 from gcodec.entropy.context import symbol_coder
+from gcodec.entropy.context.table_choice import Plan as ContextPlan
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.code_parts import (
@@ -40,7 +42,13 @@ from gcodec.kernels.prefix.dense_string import SymbolsOf
 from gcodec.kernels.quantize import minifloat
 from gcodec.kernels.quantize.float_format import MiniFloat
 from gcodec.kernels.quantize.minifloat import per_byte
-from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
+from gcodec.payload import (
+    BoundedCandidate,
+    Candidate,
+    EstimatedCandidate,
+    Selection,
+    write_shortest,
+)
 from gcodec.runtime.deferred import Deferred, when_known
 from gcodec.runtime.device import device_of, host, placed
 from gcodec.runtime.memory import Drainable, contents, drainable, empty_beside, limited, restored
@@ -85,44 +93,69 @@ def write(
     sized : bool
         See `gcodec.payload.write_shortest`.
     """
+    held = contents(codes)
+    context_plan: ContextPlan | None = None
+
     # Codes that are released for a context string are quantized again if the string is not the
     # shortest. The limit is half of the codes, plus the bytes of float32 scales of blocks.
-    part = limited(codes, contents(codes).nbytes // 2 + 4 * lead.size)
+    def released() -> Any:
+        return limited(codes, held.nbytes // 2 + 4 * lead.size)
 
-    def symbols() -> Any:
+    def symbols_of(part: Any) -> Any:
         return drainable(parts_of(part, n, fmt, "signs last"))
 
     def write_context_below(nbits: int) -> WrittenCodes | None:
-        string = symbol_coder.write_shorter(symbols(), shape, _lead_string(lead), nbits)
+        nonlocal context_plan
+        if nbits <= symbol_coder.SHORTEST or (context_plan and context_plan.nbits >= nbits):
+            return None
+        part = released()
+        symbols = symbols_of(part)
+        context_plan = context_plan or symbol_coder.plan(contents(symbols), shape)
+        front = _lead_string(lead)
+        string = symbol_coder.write_shorter(symbols, shape, front, nbits, context_plan)
         if string is None:
             restored(part)
             return None
         return "context", None, string
 
     def plan_context() -> Candidate[WrittenCodes]:
+        symbols, front = symbols_of(released()), _lead_string(lead)
         return symbol_coder.estimated_candidate(
-            symbols(), shape, _lead_string(lead), lambda string: ("context", None, string)
+            symbols, shape, front, lambda string: ("context", None, string)
         )
 
     def write_plan(plan: Plan, gate: Gate | None) -> WrittenCodes:
         if plan.table is None:
-            return _plain(contents(codes), n, fmt, plan.code, lead, gate)
+            return _plain(held, n, fmt, plan.code, lead, gate)
         elements = coded(n, fmt, plan.code)
         if gate is not None:
             is_rans = plan.table.kind == "rans"
             elements = gate.counted() if is_rans else gate.mask(elements)
         return plan.code, plan.book, _write_tabled(codes, n, fmt, plan, lead, elements)
 
-    if code == "context":
-        string = symbol_coder.write(symbols(), shape, _lead_string(lead))
-        return Selection([("context", None, string)])
-    candidates = []
-    for plan in plans(contents(codes), n, fmt, code, book):
+    def candidate(plan: Plan) -> Candidate[WrittenCodes]:
         raw = plane_nbits(n, fmt) if plan.code == "planes" else 0
         count = coded_nbytes(n, fmt, plan.code) if plan.table else n * fmt.width
         writer = functools.partial(write_plan, plan)
-        empty = _blank(plan, n, raw, lead) if sized else None
-        candidates.append(Candidate(plan.nbits, writer, raw, count, empty))
+        return Candidate(
+            plan.nbits, writer, raw, count, _blank(plan, n, raw, lead) if sized else None
+        )
+
+    if code == "context":
+        string = symbol_coder.write(symbols_of(released()), shape, _lead_string(lead))
+        return Selection([("context", None, string)])
+    candidates: list[Candidate[WrittenCodes] | BoundedCandidate[WrittenCodes]]
+    if code == "auto" and n and device_of(held) is None:
+        histogram = Histogram.of(held, n, fmt)
+
+        def priced(code: str) -> Candidate[WrittenCodes]:
+            return candidate(histogram.plan(code, book))
+
+        candidates = [candidate(Plan("none", None, None, n * fmt.width))]
+        for name, floor in histogram.floors().items():
+            candidates.append(BoundedCandidate(floor, functools.partial(priced, name)))
+    else:
+        candidates = [candidate(plan) for plan in plans(held, n, fmt, code, book)]
     if code != "auto" or book not in ("auto", "empirical") or not n:
         return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(

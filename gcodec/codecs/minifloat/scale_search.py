@@ -36,7 +36,6 @@ NO_FACTORS, NO_SCALES = np.empty(0, np.uint8), np.empty(0, np.float32)
 _ONE = np.float32(1)
 _PART = 1 << 14  # elements that stay in a cache while they are divided or multiplied
 _NORMAL = 2.0**-126  # least normal float32
-_ROOTS = 24  # repeated square roots of 2 in the tables of a rule
 
 
 class Scales(NamedTuple):
@@ -238,12 +237,10 @@ def _rule_tables(fmt: MiniFloat, rule: Rule) -> RuleTables:
     """Return a rule with the tables that its kernels read."""
     from gcodec.kernels.quantize import scale_search_cuda
 
-    ladder, roots = gennorm.ladder_of(fmt), [math.sqrt(2.0)]
-    while len(roots) < _ROOTS:
-        roots.append(math.sqrt(roots[-1]))
+    ladder = gennorm.ladder_of(fmt)
     scales = "alphas" if rule == "co3" else f"scales {fmt.format} {fmt.style}"
     rows: list[Any] = [gennorm.row("ratios"), gennorm.row("betas"), gennorm.inverse_betas()]
-    rows += [gennorm.row(scales), roots, gennorm.fractions(), gennorm.steps_near_one()]
+    rows += [gennorm.row(scales), gennorm.roots(), gennorm.fractions(), gennorm.steps_near_one()]
     return scale_search_cuda.Rule(
         RULES.index(rule),
         np.concatenate([np.array(row, np.float64) for row in rows]),

@@ -33,6 +33,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.context.class_tables import (
     counts_nbits,
+    largest_magnitudes,
     nbits_by,
     own_frequencies,
     put_models,
@@ -140,8 +141,7 @@ class ClassTable(Models):
     @functools.cached_property
     def tops(self) -> np.ndarray:
         """Largest magnitude of each class, as (64,) uint8."""
-        counts: np.ndarray = (self.frequencies[:, :ESCAPE:2] > 0).sum(axis=1).astype(np.uint8)
-        return counts - np.uint8(1)
+        return largest_magnitudes(self.frequencies)
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return the approximate bits of symbols with (64, 256) counts, below 2^40 in all."""

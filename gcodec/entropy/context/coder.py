@@ -88,7 +88,7 @@ def write(
     lanes = coded.lanes or lanes_of(plan.nbits)
     escaped = np.empty(0, np.int64)  # positions in coding order
     outliers = Outliers(escaped, escaped)
-    if not plan.complete:
+    if plan.statistics is None or not coded.contains_all(plan.table, plan.statistics):
         escaped, outliers = coded.escaped(plan.table)
     if escaped_symbols is not None and escaped_symbols.size:
         is_escape = outliers.symbols >= models.least_escape(with_trellis)

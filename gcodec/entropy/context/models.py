@@ -53,9 +53,9 @@ class Statistics(NamedTuple):
     counts: np.ndarray | None
 
     @classmethod
-    def of(cls, counts: np.ndarray, statics_nbits: np.ndarray) -> Statistics:
+    def of(cls, counts: np.ndarray, examined: int, statics_nbits: np.ndarray) -> Statistics:
         """Return the statistics of symbols that were counted."""
-        return cls(statics_nbits.tolist(), class_map.reach(counts), int(counts.sum()), counts)
+        return cls(statics_nbits.tolist(), class_map.reach(counts), examined, counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +83,14 @@ class ClassSymbols:
     def examine(self, sample: int) -> Statistics:
         """Return the statistics of about `sample` symbols, of all for 0."""
         n, statics_costs = self.symbols.size, class_tables.statics_costs()
+        step = sampling_stride(n, sample)
+        examined = class_map.sampled_count(n, step)
         if n < _FEW and device_of(self.symbols) is None:
-            step, arrays = sampling_stride(n, sample), self.scales.arrays
+            arrays = self.scales.arrays
             nbits, reach = symbols_nbits(self.symbols, arrays, step, statics_costs, rans.POINT)
-            return Statistics(nbits, reach, class_map.sampled_count(n, step), None)
+            return Statistics(nbits, reach, examined, None)
         counts = self.counts(sample)
-        return Statistics.of(counts, class_tables.nbits(counts, statics_costs))
+        return Statistics.of(counts, examined, class_tables.nbits(counts, statics_costs))
 
     def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
         """Find the symbols that the table does not contain.
@@ -178,7 +180,7 @@ class TrellisSymbols:
     def examine(self, sample: int) -> Statistics:
         """Return the statistics of symbols; see `ClassSymbols.examine`."""
         counts = self.counts(sample)
-        return Statistics.of(counts, trellis_tables.statics_nbits(counts))
+        return Statistics.of(counts, int(counts.sum()), trellis_tables.statics_nbits(counts))
 
     def escaped(self, table: Table) -> tuple[np.ndarray, Outliers]:
         """Find the symbols that the table does not contain; see `ClassSymbols.escaped`."""

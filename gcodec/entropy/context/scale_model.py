@@ -101,7 +101,8 @@ class Scales(NamedTuple):
     @property
     def decoded_layout(self) -> RowLayout:
         """Layout as a decoder infers it: the quantum follows from the scales alone."""
-        bits = int(np.bitwise_or.reduce(np.append(self.rows, self.columns), initial=0)) | _COARSEST
+        bits = int(np.bitwise_or.reduce(self.rows) | np.bitwise_or.reduce(self.columns))
+        bits |= _COARSEST
         return self.layout._replace(quantum=bits & -bits)
 
     def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:

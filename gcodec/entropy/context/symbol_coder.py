@@ -65,17 +65,22 @@ def write(
 
 
 def write_shorter(
-    symbols: np.ndarray | Drainable, shape: tuple[int, ...], front: BitString, nbits: int
+    symbols: np.ndarray | Drainable,
+    shape: tuple[int, ...],
+    front: BitString,
+    nbits: int,
+    planned: Plan | None = None,
 ) -> Written | None:
     """Write the string if it has fewer bits than `nbits`; otherwise return None. See `write`.
 
+    `planned` is the result of `plan` if it is known.
     If the function returns the string, it has released all of a `Drainable`; otherwise, the part
     that the limit of the `Drainable` allows.
     """
     array = contents(symbols)
     if not array.size or nbits <= SHORTEST:
         return None
-    planned, before = plan(array, shape), front.nbits
+    planned, before = planned or plan(array, shape), front.nbits
     if planned.nbits >= nbits:
         return None
 

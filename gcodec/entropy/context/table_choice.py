@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context import class_map
 from gcodec.kernels.context.matrix_sizes import Prices, matrix_sizes
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
+from gcodec.runtime.deferred import Transient
 from gcodec.runtime.device import dispatched
 
 SAMPLE = 1 << 18  # symbols by which plans are compared
@@ -22,7 +23,8 @@ _NBITS_PER_STATE = 1 << 12  # least size of a string for each rANS state
 _LEAST_NBITS = 2000  # least size of a string for each class of a table of its own
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Plan(Transient):
     """The scales and the table of a string.
 
     Attributes
@@ -33,15 +35,15 @@ class Plan(NamedTuple):
         Estimated bits of scales, table and symbols.
     trellis_symbols : TrellisSymbols, optional
         The symbols in coding order, if a trellis is used.
-    complete : bool
-        Whether the table is known to contain all symbols.
+    statistics : Statistics, optional
+        Statistics of the symbols, if all of them were examined.
     """
 
     scales: Scales
     table: Table
     nbits: int
     trellis_symbols: TrellisSymbols | None = None
-    complete: bool = False
+    statistics: Statistics | None = None
 
 
 def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int = 0) -> Plan:
@@ -60,8 +62,14 @@ def plan(symbols: np.ndarray, scales: Scales, sample: int = SAMPLE, lanes: int =
     in_trellis = TrellisSymbols.of(symbols, scales, lanes) if lanes else None
     coded = in_trellis or ClassSymbols(symbols, scales)
     table, nbits, statistics = best_table(coded, sample)
-    complete = statistics.examined == symbols.size and coded.contains_all(table, statistics)
-    return Plan(scales, table, nbits + scales.nbits(), in_trellis, complete)
+    examined_all = statistics.examined == symbols.size
+    nbits += scales.nbits()
+    return Plan(scales, table, nbits, in_trellis, statistics if examined_all else None)
+
+
+def examines_all(n: int) -> bool:
+    """Return whether `plan` examines all of n symbols by default."""
+    return models.sampling_stride(n, SAMPLE) == 1
 
 
 def best_table(coded: ClassSymbols | TrellisSymbols, sample: int) -> tuple[Table, int, Statistics]:

@@ -49,6 +49,8 @@ def take_parts(codes: np.ndarray, fmt: MiniFloat, change: Change, out: np.ndarra
         whole = out.size // 2
         _unpack_signs_last(packed, fmt.width - 1, out[: 2 * whole].view(np.uint16))
         packed, out = packed[whole:], out[2 * whole :]
+        if not out.size:
+            return
     if per_byte(fmt) == 2:
         unpacker(4, True)(packed, out)
     else:

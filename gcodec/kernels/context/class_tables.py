@@ -20,7 +20,6 @@ from gcodec.kernels.context.class_map import (
 )
 from gcodec.kernels.numeric.words import leading_zeros, peek, put
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
-from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
 
 _ALPHABET = 256
@@ -56,6 +55,8 @@ def symbols_nbits(
 ) -> tuple[list[int], np.ndarray]:
     """Return the bits that (n,) uint8 symbols take with each table, and the reach of each class.
 
+    The calling thread counts all symbols.
+
     Parameters
     ----------
     symbols, of, step
@@ -70,21 +71,11 @@ def symbols_nbits(
     reach : (CLASSES,) uint8 array
         See `class_map.reach`.
     """
-
-    def task(start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        classes, joined = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
-        sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
-        counts, tables = np.empty(_ALPHABET, np.int32), count_tables()
-        part, flat, total = symbols[start:stop], costs.reshape(-1), counts[:0]
-        add_symbols(
-            part, *of, start, step, classes, joined, tables, counts, total, flat, sums, reach
-        )
-        return sums, reach
-
-    (sums, reach), *more = pool.run(task, symbols.size, TILE)
-    for part_sums, part_reach in more:
-        sums += part_sums
-        np.maximum(reach, part_reach, out=reach)
+    classes, joined = np.empty(TILE, np.uint8), np.empty(TILE, np.uint16)
+    sums, reach = np.zeros(2 * costs.shape[1], np.int64), np.zeros(CLASSES, np.uint8)
+    counts, tables = np.empty(_ALPHABET, np.int32), count_tables()
+    flat, total = costs.reshape(-1), counts[:0]
+    add_symbols(symbols, *of, 0, step, classes, joined, tables, counts, total, flat, sums, reach)
     return _joined_halves(sums, point), reach
 
 
@@ -165,6 +156,16 @@ def own_frequencies(
     _find_own(counts.reshape(-1), min(most, MOST), least_escape, total, sizes, frequencies, ends)
     first, last = ends.tolist()
     return frequencies.reshape(CLASSES, _ALPHABET), first, last
+
+
+def largest_magnitudes(frequencies: np.ndarray) -> np.ndarray:
+    """Return the largest magnitude that has symbols, for each class, as (64,) uint8.
+
+    All smaller magnitudes must have symbols, too.
+    """
+    tops = np.empty(len(frequencies), np.uint8)
+    _find_tops(frequencies.reshape(-1), tops)
+    return tops
 
 
 def nbits_by(
@@ -340,6 +341,16 @@ def _find_own(counts, most, least_escape, total, sizes, frequencies, ends):
             frequencies[model * _ALPHABET + symbol] = frequencies[near * _ALPHABET + symbol]
 
 
+@kernel("in int64[], out uint8[]", vectorized=False)
+def _find_tops(frequencies, tops):
+    # frequencies.size == _ALPHABET * tops.size
+    for k in range(tops.size):
+        model, top = frequencies[k * _ALPHABET : (k + 1) * _ALPHABET], 0
+        while 2 * top + 2 < ESCAPE and model[2 * top + 2] > 0:
+            top += 1
+        tops[k] = np.uint8(top)
+
+
 @kernel("in int64[], in int64[], int64, in int64[], int64", vectorized=False)
 def _nbits_by(counts, frequencies, whole, logs, escaped):
     # counts.size == frequencies.size, a multiple of _ALPHABET; frequencies are below logs.size.
@@ -362,8 +373,8 @@ def _nbits_by(counts, frequencies, whole, logs, escaped):
 
 @kernel("in int64[], int64, int64, out uint8[], out uint64[]", vectorized=False)
 def _put_models(frequencies, of_top, of_length, out, state):
-    # frequencies.size is a multiple of _ALPHABET, and the magnitudes of a model have frequencies
-    # up to the largest one. `state` is that of a BitString, and out has room for the bits and the
+    # frequencies.size is a multiple of _ALPHABET; of a model, the escape and the magnitudes up to
+    # the largest one have frequencies above 0. `state` is that of a BitString, and out has room for the bits and the
     # slack of `put`; or both are empty, and the bits are only counted. Returns their number.
     nbits, at, acc, have = np.int64(0), np.int64(0), np.uint64(0), np.uint64(0)
     if state.size > 0:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gcodec.kernels.numeric.words import load_word
+from gcodec.kernels.numeric.words import leading_zeros, load_word
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import inline, kernel
 
 _VALUES = 256
 _TABLES = 8  # equal neighbors would wait for each other's count
@@ -59,6 +59,39 @@ def _added(parts: list[np.ndarray]) -> np.ndarray:
     for part in parts[1:]:
         total += part
     return total
+
+
+def least_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
+    """Return a lower bound of the bits of any string of symbols with (k,) int64 counts.
+
+    The bound is the entropy, rounded down by up to 2^-13 bits for each symbol. `logs` is log2 of
+    each index up to 2^15, in units of 2^-28, rounded down.
+    """
+    return int(_least_nbits(counts, logs))
+
+
+@kernel("in int64[], in int64[]", vectorized=False)
+def _least_nbits(counts, logs):
+    # logs.size is 2^15 + 1; the sum of the counts is below 2^41, so that no product exceeds 63
+    # bits.
+    n, total = np.int64(0), np.int64(0)
+    for k in range(counts.size):
+        n += counts[k]
+    of_all, _ = _log2_limits(max(n, 1), logs)
+    for k in range(counts.size):
+        if counts[k] > 0:
+            _, own = _log2_limits(counts[k], logs)
+            total += counts[k] * (max(of_all - own, 0) >> 12)
+    return total >> 16
+
+
+@inline
+def _log2_limits(x, logs):
+    """Return limits of log2(x) for x > 0: one below or equal, one above."""
+    shift = max(49 - np.int64(leading_zeros(np.uint64(x))), 0)  # leaves 15 bits
+    top = x >> shift
+    above = top + 1 if shift > 0 else top
+    return logs[top] + (shift << 28), logs[above] + 1 + (shift << 28)
 
 
 @kernel("in uint8[], out int64[], out int64[]")

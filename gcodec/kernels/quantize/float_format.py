@@ -54,7 +54,7 @@ class MiniFloat(NamedTuple):
     @property
     def width(self) -> int:
         """Bits of a value, sign included."""
-        return 1 + self.exponent + self.mantissa
+        return 1 + int(self.format[1]) + int(self.format[3])
 
     @property
     def top(self) -> int:

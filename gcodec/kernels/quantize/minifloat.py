@@ -340,8 +340,9 @@ def least_bits(scale: np.float32, fmt: MiniFloat) -> np.ndarray:
     return bits
 
 
+@functools.cache
 def least_middles(fmt: MiniFloat) -> np.ndarray:
-    """Return the lower bound of |x|/Δ for each code from 1 on, as (top,) float64."""
+    """Return the lower bound of |x|/Δ for each code from 1 on, as read-only (top,) float64."""
     magnitudes = fmt.magnitudes()
     ties = (magnitudes[1:] + magnitudes[:-1]) / np.float32(2)  # exact
     odd = np.arange(1, fmt.top + 1) % 2 == 1
@@ -351,6 +352,7 @@ def least_middles(fmt: MiniFloat) -> np.ndarray:
     # no |x| equals the product.
     below = np.nextafter(least, np.float32(0))
     middles: np.ndarray = (least.astype(np.float64) + below) / 2
+    middles.flags.writeable = False
     return middles
 
 

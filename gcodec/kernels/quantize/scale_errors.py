@@ -15,10 +15,23 @@ import numpy as np
 
 from gcodec.kernels.numeric.log_histogram import BINS, FINITE, SHIFT
 from gcodec.kernels.numeric.reduce import LANES, add_lanes
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import inline, kernel, subroutine
 from gcodec.runtime.memory import bits_float, float_bits
 
+TOLERANCE = 1e-3
+"""Excess over the least squared error. The largest scale within it is chosen: it takes fewer bits,
+and for formats with many exponents it may lie some octaves above the best one."""
+LOCAL = 8
+"""Number of local minima that are refined."""
+LARGE = 4
+"""Number of largest scales within the tolerance that are refined, too."""
+ROUNDS = 3
+"""Number of refinements."""
+
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
+_TINY = float(np.finfo(np.float64).tiny)
+# Types of the parameters of `_measured`, apart from the scale.
+_DISTRIBUTION = "in float64[], int64, float64, in float64[], in float64[], in float64[]"
 
 
 class Ladder(NamedTuple):
@@ -63,6 +76,34 @@ class Sums(NamedTuple):
     fitted: np.ndarray
 
 
+class Overview(NamedTuple):
+    """What one pass over a log-histogram shows.
+
+    Attributes
+    ----------
+    size : int
+        Number of finite elements.
+    first, last : int
+        First bin above bin 0 that is not empty, and the last bin that is not empty; `last` is −1
+        if all are empty.
+    total, squares : float
+        Sum of the finite magnitudes, and sum of their squares.
+    """
+
+    size: int
+    first: int
+    last: int
+    total: float
+    squares: float
+
+    @classmethod
+    def of(cls, counts: np.ndarray) -> Overview:
+        """Look at a (BINS,) int64 log-histogram."""
+        numbers, sums = np.empty(3, np.int64), np.empty(2)
+        _look(counts, bin_edges(), numbers, sums)
+        return cls(*numbers.tolist(), *sums.tolist())
+
+
 class Binned:
     """A log-histogram as a distribution: uniform within each bin, and 0 for bin 0.
 
@@ -73,6 +114,10 @@ class Binned:
     sample : (m,) float32 array
         Sample of the elements. If all samples of a bin have one magnitude, and the bin has
         several samples or a single element, all of the bin has this magnitude.
+    overview : Overview, optional
+        Overview of the histogram, if it is known.
+    stop : int, optional
+        Bin from which on the histogram is ignored.
 
     Attributes
     ----------
@@ -80,35 +125,100 @@ class Binned:
         Sum of all magnitudes; sum of their squares.
     """
 
-    def __init__(self, counts: np.ndarray, sample: np.ndarray) -> None:
-        self._lows, self._highs = bin_edges()[:-1].copy(), bin_edges()[1:].copy()
-        seen = np.zeros(2 * BINS, np.uint32)
-        _narrow(sample.view(np.uint32), counts, seen, self._lows, self._highs)
-        self._counts, self._totals, self.squares = _tails(counts, self._lows, self._highs)
-        self.total = float(self._totals[0])
+    def __init__(
+        self,
+        counts: np.ndarray,
+        sample: np.ndarray,
+        overview: Overview | None = None,
+        stop: int = FINITE,
+    ) -> None:
+        overview = Overview.of(counts) if overview is None else overview
+        first, stop = overview.first, min(overview.last + 1, stop)
+        size = max(stop - first, 0)
+        bins, seen = np.empty(4 * (size + 1)), np.zeros(2 * size, np.uint32)
+        edges = bin_edges()[first : first + size + 1]
+        parts = counts[first : first + size], edges, sample.view(np.uint32), first, seen
+        self.squares = float(_fill_bins(*parts, bins))
+        self.total = float(bins[3 * (size + 1)])
+        self._bins = bins, first, self.squares
 
     def sums(self, scales: np.ndarray, ladder: Ladder) -> Sums:
         """Quantize all magnitudes with each of the (K,) positive float64 scales."""
-        products, norms = np.empty(scales.size), np.empty(scales.size)
-        bins = self._lows, self._highs, self._counts, self._totals
-        _binned_sums(*bins, scales, *ladder[1:4], products, norms)
-        errors = self.squares - scales * (2 * products - scales * norms)
-        return Sums(errors, products / np.maximum(norms, np.finfo(np.float64).tiny))
+        errors, fitted = np.empty(scales.size), np.empty(scales.size)
+        _measure(*self._bins, *ladder[1:4], scales, errors, fitted)
+        return Sums(errors, fitted)
+
+    def improved(self, scale: float, ladder: Ladder) -> float:
+        """Return the least-squares scale for the levels that a scale gives, if it is better."""
+        return float(_improved(*self._bins, *ladder[1:4], scale))
+
+    def candidates(
+        self, grid: Grid, ladder: Ladder, rounding: Rounding, scale: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return scales that may be the best ones, and their squared errors.
+
+        The candidates are the local minima of the error on a grid, and the largest scales within
+        the tolerance, each of them also after least squares for its levels, repeatedly.
+
+        Parameters
+        ----------
+        grid : Grid
+        ladder : Ladder
+        rounding : Rounding
+            Rounding of all candidates.
+        scale : float
+            The first candidate.
+
+        Returns
+        -------
+        scales, errors : (K,) float64 arrays
+        """
+        count, most = grid.octaves * grid.fractions.size, LOCAL + LARGE
+        tried, tried_errors = np.empty((2, 1 + (1 + ROUNDS) * most))
+        number = _find_candidates(
+            *(*self._bins, *ladder[1:4], grid.start, grid.fractions, *rounding, scale),
+            *(np.empty(count), np.empty(count), np.empty(most, np.int64), tried, tried_errors),
+        )
+        return tried[:number], tried_errors[:number]
 
 
-def moments(counts: np.ndarray) -> tuple[float, float]:
-    """Return the sums of the finite magnitudes of a log-histogram, and of their squares."""
-    _, totals, squares = _tails(counts, bin_edges()[:-1], bin_edges()[1:])
-    return float(totals[0]), squares
+class Grid(NamedTuple):
+    """Scales at which local minima of the error are looked for.
+
+    Attributes
+    ----------
+    start : float
+        The first scale, a power of two.
+    octaves : int
+        Number of octaves.
+    fractions : (k,) float64 array
+        The scales of the octave that begins at 1.
+    """
+
+    start: float
+    octaves: int
+    fractions: np.ndarray
 
 
-def _tails(
-    counts: np.ndarray, lows: np.ndarray, highs: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the number and the sum of the magnitudes from each bin on, and the sum of squares."""
-    above, totals = np.empty(BINS + 1), np.empty(BINS + 1)
-    squares = float(_add_bins(counts, lows, highs, above, totals))
-    return above, totals, squares
+class Rounding(NamedTuple):
+    """How scales are rounded to binary32 numbers that a message may contain.
+
+    Attributes
+    ----------
+    unit : float
+        Power of two in whose multiples scales are expressed.
+    least, most : float
+        Limits of the rounded scales, in multiples of 1.
+    """
+
+    unit: float
+    least: float
+    most: float
+
+    def rounded(self, scales: np.ndarray) -> np.ndarray:
+        """Round (K,) float64 scales."""
+        inside = np.clip(scales * self.unit, self.least, self.most)
+        return inside.astype(np.float32).astype(np.float64) / self.unit
 
 
 def squared_errors(values: np.ndarray, scales: np.ndarray, ladder: Ladder) -> np.ndarray:
@@ -129,71 +239,206 @@ def bin_edges() -> np.ndarray:
     return edges
 
 
-@kernel("in uint32[], in int64[], out uint32[], out float64[], out float64[]")
-def _narrow(bits, counts, seen, lows, highs):
-    # counts.size == lows.size == highs.size == BINS; seen: 2 * BINS zeros. A magnitude has 31
-    # bits, so without its lowest SHIFT bits it is below BINS.
-    several = seen[BINS:]
+@kernel("in int64[], in float64[], out int64[], out float64[]", vectorized=False)
+def _look(counts, edges, numbers, sums):
+    # counts.size == BINS == edges.size - 1; numbers.size == 3; sums.size == 2
+    last = counts.size - 1
+    while last >= 0 and counts[last] == 0:
+        last -= 1
+    size, first, total, squares = np.int64(0), np.int64(1), 0.0, 0.0
+    for k in range(min(last, FINITE - 1), -1, -1):
+        size += counts[k]
+        if counts[k] > 0 and k > 0:
+            count, low, high = np.float64(counts[k]), edges[k], edges[k + 1]
+            total += count * ((low + high) / 2.0)
+            squares += count * _mean_square(low, high)
+            first = k
+    numbers[0], numbers[1], numbers[2] = size, first, last
+    sums[0], sums[1] = total, squares
+
+
+@inline
+def _mean_square(low, high):
+    """Return the mean square of a uniform distribution."""
+    return (low * low + low * high + high * high) / 3.0
+
+
+@kernel(
+    "in int64[], in float64[], in uint32[], int64, out uint32[], out float64[]", vectorized=False
+)
+def _fill_bins(counts, edges, bits, first, seen, bins):
+    # The bins are those from `first` on. edges.size == counts.size + 1, bins.size == 4 *
+    # edges.size, and `seen` has 2 * counts.size zeros.
+    size = counts.size
+    several = seen[size:]
     for i in range(bits.size):
         magnitude = np.uint32(bits[i] & _MAGNITUDE)
-        place = np.int64(magnitude >> np.uint32(SHIFT))
+        place = np.int64(magnitude >> np.uint32(SHIFT)) - first
+        if not 0 <= place < size:
+            continue
         if seen[place] == 0:
             seen[place] = magnitude
         elif seen[place] == magnitude:
             several[place] |= np.uint32(1)
         else:
             several[place] |= np.uint32(2)
-    for k in range(BINS):
-        if several[k] == 1 or (counts[k] == 1 and seen[k] > 0):
-            lows[k] = highs[k] = np.float64(bits_float(seen[k]))
-
-
-@kernel("in int64[], in float64[], in float64[], out float64[], out float64[]")
-def _add_bins(counts, lows, highs, above, totals):
-    # counts.size == lows.size == highs.size == BINS; above.size == totals.size == BINS + 1.
+    lows, highs, above, totals = _bin_arrays(bins)
     number, total, squares = 0.0, 0.0, 0.0
-    above[BINS] = totals[BINS] = 0.0
-    for k in range(BINS - 1, -1, -1):
-        if counts[k] > 0 and 0 < k < FINITE:
-            count, low, high = np.float64(counts[k]), lows[k], highs[k]
+    lows[size] = highs[size] = above[size] = totals[size] = 0.0
+    for k in range(size - 1, -1, -1):
+        low, high = edges[k], edges[k + 1]
+        if several[k] == 1 or (counts[k] == 1 and seen[k] > 0):
+            low = high = np.float64(bits_float(seen[k]))
+        if counts[k] > 0:
+            count = np.float64(counts[k])
             number += count
             total += count * ((low + high) / 2.0)
-            squares += count * ((low * low + low * high + high * high) / 3.0)
-        above[k], totals[k] = number, total
+            squares += count * _mean_square(low, high)
+        lows[k], highs[k], above[k], totals[k] = low, high, number, total
     return squares
 
 
-@kernel(
-    "in float64[], in float64[], in float64[], in float64[], in float64[], in float64[], "
-    "in float64[], in float64[], out float64[], out float64[]"
-)
-def _binned_sums(lows, highs, counts, totals, scales, middles, rises, squares, products, norms):
-    # lows, highs: BINS; counts, totals: BINS + 1. scales.size == products.size == norms.size;
-    # middles.size == rises.size == squares.size. Thresholds are not negative, so their bits are at
-    # most those of infinity, whose bin is below BINS.
-    for k in range(scales.size):
-        product, norm = 0.0, 0.0
-        for j in range(middles.size):
-            threshold = scales[k] * middles[j]
-            place = np.int64(float_bits(np.float32(threshold)) >> np.uint32(SHIFT))
-            if counts[place] == 0.0:
-                break
+@inline
+def _bin_arrays(bins):
+    """Return lower and upper bounds of bins, and number and sum of the elements from each one on.
+
+    Each array has one more element, after all bins.
+    """
+    size = bins.size // 4
+    return bins[:size], bins[size : 2 * size], bins[2 * size : 3 * size], bins[3 * size :]
+
+
+@subroutine(variant="")
+def _measured(bins, first, squares_of_all, middles, rises, squares, scale):
+    """Return the squared error of a scale, and the best scale for the levels that it gives.
+
+    middles.size == rises.size == squares.size. The scale is not negative. All elements are above
+    a threshold that is below the first bin.
+    """
+    lows, highs, above, totals = _bin_arrays(bins)
+    product, norm = 0.0, 0.0
+    for j in range(middles.size):
+        threshold = scale * middles[j]
+        place = np.int64(float_bits(np.float32(threshold)) >> np.uint32(SHIFT)) - first
+        if place >= above.size - 1:
+            break
+        number, total = above[max(place, 0)], totals[max(place, 0)]
+        if number == 0.0:
+            break
+        if place >= 0:
             low, high = lows[place], highs[place]
-            above = counts[place] - counts[place + 1]
+            count = number - above[place + 1]
             if threshold >= high:
-                above = 0.0
+                count = 0.0
             elif threshold > low:
-                above *= (high - threshold) / (high - low)
+                count *= (high - threshold) / (high - low)
                 low = threshold
-            product += rises[j] * (totals[place + 1] + above * ((high + low) / 2.0))
-            norm += squares[j] * (counts[place + 1] + above)
-        products[k], norms[k] = product, norm
+            number = above[place + 1] + count
+            total = totals[place + 1] + count * ((high + low) / 2.0)
+        product += rises[j] * total
+        norm += squares[j] * number
+    error = squares_of_all - scale * (2.0 * product - scale * norm)
+    return error, product / max(norm, _TINY)
+
+
+@kernel(f"{_DISTRIBUTION}, in float64[], out float64[], out float64[]", vectorized=False)
+def _measure(bins, first, total, middles, rises, squares, scales, errors, fitted):
+    # scales.size == errors.size == fitted.size; see _measured.
+    for k in range(scales.size):
+        error, best = _measured(bins, first, total, middles, rises, squares, scales[k])
+        errors[k], fitted[k] = error, best
+
+
+@kernel(f"{_DISTRIBUTION}, float64", vectorized=False)
+def _improved(bins, first, total, middles, rises, squares, scale):
+    # See _measured.
+    before, fitted = _measured(bins, first, total, middles, rises, squares, scale)
+    after, _ = _measured(bins, first, total, middles, rises, squares, fitted)
+    return fitted if fitted > 0.0 and after < before else scale
+
+
+@kernel(
+    f"{_DISTRIBUTION}, float64, in float64[], float64, float64, float64, float64, out float64[], "
+    "out float64[], out int64[], out float64[], out float64[]",
+    vectorized=False,
+)
+def _find_candidates(
+    bins,
+    first,
+    total,
+    middles,
+    rises,
+    squares,
+    start,
+    fractions,
+    unit,
+    least,
+    most,
+    wanted,
+    scales,
+    errors,
+    chosen,
+    tried,
+    tried_errors,
+):
+    # scales.size == errors.size, a multiple of fractions.size; chosen.size == LOCAL + LARGE;
+    # tried.size == tried_errors.size == 1 + (1 + ROUNDS) * chosen.size; see _measured. Returns the
+    # number of candidates.
+    octave, lowest = start, np.inf
+    for k in range(scales.size):
+        if k > 0 and k % fractions.size == 0:
+            octave *= 2.0
+        scales[k] = octave * fractions[k % fractions.size]
+        error, _ = _measured(bins, first, total, middles, rises, squares, scales[k])
+        errors[k], lowest = error, min(lowest, error)
+    # The local minima with the least errors, in this order; of equal ones, the first precedes.
+    number, last = 0, errors.size - 1
+    for k in range(errors.size):
+        falls = k == 0 or errors[k] <= errors[k - 1]
+        if not falls or (k < last and errors[k] >= errors[k + 1]):
+            continue
+        place = number
+        while place > 0 and errors[k] < errors[chosen[place - 1]]:
+            place -= 1
+        if place < LOCAL:
+            number = min(number + 1, LOCAL)
+            for j in range(number - 1, place, -1):
+                chosen[j] = chosen[j - 1]
+            chosen[place] = k
+    # The largest scales within the tolerance, in increasing order.
+    large, limit = 0, (1.0 + TOLERANCE) * lowest
+    for k in range(last, -1, -1):
+        if large < LARGE and errors[k] <= limit:
+            for j in range(large, 0, -1):
+                chosen[number + j] = chosen[number + j - 1]
+            chosen[number] = k
+            large += 1
+    number += large
+    tried[0] = wanted
+    for j in range(number):
+        tried[1 + j] = scales[chosen[j]]
+    for j in range(1, 1 + ROUNDS * number):
+        _, best = _measured(bins, first, total, middles, rises, squares, tried[j])
+        tried[j + number] = best
+    number = 1 + (1 + ROUNDS) * number
+    for j in range(number):
+        inside = min(max(tried[j] * unit, least), most)
+        tried[j] = np.float64(np.float32(inside)) / unit
+        error, _ = _measured(bins, first, total, middles, rises, squares, tried[j])
+        tried_errors[j] = error
+    return number
 
 
 @kernel("in float32[], in float32[], float32, int64, out float64[], out float64[]")
 def _squared_errors(x, scales, top, mantissa, lanes, errors):
     # lanes.size == LANES; errors.size == scales.size
     for k in range(scales.size):
+        equal = 0  # the first equal scale, whose error is known
+        while equal < k and scales[equal] != scales[k]:
+            equal += 1
+        if equal < k:
+            errors[k] = errors[equal]
+            continue
         lanes[:] = 0.0
         for start in range(0, x.size, LANES):
             part = x[start : start + LANES]
