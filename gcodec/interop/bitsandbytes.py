@@ -52,6 +52,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     check_dtype,
     checked_shape,
     host_tensor,
@@ -193,8 +194,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, n
 
 def _codec(kind: str, blocksize: int | None, nested: bool) -> Blockwise:
     """Return the codec of a message; raise `ParameterError` for wrong arguments."""
-    if kind not in get_args(Kind):
-        raise ParameterError.of("kind", kind, f"one of {', '.join(get_args(Kind))}")
+    check_choice("kind", kind, get_args(Kind))
     if blocksize is None:
         blocksize = _DEFAULTS[kind]
     if blocksize not in _BLOCK_SIZES:

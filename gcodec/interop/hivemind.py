@@ -45,6 +45,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -108,9 +109,7 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
         If `x` is not an array of floats, or is on a device; or is bfloat16 with ``FLOAT16`` or
         ``MEANSTD_16BIT``, which hivemind refuses.
     """
-    if compression not in COMPRESSIONS:
-        allowed = f"one of {', '.join(COMPRESSIONS)}"
-        raise ParameterError.of("compression", compression, allowed)
+    check_choice("compression", compression, COMPRESSIONS)
     dtypes = ("float32", "float16", "float64") if compression in _SIXTEEN_BITS else None
     tensor = host_tensor(x, "hivemind", dtypes)
     values = np.asarray(tensor.values[:], np.float32)

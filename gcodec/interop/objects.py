@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,10 +47,15 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
     return tensor
 
 
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Raise `ParameterError` unless an argument is one of the choices."""
+    if value not in choices:
+        raise ParameterError.of(name, value, f"one of {', '.join(map(str, choices))}")
+
+
 def check_dtype(dtype: str) -> None:
     """Raise `ParameterError` unless a dtype is one of the floats."""
-    if dtype not in FLOATS:
-        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    check_choice("dtype", dtype, FLOATS)
 
 
 def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:
