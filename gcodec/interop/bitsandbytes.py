@@ -56,6 +56,7 @@ from gcodec.interop.objects import (
     check_dtype,
     checked_shape,
     host_tensor,
+    numbers_of,
     opened_frame,
     part_of,
     size_error,
@@ -213,15 +214,11 @@ def _parts(codec: Blockwise, data: np.ndarray, shape: tuple[int, ...]) -> dict[s
     front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :].copy()
     parts = {"packed": codes} if layout.width == 4 else {"codes": codes.reshape(shape)}
     if not layout.nested:
-        return parts | {"absmax": _floats(front)}
+        return parts | {"absmax": numbers_of(front, "<f4")}
     inner = front[4 + 4 * layout.outer_blocks :].copy()
-    numbers = _floats(front[: front.size - inner.size])
+    numbers = numbers_of(front[: front.size - inner.size], "<f4")
     outer, offset = numbers[1:], numbers[0].reshape(())
     return parts | {"nested_absmax": outer, "nested_offset": offset, "absmax": inner}
-
-
-def _floats(data: np.ndarray) -> np.ndarray:
-    return np.frombuffer(data.tobytes(), "<f4").astype(np.float32)
 
 
 def _read(

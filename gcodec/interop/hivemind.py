@@ -48,6 +48,7 @@ from gcodec.interop.objects import (
     check_choice,
     checked_shape,
     host_tensor,
+    numbers_of,
     object_bytes,
     opened_frame,
     size_error,
@@ -299,29 +300,24 @@ def _decoded(message: _Message) -> np.ndarray:
             return values.reshape(-1).astype(dtype)
     if message.compression == "NONE":
         if message.dtype == "bfloat16" and buffer.size == 4 * n:
-            return _numbers(buffer, "<f4").astype(dtype)
+            return numbers_of(buffer, "<f4").astype(dtype)
         _check_size(buffer, ITEMSIZE[message.dtype] * n)
-        bits = _numbers(buffer, f"<u{ITEMSIZE[message.dtype]}")
+        bits = numbers_of(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
     _check_size(buffer, 2 * n)
-    return _numbers(buffer, "<f2").astype(dtype)
+    return numbers_of(buffer, "<f2").astype(dtype)
 
 
 def _unscaled(buffer: np.ndarray, rows: int, dtype: np.dtype[Any]) -> np.ndarray:
     """Return the values of ``MEANSTD_16BIT``, with the arithmetic of their dtype."""
     if not rows:
         return np.empty(0, dtype)
-    matrix = _numbers(buffer[: -8 * rows], "<f2").astype(dtype).reshape(rows, -1)
-    means, deviations = _numbers(buffer[-8 * rows :], "<f4").reshape(2, rows, 1)
+    matrix = numbers_of(buffer[: -8 * rows], "<f2").astype(dtype).reshape(rows, -1)
+    means, deviations = numbers_of(buffer[-8 * rows :], "<f4").reshape(2, rows, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         matrix *= deviations
         matrix += means
     return matrix.reshape(-1)
-
-
-def _numbers(data: np.ndarray, dtype: str) -> np.ndarray:
-    kind = np.dtype(dtype)
-    return np.frombuffer(data.tobytes(), kind).astype(kind.newbyteorder("="))
 
 
 def _check_size(buffer: np.ndarray, size: int) -> None:

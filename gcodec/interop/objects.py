@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gcodec.arrays.source import Tensor, inspect, size_of
+from gcodec.arrays.source import Tensor, dimensions, inspect
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
@@ -69,13 +69,12 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
         If the shape has more elements than the limits allow.
     """
     try:
-        n = size_of(shape)
+        sizes = dimensions(shape)
     except TypeError:
         raise ParameterError.of("shape", shape, "an integer or a tuple of integers") from None
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    sizes = tuple(int(size) for size in sizes)
     if len(sizes) > MAX_NDIM or math.prod(filter(None, sizes)) >= _MAX_ELEMENTS:
         raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes of an array")
+    n = math.prod(sizes)
     Limits.or_default(limits).check("the tensor", n, 4 * n)
     return sizes, n
 
@@ -124,6 +123,12 @@ def ascending_order(positions: np.ndarray, size: int, piece: str) -> np.ndarray:
     if is_outside or (np.diff(rising, axis=1) == 0).any():
         raise Corrupt(f"a position is outside its {piece}, or comes twice")
     return order
+
+
+def numbers_of(data: np.ndarray, dtype: str) -> np.ndarray:
+    """Return little-endian numbers, given their bytes, in native byte order."""
+    kind = np.dtype(dtype)
+    return np.frombuffer(data.tobytes(), kind).astype(kind.newbyteorder("="))
 
 
 def size_error(message: str, size: int, expected: int, offset: int | None = None) -> FormatError:
