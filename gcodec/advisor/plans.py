@@ -68,15 +68,19 @@ class Cluster:
             if not isinstance(link, (Link, type(None))) or (link is None and count > 1):
                 raise ParameterError.of(name, link, f"a Link, for {count} {members}")
 
-    def group(self, level: Level) -> tuple[int, Link | None]:
-        """Return the number of members at a level, and their link."""
-        return (self.gpus, self.inside) if level == "inside" else (self.nodes, self.between)
+    def group(self, level: Level) -> tuple[int, Link]:
+        """Return the number of members at one of `levels`, and their link."""
+        members, link = (
+            (self.gpus, self.inside) if level == "inside" else (self.nodes, self.between)
+        )
+        assert link is not None  # several members need one
+        return members, link
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """Levels with more than one member."""
-        both: tuple[Level, ...] = ("inside", "between")
-        return tuple(level for level in both if self.group(level)[0] > 1)
+        members: dict[Level, int] = {"inside": self.gpus, "between": self.nodes}
+        return tuple(level for level, count in members.items() if count > 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -379,7 +383,7 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     """
     if level not in cluster.levels:
         raise ParameterError.of("level", level, f"one of {', '.join(cluster.levels) or 'none'}")
-    members, link = _group(cluster, level)
+    members, link = cluster.group(level)
     dense_time = ring_all_reduce(work.values * work.bits / 8, members, link)
     listed = [Way(level, "ring", None, dense_time)]
     times: dict[Collective, Callable[[float, int, Link], float]] = {"two-phase": two_phase}
@@ -467,7 +471,7 @@ def balance(cluster: Cluster, work: Work) -> list[Balance]:
     dense = dense_plan(cluster, work)
     balances = []
     for level, _, _, time, _ in dense.ways:
-        members, link = _group(cluster, level)
+        members, link = cluster.group(level)
         available = work.compute - (dense.communication - time)
         collectives = {way.collective for way in ways(cluster, work, level, [_ANY_SCHEME])}
         for collective, size_within in _MESSAGE_SIZES.items():
@@ -549,16 +553,10 @@ def _is_useful(cluster: Cluster, work: Work, way: Way) -> bool:
         return True
     if way.scheme.error is None or not way.scheme.converges:
         return False
-    _, link = _group(cluster, way.level)
+    _, link = cluster.group(way.level)
     return link.bandwidth * _share(cluster, way.level) < way.scheme.pays_below(work)
 
 
 def _share(cluster: Cluster, level: Level) -> float:
     """Return a GPU's share of a gradient and of its link: between nodes, GPUs divide both."""
     return 1.0 if level == "inside" else 1 / cluster.gpus
-
-
-def _group(cluster: Cluster, level: Level) -> tuple[int, Link]:
-    members, link = cluster.group(level)
-    assert link is not None  # `Cluster` requires it for several members
-    return members, link

@@ -211,21 +211,14 @@ def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
     return [tensors[place] for place in range(len(entries))]
 
 
-def sampled(values: stats.Values, entry: Entry, settings: Settings) -> stats.Values:
-    """Return the sample of a tensor that the settings request."""
-    if settings.max_values is None:
-        return values
-    return stats.sample(values, settings.max_values, derive_seed(settings.seed, name=entry.name))
-
-
 def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec]) -> TensorStats:
     if entry.dtype not in primitives.FLOATS:
         return TensorStats(entry)
     values = dump.load(entry)
     summary = stats.summarize(values)
     indices = stats.find_nonfinite(values)[1] if summary.nonfinite else ()
-    values = sampled(values, entry, settings)
     seed = derive_seed(settings.seed, name=entry.name)
+    values = stats.sample(values, settings.max_values, seed)
     sample = Sample(entry.name, entry.size, without_nonfinite(values)[0], seed)
     trials = [attempt(sample, codec) for codec in settings.codecs]
     measured = SampleStats(

@@ -169,7 +169,7 @@ def energy_rank(values: Values, share: float) -> int:
     return 1 + int(np.searchsorted(energies, share * (1 - 1e-12) * energies[-1]))
 
 
-def sample(values: Values, count: int, seed: int) -> Values:
+def sample(values: Values, count: int | None, seed: int) -> Values:
     """Return about `count` values, in blocks that are spread over the whole tensor.
 
     A sample of a matrix, or of a tensor with more dimensions, consists of whole rows, so that
@@ -179,8 +179,9 @@ def sample(values: Values, count: int, seed: int) -> Values:
     ----------
     values : array
         The tensor.
-    count : int
-        Size of the sample, at least 1. A tensor of at most `count` values is returned as it is.
+    count : int or None
+        Size of the sample, at least 1; None takes all values. A tensor of at most `count` values
+        is returned as it is.
     seed : int
         Seed for the positions of the blocks, from 0 to 2**64 - 1.
 
@@ -189,7 +190,7 @@ def sample(values: Values, count: int, seed: int) -> Values:
     array
         A flat array, or whole rows of the tensor.
     """
-    if values.size <= count:
+    if count is None or values.size <= count:
         return values
     row = values.size // values.shape[0]
     if values.ndim > 1 and count >= _MIN_ROWS * row:

@@ -13,10 +13,10 @@ import numpy as np
 
 from gcodec.analysis import rates, stats
 from gcodec.analysis.groups import grouped, pattern_of, selects
-from gcodec.analysis.measure import sampled
 from gcodec.analysis.samples import without_nonfinite
 from gcodec.analysis.settings import Settings
 from gcodec.errors import ParameterError
+from gcodec.feedback import derive_seed
 from gcodec.limits import Limits
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.tensorfiles.entries import Entry
@@ -262,7 +262,8 @@ def measure_step(path: Path, settings: Settings) -> dict[Entry, StepPoint]:
 def _point(values: stats.Values, entry: Entry, settings: Settings) -> StepPoint:
     summary = stats.summarize(values)
     finite = summary.size - summary.nonfinite
-    sample = without_nonfinite(sampled(values, entry, settings))[0]
+    seed = derive_seed(settings.seed, name=entry.name)
+    sample, _ = without_nonfinite(stats.sample(values, settings.max_values, seed))
     rank = None
     if values.ndim > 1 and values.size:
         side = min(values.shape[0], values.size // values.shape[0])

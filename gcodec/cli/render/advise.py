@@ -206,9 +206,8 @@ def _headline(advice: ClusterAdvice) -> str:
     ]
     for level in cluster.levels:
         _, link = cluster.group(level)
-        if link is not None:
-            latency = f" after {text.duration(link.latency)}" if link.latency else ""
-            parts.append(f"{_LEVELS[level]} {text.speed(link.bandwidth)}{latency}")
+        latency = f" after {text.duration(link.latency)}" if link.latency else ""
+        parts.append(f"{_LEVELS[level]} {text.speed(link.bandwidth)}{latency}")
     return "   ".join([*parts, f"{text.duration(work.compute)} a step"])
 
 
