@@ -172,9 +172,8 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         for number, value in enumerate(_describe_classes(at, part), at):
             yield value._replace(element=int(places[number])) if number < places.size else value
 
-    payload_end, walk.end = walk.end, end
-    yield from tabled.string(walk, table, "index", "class", string.k, describe)
-    walk.end = payload_end
+    with walk.within(end):
+        yield from tabled.string(walk, table, "index", "class", string.k, describe)
     window = Window(walk)
     low, high = window.cut(nbits[: places.size])
     yield from walk.summary("bits within a class", low, {"index": int(nbits[:low].sum())})
