@@ -27,19 +27,12 @@ from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, behind_prefix
 from gcodec.runtime.device import host
+from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import FLOATS
-from gcodec.torch.selection import (
-    globs_of,
-    joined_policy,
-    lossy_codec,
-    lossy_codecs,
-    unmatched_globs,
-    with_dense_rules,
-)
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -113,8 +106,8 @@ def fsdp_comm(
     >>> dist.destroy_process_group()
     """
     return FsdpComm(
-        None if codec is None else joined_policy(None, codec),
-        None if parameters is None else joined_policy(None, parameters),
+        None if codec is None else selection.joined_policy(None, codec),
+        None if parameters is None else selection.joined_policy(None, parameters),
         replicas,
         _Options(feedback, decay, seed, exclude, min_numel),
     )
@@ -205,7 +198,7 @@ class FsdpComm:
             raise ParameterError("replicas: must come with a codec for gradients")
         checked = Feedback("raw", decay=options.decay, seed=options.seed)
         self._policies = {
-            name: policy and with_dense_rules(policy, options.exclude, options.min_numel)
+            name: policy and selection.with_dense_rules(policy, options.exclude, options.min_numel)
             for name, policy in (("codec", gradients), ("parameters", parameters))
         }
         self._options = options
@@ -267,8 +260,8 @@ class FsdpComm:
         ]
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
-        globs = globs_of(filter(None, self._policies.values()))
-        for glob in unmatched_globs(globs, names.values()):
+        globs = selection.globs_of(filter(None, self._policies.values()))
+        for glob in selection.unmatched_globs(globs, names.values()):
             warnings.warn(f"fsdp_comm: no parameter of the model matches {glob!r}", stacklevel=2)
         for name, module in modules:
             managed = [
@@ -441,7 +434,7 @@ class FsdpComm:
         for name, shape in pieces:
             end = start + math.prod(shape)
             part = values[start:end].reshape(shape)
-            parts.append(Part(prefix + name, part, lossy_codec(policy, name, shape)))
+            parts.append(Part(prefix + name, part, selection.lossy_codec(policy, name, shape)))
             start = end
         return parts
 
@@ -562,7 +555,7 @@ class FsdpComm:
         return {"worker": self._gradients, "server": self._means}
 
     def __repr__(self) -> str:
-        codecs = lossy_codecs(filter(None, self._policies.values()))
+        codecs = selection.lossy_codecs(filter(None, self._policies.values()))
         nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
         return f"<FsdpComm: {codecs}, step {self.step}, {nbytes}>"
 
