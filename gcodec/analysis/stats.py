@@ -69,6 +69,12 @@ def summarize(values: Values) -> Summary:
     return Summary(values.size, nonfinite, zeros, squares.root_mean(count), squares.largest)
 
 
+def unit_of(largest: float) -> float:
+    """Return a unit in which the square of the largest magnitude is a normal float64."""
+    low, high = _SAFE_MAGNITUDES
+    return 1.0 if not largest or low < largest < high else largest
+
+
 class _Squares:
     """A sum of squares that neither overflows nor underflows, and the largest magnitude."""
 
@@ -83,8 +89,7 @@ class _Squares:
         largest = max(float(chunk.max()), -float(chunk.min()))  # NaN where one is NaN
         if not math.isfinite(largest):
             return False
-        low, high = _SAFE_MAGNITUDES
-        unit = 1.0 if not largest or low < largest < high else largest
+        unit = unit_of(largest)
         scaled = chunk if unit == 1 else chunk / unit
         self._parts.append((unit, float(np.sum(np.square(scaled)))))
         self.largest = max(self.largest, largest)

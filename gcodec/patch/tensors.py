@@ -139,23 +139,21 @@ def apply_patch(
     if out is not None and _float8_of(out) != _float8_of(base):
         raise ParameterError.of("out.dtype", str(out.dtype), str(base.dtype))
     target = None if out is None else _target(_bytes_of(out), frame)
-    if target is None:
-        new = empty_beside(old.size, old.dtype, None)
-        codec.apply(frame.payload, old, new)
-        result = source.result(new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape))
-        return result if _float8_of(base) is None else result.view(base.dtype)
-    if is_flat(target):
+    if target is not None and is_flat(target):
         flat = target.reshape(-1).view(old.dtype)
         if flat.__array_interface__["data"] == old.__array_interface__["data"]:
-            codec.apply(frame.payload, flat, flat)
-            return out
-        if not np.may_share_memory(flat, old):
+            old = flat  # which the codec then changes in place
+        if flat is old or not np.may_share_memory(flat, old):
             codec.apply(frame.payload, old, flat)
             return out
     new = empty_beside(old.size, old.dtype, None)
     codec.apply(frame.payload, old, new)
-    target[...] = new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape)
-    return out
+    array = new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape)
+    if target is not None:
+        target[...] = array
+        return out
+    result = source.result(array)
+    return result if _float8_of(base) is None else result.view(base.dtype)
 
 
 def _float8_of(x: Any) -> str | None:
