@@ -16,6 +16,7 @@ from gcodec.analysis.groups import grouped, pattern_of, selects
 from gcodec.analysis.samples import Sample, load_sample, without_nonfinite
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.trials import Trial, attempt, joint_rms, total_cost
+from gcodec.arrays.nonfinite import find_nonfinite
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
@@ -216,7 +217,7 @@ def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec
         return TensorStats(entry)
     values = dump.load(entry)
     summary = stats.summarize(values)
-    indices = stats.find_nonfinite(values)[1] if summary.nonfinite else ()
+    indices = find_nonfinite(values)[1] if summary.nonfinite else ()
     seed = derive_seed(settings.seed, name=entry.name)
     values = stats.sample(values, settings.max_values, seed)
     sample = Sample(entry.name, entry.size, without_nonfinite(values)[0], seed)

@@ -113,33 +113,6 @@ def histogram(values: Values, rms: float) -> tuple[int, ...]:
     return tuple(counts.tolist())
 
 
-def find_nonfinite(values: Values, most: int = 3) -> tuple[int, tuple[int, ...]]:
-    """Count NaN and Inf, and locate the first ones.
-
-    Parameters
-    ----------
-    values : array
-        Values of any shape and any float dtype.
-    most : int
-        Largest number of values to locate.
-
-    Returns
-    -------
-    count : int
-        Number of NaN and Inf.
-    places : tuple of int
-        Flat indices of the first ones, in C order.
-    """
-    count, at = 0, 0
-    places: list[int] = []
-    for chunk in _chunks(values):
-        indices = np.flatnonzero(~np.isfinite(chunk))
-        places += (at + indices[: most - len(places)]).tolist()
-        count += indices.size
-        at += chunk.size
-    return count, tuple(places)
-
-
 def energy_rank(values: Values, share: float) -> int:
     """Count the largest singular values of a matrix that contain a share of its energy.
 

@@ -15,8 +15,7 @@ import numpy as np
 import gcodec
 from gcodec.advisor.choose import Target
 from gcodec.analysis.groups import selects
-from gcodec.analysis.stats import find_nonfinite
-from gcodec.arrays.nonfinite import NonFinite, with_policy
+from gcodec.arrays.nonfinite import NonFinite, find_nonfinite, with_policy
 from gcodec.arrays.source import inspect, outlet
 from gcodec.cli import files
 from gcodec.cli.outcome import CheckFailed, Outcome
