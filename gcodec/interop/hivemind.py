@@ -125,14 +125,8 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
     elif compression == "MEANSTD_16BIT" and not tensor.shape:
         raise ParameterError.of("x.shape", tensor.shape, "that of a tensor with dimensions")
     else:
-        data = _codec(compression).quantize(values.reshape(tensor.shape)).data
-        return _written(
-            _buffer(data, values.size, compression),
-            tensor.shape,
-            tensor.dtype,
-            compression,
-            requires_grad,
-        )
+        payload = _codec(compression).quantize(values.reshape(tensor.shape)).data
+        buffer = _buffer(payload, values.size, compression)
     data = buffer.astype(buffer.dtype.newbyteorder("<"), copy=False).view(np.uint8)
     return _written(data, tensor.shape, tensor.dtype, compression, requires_grad)
 
