@@ -298,9 +298,7 @@ class DumpView(View[DumpRow]):
             # The first codec always stays, the others longer than what nobody asked for.
             columns.append(_codec_column(codec, place, min(place and 9 + place, 19)))
         if self.settings.budget is not None:
-            budget = str(self.settings.budget)
-            if not text.can_show("≤"):
-                budget = budget.replace("≤", "<=")
+            budget = str(self.settings.budget).replace("≤", text.either("≤", "<="))
             columns += [
                 Column(
                     f"best codec\n{budget}", lambda r: r.best.codec if r.best else "-", left=True
