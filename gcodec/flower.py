@@ -385,21 +385,16 @@ class FrameGrid(Grid):
                 continue
             if reply.has_content():
                 self.received_nbytes += _nbytes(reply.content)
-                reply = self._checked(reply, sent)
+                try:
+                    reply.content = self._plain_reply(reply.content, sent)
+                except Exception as error:  # whatever a hostile reply provokes
+                    reply = self._drop(sent, str(error))
             checked.append((reply, sent))
         self._drop_odd_metrics(checked)
         for reply, sent in checked:
             if reply.has_content() and reply.content.array_records:
                 self._accepted[sent.message.metadata.dst_node_id] = sent.nonce
         return [reply for reply, _ in checked]
-
-    def _checked(self, reply: Message, sent: _Sent) -> Message:
-        node = sent.message.metadata.dst_node_id
-        try:
-            reply.content = self._plain_reply(reply.content, sent, node)
-        except Exception as error:  # whatever a hostile reply provokes
-            return self._drop(sent, str(error))
-        return reply
 
     def _drop(self, sent: _Sent, reason: str) -> Message:
         node = sent.message.metadata.dst_node_id
@@ -426,8 +421,9 @@ class FrameGrid(Grid):
             if names(reply) != counts.most_common(1)[0][0]:
                 checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
 
-    def _plain_reply(self, content: RecordDict, sent: _Sent, node: int) -> RecordDict:
+    def _plain_reply(self, content: RecordDict, sent: _Sent) -> RecordDict:
         """Return the records of a reply with plain arrays."""
+        node = sent.message.metadata.dst_node_id
         key = _key_of(self._key_of_node(node), "client", sent.nonce, node)
         records: dict[str, Any] = dict(content)
         own = records.pop(_RECORD, None)

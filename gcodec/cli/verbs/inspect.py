@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from gcodec.analysis.steps import RunStats
     from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render.inspect import DumpView, FrameView
+    from gcodec.cli.render.frames import FrameView
+    from gcodec.cli.render.inspect import DumpView
 
 _SAMPLE = 65_536
 _NMSE = 0.01
@@ -162,7 +163,8 @@ def command(
         from gcodec.analysis.candidates import Budget
         from gcodec.cli.files import STREAM, inputs, is_dump, is_frames, local_file
         from gcodec.cli.outcome import Outcome
-        from gcodec.cli.render.inspect import DumpView, print_views
+        from gcodec.cli.render.inspect import DumpView
+        from gcodec.cli.render.output import print_views
         from gcodec.cli.render.steps import StepsView
         from gcodec.codecs import parse
 
@@ -278,7 +280,8 @@ def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | 
     """Measure a dump, or list the frames of a file; `path` is its name for the user."""
     from gcodec.analysis.groups import selects
     from gcodec.cli.files import is_frames
-    from gcodec.cli.render.inspect import DumpView, FrameView
+    from gcodec.cli.render.frames import FrameView
+    from gcodec.cli.render.inspect import DumpView
     from gcodec.tensorfiles.frame_file import list_frames, mapped
 
     if not is_frames(file):
