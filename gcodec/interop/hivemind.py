@@ -119,7 +119,7 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
         if tensor.dtype in ("float16", "float64"):
             buffer = np.asarray(x).reshape(-1)
     elif compression == "FLOAT16":
-        buffer = _halves(values)
+        buffer = convert.to_16_bits(np.clip(values, -_MOST_HALF, _MOST_HALF), "float16")
     elif not values.size:
         raise ParameterError.of("x.shape", tensor.shape, "that of a tensor that is not empty")
     elif compression == "MEANSTD_16BIT" and not tensor.shape:
@@ -265,11 +265,6 @@ def _count(number: int) -> np.ndarray:
 
 def _dynamic() -> np.ndarray:
     return ValueTable.of("dynamic8").values.astype("<f4").view(np.uint8)
-
-
-def _halves(values: np.ndarray) -> np.ndarray:
-    limited = np.clip(values, -_MOST_HALF, _MOST_HALF)
-    return convert.to_16_bits(limited, "float16")
 
 
 def _rows(message: _Message) -> int:
