@@ -15,6 +15,7 @@ from gcodec.analysis import rates, stats
 from gcodec.analysis.groups import grouped, pattern_of, selects
 from gcodec.analysis.samples import without_nonfinite
 from gcodec.analysis.settings import Settings
+from gcodec.analysis.trials import weighted_mean
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
 from gcodec.limits import Limits
@@ -99,13 +100,7 @@ class StepGroup:
 
     def bits(self) -> list[float]:
         """Return the mean entropy at each step, in bits per value."""
-
-        def mean(own: list[tuple[int, StepPoint]]) -> float:
-            parts = [(size, point.bits) for size, point in own if size]
-            total = sum(size for size, _ in parts)
-            return sum(size * bits for size, bits in parts) / total if total else math.nan
-
-        return self._series(mean)
+        return self._series(lambda own: weighted_mean((size, point.bits) for size, point in own))
 
     def ranks(self) -> list[float]:
         """Return the median rank at each step."""
