@@ -46,7 +46,7 @@ __all__ = ["FrameGrid", "FrameMod"]
 _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
 _RECORD = "gcodec"  # record of a message that is ours
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
-_UPDATE, _VALUE = "update:", "value:"  # what a frame contains, before the name of the array
+_UPDATE, _VALUE = "update:", "value:"  # kinds of frames, which precede the name of the array
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
 
 _Next = Callable[[Message, Any], Message]
@@ -331,7 +331,7 @@ class FrameGrid(Grid):
     # Messages
 
     def _prepared(self, messages: Iterable[Message]) -> list[_Sent]:
-        """Return messages with frames and a nonce, and what their clients will decode."""
+        """Return messages with frames and a nonce, and the arrays that clients will decode."""
         prepared = []
         shared: dict[tuple[str, int], _Encoded] = {}  # by the record, which most messages share
         for message in messages:

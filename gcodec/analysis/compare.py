@@ -151,7 +151,7 @@ def difference(a: Values, b: Values) -> Difference:
         with np.errstate(over="ignore"):
             max_difference = max(max_difference, _max(np.abs(y - x)))
         is_infinite |= not is_alike
-    # The error may be far smaller than what it is an error of.
+    # The error may be far smaller than the values.
     unit, error_unit = unit_of(largest), unit_of(max_difference)
     squares_a, squares_b, products, squares = [], [], [], []
     signed = agreeing = 0

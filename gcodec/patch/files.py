@@ -27,7 +27,7 @@ _SHORT = 4  # a patch of at most this part of its tensor is shorter than any fra
 
 
 class Difference(NamedTuple):
-    """What `write_difference` wrote.
+    """Numbers of tensors, values and bytes that `write_difference` wrote.
 
     Attributes
     ----------

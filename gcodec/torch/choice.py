@@ -1,4 +1,4 @@
-"""Choice of the collective of a hook: what the advisor recommends for measured speeds."""
+"""Choice of the collective of a hook, by the advisor and from measured speeds."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class _Flight:
 
 
 class _Status(NamedTuple):
-    """What a worker tells the others when a group forms.
+    """State that a worker announces to the others when a group forms.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class DiLoCo:
         self._flights: list[_Flight] = []  # in the order of their exchanges
         self._due: list[int] = []  # fragments to exchange in this step
         self._failure: Exception | None = None
-        self._session = b""  # what all workers of this group know, and no other group
+        self._session = b""  # identifies the group; each of its workers derives it
         self._thread: ThreadPoolExecutor | None = None
         self._settings = {
             "policy": self._policy.to_dict()["rules"],

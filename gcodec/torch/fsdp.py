@@ -302,7 +302,7 @@ class FsdpComm:
         group: dist.ProcessGroup,
         op: Any,
     ) -> None:
-        """Average a buffer over the ranks of a group, of which each keeps its own part."""
+        """Average a buffer over the ranks of a group; each rank keeps its own part."""
         is_sum = op == dist.ReduceOp.SUM
         if not is_sum and op != dist.ReduceOp.AVG:
             raise ParameterError(

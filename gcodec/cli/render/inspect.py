@@ -144,7 +144,7 @@ class DumpView(View[DumpRow]):
             Column(f"entropy\nat {self.settings.error:g}", _entropy, rank=38),
         ]
         for place, codec in enumerate(self.settings.codecs):
-            # The first codec always stays, the others longer than what nobody asked for.
+            # The first codec always stays; the others outlast columns that nobody requested.
             columns.append(_codec_column(codec, place, min(place and 9 + place, 19)))
         if self.settings.budget is not None:
             budget = str(self.settings.budget).replace("≤", text.either("≤", "<="))
@@ -282,7 +282,7 @@ class DumpView(View[DumpRow]):
         return f"! {total:,} NaN or Inf: {text.listed(places, _MAX_NAMES, total)}"
 
     def warnings(self) -> list[tuple[str, str]]:
-        """Return the places of NaN and Inf, and what codecs received there."""
+        """Return the places of NaN and Inf, and the values that codecs received there."""
         lines = [(warning, "red")] if (warning := self.warning()) else []
         if lines and (self.settings.codecs or self.settings.budget):
             lines.append(("  codecs were tried with 0 in their place (--nonfinite zero)", ""))
