@@ -56,19 +56,15 @@ class Cluster:
             if not isinstance(link, (links.Link, type(None))) or (link is None and count > 1):
                 raise ParameterError.of(name, link, f"a Link, for {count} {members}")
 
-    def group(self, level: Level) -> tuple[int, links.Link]:
-        """Return the number of members at one of `levels`, and their link."""
-        members, link = (
-            (self.gpus, self.inside) if level == "inside" else (self.nodes, self.between)
-        )
-        assert link is not None  # several members need one
-        return members, link
+    def group(self, level: Level) -> tuple[int, links.Link | None]:
+        """Return the number of members at a level, and their link."""
+        return (self.gpus, self.inside) if level == "inside" else (self.nodes, self.between)
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """Levels with more than one member."""
-        members: dict[Level, int] = {"inside": self.gpus, "between": self.nodes}
-        return tuple(level for level, count in members.items() if count > 1)
+        both: tuple[Level, ...] = ("inside", "between")
+        return tuple(level for level in both if self.group(level)[0] > 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,7 +367,7 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     """
     if level not in cluster.levels:
         raise ParameterError.of("level", level, f"one of {', '.join(cluster.levels) or 'none'}")
-    members, link = cluster.group(level)
+    members, link = _group(cluster, level)
     dense_time = links.ring_all_reduce(work.values * work.bits / 8, members, link)
     listed = [Way(level, "ring", None, dense_time)]
     times: dict[links.Collective, Callable[[float, int, links.Link], float]] = {
@@ -461,7 +457,7 @@ def balance(cluster: Cluster, work: Work) -> list[Balance]:
     dense = dense_plan(cluster, work)
     balances = []
     for level, _, _, time, _ in dense.ways:
-        members, link = cluster.group(level)
+        members, link = _group(cluster, level)
         available = work.compute - (dense.communication - time)
         collectives = {way.collective for way in ways(cluster, work, level, [_ANY_SCHEME])}
         for collective, size_within in _MESSAGE_SIZES.items():
@@ -543,10 +539,16 @@ def _is_useful(cluster: Cluster, work: Work, way: Way) -> bool:
         return True
     if way.scheme.error is None or not way.scheme.converges:
         return False
-    _, link = cluster.group(way.level)
+    _, link = _group(cluster, way.level)
     return link.bandwidth * _share(cluster, way.level) < way.scheme.pays_below(work)
 
 
 def _share(cluster: Cluster, level: Level) -> float:
     """Return a GPU's share of a gradient and of its link: between nodes, GPUs divide both."""
     return 1.0 if level == "inside" else 1 / cluster.gpus
+
+
+def _group(cluster: Cluster, level: Level) -> tuple[int, links.Link]:
+    members, link = cluster.group(level)
+    assert link is not None  # `Cluster` requires it for several members
+    return members, link

@@ -346,6 +346,7 @@ class ClusterAdvice:
     def gather_limit(self, level: advisor.Level) -> float:
         """Return the bits per value above which an all-gather is slower than no compression."""
         members, link = self.cluster.group(level)
+        assert link is not None  # a level without a link does not exist
         nbytes = self.work.values * self.work.bits / 8
         return 8 * advisor.all_gather_limit(nbytes, members, link) / self.work.values
 

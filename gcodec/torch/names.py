@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,7 +78,8 @@ def trainable_parameters(
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
 ) -> dict[str, torch.Tensor]:
     """Return the parameters that have gradients, by name, which must have one of `FLOATS`."""
-    trainable = {name: p for name, p in _named_parameters(model) if p.requires_grad}
+    pairs = model.items() if isinstance(model, Mapping) else model
+    trainable = {name: p for name, p in _named_parameters(pairs) if p.requires_grad}
     for name, parameter in trainable.items():
         if parameter.dtype not in FLOATS:
             allowed = "float32, float16 or bfloat16"

@@ -206,8 +206,9 @@ def _headline(advice: ClusterAdvice) -> str:
     ]
     for level in cluster.levels:
         _, link = cluster.group(level)
-        latency = f" after {text.duration(link.latency)}" if link.latency else ""
-        parts.append(f"{_LEVELS[level]} {text.speed(link.bandwidth)}{latency}")
+        if link is not None:
+            latency = f" after {text.duration(link.latency)}" if link.latency else ""
+            parts.append(f"{_LEVELS[level]} {text.speed(link.bandwidth)}{latency}")
     return "   ".join([*parts, f"{text.duration(work.compute)} a step"])
 
 
