@@ -105,22 +105,12 @@ def fsdp_comm(
     >>> model(torch.ones(1, 64)).sum().backward()
     >>> dist.destroy_process_group()
     """
-    return FsdpComm(
-        None if codec is None else selection.joined_policy(None, codec),
-        None if parameters is None else selection.joined_policy(None, parameters),
-        replicas,
-        _Options(feedback, decay, seed, exclude, min_numel),
-    )
-
-
-class _Options(NamedTuple):
-    """Arguments of `fsdp_comm` that say how, and which shards, a codec compresses."""
-
-    feedback: bool
-    decay: float
-    seed: int
-    exclude: str | Sequence[str]
-    min_numel: int
+    policies: dict[str, Policy | None] = {"codec": None, "parameters": None}
+    for name, codecs in (("codec", codec), ("parameters", parameters)):
+        if codecs is not None:
+            policy = selection.joined_policy(None, codecs)
+            policies[name] = selection.with_dense_rules(policy, exclude, min_numel)
+    return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
 
 
 class _Piece(NamedTuple):
@@ -188,28 +178,26 @@ class FsdpComm:
 
     def __init__(
         self,
-        gradients: Policy | None,
-        parameters: Policy | None,
+        policies: Mapping[str, Policy | None],
         replicas: dist.ProcessGroup | None,
-        options: _Options,
+        *,
+        feedback: bool,
+        decay: float,
+        seed: int,
     ) -> None:
-        check_flag("feedback", options.feedback)
-        if replicas is not None and gradients is None:
+        check_flag("feedback", feedback)
+        policy = policies["codec"]
+        if replicas is not None and policy is None:
             raise ParameterError("replicas: must come with a codec for gradients")
-        checked = Feedback("raw", decay=options.decay, seed=options.seed)
-        self._policies = {
-            name: policy and selection.with_dense_rules(policy, options.exclude, options.min_numel)
-            for name, policy in (("codec", gradients), ("parameters", parameters))
-        }
-        self._options = options
-        self._replicas = replicas
+        checked = Feedback("raw", decay=decay, seed=seed)
+        seed, decay = checked.seed, checked.decay
+        self._settings = {"feedback": feedback, "decay": decay, "seed": seed}
+        self._policies, self._replicas = policies, replicas
         if not dist.is_initialized():
             raise ParameterError("fsdp_comm: call torch.distributed.init_process_group first")
         rank = dist.get_rank()
-        seed, decay = checked.seed, checked.decay
         worker = server = None
-        policy = self._policies["codec"]
-        if options.feedback and policy is not None:
+        if feedback and policy is not None:
             worker = Feedback(behind_prefix(policy, "*/"), decay=decay, seed=seed, rank=rank)
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
@@ -443,14 +431,12 @@ class FsdpComm:
         communicator = TorchCommunicator(group)
         key = communicator.group.group_name
         if key not in self._communicators:
-            options = self._options
             values: dict[str, object] = {
                 name: policy and policy.to_dict()["rules"]
                 for name, policy in self._policies.items()
             }
-            values |= {"feedback": options.feedback, "decay": options.decay}
-            values |= {"seed": options.seed, "step": self.step}
-            values |= {"replicas": self._replicas is not None}
+            values |= self._settings
+            values |= {"step": self.step, "replicas": self._replicas is not None}
             check_agreement(communicator, "fsdp_comm", values)
             self._communicators[key] = communicator
         return self._communicators[key]
