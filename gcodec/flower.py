@@ -46,7 +46,7 @@ __all__ = ["FrameGrid", "FrameMod"]
 _STYPE = "gcodec.frame"  # serialization type of an Array whose data is a frame
 _RECORD = "gcodec"  # record of a message that is ours
 _STATE, _BEFORE = "gcodec.feedback", "gcodec.feedback.before"  # records of a client's state
-_UPDATE, _VALUE = "update:", "value:"  # what a frame contains, before the name of the array
+_UPDATE, _VALUE = "update:", "value:"  # kinds of frames, which precede the name of the array
 _MOD_FAILED = 6  # Flower's code for a mod that refuses a message
 
 _Next = Callable[[Message, Any], Message]
@@ -331,7 +331,7 @@ class FrameGrid(Grid):
     # Messages
 
     def _prepared(self, messages: Iterable[Message]) -> list[_Sent]:
-        """Return messages with frames and a nonce, and what their clients will decode."""
+        """Return messages with frames and a nonce, and the arrays that clients will decode."""
         prepared = []
         shared: dict[tuple[str, int], _Encoded] = {}  # by the record, which most messages share
         for message in messages:
@@ -385,21 +385,16 @@ class FrameGrid(Grid):
                 continue
             if reply.has_content():
                 self.received_nbytes += _nbytes(reply.content)
-                reply = self._checked(reply, sent)
+                try:
+                    reply.content = self._plain_reply(reply.content, sent)
+                except Exception as error:  # whatever a hostile reply provokes
+                    reply = self._drop(sent, str(error))
             checked.append((reply, sent))
         self._drop_odd_metrics(checked)
         for reply, sent in checked:
             if reply.has_content() and reply.content.array_records:
                 self._accepted[sent.message.metadata.dst_node_id] = sent.nonce
         return [reply for reply, _ in checked]
-
-    def _checked(self, reply: Message, sent: _Sent) -> Message:
-        node = sent.message.metadata.dst_node_id
-        try:
-            reply.content = self._plain_reply(reply.content, sent, node)
-        except Exception as error:  # whatever a hostile reply provokes
-            return self._drop(sent, str(error))
-        return reply
 
     def _drop(self, sent: _Sent, reason: str) -> Message:
         node = sent.message.metadata.dst_node_id
@@ -426,8 +421,9 @@ class FrameGrid(Grid):
             if names(reply) != counts.most_common(1)[0][0]:
                 checked[index] = (self._drop(sent, "other metrics than most clients"), sent)
 
-    def _plain_reply(self, content: RecordDict, sent: _Sent, node: int) -> RecordDict:
+    def _plain_reply(self, content: RecordDict, sent: _Sent) -> RecordDict:
         """Return the records of a reply with plain arrays."""
+        node = sent.message.metadata.dst_node_id
         key = _key_of(self._key_of_node(node), "client", sent.nonce, node)
         records: dict[str, Any] = dict(content)
         own = records.pop(_RECORD, None)

@@ -9,19 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from gcodec.advisor.links import (
-    Collective,
-    Link,
-    all_gather_within,
-    break_even,
-    check_members,
-    check_seconds,
-    coding_time,
-    ring_all_gather,
-    ring_all_reduce,
-    two_phase,
-    two_phase_within,
-)
+from gcodec.advisor import links
 from gcodec.errors import ParameterError
 from gcodec.wire.kinds import check_between, check_integer
 
@@ -58,17 +46,17 @@ class Cluster:
 
     nodes: int = 1
     gpus: int = 1
-    between: Link | None = None
-    inside: Link | None = None
+    between: links.Link | None = None
+    inside: links.Link | None = None
 
     def __post_init__(self) -> None:
         for members, name in (("nodes", "between"), ("gpus", "inside")):
-            count = check_members(members, getattr(self, members))
+            count = links.check_members(members, getattr(self, members))
             link = getattr(self, name)
-            if not isinstance(link, (Link, type(None))) or (link is None and count > 1):
+            if not isinstance(link, (links.Link, type(None))) or (link is None and count > 1):
                 raise ParameterError.of(name, link, f"a Link, for {count} {members}")
 
-    def group(self, level: Level) -> tuple[int, Link | None]:
+    def group(self, level: Level) -> tuple[int, links.Link | None]:
         """Return the number of members at a level, and their link."""
         return (self.gpus, self.inside) if level == "inside" else (self.nodes, self.between)
 
@@ -118,7 +106,7 @@ class Work:
 
     def __post_init__(self) -> None:
         check_integer("values", self.values, 1, 2**63 - 1, "an integer from 1 to 2**63 - 1")
-        check_seconds("compute", self.compute)
+        links.check_seconds("compute", self.compute)
         check_between("bits", self.bits, 1e-9, 64, "a number of bits above 0, up to 64")
         check_between("overlap", self.overlap, 0, 1, "a share from 0 to 1")
         for name in ("encode", "decode"):
@@ -186,7 +174,7 @@ class Scheme:
         Each worker has a link of its own, and encodes a whole gradient.
         """
         dense_nbytes, nbytes = work.values * work.bits / 8, work.values * self.bits / 8
-        return break_even(dense_nbytes, nbytes, *self.coding_seconds(work))
+        return links.break_even(dense_nbytes, nbytes, *self.coding_seconds(work))
 
 
 def _check_rate(name: str, value: object) -> None:
@@ -195,9 +183,9 @@ def _check_rate(name: str, value: object) -> None:
 
 _LARGEST = sys.float_info.max
 _ANY_SCHEME = Scheme("", 0)
-_MESSAGE_SIZES: dict[Collective, Callable[[float, int, Link], float | None]] = {
-    "two-phase": two_phase_within,
-    "all-gather": all_gather_within,
+_MESSAGE_SIZES: dict[links.Collective, Callable[[float, int, links.Link], float | None]] = {
+    "two-phase": links.two_phase_within,
+    "all-gather": links.all_gather_within,
 }
 
 
@@ -228,7 +216,7 @@ class Way(NamedTuple):
     """
 
     level: Level
-    collective: Collective
+    collective: links.Collective
     scheme: Scheme | None
     time: float
     coding: float = 0.0
@@ -308,7 +296,7 @@ class Balance(NamedTuple):
     """
 
     level: Level
-    collective: Collective
+    collective: links.Collective
     bits: float | None
 
 
@@ -380,15 +368,17 @@ def ways(cluster: Cluster, work: Work, level: Level, schemes: Sequence[Scheme]) 
     if level not in cluster.levels:
         raise ParameterError.of("level", level, f"one of {', '.join(cluster.levels) or 'none'}")
     members, link = _group(cluster, level)
-    dense_time = ring_all_reduce(work.values * work.bits / 8, members, link)
+    dense_time = links.ring_all_reduce(work.values * work.bits / 8, members, link)
     listed = [Way(level, "ring", None, dense_time)]
-    times: dict[Collective, Callable[[float, int, Link], float]] = {"two-phase": two_phase}
+    times: dict[links.Collective, Callable[[float, int, links.Link], float]] = {
+        "two-phase": links.two_phase
+    }
     if level == "between" or cluster.nodes == 1:
-        times = {"all-gather": ring_all_gather, **times}
+        times = {"all-gather": links.ring_all_gather, **times}
     for scheme in schemes:
         seconds = scheme.coding_seconds(work, _share(cluster, level))
         for collective, time in times.items():
-            coding = coding_time(collective, members, *seconds)
+            coding = links.coding_time(collective, members, *seconds)
             nbytes = work.values * scheme.bits / 8
             listed.append(Way(level, collective, scheme, time(nbytes, members, link), coding))
     return listed
@@ -558,7 +548,7 @@ def _share(cluster: Cluster, level: Level) -> float:
     return 1.0 if level == "inside" else 1 / cluster.gpus
 
 
-def _group(cluster: Cluster, level: Level) -> tuple[int, Link]:
+def _group(cluster: Cluster, level: Level) -> tuple[int, links.Link]:
     members, link = cluster.group(level)
     assert link is not None  # `Cluster` requires it for several members
     return members, link

@@ -23,7 +23,7 @@ from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Param
 
 _LADDER = tuple(2.0**k for k in range(-4, 7))  # times the default of a number
-_FEW = 16  # values of a parameter of which all are tried
+_FEW = 16  # largest number of values of a parameter that are all tried
 _TOGETHER = 256  # elements that share a scale, where by default all of them do
 _BEST, _NEAR = 3, 1  # settings that are kept of those within the budget, and of those just outside
 _OUTSIDE = 4.0  # how far outside, as a factor of the error; of the bits, its square root

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gcodec.analysis.stats import unit_of
 from gcodec.tensorfiles.entries import Entry
 from gcodec.wire import primitives
 
@@ -16,8 +17,6 @@ Values = NDArray[Any]
 
 _CHUNK = 1 << 17
 _LANES = 256
-# Products of numbers between these neither overflow nor vanish in float64.
-_TAME = (1e-120, 1e120)
 
 
 class Difference(NamedTuple):
@@ -145,17 +144,18 @@ def unequal(a: Values, b: Values) -> int:
 
 def difference(a: Values, b: Values) -> Difference:
     """Compare two tensors of one shape, of any float dtypes."""
-    largest, max_difference, wild = _largest(a, b)
-    unit = 1.0 if not largest or _TAME[0] < largest < _TAME[1] else largest
-    # The error may be far smaller than what it is an error of.
-    is_tame = not max_difference or _TAME[0] < max_difference < _TAME[1]
-    error_unit = 1.0 if is_tame else max_difference
+    largest = max_difference = 0.0
+    is_infinite = False
+    for x, y, is_alike in _pairs(a, b):
+        largest = max(largest, _max(np.abs(x)), _max(np.abs(y)))
+        with np.errstate(over="ignore"):
+            max_difference = max(max_difference, _max(np.abs(y - x)))
+        is_infinite |= not is_alike
+    # The error may be far smaller than the values.
+    unit, error_unit = unit_of(largest), unit_of(max_difference)
     squares_a, squares_b, products, squares = [], [], [], []
     signed = agreeing = 0
-    for x, y in _pairs(a, b):
-        both = np.isfinite(x) & np.isfinite(y)
-        if not both.all():
-            x, y = x[both], y[both]
+    for x, y, _ in _pairs(a, b):
         squares.append(_sum(np.square((y - x) / error_unit)))
         signs = np.sign(x)
         signed += int(np.count_nonzero(signs))
@@ -172,9 +172,9 @@ def difference(a: Values, b: Values) -> Difference:
         values=a.size,
         norm_a=unit * norms[0],
         norm_b=unit * norms[1],
-        norm_error=math.inf if wild else error_unit * math.sqrt(math.fsum(squares)),
+        norm_error=math.inf if is_infinite else error_unit * math.sqrt(math.fsum(squares)),
         cosine=cosine,
-        max_difference=math.inf if wild else max_difference,
+        max_difference=math.inf if is_infinite else max_difference,
         signed=signed,
         agreeing=agreeing,
     )
@@ -204,31 +204,23 @@ def together(parts: Sequence[Difference]) -> Difference:
     )
 
 
-def _largest(a: Values, b: Values) -> tuple[float, float, bool]:
-    """Return the largest finite magnitude and error, and whether one alone is not finite."""
-    largest, error, wild = 0.0, 0.0, False
-    for x, y in _pairs(a, b):
-        both = np.isfinite(x) & np.isfinite(y)
-        if not both.all():
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            wild |= bool((~both & ~same).any())
-            x, y = x[both], y[both]
-        largest = max(largest, _max(np.abs(x)), _max(np.abs(y)))
-        with np.errstate(over="ignore"):
-            error = max(error, _max(np.abs(y - x)))
-    return largest, error, wild
-
-
 def _max(values: Values) -> float:
     return float(np.max(values, initial=0.0))
 
 
-def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values]]:
+def _pairs(a: Values, b: Values) -> Iterator[tuple[Values, Values, bool]]:
+    """Yield the values that are finite in both tensors, and whether all others are equal."""
     flat_a, flat_b = a.reshape(-1), b.reshape(-1)
     for at in range(0, flat_a.size, _CHUNK):
         part = slice(at, at + _CHUNK)
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-            yield flat_a[part].astype(np.float64), flat_b[part].astype(np.float64)
+            x, y = flat_a[part].astype(np.float64), flat_b[part].astype(np.float64)
+        is_finite = np.isfinite(x) & np.isfinite(y)
+        if is_finite.all():
+            yield x, y, True
+        else:
+            is_equal = (x == y) | (np.isnan(x) & np.isnan(y))
+            yield x[is_finite], y[is_finite], bool((is_finite | is_equal).all())
 
 
 def _sum(values: Values) -> float:

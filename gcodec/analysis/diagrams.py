@@ -18,7 +18,7 @@ from gcodec.codec import Codec
 from gcodec.tensorfiles.entries import Dump
 
 _MAX_TENSORS, _MAX_VALUES = 8, 1 << 15  # for rates and errors: tensors, and values of each
-_MAX_LINKS = 12  # codecs of which link speeds are measured
+_MAX_LINKS = 12  # codecs whose link speeds are measured
 ROUNDS = 5
 """Number of measurements of link speeds."""
 

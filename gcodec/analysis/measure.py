@@ -15,7 +15,8 @@ from gcodec.analysis.candidates import Budget, all_settings, probe, shortlist, t
 from gcodec.analysis.groups import grouped, pattern_of, selects
 from gcodec.analysis.samples import Sample, load_sample, without_nonfinite
 from gcodec.analysis.settings import Settings
-from gcodec.analysis.trials import Trial, attempt, joint_rms, total_cost
+from gcodec.analysis.trials import Trial, attempt, joint_rms, total_cost, weighted_mean
+from gcodec.arrays.nonfinite import find_nonfinite
 from gcodec.codec import Codec
 from gcodec.errors import ParameterError
 from gcodec.feedback import derive_seed
@@ -211,21 +212,14 @@ def measure_tensors(dump: Dump, settings: Settings) -> list[TensorStats]:
     return [tensors[place] for place in range(len(entries))]
 
 
-def sampled(values: stats.Values, entry: Entry, settings: Settings) -> stats.Values:
-    """Return the sample of a tensor that the settings request."""
-    if settings.max_values is None:
-        return values
-    return stats.sample(values, settings.max_values, derive_seed(settings.seed, name=entry.name))
-
-
 def _tensor(dump: Dump, entry: Entry, settings: Settings, candidates: list[Codec]) -> TensorStats:
     if entry.dtype not in primitives.FLOATS:
         return TensorStats(entry)
     values = dump.load(entry)
     summary = stats.summarize(values)
-    indices = stats.find_nonfinite(values)[1] if summary.nonfinite else ()
-    values = sampled(values, entry, settings)
+    indices = find_nonfinite(values)[1] if summary.nonfinite else ()
     seed = derive_seed(settings.seed, name=entry.name)
+    values = stats.sample(values, settings.max_values, seed)
     sample = Sample(entry.name, entry.size, without_nonfinite(values)[0], seed)
     trials = [attempt(sample, codec) for codec in settings.codecs]
     measured = SampleStats(
@@ -308,8 +302,9 @@ class TensorGroup:
     @property
     def raw_bits(self) -> float:
         """Mean number of bits per value of the gradients' dtypes."""
-        bits = sum(8 * primitives.ITEMSIZE[m.entry.dtype] * m.size for m in self.gradients)
-        return bits / self.gradient_values if self.gradient_values else math.nan
+        return weighted_mean(
+            (m.size, 8 * primitives.ITEMSIZE[m.entry.dtype]) for m in self.gradients
+        )
 
     @property
     def rms(self) -> float:
@@ -349,9 +344,9 @@ class TensorGroup:
     @property
     def entropy(self) -> float:
         """Mean entropy in bits per value at the error of the settings; NaN without values."""
-        bits = [(m.size, m.sample.entropy.bits) for m in self.gradients if m.sample is not None]
-        values = sum(size for size, _ in bits)
-        return sum(size * entropy for size, entropy in bits) / values if values else math.nan
+        return weighted_mean(
+            (m.size, m.sample.entropy.bits) for m in self.gradients if m.sample is not None
+        )
 
     def trials(self, place: int) -> list[tuple[int, Trial]]:
         """Return the sizes of the gradients, and the trials of one codec of the settings."""

@@ -70,9 +70,7 @@ def load_sample(dump: Dump, entry: Entry, max_values: int | None, seed: int) -> 
         Seed of the run.
     """
     tensor_seed = derive_seed(seed, name=entry.name)
-    values = dump.load(entry)
-    if max_values is not None:
-        values = stats.sample(values, max_values, tensor_seed)
+    values = stats.sample(dump.load(entry), max_values, tensor_seed)
     size, origin = entry.size, Origin.WHOLE
     if values.size < size and len(entry.shape) > 1:
         origin = Origin.ROWS if values.ndim > 1 else Origin.FLAT

@@ -69,6 +69,12 @@ def summarize(values: Values) -> Summary:
     return Summary(values.size, nonfinite, zeros, squares.root_mean(count), squares.largest)
 
 
+def unit_of(largest: float) -> float:
+    """Return a unit in which the square of the largest magnitude is a normal float64."""
+    low, high = _SAFE_MAGNITUDES
+    return 1.0 if not largest or low < largest < high else largest
+
+
 class _Squares:
     """A sum of squares that neither overflows nor underflows, and the largest magnitude."""
 
@@ -83,8 +89,7 @@ class _Squares:
         largest = max(float(chunk.max()), -float(chunk.min()))  # NaN where one is NaN
         if not math.isfinite(largest):
             return False
-        low, high = _SAFE_MAGNITUDES
-        unit = 1.0 if not largest or low < largest < high else largest
+        unit = unit_of(largest)
         scaled = chunk if unit == 1 else chunk / unit
         self._parts.append((unit, float(np.sum(np.square(scaled)))))
         self.largest = max(self.largest, largest)
@@ -106,33 +111,6 @@ def histogram(values: Values, rms: float) -> tuple[int, ...]:
         bins = np.floor((np.clip(scaled, -SPAN, SPAN) + SPAN) * (BINS / (2 * SPAN)))
         counts += np.bincount(np.minimum(bins, BINS - 1).astype(np.intp), minlength=BINS)
     return tuple(counts.tolist())
-
-
-def find_nonfinite(values: Values, most: int = 3) -> tuple[int, tuple[int, ...]]:
-    """Count NaN and Inf, and locate the first ones.
-
-    Parameters
-    ----------
-    values : array
-        Values of any shape and any float dtype.
-    most : int
-        Largest number of values to locate.
-
-    Returns
-    -------
-    count : int
-        Number of NaN and Inf.
-    places : tuple of int
-        Flat indices of the first ones, in C order.
-    """
-    count, at = 0, 0
-    places: list[int] = []
-    for chunk in _chunks(values):
-        indices = np.flatnonzero(~np.isfinite(chunk))
-        places += (at + indices[: most - len(places)]).tolist()
-        count += indices.size
-        at += chunk.size
-    return count, tuple(places)
 
 
 def energy_rank(values: Values, share: float) -> int:
@@ -169,7 +147,7 @@ def energy_rank(values: Values, share: float) -> int:
     return 1 + int(np.searchsorted(energies, share * (1 - 1e-12) * energies[-1]))
 
 
-def sample(values: Values, count: int, seed: int) -> Values:
+def sample(values: Values, count: int | None, seed: int) -> Values:
     """Return about `count` values, in blocks that are spread over the whole tensor.
 
     A sample of a matrix, or of a tensor with more dimensions, consists of whole rows, so that
@@ -179,8 +157,9 @@ def sample(values: Values, count: int, seed: int) -> Values:
     ----------
     values : array
         The tensor.
-    count : int
-        Size of the sample, at least 1. A tensor of at most `count` values is returned as it is.
+    count : int or None
+        Size of the sample, at least 1; None takes all values. A tensor of at most `count` values
+        is returned as it is.
     seed : int
         Seed for the positions of the blocks, from 0 to 2**64 - 1.
 
@@ -189,7 +168,7 @@ def sample(values: Values, count: int, seed: int) -> Values:
     array
         A flat array, or whole rows of the tensor.
     """
-    if values.size <= count:
+    if count is None or values.size <= count:
         return values
     row = values.size // values.shape[0]
     if values.ndim > 1 and count >= _MIN_ROWS * row:

@@ -13,10 +13,11 @@ import numpy as np
 
 from gcodec.analysis import rates, stats
 from gcodec.analysis.groups import grouped, pattern_of, selects
-from gcodec.analysis.measure import sampled
 from gcodec.analysis.samples import without_nonfinite
 from gcodec.analysis.settings import Settings
+from gcodec.analysis.trials import weighted_mean
 from gcodec.errors import ParameterError
+from gcodec.feedback import derive_seed
 from gcodec.limits import Limits
 from gcodec.tensorfiles.dumps import open_dump
 from gcodec.tensorfiles.entries import Entry
@@ -99,13 +100,7 @@ class StepGroup:
 
     def bits(self) -> list[float]:
         """Return the mean entropy at each step, in bits per value."""
-
-        def mean(own: list[tuple[int, StepPoint]]) -> float:
-            parts = [(size, point.bits) for size, point in own if size]
-            total = sum(size for size, _ in parts)
-            return sum(size * bits for size, bits in parts) / total if total else math.nan
-
-        return self._series(mean)
+        return self._series(lambda own: weighted_mean((size, point.bits) for size, point in own))
 
     def ranks(self) -> list[float]:
         """Return the median rank at each step."""
@@ -262,7 +257,8 @@ def measure_step(path: Path, settings: Settings) -> dict[Entry, StepPoint]:
 def _point(values: stats.Values, entry: Entry, settings: Settings) -> StepPoint:
     summary = stats.summarize(values)
     finite = summary.size - summary.nonfinite
-    sample = without_nonfinite(sampled(values, entry, settings))[0]
+    seed = derive_seed(settings.seed, name=entry.name)
+    sample, _ = without_nonfinite(stats.sample(values, settings.max_values, seed))
     rank = None
     if values.ndim > 1 and values.size:
         side = min(values.shape[0], values.size // values.shape[0])

@@ -128,14 +128,23 @@ def total_cost(trials: Iterable[tuple[int, Trial]]) -> Cost | None:
         None if the tensors have no values.
     """
     filled = [(size, trial) for size, trial in trials if size]
-    values = sum(size for size, _ in filled)
-    if not values:
+    if not filled:
         return None
     specs = {str(trial.codec) for _, trial in filled}
-    bits = sum(size * trial.bits for size, trial in filled) / values
+    bits = weighted_mean((size, trial.bits) for size, trial in filled)
     error = joint_rms((size, trial.rms_error) for size, trial in filled)
     rms = joint_rms((size, trial.rms) for size, trial in filled)
     return Cost(specs.pop() if len(specs) == 1 else "", bits, squared_ratio(error, rms))
+
+
+def weighted_mean(parts: Iterable[tuple[int, float]]) -> float:
+    """Return the mean over all values of several tensors, from the size and mean of each.
+
+    NaN if there are no values.
+    """
+    sized = [(size, mean) for size, mean in parts if size]
+    values = sum(size for size, _ in sized)
+    return sum(size * mean for size, mean in sized) / values if values else math.nan
 
 
 def joint_rms(parts: Iterable[tuple[int, float]]) -> float:

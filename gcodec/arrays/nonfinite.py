@@ -5,7 +5,7 @@ Values on a device are checked before the call ends.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -114,15 +114,37 @@ def check_left(left: Array, values: Array, residual: Array, decay: np.float32, n
     when_known(max_abs_bits(left), check)
 
 
+def find_nonfinite(values: Any, most: int = 3) -> tuple[int, tuple[int, ...]]:
+    """Count NaN and Inf, and locate the first ones.
+
+    Parameters
+    ----------
+    values : array or ConvertedArray
+        Values of any shape and any float dtype, on the host.
+    most : int
+        Largest number of values to locate.
+
+    Returns
+    -------
+    count : int
+        Number of NaN and Inf.
+    places : tuple of int
+        Flat indices of the first ones, in C order.
+    """
+    flat = values if is_converted(values) else values.reshape(-1)
+    count, places = 0, list[int]()
+    for start in range(0, flat.size, SEGMENT):
+        indices = np.flatnonzero(~np.isfinite(flat[start : start + SEGMENT]))
+        places += (start + indices[: most - len(places)]).tolist()
+        count += indices.size
+    return count, tuple(places)
+
+
 def nonfinite_error(values: Array | ConvertedArray) -> ParameterError:
     """Return an error that states the number of NaN and Inf, and the index of the first."""
     on_host = values if is_converted(values) else host(values)
-    count, first = 0, 0
-    for start in range(0, on_host.size, SEGMENT):
-        is_wrong = ~np.isfinite(on_host[start : start + SEGMENT])
-        if not count and is_wrong.any():
-            first = start + int(np.argmax(is_wrong))
-        count += int(np.count_nonzero(is_wrong))
+    count, places = find_nonfinite(on_host, most=1)
+    first = places[0] if places else 0
     return ParameterError(
         f"x holds {count} NaN or Inf, the first at flat index {first}: must be finite"
     )

@@ -290,7 +290,7 @@ class Source(NamedTuple):
         if isinstance(array, np.generic):
             raise ParameterError(f"{name} is a scalar: must be an array, which can be written to")
         _check_mutable(library, name)
-        if library is not None and self.dtype != dtype:
+        if (library is not None or self.resident is not None) and self.dtype != dtype:
             raise ParameterError.of(f"{name}.dtype", self.dtype, dtype)
         view = self.memory() if self.resident is None else self.resident
         if view is None:
@@ -298,8 +298,6 @@ class Source(NamedTuple):
             raise TypeError(f"{name} is a {kind}: must be an array to write to")
         if self.resident is None and view.dtype != NUMPY_DTYPES[dtype]:
             raise ParameterError.of(f"{name}.dtype", str(view.dtype), dtype)
-        if self.resident is not None and self.dtype != dtype:
-            raise ParameterError.of(f"{name}.dtype", self.dtype, dtype)
         if tuple(view.shape) != shape:
             raise ParameterError.of(f"{name}.shape", tuple(view.shape), str(shape))
         if self.resident is not None:

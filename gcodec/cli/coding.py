@@ -15,8 +15,7 @@ import numpy as np
 import gcodec
 from gcodec.advisor.choose import Target
 from gcodec.analysis.groups import selects
-from gcodec.analysis.stats import find_nonfinite
-from gcodec.arrays.nonfinite import NonFinite, with_policy
+from gcodec.arrays.nonfinite import NonFinite, find_nonfinite, with_policy
 from gcodec.arrays.source import inspect, outlet
 from gcodec.cli import files
 from gcodec.cli.outcome import CheckFailed, Outcome
@@ -34,7 +33,7 @@ from gcodec.tensorfiles.atomic import atomic_write
 from gcodec.tensorfiles.dumps import write_dump
 from gcodec.tensorfiles.entries import Array, Dump, Entry
 from gcodec.tensorfiles.exact_file import INDEX_SUFFIX, Restorer, file_name, originals
-from gcodec.tensorfiles.frame_file import StoredFrame, TensorNames, read_frames
+from gcodec.tensorfiles.frame_file import TensorNames, read_frames
 from gcodec.tensorfiles.structure import FILE_PREFIX, STRUCTURE_NAME
 from gcodec.wire import primitives
 
@@ -235,33 +234,30 @@ def target_of(
 
 def convert(data: Any, target: Path, limits: Limits) -> dict[str, Any]:
     """Write the tensors of frames to a file, and return a part of the JSON document."""
-    decoded: list[StoredFrame] = []
+    tensors = values = 0
+
+    def decoded() -> Iterator[tuple[str, Array]]:
+        nonlocal tensors, values
+        names = TensorNames()
+        for stored in read_frames(data, limits):
+            own = stored.frame.name or ""
+            is_structure = stored.number == 0 and own == STRUCTURE_NAME
+            if is_structure or own.startswith(FILE_PREFIX):
+                continue
+            name = names.add(stored.frame.name)
+            with stored.locate_errors():
+                array = stored.frame.decode()
+            tensors, values = tensors + 1, values + array.size
+            yield name, array
+
     with files.written_file(target, ".safetensors") as written:
         try:
-            write_dump(written, _tensors(read_frames(data, limits), decoded))
+            write_dump(written, decoded())
         except ParameterError as error:
             # The suffix is allowed, so a tensor has a name that the format cannot store.
             raise Unsupported(str(error)) from None
-        values = sum(stored.frame.size for stored in decoded)
         nbytes = written.stat().st_size
-    return {"tensors": len(decoded), "values": values, "bytes": nbytes}
-
-
-def _tensors(
-    frames: Iterator[StoredFrame], decoded: list[StoredFrame]
-) -> Iterator[tuple[str, Array]]:
-    """Decode frames, and append them to a list; number the frames without a name."""
-    names = TensorNames()
-    for stored in frames:
-        own = stored.frame.name or ""
-        is_structure = stored.number == 0 and own == STRUCTURE_NAME
-        if is_structure or own.startswith(FILE_PREFIX):
-            continue
-        name = names.add(stored.frame.name)
-        with stored.locate_errors():
-            array = stored.frame.decode()
-        decoded.append(stored)
-        yield name, array
+    return {"tensors": tensors, "values": values, "bytes": nbytes}
 
 
 def restore(

@@ -1,4 +1,4 @@
-"""How many kernels a command needs, so that it can tell how much it compiles.
+"""Numbers of kernels that commands need, for the message that announces a compilation.
 
 ``python tools/kernel_counts.py`` measures the numbers. They are those of float32 matrices of some
 thousand values; other tensors need a few kernels more or less.
@@ -43,7 +43,7 @@ CANDIDATES = 96
 
 
 def expected(verb: str | None, parameters: Mapping[str, Any]) -> tuple[int, str] | None:
-    """Return the number of kernels that a command needs, and what needs them.
+    """Return the number of kernels that a command needs, and the work that needs them.
 
     Parameters
     ----------

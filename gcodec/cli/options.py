@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gcodec.analysis.settings import Settings
 from gcodec.cli.kernel_counts import expected
 from gcodec.cli.outcome import EXIT_CODES, Outcome
 from gcodec.errors import GcodecError
@@ -336,6 +337,26 @@ def limits(function: Callable[..., int]) -> Callable[..., int]:
             metavar="N",
             help=f"Largest number of {noun}; gcodec refuses more before it allocates memory.",
         )(command)
+    return command
+
+
+def settings(function: Callable[..., int]) -> Callable[..., int]:
+    """Pass the values of the options of measurements to the function, as one `settings`."""
+
+    @functools.wraps(function)
+    def command(
+        *,
+        layers: tuple[str, ...],
+        max_values: int,
+        full: bool = False,
+        seed: int,
+        limits: Limits,
+        **arguments: Any,
+    ) -> int:
+        number = None if full else max_values
+        settings = Settings(layers=layers, max_values=number, seed=seed, limits=limits)
+        return function(settings=settings, **arguments)
+
     return command
 
 

@@ -55,9 +55,5 @@ def scales(walk: FieldWalker, n: int) -> Iterator[FieldSpan]:
     for name in ("width", "columns of a scale"):
         numbers.append(reader.leb128())
         yield walk.span("scale", name, 8 * reader.at - walk.at, FieldValue(numbers[-1]))
-    width, group = numbers
-    RowLayout(width, group).check(n)
-    yield from contexts.scales(walk, "row", -(-n // width))
-    if group:
-        yield from contexts.scales(walk, "column", -(-width // group))
+    yield from contexts.scales(walk, RowLayout(*numbers), n)
     byte_scales.read(walk.data, first, walk.end, n)

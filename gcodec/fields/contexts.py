@@ -58,10 +58,7 @@ def context_string(
         return
     first = walk.at
     number, lanes, width, group, count = yield from _numbers(walk)
-    RowLayout(width, group).check(n)
-    yield from scales(walk, "row", -(-n // width))
-    if group:
-        yield from scales(walk, "column", -(-width // group))
+    yield from scales(walk, RowLayout(width, group), n)
     if number == SENT:
         table: Any = TrellisTable if with_trellis else ClassTable
         _, end = table.read(number, walk.data, walk.at, walk.end)
@@ -113,8 +110,16 @@ def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     return numbers
 
 
-def scales(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
-    """Describe the scales of the rows or columns: the fields of the head, and a summary."""
+def scales(walk: FieldWalker, layout: RowLayout, n: int) -> Iterator[FieldSpan]:
+    """Describe the scales of the rows of n symbols, and of groups of columns if there are any."""
+    layout.check(n)
+    yield from _list(walk, "row", -(-n // layout.width))
+    if layout.group:
+        yield from _list(walk, "column", -(-layout.width // layout.group))
+
+
+def _list(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
+    """Describe a list of scales: the fields of the head, and a summary."""
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {line}s", 2)
     yield code

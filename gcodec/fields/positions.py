@@ -10,18 +10,8 @@ import numpy as np
 from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import TABLED, IndexString, alphabet
 from gcodec.errors import Corrupt, FormatError
-from gcodec.fields import tabled
+from gcodec.fields import tabled, words
 from gcodec.fields.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
-from gcodec.fields.words import (
-    UNARY,
-    lengths,
-    most_that_read,
-    positions_of,
-    read,
-    readable,
-    word,
-    words,
-)
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
@@ -66,10 +56,10 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         head = _parameter(walk, number, rice)
         rice = head.field_value.value
         code = PrefixCode(RICE, rice, 0)
-        gaps, error = readable(walk, code, size)
-        ends, error = positions_of(gaps + np.uint64(1), last, string.n, error)
+        gaps, error = words.readable(walk, code, size)
+        ends, error = words.positions_of(gaps + np.uint64(1), last, string.n, error)
         gaps = gaps[: ends.size]
-        nbits = lengths(code, gaps)
+        nbits = words.lengths(code, gaps)
         low, high = window.cut(nbits)
         if low == size:
             walk.at = first
@@ -79,7 +69,7 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
             yield from walk.summary("gap", low, {"index": int(nbits[:low].sum())})
             for k in range(low, high):
                 gap = FieldValue(int(gaps[k]), element=int(ends[k]) - 1)
-                yield from word(walk, "index", "gap", code, int(gaps[k]), gap, number + k)
+                yield from words.word(walk, "index", "gap", code, int(gaps[k]), gap, number + k)
         if error is not None and high == gaps.size:
             raise error
         number, last = number + high, int(ends[high - 1]) if high else last
@@ -92,7 +82,7 @@ def _parameter(walk: FieldWalker, number: int, preceding: int) -> FieldSpan:
         head = walk.field("index", "Rice parameter", _PARAMETER_NBITS)
         rice = head.field_value.value
     else:
-        (zeros,), end = read(walk, UNARY, 1)
+        (zeros,), end = words.read(walk, words.UNARY, 1)
         change = (int(zeros) + 1) // 2 if zeros % 2 else -(int(zeros) // 2)
         rice, nbits = preceding + change, end - walk.at
         parameter = FieldValue(rice, f"{change:+d}", groups=(nbits,))
@@ -127,7 +117,7 @@ def _elias_fano(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
             yield FieldValue(step, element=position)
 
     yield from walk.fields("index", "low bits", width, string.k, describe_low)
-    yield from words(walk, "index", "upper bits", UNARY, string.k, describe, skip)
+    yield from words.words(walk, "index", "upper bits", words.UNARY, string.k, describe, skip)
 
 
 def _bitmap(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
@@ -166,15 +156,14 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         last = int(ends[k - 1]) if k else end
         return gap_classes.read(walk.data, end, last, string.n, classes[:k])
 
-    places, error = most_that_read(read_raw, whole)
+    places, error = words.most_that_read(read_raw, whole)
 
     def describe(at: int, part: np.ndarray) -> Iterator[FieldValue]:
         for number, value in enumerate(_describe_classes(at, part), at):
             yield value._replace(element=int(places[number])) if number < places.size else value
 
-    payload_end, walk.end = walk.end, end
-    yield from tabled.string(walk, table, "index", "class", string.k, describe)
-    walk.end = payload_end
+    with walk.within(end):
+        yield from tabled.string(walk, table, "index", "class", string.k, describe)
     window = Window(walk)
     low, high = window.cut(nbits[: places.size])
     yield from walk.summary("bits within a class", low, {"index": int(nbits[:low].sum())})

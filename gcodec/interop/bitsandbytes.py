@@ -52,9 +52,11 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     check_dtype,
     checked_shape,
     host_tensor,
+    numbers_of,
     opened_frame,
     part_of,
     size_error,
@@ -193,8 +195,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, n
 
 def _codec(kind: str, blocksize: int | None, nested: bool) -> Blockwise:
     """Return the codec of a message; raise `ParameterError` for wrong arguments."""
-    if kind not in get_args(Kind):
-        raise ParameterError.of("kind", kind, f"one of {', '.join(get_args(Kind))}")
+    check_choice("kind", kind, get_args(Kind))
     if blocksize is None:
         blocksize = _DEFAULTS[kind]
     if blocksize not in _BLOCK_SIZES:
@@ -213,15 +214,11 @@ def _parts(codec: Blockwise, data: np.ndarray, shape: tuple[int, ...]) -> dict[s
     front, codes = data[: layout.front_nbytes], data[layout.front_nbytes :].copy()
     parts = {"packed": codes} if layout.width == 4 else {"codes": codes.reshape(shape)}
     if not layout.nested:
-        return parts | {"absmax": _floats(front)}
+        return parts | {"absmax": numbers_of(front, "<f4")}
     inner = front[4 + 4 * layout.outer_blocks :].copy()
-    numbers = _floats(front[: front.size - inner.size])
+    numbers = numbers_of(front[: front.size - inner.size], "<f4")
     outer, offset = numbers[1:], numbers[0].reshape(())
     return parts | {"nested_absmax": outer, "nested_offset": offset, "absmax": inner}
-
-
-def _floats(data: np.ndarray) -> np.ndarray:
-    return np.frombuffer(data.tobytes(), "<f4").astype(np.float32)
 
 
 def _read(

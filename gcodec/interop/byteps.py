@@ -60,6 +60,7 @@ from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -77,7 +78,6 @@ Compressor = Literal["onebit", "topk", "randomk", "dithering"]
 Partition = Literal["linear", "natural"]
 Normalize = Literal["max", "l2"]
 
-_COMPRESSORS = get_args(Compressor)
 _WORD = 32  # bits
 _WORD_NBYTES, _PAIR_NBYTES = 4, 8
 _MAX_WORD = 2**32 - 1  # largest position, number of elements, and seed
@@ -159,7 +159,7 @@ def encode(
     >>> encode(np.array([1, -2, 3, -4], np.float32), "onebit", scaling=True).hex()
     '0000005000002040'
     """
-    _check_compressor(compressor)
+    check_choice("compressor", compressor, get_args(Compressor))
     values = host_tensor(x, "BytePS", ("float32",)).values
     if not 1 <= values.size <= _MAX_WORD:
         raise ParameterError.of("x.size", values.size, f"from 1 to {_MAX_WORD}")
@@ -220,7 +220,7 @@ def decode(
     ParameterError
         If an argument is missing or out of range.
     """
-    _check_compressor(compressor)
+    check_choice("compressor", compressor, get_args(Compressor))
     sizes, n = _checked_shape(shape, limits)
     packed = object_bytes(data)
     if compressor == "onebit":
@@ -319,11 +319,6 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
 # --- arguments -----------------------------------------------------------------------------------
 
 
-def _check_compressor(compressor: object) -> None:
-    if compressor not in _COMPRESSORS:
-        raise ParameterError.of("compressor", compressor, f"one of {', '.join(_COMPRESSORS)}")
-
-
 def _checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:
     sizes, n = checked_shape(shape, limits)
     if not 1 <= n <= _MAX_WORD:
@@ -358,8 +353,7 @@ def _pair_count(k: float | None, n: int) -> int:
 
 def _levels(k: object, partition: object) -> int:
     """Return the level of the norm."""
-    if partition not in ("linear", "natural"):
-        raise ParameterError.of("partition", partition, "one of linear, natural")
+    check_choice("partition", partition, get_args(Partition))
     largest = _MAX_NATURAL if partition == "natural" else _MAX_LINEAR
     allowed = f"an integer from 1 to {largest} with partition={partition}"
     levels = check_integer("k", k, 1, largest, allowed)
@@ -449,8 +443,7 @@ def _read_pairs(
 def _encode_dithering(
     values: np.ndarray, top: int, natural: bool, normalize: object, generator: XorShift128Plus
 ) -> bytes:
-    if normalize not in ("max", "l2"):
-        raise ParameterError.of("normalize", normalize, "one of max, l2")
+    check_choice("normalize", normalize, get_args(Normalize))
     check_finite(values)
     if normalize == "max":
         norm = float(np.array(int(max_abs_bits(values)), np.uint32).view(np.float32))

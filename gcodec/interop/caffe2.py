@@ -47,7 +47,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.errors import Corrupt, ParameterError, Truncated
-from gcodec.interop.objects import host_tensor, object_bytes, size_error
+from gcodec.interop.objects import check_choice, host_tensor, object_bytes, size_error
 from gcodec.kernels.quantize import fused_rows
 from gcodec.limits import Limits
 from gcodec.runtime.memory import empty_beside
@@ -176,13 +176,11 @@ def decode(
 
 
 def _format(bits: int, scale_dtype: str | None) -> tuple[int, bool]:
-    if isinstance(bits, bool) or bits not in (8, 4, 2):
-        raise ParameterError.of("bits", bits, "one of 8, 4, 2")
+    check_choice("bits", bits, (8, 4, 2))
     if scale_dtype is None:
         scale_dtype = "float32" if bits == 8 else "float16"
     allowed = ("float32", "float16") if bits == 8 else ("float16",)
-    if scale_dtype not in allowed:
-        raise ParameterError.of("scale_dtype", scale_dtype, f"one of {', '.join(allowed)}")
+    check_choice("scale_dtype", scale_dtype, allowed)
     return int(bits), scale_dtype == "float16"
 
 

@@ -11,7 +11,6 @@ from gcodec import api
 from gcodec.arrays.bit_patterns import bits_of
 from gcodec.arrays.source import NUMPY_DTYPES, inspect
 from gcodec.errors import Corrupt, ParameterError, Unsupported
-from gcodec.frame import Frame
 from gcodec.limits import NO_LIMITS
 from gcodec.patch.tensors import apply_patch, encode_patch
 
@@ -178,14 +177,10 @@ def from_frames(data: bytes | bytearray | memoryview, base: Tensors) -> dict[str
     """
     new: dict[str, np.ndarray] = {}
     for frame in api.iter_frames(data, limits=NO_LIMITS):
-        name = _name_of(frame)
+        name = frame.name
+        if name is None or not frame.codec.needs_base:
+            raise Unsupported("the message contains frames that are no patches of named tensors")
         if name in new:
             raise Corrupt(f"{name!r} occurs twice")
         new[name] = np.asarray(apply_patch(frame, _named(base, name)))
     return new
-
-
-def _name_of(frame: Frame) -> str:
-    if frame.name is None or not frame.codec.needs_base:
-        raise Unsupported("the message contains frames that are no patches of named tensors")
-    return frame.name

@@ -50,6 +50,7 @@ from gcodec.interop.objects import (
     check_dtype,
     checked_shape,
     host_tensor,
+    numbers_of,
     opened_frame,
     part_of,
     size_error,
@@ -214,7 +215,7 @@ def _message(
 ) -> dict[str, np.ndarray]:
     """Return the arrays of a payload with ``code=none``."""
     order = _order(groups, partitions)
-    scales = np.frombuffer(data[: 4 * groups].tobytes(), "<f4").astype(np.float32)
+    scales = numbers_of(data[: 4 * groups], "<f4")
     codes = data[4 * groups :].reshape(groups, -1)[order].view(np.int8)
     sizes: tuple[int, ...] = (codes.size,)
     if partitions is None:

@@ -44,14 +44,6 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.frame import Frame
 from gcodec.interop import tiles
 from gcodec.interop.objects import FrameLike, host_tensor, part_of
-from gcodec.interop.tiles import (
-    Coefficients,
-    check_shape,
-    largest,
-    leading_of,
-    restored,
-    size_of_tile,
-)
 from gcodec.limits import Limits
 
 
@@ -81,7 +73,7 @@ def encode(x: Any, k: int = 32, chunk: int = 64) -> dict[str, Any]:
     TypeError
         If `x` is not an array of floats, or is on a device.
     """
-    return _message(largest(x, "DeMo", k, chunk))
+    return _message(tiles.largest(x, "DeMo", k, chunk))
 
 
 def decode(
@@ -114,7 +106,7 @@ def decode(
     TypeError
         If ``sparse_val`` is not an array of floats on the host.
     """
-    return restored(_read(message, limits), dtype)
+    return tiles.restored(_read(message, limits), dtype)
 
 
 def to_frame(
@@ -174,29 +166,29 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, A
     return _message(tiles.from_frame(frame, limits))
 
 
-def _message(sent: Coefficients) -> dict[str, Any]:
+def _message(sent: tiles.Coefficients) -> dict[str, Any]:
     return {
         "sparse_idx": sent.positions.astype(np.int64).reshape(*sent.leading, -1),
         "sparse_val": sent.values.reshape(*sent.leading, -1),
         "xshape": sent.shape,
-        "totalk": size_of_tile(sent.shape),
+        "totalk": tiles.size_of_tile(sent.shape),
     }
 
 
-def _read(message: Mapping[str, Any], limits: Limits | None) -> Coefficients:
+def _read(message: Mapping[str, Any], limits: Limits | None) -> tiles.Coefficients:
     """Return the coefficients of a message, with positions in its order."""
     positions = part_of(message, "sparse_idx")
     sizes, size = part_of(message, "xshape"), part_of(message, "totalk")
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
         raise Corrupt("xshape is not a sequence of integers")
     shape = tuple(sizes.tolist())
-    check_shape(shape, limits)
+    tiles.check_shape(shape, limits)
     if "sparse_val" not in message:
         raise Truncated("the array sparse_val is missing")
     values = host_tensor(message["sparse_val"], "DeMo")
-    leading = leading_of(shape)
+    leading = tiles.leading_of(shape)
     k = positions.shape[-1] if positions.ndim else 0
-    if size.ndim or size.dtype.kind not in "iu" or size != size_of_tile(shape):
+    if size.ndim or size.dtype.kind not in "iu" or size != tiles.size_of_tile(shape):
         raise Corrupt(f"totalk={size} contradicts xshape={shape}")
     if positions.dtype != np.int64 or not 1 <= k <= size:
         raise Corrupt(f"sparse_idx has the dtype {positions.dtype} and {k} positions for a tile")
@@ -207,4 +199,4 @@ def _read(message: Mapping[str, Any], limits: Limits | None) -> Coefficients:
         numbers = np.asarray(message["sparse_val"], np.float64)
     else:
         numbers = values.values.astype(NUMPY_DTYPES[values.dtype])
-    return Coefficients(positions.reshape(count, k), numbers.reshape(count, k), shape)
+    return tiles.Coefficients(positions.reshape(count, k), numbers.reshape(count, k), shape)

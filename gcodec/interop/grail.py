@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -51,13 +51,13 @@ from gcodec.interop.changes import (
     from_frames,
     to_frames,
 )
-from gcodec.interop.objects import object_bytes
+from gcodec.interop.objects import check_choice, object_bytes
 
 Version = Literal[2, 3, 31]
 Comparison = Literal["value", "bits"]
 
 _PEER = "grail"
-_VERSIONS, _COMPARISONS = (2, 3, 31), ("value", "bits")
+_VERSIONS = (2, 3, 31)
 _DTYPES = ("bfloat16", "float16", "float32")
 _DISTANCES: dict[str, np.dtype[Any]] = {
     "uint8": np.dtype("u1"),
@@ -91,10 +91,8 @@ def encode(
     TypeError
         If a tensor has another dtype or is on a device.
     """
-    if version not in _VERSIONS:
-        raise ParameterError.of("version", version, "one of 2, 3, 31")
-    if compare not in _COMPARISONS:
-        raise ParameterError.of("compare", compare, "one of value, bits")
+    check_choice("version", version, _VERSIONS)
+    check_choice("compare", compare, get_args(Comparison))
     differ = _differ_as_numbers if compare == "value" else None
     items, parts, at = list[dict[str, Any]](), list[bytes](), 0
     for name, positions, tensor, _ in changes_of(dict(sorted(new.items())), base, _PEER, differ):

@@ -45,8 +45,10 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     checked_shape,
     host_tensor,
+    numbers_of,
     object_bytes,
     opened_frame,
     size_error,
@@ -108,9 +110,7 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
         If `x` is not an array of floats, or is on a device; or is bfloat16 with ``FLOAT16`` or
         ``MEANSTD_16BIT``, which hivemind refuses.
     """
-    if compression not in COMPRESSIONS:
-        allowed = f"one of {', '.join(COMPRESSIONS)}"
-        raise ParameterError.of("compression", compression, allowed)
+    check_choice("compression", compression, COMPRESSIONS)
     dtypes = ("float32", "float16", "float64") if compression in _SIXTEEN_BITS else None
     tensor = host_tensor(x, "hivemind", dtypes)
     values = np.asarray(tensor.values[:], np.float32)
@@ -119,20 +119,14 @@ def encode(x: Any, compression: Compression = "NONE", *, requires_grad: bool = F
         if tensor.dtype in ("float16", "float64"):
             buffer = np.asarray(x).reshape(-1)
     elif compression == "FLOAT16":
-        buffer = _halves(values)
+        buffer = convert.to_16_bits(np.clip(values, -_MOST_HALF, _MOST_HALF), "float16")
     elif not values.size:
         raise ParameterError.of("x.shape", tensor.shape, "that of a tensor that is not empty")
     elif compression == "MEANSTD_16BIT" and not tensor.shape:
         raise ParameterError.of("x.shape", tensor.shape, "that of a tensor with dimensions")
     else:
-        data = _codec(compression).quantize(values.reshape(tensor.shape)).data
-        return _written(
-            _buffer(data, values.size, compression),
-            tensor.shape,
-            tensor.dtype,
-            compression,
-            requires_grad,
-        )
+        payload = _codec(compression).quantize(values.reshape(tensor.shape)).data
+        buffer = _buffer(payload, values.size, compression)
     data = buffer.astype(buffer.dtype.newbyteorder("<"), copy=False).view(np.uint8)
     return _written(data, tensor.shape, tensor.dtype, compression, requires_grad)
 
@@ -273,11 +267,6 @@ def _dynamic() -> np.ndarray:
     return ValueTable.of("dynamic8").values.astype("<f4").view(np.uint8)
 
 
-def _halves(values: np.ndarray) -> np.ndarray:
-    limited = np.clip(values, -_MOST_HALF, _MOST_HALF)
-    return convert.to_16_bits(limited, "float16")
-
-
 def _rows(message: _Message) -> int:
     """Return the rows of a message of ``MEANSTD_16BIT``."""
     if not message.shape:
@@ -300,29 +289,24 @@ def _decoded(message: _Message) -> np.ndarray:
             return values.reshape(-1).astype(dtype)
     if message.compression == "NONE":
         if message.dtype == "bfloat16" and buffer.size == 4 * n:
-            return _numbers(buffer, "<f4").astype(dtype)
+            return numbers_of(buffer, "<f4").astype(dtype)
         _check_size(buffer, ITEMSIZE[message.dtype] * n)
-        bits = _numbers(buffer, f"<u{ITEMSIZE[message.dtype]}")
+        bits = numbers_of(buffer, f"<u{ITEMSIZE[message.dtype]}")
         return bits.view(dtype)
     _check_size(buffer, 2 * n)
-    return _numbers(buffer, "<f2").astype(dtype)
+    return numbers_of(buffer, "<f2").astype(dtype)
 
 
 def _unscaled(buffer: np.ndarray, rows: int, dtype: np.dtype[Any]) -> np.ndarray:
     """Return the values of ``MEANSTD_16BIT``, with the arithmetic of their dtype."""
     if not rows:
         return np.empty(0, dtype)
-    matrix = _numbers(buffer[: -8 * rows], "<f2").astype(dtype).reshape(rows, -1)
-    means, deviations = _numbers(buffer[-8 * rows :], "<f4").reshape(2, rows, 1)
+    matrix = numbers_of(buffer[: -8 * rows], "<f2").astype(dtype).reshape(rows, -1)
+    means, deviations = numbers_of(buffer[-8 * rows :], "<f4").reshape(2, rows, 1)
     with np.errstate(over="ignore", invalid="ignore"):
         matrix *= deviations
         matrix += means
     return matrix.reshape(-1)
-
-
-def _numbers(data: np.ndarray, dtype: str) -> np.ndarray:
-    kind = np.dtype(dtype)
-    return np.frombuffer(data.tobytes(), kind).astype(kind.newbyteorder("="))
 
 
 def _check_size(buffer: np.ndarray, size: int) -> None:

@@ -24,7 +24,7 @@ True
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from gcodec.errors import ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     checked_shape,
     host_tensor,
     object_bytes,
@@ -199,8 +200,7 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> bytes:
 def _codec(type: object, threshold: object, server: bool) -> MXNet2Bit | MXNet1Bit:
     if type == "1bit":
         return MXNet1Bit().replaced(threshold=threshold)
-    if type != "2bit":
-        raise ParameterError.of("type", type, "one of 2bit, 1bit")
+    check_choice("type", type, get_args(Type))
     if isinstance(threshold, str):  # only gcodec knows "auto"
         raise ParameterError.of("threshold", threshold, "a number above zero")
     return MXNet2Bit().replaced(threshold=threshold, server="yes" if server else "no")

@@ -48,6 +48,7 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
+from gcodec.interop.objects import check_choice
 
 Operation = Literal["xor", "overwrite"]
 
@@ -95,8 +96,7 @@ def encode(new: Tensors, base: Tensors, *, operation: Operation = "xor") -> Upda
     TypeError
         If a tensor is no array or is on a device.
     """
-    if operation not in _OPERATIONS:
-        raise ParameterError.of("operation", operation, "one of xor, overwrite")
+    check_choice("operation", operation, _OPERATIONS)
     locations, metadata = list[np.ndarray](), list[dict[str, Any]]()
     groups: dict[Any, int] = {}
     parts: list[list[np.ndarray]] = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from gcodec.arrays.source import Tensor, inspect, size_of
+from gcodec.arrays.source import Tensor, dimensions, inspect
 from gcodec.errors import Corrupt, FormatError, ParameterError, Truncated
 from gcodec.frame import Frame
 from gcodec.limits import Limits
@@ -47,10 +47,15 @@ def host_tensor(x: Any, peer: str, dtypes: tuple[str, ...] | None = None) -> Ten
     return tensor
 
 
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Raise `ParameterError` unless an argument is one of the choices."""
+    if value not in choices:
+        raise ParameterError.of(name, value, f"one of {', '.join(map(str, choices))}")
+
+
 def check_dtype(dtype: str) -> None:
     """Raise `ParameterError` unless a dtype is one of the floats."""
-    if dtype not in FLOATS:
-        raise ParameterError.of("dtype", dtype, f"one of {', '.join(FLOATS)}")
+    check_choice("dtype", dtype, FLOATS)
 
 
 def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], int]:
@@ -64,13 +69,12 @@ def checked_shape(shape: Any, limits: Limits | None) -> tuple[tuple[int, ...], i
         If the shape has more elements than the limits allow.
     """
     try:
-        n = size_of(shape)
+        sizes = dimensions(shape)
     except TypeError:
         raise ParameterError.of("shape", shape, "an integer or a tuple of integers") from None
-    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
-    sizes = tuple(int(size) for size in sizes)
     if len(sizes) > MAX_NDIM or math.prod(filter(None, sizes)) >= _MAX_ELEMENTS:
         raise ParameterError.of("shape", shape, f"at most {MAX_NDIM} sizes of an array")
+    n = math.prod(sizes)
     Limits.or_default(limits).check("the tensor", n, 4 * n)
     return sizes, n
 
@@ -119,6 +123,12 @@ def ascending_order(positions: np.ndarray, size: int, piece: str) -> np.ndarray:
     if is_outside or (np.diff(rising, axis=1) == 0).any():
         raise Corrupt(f"a position is outside its {piece}, or comes twice")
     return order
+
+
+def numbers_of(data: np.ndarray, dtype: str) -> np.ndarray:
+    """Return little-endian numbers, given their bytes, in native byte order."""
+    kind = np.dtype(dtype)
+    return np.frombuffer(data.tobytes(), kind).astype(kind.newbyteorder("="))
 
 
 def size_error(message: str, size: int, expected: int, offset: int | None = None) -> FormatError:

@@ -57,15 +57,6 @@ from gcodec.errors import Corrupt, ParameterError, Truncated, Unsupported
 from gcodec.frame import Frame
 from gcodec.interop import tiles
 from gcodec.interop.objects import FrameLike, object_bytes, size_error
-from gcodec.interop.tiles import (
-    MOST_DIMENSIONS,
-    Coefficients,
-    check_shape,
-    largest,
-    leading_of,
-    restored,
-    size_of_tile,
-)
 from gcodec.limits import Limits
 from gcodec.wire.primitives import leb128
 
@@ -114,7 +105,7 @@ def encode(x: Any, k: int = 8, chunk: int = 64, *, value: Value = "full") -> byt
     """
     if value not in _VALUES:
         raise ParameterError.of("value", value, "full or sign")
-    return _written(largest(x, "Psyche", k, chunk), value)
+    return _written(tiles.largest(x, "Psyche", k, chunk), value)
 
 
 def decode(
@@ -149,7 +140,7 @@ def decode(
     TypeError
         If the message is not bytes-like.
     """
-    return restored(_read(data, limits), dtype)
+    return tiles.restored(_read(data, limits), dtype)
 
 
 def split(data: bytes | bytearray | memoryview) -> list[bytes]:
@@ -232,13 +223,13 @@ def from_frame(frame: FrameLike, *, value: Value = "sign", limits: Limits | None
     return _written(sent, value)
 
 
-def _written(coefficients: Coefficients, value: Value) -> bytes:
+def _written(coefficients: tiles.Coefficients, value: Value) -> bytes:
     """Return the message of coefficients in the dtype of their values, or of their signs."""
     positions, values, shape = coefficients
     if max(shape) > _MOST_SIDE:
         raise ParameterError.of("xshape", shape, f"of sizes up to {_MOST_SIDE}")
     leading, (_, k) = coefficients.leading, values.shape
-    size = size_of_tile(shape)
+    size = tiles.size_of_tile(shape)
     places = positions.astype(_index_dtype(size)).tobytes()
     dims = *leading, k * _index_dtype(size).itemsize
     parts = _tensor_bytes(_Tensor(dims, _UINT8, _FULL, places))
@@ -264,15 +255,15 @@ def _index_dtype(size: int) -> np.dtype[Any]:
     return np.dtype(f"<u{nbytes}")
 
 
-def _read(data: Any, limits: Limits | None) -> Coefficients:
+def _read(data: Any, limits: Limits | None) -> tiles.Coefficients:
     """Return the coefficients of a message, with positions in its order."""
     reader = _Reader(object_bytes(data).tobytes())
     index, value, shape, size = reader.message()
     if reader.at < len(reader.data):
         raise Corrupt(f"{len(reader.data) - reader.at} bytes follow the message", reader.at)
-    check_shape(shape, limits)
-    leading = leading_of(shape)
-    if size != size_of_tile(shape):
+    tiles.check_shape(shape, limits)
+    leading = tiles.leading_of(shape)
+    if size != tiles.size_of_tile(shape):
         raise Corrupt(f"totalk={size} contradicts xshape={shape}")
     k = value.dims[-1] if value.dims else 0
     if value.dims != (*leading, k) or not 1 <= k <= size:
@@ -293,7 +284,7 @@ def _read(data: Any, limits: Limits | None) -> Coefficients:
         values = np.frombuffer(_of_size(value.data, "sparse_val", count * kind.itemsize), kind)
     else:
         raise Unsupported(f"sparse_val has the kind {value.kind} in the form {value.form}")
-    return Coefficients(positions.reshape(-1, k), values.reshape(-1, k), shape)
+    return tiles.Coefficients(positions.reshape(-1, k), values.reshape(-1, k), shape)
 
 
 def _of_size(data: bytes, name: str, expected: int) -> bytes:
@@ -326,7 +317,7 @@ class _Reader:
 
     def _sequence(self, element: Callable[[], _T]) -> tuple[_T, ...]:
         count = self._varint(64)
-        if count > MOST_DIMENSIONS:
+        if count > tiles.MOST_DIMENSIONS:
             raise Corrupt(f"a tensor has {count} dimensions", self.at)
         return tuple(element() for _ in range(count))
 

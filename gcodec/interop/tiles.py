@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.arrays.nonfinite import check_finite
 from gcodec.arrays.source import NUMPY_DTYPES, outlet
 from gcodec.codecs.dct8 import DCT8, DCT8Symbols, chunks, levels, transform
 from gcodec.codecs.dct8.chunks import Chunks
@@ -107,15 +107,14 @@ def largest(x: Any, peer: str, k: int, chunk: int) -> Coefficients:
     shape = (*tensor.shape[:-2], *tiles, *sides)
     layout = _layout(shape)
     selected = transform.select(tensor.values, layout, min(k, layout.size))
-    if selected is None and not all_finite(tensor.values):
-        raise nonfinite_error(tensor.values)
-    dtype = NUMPY_DTYPES[tensor.dtype]
-    with np.errstate(over="ignore", under="ignore"):
-        positions, values = selected or (np.empty(0), np.full(1, np.inf, np.float32))
-        rounded = values.astype(dtype)
-    if not np.isfinite(rounded).all():
-        raise ParameterError(f"x: its transform must not exceed {tensor.dtype}")
-    return Coefficients(positions, rounded, shape)
+    if selected is not None:
+        positions, values = selected
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = values.astype(NUMPY_DTYPES[tensor.dtype])
+        if np.isfinite(rounded).all():
+            return Coefficients(positions, rounded, shape)
+    check_finite(tensor.values)
+    raise ParameterError(f"x: its transform must not exceed {tensor.dtype}")
 
 
 def check_shape(shape: tuple[int, ...], limits: Limits | None) -> None:

@@ -45,6 +45,7 @@ from gcodec.errors import Corrupt, ParameterError
 from gcodec.frame import Frame
 from gcodec.interop.objects import (
     FrameLike,
+    check_choice,
     check_dtype,
     host_tensor,
     opened_frame,
@@ -236,10 +237,8 @@ def from_frame(frame: FrameLike, *, limits: Limits | None = None) -> dict[str, n
 
 def _codec(format: str, scale: str, tensor_scale: float | None) -> Microscale:
     """Return the codec of a message; raise `ParameterError` for arguments out of range."""
-    if format not in _FORMATS:
-        raise ParameterError.of("format", format, f"one of {', '.join(_FORMATS)}")
-    if scale not in RULES:
-        raise ParameterError.of("scale", scale, f"one of {', '.join(RULES)}")
+    check_choice("format", format, _FORMATS)
+    check_choice("scale", scale, RULES)
     factor = 1.0 if tensor_scale is None else tensor_scale
     return Microscale.from_mapping({"format": format, "scale": scale, "tensor_scale": factor})
 

@@ -26,7 +26,7 @@ True
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from gcodec.interop.changes import (
     positions_of_gaps,
     to_frames,
 )
+from gcodec.interop.objects import check_choice
 
 Index = Literal["gap", "raw"]
 
@@ -75,8 +76,7 @@ def encode(new: Tensors, base: Tensors, *, index: Index = "gap") -> dict[str, np
     TypeError
         If a tensor has another dtype or is on a device.
     """
-    if index not in ("gap", "raw"):
-        raise ParameterError.of("index", index, "one of gap, raw")
+    check_choice("index", index, get_args(Index))
     update: dict[str, np.ndarray] = {}
     for name, positions, tensor, _ in changes_of(new, base, _PEER):
         if tensor.dtype != _DTYPE:

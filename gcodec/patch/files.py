@@ -27,7 +27,7 @@ _SHORT = 4  # a patch of at most this part of its tensor is shorter than any fra
 
 
 class Difference(NamedTuple):
-    """What `write_difference` wrote.
+    """Numbers of tensors, values and bytes that `write_difference` wrote.
 
     Attributes
     ----------
@@ -123,14 +123,13 @@ def shortest_frame(array: Any, base: Any, name: str) -> bytes:
         The old tensor, unless there is none. It may have another dtype or shape.
     name : str
     """
+    patch = None
     if base is not None and base.dtype == array.dtype and base.shape == array.shape:
         patch = encode_patch(array, base, name=name)
         if _SHORT * len(patch) <= array.nbytes:
             return patch
-        whole: bytes = api.encode(array, _WHOLE, name=name)
-        return min(patch, whole, key=len)
-    frame: bytes = api.encode(array, _WHOLE, name=name)
-    return frame
+    whole: bytes = api.encode(array, _WHOLE, name=name)
+    return whole if patch is None else min(patch, whole, key=len)
 
 
 def write_difference(
@@ -164,8 +163,10 @@ def write_difference(
         frame = api.encode(np.frombuffer(head, np.uint8), _WHOLE, name=FILE_PREFIX + name)
         file.write(frame)
         nbytes += len(frame)
-        for tensor in () if original is None else original.tensors:
-            array = original.load(tensor, limits) if original is not None else None
+        if original is None:  # the index of shards, which contains no tensors
+            continue
+        for tensor in original.tensors:
+            array = original.load(tensor, limits)
             frame = shortest_frame(array, base.find(tensor.name), tensor.name)
             file.write(frame)
             is_patch = isinstance(Frame.from_bytes(frame, limits=NO_LIMITS).codec, Patch)

@@ -137,10 +137,9 @@ class PatchStore:
         limits: Limits | None = None,
     ) -> None:
         self.folder = Path(folder)
-        self.anchor_every = check_integer(
-            "anchor_every", anchor_every, 1, _MOST, "an integer of at least 1"
-        )
-        self.keep = check_integer("keep", keep, 1, _MOST, "an integer of at least 1")
+        allowed = "an integer of at least 1"
+        self.anchor_every = check_integer("anchor_every", anchor_every, 1, _MOST, allowed)
+        self.keep = check_integer("keep", keep, 1, _MOST, allowed)
         self._limits = Limits.or_default(limits)
         self._last: tuple[int, dict[str, np.ndarray]] | None = None
         self.folder.mkdir(parents=True, exist_ok=True)

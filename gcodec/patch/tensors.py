@@ -67,7 +67,7 @@ def encode_patch(
     if _float8_of(new) != _float8_of(base):
         raise ParameterError.of("base.dtype", str(base.dtype), str(new.dtype))
     tensor, old = _read(inspect(_bytes_of(new), "new")), _read(inspect(_bytes_of(base), "base"))
-    _check_alike("base", old, tensor.dtype, tensor.shape)
+    _check_alike(old, tensor.dtype, tensor.shape)
     codec = Patch()._bound_to(tensor)
     payload = codec.difference(_bits(tensor), _bits(old))
     return Frame(codec, tensor.dtype, tensor.shape, payload, name, key).to_bytes()
@@ -133,29 +133,27 @@ def apply_patch(
         raise ParameterError.of("frame.codec", str(codec), "patch; gcodec.decode decodes others")
     source = inspect(_bytes_of(base), "base")
     tensor = _read(source)
-    _check_alike("base", tensor, frame.dtype, frame.shape)
+    _check_alike(tensor, frame.dtype, frame.shape)
     codec._check_device(tensor.values)
     old = _bits(tensor)
     if out is not None and _float8_of(out) != _float8_of(base):
         raise ParameterError.of("out.dtype", str(out.dtype), str(base.dtype))
     target = None if out is None else _target(_bytes_of(out), frame)
-    if target is None:
-        new = empty_beside(old.size, old.dtype, None)
-        codec.apply(frame.payload, old, new)
-        result = source.result(new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape))
-        return result if _float8_of(base) is None else result.view(base.dtype)
-    if is_flat(target):
+    if target is not None and is_flat(target):
         flat = target.reshape(-1).view(old.dtype)
         if flat.__array_interface__["data"] == old.__array_interface__["data"]:
-            codec.apply(frame.payload, flat, flat)
-            return out
-        if not np.may_share_memory(flat, old):
+            old = flat  # which the codec then changes in place
+        if flat is old or not np.may_share_memory(flat, old):
             codec.apply(frame.payload, old, flat)
             return out
     new = empty_beside(old.size, old.dtype, None)
     codec.apply(frame.payload, old, new)
-    target[...] = new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape)
-    return out
+    array = new.view(NUMPY_DTYPES[frame.dtype]).reshape(frame.shape)
+    if target is not None:
+        target[...] = array
+        return out
+    result = source.result(array)
+    return result if _float8_of(base) is None else result.view(base.dtype)
 
 
 def _float8_of(x: Any) -> str | None:
@@ -190,8 +188,8 @@ def _target(out: Any, frame: Frame) -> np.ndarray:
     return target
 
 
-def _check_alike(name: str, tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
+def _check_alike(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
     if tensor.dtype != dtype:
-        raise ParameterError.of(f"{name}.dtype", tensor.dtype, dtype)
+        raise ParameterError.of("base.dtype", tensor.dtype, dtype)
     if tensor.shape != shape:
-        raise ParameterError.of(f"{name}.shape", tensor.shape, str(shape))
+        raise ParameterError.of("base.shape", tensor.shape, str(shape))

@@ -7,9 +7,8 @@ writes files .distcp; a chunk is a range of bytes of such a file, and itself a f
 from __future__ import annotations
 
 import io
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -212,8 +211,7 @@ def _fields(value: object, name: str) -> dict[str, object]:
     kind = name.rpartition(".")[2]
     if not isinstance(value, Record) or value.name != name:
         raise Corrupt(f"{METADATA} has another value in place of a {kind}")
-    fields = {key: item for key, item in _items(value.state, kind) if isinstance(key, str)}
-    return fields
+    return {key: item for key, item in _items(value.state, kind) if isinstance(key, str)}
 
 
 def _items(value: object, name: str) -> list[tuple[object, object]]:
@@ -286,8 +284,9 @@ def _tensor(
 def _check_tiling(description: str, shape: tuple[int, ...], chunks: Sequence[_Chunk]) -> None:
     """Raise `Corrupt` unless each element of a tensor lies in exactly one chunk."""
     # The edges of all chunks cut the tensor into a grid of cells.
+    parts = [chunk.slices for chunk in chunks]
     edges = [
-        sorted({0, n, *itertools.chain(*((s.start, s.stop) for s in _along(chunks, axis)))})
+        sorted({0, n} | {edge for part in parts for edge in (part[axis].start, part[axis].stop)})
         for axis, n in enumerate(shape)
     ]
     if math.prod(len(cuts) - 1 for cuts in edges) > _MAX_CELLS:
@@ -295,22 +294,17 @@ def _check_tiling(description: str, shape: tuple[int, ...], chunks: Sequence[_Ch
     marked = 0
     places = [{edge: place for place, edge in enumerate(cuts)} for cuts in edges]
     counts = np.zeros([len(cuts) - 1 for cuts in edges], np.int32)
-    for chunk in chunks:
+    for part in parts:
         cells = tuple(
-            slice(place[part.start], place[part.stop])
-            for place, part in zip(places, chunk.slices, strict=True)
+            slice(place[own.start], place[own.stop])
+            for place, own in zip(places, part, strict=True)
         )
-        marked += math.prod(part.stop - part.start for part in cells)
+        marked += math.prod(cell.stop - cell.start for cell in cells)
         if marked > counts.size:
             break  # some overlap
         counts[cells] += 1
     if marked != counts.size or not np.all(counts):
         raise Corrupt(f"{description} has chunks that overlap, or leave a gap")
-
-
-def _along(chunks: Sequence[_Chunk], axis: int) -> Iterator[slice]:
-    for chunk in chunks:
-        yield chunk.slices[axis]
 
 
 def _size_of(path: Path) -> int:

@@ -145,7 +145,7 @@ def _read_header(reader: Reader, too_short: type[FormatError]) -> Header:
 
 
 def _load(entry: Entry, header: Header, limits: Limits, packed: int, reader: Reader) -> Array:
-    """Read an array of which `packed` bytes are stored, from the start of its file or member."""
+    """Read an array from the start of its file or member, which stores it in `packed` bytes."""
     name = f"array {shown(entry.name)}"
     reader.read(header.start)  # not skipped, because a checksum covers the header too
     if header.dtype == "object":

@@ -1,4 +1,4 @@
-"""Choice of the collective of a hook: what the advisor recommends for measured speeds."""
+"""Choice of the collective of a hook, by the advisor and from measured speeds."""
 
 from __future__ import annotations
 
@@ -152,9 +152,8 @@ def choose_collective(
             name = f"hierarchical, {way.collective} between nodes"
             plans[name] = (True, is_two_phase, advisor.plan(work, [ring, way]))
     best = least_error([candidate for _, _, candidate in plans.values()])
-    [(chosen, (inside_first, is_two_phase, _))] = [
-        (name, option) for name, option in plans.items() if option[2] is best
-    ][:1]
+    chosen = next(name for name, (_, _, candidate) in plans.items() if candidate is best)
+    inside_first, is_two_phase, _ = plans[chosen]
     times = ", ".join(f"{name} {_ms(each.step)}" for name, (_, _, each) in plans.items())
     reason = (
         f"{chosen}: a step of {values:,} values takes {times}, a dense all-reduce "

@@ -30,18 +30,11 @@ from gcodec.frame import Frame, check_key
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.limits import Limits
 from gcodec.policy import Policy
+from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import trainable_parameters
-from gcodec.torch.selection import (
-    globs_of,
-    joined_policy,
-    lossy_codec,
-    lossy_codecs,
-    unmatched_globs,
-    with_dense_rules,
-)
 from gcodec.training.communicator import Communicator
 from gcodec.wire.kinds import check_between, check_flag, check_integer
 
@@ -78,7 +71,7 @@ class _Flight:
 
 
 class _Status(NamedTuple):
-    """What a worker tells the others when a group forms.
+    """State that a worker announces to the others when a group forms.
 
     Attributes
     ----------
@@ -209,7 +202,8 @@ class DiLoCo:
         check_between("mixing", mixing, 0, 1, "a number from 0 to 1")
         self._mixing = float(mixing)
         check_flag("feedback", feedback)
-        self._policy = with_dense_rules(joined_policy(None, codec), exclude, min_numel)
+        policy = selection.joined_policy(None, codec)
+        self._policy = selection.with_dense_rules(policy, exclude, min_numel)
         checked = Feedback(self._policy, decay=decay, seed=seed)
         self._seed = checked.seed
         self._feedback = checked if feedback else None
@@ -218,7 +212,8 @@ class DiLoCo:
         held = {p for group in outer_optimizer.param_groups for p in group["params"]}
         if held != set(self._parameters.values()):
             raise ParameterError("outer_optimizer: must hold exactly the parameters of the model")
-        for glob in unmatched_globs(globs_of([self._policy]), self._parameters):
+        globs = selection.globs_of([self._policy])
+        for glob in selection.unmatched_globs(globs, self._parameters):
             warnings.warn(f"DiLoCo: no parameter of the model matches {glob!r}", stacklevel=2)
         self._fragments = _fragments_of(self._parameters, fragments)
         self._outer = {name: p.detach().clone() for name, p in self._parameters.items()}
@@ -228,7 +223,7 @@ class DiLoCo:
         self._flights: list[_Flight] = []  # in the order of their exchanges
         self._due: list[int] = []  # fragments to exchange in this step
         self._failure: Exception | None = None
-        self._session = b""  # what all workers of this group know, and no other group
+        self._session = b""  # identifies the group; each of its workers derives it
         self._thread: ThreadPoolExecutor | None = None
         self._settings = {
             "policy": self._policy.to_dict()["rules"],
@@ -290,7 +285,8 @@ class DiLoCo:
         for name in names:
             difference = self._outer[name].float() - self._parameters[name].detach().float()
             values = difference.to("cpu").contiguous().numpy()
-            parts.append(Part(name, values, lossy_codec(self._policy, name, values.shape)))
+            lossy = selection.lossy_codec(self._policy, name, values.shape)
+            parts.append(Part(name, values, lossy))
         communicator, rank = self._communicator, self._communicator.rank
         secret = self._key_of("exchange", self.outer_step + len(self._flights), fragment)
         coder = BucketCoder(self._feedback, self._seed, rank, Key(secret))
@@ -563,7 +559,7 @@ class DiLoCo:
         return torch.from_numpy(np.array(self._feedback.residual(name)))
 
     def __repr__(self) -> str:
-        codecs = lossy_codecs([self._policy])
+        codecs = selection.lossy_codecs([self._policy])
         steps = f"inner step {self.inner_step}, outer step {self.outer_step}"
         nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
         return f"<DiLoCo: {codecs}, every {self._period}, {steps}, {nbytes}>"

@@ -24,7 +24,7 @@ from gcodec.runtime import Array
 from gcodec.runtime.memory import empty_beside
 from gcodec.torch.agreement import Refused, opened, sealed
 from gcodec.torch.communicator import TorchCommunicator
-from gcodec.torch.messages import BucketCoder, Part
+from gcodec.torch.messages import BucketCoder, Part, consecutive
 from gcodec.training.collectives import share_of
 
 _MAX_HEAD = 1 / 2  # share of the dense bytes above which a bound is too loose to send so much
@@ -351,7 +351,7 @@ class InsideFirst:
         rows = rows.reshape(size, longest + 1)
         rows[...] = 0
         for share, row in zip(shares, rows, strict=True):
-            for part, place in zip(share, _cut(share, row), strict=True):
+            for part, place in zip(share, consecutive(share, row), strict=True):
                 place.values[...] = part.values
         received = _beside(self._inside.swap_rows(torch.as_tensor(rows)), rows)
         mean = received[0]
@@ -362,7 +362,7 @@ class InsideFirst:
         error: GcodecError | None = None
         mean[longest] = 0
         try:
-            self._between.average(_cut(shares[rank], mean), step, traffic)
+            self._between.average(consecutive(shares[rank], mean), step, traffic)
         except (Refused, FormatError) as caught:
             error = caught
             mean[longest] = 1 if isinstance(error, Refused) else 2
@@ -378,7 +378,7 @@ class InsideFirst:
             kind = Refused if code == 1 else GcodecError
             raise error or kind(next(filter(None, reasons)).decode(errors="replace"))
         for share, row in zip(shares, rows, strict=True):
-            for part, place in zip(share, _cut(share, row), strict=True):
+            for part, place in zip(share, consecutive(share, row), strict=True):
                 part.values[...] = place.values
 
     def close(self) -> None:
@@ -387,16 +387,6 @@ class InsideFirst:
             self._inside.close()
         finally:
             self._between.close()
-
-
-def _cut(parts: Sequence[Part], row: Array) -> list[Part]:
-    """Return parts of the same names and shapes, whose values are consecutive in a row."""
-    cut, start = [], 0
-    for name, values, codec in parts:
-        end = start + values.size
-        cut.append(Part(name, row[start:end].reshape(values.shape), codec))
-        start = end
-    return cut
 
 
 def _beside(tensor: torch.Tensor, array: Array) -> Array:

@@ -93,7 +93,7 @@ class Factors:
         self._before.clear()
 
     def residual(self, name: str) -> np.ndarray:
-        """Return what this rank has not yet sent of a matrix."""
+        """Return the part of a matrix that this rank has not yet sent."""
         for method in self._methods.values():
             if f"residual:{name}" in method.memory():
                 return method.residual(name)

@@ -27,19 +27,12 @@ from gcodec.feedback import Feedback
 from gcodec.kernels.numeric.reduce import all_finite
 from gcodec.policy import Policy, behind_prefix
 from gcodec.runtime.device import host
+from gcodec.torch import selection
 from gcodec.torch.agreement import Refused, check_agreement
 from gcodec.torch.communicator import TorchCommunicator
 from gcodec.torch.exchange import Traffic, average_shares, gather_shares, shares_of
 from gcodec.torch.messages import BucketCoder, Key, Part
 from gcodec.torch.names import FLOATS
-from gcodec.torch.selection import (
-    globs_of,
-    joined_policy,
-    lossy_codec,
-    lossy_codecs,
-    unmatched_globs,
-    with_dense_rules,
-)
 from gcodec.wire.kinds import check_flag
 
 _TOO_OLD = "fsdp_comm needs a PyTorch whose FSDP2 takes custom collectives, such as 2.13"
@@ -112,22 +105,12 @@ def fsdp_comm(
     >>> model(torch.ones(1, 64)).sum().backward()
     >>> dist.destroy_process_group()
     """
-    return FsdpComm(
-        None if codec is None else joined_policy(None, codec),
-        None if parameters is None else joined_policy(None, parameters),
-        replicas,
-        _Options(feedback, decay, seed, exclude, min_numel),
-    )
-
-
-class _Options(NamedTuple):
-    """Arguments of `fsdp_comm` that say how, and which shards, a codec compresses."""
-
-    feedback: bool
-    decay: float
-    seed: int
-    exclude: str | Sequence[str]
-    min_numel: int
+    policies: dict[str, Policy | None] = {"codec": None, "parameters": None}
+    for name, codecs in (("codec", codec), ("parameters", parameters)):
+        if codecs is not None:
+            policy = selection.joined_policy(None, codecs)
+            policies[name] = selection.with_dense_rules(policy, exclude, min_numel)
+    return FsdpComm(policies, replicas, feedback=feedback, decay=decay, seed=seed)
 
 
 class _Piece(NamedTuple):
@@ -195,28 +178,26 @@ class FsdpComm:
 
     def __init__(
         self,
-        gradients: Policy | None,
-        parameters: Policy | None,
+        policies: Mapping[str, Policy | None],
         replicas: dist.ProcessGroup | None,
-        options: _Options,
+        *,
+        feedback: bool,
+        decay: float,
+        seed: int,
     ) -> None:
-        check_flag("feedback", options.feedback)
-        if replicas is not None and gradients is None:
+        check_flag("feedback", feedback)
+        policy = policies["codec"]
+        if replicas is not None and policy is None:
             raise ParameterError("replicas: must come with a codec for gradients")
-        checked = Feedback("raw", decay=options.decay, seed=options.seed)
-        self._policies = {
-            name: policy and with_dense_rules(policy, options.exclude, options.min_numel)
-            for name, policy in (("codec", gradients), ("parameters", parameters))
-        }
-        self._options = options
-        self._replicas = replicas
+        checked = Feedback("raw", decay=decay, seed=seed)
+        seed, decay = checked.seed, checked.decay
+        self._settings = {"feedback": feedback, "decay": decay, "seed": seed}
+        self._policies, self._replicas = policies, replicas
         if not dist.is_initialized():
             raise ParameterError("fsdp_comm: call torch.distributed.init_process_group first")
         rank = dist.get_rank()
-        seed, decay = checked.seed, checked.decay
         worker = server = None
-        policy = self._policies["codec"]
-        if options.feedback and policy is not None:
+        if feedback and policy is not None:
             worker = Feedback(behind_prefix(policy, "*/"), decay=decay, seed=seed, rank=rank)
             server = Feedback(policy, decay=decay, seed=seed, rank=rank)
         self._gradients = BucketCoder(worker, seed, rank, Key(None))
@@ -267,8 +248,8 @@ class FsdpComm:
         ]
         if not modules:
             raise ParameterError("model: none of its modules is sharded; call fully_shard first")
-        globs = globs_of(filter(None, self._policies.values()))
-        for glob in unmatched_globs(globs, names.values()):
+        globs = selection.globs_of(filter(None, self._policies.values()))
+        for glob in selection.unmatched_globs(globs, names.values()):
             warnings.warn(f"fsdp_comm: no parameter of the model matches {glob!r}", stacklevel=2)
         for name, module in modules:
             managed = [
@@ -309,7 +290,7 @@ class FsdpComm:
         group: dist.ProcessGroup,
         op: Any,
     ) -> None:
-        """Average a buffer over the ranks of a group, of which each keeps its own part."""
+        """Average a buffer over the ranks of a group; each rank keeps its own part."""
         is_sum = op == dist.ReduceOp.SUM
         if not is_sum and op != dist.ReduceOp.AVG:
             raise ParameterError(
@@ -441,7 +422,7 @@ class FsdpComm:
         for name, shape in pieces:
             end = start + math.prod(shape)
             part = values[start:end].reshape(shape)
-            parts.append(Part(prefix + name, part, lossy_codec(policy, name, shape)))
+            parts.append(Part(prefix + name, part, selection.lossy_codec(policy, name, shape)))
             start = end
         return parts
 
@@ -450,14 +431,12 @@ class FsdpComm:
         communicator = TorchCommunicator(group)
         key = communicator.group.group_name
         if key not in self._communicators:
-            options = self._options
             values: dict[str, object] = {
                 name: policy and policy.to_dict()["rules"]
                 for name, policy in self._policies.items()
             }
-            values |= {"feedback": options.feedback, "decay": options.decay}
-            values |= {"seed": options.seed, "step": self.step}
-            values |= {"replicas": self._replicas is not None}
+            values |= self._settings
+            values |= {"step": self.step, "replicas": self._replicas is not None}
             check_agreement(communicator, "fsdp_comm", values)
             self._communicators[key] = communicator
         return self._communicators[key]
@@ -562,7 +541,7 @@ class FsdpComm:
         return {"worker": self._gradients, "server": self._means}
 
     def __repr__(self) -> str:
-        codecs = lossy_codecs(filter(None, self._policies.values()))
+        codecs = selection.lossy_codecs(filter(None, self._policies.values()))
         nbytes = f"{self.sent_nbytes:,} bytes sent in place of {self.dense_nbytes:,}"
         return f"<FsdpComm: {codecs}, step {self.step}, {nbytes}>"
 

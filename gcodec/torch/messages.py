@@ -125,13 +125,11 @@ class BucketCoder:
         kinds = bytearray()
         frames: list[bytes] = []
         key = self._key.value
-        dense = [part.values.reshape(-1) for part in parts if part.codec is None]
+        dense = [part for part in parts if part.codec is None]
         if dense:
             values = _empty_for(dense)
-            start = 0
-            for array in dense:
-                values[start : start + array.size] = array
-                start += array.size
+            for part, place in zip(dense, consecutive(dense, values), strict=True):
+                place.values[...] = part.values
             frames.append(encode(values, _RAW, nonfinite="propagate", key=key))
         shared, shared_frames = self._share(parts)
         resident = self._encode_resident(parts)
@@ -191,7 +189,7 @@ class BucketCoder:
         """
         coded = [part for part in parts if part.codec is not None]
         dense = [part for part in parts if part.codec is None]
-        total = _empty_for([part.values for part in dense])
+        total = _empty_for(dense)
         dense_sum = FrameSum(total, total.shape)
         sums = [FrameSum(part.values, part.values.shape) for part in coded]
         scale, key = 1 / len(messages), self._key.value
@@ -228,11 +226,8 @@ class BucketCoder:
         for one_sum in (dense_sum, *sums):
             one_sum.finish()
         self._sent.clear()
-        start = 0
-        for part in dense:
-            size = part.values.size
-            part.values[...] = total[start : start + size].reshape(part.values.shape)
-            start += size
+        for part, place in zip(dense, consecutive(dense, total), strict=True):
+            part.values[...] = place.values
 
     def commit(self) -> None:
         """Keep all changes of the step."""
@@ -268,7 +263,7 @@ class BucketCoder:
             return set(), []
         try:
             frames = self._steps.compress_shared(small, self._group_below, self._key.value)
-        except ParameterError:  # `_encode_part` tells which one is not finite
+        except ParameterError:  # `_encode_part` finds the tensor that is not finite
             return set(), []
         return {name for step in frames for name in step.names}, [
             frame for step in frames for frame in step.frames
@@ -345,10 +340,20 @@ def _add_shared(sums: dict[str, FrameSum], frames: Iterator[Frame], scale: float
             own_sum.add_values(total[start:end])
 
 
-def _empty_for(arrays: Sequence[Array]) -> Array:
-    """Return a float32 array for the elements of all arrays, on the device of the first one."""
-    size = sum(array.size for array in arrays)
-    return empty_beside(size, np.float32, arrays[0] if arrays else None)
+def _empty_for(parts: Sequence[Part]) -> Array:
+    """Return a float32 array for the values of all parts, on the device of the first part."""
+    size = sum(part.values.size for part in parts)
+    return empty_beside(size, np.float32, parts[0].values if parts else None)
+
+
+def consecutive(parts: Sequence[Part], row: Array) -> list[Part]:
+    """Return parts of the same names and shapes, whose values are consecutive in a row."""
+    placed, start = [], 0
+    for name, values, codec in parts:
+        end = start + values.size
+        placed.append(Part(name, row[start:end].reshape(values.shape), codec))
+        start = end
+    return placed
 
 
 def _tag(

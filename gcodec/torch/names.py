@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ class ParameterNames:
         self._names: dict[int, str] = {}  # by identity, which `_parameters` keeps valid
         self._parameters: dict[str, torch.Tensor] = {}
         for name, parameter in [] if model is None else _named_parameters(model):
-            self._add(parameter, name)
+            self._add(parameter, name.removeprefix("module."))
 
     def of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
         """Return the names of parameters. Without a model, new parameters are numbered."""
@@ -62,13 +62,13 @@ class ParameterNames:
 
 
 def _named_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield names, without a leading ``module.``, and parameters."""
+    """Yield the names and the parameters of a model; raise `ParameterError` for other objects."""
     try:
         pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else iter(model)
         for name, parameter in pairs:
             if not isinstance(name, str) or not isinstance(parameter, torch.Tensor):
                 raise TypeError
-            yield name.removeprefix("module."), parameter
+            yield name, parameter
     except (TypeError, ValueError):
         allowed = "a Module, or pairs of a name and a parameter"
         raise ParameterError.of("model", model, allowed) from None
@@ -78,15 +78,8 @@ def trainable_parameters(
     model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
 ) -> dict[str, torch.Tensor]:
     """Return the parameters that have gradients, by name, which must have one of `FLOATS`."""
-    try:
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
-        parameters = dict(pairs)
-        if not all(isinstance(name, str) for name in parameters):
-            raise TypeError
-        trainable = {name: p for name, p in parameters.items() if p.requires_grad}
-    except (AttributeError, TypeError, ValueError):
-        allowed = "a Module, or pairs of a name and a parameter"
-        raise ParameterError.of("model", model, allowed) from None
+    pairs = model.items() if isinstance(model, Mapping) else model
+    trainable = {name: p for name, p in _named_parameters(pairs) if p.requires_grad}
     for name, parameter in trainable.items():
         if parameter.dtype not in FLOATS:
             allowed = "float32, float16 or bfloat16"

@@ -188,7 +188,7 @@ class _Meeting:
         item: Any,
         combine: Callable[[list[Any]], Any] = list,
     ) -> Any:
-        """Return what `combine` makes of the items of all members, in their order."""
+        """Combine the items of all members, in the order of ranks, and return the result."""
         with self._lock:
             group = self._groups.setdefault(ranks, _Group(self._lock))
             current = group.round

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gcodec.analysis import stats
+from gcodec.arrays.nonfinite import find_nonfinite
 
 
 def normal(n: int, dtype: object = np.float32) -> np.ndarray:
@@ -34,7 +35,7 @@ def test_summary_follows_the_plain_formulas(dtype, n):
 def test_memory_order_does_not_matter():
     x = normal(600).reshape(20, 30)
     assert stats.summarize(np.asfortranarray(x)) == stats.summarize(x)
-    assert stats.find_nonfinite(np.array([[1, np.nan], [2, 3]], order="F")) == (1, (1,))
+    assert find_nonfinite(np.array([[1, np.nan], [2, 3]], order="F")) == (1, (1,))
 
 
 def test_histogram_is_centered_and_keeps_the_tails():
@@ -78,9 +79,9 @@ def test_nonfinite_values_are_counted_and_the_first_located():
     x = normal(300_000)
     for place in (131_071, 131_072, 200_000, 299_999):
         x[place] = np.nan if place % 2 else np.inf
-    assert stats.find_nonfinite(x) == (4, (131_071, 131_072, 200_000))
-    assert stats.find_nonfinite(x, most=1) == (4, (131_071,))
-    assert stats.find_nonfinite(normal(5)) == (0, ())
+    assert find_nonfinite(x) == (4, (131_071, 131_072, 200_000))
+    assert find_nonfinite(x, most=1) == (4, (131_071,))
+    assert find_nonfinite(normal(5)) == (0, ())
 
 
 def test_rms_error():
@@ -127,7 +128,7 @@ def test_no_float64_copy():
     x = normal(4_000_000, np.float16)
     tracemalloc.start()
     stats.summarize(x)
-    stats.find_nonfinite(x)
+    find_nonfinite(x)
     stats.rms_error(x, x)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

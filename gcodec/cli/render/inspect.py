@@ -1,4 +1,4 @@
-"""Views of ``gcodec inspect``: tables, JSON, CSV and Markdown of dumps and of files of frames."""
+"""The view of a dump by ``gcodec inspect``: a table, JSON, CSV and notes."""
 
 from __future__ import annotations
 
@@ -6,172 +6,21 @@ import glob
 import math
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import click
 
 from gcodec.analysis.settings import Settings
 from gcodec.analysis.stats import SPAN
 from gcodec.analysis.trials import Cost, Trial, total_cost
-from gcodec.cli.outcome import Outcome
 from gcodec.cli.render import text
-from gcodec.cli.render.output import (
-    Column,
-    Table,
-    View,
-    escape_markdown,
-    omission_notes,
-    print_csv,
-    print_document,
-    print_json_lines,
-)
+from gcodec.cli.render.output import Column, Table, View, omission_notes
 from gcodec.codec import Codec
-from gcodec.tensorfiles.frame_file import FrameHeader
 
 if TYPE_CHECKING:  # SciPy is imported for dumps only
     from gcodec.analysis.measure import DumpStats, TensorGroup, TensorStats
-    from gcodec.cli.render.steps import StepsView
 
 # Metadata of a training run that distinguish dumps; JSON contains all metadata.
 _HEADLINE_KEYS = ("model", "kind", "step", "epoch", "rank", "loss", "optimizer")
 _MAX_NAMES = 8  # of values or tensors in a message
-
-
-class FrameView(View[dict[str, Any]]):
-    """The view of a .gcf file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file, or - for standard input.
-    nbytes : int
-        Size of the file.
-    frames : list of FrameHeader
-        Headers of the frames.
-    """
-
-    all_columns = "--width N or --json"
-
-    def __init__(self, path: Path, nbytes: int, frames: list[FrameHeader]) -> None:
-        self.path = path
-        self.rows = [_frame_row(frame) for frame in frames]
-        self._nbytes, self._total = nbytes, _frame_bytes(frames)
-        self.orders = {
-            "name": lambda row: row["name"] or "",
-            "size": lambda row: -row["values"],
-            "bits": lambda row: -(row["bits_per_value"] or 0),
-        }
-
-    def headline(self) -> str:
-        """Return the line above the table."""
-        parts = [self.path.name, "gcf", text.count(len(self.rows), "frame")]
-        parts.append(text.count(self._total["values"], "value"))
-        return "   ".join([*parts, text.size(self._nbytes)])
-
-    def table(self, top: int | None = None) -> Table[dict[str, Any]]:
-        """Return the table, with the first frames or all of them."""
-        has_tables = any(row["seek"] is not None for row in self.rows)
-        columns = [*_FRAME_COLUMNS, _SEEK_COLUMN] if has_tables else _FRAME_COLUMNS
-        return Table(columns, self.rows, self._total, top=top)
-
-    def notes(self) -> list[str]:
-        """Return the next step."""
-        command = shlex.join(["gcodec", "verify", str(self.path)])
-        return [f"payloads were not read; next: {command}"]
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON document of the file."""
-        return {
-            "file": str(self.path),
-            "kind": "frames",
-            "bytes": self._nbytes,
-            "frames": self._frames(),
-            "total": self._total,
-        }
-
-    def _frames(self) -> list[dict[str, Any]]:
-        return [{key: row[key] for key in row if key != "frame"} for row in self.rows]
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the JSON document of each frame."""
-        return [{"file": str(self.path), **frame} for frame in self._frames()]
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the flat record of each frame, for CSV."""
-        return [
-            {
-                "file": str(self.path),
-                **{key: row[key] for key in row if key not in ("name", "seek")},
-                "shape": "x".join(map(str, row["shape"])),
-            }
-            for row in self.rows
-        ]
-
-
-def _frame_row(frame: FrameHeader) -> dict[str, Any]:
-    """Return the title of a frame, and the items of its JSON document."""
-    seek = frame.seek
-    return {
-        "frame": f"(frame {frame.number})" if frame.name is None else frame.name,
-        "name": frame.name,
-        "codec": str(frame.codec),
-        "dtype": frame.dtype,
-        "shape": list(frame.shape),
-        "start": frame.start,
-        **_frame_bytes([frame]),
-        "seek": None
-        if seek is None
-        else {
-            "log2_block": seek.log2_block,
-            "counts": frame.codec.seek_blocks,
-            "entries": seek.number,
-            "bytes": frame.seek_nbytes,
-            "share": text.ratio(frame.seek_nbytes, frame.payload_nbytes),
-        },
-    }
-
-
-def _frame_bytes(frames: list[FrameHeader]) -> dict[str, Any]:
-    values = sum(frame.size for frame in frames)
-    nbytes = sum(frame.nbytes for frame in frames)
-    return {
-        "values": values,
-        "bytes": nbytes,
-        "bits_per_value": text.ratio(8 * nbytes, values),
-        "ratio": text.ratio(sum(frame.raw_nbytes for frame in frames), nbytes),
-        "header_bytes": sum(frame.header_nbytes for frame in frames),
-        "payload_bytes": sum(frame.payload_nbytes for frame in frames),
-        "checksum_bytes": sum(frame.checksum_nbytes for frame in frames),
-        "seek_bytes": sum(frame.seek_nbytes for frame in frames),
-    }
-
-
-def _seek_text(record: dict[str, Any]) -> str:
-    share = text.payload_share(record["seek_bytes"], record["payload_bytes"])
-    if "seek" not in record:  # the total
-        return share
-    seek = record["seek"]
-    if seek is None:
-        return ""
-    return f"{seek['entries']:,} x 2^{seek['log2_block']} {seek['counts']}, {share}"
-
-
-_FRAME_COLUMNS: list[Column[dict[str, Any]]] = [
-    Column("frame", lambda row: row.get("frame", "total"), left=True),
-    Column("codec", lambda row: row["codec"], left=True, rank=1, in_total=False),
-    Column("dtype", lambda row: row["dtype"], left=True, rank=7, in_total=False),
-    Column("shape", lambda row: text.shape(row["shape"]), left=True, rank=5, in_total=False),
-    Column("values", lambda row: f"{row['values']:,}", rank=2),
-    Column("bytes", lambda row: f"{row['bytes']:,}"),
-    Column("bits/v", lambda row: text.fixed(row["bits_per_value"])),
-    Column("ratio", lambda row: text.fixed(row["ratio"])),
-    Column("header", lambda row: f"{row['header_bytes']:,}", rank=4),
-    Column("payload", lambda row: f"{row['payload_bytes']:,}", rank=3),
-    Column("checksums", lambda row: f"{row['checksum_bytes']:,}", rank=6),
-]
-_SEEK_COLUMN: Column[dict[str, Any]] = Column("seek table", _seek_text, rank=8)
 
 
 class DumpRow(NamedTuple):
@@ -295,12 +144,10 @@ class DumpView(View[DumpRow]):
             Column(f"entropy\nat {self.settings.error:g}", _entropy, rank=38),
         ]
         for place, codec in enumerate(self.settings.codecs):
-            # The first codec always stays, the others longer than what nobody asked for.
+            # The first codec always stays; the others outlast columns that nobody requested.
             columns.append(_codec_column(codec, place, min(place and 9 + place, 19)))
         if self.settings.budget is not None:
-            budget = str(self.settings.budget)
-            if not text.can_show("≤"):
-                budget = budget.replace("≤", "<=")
+            budget = str(self.settings.budget).replace("≤", text.either("≤", "<="))
             columns += [
                 Column(
                     f"best codec\n{budget}", lambda r: r.best.codec if r.best else "-", left=True
@@ -435,7 +282,7 @@ class DumpView(View[DumpRow]):
         return f"! {total:,} NaN or Inf: {text.listed(places, _MAX_NAMES, total)}"
 
     def warnings(self) -> list[tuple[str, str]]:
-        """Return the places of NaN and Inf, and what codecs received there."""
+        """Return the places of NaN and Inf, and the values that codecs received there."""
         lines = [(warning, "red")] if (warning := self.warning()) else []
         if lines and (self.settings.codecs or self.settings.budget):
             lines.append(("  codecs were tried with 0 in their place (--nonfinite zero)", ""))
@@ -638,40 +485,3 @@ def _codec_column(codec: Codec, place: int, rank: int) -> Column[DumpRow]:
         return "-" if cost is None else f"{cost.bits:.2f} {text.small(cost.error):>7}"
 
     return Column("\n".join([*lines, "bits/v    nmse"]), cell, rank=rank)
-
-
-def print_views(
-    form: str,
-    schema: str,
-    document: dict[str, Any],
-    views: Sequence[DumpView | FrameView | StepsView],
-    top: int | None,
-    outcome: Outcome,
-) -> None:
-    """Print views in a form: "json", "jsonl", "csv" or "markdown".
-
-    Parameters
-    ----------
-    form : str
-        The form.
-    schema : str
-        Name in the schema of the documents.
-    document : dict
-        JSON document of all views.
-    views : sequence of DumpView, FrameView and StepsView
-        The views.
-    top : int or None
-        Number of rows of a Markdown table; None prints all.
-    outcome : Outcome
-        Errors and exit code.
-    """
-    if form == "json":
-        print_document(schema, document, outcome)
-    elif form == "jsonl":
-        print_json_lines(schema, [line for view in views for line in view.lines()])
-    elif form == "csv":
-        print_csv([record for view in views for record in view.records()])
-    else:
-        for i, view in enumerate(views):
-            click.echo("\n" * bool(i) + escape_markdown(view.headline()) + "\n")
-            view.table(top).print_markdown()

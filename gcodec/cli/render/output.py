@@ -190,6 +190,14 @@ class View(Generic[R]):
         """Return the table, with the first rows or all of them."""
         raise NotImplementedError
 
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the documents that ``--jsonl`` prints; by default those of ``--csv``."""
+        return self.records()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the flat records that ``--csv`` prints."""
+        raise NotImplementedError
+
     def warnings(self) -> list[tuple[str, str]]:
         """Return lines below the table, and their styles."""
         return []
@@ -376,3 +384,40 @@ def escape_markdown(text: str) -> str:
     """Escape the syntax of Markdown and HTML."""
     safe = re.sub(r"([\\`*_{}\[\]#|~$])", r"\\\1", printable(text))
     return html.escape(safe, quote=False)
+
+
+def print_views(
+    form: str,
+    schema: str,
+    document: dict[str, Any],
+    views: Sequence[View[Any]],
+    top: int | None,
+    outcome: Outcome,
+) -> None:
+    """Print views in a form: "json", "jsonl", "csv" or "markdown".
+
+    Parameters
+    ----------
+    form : str
+        The form.
+    schema : str
+        Name in the schema of the documents.
+    document : dict
+        JSON document of all views.
+    views : sequence of View
+        The views.
+    top : int or None
+        Number of rows of a Markdown table; None prints all.
+    outcome : Outcome
+        Errors and exit code.
+    """
+    if form == "json":
+        print_document(schema, document, outcome)
+    elif form == "jsonl":
+        print_json_lines(schema, [line for view in views for line in view.lines()])
+    elif form == "csv":
+        print_csv([record for view in views for record in view.records()])
+    else:
+        for i, view in enumerate(views):
+            click.echo("\n" * bool(i) + escape_markdown(view.headline()) + "\n")
+            view.table(top).print_markdown()

@@ -145,10 +145,6 @@ class StepsView(View[StepRow]):
             ],
         }
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return the records, which are also the documents of lines."""
-        return self.records()
-
     def records(self) -> list[dict[str, Any]]:
         """Return a flat record for each tensor at each step."""
         run = self.run

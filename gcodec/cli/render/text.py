@@ -34,18 +34,13 @@ def printable(text: str, *, err: bool = False) -> str:
     return escape(text).encode(encoding, "backslashreplace").decode(encoding)
 
 
-def can_show(text: str) -> bool:
-    """Tell whether the encoding of stdout contains these characters."""
+def either(text: str, fallback: str) -> str:
+    """Return a text, or its ASCII fallback if stdout cannot show it."""
     try:
         text.encode(_encoding(False))
     except UnicodeEncodeError:
-        return False
-    return True
-
-
-def either(text: str, fallback: str) -> str:
-    """Return a text, or its ASCII fallback if stdout cannot show it."""
-    return text if can_show(text) else fallback
+        return fallback
+    return text
 
 
 def shorten(text: str, width: int) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
+from gcodec.analysis.settings import Settings
 from gcodec.cli import options
 from gcodec.cli.outcome import EXIT_CODES
-from gcodec.limits import Limits
 
 _LARGER = 2  # ratio of --params to the values of SOURCE from which on its tensors are too small
 _MIN_ROWS, _MAX_ROWS = 1 << 6, 1 << 11  # of a drawn matrix
@@ -139,6 +139,7 @@ def _coding_speed(name: str, noun: str) -> Callable[[options.Function], options.
 @options.limits
 @options.quiet
 @options.json
+@options.settings
 def command(
     source: str | None,
     step_time: float,
@@ -159,10 +160,7 @@ def command(
     tolerance: float,
     steps: int,
     gap: float,
-    max_values: int,
-    layers: tuple[str, ...],
-    seed: int,
-    limits: Limits,
+    settings: Settings,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -195,7 +193,6 @@ def command(
         measure_machine,
         measure_synthetic,
     )
-    from gcodec.analysis.settings import Settings
     from gcodec.cli.render.advise import document, show
     from gcodec.cli.render.output import print_document, progress, stdout
     from gcodec.codec import registered
@@ -216,13 +213,8 @@ def command(
     coder = None if machine == "this" else find_machine(machine)
     default_specs = () if other_schemes else registered() if coder is None else coder.speeds
     codecs = list(dict.fromkeys(parse(spec) for spec in specs or default_specs))
-    settings = Settings(
-        codecs=tuple(codecs),
-        layers=layers,
-        max_values=max_values,
-        seed=seed,
-        limits=limits,
-        progress=partial(progress, quiet=quiet or as_json),
+    settings = settings._replace(
+        codecs=tuple(codecs), progress=partial(progress, quiet=quiet or as_json)
     )
     if source is None:
         assert params is not None

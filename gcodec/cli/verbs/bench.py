@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gcodec.analysis.settings import Settings
 from gcodec.cli import options
 from gcodec.cli.render.text import count
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
 
 if TYPE_CHECKING:
     from gcodec.analysis.timing import Timing
@@ -88,17 +88,14 @@ _ORDERS: dict[str, Callable[[Timing], float]] = {
 @options.markdown
 @options.quiet
 @options.json
+@options.settings
 def command(
     source: str,
     specs: tuple[str, ...],
-    layers: tuple[str, ...],
     order: str | None,
     rounds: int,
     threads: int | None,
-    max_values: int,
-    full: bool,
-    seed: int,
-    limits: Limits,
+    settings: Settings,
     machine: str | None,
     form: str | None,
     quiet: bool,
@@ -121,7 +118,6 @@ def command(
     them encodes a step, sends it, and decodes both messages, which is faster than to add up the
     tensors.
     """
-    from gcodec.analysis.settings import Settings
     from gcodec.analysis.timing import draw_step, load_step, time_codecs
     from gcodec.cli.files import inputs, is_dump
     from gcodec.cli.render.bench import BenchView
@@ -133,12 +129,9 @@ def command(
     if machine is not None and form is not None:
         raise click.UsageError(f"--machine and --{form} exclude each other: pass one of them.")
     codecs = [parse(spec) for spec in (dict.fromkeys(specs) if specs else registered())]
-    settings = Settings(
-        layers=layers, max_values=None if full else max_values, seed=seed, limits=limits
-    )
     notes, refusals = list[str](), list[str]()
     if source.startswith("synthetic:"):
-        if layers:
+        if settings.layers:
             raise ParameterError("--layers: synthetic values have no layers")
         samples = [draw_step(source, settings)]
     else:

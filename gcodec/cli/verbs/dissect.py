@@ -22,9 +22,7 @@ class Offset(click.ParamType):  # type: ignore[type-arg]  # not generic in older
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """Return the offset in bits."""
-        if isinstance(value, int):
-            return value
-        byte, dot, bit = str(value).partition(".")
+        byte, dot, bit = value.partition(".")
         try:
             offset = int(byte, 0), int(bit) if dot else 0
         except ValueError:

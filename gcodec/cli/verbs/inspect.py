@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gcodec.analysis.settings import Settings
 from gcodec.cli import options
 from gcodec.errors import ParameterError
-from gcodec.limits import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gcodec.analysis.settings import Settings
     from gcodec.analysis.steps import RunStats
     from gcodec.cli.outcome import Outcome
-    from gcodec.cli.render.inspect import DumpView, FrameView
+    from gcodec.cli.render.frames import FrameView
+    from gcodec.cli.render.inspect import DumpView
 
 _SAMPLE = 65_536
 _NMSE = 0.01
@@ -113,22 +113,19 @@ _NMSE = 0.01
 )
 @options.quiet
 @options.json
+@options.settings
 def command(
     files: tuple[str, ...],
     max_nmse: float | None,
     max_bits: float | None,
     specs: tuple[str, ...],
-    layers: tuple[str, ...],
     order: str | None,
     top: int | None,
     each: bool,
-    max_values: int,
-    full: bool,
-    seed: int,
+    settings: Settings,
     report: str | None,
     over_steps: bool,
     plot: str | None,
-    limits: Limits,
     form: str | None,
     width: int | None,
     no_color: bool,
@@ -164,10 +161,10 @@ def command(
     quiet_progress = quiet or form is not None
     with progress("loading gcodec", None, quiet=quiet_progress):
         from gcodec.analysis.candidates import Budget
-        from gcodec.analysis.settings import Settings
         from gcodec.cli.files import STREAM, inputs, is_dump, is_frames, local_file
         from gcodec.cli.outcome import Outcome
-        from gcodec.cli.render.inspect import DumpView, print_views
+        from gcodec.cli.render.inspect import DumpView
+        from gcodec.cli.render.output import print_views
         from gcodec.cli.render.steps import StepsView
         from gcodec.codecs import parse
 
@@ -194,18 +191,14 @@ def command(
     if not over_steps and (needs_best or max_nmse is not None or max_bits is not None):
         default = _NMSE if max_bits is None else None
         budget = Budget(default if max_nmse is None else max_nmse, max_bits)
-    settings = Settings(
+    settings = settings._replace(
         codecs=tuple(parse(spec) for spec in dict.fromkeys(specs)),
         budget=budget,
         error=_NMSE if max_nmse is None else max_nmse,
-        layers=layers,
-        max_values=None if full else max_values,
-        seed=seed,
-        limits=limits,
         progress=partial(progress, quiet=quiet_progress),
         keep_pictures=report is not None,
     )
-    outcome = Outcome("inspect", limits)
+    outcome = Outcome("inspect", settings.limits)
     console = stdout(width, color=not no_color)
     if over_steps:
         run = _measure_run(paths, settings, outcome)
@@ -287,7 +280,8 @@ def _view(path: Path, file: Path, settings: Settings, each: bool) -> DumpView | 
     """Measure a dump, or list the frames of a file; `path` is its name for the user."""
     from gcodec.analysis.groups import selects
     from gcodec.cli.files import is_frames
-    from gcodec.cli.render.inspect import DumpView, FrameView
+    from gcodec.cli.render.frames import FrameView
+    from gcodec.cli.render.inspect import DumpView
     from gcodec.tensorfiles.frame_file import list_frames, mapped
 
     if not is_frames(file):
