@@ -374,8 +374,9 @@ def _nbits_by(counts, frequencies, whole, logs, escaped):
 @kernel("in int64[], int64, int64, out uint8[], out uint64[]", vectorized=False)
 def _put_models(frequencies, of_top, of_length, out, state):
     # frequencies.size is a multiple of _ALPHABET; of a model, the escape and the magnitudes up to
-    # the largest one have frequencies above 0. `state` is that of a BitString, and out has room for the bits and the
-    # slack of `put`; or both are empty, and the bits are only counted. Returns their number.
+    # the largest one have frequencies above 0. `state` is that of a BitString, and out has room
+    # for the bits and the slack of `put`; or both are empty, and the bits are only counted.
+    # Returns their number.
     nbits, at, acc, have = np.int64(0), np.int64(0), np.uint64(0), np.uint64(0)
     if state.size > 0:
         at, acc, have = np.int64(state[0]), state[1], state[2]
