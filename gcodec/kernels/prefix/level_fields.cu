@@ -1,9 +1,10 @@
 // Levels and their signs in fields of equal width; see level_fields.py. `silent` and `starts` have an
 // entry for each bucket of n elements: whether its elements have no fields, and the number of fields
 // that precede it. All elements have fields if `bucket` is 0.
-#include "kernels/prefix/symbols.cuh"
 #include "kernels/bits/bits.cuh"
 #include "runtime/report.cuh"
+
+static const int EACH = 16;  // elements for each thread
 
 // The fields of the elements from i on.
 struct Fields {
@@ -39,22 +40,24 @@ extern "C" __global__ void count_bits(const i64* fields, i32 width, i64 first, i
 }
 
 // Writes the fields from bit `first` of zeros on, unless `end` is 0.
-extern "C" __global__ void __launch_bounds__(THREADS) write_levels(
+extern "C" __global__ void __launch_bounds__(256) write_levels(
     const u8* symbols, i32 nbytes, i64 n, const u8* silent, i64 bucket, const i64* starts, i32 width,
     i64 first, const i64* end, u32* out, i64 size
 ) {
     i64 start = GCODEC_FIRST * EACH;
     if (start >= n || !*end) return;
-    Share own(symbols, nbytes, n, start);
     Fields fields(silent, bucket, starts, start);
     BitWriter<true> bits(out, size, first + fields.before(start) * width);
-    for (int k = 0; k < EACH && start + k < n; ++k)
-        if (fields.next()) bits.put(own[k] - 2 * (own[k] & 1), width);
+    for (i64 i = start; i < start + EACH && i < n; ++i) {
+        u32 symbol = nbytes == 1 ? symbols[i]
+            : nbytes == 2 ? ((const u16*)symbols)[i] : ((const u32*)symbols)[i];
+        if (fields.next()) bits.put(symbol - 2 * (symbol & 1), width);
+    }
     bits.finish();
 }
 
 // Reads the fields from bit `first` on; reports the bit of the first field above 2 * s.
-extern "C" __global__ void __launch_bounds__(THREADS) read_levels(
+extern "C" __global__ void __launch_bounds__(256) read_levels(
     const u8* data, i64 count, i64 first, i64 n, const u8* silent, i64 bucket, const i64* starts,
     i32 width, i64 s, i32 nbytes, u8* symbols, u64* wrong
 ) {
