@@ -22,7 +22,9 @@ from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 from gcodec.runtime.memory import Drainable, release
 
-_ONE = np.uint64(1)
+_ONE, _EIGHT, _SIXTEEN, _HALF = (np.uint64(k) for k in (1, 8, 16, 32))
+_ODD, _BYTES = np.uint64(0x0101010101010101), np.uint64(0x00FF00FF00FF00FF)
+_PAIRS, _QUADS = np.uint64(0x0000FFFF0000FFFF), np.uint64(0x00000000FFFFFFFF)
 
 
 def width_of(s: int) -> int:
@@ -56,7 +58,8 @@ def write(
         Bits of `data`.
     """
     get, dtype, width = parts_of(symbols), symbol_dtype(s), width_of(s)
-    loop, chunk = _writer(dtype), coded.chunk(dtype.itemsize > 1)
+    is_wide = dtype.itemsize > 1
+    loop, chunk = _writer(dtype) if is_wide else _write_bytes, coded.chunk(is_wide)
 
     def task(start: int, stop: int) -> BitString:
         string = BitString(0 if start else lead, -(-(stop - start) * width // 8))
@@ -132,7 +135,29 @@ def _symbol(field):
     return field + odd + odd
 
 
-@factory(lambda: ((kind,) for kind in KINDS))
+@kernel("in uint8[], int64, out uint8[], out uint64[]", vectorized=False)
+def _write_bytes(symbols, width, out, state):
+    # out has room for all fields, and the slack that `put` needs. A field has at most 8 bits.
+    at, acc, have = np.int64(state[0]), state[1], state[2]
+    one, two, four = np.uint64(width), np.uint64(2 * width), np.uint64(4 * width)
+    whole = symbols.size // 8 * 8
+    for i in range(0, whole, 8):
+        fields = load_word(symbols, i)  # the first symbol is in the lowest byte
+        fields -= (fields & _ODD) << _ONE
+        fields = (fields & _BYTES) << one | fields >> _EIGHT & _BYTES
+        fields = (fields & _PAIRS) << two | fields >> _SIXTEEN & _PAIRS
+        upper, lower = fields & _QUADS, fields >> _HALF
+        if width < 8:  # so that one `put` takes eight fields
+            acc, have, at = put(out, at, acc, have, upper << four | lower, four + four)
+        else:
+            acc, have, at = put(out, at, acc, have, upper, four)
+            acc, have, at = put(out, at, acc, have, lower, four)
+    for i in range(whole, symbols.size):
+        acc, have, at = put(out, at, acc, have, _field(symbols[i]), one)
+    state[0], state[1], state[2] = np.uint64(at), acc, have
+
+
+@factory(lambda: ((kind,) for kind in KINDS[1:]))
 def _writer(kind: np.dtype[np.generic]) -> Kernel:
     @kernel(
         f"in {kind.name}[], int64, out uint8[], out uint64[]", variant=kind.name, vectorized=False
