@@ -45,7 +45,7 @@ from numba.core.untyped_passes import (
 from numba.extending import typeof_impl
 from numba.np import linalg
 
-from gcodec.runtime import loader, lowering
+from gcodec.runtime import loader
 from gcodec.runtime import processor as processors
 from gcodec.runtime.processor import Processor
 
@@ -142,6 +142,8 @@ def _emit_slots(module: Any, context: Any, description: Any) -> None:
 
 def _array(context: Any, builder: Any, kind: Any, data: Any, size: Any) -> Any:
     """Emit Numba's representation of an array."""
+    from gcodec.runtime import lowering
+
     element = context.get_data_type(kind.dtype)
     itemsize = size.type(context.get_abi_sizeof(element))
     data = builder.inttoptr(data, element.as_pointer())
@@ -191,7 +193,7 @@ class _Typing(Context):
         try:
             return self.resolved[key]
         except KeyError:
-            pass
+            from gcodec.runtime import lowering
         if lowering.is_choice(func, args):
             kinds = [types.unliteral(kind) for kind in args]
             resolved = templates.signature(self.unify_types(*kinds), *kinds)
@@ -496,6 +498,8 @@ class _Lowering(LoweringPass):
         LoweringPass.__init__(self)
 
     def run_pass(self, state: Any) -> bool:
+        from gcodec.runtime import lowering
+
         target, symbol = state.targetctx, state.metadata["symbol"]
         library = target.codegen().create_library(state.func_id.func_qualname)
         description = PythonFunctionDescriptor.from_specialized_function(
