@@ -62,7 +62,7 @@ def crafted() -> Iterator[Crafted]:
     yield from _wide_rice()
     yield from _distant_positions()
     yield from _long_gaps()
-    yield Crafted("packed levels", "Truncated", b"\0", _packed)
+    yield Crafted("levels", "Truncated", b"\x88", _levels)
     yield Crafted("a one behind the end", "Truncated", b"\x0a", _cut_short)
     yield _uneven_blocks()
     yield from _blocks_of_units()
@@ -139,9 +139,9 @@ def _long_gaps() -> Iterator[Crafted]:
         yield Crafted(f"gaps of {gap} with {parameter}", None, data)
 
 
-def _packed(data: bytes, key: bytes | None = None) -> Any:
-    """Read more three-bit words than the data contain, as dissection does."""
-    code = level_codes.word_code("packed", 2, {})
+def _levels(data: bytes, key: bytes | None = None) -> Any:
+    """Read more words than the data contain, as dissection does."""
+    code = level_codes.word_code("rice", 2, {"rice": 2})
     return prefix.read(code, np.frombuffer(data, np.uint8), 8 * len(data), 3)
 
 
@@ -193,7 +193,7 @@ def _block_at_the_end() -> Crafted:
 
 def _dense_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarray:
     """Read two one-byte words, the second from its own position, the first from `first`."""
-    code, out = level_codes.word_code("packed", 127, {}), np.empty(2, np.uint8)
+    code, out = level_codes.word_code("rice", 127, {"rice": 7}), np.empty(2, np.uint8)
     rows = np.array([first, 8, 16]), np.array([1, 2]), out, np.empty(0, np.uint64)
     prefix_read.read_blocks(code, np.frombuffer(data, np.uint8), *rows, 16, True)
     return out
@@ -210,7 +210,7 @@ def _sparse_from(first: int, data: bytes, key: bytes | None = None) -> np.ndarra
 
 def _elsewhere() -> Iterator[Crafted]:
     """Yield strings with block starts out of bounds, which seek tables check first."""
-    for read, data in ((_dense_from, b"\5\7"), (_sparse_from, b"\0")):
+    for read, data in ((_dense_from, b"\x85\x87"), (_sparse_from, b"\0")):
         yield Crafted(f"blocks of {read.__name__}", None, data, functools.partial(read, 0))
         for first in (-(2**40), -8, 17, 2**40):
             name = f"a block of {read.__name__} at {first}"

@@ -155,6 +155,11 @@ class BitSpan(NamedTuple):
         if self.first < self.end:
             raise Corrupt(f"the payload has {self.nbits} bits that code nothing")
 
+    def refuse_more_words(self) -> None:
+        """Raise `Corrupt` if the span, which follows the last codeword, has bits."""
+        if self.first < self.end:
+            raise Corrupt(f"the payload has {self.nbits} bits after its last codeword")
+
     def must_cover(self, *, bits_follow: bool = False) -> SeekTable | None:
         """Return the seek table; raise `Corrupt` unless it covers the span or bits may follow."""
         if self.seek is not None and not bits_follow:
@@ -298,11 +303,7 @@ class WordString(NamedTuple):
         if bits_follow:
             return span.first + int(size)
 
-        def check(size: int) -> None:
-            if size < span.nbits:
-                raise Corrupt(f"the payload has {span.nbits - size} bits after its last codeword")
-
-        when_known(size, check)
+        when_known(size, lambda size: span.after(span.first + size).refuse_more_words())
         return span.end
 
 

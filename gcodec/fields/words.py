@@ -18,7 +18,7 @@ from gcodec.fields.walker import (
     Window,
 )
 from gcodec.kernels.prefix import prefix
-from gcodec.kernels.prefix.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels.prefix.codewords import OMEGA, RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.table_code import TableCode
 
@@ -128,8 +128,6 @@ def lengths(code: PrefixCode | TableCode, symbols: np.ndarray) -> np.ndarray:
     """Return the int64 lengths of the codewords of uint64 symbols, signs included, in bits."""
     if isinstance(code, TableCode):
         return code.lengths[symbols.astype(np.intp)].astype(np.int64)
-    if code.rule is FIXED:
-        return np.full(symbols.size, code.parameter, np.int64)
     return prefix.lengths(code, _values(code, symbols)).astype(np.int64) + is_signed(code)
 
 
@@ -154,7 +152,7 @@ def _values(code: PrefixCode, symbols: np.ndarray) -> np.ndarray:
 
 def _groups(code: PrefixCode | TableCode, symbol: int, nbits: int) -> tuple[int, ...]:
     """Return the widths in bits of the parts of a codeword; empty if it has one part."""
-    if isinstance(code, TableCode) or code.rule is FIXED:
+    if isinstance(code, TableCode):
         return ()
     value = int(_values(code, np.array([symbol], np.uint64))[0])
     if code.rule is RICE:

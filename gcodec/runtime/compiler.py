@@ -23,8 +23,10 @@ from numba.core.compiler_machinery import LoweringPass, PassManager, register_pa
 from numba.core.cpu import CPUContext
 from numba.core.funcdesc import FunctionDescriptor, PythonFunctionDescriptor
 from numba.core.imputils import builtin_registry
+from numba.core.ir_utils import build_definitions
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
+from numba.core.ssa import reconstruct_ssa
 from numba.core.typed_passes import (
     NopythonTypeInference,
     PreLowerStripPhis,
@@ -173,7 +175,10 @@ def _to_slot(builder: Any, value: Any, kind: Any) -> Any:
 
 
 class _Typing(Context):
-    """Numba's typing context, which remembers the types of calls."""
+    """Numba's typing context, which remembers the types of calls.
+
+    It types `min` and `max` of numbers itself: Numba would compile a function for their types.
+    """
 
     target: _Target
     resolved: dict[Any, Any]
@@ -188,6 +193,11 @@ class _Typing(Context):
         try:
             return self.resolved[key]
         except KeyError:
+            from gcodec.runtime import lowering
+        if lowering.is_choice(func, args):
+            kinds = [types.unliteral(kind) for kind in args]
+            resolved = templates.signature(self.unify_types(*kinds), *kinds)
+        else:
             resolved = super().resolve_function_type(func, args, kws)
         if resolved is not None:
             self.resolved[key] = resolved
@@ -447,15 +457,35 @@ class _Pipeline(compiler.CompilerBase):
             RewriteSemanticConstants,
             DeadBranchPrune,
             GenericRewrites,
-            ReconstructSSA,
+            _SingleAssignment,
             DeadBranchPrune,
             NopythonTypeInference,
-            PreLowerStripPhis,
+            _PhiRemoval,
             _Lowering,
         ):
             manager.add_pass(step, step.__name__)
         manager.finalize()
         return [manager]
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _SingleAssignment(ReconstructSSA):
+    """Numba's pass without the analysis of lifetimes, which only generators and objects need."""
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir = reconstruct_ssa(state.func_ir)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
+
+
+@register_pass(mutates_CFG=False, analysis_only=False)
+class _PhiRemoval(PreLowerStripPhis):
+    """Numba's pass without the analysis of lifetimes."""
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir = self._strip_phi_nodes(state.func_ir)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        return True
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)

@@ -8,12 +8,14 @@ kernels is the same to the bit.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, lowering
 from numba.core import ir as numba_ir
 from numba.core import types as numba_types
+from numba.cpython.builtins import do_minmax
 
 types: Any = numba_types  # whose classes its annotations hide
 
@@ -43,6 +45,16 @@ def data_of(builder: Any, array: Any) -> Any:
 def size_of(builder: Any, array: Any) -> Any:
     """Emit the number of elements of an array of one dimension."""
     return builder.extract_value(array, _SIZE)
+
+
+def is_choice(function: Any, kinds: Any) -> bool:
+    """Return whether a call is `min` or `max` of several numbers."""
+    called = getattr(function, "typing_key", None)
+    return (
+        (called is min or called is max)
+        and len(kinds) > 1
+        and all(isinstance(kind, types.Number) for kind in kinds)
+    )
 
 
 class Lower(lowering.Lower):
@@ -84,6 +96,9 @@ class Lower(lowering.Lower):
 
     def _lower_call_normal(self, fnty: Any, expr: Any, signature: Any) -> Any:
         called, word = getattr(fnty, "typing_key", None), ir.IntType(64)
+        if is_choice(fnty, signature.args):
+            values = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
+            return self._choice(called, signature, values)
         if called is not range and (called is not slice or signature.return_type.has_step):
             return super()._lower_call_normal(fnty, expr, signature)
         values = self.fold_call_args(fnty, signature, expr.args, expr.vararg, expr.kws)
@@ -98,6 +113,22 @@ class Lower(lowering.Lower):
             ]
         values = [*values, values[0].type(1)][:3]  # the step is 1 by default
         return cgutils.make_anonymous_struct(self.builder, values)
+
+    def _choice(self, called: Any, signature: Any, values: Any) -> Any:
+        """Emit the call of a function that returns the least or the largest of some numbers.
+
+        LLVM inlines it late. Comparisons that it sees from the start become slower loops.
+        """
+        module, kinds = self.builder.module, [value.type for value in values]
+        name = f"{called.__name__} {signature}"
+        if name not in module.globals:
+            returned = self.context.get_value_type(signature.return_type)
+            function = ir.Function(module, ir.FunctionType(returned, kinds), name)
+            function.linkage = "internal"
+            builder = ir.IRBuilder(function.append_basic_block())
+            precedes = operator.lt if called is min else operator.gt
+            builder.ret(do_minmax(self.context, builder, signature.args, function.args, precedes))
+        return self.builder.call(module.globals[name], values)
 
     def _range_iterator(self, state: Any) -> Any:
         """Emit an iterator: pointers to the next number and to the count of the remaining ones."""

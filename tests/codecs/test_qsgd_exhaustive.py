@@ -8,6 +8,7 @@ readers, such as nonzero padding.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
@@ -20,8 +21,11 @@ from reference import universal
 from reference.qsgd import Setting
 from sweeps import thinned
 
+from gcodec.errors import Corrupt
+from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import (
     level_codes,
+    level_fields,
     look_ahead,
     prefix_read,
     run_level_place,
@@ -337,6 +341,25 @@ def read_dense(setting: Setting, rices: tuple[int, ...]) -> Results:
         yield n, status, symbols
 
 
+def read_packed(setting: Setting, rices: tuple[int, ...]) -> Results:
+    """Read all strings as dense messages of fields of equal width with gcodec's reader."""
+    width = level_fields.width_of(setting.s)
+    for n in N:
+        status = np.where(n * width > NBITS, TRUNCATED, CORRUPT)  # The codec checks the length.
+        symbols = np.zeros((SIZE, n), np.uint32)
+        for string in np.flatnonzero(n * width == NBITS).tolist():
+            data = np.append(NORM, np.frombuffer(universal.to_bytes(text_of(string)), np.uint8))
+            take = functools.partial(put, symbols[string])
+            with contextlib.suppress(Corrupt):
+                level_fields.read(data, NORM_NBITS, setting.s, CodedMask.all(n), take)
+                status[string] = OK
+        yield n, status, symbols
+
+
+def put(out: np.ndarray, at: int, symbols: np.ndarray) -> None:
+    out[at : at + symbols.size] = symbols
+
+
 def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     """Read all strings as sparse messages with gcodec's reader."""
     scalars = dict(zip(("rice", "rice_gap"), rices, strict=False))
@@ -385,8 +408,8 @@ def test_every_string(setting: Setting, rices: tuple[int, ...]) -> None:
     dense = setting.form == "dense"
     first = elements_of(setting, rices)
     messages = (dense_messages if dense else sparse_messages)(first)
-    decoded = (read_dense if dense else read_sparse)(setting, rices)
-    for (n, *expected), (_, *actual) in zip(messages, decoded, strict=True):
+    read = read_packed if setting.code == "packed" else read_dense if dense else read_sparse
+    for (n, *expected), (_, *actual) in zip(messages, read(setting, rices), strict=True):
         assert first_difference(tuple(actual), tuple(expected)) is None, n
         # The assembled messages are those that the oracle reads.
         status, symbols = expected

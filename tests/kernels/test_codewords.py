@@ -31,7 +31,6 @@ SETTINGS = [
     *((cw.RICE, k) for k in range(64)),
     *((cw.EXPGOLOMB, k) for k in range(64)),
     *((cw.GOLOMB, b) for b in DIVISORS),
-    *((cw.FIXED, bits) for bits in range(1, 65)),
 ]
 
 
@@ -47,8 +46,6 @@ def writer(rule: cw.Rule, parameter: int) -> Callable[[int], str]:
 
 
 def reader(rule: cw.Rule, parameter: int) -> Reader:
-    if rule is cw.FIXED:
-        return lambda bits: bits.number(parameter)
     plain = getattr(universal, f"read_{rule.name}")
     if rule in (cw.OMEGA, cw.GAMMA, cw.DELTA):
         return plain
@@ -57,8 +54,7 @@ def reader(rule: cw.Rule, parameter: int) -> Reader:
 
 def values_of(rule: cw.Rule, parameter: int) -> list[int]:
     least = 1 if rule in (cw.OMEGA, cw.GAMMA, cw.DELTA) else 0
-    most = 2**parameter - 1 if rule is cw.FIXED else LARGEST
-    return [n for n in EDGES if least <= n <= most]
+    return [n for n in EDGES if least <= n <= LARGEST]
 
 
 @functools.cache
@@ -153,7 +149,6 @@ EXHAUSTIVE = [
     *((cw.RICE, k) for k in (0, 3, 51, 63)),
     *((cw.EXPGOLOMB, k) for k in (0, 2, 55, 63)),
     *((cw.GOLOMB, b) for b in (1, 3, 10, 2**61 - 1, 3 * 2**61, LARGEST)),
-    *((cw.FIXED, bits) for bits in (1, 7)),
 ]
 
 

@@ -17,8 +17,9 @@ from gcodec import Corrupt, FormatError, Truncated
 from gcodec.kernels.bits import bit_string, coded_mask
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.bits.fields import write_fields
 from gcodec.kernels.prefix import dense_string, sparse_string
-from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OMEGA, RICE
+from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
 from gcodec.kernels.prefix.prefix_read import read_blocks
 from gcodec.kernels.prefix.prefix_table import WIDE, PrefixCode
 from gcodec.kernels.prefix.prefix_write import write_symbols
@@ -36,7 +37,6 @@ WORDS: dict[str, Callable[[int, int], str]] = {
     "rice": universal.rice,
     "golomb": universal.golomb,
     "expgolomb": universal.expgolomb,
-    "fixed": universal.fixed,
 }
 # Numbers around the limits of tables and of the types that store them.
 EDGES = [*range(10), 15, 16, 31, 32, *range(62, 67), *range(126, 131), *range(253, 259)]
@@ -51,11 +51,9 @@ CODES = [
     *(PrefixCode(EXPGOLOMB, k, 0) for k in (0, 2)),
     *(PrefixCode(OMEGA, 0, 1, "signed", 1, 2 * s + 1) for s in (1, 3, 15, 127, 128, 2**24)),
     *(PrefixCode(RICE, k, 0, "zigzag", 0, 2 * s + 1) for k, s in ((0, 4), (2, 127), (20, 2**24))),
-    *(PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, 2 * s + 1) for s in (1, 5, 2**24)),
 ]
 # No codec has these in a dense string; their kernels are compiled for long tests only.
 UNUSED = [
-    *(PrefixCode(FIXED, width, 0, top=2**width - 1) for width in (1, 3, 9, 64)),
     *(PrefixCode(OMEGA, 0, 1, "signed", 0, 2 * s + 1) for s in (15, 2**24)),
     *(PrefixCode(RICE, k, 0, "signed", -1, 2 * s + 1) for k, s in ((0, 4), (12, 2**24))),
     *(PrefixCode(RICE, k, 0, "plain", -1, FARTHEST) for k in (0, 9)),
@@ -629,15 +627,14 @@ def test_parts_of_any_length_are_joined(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(pool, "SEGMENT", 1)
     monkeypatch.setattr(pool, "_THRESHOLD", 1)
     monkeypatch.setenv("GCODEC_NUM_THREADS", "2")
-    code = PrefixCode(FIXED, 1, 0, top=1)
     rng = np.random.default_rng(13)
     for _ in range(300):
         counts = rng.choice([0, 0, 1, 2, 3, 5, 7, 8, 9, 16, 17, 100], int(rng.integers(1, 9)))
-        parts = [rng.integers(0, 2, count, np.uint8) for count in counts]
+        parts = [rng.integers(0, 2, count) for count in counts]
 
         def task(start: int, stop: int, parts: Any = parts) -> BitString:
             string = BitString()
-            write_symbols(code, parts[start], np.array([parts[start].size]), string)
+            write_fields(parts[start], 1, string)
             return string
 
         data, nbits, starts = bit_string.written(task, len(parts), 1)

@@ -18,10 +18,10 @@ from gcodec.fields.walker import (
     Window,
     numbers,
 )
-from gcodec.fields.words import lengths, readable, word
+from gcodec.fields.words import lengths, readable
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import dct_words
-from gcodec.kernels.prefix.codewords import FIXED, RICE
+from gcodec.kernels.prefix.codewords import RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 
 _HALF = 15  # low bits of a binary32 that a scale of sign7 lacks
@@ -129,12 +129,11 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Ite
             return
         head = walk.field("level", "least and code", dct_words.HEAD_NBITS, (dct_words.NBITS, 3))
         least, code = divmod(head.field_value.value, 8)
-        words, above, error = _above(walk, least, code, k)
+        above, nbits, error = _above(walk, least, code, k)
         try:
             dct_words.read(walk.data, first, walk.end, 1, k)
         except FormatError as wrong:
             error = wrong
-        nbits = lengths(words, above)
         low, high = window.cut(nbits)
         if low == k:
             walk.at = first
@@ -147,7 +146,9 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Ite
         sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
         first = chunk * k
         for i, size in zip(range(low, high), magnitude(first + low, sizes), strict=True):
-            yield from word(walk, "level", "magnitude", words, int(above[i]), size, first + i)
+            parts = (int(nbits[i]) - code, code) if 0 < code < _EQUAL else ()
+            value = size._replace(groups=parts)
+            yield walk.span("level", "magnitude", int(nbits[i]), value, first + i)
         if error is not None:
             raise error
         if high < k:
@@ -156,16 +157,17 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Ite
 
 def _above(
     walk: FieldWalker, least: int, code: int, k: int
-) -> tuple[PrefixCode, np.ndarray, FormatError | None]:
-    """Return the code of magnitudes above the least one, the numbers, and the error after them."""
+) -> tuple[np.ndarray, np.ndarray, FormatError | None]:
+    """Return the magnitudes above the least one, their bits, and the error after them."""
     if code < _EQUAL:
         rice = PrefixCode(RICE, code, 0)
-        return rice, *readable(walk, rice, k)
+        above, error = readable(walk, rice, k)
+        return above, lengths(rice, above), error
     width = (dct_words.MOST - least).bit_length()
     fit = min(k, (walk.end - walk.at) // width) if width else k
-    error = None if fit == k else Truncated("the payload ends within its magnitudes")
     above = read_fields(walk.data, walk.at, width, fit).astype(np.uint64)
-    return PrefixCode(FIXED, width, 0), above, error
+    error = None if fit == k else Truncated("the payload ends within its magnitudes")
+    return above, np.full(fit, width), error
 
 
 def _positions(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[FieldSpan]:

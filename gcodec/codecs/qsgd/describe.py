@@ -9,14 +9,15 @@ import numpy as np
 
 from gcodec.codecs.qsgd.coding_choice import TABLED, Plan, alphabet
 from gcodec.codecs.qsgd.payload import dequantized
-from gcodec.errors import Corrupt
+from gcodec.errors import Corrupt, Truncated
 from gcodec.fields import tabled
 from gcodec.fields.contexts import context_string
 from gcodec.fields.run_level import run_level_pairs
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker
 from gcodec.fields.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import level_codes
+from gcodec.kernels.prefix.level_fields import field_error, width_of
 from gcodec.kernels.quantize.levels import Scale
 
 
@@ -72,10 +73,31 @@ def level_fields(
     elif code == "context":
         n = coded.n if coded.words else 0
         yield from context_string(walk, "level", "level", n, dense_levels, largest=2 * s + 1)
+    elif code == "packed":
+        yield from _packed_levels(walk, s, coded.words, dense_levels)
     else:
         word_code = level_codes.word_code(code, s, plan.scalars)
         yield from words(walk, "level", "level", word_code, coded.words, dense_levels)
     walk.finish()
+
+
+def _packed_levels(
+    walk: FieldWalker, s: int, count: int, describe: DescribeSymbols
+) -> Iterator[FieldSpan]:
+    """Describe levels in fields of equal width, up to the first field without a level."""
+
+    def described(at: int, fields: np.ndarray) -> Iterator[FieldValue]:
+        above = np.append(fields > 2 * s, True)
+        odd = fields & 1
+        yield from describe(at, (fields + odd + odd)[: above.argmax()])
+        if above[:-1].any():
+            raise field_error(walk.at)
+
+    width = width_of(s)
+    whole = min(count, (walk.end - walk.at) // width)
+    yield from walk.fields("level", "level", width, whole, described)
+    if whole < count:
+        raise Truncated(f"the payload ends within the word at its bit {walk.at}")
 
 
 def _level(symbol: int) -> int:

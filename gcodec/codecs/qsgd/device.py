@@ -45,7 +45,7 @@ def universal_candidates(
         numbers: Any = string.deferred_marks()
         nbits, *sums = numbers
         plan = Plan(*pairs[index], scalars)
-        seek = None if plan.code == "packed" else seek_of_blocks(coded.n, nbits, *sums)
+        seek = seek_of_blocks(coded.n, nbits, *sums) if sums else None
         if gate is None:
             return plan, Written(data, nbits, seek)
         if not total_nbits:

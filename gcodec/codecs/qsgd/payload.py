@@ -25,6 +25,7 @@ from gcodec.entropy.coder import (
     Written,
     blank,
     into,
+    no_blocks,
     seek_of_blocks,
     unpacked,
 )
@@ -39,7 +40,13 @@ from gcodec.kernels.bits.coded_mask import (
     refuse_nonzero,
     spread,
 )
-from gcodec.kernels.prefix import dense_string, level_codes, scaled_read, sparse_string
+from gcodec.kernels.prefix import (
+    dense_string,
+    level_codes,
+    level_fields,
+    scaled_read,
+    sparse_string,
+)
 from gcodec.kernels.prefix.run_level import RunLevelPairs
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize import levels
@@ -191,6 +198,8 @@ def write_plan(
         else:
             coded = gate.counted() if plan.code == "rans" else gate.mask(coded)
         return plan, tabled.write(plan.table, symbols, coded, BitString(lead), n)
+    if plan.code == "packed":
+        return plan, Written(*level_fields.write(symbols, s, coded, *blocks))
     if plan.form == "sparse":
         pairs = level_codes.run_level_code(plan.code, s, plan.scalars)
         data, nbits, *sums = sparse_string.write(pairs, symbols, *blocks)
@@ -199,8 +208,47 @@ def write_plan(
         data, nbits, *sums = dense_string.write(
             words, symbols, levels.symbol_dtype(s), coded, *blocks
         )
-    seek = None if plan.code == "packed" else seek_of_blocks(n, nbits, *sums)
-    return plan, Written(data, nbits, seek)
+    return plan, Written(data, nbits, seek_of_blocks(n, nbits, *sums))
+
+
+class FieldString(NamedTuple):
+    """An open string of levels in fields of equal width; see `CodedString` for its methods.
+
+    Attributes
+    ----------
+    span : BitSpan
+        The bits of the fields.
+    s : int
+        The largest level.
+    coded : CodedMask
+        The elements that have a field. The symbols of all other elements are 0.
+    """
+
+    span: BitSpan
+    s: int
+    coded: CodedMask
+
+    @property
+    def nbits(self) -> int:
+        """Number of bits of the fields."""
+        return self.coded.words * level_fields.width_of(self.s)
+
+    def refuse_short(self) -> None:
+        """Raise `Truncated` if the bits cannot contain all fields."""
+        if self.nbits > self.span.nbits:
+            raise dense_string.short_error(self.nbits, self.span.nbits)
+
+    def read(self, take: Take, *, bits_follow: bool = False) -> int:
+        """Decode all fields; see `CodedString.read`."""
+        level_fields.read(self.span.data, self.span.first, self.s, self.coded, take)
+        rest = self.span.after(self.span.first + self.nbits)
+        if not bits_follow:
+            rest.refuse_more_words()
+        return rest.first
+
+    def blocks(self, log2_block: int) -> SeekTable:
+        """Return an empty seek table, because any field is found without a table."""
+        return no_blocks(log2_block)
 
 
 class DenseString(NamedTuple):
@@ -232,8 +280,12 @@ class DenseString(NamedTuple):
             coded_words = CodedMask.all(coded.words) if plan.code == "rans" else coded
             kind: Any = plan.code
             return cls(tabled.open(kind, span, alphabet(s), coded_words), coded)
-        code = level_codes.word_code(plan.code, s, plan.scalars)
-        string = WordString(span, code, coded, levels.symbol_dtype(s))
+        string: FieldString | WordString
+        if plan.code == "packed":
+            string = FieldString(span, s, coded)
+        else:
+            code = level_codes.word_code(plan.code, s, plan.scalars)
+            string = WordString(span, code, coded, levels.symbol_dtype(s))
         string.refuse_short()
         return cls(string, coded)
 
@@ -246,7 +298,7 @@ class DenseString(NamedTuple):
         last element on, as far as it has received the symbols.
         """
         string, coded = self.string, self.coded
-        if isinstance(string, WordString):
+        if isinstance(string, (FieldString, WordString)):
             return string.read(take, bits_follow=bits_follow)
         if isinstance(string, ContextString):
             return string.read(self._checked(take), bits_follow=bits_follow)

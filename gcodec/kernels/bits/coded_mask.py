@@ -62,6 +62,12 @@ class CodedMask(NamedTuple):
         silent = int(mask.sum()) * self.bucket
         return self.n - silent + (-self.n % self.bucket if mask[-1] else 0)
 
+    def before(self, at: int) -> int:
+        """Return the number of coded elements that precede an element."""
+        if self.silent is None:
+            return at
+        return CodedMask.of(at, self.bucket, self.known_silent[: -(-at // self.bucket)]).words
+
     def chunk(self, wide: bool) -> int:
         """Return the number of elements of a chunk; `wide` means symbols of several bytes."""
         return _WIDE_CHUNK if wide else _CHUNK

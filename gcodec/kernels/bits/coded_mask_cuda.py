@@ -36,7 +36,7 @@ def gathered(symbols: Array, coded: CodedMask) -> tuple[Array, CodedMask]:
     if coded.silent is None:
         return symbols, coded
     device, n = device_with(symbols), coded.n
-    out, starts = device.empty(n, np.uint8), _coded_before(device, coded)
+    out, starts = device.empty(n, np.uint8), coded_before(device, coded)
     dense = CodedMask(Deferred(device, starts[-1:]), 1, None)  # type: ignore[arg-type]
     if coded.bucket >= n:  # all elements, or none
         return symbols, dense
@@ -57,7 +57,7 @@ def words_in(device: Device, coded: CodedMask) -> Array:
     """Return the number of coded elements, as a (1,) array on the device."""
     if coded.silent is None:
         return device.to_device(np.array([coded.n]))
-    return _coded_before(device, coded)[-1:]
+    return coded_before(device, coded)[-1:]
 
 
 def hushed(device: Device, coded: CodedMask, silent: Array) -> CodedMask:
@@ -72,7 +72,7 @@ def hushed(device: Device, coded: CodedMask, silent: Array) -> CodedMask:
     return CodedMask(coded.n, coded.bucket, Deferred(device, out))  # type: ignore[arg-type]
 
 
-def _coded_before(device: Device, coded: CodedMask) -> Array:
+def coded_before(device: Device, coded: CodedMask) -> Array:
     """Return the number of coded elements preceding each bucket, and of all buckets."""
     silent = silent_of(device, coded)
     count = silent.size

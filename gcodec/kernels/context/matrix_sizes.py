@@ -108,7 +108,8 @@ def _in_order(
 
 @kernel(
     "in uint8[], in int64[], int64, int64, int64, in int64[], in int64[], int64, out uint8[], "
-    "out uint16[], out int32[], out int32[], out int64[], out int64[], out int64[]"
+    "out uint16[], out int32[], out int32[], out int64[], out int64[], out int64[]",
+    vectorized=False,
 )
 def _find_sizes(
     symbols,

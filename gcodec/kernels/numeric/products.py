@@ -200,6 +200,7 @@ def _multiplier(store: Store) -> Kernel:
     @kernel(
         "in float32[], in float32[], int64, int64, float32, out float32[], out float32[]",
         variant=store,
+        vectorized=False,
     )
     def multiply(left, right, ranks, k, scale, edge, out):
         # left.size == rows * ranks; right.size == ceil(k / BLOCK) * ranks * BLOCK; ranks > 0;

@@ -321,7 +321,7 @@ def bucket_squares(bucket: int) -> Any:
     return squares
 
 
-@kernel("in float32[], int64, int64, out float64[], out float64[]")
+@kernel("in float32[], int64, int64, out float64[], out float64[]", vectorized=False)
 def tile_squares(x, bucket, tiles, lanes, sums):
     """Sum the squares of each tile of each bucket."""
     # lanes.size == LANES; sums.size == ceil(x.size / bucket) * tiles, tiles == ceil(bucket / TILE)

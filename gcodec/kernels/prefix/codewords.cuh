@@ -7,7 +7,7 @@ static const i64 TRUNCATED = -1;
 static const i64 CORRUPT = -2;
 static const i64 BROKEN = -3;  // a block does not end where the next begins
 
-enum Rule { OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, FIXED, TABLE };
+enum Rule { OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, TABLE };
 enum Mapping { PLAIN, ZIGZAG, SIGNED };
 
 struct Code {
@@ -70,14 +70,11 @@ static __device__ __noinline__ Word word_of(int rule, u64 value, u64 parameter) 
             if (bits == 64) word.high = 1;
             else word.low |= 1ull << bits;
         }
-    } else if (rule == RICE) {
+    } else {  // RICE; the words of TABLE are all in tables
         u64 first = 1ull << parameter;
         word.zeros = value >> parameter;
         word.low = first | (value & (first - 1));
         word.nbits = (int)parameter + 1;
-    } else {  // FIXED; the words of TABLE are all in tables
-        word.low = value;
-        word.nbits = (int)parameter;
     }
     return word;
 }
@@ -170,12 +167,6 @@ __device__ __forceinline__ i64 value_of(
             at += count;
         }
         return TRUNCATED;
-    }
-    if (rule == FIXED) {
-        int width = (int)parameter;
-        if (at + width > end) return TRUNCATED;
-        *value = take(data, nbytes, at, width, end);
-        return at + width;
     }
     if (rule == TABLE)  // any bits begin a word of a complete code
         return parameter && at < end ? CORRUPT : TRUNCATED;

@@ -265,27 +265,12 @@ def _rice_value(data, at, end, parameter):
     return np.uint64(zeros) << parameter | _take(data, at, k, end), at + k
 
 
-@subroutine(variant="fixed")
-def _fixed_word(value, parameter):
-    """Encode a value below 2^parameter in `parameter` bits."""
-    return _ZERO, _ZERO, value, np.int64(parameter)
-
-
-@subroutine(variant="fixed")
-def _fixed_value(data, at, end, parameter):
-    width = np.int64(parameter)
-    if at + width > end:
-        return _ZERO, np.int64(TRUNCATED)
-    return _take(data, at, width, end), at + width
-
-
 OMEGA = Rule("omega", _omega_word, _omega_value)  # values from 1; no parameter
 GAMMA = Rule("gamma", _gamma_word, _gamma_value)  # values from 1; no parameter
 DELTA = Rule("delta", _delta_word, _delta_value)  # values from 1; no parameter
 EXPGOLOMB = Rule("expgolomb", _expgolomb_word, _expgolomb_value)  # parameter k from 0 to 63
 GOLOMB = Rule("golomb", _golomb_word, _golomb_value)  # parameter b from 1 to 2^64 - 1
 RICE = Rule("rice", _rice_word, _rice_value)  # parameter k from 0 to 63
-FIXED = Rule("fixed", _fixed_word, _fixed_value)  # parameter: 1 to 64 bits
 UNIVERSAL = (OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE)  # codes with a word for each integer
 
 
@@ -311,18 +296,14 @@ class Family(NamedTuple):
 def _level_word(rule, value, parameter):
     if rule == np.uint64(0):
         return _omega_word(value, parameter)
-    if rule == np.uint64(1):
-        return _rice_word(value, parameter)
-    return _fixed_word(value, parameter)
+    return _rice_word(value, parameter)
 
 
 @inline
 def _level_value(rule, data, at, end, parameter):
     if rule == np.uint64(0):
         return _omega_value(data, at, end, parameter)
-    if rule == np.uint64(1):
-        return _rice_value(data, at, end, parameter)
-    return _fixed_value(data, at, end, parameter)
+    return _rice_value(data, at, end, parameter)
 
 
 @inline
@@ -347,7 +328,7 @@ def _integer_value(rule, data, at, end, parameter):
     return _golomb_value(data, at, end, parameter)
 
 
-LEVELS = Family("levels", (OMEGA, RICE, FIXED), _level_word, _level_value)  # those of codecs
+LEVELS = Family("levels", (OMEGA, RICE), _level_word, _level_value)  # those of codecs
 INTEGERS = Family("integers", (GAMMA, DELTA, EXPGOLOMB, GOLOMB), _integer_word, _integer_value)
 FAMILIES = (LEVELS, INTEGERS)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, FIXED, GAMMA, GOLOMB, OMEGA, RICE
+from gcodec.kernels.prefix.codewords import DELTA, EXPGOLOMB, GAMMA, GOLOMB, OMEGA, RICE
 from gcodec.kernels.prefix.prefix_read import check
 from gcodec.kernels.prefix.prefix_table import (
     PrefixCode,
@@ -23,7 +23,7 @@ from gcodec.runtime.deferred import fetch_later
 from gcodec.runtime.device import Device
 
 # In the order of codewords.cuh.
-_RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, FIXED, TABLE))}
+_RULES = {r: k for k, r in enumerate((OMEGA, GAMMA, DELTA, EXPGOLOMB, GOLOMB, RICE, TABLE))}
 _MAPPINGS = {"plain": 0, "zigzag": 1, "signed": 2}
 _LOOK = LOOKS[1]  # 12 bits, for all codes: the table takes half of a block's shared memory
 NO_ERROR = 2**63 - 1  # initial status of a kernel

@@ -231,7 +231,12 @@ def refuse_short(code: PrefixCode | TableCode, coded: CodedMask, nbits: int) -> 
     """Raise `Truncated` if `nbits` bits cannot hold the words."""
     least = coded.words * least_nbits(code)
     if least > nbits:
-        raise Truncated(f"the payload has {nbits} bits for words of at least {least}")
+        raise short_error(least, nbits)
+
+
+def short_error(least: int, nbits: int) -> Truncated:
+    """Return the error of `nbits` bits, fewer than the least that the words take."""
+    return Truncated(f"the payload has {nbits} bits for words of at least {least}")
 
 
 def widened(symbols: np.ndarray, wide: np.ndarray, dtype: np.dtype[np.generic]) -> np.ndarray:

@@ -131,7 +131,7 @@ def _raw_nbits(classes, raws):
     return total
 
 
-@kernel("in uint8[], int64, int64, in uint8[], in uint8[], out int64[]")
+@kernel("in uint8[], int64, int64, in uint8[], in uint8[], out int64[]", vectorized=False)
 def _read_raw(data, at, n, classes, raws, positions):
     # Returns the last position plus 1, or -1 if that exceeds n. The classes are those of distances
     # up to n <= 2^62; positions.size == classes.size.

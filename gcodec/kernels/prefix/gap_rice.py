@@ -234,7 +234,10 @@ def read_blocks(
     _read_gaps(data, end, n, block_size, chained, starts, lasts, positions)
 
 
-@kernel("in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]")
+@kernel(
+    "in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]",
+    vectorized=False,
+)
 def _read_gaps(data, end, n, block_size, chained, starts, lasts, positions):
     blocks = starts.size - 1
     for b in range(blocks):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.prefix.codewords import FIXED, OMEGA, RICE
+from gcodec.kernels.prefix.codewords import OMEGA, RICE
+from gcodec.kernels.prefix.level_fields import width_of
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.run_level import RunLevelCode
 from gcodec.kernels.prefix.tally import Tally, best_rice, tally
@@ -41,13 +42,11 @@ class Plan(NamedTuple):
 
 
 def word_code(code: str, s: int, scalars: Mapping[str, int]) -> PrefixCode:
-    """Return the code of the symbols in a dense form, for levels up to s."""
+    """Return the code of the symbols in a dense form of codewords, for levels up to s."""
     top = 2 * s + 1
     if code == "omega":
         return PrefixCode(OMEGA, 0, 1, "signed", 1, top)
-    if code == "rice":
-        return PrefixCode(RICE, scalars["rice"], 0, "zigzag", 0, top)
-    return PrefixCode(FIXED, (2 * s).bit_length(), 0, "zigzag", 0, top)
+    return PrefixCode(RICE, scalars["rice"], 0, "zigzag", 0, top)
 
 
 def run_level_code(code: str, s: int, scalars: Mapping[str, int]) -> RunLevelCode:
@@ -90,7 +89,7 @@ def plan(symbols: np.ndarray, s: int, coded: CodedMask, form: str, code: str) ->
 
 def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, silent: int) -> Plan:
     if code == "packed":
-        return Plan(form, code, {}, (symbols.size - silent) * (2 * s).bit_length())
+        return Plan(form, code, {}, (symbols.size - silent) * width_of(s))
     if code == "omega":
         if form == "dense":
             nbits = int(counts.above @ (_OMEGA + 1)) - 2 * silent
@@ -107,7 +106,7 @@ def _plan(form: str, code: str, s: int, symbols: np.ndarray, counts: Tally, sile
 
 def longest_nbits(form: str, code: str, s: int) -> int:
     """Return an upper bound for the bits per element of a string, for levels up to s."""
-    width = (2 * s).bit_length()
+    width = width_of(s)
     if form == "sparse":  # the worst case has no zeros
         longest = {"omega": 2 + _omega_nbits(s), "rice": 2 + width}
     else:

@@ -6,7 +6,7 @@ import numpy as np
 
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.coded_mask_cuda import words_in
-from gcodec.kernels.prefix import dense_string_cuda, sparse_string_cuda
+from gcodec.kernels.prefix import dense_string_cuda, level_fields_cuda, sparse_string_cuda
 from gcodec.kernels.prefix.codewords_cuda import Words, rule_of
 from gcodec.kernels.prefix.level_codes import run_level_code, word_code
 from gcodec.kernels.prefix.prefix_table import PrefixCode
@@ -18,12 +18,13 @@ from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, blocks, device_with
 from gcodec.runtime.deferred import Deferred
 
+Measured = dense_string_cuda.Measured | level_fields_cuda.Measured | sparse_string_cuda.Measured
 _UNKNOWN = {"rice": 0, "rice_gap": 0}  # parameters, in place of those that a device finds
 
 
 def measure_form(
     symbols: Array, s: int, coded: CodedMask, form: str, code: str, block_size: int, lead: int
-) -> tuple[dense_string_cuda.Measured | sparse_string_cuda.Measured, dict[str, Deferred]]:
+) -> tuple[Measured, dict[str, Deferred]]:
     """Measure the string of levels in a form and code; return it with its Rice parameters.
 
     See `level_codes.plan` and `dense_string.write` for the parameters.
@@ -36,6 +37,8 @@ def measure_form(
         words = rice_words(k_gap, gap, NEAR), rice_words(k, level)
         string = sparse_string_cuda.Measured.of(*words, symbols, block_size, lead)
         return string, {"rice": k, "rice_gap": k_gap}
+    if code == "packed":
+        return level_fields_cuda.Measured.of(symbols, s, coded, lead), {}
     word, layout = word_code(code, s, _UNKNOWN), (symbol_dtype(s), coded, block_size, lead, 0)
     if code != "rice":
         return dense_string_cuda.Measured.of(word, symbols, *layout), {}

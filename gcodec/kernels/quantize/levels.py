@@ -392,6 +392,7 @@ def _quantizer(kind: np.dtype[Any], leave: bool) -> Kernel:
         f"{'out' if leave else 'in'} float32[], uint64, uint64, in float32[], int64, int64, "
         f"uint32, out float32[], out float32[], out {dtype}[]",
         variant=f"{dtype} {leave}",
+        vectorized=False,
     )
     def quantize_part(x, seed, first, norms, phase, bucket, s, numbers, steps, out):
         # out.size == x.size, a multiple of BLOCK, as is `first`. The first bucket begins `phase`
