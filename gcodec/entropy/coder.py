@@ -482,7 +482,7 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
                     return table
         return None
 
-    if n < MIN_ELEMENTS:
+    if isinstance(n, int) and n < MIN_ELEMENTS:  # on a device, n may not be known yet
         return None
     seek: SeekTable | None = map_deferred(table, runs, nbits)
     return seek

@@ -65,9 +65,9 @@ def test_waits_agree_with_the_page(counting: shim.ShimDevice, spec: str) -> None
     [
         ("ecsq", "rated_levels", 3),  # the last pass writes the levels to pack
         ("ecsq:nmse=0.1", "rated_levels", 3),
-        ("ecsq:bits=2", "choose_class_table", 4),
+        ("ecsq:bits=2", "choose_class_table", 3),
         ("ecsq:rounding=stochastic", "random_squares", 4),
-        ("ecsq:rounding=stochastic,bits=1.5", "choose_class_table", 4),
+        ("ecsq:rounding=stochastic,bits=1.5", "choose_class_table", 3),
     ],
 )
 def test_each_pass_of_a_search_waits_once(

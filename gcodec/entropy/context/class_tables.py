@@ -89,7 +89,8 @@ class Models:
         """Return the lookup tables of the writer, at least for these classes."""
         if self.number != SENT:  # the tables serve many strings
             return self._all_write_tables
-        return rans_table.write_tables(self.frequencies, LOG2_TOTAL, self._models_of(classes))
+        models = self._models_of(classes)
+        return rans_table.write_model_tables(self.frequencies, LOG2_TOTAL, models)
 
     def read_tables(self, classes: slice) -> ReadTables:
         """Return the lookup tables of the reader, at least for these classes."""
