@@ -472,7 +472,7 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
     See `seek_of_blocks` for `n` and `nbits`. Each run in `runs` has 2^LOG2_STATES symbols.
     """
 
-    def table(runs: Runs, nbits: int) -> SeekTable | None:
+    def table(n: int, runs: Runs, nbits: int) -> SeekTable | None:
         most = most_nbytes(n, -(-nbits // 8))
         for log2_block in (LOG2_STATES, LOG2_RANS):
             step = 1 << log2_block - runs.log2_run
@@ -484,7 +484,7 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
 
     if isinstance(n, int) and n < MIN_ELEMENTS:  # on a device, n may not be known yet
         return None
-    seek: SeekTable | None = map_deferred(table, runs, nbits)
+    seek: SeekTable | None = map_deferred(table, n, runs, nbits)
     return seek
 
 
