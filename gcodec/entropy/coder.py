@@ -472,19 +472,19 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
     See `seek_of_blocks` for `n` and `nbits`. Each run in `runs` has 2^LOG2_STATES symbols.
     """
 
-    def table(n: int, runs: Runs, nbits: int) -> SeekTable | None:
-        most = most_nbytes(n, -(-nbits // 8))
+    def table(runs: Runs, nbits: int) -> SeekTable | None:
         for log2_block in (LOG2_STATES, LOG2_RANS):
-            step = 1 << log2_block - runs.log2_run
-            if states_nbytes(-(-len(runs.states) // step), log2_block) < most:
+            count = -(-len(runs.states) >> log2_block - runs.log2_run)
+            most = 0 if count < 2 else most_nbytes(n, -(-nbits // 8))  # n may be on a device
+            if states_nbytes(count, log2_block) < most:
                 table = _joined_runs(runs, log2_block)
                 if worthwhile(table, n, nbits):
                     return table
         return None
 
-    if isinstance(n, int) and n < MIN_ELEMENTS:  # on a device, n may not be known yet
+    if isinstance(n, int) and n < MIN_ELEMENTS:
         return None
-    seek: SeekTable | None = map_deferred(table, n, runs, nbits)
+    seek: SeekTable | None = map_deferred(table, runs, nbits)
     return seek
 
 
