@@ -28,6 +28,7 @@ import numpy as np
 
 from gcodec.entropy import rans
 from gcodec.entropy.bit_reader import BitReader
+from gcodec.entropy.context.scale_model import Scales
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import CLASSES
@@ -85,22 +86,22 @@ class Models:
     number: int
     frequencies: np.ndarray
 
-    def write_tables(self, classes: slice) -> WriteTables:
-        """Return the lookup tables of the writer, at least for these classes."""
+    def write_tables(self, scales: Scales) -> WriteTables:
+        """Return the lookup tables of the writer, at least for elements with these scales."""
         if self.number != SENT:  # the tables serve many strings
             return self._all_write_tables
-        models = self._models_of(classes)
+        models = self._models_of(scales)
         return rans_table.write_model_tables(self.frequencies, LOG2_TOTAL, models)
 
-    def read_tables(self, classes: slice) -> ReadTables:
-        """Return the lookup tables of the reader, at least for these classes."""
+    def read_tables(self, scales: Scales) -> ReadTables:
+        """Return the lookup tables of the reader, at least for elements with these scales."""
         if self.number != SENT:
             return self._all_read_tables
-        return rans_table.read_tables(self.frequencies, LOG2_TOTAL, self._models_of(classes))
+        return rans_table.read_tables(self.frequencies, LOG2_TOTAL, self._models_of(scales))
 
-    def _models_of(self, classes: slice) -> list[slice]:
-        """Return the models of classes, one range for each quantizer."""
-        firsts = range(0, len(self.frequencies), CLASSES)
+    def _models_of(self, scales: Scales) -> list[slice]:
+        """Return the models that elements may have, one range for each quantizer."""
+        classes, firsts = scales.possible_classes, range(0, len(self.frequencies), CLASSES)
         return [slice(first + classes.start, first + classes.stop) for first in firsts]
 
     @functools.cached_property

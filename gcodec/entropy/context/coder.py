@@ -108,7 +108,7 @@ def write(
     merged: SymbolsOf | np.ndarray = models_of
     if device_of(array) is not None:  # a device has room for all words at once
         merged = models_of(0, n, empty_beside(n, np.uint16, array))
-    tables, lead = plan.table.write_tables(scales.possible_classes), front.trimmed()
+    tables, lead = plan.table.write_tables(scales), front.trimmed()
     return write_classed(tables, merged, n, lead, lanes, before_join)
 
 
@@ -191,7 +191,7 @@ def _open_on_host(span: BitSpan, n: int, with_trellis: bool) -> ContextString:
     classes_of = scales.classes
     if with_trellis:
         classes_of = partial(models.classes_in_coding_order, scales, lanes)
-    tables = table.read_tables(scales.possible_classes)
+    tables = table.read_tables(scales)
     symbols = RansString(span, n, tables, classes_of, lanes, with_trellis)
     symbols.refuse_short()
     return ContextString(symbols, scales, table, outliers)
