@@ -12,18 +12,18 @@ from typing import Any
 COUNTS = {
     "raw": (1, 1),
     "qsgd": (6, 10),
-    "qsgd:code=auto": (23, 27),
+    "qsgd:code=auto": (25, 30),
     "mxnet-2bit": (2, 4),
-    "mxnet-2bit:form=auto": (24, 29),
+    "mxnet-2bit:form=auto": (26, 33),
     "mxnet-1bit": (2, 3),
     "terngrad": (3, 5),
     "minmax": (3, 5),
     "sign": (2, 3),
-    "minifloat": (27, 32),
-    "minifloat:code=none": (6, 8),
-    "microscale": (1, 2),
-    "microscale:format=nvfp4": (2, 3),
-    "microscale:code=auto": (15, 22),
+    "minifloat": (30, 37),
+    "minifloat:code=none": (7, 9),
+    "microscale": (2, 3),
+    "microscale:format=nvfp4": (3, 4),
+    "microscale:code=auto": (16, 23),
     "blockwise": (1, 2),
     "blockwise:code=auto": (7, 12),
     "blockwise:kind=meanstd16": (3, 4),
@@ -31,14 +31,14 @@ COUNTS = {
     "topk": (10, 12),
     "randomk": (6, 7),
     "dct8": (5, 8),
-    "powersgd": (4, 5),
-    "ecsq": (25, 31),
-    "ecsq:rounding=stochastic": (26, 32),
-    "ecsq:trellis=yes": (35, 40),
+    "powersgd": (4, 6),
+    "ecsq": (27, 34),
+    "ecsq:rounding=stochastic": (28, 35),
+    "ecsq:trellis=yes": (36, 43),
 }
 """Kernels that encode, and that encode and decode, by codec."""
 
-CANDIDATES = 96
+CANDIDATES = 101
 """Kernels of ``gcodec inspect`` with a budget, which tries every codec."""
 
 
