@@ -282,7 +282,8 @@ class Candidate(Generic[_T]):
         return self
 
 
-class BoundedCandidate(NamedTuple, Generic[_T]):
+@dataclass(frozen=True)
+class BoundedCandidate(Generic[_T]):
     """A string on the host that is priced only if it may be the shortest.
 
     Attributes
