@@ -291,7 +291,7 @@ def _correct_past_cache(saves: bool) -> Kernel:
 
     @kernel(
         "in float32[], in float32[], float32, out float32[], out float32[], int64, out int32[]",
-        variant=f"{saves}",
+        variant=f"stream {saves}",
     )
     def correct_past_cache(x, residual, decay, left, backup, bucket, keys):
         # bucket is a multiple of BLOCK; keys.size == 2 * ceil(left.size / bucket)
@@ -434,7 +434,7 @@ def _correct_with_moments(saves: bool) -> Kernel:
     @kernel(
         "in float32[], in float32[], float32, out float32[], out float32[], out float64[], "
         "out uint32[], out float64[], out float64[]",
-        variant=f"{saves}",
+        variant=f"stream {saves}",
     )
     def correct_with_moments(x, residual, decay, left, backup, scratch, top, sums, squares):
         # See reduce._tile_moments for the arguments after `backup`.
