@@ -204,13 +204,11 @@ class Frame(_Secret):
         self, payload: Any, check: Callable[[np.ndarray], None] = lambda chunk: None
     ) -> bytes:
         """Return the bytes of the frame; the checksum takes no other pass over the payload."""
-        head, array = self.header(), contents(payload)
+        array = contents(payload)
         is_small = array.nbytes < LEAST_NBYTES
         if is_small or self.key is not None:
             check(array)
-            parts: list[Any] = [head, array, crc32c(array)]
-            if self.key is not None:
-                parts.append(tag_of(self.key, parts))
+            parts = self._parts_of(array)
             if is_small:
                 return b"".join(parts)
             parts[1] = payload  # whose memory may be released while it is copied
@@ -221,11 +219,13 @@ class Frame(_Secret):
             check(chunk)
             checksum.update(chunk)
 
-        return joined([head, Observed(payload, observe), checksum.stored])
+        return joined([self.header(), Observed(payload, observe), checksum.stored])
 
     def parts(self) -> list[Any]:
         """Return the frame as bytes-like parts: header, payload, checksum and tag."""
-        payload = np.ascontiguousarray(host(self.payload.data))
+        return self._parts_of(np.ascontiguousarray(host(self.payload.data)))
+
+    def _parts_of(self, payload: np.ndarray) -> list[Any]:
         parts = [self.header(), payload.data, crc32c(payload)]
         if self.key is not None:
             parts.append(tag_of(self.key, parts))

@@ -86,7 +86,8 @@ class _Statistics(NamedTuple):
     is_constant : bool
         Whether all bytes of the first plane are equal.
     sample : Sample or None
-        The rows by which the counts were estimated; None if the counts are exact or of integers.
+        The rows from which the counts were estimated; None if the counts are exact, or are those
+        of integers.
     zeros : Zeros or None
     others : tuple of (Plane, bytes or None)
         The other planes, and the strings of those that are coded.

@@ -434,43 +434,32 @@ def _quantizer(leave: bool) -> Kernel:
         # those of the sums. Return the bit pattern of the largest magnitude of the sums; after one
         # that is not finite, no codes are written.
         limit, levels, top = np.int64(first), np.float64((1 << bits) - 1), np.int32(0)
+        buckets = seed, ranges, bucket, levels, ends, numbers
         for tile in range(0, gradient.size, _TILE):
             end, start = min(tile + _TILE, gradient.size), np.int64(first) + tile
-            values, following = x[tile:end], residual[tile:]
+            values = x[tile:end]
             if leave and add != 0:
                 values = x[: end - tile]
-                own = backup[tile:end] if backup.size != 0 else backup
-                buckets = ranges[2 * (start // bucket) :][: 2 * ((end - tile - 1) // bucket + 1)]
+                saved = backup[tile:end] if backup.size != 0 else backup
+                own_ranges = ranges[2 * (start // bucket) :][
+                    : 2 * ((end - tile - 1) // bucket + 1)
+                ]
                 terms = gradient[tile:end], residual[tile:end], decay
-                sums = _add(add, *terms, values, own, streaming, bucket, keys, buckets)
+                sums = _add(add, *terms, values, saved, streaming, bucket, keys, own_ranges)
                 top = max(top, sums)
                 if top >= np.int32(INFINITY_BITS):
                     continue
             part = out[tile * bits // 8 : (tile + _TILE) * bits // 8]
             target = codes if bits < 8 else part  # codes of 8 bits need no packing
             whole = values.size - values.size % BLOCK
-            limit = quantize_blocks(
-                loop,
-                values[:whole],
-                gradient[tile:],
-                following,
-                start,
-                limit,
-                seed,
-                ranges,
-                bucket,
-                levels,
-                ends,
-                numbers,
-                target,
-            )
+            own = values[:whole], gradient[tile:], residual[tile:], start, limit
+            limit = quantize_blocks(loop, *own, *buckets, target)
             if whole < values.size:
                 start, last = start + whole, codes[_TILE:]
                 for k in range(values.size - whole):  # fewer than BLOCK
                     padded[k] = values[whole + k]
                 none = residual[:0]
-                own = padded, none, none, start, 0, seed, ranges, bucket, levels
-                quantize_blocks(loop, *own, ends, numbers, last)
+                quantize_blocks(loop, padded, none, none, start, 0, *buckets, last)
                 for k in range(values.size - whole):
                     target[whole + k] = last[k]
                     if leave:

@@ -121,7 +121,7 @@ def write_model_tables(
 
 
 def _part(table: np.ndarray, size: int, models: slice) -> np.ndarray:
-    """Return the part of a table that belongs to some models, each of which has `size` entries."""
+    """Return the entries of some models in a table with `size` entries for each model."""
     part: np.ndarray = table.reshape(-1, size)[models].reshape(-1)
     return part
 
