@@ -58,7 +58,7 @@ from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.code import Code
 from gcodec.entropy.frequency_table import read_frequencies, table_nbits, write_frequencies
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.kernels.numeric.byte_counts import byte_counts
+from gcodec.kernels.numeric import byte_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import (
     LEAST_LOG2,
@@ -166,6 +166,14 @@ def least_overhead(n: int) -> int:
     return heads - heads // 4
 
 
+def entropy_nbits(counts: np.ndarray) -> int:
+    """Return the bits of symbols with (256,) or (models, 256) counts, coded by an ideal coder.
+
+    The computation is exact in integers, so it is the same on every machine.
+    """
+    return byte_counts.entropy_nbits(counts, log2_table())
+
+
 @functools.cache
 def log2_table() -> np.ndarray:
     """Return a 0 for 0, and the log2 of 1 to 2^15 in units of 2^-28, rounded down."""
@@ -203,7 +211,7 @@ class RANS(Code):
         if numbers.size == 0:
             return np.empty(0, np.uint8), 0
         symbols = numbers.astype(np.uint8)
-        counts = byte_counts(symbols)
+        counts = byte_counts.byte_counts(symbols)
         table, log2_total = best_frequencies(counts)
         max_nbits = 8 * Limits().max_bytes
         if estimated_nbits(counts, table, log2_total) > max_nbits:

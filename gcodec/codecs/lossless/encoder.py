@@ -21,6 +21,7 @@ from gcodec.codecs.lossless.message import (
     Plane,
 )
 from gcodec.codecs.lossless.planes import (
+    ALL,
     GROUP,
     LARGE_TILE,
     TILE,
@@ -37,19 +38,19 @@ from gcodec.entropy.context import byte_coder, byte_scales
 from gcodec.entropy.context.byte_scales import (
     PartsOf,
     Sample,
-    entropy_nbits,
     row_scales,
     scales_of_parts,
     scales_of_sums,
 )
 from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
+from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context.byte_scales import LineSums
-from gcodec.kernels.numeric.byte_counts import byte_counts, counts_of_parts
+from gcodec.kernels.numeric.byte_counts import added, byte_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import pool
@@ -158,18 +159,21 @@ class _FirstPlane(NamedTuple):
         """
         n = self.bits.size
         if is_exact or n < _LEAST_ESTIMATED:
-            return counts_of_parts(self.take, n, _COUNTED)
-        period = min(n // _LEAST_COUNTED, _MOST_RUNS)
+            return self._count_runs(n, ALL, 0)
+        runs = min(n // _LEAST_COUNTED, _MOST_RUNS)
+        sampled = n // (_RUN * runs) * _RUN
+        return _estimated(self._count_runs(sampled, _RUN, _RUN * runs), n, sampled)
 
-        def runs(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-            at = start * period  # `start` is a multiple of _RUN
-            self.layout.take_runs(
-                self.bits, self.escape, self.scales, at, room, _RUN, _RUN * period
+    def _count_runs(self, count: int, run: int, period: int) -> np.ndarray:
+        """Return the (256,) counts of `count` bytes in runs; see `PlaneLayout.take_runs`."""
+
+        def task(start: int, stop: int) -> np.ndarray:
+            at = start // run * period + start % run
+            return self.layout.count_runs(
+                self.bits, self.escape, self.scales, at, stop - start, run, period
             )
-            return room
 
-        sampled = n // (_RUN * period) * _RUN
-        return _estimated(counts_of_parts(runs, sampled, _COUNTED), n, sampled)
+        return added(pool.run(task, count, _COUNTED))
 
     def sample(self, shape: tuple[int, ...], is_exact: bool) -> Sample:
         """Return some rows of the plane; all rows of a small tensor."""
@@ -322,32 +326,37 @@ def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None
 def _other_planes(
     bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None
 ) -> Iterator[tuple[Plane, np.ndarray | None]]:
-    """Return the planes but the first one, and the strings of those that are coded."""
-    step = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
-    sample = bits
-    if step > _PIECE:
-        sample = np.concatenate([bits[at : at + _PIECE] for at in range(0, bits.size, step)])
-    for k, plane in enumerate(_planes(sample, layout, zeros), 1):
-        yield _other_plane(plane, bits, layout, k, zeros)
+    """Return the planes but the first one, and the strings of those that are coded.
+
+    Samples of their bytes tell which planes may be worth a code.
+    """
+    period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
+    if layout.is_float and zeros is None:
+        whole = (bits.size - 1) // period
+        size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
+        counts = byte_planes.count_others(bits, period)
+    else:
+        pieces = [bits[at : at + _PIECE] for at in range(0, bits.size, period)]
+        planes = _planes(np.concatenate(pieces), layout, zeros)
+        counts, size = [byte_counts(plane) for plane in planes], planes.shape[1]
+    for k, own in enumerate(counts, 1):
+        if _judged(own, size) == STORED:
+            yield Plane(STORED), None
+        else:
+            yield _other_plane(bits, layout, k, zeros)
 
 
 def _other_plane(
-    sample: np.ndarray, bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
+    bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
 ) -> tuple[Plane, np.ndarray | None]:
-    """Return plane k > 0 by a sample of its bytes, and its string if it is coded."""
-    counts = byte_counts(sample)
-    method = _judged(counts, sample.size)
-    if method == STORED:
-        return Plane(STORED), None
-    plane = sample
-    if bits.size > 4 * _PIECE:
-        plane, at = np.empty(bits.size if zeros is None else zeros.coded, np.uint8), 0
-        for start in range(0, bits.size, LARGE_TILE):
-            part = _planes(bits[start : start + LARGE_TILE], layout, zeros)[k - 1]
-            plane[at : at + part.size] = part
-            at += part.size
-        counts = byte_counts(plane)
-        method = _judged(counts, plane.size)
+    """Return plane k > 0, and its string if it is coded."""
+    plane, at = np.empty(bits.size if zeros is None else zeros.coded, np.uint8), 0
+    for start in range(0, bits.size, LARGE_TILE):
+        part = _planes(bits[start : start + LARGE_TILE], layout, zeros)[k - 1]
+        plane[at : at + part.size] = part
+        at += part.size
+    counts = byte_counts(plane)
+    method = _judged(counts, plane.size)
     if method == CONSTANT:
         return Plane(CONSTANT, int(counts.argmax())), None
     if method == STORED:
@@ -358,10 +367,11 @@ def _other_plane(
 
 def _judged(counts: np.ndarray, count: int) -> int:
     """Return the method for a plane of `count` bytes with these counts, other than the first."""
-    if np.count_nonzero(counts) <= 1:
+    stored, entropy = 8 * count, entropy_nbits(counts)
+    is_long = entropy + _TABLE_NBITS > stored - stored // _SHARE
+    if not (entropy and is_long) and np.count_nonzero(counts) <= 1:
         return CONSTANT
-    stored = 8 * count
-    if entropy_nbits(counts) + _TABLE_NBITS > stored - stored // _SHARE:
+    if is_long:
         return STORED
     words = ranged.Plan.of("huffman", counts)
     nbits = words.nbits - ranged.RANGE_NBITS

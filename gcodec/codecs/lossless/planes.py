@@ -16,14 +16,15 @@ import numpy as np
 
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.kernels.bits import byte_planes
-from gcodec.kernels.context.byte_scales import join_planes, take_runs
+from gcodec.kernels.context.byte_scales import count_runs, join_planes, take_runs
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.wire.primitives import FLOATS, ITEMSIZE
 
 LOG2_GROUP = 12
 GROUP = 1 << LOG2_GROUP  # elements whose number of elements that are not left out is stored
 TILE = 1 << 15  # elements whose planes stay in a cache
 LARGE_TILE = 1 << 17  # the same for a few bytes of each, so that calls cost less
-_ALL = 1 << 62  # more elements than any tensor has
+ALL = 1 << 62  # more elements than any tensor has
 
 
 class Zeros(NamedTuple):
@@ -105,7 +106,7 @@ class PlaneLayout(NamedTuple):
         scales: Scales | None,
         start: int,
         out: np.ndarray,
-        run: int = _ALL,
+        run: int = ALL,
         period: int = 0,
         others: np.ndarray | None = None,
     ) -> None:
@@ -136,6 +137,29 @@ class PlaneLayout(NamedTuple):
             place = start + at // run * period + at % run
             part = out[at : at + step]
             self.take_first(bits[place : place + part.size], escape, part)
+
+    def count_runs(
+        self,
+        bits: np.ndarray,
+        escape: int,
+        scales: Scales | None,
+        start: int,
+        count: int,
+        run: int,
+        period: int,
+    ) -> np.ndarray:
+        """Return the (256,) counts of the `count` bytes that `take_runs` would write."""
+        if self.is_float:
+            arrays = None if scales is None else scales.arrays
+            return count_runs(bits, escape, arrays, self.unit, start, count, run, period)
+        counts = np.zeros(256, np.int64)
+        room = np.empty(min(count, TILE), np.uint8)
+        for first in range(0, count, TILE):
+            part = room[: count - first]
+            at = start + first // run * period + first % run
+            self.take_runs(bits, escape, scales, at, part, run, period)
+            counts += byte_counts(part)
+        return counts
 
     def take_others(self, bits: np.ndarray, out: np.ndarray, stride: int) -> None:
         """Write the other planes to uint8 `out`, the k-th at (k − 1)·stride, on this thread."""

@@ -32,13 +32,13 @@ from gcodec.entropy.coder import BitSpan, RansString, Written, write_classed
 from gcodec.entropy.context import byte_scales
 from gcodec.entropy.context.byte_scales import (
     Sample,
-    entropy_nbits,
     layouts_of,
     scales_of_parts,
     scales_of_sums,
 )
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.table_choice import lanes_of
+from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import class_map

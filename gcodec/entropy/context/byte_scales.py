@@ -20,13 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy import rans
+from gcodec.entropy.rans import entropy_nbits
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.byte_scales import (
     LineSums,
     Sums,
-    log_sums,
     lower,
     rounded_scales,
 )
@@ -168,15 +167,6 @@ def _scales_of(
 ) -> np.ndarray:
     factor, most = _PER_OCTAVE / (unit * layout.quantum), MOST & -layout.quantum
     return rounded_scales(lines, factor, one, layout.quantum, most, average)
-
-
-def entropy_nbits(counts: np.ndarray) -> int:
-    """Return the bits of symbols with (models, 256) counts, coded by an ideal coder.
-
-    The computation is exact in integers, so it is the same on every machine.
-    """
-    totals, own = log_sums(np.ascontiguousarray(counts, np.int64), rans.log2_table())
-    return (totals >> rans.POINT) - (own >> rans.POINT)
 
 
 def put(scales: Scales, string: BitString, least_saving: int = 0) -> None:

@@ -19,7 +19,6 @@ from gcodec.entropy.rans import RANS
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context import scale_lists as lists
-from gcodec.kernels.context.byte_scales import log_sums
 from gcodec.kernels.context.scale_lists import CODE, MANY, MOST, SCALE, SHIFT, ListParameters
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.rans import rans_string
@@ -53,8 +52,7 @@ def _may_pay(scales: np.ndarray, parameters: ListParameters, least_saving: int) 
     It takes hardly fewer bits than the entropy, a table, and half of the bits of its states.
     """
     counts = byte_counts(scales)
-    totals, own = log_sums(counts, rans.log2_table())
-    entropy = totals - own >> rans.POINT
+    entropy = rans.entropy_nbits(counts)
     least = entropy - (entropy >> _LOG2_INACCURATE) + rans_string.heads_nbits(scales.size) // 2
     least += LENGTH_NBITS * int(np.count_nonzero(counts))
     return least + least_saving < min(parameters.rice_nbits, parameters.words_nbits)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables
 from gcodec.kernels.numeric.words import (
     arranged,
     bytes_at_least,
@@ -24,6 +25,7 @@ from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 SHIFTS = {2: 7, 4: 23, 8: 52}  # lowest bit of the first plane, by the bytes of a float
 STREAMED = 32  # alignment in bytes of vectors that bypass the cache
+_TILE = 1 << 12  # elements whose planes are counted at a time
 _GROUP = 64  # elements whose mask is one word
 _BYTE, _EIGHT = np.uint64(255), np.uint64(8)
 
@@ -39,6 +41,26 @@ def take_first(bits: np.ndarray, escape: int, out: np.ndarray) -> None:
 def take_others(bits: np.ndarray, out: np.ndarray, stride: int) -> None:
     """Write the other planes of (n,) bit patterns; plane k begins at ``(k - 1) * stride``."""
     _others(bits.itemsize)(bits, stride, out)
+
+
+def count_others(bits: np.ndarray, period: int) -> np.ndarray:
+    """Count the bytes of the other planes of runs of 2^12 floats.
+
+    Parameters
+    ----------
+    bits : (n,) unsigned array
+        Bit patterns of all floats.
+    period : int
+        Elements from one run to the next. The last run may be shorter.
+
+    Returns
+    -------
+    (planes, 256) int64 array
+    """
+    planes = bits.itemsize - 1
+    counts, room = np.zeros((planes, 256), np.int64), np.empty(planes * _TILE, np.uint8)
+    _others_counted(bits.itemsize)(bits, period, room, count_tables(), counts.reshape(-1))
+    return counts
 
 
 def gather_coded(plane: np.ndarray, is_coded: np.ndarray, out: np.ndarray) -> None:
@@ -151,6 +173,28 @@ def _others(itemsize: int) -> Kernel:
         take(bits, stride, out)  # out.size >= (itemsize - 2) * stride + bits.size
 
     return take_others
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _others_counted(itemsize: int) -> Kernel:
+    take, planes = taking_others(itemsize), itemsize - 1
+
+    @kernel(
+        f"in uint{8 * itemsize}[], int64, out uint8[], out int64[], out int64[]",
+        variant=str(itemsize),
+    )
+    def count_others(bits, period, room, tables, counts):
+        # room.size == planes * _TILE, and counts.size == planes * 256; see `count_part` for
+        # `tables`.
+        for plane in range(planes):
+            tables[:] = 0
+            for at in range(0, bits.size, period):
+                part = bits[at : at + _TILE]
+                take(part, _TILE, room)
+                count_part(room[plane * _TILE : plane * _TILE + part.size], tables)
+            add_tables(tables, counts[256 * plane : 256 * plane + 256])
+
+    return count_others
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from gcodec.kernels.bits.byte_planes import (
     taking_others,
 )
 from gcodec.kernels.context.class_map import TILE, ScaleArrays, fill_classes
-from gcodec.kernels.numeric.words import leading_zeros
+from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import fence
@@ -138,6 +138,25 @@ def take_runs(
     loop(bits, first, rows, columns, width, unit, start, run, period, classes, out, rest)
 
 
+def count_runs(
+    bits: np.ndarray,
+    escape: int,
+    scales: ScaleArrays | None,
+    unit: int,
+    start: int,
+    count: int,
+    run: int,
+    period: int,
+) -> np.ndarray:
+    """Count the `count` bytes that `take_runs` would write, as a (256,) int64 array."""
+    rows, columns, width = scales or (_NONE, _NONE, 1)
+    room, counts = np.empty(2 * TILE, np.uint8), np.zeros(256, np.int64)
+    loop, runs = _counted(bits.itemsize), (start, count, run, period)
+    tables = count_tables()
+    loop(bits, np.uint8(escape), rows, columns, width, unit, *runs, room, tables, counts)
+    return counts
+
+
 def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
     """Undo `lower`."""
     _raise_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
@@ -210,21 +229,6 @@ def rounded_scales(
     return out
 
 
-def log_sums(counts: np.ndarray, logs: np.ndarray) -> tuple[int, int]:
-    """Return the sums of c·log2(c) of the totals of models, and of all counts.
-
-    Parameters
-    ----------
-    counts : (256,) or (models, 256) int64 array
-    logs : (2**15 + 1,) int64 array
-        log2 of each index, as an integer. The sums have its unit.
-    """
-    out = np.empty(4, np.int64)
-    _sum_logs(counts.reshape(-1), counts.shape[-1], logs, out)
-    high, low, own_high, own_low = out.tolist()
-    return (high << 16) + low, (own_high << 16) + own_low
-
-
 @kernel(
     "in int64[], in int64[], in int64[], in int64[], float64, int64, int64, int64, out uint8[]"
 )
@@ -241,34 +245,6 @@ def _round_scales(sums, counts, all_sums, all_counts, factor, one, quantum, most
         scale = one + quantum * np.floor(quanta + 0.5)
         scale = min(max(scale, np.float64(quantum)), np.float64(most))
         out[i] = np.uint8(np.int64(scale)) if counts[i] != 0 else np.uint8(0)
-
-
-@inline
-def _log_of(number, logs):
-    """Return log2 of a number above 0 by its upper 15 bits."""
-    shift = max(np.int64(49) - np.int64(leading_zeros(np.uint64(number))), 0)
-    return logs[number >> shift] + shift * (logs[2] - logs[1])
-
-
-@kernel("in int64[], int64, in int64[], out int64[]", vectorized=False)
-def _sum_logs(counts, width, logs, out):
-    # counts.size is a multiple of `width`; logs.size == 2**15 + 1. The upper and lower 16 bits of
-    # the numbers are multiplied apart, as the products of whole numbers would exceed 64 bits.
-    high, low, own_high, own_low = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    for start in range(0, counts.size, width):
-        total = np.int64(0)
-        for i in range(start, start + width):
-            count = counts[i]
-            if count > 0:
-                log = _log_of(count, logs)
-                own_high += (count >> 16) * log
-                own_low += (count & 0xFFFF) * log
-                total += count
-        if total > 0:
-            log = _log_of(total, logs)
-            high += (total >> 16) * log
-            low += (total & 0xFFFF) * log
-    out[0], out[1], out[2], out[3] = high, low, own_high, own_low
 
 
 @kernel("in uint8[], int64, out int32[], out int64[], out int64[], out int64[]")
@@ -370,6 +346,32 @@ def _taking(itemsize: int) -> Kernel:
                 _lower_part(part, rows, columns, width, at, unit, classes)
 
     return take_runs
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _counted(itemsize: int) -> Kernel:
+    take_first = taking_first(itemsize)
+
+    @kernel(
+        f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
+        "int64, int64, out uint8[], out int64[], out int64[]",
+        variant=str(itemsize),
+    )
+    def count_runs(
+        bits, escape, rows, columns, width, unit, start, count, run, period, room, tables, counts
+    ):
+        # room.size == 2 * TILE; counts.size == 256; see `_taking` and `count_part` for the others.
+        tables[:] = 0
+        for first in range(0, count, TILE):
+            part = room[: min(TILE, count - first)]
+            at = start + first // run * period + first % run
+            take_first(bits[at : at + part.size], escape, part)
+            if rows.size > 0:
+                _lower_part(part, rows, columns, width, at, unit, room[TILE:])
+            count_part(part, tables)
+        add_tables(tables, counts)
+
+    return count_runs
 
 
 @subroutine(variant="")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from gcodec.kernels.numeric.words import leading_zeros, load_word
 from gcodec.runtime import pool
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import inline, kernel
+from gcodec.runtime.jit import inline, kernel, subroutine
 
 _VALUES = 256
 _TABLES = 8  # equal neighbors would wait for each other's count
 _APART = _VALUES + 8  # entries from one table to the next; multiples of a page would collide
+_POINT = 28  # fractional bits of logarithms
 _BYTE, _EIGHT, _SIXTEEN = np.uint64(255), np.uint64(8), np.uint64(16)
 
 
@@ -23,37 +22,18 @@ def byte_counts(codes: np.ndarray) -> np.ndarray:
 
     def task(start: int, stop: int) -> np.ndarray:
         counts = np.zeros(_VALUES, np.int64)
-        _count_values(codes[start:stop], np.empty(_TABLES * _APART, np.int64), counts)
+        _count_values(codes[start:stop], count_tables(), counts)
         return counts
 
-    return _added(pool.run(task, codes.size))
+    return added(pool.run(task, codes.size))
 
 
-def counts_of_parts(
-    parts: Callable[[int, int, np.ndarray], np.ndarray], n: int, step: int
-) -> np.ndarray:
-    """Count the values of n bytes on the host.
-
-    Parameters
-    ----------
-    parts : callable
-        Returns the bytes of a range, and may write them to the array that it gets. Threads of the
-        pool call it for ranges of `step` bytes; the last range may be shorter.
-    n, step : int
-    """
-
-    def task(start: int, stop: int) -> np.ndarray:
-        counts, tables = np.zeros(_VALUES, np.int64), np.empty(_TABLES * _APART, np.int64)
-        room = np.empty(min(step, stop - start), np.uint8)
-        for at in range(start, stop, step):
-            end = min(at + step, stop)
-            _count_values(parts(at, end, room[: end - at]), tables, counts)
-        return counts
-
-    return _added(pool.run(task, n, step))
+def count_tables() -> np.ndarray:
+    """Return memory for the tables of `count_part`."""
+    return np.empty(_TABLES * _APART, np.int64)
 
 
-def _added(parts: list[np.ndarray]) -> np.ndarray:
+def added(parts: list[np.ndarray]) -> np.ndarray:
     """Return the sum of the counts of the given parts, at least one."""
     total = parts[0]
     for part in parts[1:]:
@@ -68,6 +48,20 @@ def least_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
     each index up to 2^15, in units of 2^-28, rounded down.
     """
     return int(_least_nbits(counts, logs))
+
+
+def entropy_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
+    """Return the bits of symbols, coded by an ideal coder for each model.
+
+    The computation is exact in integers, so it is the same on every machine.
+
+    Parameters
+    ----------
+    counts : (256,) or (models, 256) int64 array
+    logs : (2**15 + 1,) int64 array
+        See `least_nbits`.
+    """
+    return int(ideal_nbits(counts.reshape(-1), counts.shape[-1], logs))
 
 
 @kernel("in int64[], in int64[]", vectorized=False)
@@ -91,38 +85,90 @@ def _log2_limits(x, logs):
     shift = max(49 - np.int64(leading_zeros(np.uint64(x))), 0)  # leaves 15 bits
     top = x >> shift
     above = top + 1 if shift > 0 else top
-    return logs[top] + (shift << 28), logs[above] + 1 + (shift << 28)
+    return logs[top] + (shift << _POINT), logs[above] + 1 + (shift << _POINT)
+
+
+@subroutine(variant="")
+def count_part(codes, tables):
+    """Count bytes in tables, which are 0 before the first call; see `add_tables`."""
+    # tables.size == _TABLES * _APART.
+    whole, zeros = codes.size // 8, 0
+    for i in range(whole):
+        word = load_word(codes, 8 * i)
+        if word == 0:  # zeros come in runs, and would wait for each other's count
+            zeros += 8
+            continue
+        for table in range(_TABLES):
+            tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
+            word >>= _EIGHT
+    tables[0] += zeros
+    for i in range(8 * whole, codes.size):
+        tables[codes[i]] += 1
+
+
+@subroutine(variant="")
+def add_tables(tables, counts):
+    """Add the counts of tables to (256,) counts."""
+    for table in range(_TABLES):
+        for value in range(_VALUES):
+            counts[value] += tables[_APART * table + value]
+
+
+@inline
+def _log_of(number, logs):
+    """Return log2 of a number above 0 by its upper 15 bits."""
+    shift = max(np.int64(49) - np.int64(leading_zeros(np.uint64(number))), 0)
+    return logs[number >> shift] + (shift << _POINT)
+
+
+@kernel("in int64[], int64, in int64[]", vectorized=False)
+def ideal_nbits(counts, width, logs):
+    """Return the bits of `entropy_nbits`."""
+    # counts.size is a multiple of `width`; logs.size == 2**15 + 1. The upper and lower 16 bits of
+    # the numbers are multiplied apart, as the products of whole numbers would exceed 64 bits.
+    high, low, own_high, own_low = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for start in range(0, counts.size, width):
+        total = np.int64(0)
+        for i in range(start, start + width):
+            count = counts[i]
+            if count > 0:
+                log = _log_of(count, logs)
+                own_high += (count >> 16) * log
+                own_low += (count & 0xFFFF) * log
+                total += count
+        if total > 0:
+            log = _log_of(total, logs)
+            high += (total >> 16) * log
+            low += (total & 0xFFFF) * log
+    return (high + (low >> 16) >> _POINT - 16) - (own_high + (own_low >> 16) >> _POINT - 16)
 
 
 @kernel("in uint8[], out int64[], out int64[]")
 def _count_values(codes, tables, counts):
     # tables.size == _TABLES * _APART; counts.size == _VALUES. The counts are added to `counts`.
     tables[:] = 0
-    whole, top, zeros = codes.size // 8, np.uint8(0), 0
+    top = np.uint8(0)
     for i in range(codes.size):
         top = max(top, codes[i])
-    is_narrow = top < 16  # two neighbors then fit a byte and are counted together
+    if top >= 16:
+        count_part(codes, tables)
+        add_tables(tables, counts)
+        return
+    whole, zeros = codes.size // 8, 0  # two neighbors fit a byte and are counted together
     for i in range(whole):
         word = load_word(codes, 8 * i)
-        if word == 0:  # zeros come in runs, and would wait for each other's count
+        if word == 0:
             zeros += 8
-        elif is_narrow:
-            word |= word >> np.uint64(4)
-            for table in range(0, _TABLES, 2):
-                tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
-                word >>= _SIXTEEN
-        else:
-            for table in range(_TABLES):
-                tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
-                word >>= _EIGHT
+            continue
+        word |= word >> np.uint64(4)
+        for table in range(0, _TABLES, 2):
+            tables[np.uint64(_APART * table) + (word & _BYTE)] += 1
+            word >>= _SIXTEEN
     counts[0] += zeros
     for i in range(8 * whole, codes.size):
         counts[codes[i]] += 1
     for table in range(_TABLES):
         for value in range(_VALUES):
             count = tables[_APART * table + value]
-            if is_narrow:
-                counts[value & 15] += count
-                counts[value >> 4] += count
-            else:
-                counts[value] += count
+            counts[value & 15] += count
+            counts[value >> 4] += count
