@@ -41,6 +41,7 @@ import numpy as np
 
 from gcodec.entropy.code import Code
 from gcodec.errors import Corrupt, ParameterError, Truncated
+from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import prefix, table_code
 from gcodec.kernels.prefix.package_merge import package_merge
@@ -74,9 +75,11 @@ class Huffman(Code):
         symbols = numbers.astype(np.uint8)
         lengths = code_lengths(byte_counts(symbols))
         top = int(np.flatnonzero(lengths)[-1])
-        table, nbits = write_lengths(lengths, np.arange(top + 1))
-        head = np.concatenate([np.array([top], np.uint8), table])
-        return prefix.write(TableCode.of(lengths), symbols, (head, _TOP_NBITS + nbits))
+        head = BitString()
+        head.extend(np.array([top], np.uint8), _TOP_NBITS)
+        table_code.put_lengths(lengths, np.arange(top + 1, dtype=np.uint8), head)
+        nbits = head.nbits
+        return prefix.write(TableCode.of(lengths), symbols, (head.trimmed(), nbits))
 
     def _read(
         self, data: np.ndarray, nbits: int, count: int, start: int
@@ -162,28 +165,6 @@ def check_lengths(lengths: np.ndarray) -> None:
         raise Corrupt(
             f"the table has too {kind} words: {used.size}, of {used.sum()} bits together"
         )
-
-
-def write_lengths(lengths: np.ndarray, alphabet: np.ndarray) -> tuple[np.ndarray, int]:
-    """Write a table of lengths, 4 bits each.
-
-    Parameters
-    ----------
-    lengths : (n,) uint8 array
-        Codeword lengths of the symbols from 0 on, up to 12.
-    alphabet : (k,) array of integers
-        The symbols in the table, in increasing order.
-
-    Returns
-    -------
-    data : (ceil(k / 2),) uint8 array
-        The bytes of the table.
-    nbits : int
-        Number of valid bits, 4·k.
-    """
-    fields = np.zeros(len(alphabet) + len(alphabet) % 2, np.uint8)
-    fields[: len(alphabet)] = lengths[alphabet]
-    return fields[::2] << np.uint8(LENGTH_NBITS) | fields[1::2], LENGTH_NBITS * len(alphabet)
 
 
 def read_lengths(

@@ -9,6 +9,7 @@ different bytes so have short tables.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -110,10 +111,12 @@ def candidates(
     return [as_is, *map(candidate, KINDS.values())]
 
 
+@functools.lru_cache(maxsize=1024)
 def alphabet(low: int, high: int) -> np.ndarray:
-    """Return the bytes that a table contains: 0, and those from `low` to `high`."""
+    """Return the bytes that a table contains, read-only: 0, and those from `low` to `high`."""
     symbols = np.arange(low - 1, high + 1).astype(np.uint8)
     symbols[0] = 0
+    symbols.flags.writeable = False
     return symbols
 
 

@@ -26,7 +26,7 @@ from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf
-from gcodec.kernels.prefix.table_code import LONGEST, TableCode, code_of
+from gcodec.kernels.prefix.table_code import LONGEST, TableCode, code_of, put_lengths
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import read_tables, write_tables
 from gcodec.runtime.device import dispatched, placed
@@ -136,7 +136,7 @@ def front(
     The bits before a rANS string are whole bytes.
     """
     if alphabet is not None and kind == "huffman":
-        head.extend(*huffman.write_lengths(numbers, alphabet))
+        put_lengths(numbers, alphabet, head)
     elif alphabet is not None:
         head.extend(*frequency_table.write_frequencies(numbers, log2_total, alphabet))
     if kind == "rans":
@@ -235,7 +235,7 @@ def write_words(table: Table, symbols: SymbolsOf, n: int, string: BitString) -> 
     The calling thread writes all words; see `dense_string.append`.
     """
     assert table.alphabet is not None
-    string.extend(*huffman.write_lengths(table.numbers, table.alphabet))
+    put_lengths(table.numbers, table.alphabet, string)
     code = TableCode.of(table.numbers)
     offsets = dense_string.append(code, symbols, n, 1 << LOG2_BLOCK, string)
     nbits = string.nbits

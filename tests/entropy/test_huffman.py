@@ -16,7 +16,7 @@ from reference import canonical, huffman, universal
 from sweeps import thinned
 
 from gcodec import Corrupt, FormatError, ParameterError, Truncated, entropy
-from gcodec.entropy.huffman import check_lengths, code_lengths, read_lengths, write_lengths
+from gcodec.entropy.huffman import check_lengths, code_lengths, read_lengths
 from gcodec.kernels.bits import bit_string, coded_mask
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
@@ -31,7 +31,7 @@ from gcodec.kernels.prefix import (
 )
 from gcodec.kernels.prefix.prefix_table import WIDE, least_nbits, read_runs, read_singles
 from gcodec.kernels.prefix.prefix_write import write_symbols
-from gcodec.kernels.prefix.table_code import IN_TABLES, Look, TableCode
+from gcodec.kernels.prefix.table_code import IN_TABLES, Look, TableCode, put_lengths
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, kernel
 
@@ -46,6 +46,14 @@ def code_of(lengths: list[int]) -> TableCode:
 
 def words_of(code: TableCode) -> list[str]:
     return canonical.words(code.lengths.tolist())
+
+
+def table_of(lengths: np.ndarray, alphabet: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the bytes and the bits of a table of lengths."""
+    string = BitString()
+    put_lengths(lengths, alphabet.astype(np.uint8), string)
+    nbits = string.nbits
+    return string.trimmed(), nbits
 
 
 def text_of(data: np.ndarray, nbits: int) -> str:
@@ -221,7 +229,7 @@ def test_invalid_lengths_are_refused(lengths: list[int]) -> None:
     table = np.array(lengths, np.uint8)
     with pytest.raises(Corrupt):
         check_lengths(table)
-    data, nbits = write_lengths(table, np.arange(len(lengths)))
+    data, nbits = table_of(table, np.arange(len(lengths)))
     with pytest.raises(Corrupt):
         read_lengths(data, 0, nbits, np.arange(len(lengths)))
     # The kernels must still handle such lengths safely.
@@ -241,7 +249,7 @@ def test_tables_are_read_at_any_bit() -> None:
         unused = np.flatnonzero(full == 0)
         sample = rng.choice(unused, min(3, unused.size), replace=False)
         alphabet = np.union1d(np.flatnonzero(full), sample)
-        data, nbits = write_lengths(full, alphabet)
+        data, nbits = table_of(full, alphabet)
         text = text_of(data, nbits)
         assert text == canonical.table(full[alphabet].tolist())
         for before in (0, 1, 4, 7, 8, 13):

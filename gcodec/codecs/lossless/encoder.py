@@ -36,24 +36,23 @@ from gcodec.entropy.coder import (
 )
 from gcodec.entropy.context import byte_coder, byte_scales
 from gcodec.entropy.context.byte_scales import (
-    PartsOf,
     Sample,
-    row_scales,
     scales_of_parts,
     scales_of_sums,
 )
-from gcodec.entropy.context.scale_model import RowLayout, Scales, row_layouts, sampled_rows
+from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts, sampled_rows
 from gcodec.entropy.ranged import bytes_range
 from gcodec.entropy.rans import entropy_nbits
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.context.byte_scales import LineSums
+from gcodec.kernels.context.byte_scales import plane_sums, rounded_scales
 from gcodec.kernels.numeric.byte_counts import added, byte_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import pool
+from gcodec.runtime.memory import flattened
 from gcodec.runtime.reuse import scratch
 from gcodec.wire.seek import LOG2_STATES
 
@@ -485,10 +484,10 @@ class _Writer:
             return self._lowered_by(scales_of_parts(self._parts, n, layout, unit))
         # This many rows determine the scales of columns. If they are lowered by these scales, they
         # are a sample of the lowered plane.
-        rows = LineSums(n, layout.width, False).run(self._parts, _COUNTED).rows
-        scales = scales._replace(rows=row_scales(layout, rows, unit, sampled_sums))
+        rows, _ = plane_sums(self._bits, 0, layout.width)
+        own = rounded_scales(rows, layout.quantum, ONE, unit, sampled_sums)
         counts = _estimated(counts, n, sample.symbols.size)
-        return _Lowered(counts, scales, int(scales_nbits))
+        return _Lowered(counts, scales._replace(rows=own), int(scales_nbits))
 
     def _sampled_scales(self, layout: RowLayout) -> Scales:
         """Return the scales of a matrix by a sample of each row and of each column.
@@ -497,14 +496,12 @@ class _Writer:
         """
         width, count = layout.width, self._bits.size // layout.width
         matrix, middle = self._bits.reshape(count, width), width // 2
-        part = np.ascontiguousarray(matrix[:, middle - _ROW // 2 : middle + _ROW // 2])
-        rows, columns = LineSums(part.size, _ROW, False), LineSums(0, width, False)
-        rows.run(self._parts_of(part), TILE)
+        part = matrix[:, middle - _ROW // 2 : middle + _ROW // 2]
+        rows, columns = plane_sums(flattened(part), 0, _ROW)
         if layout.group:
             most = min(max(2 * _SAMPLE // width, 2 * _ROW), count)
-            sampled = np.ascontiguousarray(matrix[:: count // most])
-            columns = LineSums(sampled.size, width, True).run(self._parts_of(sampled), TILE)
-        return scales_of_sums(layout, rows.rows, columns.columns, self._layout.unit)
+            _, columns = plane_sums(flattened(matrix[:: count // most]), 0, width, True)
+        return scales_of_sums(layout, rows, columns, self._layout.unit)
 
     def _lowered_by(self, scales: Scales) -> _Lowered:
         """Return the first plane that is lowered by scales."""
@@ -512,17 +509,6 @@ class _Writer:
         is_exact = self._is_exact or 2 * self._head.coded(self._bits.size) < self._bits.size
         counts = self._plane._replace(scales=scales).counts(is_exact)
         return _Lowered(counts, scales, scales.nbits())
-
-    def _parts_of(self, bits: np.ndarray) -> PartsOf:
-        """Return a function of the first plane of bit patterns, without escapes."""
-        flat = bits.reshape(-1)
-
-        def parts(start: int, stop: int) -> np.ndarray:
-            room = np.empty(stop - start, np.uint8)
-            self._layout.take_first(flat[start:stop], 0, room)
-            return room
-
-        return parts
 
     def _parts(self, start: int, stop: int) -> np.ndarray:
         return self._plane.take(start, stop, np.empty(stop - start, np.uint8))

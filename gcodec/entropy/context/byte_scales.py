@@ -20,18 +20,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy.rans import entropy_nbits
+from gcodec.entropy.rans import log2_table
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.byte_scales import (
+    FittedScales,
     LineSums,
     Sums,
-    lower,
+    fitted_scales,
     rounded_scales,
 )
 from gcodec.kernels.context.class_map import CENTER
-from gcodec.kernels.context.scale_lists import MOST
-from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.wire.primitives import Reader, leb128
 
 _PER_OCTAVE = 4
@@ -104,26 +103,23 @@ class Sample(NamedTuple):
         for layout in layouts_of(shape, self.symbols.size):
             if layout.width >= self.times * self.symbols.size:
                 continue
-            sums = self.sums(layout)
-            scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
-            counts = self._lowered_counts(scales)
-            nbits = self.times * entropy_nbits(counts)
-            own = self.nbits(scales)
-            is_coarse = own > _COARSE * plain
-            if is_coarse:  # scales of whole octaves take fewer bits
+            lowered = self._lowered(layout)
+            nbits, own = self.times * lowered.nbits, self._lists_nbits(lowered)
+            if own > _COARSE * plain:  # scales of whole octaves take fewer bits
                 layout = layout._replace(quantum=_PER_OCTAVE)
-                scales = scales_of_sums(layout, sums.rows, sums.columns, self.unit)
-                own = self.nbits(scales)
+                lowered = self._lowered(layout)
+                own = self._lists_nbits(lowered)
             if nbits + own < plain - plain / _LOWERED_SHARE:
-                counts = self._lowered_counts(scales) if is_coarse else counts
-                return Lowering(scales, own, sums.rows, counts)
+                scales = Scales(layout, lowered.rows, lowered.columns)
+                return Lowering(scales, own, lowered.sums, lowered.counts)
         return None
 
-    def _lowered_counts(self, scales: Scales) -> np.ndarray:
-        """Return the histogram of the bytes that scales lower."""
-        lowered = self.symbols.copy()
-        lower(lowered, scales.arrays, self.unit, 0)
-        return byte_counts(lowered)
+    def _lowered(self, layout: RowLayout) -> FittedScales:
+        return fitted_scales(self.symbols, *layout, ONE, self.unit, log2_table())
+
+    def _lists_nbits(self, lowered: FittedScales) -> float:
+        rows, columns = lowered.lists_nbits
+        return self.times * rows + columns
 
 
 def layouts_of(shape: tuple[int, ...], sampled: int) -> Iterator[RowLayout]:
@@ -146,27 +142,13 @@ def scales_of_sums(layout: RowLayout, rows: Sums, columns: Sums, unit: int) -> S
     """Compute scales from the sums of rows and of columns, which may be those of samples."""
     group, by_column = layout.group, np.empty(0, np.uint8)
     if group == 1:
-        by_column = _scales_of(columns, layout, unit, CENTER)
+        by_column = rounded_scales(columns, layout.quantum, CENTER, unit)
     elif group:
         places = np.arange(0, layout.width, group)
         sums, counts = (np.add.reduceat(part, places) for part in columns)
-        by_group = _scales_of((sums, counts), layout, unit, CENTER)
+        by_group = rounded_scales((sums, counts), layout.quantum, CENTER, unit)
         by_column = np.repeat(by_group, group)[: layout.width]
-    return Scales(layout, row_scales(layout, rows, unit), by_column)
-
-
-def row_scales(
-    layout: RowLayout, rows: Sums, unit: int, average: Sums | None = None
-) -> np.ndarray:
-    """Compute the scales of rows from their sums; see `rounded_scales` for `average`."""
-    return _scales_of(rows, layout, unit, ONE, average)
-
-
-def _scales_of(
-    lines: Sums, layout: RowLayout, unit: int, one: int, average: Sums | None = None
-) -> np.ndarray:
-    factor, most = _PER_OCTAVE / (unit * layout.quantum), MOST & -layout.quantum
-    return rounded_scales(lines, factor, one, layout.quantum, most, average)
+    return Scales(layout, rounded_scales(rows, layout.quantum, ONE, unit), by_column)
 
 
 def put(scales: Scales, string: BitString, least_saving: int = 0) -> None:

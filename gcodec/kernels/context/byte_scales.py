@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +22,14 @@ from gcodec.kernels.bits.byte_planes import (
     taking_first,
     taking_others,
 )
-from gcodec.kernels.context.class_map import TILE, ScaleArrays, fill_classes
-from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables
+from gcodec.kernels.context.class_map import CENTER, TILE, ScaleArrays, fill_classes
+from gcodec.kernels.context.scale_lists import MOST, SCRATCH, list_nbits
+from gcodec.kernels.numeric.byte_counts import add_tables, count_part, count_tables, ideal_nbits
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel, subroutine
 from gcodec.runtime.lanes import fence
 
+_PER_OCTAVE = 4
 _COUNT = 20  # bits of a sum of bytes, above which a narrow counter counts the bytes
 _FLUSH = 1 << 11  # rows whose sums and counts fit into a narrow counter
 _NONE = np.empty(0, np.uint8)
@@ -79,6 +82,86 @@ class LineSums:
 
         self._columns = functools.reduce(operator.iadd, pool.run(task, self._n, unit))
         return self
+
+
+def plane_sums(
+    bits: np.ndarray, escape: int, width: int, has_columns: bool = False
+) -> tuple[Sums, Sums]:
+    """Sum the first plane of (n,) bit patterns of floats by row and by column, on this thread.
+
+    See `LineSums` for `width` and `has_columns`, and `byte_planes.take_first` for `escape`.
+
+    Returns
+    -------
+    rows, columns : Sums
+        Without columns, theirs have no elements.
+    """
+    count, height = -(-bits.size // width), width if has_columns else 0
+    rows: Sums = np.empty(count, np.int64), np.empty(count, np.int64)
+    columns, narrow = np.zeros(2 * height, np.int64), np.zeros(height, np.int32)
+    room = np.empty(max(TILE // width, 1) * width, np.uint8)
+    _summed(bits.itemsize)(bits, np.uint8(escape), width, room, narrow, *rows, columns)
+    return rows, (columns[:height], columns[height:])
+
+
+class FittedScales(NamedTuple):
+    """Scales of bytes, and the effect of lowering the bytes by them.
+
+    Attributes
+    ----------
+    rows, columns : uint8 arrays
+        See `class_map`.
+    sums : Sums
+        Sums of the rows.
+    counts : (256,) int64 array
+        Histogram of the lowered bytes.
+    nbits : int
+        Bits of the lowered bytes, coded by an ideal coder.
+    lists_nbits : (int, int)
+        Approximate bits of the lists of rows, and of columns.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    sums: Sums
+    counts: np.ndarray
+    nbits: int
+    lists_nbits: tuple[int, int]
+
+
+def fitted_scales(
+    symbols: np.ndarray,
+    width: int,
+    group: int,
+    quantum: int,
+    one: int,
+    unit: int,
+    logs: np.ndarray,
+) -> FittedScales:
+    """Compute the scales of (n,) bytes, n > 0, and lower the bytes by them, on this thread.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    width, group : int
+        Elements of a row; neighboring columns that share a scale, or 0 without scales of columns.
+    quantum, one, unit
+        See `rounded_scales`; `one` is for rows.
+    logs : (2**15 + 1,) int64 array
+        log2 of each index in units of 2^-28.
+    """
+    count = -(-symbols.size // width)
+    height, groups = (width, -(-width // group)) if group else (0, 0)
+    scales = np.empty(count + height + groups, np.uint8)
+    work = np.empty(2 * scales.size + SCRATCH, np.int64)
+    narrow, counts, sizes = np.zeros(height, np.int32), np.zeros(256, np.int64), np.empty(3, np.int64)
+    rounding, room = _rounding(quantum, unit), np.empty(2 * TILE, np.uint8)
+    arrays = narrow, work, count_tables(), scales, room, counts, sizes
+    _fit_scales(symbols, width, group, *rounding, one, unit, logs, *arrays)
+    nbits, of_rows, of_columns = sizes.tolist()
+    rows, columns = scales[:count], scales[count : count + height]
+    sums = work[:count], work[count : 2 * count]
+    return FittedScales(rows, columns, sums, counts, nbits, (of_rows, of_columns))
 
 
 def lower(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
@@ -198,24 +281,19 @@ def join_planes(
 
 
 def rounded_scales(
-    lines: Sums,
-    factor: float,
-    one: int,
-    quantum: int,
-    most: int,
-    average: Sums | None = None,
+    lines: Sums, quantum: int, one: int, unit: int, average: Sums | None = None
 ) -> np.ndarray:
     """Return the scales of lines by their sums and counts.
 
     Parameters
     ----------
     lines : Sums
-    factor : float
-        How many quanta a scale grows if the mean of its line grows by 1.
+    quantum : int
+        The smallest scale; all scales are multiples of it.
     one : int
         Scale of a line whose mean is the average.
-    quantum, most : int
-        The smallest scale, and the largest one. All scales are multiples of the smallest.
+    unit : int
+        What a byte grows by in an octave.
     average : Sums, optional
         The average is that of all bytes of these lines; by default, of `lines`.
 
@@ -225,14 +303,19 @@ def rounded_scales(
         0 for lines without counts.
     """
     out = np.empty(lines[0].size, np.uint8)
-    _round_scales(*lines, *(average or lines), factor, one, quantum, most, out)
+    _round_scales(*lines, *(average or lines), *_rounding(quantum, unit), one, out)
     return out
+
+
+def _rounding(quantum: int, unit: int) -> tuple[float, int, int]:
+    """Return how many quanta a scale grows if a mean grows by 1; the quantum; the largest scale."""
+    return _PER_OCTAVE / (unit * quantum), quantum, MOST & -quantum
 
 
 @kernel(
     "in int64[], in int64[], in int64[], in int64[], float64, int64, int64, int64, out uint8[]"
 )
-def _round_scales(sums, counts, all_sums, all_counts, factor, one, quantum, most, out):
+def _round_scales(sums, counts, all_sums, all_counts, factor, quantum, most, one, out):
     # sums.size == counts.size == out.size, and all_sums.size == all_counts.size. The total is
     # below 2^53, so its quotient is rounded only once.
     total, number = np.int64(0), np.int64(0)
@@ -320,6 +403,86 @@ def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
         _lower_part(part, rows, columns, width, start + first, unit, classes)
+
+
+@kernel(
+    "in uint8[], int64, int64, float64, int64, int64, int64, int64, in int64[], out int32[], "
+    "out int64[], out int64[], out uint8[], out uint8[], out int64[], out int64[]"
+)
+def _fit_scales(
+    symbols,
+    width,
+    group,
+    factor,
+    quantum,
+    most,
+    one,
+    unit,
+    logs,
+    narrow,
+    work,
+    tables,
+    scales,
+    room,
+    counts,
+    sizes,
+):
+    # With k rows and g groups: narrow.size is `width`, or 0 if `group` is 0; scales.size == k +
+    # narrow.size + g, and work.size twice that and SCRATCH. room.size == 2 * TILE, counts.size ==
+    # 256, sizes.size == 3; see `count_part` for `tables`. `narrow` and `counts` are 0 before.
+    height = narrow.size
+    count = (symbols.size + width - 1) // width
+    groups = scales.size - height - count
+    sums, numbers = work[:count], work[count : 2 * count]
+    columns = work[2 * count : 2 * (count + height)]
+    grouped, scratch = work[2 * (count + height) : 2 * scales.size], work[2 * scales.size :]
+    rows, by_column = scales[:count], scales[count : count + height]
+    by_group = scales[count + height :]
+    columns[:] = 0
+    grouped[:] = 0
+    _add_byte_rows(symbols, width, narrow, sums, numbers, columns)
+    _round_scales(sums, numbers, sums, numbers, factor, quantum, most, one, rows)
+    for j in range(height):
+        grouped[j // group] += columns[j]
+        grouped[groups + j // group] += columns[height + j]
+    own, own_numbers = grouped[:groups], grouped[groups:]
+    _round_scales(own, own_numbers, own, own_numbers, factor, quantum, most, CENTER, by_group)
+    for j in range(height):
+        by_column[j] = by_group[j // group]
+    tables[:] = 0
+    for first in range(0, symbols.size, TILE):
+        source = symbols[first : first + TILE]
+        part = room[: source.size]
+        for i in range(source.size):
+            part[i] = source[i]
+        _lower_part(part, rows, by_column, width, first, unit, room[TILE:])
+        count_part(part, tables)
+    add_tables(tables, counts)
+    sizes[0] = ideal_nbits(counts, counts.size, logs)
+    sizes[1] = list_nbits(rows, logs, scratch)
+    sizes[2] = list_nbits(by_group, logs, scratch) if groups > 0 else 0
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _summed(itemsize: int) -> Kernel:
+    take_first = taking_first(itemsize)
+
+    @kernel(
+        f"in uint{8 * itemsize}[], uint8, int64, out uint8[], out int32[], out int64[], "
+        "out int64[], out int64[]",
+        variant=str(itemsize),
+    )
+    def sum_plane(bits, escape, width, room, narrow, sums, counts, columns):
+        # room.size is a multiple of `width`; see `_add_byte_rows` for the other arrays.
+        for first in range(0, bits.size, room.size):
+            part = room[: min(room.size, bits.size - first)]
+            take_first(bits[first : first + part.size], escape, part)
+            row = first // width
+            own, own_counts = sums[row:], counts[row:]
+            count = (part.size + width - 1) // width
+            _add_byte_rows(part, width, narrow, own[:count], own_counts[:count], columns)
+
+    return sum_plane
 
 
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))

@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.numeric.words import put
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED, Family, Rule
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import kernel, subroutine
@@ -185,6 +187,30 @@ def read_lengths(data: np.ndarray, first: int, alphabet: np.ndarray) -> tuple[np
     """
     lengths = np.zeros(SYMBOLS, np.uint8)
     return lengths, int(_read_lengths(data, first, alphabet, lengths)) == 0
+
+
+def put_lengths(lengths: np.ndarray, alphabet: np.ndarray, string: BitString) -> None:
+    """Append word lengths to a string, 4 bits each.
+
+    Parameters
+    ----------
+    lengths : (n,) uint8 array
+        Word lengths of the symbols from 0 on.
+    alphabet : (k,) uint8 array
+        The symbols whose lengths are appended, in increasing order.
+    string : BitString
+    """
+    string.reserve(alphabet.size // 2 + 1)
+    _put_lengths(lengths, alphabet, string.data, string.state)
+
+
+@kernel("in uint8[], in uint8[], out uint8[], out uint64[]", vectorized=False)
+def _put_lengths(lengths, alphabet, out, state):
+    # lengths.size exceeds all symbols of the alphabet; `out` has room, see `put`.
+    at, acc, have = np.int64(state[0]), state[1], state[2]
+    for i in range(alphabet.size):
+        acc, have, at = put(out, at, acc, have, np.uint64(lengths[alphabet[i]]), np.uint64(4))
+    state[0], state[1], state[2] = np.uint64(at), acc, have
 
 
 @kernel("in uint8[], int64, in uint8[], out uint8[]", vectorized=False)
