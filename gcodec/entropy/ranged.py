@@ -22,6 +22,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix.dense_string import SymbolsOf
+from gcodec.kernels.prefix.table_code import TableCode, put_lengths
 from gcodec.payload import Candidate
 from gcodec.wire.seek import MIN_ELEMENTS
 
@@ -60,6 +61,12 @@ class Plan(NamedTuple):
     def put_range(self, front: BitString) -> None:
         """Append the range to the whole bytes that precede it."""
         front.extend(np.array([self.low, self.high], np.uint8), RANGE_NBITS)
+
+    def put_table(self, front: BitString) -> TableCode:
+        """Append the table of Huffman words; return the code."""
+        assert self.table.alphabet is not None
+        put_lengths(self.table.numbers, self.table.alphabet, front)
+        return TableCode.of(self.table.numbers)
 
     def write(
         self, symbols: SymbolsOf | np.ndarray, count: int, front: BitString, n: int

@@ -229,19 +229,6 @@ def write(
     return Written(data, nbits, seek_of_runs(n, nbits, runs))
 
 
-def write_words(table: Table, symbols: SymbolsOf, n: int, string: BitString) -> Written:
-    """Append the table of an alphabet and the Huffman words of n bytes to a string.
-
-    The calling thread writes all words; see `dense_string.append`.
-    """
-    assert table.alphabet is not None
-    put_lengths(table.numbers, table.alphabet, string)
-    code = TableCode.of(table.numbers)
-    offsets = dense_string.append(code, symbols, n, 1 << LOG2_BLOCK, string)
-    nbits = string.nbits
-    return Written(string.trimmed(), nbits, seek_of_blocks(n, nbits, offsets))
-
-
 def open(kind: Kind, span: BitSpan, alphabet: np.ndarray, coded: CodedMask) -> CodedString:
     """Open a string whose table the payload contains; see `Table.read` and `Table.open`."""
     if not coded.words:

@@ -32,6 +32,7 @@ from gcodec.codecs.lossless.planes import (
 from gcodec.entropy import ranged, tabled
 from gcodec.entropy.coder import (
     Written,
+    seek_of_blocks,
     seek_of_runs,
 )
 from gcodec.entropy.context import byte_coder, byte_scales
@@ -47,8 +48,9 @@ from gcodec.errors import ParameterError
 from gcodec.kernels.bits import byte_planes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
+from gcodec.kernels.context import plane_words
 from gcodec.kernels.context.byte_scales import plane_sums, rounded_scales
-from gcodec.kernels.numeric.byte_counts import added, byte_counts
+from gcodec.kernels.numeric.byte_counts import added, byte_counts, estimated_counts
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.runtime import pool
@@ -234,21 +236,6 @@ class _Lowered(NamedTuple):
     scales_nbits: int
 
 
-class _Begun(NamedTuple):
-    """A message whose other planes are written in part.
-
-    Attributes
-    ----------
-    data : uint8 array
-        Memory of the message.
-    stop : int
-        Number of elements whose bytes of the other planes it contains.
-    """
-
-    data: np.ndarray
-    stop: int
-
-
 def write(
     bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], mode: str
 ) -> tuple[str, Written]:
@@ -281,17 +268,10 @@ def write(
 def _estimated(counts: np.ndarray, n: int, sampled: int) -> np.ndarray:
     """Return the counts of n bytes by those of a sample.
 
-    A byte of 0 counts at least once, and so does each byte that is little smaller or larger than
-    those of the sample. Twice as many elements reach about one exponent further.
+    Twice as many elements reach about one exponent further.
     """
-    counts = counts * n // sampled
-    if np.count_nonzero(counts) > 1:
-        low, high = bytes_range(counts)
-        octaves = (n // sampled).bit_length()
-        near = counts[max(low - _BELOW - octaves, 1) : high + _ABOVE + octaves + 1]
-        near[near == 0] = 1
-        counts[0] = max(counts[0], 1)
-    return counts
+    octaves = (n // sampled).bit_length()
+    return estimated_counts(counts, n, sampled, _BELOW + octaves, _ABOVE + octaves)
 
 
 def _zeros_of(bits: np.ndarray, counts: np.ndarray, planes: int) -> Zeros | None:
@@ -578,35 +558,24 @@ class _Writer:
         is_plain = layout.is_float and self._known.zeros is None and pool.is_one(self._bits.size)
         return is_plain and all(plane.method == STORED for plane, _ in others)
 
-    def _split_words(self, method: _Method, begun: _Begun | None = None) -> Written:
-        """Write the message with Huffman words in one pass over the elements, on this thread.
-
-        With `begun`, the pass has already been begun with a table that lacks a byte.
-        """
+    def _split_words(self, method: _Method) -> Written:
+        """Write the message with Huffman words in one pass over the elements, on this thread."""
         lead, text = self._lead(method.method), self._text(method.method)
         room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
-        string = BitString(memory=scratch(room) if begun is None else begun.data)
+        string = BitString(memory=scratch(room))
         string.skip(lead)
         string.data[: len(text)] = np.frombuffer(text, np.uint8)
-        bits, layout, escape, scales = self._plane_of(method)
-        done = 0 if begun is None else begun.stop
-
-        def take(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-            nonlocal done
-            others = None
-            if stop > done:
-                others = string.data[len(text) : lead]  # the string may have moved
-            layout.take_runs(bits, escape, scales, start, room, others=others)
-            done = max(done, stop)
-            return room
-
+        self._put_front(method, string)
         assert method.string is not None
+        bits, layout, escape, scales = self._plane_of(method)
+        arrays = None if scales is None else scales.arrays
+        code, others = method.string.put_table(string), slice(len(text), lead)
         try:
-            return tabled.write_words(
-                method.string.table, take, bits.size, self._put_front(method, string)
-            )
+            offsets = plane_words.append(code, bits, escape, arrays, layout.unit, others, string)
         except ParameterError:  # see `_words`
-            return self._split_words(self._exact(method), _Begun(string.data, done))
+            return self._split_words(self._exact(method))
+        nbits = string.nbits
+        return Written(string.trimmed(), nbits, seek_of_blocks(bits.size, nbits, offsets))
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""

@@ -108,7 +108,6 @@ class PlaneLayout(NamedTuple):
         out: np.ndarray,
         run: int = ALL,
         period: int = 0,
-        others: np.ndarray | None = None,
     ) -> None:
         """Write the first plane of runs of all bit patterns, on this thread.
 
@@ -124,13 +123,10 @@ class PlaneLayout(NamedTuple):
         run, period : int
             Elements of a run, which is a multiple of 2^12, and from one run to the next. By
             default, there is one run.
-        others : uint8 array, optional
-            Receives the other planes of the same floats, with a stride of `bits.size`; see
-            `take_others`.
         """
         if self.is_float:
             arrays = None if scales is None else scales.arrays
-            take_runs(bits, escape, arrays, self.unit, start, run, period, out, others)
+            take_runs(bits, escape, arrays, self.unit, start, run, period, out)
             return
         step = min(run, TILE)
         for at in range(0, out.size, step):

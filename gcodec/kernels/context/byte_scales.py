@@ -20,7 +20,6 @@ from gcodec.kernels.bits.byte_planes import (
     STREAMED,
     joining,
     taking_first,
-    taking_others,
 )
 from gcodec.kernels.context.class_map import CENTER, TILE, ScaleArrays, fill_classes
 from gcodec.kernels.context.scale_lists import MOST, SCRATCH, list_nbits
@@ -192,7 +191,6 @@ def take_runs(
     run: int,
     period: int,
     out: np.ndarray,
-    others: np.ndarray | None = None,
 ) -> None:
     """Write the first plane of runs of floats, perhaps lowered, on the calling thread.
 
@@ -211,14 +209,11 @@ def take_runs(
         Elements of a run, a multiple of 2^12; and from one run to the next. The last run may be
         shorter.
     out : (k,) uint8 array
-    others : (planes * n,) uint8 array, optional
-        Receives the other planes of the same floats, each n bytes after the preceding one.
     """
     rows, columns, width = scales or (_NONE, _NONE, 1)
     classes = np.empty(TILE if scales else 0, np.uint8)
-    rest = _NONE if others is None else others
     loop, first = _taking(bits.itemsize), np.uint8(escape)
-    loop(bits, first, rows, columns, width, unit, start, run, period, classes, out, rest)
+    loop(bits, first, rows, columns, width, unit, start, run, period, classes, out)
 
 
 def count_runs(
@@ -383,7 +378,7 @@ def _raised(byte, by):
 
 
 @subroutine(variant="")
-def _lower_part(part, rows, columns, width, start, unit, classes):
+def lower_part(part, rows, columns, width, start, unit, classes):
     """Lower up to TILE bytes from element `start` on; see `lower`."""
     # classes.size == TILE; the scales cover all elements.
     own = classes[: part.size]
@@ -399,10 +394,10 @@ def _lower_part(part, rows, columns, width, start, unit, classes):
 
 @kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
 def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
-    # See `_lower_part`.
+    # See `lower_part`.
     for first in range(0, symbols.size, TILE):
         part = symbols[first : first + TILE]
-        _lower_part(part, rows, columns, width, start + first, unit, classes)
+        lower_part(part, rows, columns, width, start + first, unit, classes)
 
 
 @kernel(
@@ -455,7 +450,7 @@ def _fit_scales(
         part = room[: source.size]
         for i in range(source.size):
             part[i] = source[i]
-        _lower_part(part, rows, by_column, width, first, unit, room[TILE:])
+        lower_part(part, rows, by_column, width, first, unit, room[TILE:])
         count_part(part, tables)
     add_tables(tables, counts)
     sizes[0] = ideal_nbits(counts, counts.size, logs)
@@ -487,26 +482,21 @@ def _summed(itemsize: int) -> Kernel:
 
 @factory(lambda: ((itemsize,) for itemsize in SHIFTS))
 def _taking(itemsize: int) -> Kernel:
-    take_first, take_others = taking_first(itemsize), taking_others(itemsize)
+    take_first = taking_first(itemsize)
 
     @kernel(
         f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, int64, int64, "
-        "int64, out uint8[], out uint8[], out uint8[]",
+        "int64, out uint8[], out uint8[]",
         variant=str(itemsize),
     )
-    def take_runs(
-        bits, escape, rows, columns, width, unit, start, run, period, classes, out, others
-    ):
-        # The runs lie in `bits`. rows.size is 0 if no byte is lowered; else see `_lower_part`.
-        # others.size is (itemsize - 1) * bits.size, or 0 if they are not wanted.
+    def take_runs(bits, escape, rows, columns, width, unit, start, run, period, classes, out):
+        # The runs lie in `bits`. rows.size is 0 if no byte is lowered; else see `lower_part`.
         for first in range(0, out.size, TILE):
             part = out[first : first + TILE]
             at = start + first // run * period + first % run
             take_first(bits[at : at + part.size], escape, part)
-            if others.size > 0:
-                take_others(bits[at : at + part.size], bits.size, others[at:])
             if rows.size > 0:
-                _lower_part(part, rows, columns, width, at, unit, classes)
+                lower_part(part, rows, columns, width, at, unit, classes)
 
     return take_runs
 
@@ -530,7 +520,7 @@ def _counted(itemsize: int) -> Kernel:
             at = start + first // run * period + first % run
             take_first(bits[at : at + part.size], escape, part)
             if rows.size > 0:
-                _lower_part(part, rows, columns, width, at, unit, room[TILE:])
+                lower_part(part, rows, columns, width, at, unit, room[TILE:])
             count_part(part, tables)
         add_tables(tables, counts)
 

@@ -64,6 +64,41 @@ def entropy_nbits(counts: np.ndarray, logs: np.ndarray) -> int:
     return int(ideal_nbits(counts.reshape(-1), counts.shape[-1], logs))
 
 
+def estimated_counts(
+    counts: np.ndarray, n: int, sampled: int, below: int, above: int
+) -> np.ndarray:
+    """Return the counts of n bytes by those of a sample.
+
+    Parameters
+    ----------
+    counts : (256,) int64 array
+        Counts of the sample.
+    n, sampled : int
+        Number of all bytes, and of those in the sample.
+    below, above : int
+        Bytes count at least once if they are so little smaller or larger than those of the sample,
+        from 1 on; and so does the byte 0. A sample of equal bytes has no such neighbors.
+    """
+    out = np.empty(_VALUES, np.int64)
+    _estimate(counts, n, sampled, below, above, out)
+    return out
+
+
+@kernel("in int64[], int64, int64, int64, int64, out int64[]", vectorized=False)
+def _estimate(counts, n, sampled, below, above, out):
+    # counts.size == out.size == _VALUES
+    low, high, kinds = _VALUES, 0, 0
+    for value in range(_VALUES):
+        out[value] = counts[value] * n // sampled
+        if counts[value] > 0:
+            kinds += 1
+            low, high = (min(low, value) if value > 0 else low), value
+    if kinds > 1:
+        out[0] = max(out[0], 1)
+        for value in range(max(low - below, 1), min(high + above, _VALUES - 1) + 1):
+            out[value] = max(out[value], 1)
+
+
 @kernel("in int64[], in int64[]", vectorized=False)
 def _least_nbits(counts, logs):
     # logs.size is 2^15 + 1; the sum of the counts is below 2^41, so that no product exceeds 63

@@ -114,42 +114,6 @@ def write(
     return data, nbits, offsets
 
 
-def append(
-    code: TableCode, symbols: SymbolsOf, n: int, block_size: int, string: BitString
-) -> np.ndarray:
-    """Append the words of n bytes to a string, on the calling thread.
-
-    Parameters
-    ----------
-    code : TableCode
-    symbols : callable
-        Returns the symbols of a range; see `write`.
-    n, block_size : int
-        Number of symbols, and those of a block, a power of two up to 2^17.
-    string : BitString
-        Its bytes may change until the last symbols have been requested.
-
-    Returns
-    -------
-    (count + 1,) int64 array
-        Bit of the words where each block begins, and where the last ends.
-
-    Raises
-    ------
-    ParameterError
-        If the code has no word for a symbol.
-    """
-    coded, first = CodedMask.all(n), string.nbits
-    chunk = coded.chunk(False)
-    room, offsets = np.empty(min(n, chunk), np.uint8), np.zeros(-(-n // block_size) + 1, np.int64)
-    for at in range(0, n, chunk):
-        end = min(at + chunk, n)
-        bounds, _ = coded.part(at, end, block_size)
-        ends = write_symbols(code, symbols(at, end, room[: end - at]), bounds, string)
-        np.subtract(ends, first, out=offsets[at // block_size + 1 : -(-end // block_size) + 1])
-    return offsets
-
-
 @dispatched("gcodec.kernels.prefix.dense_string_cuda", by="data")
 def read(
     code: PrefixCode | TableCode,

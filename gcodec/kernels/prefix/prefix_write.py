@@ -81,7 +81,8 @@ def write_symbols(
     """
     loop: Kernel
     if isinstance(code, TableCode):
-        loop, arguments = write_table_words, _table_arguments(code, symbols)
+        loop = write_table_words
+        arguments: tuple[Any, ...] = _bytes_of(symbols), *table_arguments(code, symbols.size)
     else:
         places, words = np.empty(BLOCK, np.uint32), narrowed(symbols, code.top)
         loop, arguments = _writer(code.family), (*words, *write_tables(code), code.numbers, places)
@@ -270,27 +271,25 @@ def _writer(family: Family) -> Kernel:
     return write_words
 
 
-def _table_arguments(code: TableCode, symbols: np.ndarray) -> tuple[Any, ...]:
-    """Return the arguments of `write_table_words` for a code and (n,) unsigned symbols.
-
-    Raises
-    ------
-    ParameterError
-        If a symbol exceeds a byte.
-    """
-    if symbols.dtype != np.uint8:
-        if symbols.max(initial=0) >= SYMBOLS:
-            raise ParameterError(f"symbol {symbols.max()} is no byte")
-        symbols = symbols.astype(np.uint8)
+def table_arguments(code: TableCode, n: int) -> tuple[Any, ...]:
+    """Return the arguments of `write_table_words` for a code and n symbols."""
     tables, pairs, kept = byte_tables(code), _NO_PAIRS, np.empty(3, np.int64)
-    if tables.digit == 8 and symbols.size >= _LEAST_PAIRED:
+    if tables.digit == 8 and n >= _LEAST_PAIRED:
         pairs = pair_table(code)
-        if symbols.size < _PER_ENTRY * pairs.entries.size:
+        if n < _PER_ENTRY * pairs.entries.size:
             pairs = _NO_PAIRS
     digits, together = np.empty(_TILE, np.uint8), 8 // tables.digit
     places = np.empty(_TILE // 2, np.uint16) if pairs.span else _NO_PLACES
-    words = symbols, tables.singles, tables.groups, digits, together
-    return *words, *pairs, places, kept
+    return tables.singles, tables.groups, digits, together, *pairs, places, kept
+
+
+def _bytes_of(symbols: np.ndarray) -> np.ndarray:
+    """Return (n,) unsigned symbols as bytes; raise `ParameterError` if one exceeds a byte."""
+    if symbols.dtype == np.uint8:
+        return symbols
+    if symbols.max(initial=0) >= SYMBOLS:
+        raise ParameterError(f"symbol {symbols.max()} is no byte")
+    return symbols.astype(np.uint8)
 
 
 @block("digits", "first", "groups", "out", "state", "kept", "zero", apart=True)

@@ -1,0 +1,120 @@
+"""The byte planes of floats, the first one in Huffman words, in one pass over the floats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gcodec.errors import ParameterError
+from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.bits.byte_planes import SHIFTS, taking_first, taking_others
+from gcodec.kernels.context.byte_scales import lower_part
+from gcodec.kernels.context.class_map import TILE, ScaleArrays
+from gcodec.kernels.prefix.prefix_write import table_arguments, write_table_words
+from gcodec.kernels.prefix.table_code import TableCode
+from gcodec.runtime.jit import Kernel, factory, kernel
+
+_NONE = np.empty(0, np.uint8)
+
+
+def append(
+    code: TableCode,
+    bits: np.ndarray,
+    escape: int,
+    scales: ScaleArrays | None,
+    unit: int,
+    others: slice,
+    string: BitString,
+) -> np.ndarray:
+    """Append the words of the first plane to a string, and write the other planes in front of it.
+
+    Parameters
+    ----------
+    code : TableCode
+    bits : (n,) unsigned array
+        Bit patterns of the floats.
+    escape, scales, unit
+        See `byte_scales.take_runs`.
+    others : slice
+        The bytes of the string's data that receive the other planes, one after the other.
+    string : BitString
+
+    Returns
+    -------
+    (count + 1,) int64 array
+        Bit of the words where each block of 2^12 elements begins, and where the last one ends.
+
+    Raises
+    ------
+    ParameterError
+        If the code has no word for a byte.
+    """
+    rows, columns, width = scales or (_NONE, _NONE, 1)
+    plane = np.uint8(escape), rows, columns, width, unit, np.empty(2 * TILE, np.uint8)
+    table = table_arguments(code, bits.size)
+    ends = np.empty(-(-bits.size // TILE) + 1, np.int64)
+    ends[0] = string.nbits
+    progress, loop = np.zeros(7, np.int64), _appending(bits.itemsize)
+    while True:
+        data = string.data
+        loop(bits, *plane, data[others], *table, data, string.state, ends[1:], progress)
+        if progress[1] == ends.size - 1:
+            return ends - ends[0]
+        if progress[2]:
+            raise ParameterError("a byte of the plane has no word")
+        string.grow()
+
+
+@factory(lambda: ((itemsize,) for itemsize in SHIFTS))
+def _appending(itemsize: int) -> Kernel:
+    take_first, take_others = taking_first(itemsize), taking_others(itemsize)
+
+    @kernel(
+        f"in uint{8 * itemsize}[], uint8, in uint8[], in uint8[], int64, int64, out uint8[], "
+        "out uint8[], in uint64[], in uint64[], out uint8[], int64, int64, int64, in uint64[], "
+        "out uint16[], out int64[], out uint8[], out uint64[], out int64[], out int64[]",
+        variant=str(itemsize),
+    )
+    def append_planes(
+        bits,
+        escape,
+        rows,
+        columns,
+        width,
+        unit,
+        room,
+        others,
+        singles,
+        groups,
+        digits,
+        together,
+        base,
+        span,
+        pairs,
+        places,
+        kept,
+        out,
+        state,
+        ends,
+        progress,
+    ):
+        # room.size == 2 * TILE; others.size == (itemsize - 1) * bits.size; ends.size is the number
+        # of tiles. rows.size is 0 if no byte is lowered; else see `lower_part`. The first three
+        # fields of `progress` are those of `write_table_words`; the next three are those of a
+        # tile, whose size is the last field. See there for the other arrays.
+        own, bound = progress[3:6], progress[6:]
+        for tile in range(progress[1], ends.size):
+            first = tile * TILE
+            source = bits[first : first + TILE]
+            part = room[: source.size]
+            take_first(source, escape, part)
+            if rows.size > 0:
+                lower_part(part, rows, columns, width, first, unit, room[TILE:])
+            take_others(source, bits.size, others[first:])
+            own[0], own[1], own[2], bound[0] = progress[0] - first, 0, 0, part.size
+            table = singles, groups, digits, together, base, span, pairs, places, kept
+            write_table_words(part, *table, bound, out, state, ends[tile : tile + 1], own)
+            progress[0], progress[1], progress[2] = first + own[0], tile + own[1], own[2]
+            if own[1] == 0:
+                break
+
+    return append_planes
