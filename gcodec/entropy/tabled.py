@@ -22,7 +22,6 @@ from gcodec.entropy.coder import (
     seek_of_blocks,
     seek_of_runs,
 )
-from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import dense_string
 from gcodec.kernels.prefix.dense_string import SymbolsOf

@@ -5,14 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gcodec.entropy.context import scale_lists
+from gcodec.entropy.rans import entropy_nbits, log2_table
 from gcodec.kernels.bits.byte_planes import (
     SHIFTS,
+    count_others,
     gather_coded,
     spread_coded,
     take_first,
     take_others,
 )
-from gcodec.kernels.context.byte_scales import join_planes, lower, take_runs
+from gcodec.kernels.context.byte_scales import (
+    count_runs,
+    fitted_scales,
+    join_planes,
+    plane_sums,
+    raise_again,
+    rounded_scales,
+    take_runs,
+)
+from gcodec.kernels.context.class_map import CENTER, CLASSES, ScaleArrays
 from gcodec.runtime.memory import aligned_empty
 
 SIZES = [*range(0, 70), 255, 4095, 4096, 4097, 9000]
@@ -63,6 +75,16 @@ def test_planes_equal_the_oracle_and_are_joined(itemsize: int) -> None:
         assert np.array_equal(out, bits)
 
 
+def lowered(plane: np.ndarray, scales: ScaleArrays, unit: int) -> np.ndarray:
+    """Return a plane that is lowered by the octaves of its classes."""
+    rows, columns, width = scales
+    row, column = np.divmod(np.arange(plane.size), width)
+    own = columns[column].astype(int) if columns.size else CENTER
+    classes = np.clip(rows[row].astype(int) + own - CENTER, 0, CLASSES - 1)
+    moved = 1 + (plane.astype(int) - 1 - (classes * unit + 2 >> 2)) % 255
+    return np.where(plane > 0, moved, 0).astype(np.uint8)
+
+
 @pytest.mark.parametrize("itemsize", SHIFTS)
 @pytest.mark.parametrize("escape", (0, 9))
 def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
@@ -75,27 +97,88 @@ def test_runs_are_parts_of_the_plane(itemsize: int, escape: int) -> None:
     for scales, unit in ((None, 1), (both, 1), (alone, 1), (alone, 8)):
         whole = first_of(bits, escape)
         if scales is not None:
-            lower(whole, scales, unit, 0)
+            whole = lowered(whole, scales, unit)
+            again = whole.copy()
+            raise_again(again, scales, unit, 0)
+            assert np.array_equal(again, first_of(bits, escape))
         for start, size in ((0, n), (0, 1), (RUN, 5000), (12345, 300), (n - 1, 1)):
             out = np.empty(size, np.uint8)
-            others = np.full((itemsize - 1) * n, 0xA5, np.uint8)
-            take_runs(bits, escape, scales, unit, start, 1 << 40, 0, out, others)
+            take_runs(bits, escape, scales, unit, start, 1 << 40, 0, out)
             assert np.array_equal(out, whole[start : start + size])
-            taken = others.reshape(itemsize - 1, n)[:, start : start + size]
-            assert np.array_equal(taken.reshape(-1), others_of(bits[start : start + size]))
+            counts = count_runs(bits, escape, scales, unit, start, size, 1 << 40, 0)
+            assert np.array_equal(counts, np.bincount(out, minlength=256))
             if not escape:
+                others = others_of(bits)[start:]
                 for at, streaming in ((0, False), (0, True), (1, True)):
                     joined = aligned_empty(size + at, bits.dtype)[at:]
-                    planes = out, others[start:], n, joined
+                    planes = out, others, n, joined
                     join_planes(*planes, scales, unit, start, streaming=streaming)
                     assert np.array_equal(joined, bits[start : start + size])
-            assert np.count_nonzero(others != 0xA5) <= taken.size
         for run, period in ((RUN, 3 * RUN), (2 * RUN, 4 * RUN + 5)):
             size = 3 * RUN + 50
             places = np.arange(size) // run * period + np.arange(size) % run
             out = np.empty(size, np.uint8)
             take_runs(bits, escape, scales, unit, 0, run, period, out)
             assert np.array_equal(out, whole[places])
+            counts = count_runs(bits, escape, scales, unit, 0, size, run, period)
+            assert np.array_equal(counts, np.bincount(out, minlength=256))
+
+
+@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize("n", (1, 31, 4096, 5000, 3 * 4096 + 5))
+def test_other_planes_are_counted(itemsize: int, n: int) -> None:
+    bits = random_bits(itemsize, n)
+    for period in (4096, 4096 * 2):
+        runs = [bits[at : at + 4096] for at in range(0, n, period)]
+        planes = others_of(np.concatenate(runs)).reshape(itemsize - 1, -1)
+        expected = [np.bincount(plane, minlength=256) for plane in planes]
+        assert np.array_equal(count_others(bits, period), expected)
+
+
+@pytest.mark.parametrize("itemsize", SHIFTS)
+@pytest.mark.parametrize("width", (1, 7, 64, 300, 4096, 9000))
+def test_sums_of_planes(itemsize: int, width: int) -> None:
+    bits = random_bits(itemsize, 20000)
+    bits[::3] = 0
+    plane = first_of(bits, 5).astype(int)
+    row, column = np.divmod(np.arange(bits.size), width)
+    for has_columns in (False, True):
+        rows, columns = plane_sums(bits, 5, width, has_columns)
+        for sums, own in ((rows, row), (columns, column)):
+            if sums is rows or has_columns:
+                assert np.array_equal(sums[0], np.bincount(own, plane, sums[0].size))
+                assert np.array_equal(sums[1], np.bincount(own, plane > 0, sums[1].size))
+            else:
+                assert sums[0].size == sums[1].size == 0
+
+
+@pytest.mark.parametrize("n", (1, 300, 10000))
+@pytest.mark.parametrize("group", (0, 1, 3))
+@pytest.mark.parametrize("quantum", (1, 4))
+def test_scales_are_those_of_sums_and_lower_the_bytes(n: int, group: int, quantum: int) -> None:
+    rng = np.random.default_rng(4)
+    width = min(n, 70)
+    row, column = np.divmod(np.arange(n), width)
+    means = 100 + 8 * rng.standard_normal(-(-n // width))[row]
+    means += 8 * rng.standard_normal(width)[column]
+    symbols = (means + rng.standard_normal(n)).astype(np.uint8) * (rng.random(n) < 0.9)
+    result = fitted_scales(symbols, width, group, quantum, 40, 1, log2_table())
+    sums, counts = np.bincount(row, symbols), np.bincount(row, symbols > 0)
+    lines = sums.astype(np.int64), counts.astype(np.int64)
+    assert np.array_equal(result.rows, rounded_scales(lines, quantum, 40, 1))
+    assert all(map(np.array_equal, result.sums, lines))
+    by_group = np.empty(0, np.uint8)
+    if group:
+        groups = column // group
+        sums, counts = np.bincount(groups, symbols), np.bincount(groups, symbols > 0)
+        by_group = rounded_scales((sums.astype(int), counts.astype(int)), quantum, CENTER, 1)
+    columns = np.repeat(by_group, group)[:width] if group else by_group
+    assert np.array_equal(result.columns, columns)
+    moved = lowered(symbols, (result.rows, columns, width), 1)
+    assert np.array_equal(result.counts, np.bincount(moved, minlength=256))
+    assert result.nbits == entropy_nbits(result.counts)
+    of_rows = scale_lists.nbits(result.rows)
+    assert result.lists_nbits == (of_rows, scale_lists.nbits(by_group) if group else 0)
 
 
 @pytest.mark.parametrize("share", (0, 0.01, 0.5, 0.99, 1))

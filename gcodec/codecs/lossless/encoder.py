@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -310,6 +310,7 @@ def _other_planes(
     Samples of their bytes tell which planes may be worth a code.
     """
     period = _PIECE * max(-(-bits.size // (4 * _PIECE)), 1)
+    counts: Iterable[np.ndarray]
     if layout.is_float and zeros is None:
         whole = (bits.size - 1) // period
         size = whole * _PIECE + min(bits.size - whole * period, _PIECE)
@@ -377,25 +378,28 @@ class _Writer:
         self, bits: np.ndarray, layout: PlaneLayout, shape: tuple[int, ...], is_exact: bool
     ) -> None:
         self._bits, self._layout, self._shape = bits, layout, shape
-        self._is_exact, self._texts = is_exact, dict[int, bytes]()
+        self._is_exact = is_exact
         plane = _FirstPlane(bits, layout)
         self._known = known = _Statistics.of(plane, shape, is_exact)
         self._plane = plane if known.zeros is None else plane._replace(escape=known.zeros.escape)
-        self._head = Head(known.zeros, (Plane(STORED), *(plane for plane, _ in known.others)))
+        self._head = head = Head(known.zeros, (Plane(STORED), *(each for each, _ in known.others)))
+        self._stored_text, planes = head.to_bytes(), range(1, layout.itemsize)
+        self._others_nbytes = sum(head.nbytes_of(k, bits.size) for k in planes)
+        self._lead = len(self._stored_text) + self._others_nbytes  # unless the plane is constant
 
     def write(self, mode: str, limit: int) -> Written | None:
         """Write the message if it has fewer bits than `limit`, as far as is known; else None."""
         if self._known.is_constant:
             return self._plain(CONSTANT)
         method = self._fast() if mode == "fast" else self._small()
-        if 8 * self._lead(method.method) + method.nbits >= limit:
+        if 8 * self._lead + method.nbits >= limit:
             return None
         if method.method == STORED:
             return self._plain(STORED)
         if mode == "fast" and self._is_split:
             return self._split_words(method)
         written = self._words(method) if mode == "fast" else self._states(method)
-        self._fill(written.data, method.method)
+        self._fill(written.data, self._text(method.method))
         return written
 
     def _fast(self) -> _Method:
@@ -493,32 +497,25 @@ class _Writer:
     def _parts(self, start: int, stop: int) -> np.ndarray:
         return self._plane.take(start, stop, np.empty(stop - start, np.uint8))
 
-    def _lead(self, method: int) -> int:
-        """Return the number of bytes before the first plane."""
-        return len(self._text(method)) + self._others_nbytes
-
-    @functools.cached_property
-    def _others_nbytes(self) -> int:
-        """The number of bytes of all planes but the first."""
-        n = self._bits.size
-        return sum(self._head.nbytes_of(k, n) for k in range(1, self._layout.itemsize))
-
     def _text(self, method: int) -> bytes:
         """Return the bytes of the head."""
-        if method not in self._texts:
-            byte = int(self._known.counts.argmax()) if method == CONSTANT else 0
-            zeros, planes = self._head
-            head = Head(zeros, (Plane(method, byte), *planes[1:]))
-            self._texts[method] = head.to_bytes()
-        return self._texts[method]
+        zeros, (first, *others) = self._head
+        if method == CONSTANT:
+            first = Plane(CONSTANT, int(self._known.counts.argmax()))
+            return Head(zeros, (first, *others)).to_bytes()
+        text = bytearray(self._stored_text)
+        text[self._head.method_at] = method
+        return bytes(text)
 
     def _plain(self, method: int) -> Written:
         """Return the message with a stored or constant first plane."""
-        n, lead = self._bits.size, self._lead(method)
-        data = np.empty(lead + (n if method == STORED else 0), np.uint8)
+        text, symbols = self._text(method), np.empty(0, np.uint8)
+        lead = len(text) + self._others_nbytes
         if method == STORED:
-            data[lead:] = self._symbols
-        self._fill(data, method)
+            symbols = self._symbols
+        data = np.empty(lead + symbols.size, np.uint8)
+        data[lead:] = symbols
+        self._fill(data, text)
         return Written(data, 8 * data.size)
 
     def _put_front(self, method: _Method, string: BitString) -> BitString:
@@ -533,7 +530,7 @@ class _Writer:
 
     def _words(self, method: _Method) -> Written:
         """Write Huffman words after room for all that precedes the first plane."""
-        n, lead, plane = self._bits.size, self._lead(method.method), self._plane_of(method)
+        n, lead, plane = self._bits.size, self._lead, self._plane_of(method)
         front = self._put_front(method, BitString())
         assert method.string is not None
         try:
@@ -560,7 +557,7 @@ class _Writer:
 
     def _split_words(self, method: _Method) -> Written:
         """Write the message with Huffman words in one pass over the elements, on this thread."""
-        lead, text = self._lead(method.method), self._text(method.method)
+        lead, text = self._lead, self._text(method.method)
         room = lead + method.nbits // 8 + method.nbits // _SPARE + _LEAST_ROOM
         string = BitString(memory=scratch(room))
         string.skip(lead)
@@ -579,7 +576,7 @@ class _Writer:
 
     def _states(self, method: _Method) -> Written:
         """Write rANS after room for all that precedes the first plane."""
-        lead, n = self._lead(method.method), self._bits.size
+        lead, n = self._lead, self._bits.size
 
         def before(head: np.ndarray) -> np.ndarray:
             room = np.empty(lead + head.size, np.uint8)
@@ -596,10 +593,10 @@ class _Writer:
         data, nbits, runs = rans_string.write(tables, plane.take, n, before(head), LOG2_STATES)
         return Written(data, nbits, seek_of_runs(n, nbits, runs))
 
-    def _fill(self, data: np.ndarray, method: int) -> None:
+    def _fill(self, data: np.ndarray, text: bytes) -> None:
         """Write the head and all planes but the first to the start of the message."""
         bits, layout, n = self._bits, self._layout, self._bits.size
-        zeros, text = self._known.zeros, self._text(method)
+        zeros = self._known.zeros
         data[: len(text)] = np.frombuffer(text, np.uint8)
         at, stored = len(text), dict[int, int]()
         for k, (plane, string) in enumerate(self._known.others, 1):

@@ -108,6 +108,11 @@ class Head(NamedTuple):
         plane = self.planes[k]
         return self.coded(n) if plane.method == STORED else plane.nbytes
 
+    @property
+    def method_at(self) -> int:
+        """Offset of the method of the first plane."""
+        return 1 if self.zeros is None else 2
+
     def to_bytes(self) -> bytes:
         """Return the bytes of the head."""
         zeros = self.zeros

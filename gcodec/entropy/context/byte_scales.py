@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcodec.entropy.rans import log2_table
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
+from gcodec.entropy.rans import log2_table
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.byte_scales import (
     FittedScales,

@@ -2,8 +2,9 @@
 
 Bytes are exponents, perhaps with the upper bits of a mantissa, so they are about logarithms of
 magnitudes; `unit` is what a byte grows by in an octave. Classes are in quarter octaves, see
-`class_map`. The byte 0 marks zeros, which have no logarithm: no sum contains them, and they
-are never shifted.
+`class_map`. The byte 0 marks zeros, which have no logarithm: no sum contains them, and they are
+never shifted. A byte b from 1 on is lowered to 1 + (b − 1 − k) mod 255, where k is a quarter of
+the class times the unit, rounded.
 """
 
 from __future__ import annotations
@@ -153,33 +154,15 @@ def fitted_scales(
     height, groups = (width, -(-width // group)) if group else (0, 0)
     scales = np.empty(count + height + groups, np.uint8)
     work = np.empty(2 * scales.size + SCRATCH, np.int64)
-    narrow, counts, sizes = np.zeros(height, np.int32), np.zeros(256, np.int64), np.empty(3, np.int64)
-    rounding, room = _rounding(quantum, unit), np.empty(2 * TILE, np.uint8)
+    narrow, room = np.zeros(height, np.int32), np.empty(2 * TILE, np.uint8)
+    counts, sizes = np.zeros(256, np.int64), np.empty(3, np.int64)
+    rounding = _rounding(quantum, unit)
     arrays = narrow, work, count_tables(), scales, room, counts, sizes
     _fit_scales(symbols, width, group, *rounding, one, unit, logs, *arrays)
     nbits, of_rows, of_columns = sizes.tolist()
     rows, columns = scales[:count], scales[count : count + height]
     sums = work[:count], work[count : 2 * count]
     return FittedScales(rows, columns, sums, counts, nbits, (of_rows, of_columns))
-
-
-def lower(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
-    """Lower (n,) bytes by the octaves of their classes, in place and on the calling thread.
-
-    A byte b from 1 on becomes 1 + (b − 1 − k) mod 255, where k is a quarter of the class times the
-    unit, rounded.
-
-    Parameters
-    ----------
-    symbols : (n,) uint8 array
-    scales : (rows, columns, width)
-        See `class_map`.
-    unit : int
-        From 1 to 8.
-    start : int
-        The first element.
-    """
-    _lower_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
 
 
 def take_runs(
@@ -201,8 +184,9 @@ def take_runs(
     escape : int
         See `byte_planes.take_first`.
     scales : (rows, columns, width), optional
-        See `lower`. By default, no byte is lowered.
+        Scales by which the plane is lowered; see `class_map`. By default, no byte is lowered.
     unit : int
+        From 1 to 8.
     start : int
         The first element of the first run.
     run, period : int
@@ -236,7 +220,7 @@ def count_runs(
 
 
 def raise_again(symbols: np.ndarray, scales: ScaleArrays, unit: int, start: int) -> None:
-    """Undo `lower`."""
+    """Raise (n,) lowered bytes from element `start` on, in place, on the calling thread."""
     _raise_bytes(symbols, *scales, start, unit, np.empty(TILE, np.uint8))
 
 
@@ -261,7 +245,7 @@ def join_planes(
         The other planes; see `byte_planes.take_others`.
     out : (n,) unsigned array
     scales : (rows, columns, width), optional
-        Scales that `lower` subtracted from the first plane; None if it was not lowered.
+        Scales by which the first plane was lowered, if it was.
     unit : int
     start : int
         The first element.
@@ -303,7 +287,7 @@ def rounded_scales(
 
 
 def _rounding(quantum: int, unit: int) -> tuple[float, int, int]:
-    """Return how many quanta a scale grows if a mean grows by 1; the quantum; the largest scale."""
+    """Return how many quanta a scale grows if a mean grows by 1; the quantum; the maximum."""
     return _PER_OCTAVE / (unit * quantum), quantum, MOST & -quantum
 
 
@@ -379,7 +363,7 @@ def _raised(byte, by):
 
 @subroutine(variant="")
 def lower_part(part, rows, columns, width, start, unit, classes):
-    """Lower up to TILE bytes from element `start` on; see `lower`."""
+    """Lower up to TILE bytes from element `start` on."""
     # classes.size == TILE; the scales cover all elements.
     own = classes[: part.size]
     fill_classes(rows, columns, width, start, own)
@@ -390,14 +374,6 @@ def lower_part(part, rows, columns, width, start, unit, classes):
     step = np.uint16(unit)
     for i in range(part.size):
         part[i] = _lowered(part[i], _shift_of(own[i], step))
-
-
-@kernel("out uint8[], in uint8[], in uint8[], int64, int64, int64, out uint8[]")
-def _lower_bytes(symbols, rows, columns, width, start, unit, classes):
-    # See `lower_part`.
-    for first in range(0, symbols.size, TILE):
-        part = symbols[first : first + TILE]
-        lower_part(part, rows, columns, width, start + first, unit, classes)
 
 
 @kernel(
@@ -529,7 +505,7 @@ def _counted(itemsize: int) -> Kernel:
 
 @subroutine(variant="")
 def _raise_part(part, rows, columns, width, start, unit, raised):
-    """Write up to TILE lowered bytes from element `start` on to `raised`; see `lower`."""
+    """Raise up to TILE lowered bytes from element `start` on, to `raised`."""
     # raised.size == part.size; the scales cover all elements.
     fill_classes(rows, columns, width, start, raised)
     if unit == 1:

@@ -58,7 +58,8 @@ def append(
         data = string.data
         loop(bits, *plane, data[others], *table, data, string.state, ends[1:], progress)
         if progress[1] == ends.size - 1:
-            return ends - ends[0]
+            offsets: np.ndarray = ends - ends[0]
+            return offsets
         if progress[2]:
             raise ParameterError("a byte of the plane has no word")
         string.grow()
