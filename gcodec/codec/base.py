@@ -400,7 +400,7 @@ class Codec(Parameters):
 
     def _with_shape(self: _Self, shape: Any) -> _Self:
         """Return the codec bound to a shape, given as a tuple or an integer."""
-        if not self.uses_shape or (shape is self._shape and shape is not None):
+        if not self.uses_shape or (type(shape) is tuple and shape == self._shape):
             return self
         return self._bound(_shape=dimensions(shape))
 

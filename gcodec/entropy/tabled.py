@@ -139,7 +139,7 @@ def front(
     elif alphabet is not None:
         head.extend(*frequency_table.write_frequencies(numbers, log2_total, alphabet))
     if kind == "rans":
-        head.extend(np.zeros(1, np.uint8), -head.nbits % 8)
+        head.align()
     nbits = head.nbits
     return head.trimmed(), nbits
 

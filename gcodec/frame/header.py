@@ -65,6 +65,7 @@ class Header:
     scalars: memoryview
     nbits: int
     seek: Section | None = None
+    _read_message: tuple[Codec, dict[str, Any]] | None = None
 
     @classmethod
     def read(cls, reader: Reader) -> Header:
@@ -170,9 +171,11 @@ class Header:
 
     def _message(self) -> tuple[Codec, dict[str, Any]]:
         """Return the codec of the message, for any dtype, and the scalars of the message."""
-        codec = by_id(self.codec_id).from_header(bytes(self.parameters))
-        scalars = codec.read_scalars(self.scalars)
-        return codec.of_message(scalars), scalars
+        if self._read_message is None:  # a header with a seek table needs them twice
+            codec = by_id(self.codec_id).from_header(bytes(self.parameters))
+            scalars = codec.read_scalars(self.scalars)
+            self._read_message = codec.of_message(scalars), scalars
+        return self._read_message
 
 
 def write(

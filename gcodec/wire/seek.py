@@ -162,8 +162,8 @@ class SeekTable:
             positions, largest_advance = _sums("advances", self.advances, self.lengths)
             largest = max(largest, largest_advance)
         object.__setattr__(self, "positions", positions)
-        width = next(width for width in WIDTHS if largest < 1 << 8 * width)
-        object.__setattr__(self, "width", width)
+        nbytes = -(-largest.bit_length() // 8)
+        object.__setattr__(self, "width", 1 << max(nbytes - 1, 0).bit_length())
         if self.states is not None:
             if not (isinstance(self.states, np.ndarray) and self.states.dtype == np.uint32):
                 raise ParameterError("states: must be a uint32 array")
@@ -372,7 +372,10 @@ def worthwhile(table: SeekTable, n: int, nbits: int) -> bool:
 
 def first_worthwhile(n: int, nbits: int, *tables: SeekTable) -> SeekTable | None:
     """Return the first worthwhile table, or None; see `worthwhile`."""
-    return next((table for table in tables if worthwhile(table, n, nbits)), None)
+    for table in tables:
+        if worthwhile(table, n, nbits):
+            return table
+    return None
 
 
 def usual_log2s(blocks: Blocks) -> tuple[int, ...]:

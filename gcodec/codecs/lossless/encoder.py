@@ -523,7 +523,7 @@ class _Writer:
         if method.scales is not None:
             least_saving = 0 if self._is_exact else method.nbits // _LIST_SHARE
             byte_scales.put(method.scales, string, least_saving)
-            string.extend(np.zeros(1, np.uint8), -string.nbits % 8)
+            string.align()
         if method.string is not None:
             method.string.put_range(string)
         return string

@@ -146,7 +146,7 @@ def _front(scales: np.ndarray) -> BitString:
     data, nbits, _ = plan.write(scales, scales.size, front, 0)
     front = BitString()
     front.extend(data, nbits)
-    front.extend(np.zeros(1, np.uint8), -nbits % 8)
+    front.align()
     return front
 
 

@@ -84,6 +84,14 @@ class BitString:
         last = int(self.data[whole]) << 56 if used else 0
         self.state[:3] = whole, last, used
 
+    def align(self) -> None:
+        """Append zeros up to the end of a byte."""
+        whole, pending, used, _ = self.state.tolist()
+        if used:
+            self.reserve(1)
+            self.data[whole] = pending >> 56
+            self.state[:3] = whole + 1, 0, 0
+
     def trimmed(self) -> np.ndarray:
         """Return the bytes, the last completed with zeros; the string cannot grow any more."""
         nbytes = -(-self.nbits // 8)
