@@ -320,42 +320,46 @@ def _other_planes(
         planes = _planes(np.concatenate(pieces), layout, zeros)
         counts, size = [byte_counts(plane) for plane in planes], planes.shape[1]
     for k, own in enumerate(counts, 1):
-        if _judged(own, size) == STORED:
+        method, plan = _judged(own, size)
+        if method == STORED:
             yield Plane(STORED), None
+            continue
+        plane = _plane(bits, layout, zeros, k)
+        if plane.size > size:
+            own = byte_counts(plane)
+            method, plan = _judged(own, plane.size)
+        if plan is not None:
+            data = plan.write(plane, plane.size, BitString(), 0).data
+            yield Plane(method, 0, data.size), data
         else:
-            yield _other_plane(bits, layout, k, zeros)
+            yield Plane(method, int(own.argmax()) if method == CONSTANT else 0), None
 
 
-def _other_plane(
-    bits: np.ndarray, layout: PlaneLayout, k: int, zeros: Zeros | None
-) -> tuple[Plane, np.ndarray | None]:
-    """Return plane k > 0, and its string if it is coded."""
+def _judged(counts: np.ndarray, count: int) -> tuple[int, ranged.Plan | None]:
+    """Return the method for a plane of `count` bytes with these counts, other than the first.
+
+    With Huffman words, also return the plan of the string.
+    """
+    stored, entropy = 8 * count, entropy_nbits(counts)
+    most = stored - stored // _SHARE
+    is_long = entropy + _TABLE_NBITS > most
+    if not (entropy and is_long) and np.count_nonzero(counts) <= 1:
+        return CONSTANT, None
+    if not is_long:
+        plan = ranged.Plan.of("huffman", counts)
+        if plan.nbits - ranged.RANGE_NBITS < most:
+            return HUFFMAN, plan
+    return STORED, None
+
+
+def _plane(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None, k: int) -> np.ndarray:
+    """Return plane k > 0, without the zeros that are left out."""
     plane, at = np.empty(bits.size if zeros is None else zeros.coded, np.uint8), 0
     for start in range(0, bits.size, LARGE_TILE):
         part = _planes(bits[start : start + LARGE_TILE], layout, zeros)[k - 1]
         plane[at : at + part.size] = part
         at += part.size
-    counts = byte_counts(plane)
-    method = _judged(counts, plane.size)
-    if method == CONSTANT:
-        return Plane(CONSTANT, int(counts.argmax())), None
-    if method == STORED:
-        return Plane(STORED), None
-    data = ranged.Plan.of(KINDS[method], counts).write(plane, plane.size, BitString(), 0).data
-    return Plane(method, 0, data.size), data
-
-
-def _judged(counts: np.ndarray, count: int) -> int:
-    """Return the method for a plane of `count` bytes with these counts, other than the first."""
-    stored, entropy = 8 * count, entropy_nbits(counts)
-    is_long = entropy + _TABLE_NBITS > stored - stored // _SHARE
-    if not (entropy and is_long) and np.count_nonzero(counts) <= 1:
-        return CONSTANT
-    if is_long:
-        return STORED
-    words = ranged.Plan.of("huffman", counts)
-    nbits = words.nbits - ranged.RANGE_NBITS
-    return HUFFMAN if nbits < stored - stored // _SHARE else STORED
+    return plane
 
 
 def _planes(bits: np.ndarray, layout: PlaneLayout, zeros: Zeros | None) -> np.ndarray:
