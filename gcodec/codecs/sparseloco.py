@@ -511,14 +511,11 @@ def _no_symbols(shape: tuple[int, ...]) -> SparseLoCoSymbols:
 
 def _in_tensor(piece: FieldSpan, tiles: Tiles, each: int) -> FieldSpan:
     """Convert a description from a position in the order of the tiles to the element."""
-    value = piece.field_value
-    if value.element is None:
+    if piece.element is None:
         return piece
-    number = piece.number if value.number is None else value.number
-    if number is not None and value.element // tiles.size != number // each:
+    if piece.number is not None and piece.element // tiles.size != piece.number // each:
         raise _count_error(each)
-    element = int(tiles.elements(np.array([value.element]))[0])
-    return piece._replace(field_value=value._replace(element=element))
+    return piece._replace(element=int(tiles.elements(np.array([piece.element]))[0]))
 
 
 def _count_error(each: int) -> Corrupt:

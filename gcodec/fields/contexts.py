@@ -123,7 +123,7 @@ def _list(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {line}s", 2)
     yield code
-    rice_fields = [("centre", 7), ("k", 3)] if not code.field_value.value else []
+    rice_fields = [("centre", 7), ("k", 3)] if not code.value else []
     for name, nbits in [("shift", 2), ("least", 7), *rice_fields]:
         yield walk.field("scale", name, nbits)
     nbits = end - walk.at
@@ -139,6 +139,6 @@ def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
     for kind, name, numbers in lists:
         parameter = walk.field("table", f"k of {name}s", RICE_NBITS)
         yield parameter
-        for at, nbits in enumerate(Rice(parameter.field_value.value).lengths(numbers).tolist()):
+        for at, nbits in enumerate(Rice(parameter.value).lengths(numbers).tolist()):
             outlier = FieldValue(int(numbers[at]), f"element {places[at]}")
             yield walk.span(kind, name, nbits, outlier, at)

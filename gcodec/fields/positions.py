@@ -54,7 +54,7 @@ def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
         size = min(gap_rice.BLOCK, string.k - number)
         first = walk.at
         head = _parameter(walk, number, rice)
-        rice = head.field_value.value
+        rice = head.value
         code = PrefixCode(RICE, rice, 0)
         gaps, error = words.readable(walk, code, size)
         ends, error = words.positions_of(gaps + np.uint64(1), last, string.n, error)
@@ -80,7 +80,7 @@ def _parameter(walk: FieldWalker, number: int, preceding: int) -> FieldSpan:
     """Describe the Rice parameter before gap `number`, given the preceding parameter."""
     if number % (1 << gap_rice.LOG2_GROUP) == 0:
         head = walk.field("index", "Rice parameter", _PARAMETER_NBITS)
-        rice = head.field_value.value
+        rice = head.value
     else:
         (zeros,), end = words.read(walk, words.UNARY, 1)
         change = (int(zeros) + 1) // 2 if zeros % 2 else -(int(zeros) // 2)

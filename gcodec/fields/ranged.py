@@ -43,7 +43,7 @@ def string(
     yield low
     high = walk.field("table", "largest byte", 8)
     yield high
-    numbers = ranged.alphabet(low.field_value.value, high.field_value.value)
+    numbers = ranged.alphabet(low.value, high.value)
     coded = CodedMask.all(count)
     table = yield from tabled.table(walk, coder, numbers, coded, lambda symbol: "")
     yield from tabled.string(walk, table, kind, name, count, describe)

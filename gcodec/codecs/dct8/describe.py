@@ -128,7 +128,7 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Ite
             yield from walk.summary("magnitude", (m - chunk) * k, {"level": end - first})
             return
         head = walk.field("level", "least and code", dct_words.HEAD_NBITS, (dct_words.NBITS, 3))
-        least, code = divmod(head.field_value.value, 8)
+        least, code = divmod(head.value, 8)
         above, nbits, error = _above(walk, least, code, k)
         try:
             dct_words.read(walk.data, first, walk.end, 1, k)
@@ -141,7 +141,7 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Ite
             continue
         name = "in equal widths" if code == _EQUAL else f"in Rice codewords of {code}"
         text = f"chunk {chunk}: least {least}, the others {name}"
-        yield head._replace(field_value=head.field_value._replace(meaning=text))
+        yield head._replace(meaning=text)
         yield from walk.summary("magnitude", low, {"level": int(nbits[:low].sum())})
         sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
         first = chunk * k
@@ -189,14 +189,12 @@ def _positions(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[Fie
 
 def _in_chunk(piece: FieldSpan, k: int, size: int) -> FieldSpan:
     """Convert a description from a position among all chunks to the position in one chunk."""
-    if piece.field_value.element is None or piece.number is None:
+    if piece.element is None or piece.number is None:
         return piece
-    chunk, position = divmod(piece.field_value.element, size)
+    chunk, position = divmod(piece.element, size)
     if chunk != piece.number // k:
         raise payload.count_error(k)
-    return piece._replace(
-        field_value=piece.field_value._replace(element=None, meaning=f"position {position}")
-    )
+    return piece._replace(element=None, meaning=f"position {position}")
 
 
 def _coefficient(scale: np.ndarray, code: int, values: str) -> str:

@@ -111,6 +111,5 @@ def _strings(parts: Parts, shape: tuple[int, ...], walk: FieldWalker) -> Iterato
 
 def _renamed(span: FieldSpan, name: str) -> FieldSpan:
     """Return the span of a part of the message: no field of a part determines an element alone."""
-    element = span.field_value.element if name == "residual" else None
-    value = span.field_value._replace(decoded=(), element=element)
-    return span._replace(name=f"{span.name} of the {name}", field_value=value)
+    element = span.element if name == "residual" else None
+    return span._replace(name=f"{span.name} of the {name}", decoded=(), element=element)

@@ -54,12 +54,12 @@ def fields(
         scales = yield from walk.checked("scale", "scale", 8, count, describe_scales, read)
     else:
         method = walk.field("table", "scales", 8)
-        if method.field_value.value not in (STORED, WORDS):
+        if method.value not in (STORED, WORDS):
             walk.at -= 8
-            raise Corrupt(f"scales are written by method {method.field_value.value}", 0)
-        note = "in words" if method.field_value.value == WORDS else "as they are"
-        yield method._replace(field_value=method.field_value._replace(meaning=note))
-        if method.field_value.value == STORED:
+            raise Corrupt(f"scales are written by method {method.value}", 0)
+        note = "in words" if method.value == WORDS else "as they are"
+        yield method._replace(meaning=note)
+        if method.value == STORED:
             yield from walk.fields("scale", "scale", 8, count, describe_scales)
         else:
             yield from ranged.inner_string(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -65,19 +65,16 @@ def _patterns(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
 def _class(walk: FieldWalker, kind: int, head: ClassHead) -> Iterator[FieldSpan]:
     """Describe the positions and values of a class."""
     walk.require(head.index_nbits)
+    spans: Iterable[FieldSpan] = ()
+    if head.has_index:
+        spans = positions(walk, METHODS[head.method], head.changes, head.size)
     with walk.within(walk.at + head.index_nbits):
-        for span in (
-            positions(walk, METHODS[head.method], head.changes, head.size)
-            if (head.has_index)
-            else ()
-        ):
-            # Positions count the elements of a class, which only the base locates.
-            place = span.field_value.element
-            meaning = "" if place is None else f"element {place} of class {kind}"
-            field_value = span.field_value._replace(element=None)
-            if meaning:
-                field_value = field_value._replace(meaning=meaning)
-            yield span._replace(field_value=field_value)
+        for span in spans:
+            if span.element is not None:
+                # Positions count the elements of a class, which only the base locates.
+                meaning = f"element {span.element} of class {kind}"
+                span = span._replace(element=None, meaning=meaning)
+            yield span
     yield from walk.pad(-walk.at % 8)
     walk.require(head.values_nbits)
     with walk.within(walk.at + head.values_nbits):
