@@ -315,8 +315,7 @@ def _field(
     kind: str = "header",
 ) -> FieldSpan:
     """Return a field whose bits are of one kind."""
-    bits = first, nbits, {kind: nbits}
-    return FieldSpan(kind, name, *bits, value, meaning, number, part=part)
+    return FieldSpan(kind, name, first, nbits, {kind: nbits}, value, meaning, number, part=part)
 
 
 def _gap(

@@ -27,7 +27,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.codec import Codec, register
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.ranges import (
@@ -239,16 +239,16 @@ class MinMax(Codec):
         bucket = self._bucket(n)
         count = self._ranges_nbytes(n) // RANGE_NBYTES
 
-        def ends(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-            for number, value in enumerate(numbers(bits).tolist(), at):
-                name = "high" if number % 2 else "low"
-                yield FieldValue(value, f"of bucket {number // 2}", name=name, number=number // 2)
+        def end(value: float, number: int) -> FieldValue:
+            name = "high" if number % 2 else "low"
+            return FieldValue(value, f"of bucket {number // 2}", name=name, number=number // 2)
 
         def checked() -> np.ndarray:
             data = payload.data[: RANGE_NBYTES * count]
             check_ranges(data, data.size, 8 * data.size)
             return read_ranges(data)
 
+        ends = describe_each(end, "float32")
         bucket_ranges = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
 
         def describe(at: int, codes: np.ndarray) -> Iterator[FieldValue]:

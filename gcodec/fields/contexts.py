@@ -16,7 +16,6 @@ from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.entropy.universal import Rice
 from gcodec.errors import Corrupt
-from gcodec.fields.packed import DescribeCode
 from gcodec.fields.rans import states
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.context import lane_order
@@ -86,16 +85,6 @@ def context_string(
             yield value._replace(meaning=note)
 
     yield from states(walk, kind, name, string.symbols, describe_restored)
-
-
-def describe_each(describe: DescribeCode) -> DescribeSymbols:
-    """Turn a describer of one element into a describer of a run of symbols."""
-
-    def describe_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        for element, symbol in enumerate(symbols.tolist(), at):
-            yield describe(symbol, element)
-
-    return describe_run
 
 
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:

@@ -10,7 +10,15 @@ import numpy as np
 
 from gcodec.entropy.coder import RansString
 from gcodec.errors import Corrupt, FormatError
-from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind, Window
+from gcodec.fields.walker import (
+    DescribeSymbols,
+    FieldSpan,
+    FieldValue,
+    FieldWalker,
+    Kind,
+    Window,
+    describe_each,
+)
 from gcodec.fields.words import most_that_read
 from gcodec.kernels.quantize.trellis import add_quantizers
 from gcodec.kernels.rans.rans_read import Reader
@@ -94,9 +102,9 @@ def states(
     yield from walk.remainder(kind, "states and words", string.n - described)
 
 
-def _describe_states(at: int, values: np.ndarray) -> Iterator[FieldValue]:
-    for lane, state in enumerate(values.tolist(), at):
-        yield FieldValue(state, f"of lane {lane}, where the block begins")
+_describe_states = describe_each(
+    lambda state, lane: FieldValue(state, f"of lane {lane}, where the block begins")
+)
 
 
 def _heads(walk: FieldWalker, lanes: int) -> np.ndarray:

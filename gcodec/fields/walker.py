@@ -98,6 +98,9 @@ class FieldSpan(NamedTuple):
 DescribeSymbols = Callable[[int, np.ndarray], Iterable[FieldValue]]
 """Describes consecutive symbols, given the index of the first one and their values."""
 
+DescribeSymbol = Callable[[Any, int], FieldValue]
+"""Describes a symbol, given its value and its index; raises `Corrupt` for an invalid symbol."""
+
 DescribeElements = Callable[[np.ndarray, np.ndarray], Iterable[FieldValue]]
 """Describes symbols, given their elements and their values."""
 
@@ -334,7 +337,22 @@ class Window:
         return low, high
 
 
-def numbers(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
-    """Return the float32 or float64 numbers of bit patterns."""
-    kind = np.dtype(dtype)
-    return values.astype(f"u{kind.itemsize}").view(kind)
+def describe_each(describe: DescribeSymbol, floats: str | None = None) -> DescribeSymbols:
+    """Turn a describer of one symbol into a describer of a run of symbols.
+
+    Parameters
+    ----------
+    describe : callable
+        Describes a symbol; see `DescribeSymbol`.
+    floats : str, optional
+        Dtype of the numbers to describe, if the symbols are their bit patterns.
+    """
+
+    def describe_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+        if floats is not None:
+            kind = np.dtype(floats)
+            symbols = symbols.astype(f"u{kind.itemsize}").view(kind)
+        for index, symbol in enumerate(symbols.tolist(), at):
+            yield describe(symbol, index)
+
+    return describe_run

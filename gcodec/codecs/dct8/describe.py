@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from gcodec.fields.walker import (
     FieldValue,
     FieldWalker,
     Window,
-    numbers,
+    describe_each,
 )
 from gcodec.fields.words import lengths, readable
 from gcodec.kernels.bits.fields import read_fields
@@ -41,11 +41,12 @@ def payload_fields(
     total = len(scales) * k
     if values == "affine8":
 
-        def level(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-            for number, code in enumerate((codes * 255 if k <= 2 else codes).tolist(), at):
-                yield FieldValue(code, _coefficient(scales[number // k], code, values))
+        def level(code: int, number: int) -> FieldValue:
+            code = code * 255 if k <= 2 else code
+            return FieldValue(code, _coefficient(scales[number // k], code, values))
 
-        yield from walk.fields("level", "level", payload.level_nbits(k), total, level)
+        width = payload.level_nbits(k)
+        yield from walk.fields("level", "level", width, total, describe_each(level))
     else:
         yield from _sign7(walk, scales, k)
     yield from _places(walk, len(scales), size, k, index)
@@ -64,43 +65,42 @@ def _places(walk: FieldWalker, coded: int, size: int, k: int, index: str) -> Ite
 
 
 def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, None, np.ndarray]:
-    def sizes(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for chunk, size in enumerate(numbers(bits << _HALF).tolist(), at):
-            yield FieldValue(size, f"largest magnitude of chunk {chunk}")
+    describe_sizes = describe_each(
+        lambda size, chunk: FieldValue(size, f"largest magnitude of chunk {chunk}"), "float32"
+    )
 
-    def ranges(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for i, value in enumerate(numbers(bits).tolist(), at):
-            chunk, is_least = divmod(i, 2)
-            name = "least" if is_least else "step"
-            yield FieldValue(value, f"of chunk {chunk}", name=name, number=chunk)
+    def describe_end(value: float, number: int) -> FieldValue:
+        chunk, is_least = divmod(number, 2)
+        name = "least" if is_least else "step"
+        return FieldValue(value, f"of chunk {chunk}", name=name, number=chunk)
 
     def read() -> np.ndarray:
         return levels.read_scales(walk.data, count, values)
 
+    def sizes(at: int, halves: np.ndarray) -> Iterable[FieldValue]:
+        return describe_sizes(at, halves << _HALF)
+
     if values == "affine8":
-        return (yield from walk.checked("scale", "step, least", 32, 2 * count, ranges, read))
+        ends = describe_each(describe_end, "float32")
+        return (yield from walk.checked("scale", "step, least", 32, 2 * count, ends, read))
     return (yield from walk.checked("scale", "scale", 16, count, sizes, read))
 
 
 def _coefficients(walk: FieldWalker, total: int) -> Iterator[FieldSpan]:
-    def describe(at: int, patterns: np.ndarray) -> Iterator[FieldValue]:
-        for value in numbers(patterns).tolist():
-            yield FieldValue(value)
-
     def check() -> None:
         payload.check_finite(walk.data[: 4 * total].view(">u4").astype(np.uint32))
 
+    describe = describe_each(lambda value, number: FieldValue(value), "float32")
     yield from walk.checked("level", "coefficient", 32, total, describe, check)
 
 
 def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]:
     first, total = walk.at, len(scales) * k
 
-    def sign(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for number, bit in enumerate(bits.tolist(), at):
-            code = dct_words.MOST | SIGN * bit
-            meaning = _coefficient(scales[number // k], code, "sign7") if k == 1 else ""
-            yield FieldValue("-" if bit else "+", meaning)
+    def sign(bit: int, number: int) -> FieldValue:
+        code = dct_words.MOST | SIGN * bit
+        meaning = _coefficient(scales[number // k], code, "sign7") if k == 1 else ""
+        return FieldValue("-" if bit else "+", meaning)
 
     def magnitude(at: int, sizes: np.ndarray) -> Iterator[FieldValue]:
         bits = read_fields(walk.data, first + at, 1, sizes.size)
@@ -111,7 +111,7 @@ def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]
             code = size | SIGN * negative
             yield FieldValue(size, _coefficient(scales[number // k], code, "sign7"))
 
-    yield from walk.fields("sign", "sign", 1, total, sign)
+    yield from walk.fields("sign", "sign", 1, total, describe_each(sign))
     if 1 < k < payload.FEW:
         yield from walk.fields("level", "magnitude", dct_words.NBITS, total, magnitude)
     elif k > 1:

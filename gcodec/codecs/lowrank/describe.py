@@ -17,7 +17,7 @@ from gcodec.codecs.lowrank.message import (
 )
 from gcodec.errors import Corrupt
 from gcodec.fields import words
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.payload import Payload
 from gcodec.wire.primitives import Reader
 
@@ -62,10 +62,9 @@ def _components(rank: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         symbols = symbols[: invalid[0]]
         error = Corrupt("an exponent is below 0, or too large")
 
-    def describe(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        for number, symbol in enumerate(symbols.tolist(), at):
-            yield FieldValue(symbol, f"exponent {exponents[number]}")
-
+    describe = describe_each(
+        lambda symbol, index: FieldValue(symbol, f"exponent {exponents[index]}")
+    )
     with walk.within(walk.at + int(words.lengths(GAMMA, symbols).sum())):
         yield from words.words(walk, "scale", "component", GAMMA, symbols.size, describe)
     if error is not None:
@@ -74,11 +73,7 @@ def _components(rank: int, walk: FieldWalker) -> Iterator[FieldSpan]:
 
 def _centroids(name: str, walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the centroids of a factor."""
-
-    def describe(at: int, values: np.ndarray) -> Iterator[FieldValue]:
-        for number, value in enumerate(values.tolist(), at):
-            yield FieldValue(value, CENTROIDS[number])
-
+    describe = describe_each(lambda value, index: FieldValue(value, CENTROIDS[index]))
     count = len(CENTROIDS)
     yield from walk.fields("table", f"centroid of the {name} factor", 8, count, describe)
 

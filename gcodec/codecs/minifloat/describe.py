@@ -12,14 +12,7 @@ from gcodec.codecs.minifloat.scale_search import Scales
 from gcodec.errors import Corrupt
 from gcodec.fields import tabled
 from gcodec.fields.contexts import context_string
-from gcodec.fields.walker import (
-    CHUNK,
-    DescribeSymbols,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Window,
-)
+from gcodec.fields.walker import CHUNK, DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Window
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.quantize.float_format import MiniFloat

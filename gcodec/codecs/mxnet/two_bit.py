@@ -36,10 +36,10 @@ from gcodec.entropy.coder import BitSpan
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import ParameterError, Truncated
-from gcodec.fields.contexts import context_string, describe_each
+from gcodec.fields.contexts import context_string
 from gcodec.fields.packed import lookup, packed, signs
 from gcodec.fields.positions import positions as positions_in
-from gcodec.fields.walker import FieldSpan, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldWalker, describe_each
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, LevelString, dequantize

@@ -23,7 +23,7 @@ from gcodec.entropy.coder import BitSpan
 from gcodec.errors import FormatError
 from gcodec.fields import tabled
 from gcodec.fields.positions import positions
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import value_classes
 from gcodec.wire.primitives import ITEMSIZE, Reader
@@ -57,9 +57,9 @@ def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
     walk.finish()
 
 
-def _patterns(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-    for element, pattern in enumerate(bits.tolist(), at):
-        yield FieldValue(pattern, "bit pattern", element=element)
+_patterns = describe_each(
+    lambda pattern, element: FieldValue(pattern, "bit pattern", element=element)
+)
 
 
 def _class(walk: FieldWalker, kind: int, head: ClassHead) -> Iterator[FieldSpan]:
@@ -107,11 +107,6 @@ def _values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
     )
 
 
-def _describe(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-    for symbol in symbols.tolist():
-        yield FieldValue(symbol, _meaning(symbol))
-
-
 def _meaning(symbol: int) -> str:
     """Return the differences of a symbol as text."""
     if symbol == 0:
@@ -121,3 +116,6 @@ def _meaning(symbol: int) -> str:
     if raw:
         return f"{smallest} to {smallest + (1 << raw) - 1}"
     return f"{-(smallest + 1) // 2 if smallest % 2 else smallest // 2:+d} units"
+
+
+_describe = describe_each(lambda symbol, index: FieldValue(symbol, _meaning(symbol)))

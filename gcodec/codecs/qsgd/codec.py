@@ -52,7 +52,7 @@ from gcodec.codecs.qsgd.describe import level_fields
 from gcodec.codecs.qsgd.payload import DenseString, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
@@ -379,14 +379,13 @@ class QSGD(Codec):
         return string.blocks(partial(place, out=out), log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        def norm_fields(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-            for bucket, norm in enumerate(numbers(bits).tolist(), at):
-                yield FieldValue(norm, f"of bucket {bucket}" + ("" if norm else ", not coded"))
+        def describe(norm: float, bucket: int) -> FieldValue:
+            return FieldValue(norm, f"of bucket {bucket}" + ("" if norm else ", not coded"))
 
         def read() -> np.ndarray:
             return read_norms(payload.data[: NORM_NBITS // 8 * count])
 
-        count = self._buckets(n)
-        norms = yield from walk.checked("norm", "norm", NORM_NBITS, count, norm_fields, read)
+        count, describe_norms = self._buckets(n), describe_each(describe, "float32")
+        norms = yield from walk.checked("norm", "norm", NORM_NBITS, count, describe_norms, read)
         scale = Scale(norms, self._bucket(n), self.s)
         yield from level_fields(walk, self._plan(payload), scale, coded_mask_of(scale, n))
