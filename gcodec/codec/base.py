@@ -111,6 +111,9 @@ class Codec(Parameters):
     # Whether the codec depends on the shape of a tensor, and the shape that `_with_shape` binds.
     uses_shape: ClassVar[bool] = False
     _shape: ClassVar[tuple[int, ...] | None] = None
+    # Whether only the size of a payload matters, so that `_pack` need not write its bytes; see
+    # `_sized`.
+    _is_sizing: ClassVar[bool] = False
     # Whether the codec also accepts integers and booleans; see `_with_dtype`.
     accepts_integers: ClassVar[bool] = False
     # Methods and formats of other systems by their usual names, and the spec that stands for each.
@@ -502,10 +505,10 @@ class Codec(Parameters):
     def _sized(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Return the payload of symbols on the host, possibly with zeros in place of its bytes.
 
-        Its codec, scalars and size are those of `_pack`. An override writes nothing if it knows
-        the size without writing, and so needs fewer kernels.
+        Its codec, scalars and size are those of `_pack`, which needs fewer kernels if it knows the
+        size without writing.
         """
-        return self._pack(symbols)
+        return self._bound(_is_sizing=True)._pack(symbols)
 
     def _decode(self, payload: Payload, n: int, out: Array | None = None) -> np.ndarray:
         """Return the values, or write them to `out`; an error may leave `out` half written."""

@@ -270,14 +270,9 @@ class Blockwise(Codec):
 
     # --- pack
 
-    def _sized(self, symbols: BlockwiseSymbols) -> Payload | Selection[Payload]:
-        return self._pack(symbols, sized=True)
-
-    def _pack(
-        self, symbols: BlockwiseSymbols, *, sized: bool = False
-    ) -> Payload | Selection[Payload]:
+    def _pack(self, symbols: BlockwiseSymbols) -> Selection[Payload]:
         layout = self._checked_layout(symbols, symbols.n)
-        written = payload_coding.write(symbols.data, layout, self.code, sized=sized)
+        written = payload_coding.write(symbols.data, layout, self.code, sized=self._is_sizing)
         return written.map(self._message)
 
     def _message(self, written_code: CodedBytes) -> Payload:

@@ -302,16 +302,11 @@ class Microscale(Codec):
 
     # --- pack
 
-    def _sized(self, symbols: MicroscaleSymbols) -> Payload | Selection[Payload]:
-        return self._pack(symbols, sized=True)
-
-    def _pack(
-        self, symbols: MicroscaleSymbols, *, sized: bool = False
-    ) -> Payload | Selection[Payload]:
+    def _pack(self, symbols: MicroscaleSymbols) -> Selection[Payload]:
         data, n, _, shape = symbols
         self._require(8 * data.size == plain_nbits(n, self._format), n, shape)
         strings = payload_coding.write(
-            data, n, self._format, self.code, shape or (n,), sized=sized
+            data, n, self._format, self.code, shape or (n,), sized=self._is_sizing
         )
         return strings.map(functools.partial(self._message, symbols))
 

@@ -307,23 +307,18 @@ class MiniFloatCodec(Codec):
         # Only the coder reads the codes, so it may release their memory.
         return self._pack(symbols, drainable(symbols.codes, refill))
 
-    def _sized(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
-        return self._pack(symbols, sized=True)
-
     def _pack(
-        self, symbols: MiniFloatSymbols, held: Drainable | None = None, *, sized: bool = False
-    ) -> Payload | Selection[Payload]:
-        """Return the payload of symbols, whose codes are released if a `Drainable` has them.
-
-        With `sized`, zeros may take the place of its string.
-        """
+        self, symbols: MiniFloatSymbols, held: Drainable | None = None
+    ) -> Selection[Payload]:
+        """Return the payload of symbols, whose codes are released if a `Drainable` has them."""
         _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
         # `_message` copies factors that lie on a device into the payload.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
         codes = symbols.codes if held is None else held
+        fmt, sized = self._format, self._is_sizing
         strings = payload_coding.write(
-            codes, n, self._format, self.code, self.table, shape or (n,), lead, sized=sized
+            codes, n, fmt, self.code, self.table, shape or (n,), lead, sized=sized
         )
         return strings.map(partial(self._message, symbols))
 

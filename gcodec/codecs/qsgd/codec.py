@@ -63,7 +63,7 @@ from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, host
-from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
+from gcodec.runtime.memory import Drainable, clear, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
@@ -225,11 +225,10 @@ class QSGD(Codec):
     ) -> Payload | Selection[Payload]:
         quantize = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
-            out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-            quantize.first(values.size, out)
-            # Only the coder reads the symbols, so it may release their memory.
-            symbols = drainable(out, lambda n: quantize.first(n, out))
-            return self._packed(quantize.scale.norms, symbols, self._bound_shape(values.size))
+            symbols = self._quantized(values, quantize)
+            # Only the coder reads the levels, so it may release their memory.
+            held = drainable(symbols.levels, lambda n: quantize.first(n, symbols.levels))
+            return self._pack(symbols, held)
         # Each range is quantized where it is written, so no array of symbols is needed.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
         string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
@@ -289,29 +288,14 @@ class QSGD(Codec):
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
 
-    def _pack(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
-        return self._packed(*symbols)
-
-    def _sized(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
-        return self._packed(*symbols, sized=True)
-
-    def _packed(
-        self,
-        norms: np.ndarray,
-        symbols: np.ndarray | Drainable,
-        shape: tuple[int, ...] | None,
-        *,
-        sized: bool = False,
-    ) -> Payload | Selection[Payload]:
-        """Return the payload of norms and symbols; a `Drainable` of symbols is released.
-
-        With `sized`, zeros may take the place of its string.
-        """
-        n = contents(symbols).size
-        scale = self._checked_scale(QSGDSymbols(norms, contents(symbols), shape), n)
-        coded, lead = coded_mask_of(scale, n), 4 * norms.size
+    def _pack(self, symbols: QSGDSymbols, held: Drainable | None = None) -> Selection[Payload]:
+        """Return the payload of symbols, whose levels are released if a `Drainable` has them."""
+        n, shape = symbols.levels.size, symbols.shape
+        scale = self._checked_scale(symbols, n)
+        coded, lead = coded_mask_of(scale, n), 4 * symbols.norms.size
+        coded_symbols, sized = symbols.levels if held is None else held, self._is_sizing
         strings = payload_coding.write(
-            symbols, self.s, coded, self.form, self.code, shape or (n,), lead, sized=sized
+            coded_symbols, self.s, coded, self.form, self.code, shape or (n,), lead, sized=sized
         )
         return self._message(scale, strings)
 
