@@ -15,7 +15,6 @@ from gcodec.codecs.ecsq.quantizer import (
     COARSE,
     CachedQuantizer,
     Quantizer,
-    SearchHints,
     with_outliers,
 )
 from gcodec.codecs.ecsq.rate_control import check_step
@@ -112,10 +111,6 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
     """`DeadZoneQuantizer` on a device, with scales that stay there; see `Quantizer`."""
 
     _fine = False  # whether the error of the last step was computed from all values
-
-    def hints(self) -> SearchHints:
-        """Return the hints for the search of a step."""
-        return SearchHints(self)
 
     def hold_scales(self, x: Array, step: float, layout: RowLayout) -> None:
         """Use the scales of this step for other steps too."""

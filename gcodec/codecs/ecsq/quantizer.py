@@ -102,6 +102,10 @@ class CachedQuantizer(Generic[_S]):
         self._last: tuple[object, _S, QuantizedLevels, Errors] | None = None
         self._held: tuple[object, _S] | None = None
 
+    def hints(self) -> SearchHints:
+        """Return what helps rate control to find a step."""
+        return SearchHints(self)
+
     def hold_scales(self, x: np.ndarray, step: float, layout: RowLayout) -> None:
         """Use the setting of this step for all steps from now on."""
         key = x.size, step, layout
