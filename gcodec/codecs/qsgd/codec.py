@@ -38,7 +38,6 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from gcodec.codec import Codec, register
-from gcodec.codecs.qsgd import coding_choice
 from gcodec.codecs.qsgd import payload as payload_coding
 from gcodec.codecs.qsgd.bucket_norms import (
     NORM_NBITS,
@@ -47,9 +46,14 @@ from gcodec.codecs.qsgd.bucket_norms import (
     fuses,
     read_scale,
 )
-from gcodec.codecs.qsgd.coding_choice import BYTE_CODES, LARGEST_BYTE_LEVEL, Plan
 from gcodec.codecs.qsgd.describe import level_fields
-from gcodec.codecs.qsgd.payload import DenseString, PlannedString
+from gcodec.codecs.qsgd.payload import (
+    BYTE_CODES,
+    LARGEST_BYTE_LEVEL,
+    DenseString,
+    Plan,
+    PlannedString,
+)
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
@@ -128,7 +132,7 @@ class QSGD(Codec):
     bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all elements")
     norm: str = param(Choice("l2", "max"), "l2", "Euclidean norm, or the largest magnitude")
     code: str = param(
-        Choice(*coding_choice.CODES, unsent=("auto",)),
+        Choice(*payload_coding.CODES, unsent=("auto",)),
         "omega",
         "code of levels; auto: the shortest",
     )
@@ -158,7 +162,7 @@ class QSGD(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and an upper bound of the bits of the levels."""
-        longest = coding_choice.longest_nbits(n, self.form, self.code, self.s)
+        longest = payload_coding.longest_nbits(n, self.form, self.code, self.s)
         return NORM_NBITS * self._buckets(n) + longest
 
     @property

@@ -1,20 +1,18 @@
-"""Strings of levels and their signs: writing the shortest one, and reading any of them."""
+"""Strings of levels and their signs: writing the shortest one, and reading any of them.
+
+Universal codes (`gcodec.kernels.prefix.level_codes`) assign a fixed codeword to each symbol. The
+other codes adapt to the tensor: `huffman` and `rans` to the counts of symbols, `context` to the
+scales of rows and columns. They are dense, have tables, and require symbols that fit in a byte.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.qsgd.coding_choice import (
-    LARGEST_BYTE_LEVEL,
-    TABLED,
-    Plan,
-    alphabet,
-    tabled_plans,
-)
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import (
     BitSpan,
@@ -31,6 +29,7 @@ from gcodec.entropy.coder import (
 )
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.coder import ContextString
+from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import (
@@ -39,7 +38,9 @@ from gcodec.kernels.bits.coded_mask import (
     nonzero_error,
     refuse_nonzero,
     spread,
+    subtract_uncoded,
 )
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import (
     dense_string,
     level_codes,
@@ -52,6 +53,7 @@ from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
@@ -59,6 +61,50 @@ from gcodec.wire.seek import LOG2_BLOCK, MIN_ELEMENTS, SeekTable
 
 if TYPE_CHECKING:
     from gcodec.kernels.prefix.table_choice_cuda import Gate
+
+TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
+BYTE_CODES = (*TABLED, "context")  # codes of symbols that fit in a byte
+CODES = ("omega", "rice", "packed", *BYTE_CODES)
+LARGEST_BYTE_LEVEL = 127  # largest s for which symbols fit in a byte
+
+
+class Plan(NamedTuple):
+    """One way to write the levels of a tensor.
+
+    Attributes
+    ----------
+    form : "dense" or "sparse"
+    code : str
+        One of `CODES`.
+    scalars : dict of str to int
+        Parameters of Rice codes; see `level_codes.Plan`.
+    table : Table or None
+        Table of "huffman" and "rans"; None if no symbol is coded.
+    nbits : int or Deferred
+        Bits of the string and its table; for rANS an estimate. 0 for "context", and if there is no
+        other plan.
+    """
+
+    form: str
+    code: str
+    scalars: Mapping[str, Any]
+    table: Table | None = None
+    nbits: int | Deferred = 0
+
+
+def alphabet(s: int) -> np.ndarray:
+    """Return all symbols of levels up to s, in ascending order; −0 has no symbol."""
+    return np.delete(np.arange(2 * s + 2), 1).astype(np.uint8)
+
+
+def longest_nbits(n: int, form: str, code: str, s: int) -> int:
+    """Return an upper bound on the bits of the string of n elements, and of its table."""
+    if code in TABLED:
+        return tabled.longest_nbits(code, n, 2 * s + 1)
+    if code == "context":
+        return symbol_coder.longest_nbits(n)
+    return n * level_codes.longest_nbits(form, code, s)
+
 
 CONTEXT_PLAN = Plan("dense", "context", {})
 
@@ -115,7 +161,7 @@ def write(
         The elements that have a codeword in a dense form; all others are 0.
     form : "dense", "sparse" or "auto"
     code : str
-        One of `coding_choice.CODES`, or "auto".
+        One of `CODES`, or "auto".
     shape : tuple of int
         Shape of the tensor.
     lead : int
@@ -165,6 +211,33 @@ def write(
         write_context_below, plan_context, symbol_coder.SHORTEST, lead_nbits=8 * lead
     )
     return write_shortest(candidates, context, sized=sized)
+
+
+def tabled_plans(symbols: Array, s: int, coded: CodedMask, code: str) -> list[Plan]:
+    """Return the plans of dense strings with a table.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    s : int
+        The largest level.
+    coded : CodedMask
+        The elements that have a codeword; all others are 0.
+    code : str
+        One of `TABLED`, or "auto" for both. With "auto" there is no plan if no symbol is coded.
+    """
+    counts = byte_counts(symbols)
+    subtract_uncoded(counts, coded)
+    is_empty = device_of(counts) is None and not counts.any()
+    if is_empty:
+        return [] if code == "auto" else [Plan("dense", code, {})]
+    plans = []
+    for kind in TABLED:
+        if code in ("auto", kind):
+            own = Table.own(kind, counts, alphabet(s))
+            table, nbits = tabled.best_table(counts, own, kind, alphabet(s))
+            plans.append(Plan("dense", kind, {}, table, nbits))
+    return plans
 
 
 def write_plan(
