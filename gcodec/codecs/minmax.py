@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,9 +118,7 @@ class MinMax(Codec):
         """Return the bits of ranges and codes."""
         return 8 * self._ranges_nbytes(n) + n * self.bits
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None
-    ) -> MinMaxSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MinMaxSymbols:
         return self._quantized(values, ranges(values, self._bucket(values.size)), seed)
 
     def _range_bucket(self, n: int) -> int:

@@ -31,7 +31,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -173,9 +173,7 @@ class Blockwise(Codec):
 
     # --- quantize
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: BlockwiseSymbols | None
-    ) -> BlockwiseSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> BlockwiseSymbols:
         return self._quantized(values)
 
     def _adds_residual(self, n: int) -> bool:
@@ -190,11 +188,7 @@ class Blockwise(Codec):
         return self.kind == "uniform8"
 
     def _quantize_below(
-        self,
-        values: np.ndarray,
-        extremes: Extremes,
-        seed: int,
-        prior: BlockwiseSymbols | None,
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
     ) -> BlockwiseSymbols:
         return self._quantized(values, extremes=extremes)
 

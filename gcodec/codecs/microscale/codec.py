@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -210,9 +210,7 @@ class Microscale(Codec):
 
     # --- quantize
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: MicroscaleSymbols | None
-    ) -> MicroscaleSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MicroscaleSymbols:
         return self._quantized(values, self._scale_of(values), seed)[0]
 
     def _quantize_in_place(

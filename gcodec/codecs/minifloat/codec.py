@@ -213,9 +213,7 @@ class MiniFloatCodec(Codec):
 
     # --- quantize
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
-    ) -> MiniFloatSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MiniFloatSymbols:
         scale, factors = self._scales_of(values)
         codes, finite = Scales.of(scale, self.block, factors).quantize_all(values, self._format)
         require(finite, lambda: nonfinite_error(values))
@@ -294,9 +292,7 @@ class MiniFloatCodec(Codec):
 
     # --- pack
 
-    def _encode(
-        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
-    ) -> Payload | Selection[Payload]:
+    def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload | Selection[Payload]:
         symbols = self._quantize(values, seed, prior)
 
         def refill(nbytes: int) -> None:

@@ -198,9 +198,7 @@ class MXNet2Bit(Codec):
         smallest = _SMALLEST_TEXT if self.server == "yes" else _SMALLEST
         return bounded_rms(squares, values.size, _AUTO_RMS, smallest, _LARGEST)
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
-    ) -> TwoBitSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> TwoBitSymbols:
         threshold = self._threshold_of(values)
         codes = quantize(values, TWO_BIT, as_float32(threshold))
         return self._symbols(codes, threshold, values.size)

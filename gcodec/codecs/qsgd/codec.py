@@ -194,7 +194,7 @@ class QSGD(Codec):
     def _needs_moments(self, n: int) -> bool:
         return self._bucket(n) >= n
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> QSGDSymbols:
         return self._quantized(values, self._quantizer(values, seed))
 
     def _quantize_in_place(
@@ -224,9 +224,7 @@ class QSGD(Codec):
         quantize.first(values.size, out, leave)
         return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
 
-    def _encode(
-        self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
-    ) -> Payload | Selection[Payload]:
+    def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload | Selection[Payload]:
         quantize = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
             symbols = self._quantized(values, quantize)
