@@ -493,14 +493,12 @@ class Codec(Parameters):
         """
         return False
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
-        """Return the decoded values of a tensor on the host, and `_sized` of its symbols."""
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Symbols]:
+        """Return the decoded values of a tensor on the host, and symbols for `_sized`."""
         symbols = self._quantize(values, seed, None)
         decoded = empty_beside(values.size, self._values_dtype, None)
         self._dequantize(symbols, decoded)
-        return decoded, functools.partial(self._sized, symbols)
+        return decoded, symbols
 
     def _sized(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Return the payload of symbols on the host, possibly with zeros in place of its bytes.

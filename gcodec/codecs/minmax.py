@@ -173,16 +173,13 @@ class MinMax(Codec):
         """Return the seed if rounding is stochastic, else None."""
         return seed if self.rounding == "stochastic" else None
 
-    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Callable[[], Payload]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MinMaxSymbols]:
         bucket = self._bucket(values.size)
         bucket_ranges, finite = ranges(values, bucket)
         require(finite, lambda: nonfinite_error(values))
-        nbytes = -(-self.max_payload_nbits(values.size) // 8)
-
-        def sized() -> Payload:
-            return self._pack(MinMaxSymbols(np.zeros(nbytes, np.uint8), values.size))
-
-        return uniform.rounded(values, bucket_ranges, bucket, self.bits, self._key(seed)), sized
+        rounded = uniform.rounded(values, bucket_ranges, bucket, self.bits, self._key(seed))
+        zeros = np.zeros_like(self._room(values))  # only their number matters
+        return rounded, MinMaxSymbols(zeros, values.size)
 
     def _dequantize_into(
         self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None

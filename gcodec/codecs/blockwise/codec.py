@@ -28,9 +28,8 @@ torchft 0.2.0 (BSD-3-Clause), for scales, tables and rounding.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -205,9 +204,7 @@ class Blockwise(Codec):
         quantizer.quantize(values, layout, data, update=update, known=moments)
         return BlockwiseSymbols(data, layout.n, layout.block)
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, BlockwiseSymbols]:
         layout = self._layout(values.size)
         if layout.has_means:
             return super()._try(values, seed)
@@ -217,8 +214,7 @@ class Blockwise(Codec):
         codes = data[layout.front_nbytes :]
         table, scales, _ = layout.scales(data[: layout.front_nbytes], blockwise.look_up)
         blockwise.look_up(codes, layout.block, scales, table, layout.is_multiplier, decoded)
-        symbols = BlockwiseSymbols(data, layout.n, layout.block)
-        return decoded, functools.partial(self._sized, symbols)
+        return decoded, BlockwiseSymbols(data, layout.n, layout.block)
 
     # --- dequantize
 

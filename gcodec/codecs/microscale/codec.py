@@ -28,7 +28,7 @@ Sources: OCP Microscaling Formats (MX) Specification 1.0; pytorch/ao 0.18,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -250,19 +250,15 @@ class Microscale(Codec):
             check_top(top, values)
         return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n)), top
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MicroscaleSymbols]:
         if max_abs_bits(values) >= INFINITY_BITS:
             return super()._try(values, seed)
         tensor_scale = self._scale_of(values)
         quantization = Quantization(self._format, self.scale, np.float32(tensor_scale))
         key = seed if self.rounding == "stochastic" else None
         data, decoded = microscale.rounded(values, quantization, key)
-        symbols = MicroscaleSymbols(
-            data, values.size, tensor_scale, self._bound_shape(values.size)
-        )
-        return decoded, functools.partial(self._sized, symbols)
+        n = values.size
+        return decoded, MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n))
 
     def _scale_of(self, values: np.ndarray, top_bits: int | None = None) -> float:
         """Return the scale of a tensor: the parameter, or the largest magnitude over 2688.

@@ -35,7 +35,7 @@ Sources: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -239,14 +239,11 @@ class MiniFloatCodec(Codec):
             check_corrected(values, update.former, decay)  # which raises the error
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MiniFloatSymbols]:
         check_finite(values)
         n, (scale, factors) = values.size, self._scales_of(values)
         codes, decoded = Scales.of(scale, self.block, factors).rounded(values, self._format)
-        symbols = MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
-        return decoded, partial(self._sized, symbols)
+        return decoded, MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
 
     def _scales_of(self, values: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return the scale, see `_scale_of`, and the factors of blocks."""
