@@ -324,13 +324,8 @@ def _written(plan: _Plan, n: int, front: Front) -> Written:
 
 def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
     """Return a plan for each candidate code, except for one that is too long in any case."""
-    plans = []
-    if code in ("rice", "auto"):
-        plans.append(_rice(positions, n))
-    if code in ("eliasfano", "auto"):
-        plans.append(_elias_fano(positions, n))
-    if code in ("bitmap", "auto"):
-        plans.append(_bitmap(positions, n))
+    planners = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
+    plans = [plan(positions, n) for name, plan in planners.items() if code in (name, "auto")]
     if kinds := [kind for kind in TABLED if code in (kind, "auto")]:
         classes = gap_classes.classes(positions)
         counts = byte_counts(classes)

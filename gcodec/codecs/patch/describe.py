@@ -35,9 +35,10 @@ def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
     """Describe the message of n elements of a dtype."""
     reader, spans = Reader(walk.data[: walk.end // 8].data), list[FieldSpan]()
 
-    def note(name: str, value: int, meaning: str) -> None:
+    def note(name: str, value: int, meaning: str) -> int:
         nbits = 8 * reader.at - walk.at
         spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
+        return value
 
     walk.require(8 * DIGEST_NBYTES)
     digest = bytes(walk.data[:DIGEST_NBYTES]).hex()
