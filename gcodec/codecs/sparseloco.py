@@ -381,8 +381,7 @@ class SparseLoCo(SparseCodec):
 
     def _of_message(self, index: str, code: str) -> SparseLoCo:
         """Return the codec as messages state it: without `sigmas`."""
-        codec: SparseLoCo = self.replaced(index=index, code=code, sigmas=_SIGMAS)
-        return codec
+        return self.replaced(index=index, code=code, sigmas=_SIGMAS)
 
     def _bins_after(self, data: np.ndarray, bins: np.ndarray) -> tuple[str, position_coding.Front]:
         """Return the code of the bins, and the bits up to them, given the bytes before them."""

@@ -166,8 +166,7 @@ class Layout(NamedTuple):
 
 
 def _numbers(data: np.ndarray) -> np.ndarray:
-    numbers: np.ndarray = data.copy().view("<f4").astype(np.float32, copy=False)
-    return numbers
+    return data.copy().view("<f4").astype(np.float32, copy=False)
 
 
 def _require(is_valid: np.ndarray, name: str, first: int) -> None:

@@ -53,8 +53,7 @@ CENTROIDS = tuple(field.name for field in targets.CENTROIDS)
 @functools.lru_cache(maxsize=64)
 def ecsq(**parameters: Any) -> Codec:
     """Return the codec of factors and residuals, which is ecsq."""
-    codec: Codec = registered()["ecsq"](**parameters)
-    return codec
+    return registered()["ecsq"](**parameters)
 
 
 @functools.lru_cache(maxsize=256)
