@@ -14,10 +14,7 @@ from gcodec.kernels.bits import byte_blocks
 
 
 def values(
-    walk: FieldWalker,
-    k: int,
-    value: str,
-    scaled: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    walk: FieldWalker, k: int, value: str, scaled: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> Iterator[FieldSpan]:
     """Describe k values.
 

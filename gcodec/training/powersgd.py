@@ -68,12 +68,7 @@ class PowerSGD:
     """
 
     def __init__(
-        self,
-        communicator: Communicator,
-        rank: int = 4,
-        *,
-        momentum: float = 0.9,
-        seed: int = 0,
+        self, communicator: Communicator, rank: int = 4, *, momentum: float = 0.9, seed: int = 0
     ) -> None:
         self.communicator = communicator
         allowed = f"an integer from 1 to {_MAX_RANK}"

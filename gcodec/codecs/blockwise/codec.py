@@ -119,9 +119,7 @@ class Blockwise(Codec):
     block: int = param(Integer(0, 2**32 - 1), _BLOCK, "elements of a block; 0: a row")
     nested: str = param(Choice("no", "yes"), "no", "whether scales are quantized, too")
     code: str = param(
-        Choice(*CODES, unsent=("auto",)),
-        "none",
-        "code of the codes' bytes; auto: the shortest",
+        Choice(*CODES, unsent=("auto",)), "none", "code of the codes' bytes; auto: the shortest"
     )
 
     def check(self) -> None:

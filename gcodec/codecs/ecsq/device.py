@@ -11,12 +11,7 @@ import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
-from gcodec.codecs.ecsq.quantizer import (
-    COARSE,
-    CachedQuantizer,
-    Quantizer,
-    with_outliers,
-)
+from gcodec.codecs.ecsq.quantizer import COARSE, CachedQuantizer, Quantizer, with_outliers
 from gcodec.codecs.ecsq.rate_control import check_step
 from gcodec.codecs.ecsq.reconstruction import (
     QuantizedLevels,

@@ -50,18 +50,9 @@ from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
-from gcodec.kernels.numeric.reduce import (
-    INFINITY_BITS,
-    float_of_bits,
-    max_abs_bits,
-)
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import microscale
-from gcodec.kernels.quantize.block_format import (
-    FORMATS,
-    LEAST_TENSOR_SCALE,
-    RULES,
-    BlockFormat,
-)
+from gcodec.kernels.quantize.block_format import FORMATS, LEAST_TENSOR_SCALE, RULES, BlockFormat
 from gcodec.kernels.quantize.microscale import Quantization
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
@@ -137,9 +128,7 @@ class Microscale(Codec):
     format: str = param(Choice(*FORMATS), "mxfp8e4m3", "format of elements and scales")
     scale: str = param(Choice(*RULES), "floor", "rule for the scales of an MX format")
     code: str = param(
-        Choice(*CODES, unsent=("auto",)),
-        "none",
-        "code of the bytes; auto: the shortest",
+        Choice(*CODES, unsent=("auto",)), "none", "code of the bytes; auto: the shortest"
     )
     rounding: str = param(
         Choice("nearest", "stochastic"),

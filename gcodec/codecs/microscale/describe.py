@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gcodec.codecs.microscale.payload import (
-    STORED,
-    WORDS,
-    check_elements,
-    check_scales,
-    codes_of,
-)
+from gcodec.codecs.microscale.payload import STORED, WORDS, check_elements, check_scales, codes_of
 from gcodec.entropy.ranged import KINDS
 from gcodec.errors import Corrupt
 from gcodec.fields import byte_contexts, ranged

@@ -22,14 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.entropy import ranged
-from gcodec.entropy.coder import (
-    BitSpan,
-    CodedString,
-    EmptyString,
-    Take,
-    Written,
-    into,
-)
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Take, Written, into
 from gcodec.entropy.context import byte_coder
 from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import row_layouts, sampled_rows

@@ -142,9 +142,7 @@ class MiniFloatCodec(Codec):
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
     style: str = param(
-        Choice(*STYLES),
-        "full",
-        "omitted codes: none, those of the largest exponent, or the last",
+        Choice(*STYLES), "full", "omitted codes: none, those of the largest exponent, or the last"
     )
     scale: float | str = param(
         Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf, words=RULES),

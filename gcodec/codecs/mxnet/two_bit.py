@@ -49,11 +49,7 @@ from gcodec.kernels.numeric import arithmetic, convert, scatter
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.numeric.scalar_rules import bounded_rms
-from gcodec.kernels.quantize.threshold import (
-    TWO_BIT,
-    check_codes_2bit,
-    quantize,
-)
+from gcodec.kernels.quantize.threshold import TWO_BIT, check_codes_2bit, quantize
 from gcodec.payload import Payload, Selection
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, as_float32, when_known

@@ -241,12 +241,7 @@ def tabled_plans(symbols: Array, s: int, coded: CodedMask, code: str) -> list[Pl
 
 
 def write_plan(
-    plan: Plan,
-    s: int,
-    symbols: Any,
-    coded: CodedMask,
-    lead: int,
-    gate: Gate | None = None,
+    plan: Plan, s: int, symbols: Any, coded: CodedMask, lead: int, gate: Gate | None = None
 ) -> PlannedString:
     """Write the string of a plan, except for that of "context".
 
