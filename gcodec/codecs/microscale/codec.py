@@ -37,14 +37,7 @@ from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
 from gcodec.codecs.microscale import describe
 from gcodec.codecs.microscale import payload as payload_coding
-from gcodec.codecs.microscale.payload import (
-    CODES,
-    Message,
-    check_elements,
-    check_scales,
-    longest_nbits,
-    plain_nbits,
-)
+from gcodec.codecs.microscale.payload import CODES, Message, plain_nbits
 from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -181,7 +174,7 @@ class Microscale(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of scales and elements, or an upper bound for an entropy code."""
-        return longest_nbits(n, self._format, self.code)
+        return payload_coding.longest_nbits(n, self._format, self.code)
 
     @property
     def seek_blocks(self) -> Blocks | None:
@@ -304,8 +297,8 @@ class Microscale(Codec):
             check_length(payload.nbits, plain_nbits(n, fmt))
             refuse_table(payload.seek)
             count = fmt.blocks(n)
-            check_scales(data[:count], fmt)
-            check_elements(data[count:], n, fmt, count)
+            payload_coding.check_scales(data[:count], fmt)
+            payload_coding.check_elements(data[count:], n, fmt, count)
         else:
             data = self._string(payload, n).read()
         return MicroscaleSymbols(data, n, self._tensor_scale, self._bound_shape(n))

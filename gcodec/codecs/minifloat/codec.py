@@ -44,19 +44,11 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_corrected, check_finite, nonfinite_error
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
-from gcodec.codecs.minifloat import codebooks, coding_choice, describe
+from gcodec.codecs.minifloat import codebooks, coding_choice, describe, scale_search
 from gcodec.codecs.minifloat import payload as payload_coding
 from gcodec.codecs.minifloat.gennorm import RULES, Rule
 from gcodec.codecs.minifloat.payload import CodeString
-from gcodec.codecs.minifloat.scale_search import (
-    NO_FACTORS,
-    Scales,
-    blocks,
-    read_factors,
-    scaled_exactly,
-    search_block_factors,
-    search_scale,
-)
+from gcodec.codecs.minifloat.scale_search import NO_FACTORS, Scales, blocks
 from gcodec.entropy.coder import BitSpan
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -246,14 +238,14 @@ class MiniFloatCodec(Codec):
     def _scales_of(self, values: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return the scale, see `_scale_of`, and the factors of blocks."""
         if self.block:
-            return search_block_factors(values, self.block, self._format, self.scale)
+            return scale_search.search_block_factors(values, self.block, self._format, self.scale)
         return self._scale_of(values), NO_FACTORS
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
         """Return the scale, a number or a `Deferred`: the parameter, or the result of its rule."""
         if not isinstance(self.scale, str):
             return self.scale
-        return search_scale(values, self._format, cast(Rule, self.scale), *residual)
+        return scale_search.search_scale(values, self._format, cast(Rule, self.scale), *residual)
 
     # --- dequantize
 
@@ -267,7 +259,7 @@ class MiniFloatCodec(Codec):
     def _dequantize_scaled(
         self, symbols: MiniFloatSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        one = scaled_exactly(symbols.scale, scale, self._format)
+        one = scale_search.scaled_exactly(symbols.scale, scale, self._format)
         if one is None or self.block or dtype not in self.fused_dtypes:
             super()._dequantize_scaled(symbols, dtype, scale, out)
         else:
@@ -349,7 +341,9 @@ class MiniFloatCodec(Codec):
         return MiniFloatSymbols(codes, float(self.scale), n, factors, self._bound_shape(n))
 
     def _factors(self, payload: Payload, n: int) -> np.ndarray:
-        return read_factors(payload, n, cast(float, self.scale), self.block, self._format)
+        return scale_search.read_factors(
+            payload, n, cast(float, self.scale), self.block, self._format
+        )
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.code == "none" or device_of(payload.data) is not None:

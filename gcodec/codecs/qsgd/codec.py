@@ -38,22 +38,11 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from gcodec.codec import Codec, register
+from gcodec.codecs.qsgd import bucket_norms
 from gcodec.codecs.qsgd import payload as payload_coding
-from gcodec.codecs.qsgd.bucket_norms import (
-    NORM_NBITS,
-    BucketQuantizer,
-    coded_mask_of,
-    fuses,
-    read_scale,
-)
+from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, coded_mask_of
 from gcodec.codecs.qsgd.describe import level_fields
-from gcodec.codecs.qsgd.payload import (
-    BYTE_CODES,
-    LARGEST_BYTE_LEVEL,
-    DenseString,
-    Plan,
-    PlannedString,
-)
+from gcodec.codecs.qsgd.payload import BYTE_CODES, DenseString, Plan, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
@@ -141,8 +130,8 @@ class QSGD(Codec):
         """Raise `ParameterError` if the code has no such form or cannot code levels up to s."""
         if self.form == "sparse" and self.code in ("packed", *BYTE_CODES):
             raise ParameterError.of("form", self.form, f"dense with code={self.code}")
-        if self.code in BYTE_CODES and self.s > LARGEST_BYTE_LEVEL:
-            allowed = f"at most {LARGEST_BYTE_LEVEL} with code={self.code}"
+        if self.code in BYTE_CODES and self.s > payload_coding.LARGEST_BYTE_LEVEL:
+            allowed = f"at most {payload_coding.LARGEST_BYTE_LEVEL} with code={self.code}"
             raise ParameterError.of("s", self.s, allowed)
 
     def scalar_fields(self) -> tuple[Field, ...]:
@@ -205,7 +194,7 @@ class QSGD(Codec):
         return self._quantized(values, self._quantizer(values, seed, extremes), leave=True)
 
     def _adds_residual(self, n: int) -> bool:
-        return n > 0 and fuses(self._bucket(n), cast(Norm, self.norm), self.s)
+        return n > 0 and bucket_norms.fuses(self._bucket(n), cast(Norm, self.norm), self.s)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
@@ -332,7 +321,9 @@ class QSGD(Codec):
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""
-        return read_scale(payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s)
+        return bucket_norms.read_scale(
+            payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s
+        )
 
     def _plan(self, payload: Payload) -> Plan:
         return Plan(self.form, self.code, payload.scalars)

@@ -31,15 +31,9 @@ from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt
+from gcodec.kernels.bits import coded_mask
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.coded_mask import (
-    CodedMask,
-    gathered,
-    nonzero_error,
-    refuse_nonzero,
-    spread,
-    subtract_uncoded,
-)
+from gcodec.kernels.bits.coded_mask import CodedMask, nonzero_error
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import (
     dense_string,
@@ -227,7 +221,7 @@ def tabled_plans(symbols: Array, s: int, coded: CodedMask, code: str) -> list[Pl
         One of `TABLED`, or "auto" for both. With "auto" there is no plan if no symbol is coded.
     """
     counts = byte_counts(symbols)
-    subtract_uncoded(counts, coded)
+    coded_mask.subtract_uncoded(counts, coded)
     is_empty = device_of(counts) is None and not counts.any()
     if is_empty:
         return [] if code == "auto" else [Plan("dense", code, {})]
@@ -260,7 +254,7 @@ def write_plan(
     n, blocks = coded.n, (1 << LOG2_BLOCK, lead)
     if plan.code in TABLED:
         if plan.code == "rans":  # the string contains only the symbols of coded elements
-            symbols, coded = gathered(symbols, coded)
+            symbols, coded = coded_mask.gathered(symbols, coded)
         if gate is None:
             n = coded.n
         else:
@@ -376,7 +370,7 @@ class DenseString(NamedTuple):
             room = empty_beside(coded.words, np.uint8, string.span.data)
         symbols = room[: coded.words]
         end = string.read(into(symbols), bits_follow=bits_follow)
-        spread(symbols, coded, take)
+        coded_mask.spread(symbols, coded, take)
         return end
 
     def _checked(self, take: Take) -> Take:
@@ -384,7 +378,7 @@ class DenseString(NamedTuple):
 
         def checked(at: int, symbols: np.ndarray) -> None:
             if device_of(symbols) is not None:  # a device decodes all symbols at once
-                refuse_nonzero(symbols, self.coded)
+                coded_mask.refuse_nonzero(symbols, self.coded)
             else:
                 _, mask = self.coded.part(at, at + symbols.size, symbols.size)
                 if mask is not None and symbols[~mask].any():
