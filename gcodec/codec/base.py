@@ -16,16 +16,9 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
+from gcodec.arrays import source as sources
 from gcodec.arrays.nonfinite import check_top
-from gcodec.arrays.source import (
-    NUMPY_DTYPES,
-    Tensor,
-    dimensions,
-    inspect,
-    is_flat,
-    shares_memory,
-    size_of,
-)
+from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, size_of
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
@@ -202,7 +195,7 @@ class Codec(Parameters):
             kept = inspect(residual, "residual").target("float32", shape)
             if kept.size != values.size:
                 raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
-            if not is_flat(kept):
+            if not sources.is_flat(kept):
                 raise ParameterError("residual is strided: must be C-contiguous")
             device = source.device
             if device_of(kept) is not device:
@@ -265,7 +258,8 @@ class Codec(Parameters):
             tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
             payload = codec._encode(tensor.values, check_seed(seed), prior).resolved()
-        if shares_memory(payload.data, tensor.values):  # the payload outlives the caller's array
+        # The payload outlives the caller's array.
+        if sources.shares_memory(payload.data, tensor.values):
             payload = payload._replace(data=payload.data.copy())
         return payload
 
@@ -405,7 +399,7 @@ class Codec(Parameters):
         """Return the codec bound to a shape, given as a tuple or an integer."""
         if not self.uses_shape or (shape is self._shape and shape is not None):
             return self
-        return self._bound(_shape=dimensions(shape))
+        return self._bound(_shape=sources.dimensions(shape))
 
     def _bound(self: _Self, **attributes: Any) -> _Self:
         """Return a copy with other attributes that are not parameters."""

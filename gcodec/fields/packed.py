@@ -7,14 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.fields.walker import (
-    DescribeSymbol,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Kind,
-    describe_each,
-)
+from gcodec.fields import walker
+from gcodec.fields.walker import DescribeSymbol, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.bits.pack import FieldLayout
 
 
@@ -65,7 +59,7 @@ def signs(
         element = number if of_all else None
         return FieldValue("-" if bit else "+", "", element, (-size if bit else size,))
 
-    yield from walk.fields("sign", "sign", 1, count, describe_each(describe))
+    yield from walk.fields("sign", "sign", 1, count, walker.describe_each(describe))
 
 
 def packed(

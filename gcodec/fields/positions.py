@@ -11,7 +11,7 @@ from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import TABLED, IndexString, alphabet
 from gcodec.errors import Corrupt, FormatError
 from gcodec.fields import tabled, words
-from gcodec.fields.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window, describe_each
+from gcodec.fields.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
@@ -49,7 +49,7 @@ def positions(walk: FieldWalker, code: str, k: int, n: int) -> Iterator[FieldSpa
 
 
 def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
-    window, number, last, rice = Window(walk), 0, 0, 0
+    window, number, last, rice = walk.window(), 0, 0, 0
     while number < string.k and not window.closed:
         size = min(gap_rice.BLOCK, string.k - number)
         first = walk.at
@@ -161,7 +161,7 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
     with walk.within(end):
         yield from tabled.string(walk, table, "index", "class", string.k, describe)
-    window = Window(walk)
+    window = walk.window()
     low, high = window.cut(nbits[: places.size])
     yield from walk.summary("bits within a class", low, {"index": int(nbits[:low].sum())})
     for k in range(low, high):

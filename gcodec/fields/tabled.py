@@ -11,15 +11,9 @@ from gcodec.entropy.coder import BitSpan, WordString
 from gcodec.entropy.tabled import Kind as Coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
+from gcodec.fields import walker
 from gcodec.fields.rans import states
-from gcodec.fields.walker import (
-    DescribeSymbols,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Kind,
-    describe_each,
-)
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.fields.words import words
 from gcodec.kernels.bits.coded_mask import CodedMask
 
@@ -58,7 +52,7 @@ def table(
             symbol, note = int(alphabet[number]), "" if nbits else ": has no word"
             return FieldValue(nbits, f"{meaning(symbol)}{note}", name=f"length of {symbol}")
 
-        count, lengths = alphabet.size, describe_each(describe)
+        count, lengths = alphabet.size, walker.describe_each(describe)
         yield from walk.fields("table", "length", huffman.LENGTH_NBITS, count, lengths)
     else:
         yield from _frequencies(walk, alphabet, meaning)

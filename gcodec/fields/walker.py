@@ -203,7 +203,7 @@ class FieldWalker:
         assert width <= (64 if little else MOST_NBITS)
         first = self.at
         fit = min(count, (self.end - first) // width if width else 0)
-        low, high = Window(self).cut_even(first, width, fit)
+        low, high = self.window().cut_even(first, width, fit)
         part = split or (lambda i, j: {kind: (j - i) * width})
         yield from self.summary(name, low, part(0, low))
         for at in range(low, high, CHUNK):
@@ -276,6 +276,10 @@ class FieldWalker:
         left = self.end - self.at
         split = {"sign": min(signs, left)} if signs else {}
         yield from self.summary(name, count, {**split, kind: max(left - signs, 0)})
+
+    def window(self) -> Window:
+        """Return the range of the symbols of a string, from here on, to describe one by one."""
+        return Window(self)
 
     @contextlib.contextmanager
     def within(self, end: int) -> Iterator[None]:

@@ -10,14 +10,7 @@ from gcodec.codecs.dct8 import levels, payload
 from gcodec.codecs.dct8.levels import SIGN, Levels
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields.positions import positions
-from gcodec.fields.walker import (
-    DescribeSymbols,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Window,
-    describe_each,
-)
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.fields.words import lengths, readable
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import dct_words
@@ -120,7 +113,7 @@ def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]
 
 def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Iterator[FieldSpan]:
     """Describe the codewords of the magnitudes of m chunks."""
-    window = Window(walk)
+    window = walk.window()
     for chunk in range(m):
         first = walk.at
         if window.closed:

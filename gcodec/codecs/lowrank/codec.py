@@ -292,7 +292,7 @@ class LowRank(Codec):
             plain = self._plain(payload, n)
             yield from plain.codec._describe(plain, n, walk)
         else:
-            yield from describe.message(payload, self._bound_shape(n), walk)
+            yield from describe.fields(payload, self._bound_shape(n), walk)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         return 8 * data.size

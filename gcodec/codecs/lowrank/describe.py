@@ -7,14 +7,8 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from gcodec.codecs.lowrank.message import (
-    CENTROIDS,
-    GAMMA,
-    MOST_EXPONENT,
-    Parts,
-    ecsq,
-    factor_sizes,
-)
+from gcodec.codecs.lowrank import message
+from gcodec.codecs.lowrank.message import CENTROIDS, GAMMA, MOST_EXPONENT, Parts
 from gcodec.errors import Corrupt
 from gcodec.fields import words
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
@@ -24,13 +18,13 @@ from gcodec.wire.primitives import Reader
 _FLAGS = {1: "no residual", 2: "a residual follows the factors"}
 
 
-def message(payload: Payload, shape: tuple[int, ...], walk: FieldWalker) -> Iterator[FieldSpan]:
+def fields(payload: Payload, shape: tuple[int, ...], walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the payload of a tensor of `shape` with factors; raise `FormatError` at damage."""
     if walk.end % 8:
         raise Corrupt("the payload is not whole bytes")
     rank = payload.codec.rank
     split = int(words.read(walk, GAMMA, 1)[0][0])
-    factor_sizes(split, rank, shape)
+    message.factor_sizes(split, rank, shape)
     yield from words.word(
         walk, "header", "dimensions of the rows", GAMMA, split, FieldValue(split), 0
     )
@@ -89,7 +83,7 @@ def _length(name: str, walk: FieldWalker) -> Generator[FieldSpan, None, int]:
 def _scalars(count: int, walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the scalars of a residual, which have `count` bytes."""
     fields = Reader(walk.data[: walk.end // 8].data, walk.at // 8).take(count)
-    for item in ecsq().scalars_in(fields):
+    for item in message.ecsq().scalars_in(fields):
         nbits, name = 8 * (item.end - item.start), f"{item.field.name} of the residual"
         yield walk.span("scale", name, nbits, FieldValue(item.value, item.field.doc))
 

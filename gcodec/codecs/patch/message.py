@@ -32,7 +32,7 @@ from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields import tabled as tabled_fields
 from gcodec.fields.positions import positions as position_fields
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window, describe_each
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Contexts
@@ -425,7 +425,7 @@ def _describe_values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
             )
     symbols = symbols[symbols != 0]
     nbits = _RAW_NBITS[symbols]
-    low, high = Window(walk).cut(nbits)
+    low, high = walk.window().cut(nbits)
     value_classes.read(walk.data, end, walk.end, symbols)
     yield from walk.summary("bits within a class", low, {"level": int(nbits[:low].sum())})
     for k in range(low, high):

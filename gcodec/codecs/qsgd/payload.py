@@ -13,20 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcodec.entropy import tabled
-from gcodec.entropy.coder import (
-    BitSpan,
-    CodedString,
-    RunLevelString,
-    Take,
-    WordString,
-    Written,
-    blank,
-    into,
-    no_blocks,
-    seek_of_blocks,
-    unpacked,
-)
+from gcodec.entropy import coder, tabled
+from gcodec.entropy.coder import BitSpan, CodedString, Take, WordString, Written, blank, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.coder import ContextString
 from gcodec.entropy.tabled import Table
@@ -270,7 +258,7 @@ def write_plan(
         data, nbits, *sums = dense_string.write(
             words, symbols, levels.symbol_dtype(s), coded, *blocks
         )
-    return plan, Written(data, nbits, seek_of_blocks(n, nbits, *sums))
+    return plan, Written(data, nbits, coder.seek_of_blocks(n, nbits, *sums))
 
 
 class FieldString(NamedTuple):
@@ -310,7 +298,7 @@ class FieldString(NamedTuple):
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Return an empty seek table, because any field is found without a table."""
-        return no_blocks(log2_block)
+        return coder.no_blocks(log2_block)
 
 
 class DenseString(NamedTuple):
@@ -418,7 +406,9 @@ class DenseString(NamedTuple):
         return self.string.blocks(log2_block)
 
 
-def sparse_elements(string: RunLevelString, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
+def sparse_elements(
+    string: coder.RunLevelString, n: int, scale: Scale
+) -> tuple[np.ndarray, np.ndarray]:
     """Decode the sent elements of n in a sparse form; the memory does not depend on n.
 
     Returns
@@ -455,7 +445,7 @@ def _ends(
 
     See `run_level_place.place_values` for the parameters.
     """
-    gaps, symbols = unpacked(pairs, int(bounds[-1]))
+    gaps, symbols = coder.unpacked(pairs, int(bounds[-1]))
     # As no gap exceeds n < 2^63, the first sum that exceeds n has not wrapped.
     ends = np.concatenate([[np.uint64(before)], gaps]).cumsum(dtype=np.uint64)
     if (gaps > np.uint64(n)).any() or (ends > np.uint64(n)).any():
