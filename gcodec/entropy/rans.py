@@ -59,8 +59,14 @@ from gcodec.entropy.code import Code
 from gcodec.entropy.frequency_table import read_frequencies, table_nbits, write_frequencies
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.kernels.numeric.byte_counts import byte_counts
-from gcodec.kernels.rans import rans_string, rans_table
-from gcodec.kernels.rans.rans_table import MOST_LOG2
+from gcodec.kernels.rans import rans_string
+from gcodec.kernels.rans.rans_table import (
+    LEAST_LOG2,
+    MOST_LOG2,
+    fitted_frequencies,
+    read_tables,
+    write_tables,
+)
 from gcodec.limits import Limits
 from gcodec.runtime.device import dispatched
 
@@ -97,7 +103,7 @@ def frequencies(counts: np.ndarray, log2_total: int) -> np.ndarray:
     if used.size < 1 + (log2_total == MOST_LOG2):
         raise ParameterError(f"counts: too few symbols occur for a total of 2**{log2_total}")
     out = np.zeros_like(counts)
-    out[used] = rans_table.fitted_frequencies(counts[used], log2_total, log2_table())
+    out[used] = fitted_frequencies(counts[used], log2_total, log2_table())
     return out
 
 
@@ -111,7 +117,7 @@ def best_frequencies(counts: np.ndarray) -> tuple[np.ndarray, int]:
     """
     sizes: list[int] = []
     models = []
-    for log2_total in range(rans_table.LEAST_LOG2, MOST_LOG2 + (np.count_nonzero(counts) > 1)):
+    for log2_total in range(LEAST_LOG2, MOST_LOG2 + (np.count_nonzero(counts) > 1)):
         models.append((frequencies(counts, log2_total), log2_total))
         sizes.append(estimated_nbits(counts, *models[-1]) + table_nbits(models[-1][0]))
         if sizes[-1] > min(sizes):
@@ -208,7 +214,7 @@ class RANS(Code):
         top = int(np.flatnonzero(counts)[-1])
         table_bytes, _ = write_frequencies(table, log2_total, np.arange(top + 1))
         head = np.concatenate([np.array([top], np.uint8), table_bytes])
-        tables = rans_table.write_tables(table, log2_total)
+        tables = write_tables(table, log2_total)
         data, nbits, _ = rans_string.write(
             tables, lambda start, stop, room: symbols[start:stop], symbols.size, head
         )
@@ -235,7 +241,7 @@ class RANS(Code):
         def take(at: int, symbols: np.ndarray) -> None:
             values[at : at + symbols.size] = symbols
 
-        tables, end = rans_table.read_tables(table, log2_total), 8 * string.size
+        tables, end = read_tables(table, log2_total), 8 * string.size
         end = rans_string.read(tables, string, 0, end, count, take, bits_follow=True)
         return values, first + end
 

@@ -30,6 +30,13 @@ from gcodec.entropy.bit_reader import SIZE_NBITS, BitReader, sized
 from gcodec.entropy.bits import Bits
 from gcodec.entropy.coder import BitSpan, RansString, Written, write_classed
 from gcodec.entropy.context import byte_scales
+from gcodec.entropy.context.byte_scales import (
+    Sample,
+    entropy_nbits,
+    layouts_of,
+    scales_of_parts,
+    scales_of_sums,
+)
 from gcodec.entropy.context.scale_model import RowLayout, Scales
 from gcodec.entropy.context.table_choice import lanes_of
 from gcodec.errors import Corrupt
@@ -75,18 +82,18 @@ def longest_nbits(n: int) -> int:
     return _LONGEST * n + _FIXED if n else 0
 
 
-def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: byte_scales.Sample) -> Plan:
+def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: Sample) -> Plan:
     """Plan the string of (n,) bytes of a tensor, n > 0."""
     n = symbols.size
     best: tuple[float, RowLayout] | None = None
-    layouts = list(byte_scales.layouts_of(shape, sample.symbols.size))
+    layouts = list(layouts_of(shape, sample.symbols.size))
 
     def consider(layout: RowLayout, sums: LineSums) -> None:
         nonlocal best
-        scales = byte_scales.scales_of_sums(layout, sums.rows, sums.columns, sample.unit)
+        scales = scales_of_sums(layout, sums.rows, sums.columns, sample.unit)
         (counts,) = class_map.class_counts(sample.symbols, [scales.arrays], 1)
         entries = int(np.count_nonzero(counts))
-        nbits = sample.times * byte_scales.entropy_nbits(counts) + sample.nbits(scales)
+        nbits = sample.times * entropy_nbits(counts) + sample.nbits(scales)
         nbits += _ENTRY_NBITS * entries
         if best is None or nbits < best[0]:
             best = nbits, layout
@@ -99,9 +106,7 @@ def plan(symbols: np.ndarray, shape: tuple[int, ...], sample: byte_scales.Sample
         sums = sample.sums(selected)
         for quantum in (2, 4):
             consider(selected._replace(quantum=quantum), sums)
-    scales = byte_scales.scales_of_parts(
-        lambda start, stop: symbols[start:stop], n, best[1], sample.unit
-    )
+    scales = scales_of_parts(lambda start, stop: symbols[start:stop], n, best[1], sample.unit)
     (counts,) = class_map.class_counts(symbols, [scales.arrays], 1)
     models, used = models_of(counts), counts.any(axis=1)
     nbits = _HEAD_NBITS + scales.nbits() + sent_nbits(models, used)

@@ -23,7 +23,13 @@ import numpy as np
 from gcodec.entropy import rans
 from gcodec.entropy.context.scale_model import ONE, RowLayout, Scales, row_layouts
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context.byte_scales import LineSums, Sums, log_sums, lower, rounded_scales
+from gcodec.kernels.context.byte_scales import (
+    LineSums,
+    Sums,
+    log_sums,
+    lower,
+    rounded_scales,
+)
 from gcodec.kernels.context.class_map import CENTER
 from gcodec.kernels.context.scale_lists import MOST
 from gcodec.kernels.numeric.byte_counts import byte_counts
