@@ -31,8 +31,16 @@ from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.context.scale_model import Scales
 from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.context import class_tables as table_kernels
 from gcodec.kernels.context.class_map import CLASSES
+from gcodec.kernels.context.class_tables import (
+    counts_nbits,
+    largest_magnitudes,
+    nbits_by,
+    own_frequencies,
+    put_models,
+    read_models,
+    sent_nbits,
+)
 from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 from gcodec.kernels.rans import rans_table
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
@@ -130,22 +138,20 @@ class ClassTable(Models):
     @classmethod
     def own(cls, counts: np.ndarray, limits: TableLimits = ALL) -> ClassTable:
         """Fit a table for a payload to (64, 256) counts of symbols, not all 0."""
-        return cls(SENT, *table_kernels.own_frequencies(counts, *limits, LOG2_TOTAL))
+        return cls(SENT, *own_frequencies(counts, *limits, LOG2_TOTAL))
 
     @functools.cached_property
     def tops(self) -> np.ndarray:
         """Largest magnitude of each class, as (64,) uint8."""
-        return table_kernels.largest_magnitudes(self.frequencies)
+        return largest_magnitudes(self.frequencies)
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return the approximate bits of symbols with (64, 256) counts, below 2^40 in all."""
-        return table_kernels.nbits_by(
-            counts, self.frequencies, LOG2_TOTAL, rans.log2_table(), OUTLIER_NBITS
-        )
+        return nbits_by(counts, self.frequencies, LOG2_TOTAL, rans.log2_table(), OUTLIER_NBITS)
 
     def sent_nbits(self) -> int:
         """Return the number of bits that the table takes in a payload."""
-        return 2 * _CLASS + table_kernels.sent_nbits(self._sent, _TOP, _LENGTH)
+        return 2 * _CLASS + sent_nbits(self._sent, _TOP, _LENGTH)
 
     @property
     def _sent(self) -> np.ndarray:
@@ -158,7 +164,7 @@ class ClassTable(Models):
             return
         ends = self.first << _CLASS | self.last
         string.extend(np.frombuffer((ends << 4).to_bytes(2, "big"), np.uint8), 2 * _CLASS)
-        table_kernels.put_models(self._sent, _TOP, _LENGTH, string)
+        put_models(self._sent, _TOP, _LENGTH, string)
 
     @classmethod
     def read(
@@ -187,9 +193,7 @@ class ClassTable(Models):
         if last < first:
             raise Corrupt(f"a class table contains the classes {first} to {last}")
         sizes = _TOP, _LENGTH, *limits, LOG2_TOTAL
-        rows, at = table_kernels.read_models(
-            data, reader.at, end, last - first + 1, *sizes, _TABLE
-        )
+        rows, at = read_models(data, reader.at, end, last - first + 1, *sizes, _TABLE)
         nearest = np.clip(np.arange(CLASSES), first, last) - first
         return cls(SENT, rows[nearest], first, last), at
 
@@ -274,4 +278,4 @@ def nbits(counts: np.ndarray, joined: np.ndarray) -> np.ndarray:
     -------
     (tables,) int64 array
     """
-    return table_kernels.counts_nbits(counts.reshape(-1), joined, rans.POINT)
+    return counts_nbits(counts.reshape(-1), joined, rans.POINT)
