@@ -17,9 +17,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from gcodec.codec import Codec, register
-from gcodec.codecs.patch import encoder
+from gcodec.codecs.patch import describe, encoder
 from gcodec.codecs.patch.digest import DIGEST_NBYTES, digest_of
-from gcodec.codecs.patch.message import Message, PatchSymbols, contexts_of, describe
+from gcodec.codecs.patch.message import Message, PatchSymbols, contexts_of
 from gcodec.errors import Corrupt, ParameterError, Unsupported
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.numeric import class_changes
@@ -122,7 +122,7 @@ class Patch(Codec):
             raise Corrupt(f"element {int(np.argmax(bits > 1))} is neither true nor false")
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        yield from describe(walk, n, self._dtype)
+        yield from describe.fields(walk, n, self._dtype)
 
 
 def _without_base() -> Unsupported:

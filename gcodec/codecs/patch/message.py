@@ -19,7 +19,7 @@ whole bytes, the last one completed with zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +29,7 @@ from gcodec.entropy import positions as position_coding
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import IndexString
-from gcodec.errors import Corrupt, FormatError, Truncated
-from gcodec.fields import tabled as tabled_fields
-from gcodec.fields.positions import positions as position_fields
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
+from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Contexts
@@ -51,7 +48,6 @@ KINDS: tuple[tabled.Kind, ...] = "huffman", "rans"
 KIND_NAMES = ("one symbol", *KINDS)
 CONSTANT = 0
 
-_RAW_NBITS = np.array([value_classes.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
 _CONTEXT_SHIFTS = {"float32": 23, "float16": 7, "bfloat16": 7, "float64": 52}
 
 Note = Callable[[str, int, str], int]
@@ -351,100 +347,3 @@ def read_symbols(head: ClassHead, span: BitSpan) -> tuple[np.ndarray, int]:
 def _ignore(name: str, value: int, meaning: str) -> int:
     """Return the value of a field of a head, and ignore the others."""
     return value
-
-
-def describe(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
-    """Describe the message of n elements of a dtype."""
-    reader, spans = Reader(walk.data[: walk.end // 8].data), list[FieldSpan]()
-
-    def note(name: str, value: int, meaning: str) -> int:
-        nbits = 8 * reader.at - walk.at
-        spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
-        return value
-
-    walk.require(8 * DIGEST_NBYTES)
-    digest = bytes(walk.data[:DIGEST_NBYTES]).hex()
-    yield walk.span("header", "digest of the base", 8 * DIGEST_NBYTES, FieldValue(digest))
-    _, form = read_form(reader)
-    note("form", form, FORMS[form])
-    yield spans.pop()
-    if form == STORED:
-        yield from walk.fields(
-            "value", "value", 8 * ITEMSIZE[dtype], n, _describe_patterns, little=True
-        )
-    elif form == CHANGES:
-        try:
-            head = read_head(reader, n, dtype, note)
-        finally:
-            yield from spans
-        for kind, each in enumerate(head.classes):
-            yield from _describe_class(walk, kind, each)
-    walk.finish()
-
-
-_describe_patterns = describe_each(
-    lambda pattern, element: FieldValue(pattern, "bit pattern", element=element)
-)
-
-
-def _describe_class(walk: FieldWalker, kind: int, head: ClassHead) -> Iterator[FieldSpan]:
-    """Describe the positions and values of a class."""
-    walk.require(head.index_nbits)
-    spans: Iterable[FieldSpan] = ()
-    if head.has_index:
-        spans = position_fields(walk, METHODS[head.method], head.changes, head.size)
-    with walk.within(walk.at + head.index_nbits):
-        for span in spans:
-            if span.element is not None:
-                # Positions count the elements of a class, which only the base locates.
-                meaning = f"element {span.element} of class {kind}"
-                span = span._replace(element=None, meaning=meaning)
-            yield span
-    yield from walk.pad(-walk.at % 8)
-    walk.require(head.values_nbits)
-    with walk.within(walk.at + head.values_nbits):
-        yield from _describe_values(walk, head)
-        walk.finish()
-    yield from walk.pad(-walk.at % 8)
-
-
-def _describe_values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
-    span = BitSpan(walk.data, walk.at, walk.end)
-    try:
-        symbols, end = read_symbols(head, span)
-    except FormatError:
-        symbols, end = np.empty(0, np.uint8), walk.end
-    if head.kind != CONSTANT and head.symbols:
-        coded = CodedMask.all(head.symbols)
-        table = yield from tabled_fields.table(
-            walk, KINDS[head.kind - 1], head.alphabet, coded, _meaning
-        )
-        with walk.within(end):
-            yield from tabled_fields.string(
-                walk, table, "level", "symbol", head.symbols, _describe_symbols
-            )
-    symbols = symbols[symbols != 0]
-    nbits = _RAW_NBITS[symbols]
-    low, high = walk.window().cut(nbits)
-    value_classes.read(walk.data, end, walk.end, symbols)
-    yield from walk.summary("bits within a class", low, {"level": int(nbits[:low].sum())})
-    for k in range(low, high):
-        if nbits[k]:
-            yield walk.field("level", "bits within the class", int(nbits[k]))._replace(number=k)
-    yield from walk.summary(
-        "bits within a class", symbols.size - high, {"level": int(nbits[high:].sum())}
-    )
-
-
-def _meaning(symbol: int) -> str:
-    """Return the differences of a symbol as text."""
-    if symbol == 0:
-        return "unchanged"
-    raw = int(_RAW_NBITS[symbol])
-    smallest = symbol - 4 * raw << raw
-    if raw:
-        return f"{smallest} to {smallest + (1 << raw) - 1}"
-    return f"{-(smallest + 1) // 2 if smallest % 2 else smallest // 2:+d} units"
-
-
-_describe_symbols = describe_each(lambda symbol, index: FieldValue(symbol, _meaning(symbol)))
