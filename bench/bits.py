@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import gcodec
-from gcodec.codecs.qsgd import coding_choice
+from gcodec.codecs.qsgd import payload as qsgd
 from gcodec.tensorfiles.dumps import open_dump
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "resnet8_digits_step0300.safetensors"
@@ -81,7 +81,7 @@ def measure(data: list[np.ndarray], setting: str) -> list[float]:
         bits[0] += 32 * symbols.norms.size + entropy(symbols.levels)
         for i, name in enumerate(CODES, 1):
             code, form = name.split()
-            if code in coding_choice.BYTE_CODES and codec.s > coding_choice.LARGEST_BYTE_LEVEL:
+            if code in qsgd.BYTE_CODES and codec.s > qsgd.LARGEST_BYTE_LEVEL:
                 bits[i] = math.nan
             else:
                 bits[i] += codec.replaced(code=code, form=form).pack(symbols).nbits

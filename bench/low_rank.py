@@ -12,6 +12,7 @@ largest matrix of the first row, and the bits that its components get.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import numpy as np
 import gcodec
 from bench.rate_distortion import picture
 from bench.rd_plot import require_matplotlib, save
-from gcodec.codecs.lowrank.allocation import allocate, shannon_bound
+from gcodec.codecs.lowrank.allocation import OVERHEAD, allocate, nbits
 from gcodec.tensorfiles.dumps import open_dump
 
 RUN = Path(__file__).parents[1] / "examples" / "mlp_digits_run"
@@ -49,6 +50,15 @@ def bound(x: np.ndarray, nmse: float) -> float:
     matrix = x.reshape(len(x), -1).astype(np.float64)
     energies = np.linalg.svd(matrix, compute_uv=False) ** 2
     return shannon_bound(energies, matrix.shape, nmse * float(energies.sum()))
+
+
+def shannon_bound(energies: np.ndarray, sizes: tuple[float, float], target: float) -> float:
+    """Return the bits of Gaussian factors with these energies at a squared error.
+
+    This is a bound for codes that treat the values of factors as independent.
+    """
+    allocation = allocate(energies, math.fsum(energies), sizes, target)
+    return nbits(allocation, energies, sizes) - OVERHEAD * sum(sizes) * allocation.rank
 
 
 def row(tensors: dict[str, np.ndarray], nmse: float, trellis: str) -> tuple[float, float, float]:

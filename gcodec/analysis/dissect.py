@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, FormatError, ParameterError, Unsupported
-from gcodec.fields.walker import FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.frame import (
     CHECKSUM_NBYTES,
     Header,
@@ -39,52 +39,6 @@ _FLAGS = {
     primitives.HAS_TAG: "tag",
 }
 UNDECODED = "?? undecoded"
-
-
-class Field(NamedTuple):
-    """Bits of a frame, and their meaning.
-
-    Attributes
-    ----------
-    part : {"header", "payload", "behind"}
-        Part of the frame that contains the field.
-    kind : str
-        One of `gcodec.fields.walker.KINDS`, or "several".
-    name : str
-        Name of the field.
-    first, nbits : int
-        First bit of the field in the file, and number of bits.
-    value : int, float, str or None
-        Value of the field.
-    meaning : str
-        Description of the value.
-    number : int or None
-        Number of a symbol in its string, or of an entry in its table.
-    element : int or None
-        First element that the symbol describes.
-    decoded : tuple of float
-        Float32 values of that element and the following ones.
-    symbols : int
-        Number of symbols; more than one if the field summarizes several symbols.
-    split : dict of str to int
-        Number of bits by kind.
-    groups : tuple of int
-        Widths of the parts of a word, in bits.
-    """
-
-    part: str
-    kind: str
-    name: str
-    first: int
-    nbits: int
-    value: Any = None
-    meaning: str = ""
-    number: int | None = None
-    element: int | None = None
-    decoded: tuple[float, ...] = ()
-    symbols: int = 1
-    split: Mapping[str, int] = {}
-    groups: tuple[int, ...] = ()
 
 
 class Dissection:
@@ -151,9 +105,9 @@ class Dissection:
         self._scalars: dict[str, Any] = {}
         self._table: SeekTable | None = None
 
-    def __iter__(self) -> Iterator[Field]:
+    def __iter__(self) -> Iterator[FieldSpan]:
         """Yield the fields in order up to the first error; merge fields of several symbols."""
-        last: Field | None = None
+        last: FieldSpan | None = None
         for field in self._fields():
             self.bad = field.first + field.nbits
             for kind, nbits in field.split.items():
@@ -167,7 +121,7 @@ class Dissection:
         if last:
             yield last
 
-    def _fields(self) -> Iterator[Field]:
+    def _fields(self) -> Iterator[FieldSpan]:
         header = Header()
         try:
             yield from self._header(header)
@@ -182,7 +136,7 @@ class Dissection:
 
     # --- header
 
-    def _header(self, header: Header) -> Iterator[Field]:
+    def _header(self, header: Header) -> Iterator[FieldSpan]:
         starts: dict[str, int] = {}
         for placed in header.fields(self._reader):
             starts.setdefault(placed.name, 8 * placed.start)
@@ -206,7 +160,7 @@ class Dissection:
         yield self._checksum("header checksum", "header", crc32c(whole), "of all before")
         self.end = self._reader.at + header.payload_nbytes + CHECKSUM_NBYTES + tag
 
-    def _header_fields(self, placed: Placed, header: Header) -> Iterator[Field]:
+    def _header_fields(self, placed: Placed, header: Header) -> Iterator[FieldSpan]:
         first, end, value = 8 * placed.start, 8 * placed.end, placed.value
         if placed.name == "seek table":
             yield from self._seek_table(placed)
@@ -260,7 +214,7 @@ class Dissection:
                 return value, f"{-(-value // 8):,} bytes", None
         return value, "bytes" if placed.name.endswith("length") else "", None
 
-    def _seek_table(self, placed: Placed) -> Iterator[Field]:
+    def _seek_table(self, placed: Placed) -> Iterator[FieldSpan]:
         first, section = 8 * placed.start, placed.value
         head = Reader(self._reader.data, placed.start)
         for name, meaning in (
@@ -285,7 +239,7 @@ class Dissection:
 
     # --- payload
 
-    def _payload(self, header: Header) -> Iterator[Field]:
+    def _payload(self, header: Header) -> Iterator[FieldSpan]:
         nbits, reader = header.nbits, self._reader
         start, nbytes = 8 * reader.at, header.payload_nbytes
         available = min(nbytes, len(reader.data) - reader.at)
@@ -307,21 +261,7 @@ class Dissection:
                     assert span.first >= end, f"{self.codec} describes bit {span.first} twice"
                     undecoded |= span.first > end
                     yield from _gap(start + end, start + span.first)
-                    yield Field(
-                        part="payload",
-                        kind=span.kind,
-                        name=span.name,
-                        first=start + span.first,
-                        nbits=span.nbits,
-                        value=span.field_value.value,
-                        meaning=span.field_value.meaning,
-                        number=span.number,
-                        element=span.field_value.element,
-                        decoded=span.field_value.decoded,
-                        symbols=span.symbols,
-                        split=span.split,
-                        groups=span.field_value.groups,
-                    )
+                    yield span._replace(first=start + span.first)
                     end = span.first + span.nbits
             except FormatError as error:
                 raise _Bad(error, start + walk.at) from None
@@ -341,7 +281,7 @@ class Dissection:
             except FormatError as error:
                 raise _Bad(error, start + 8 * (error.offset or 0)) from None
 
-    def _trailer(self, header: Header) -> Iterator[Field]:
+    def _trailer(self, header: Header) -> Iterator[FieldSpan]:
         reader, nbytes = self._reader, header.payload_nbytes
         payload = reader.data[reader.at - nbytes : reader.at]
         yield self._checksum("payload checksum", "behind", crc32c(payload), "of the payload")
@@ -355,7 +295,7 @@ class Dissection:
                 meaning = "BLAKE2b of all before: right"
             yield _field("behind", "tag", 8 * at, 8 * len(tag), tag.hex(), meaning)
 
-    def _checksum(self, name: str, part: str, expected: bytes, covered: str) -> Field:
+    def _checksum(self, name: str, part: str, expected: bytes, covered: str) -> FieldSpan:
         at = self._reader.at
         checksum = bytes(self._reader.take(CHECKSUM_NBYTES))
         value = f"{int.from_bytes(expected, 'little'):08x}"
@@ -373,24 +313,26 @@ def _field(
     meaning: str = "",
     number: int | None = None,
     kind: str = "header",
-) -> Field:
+) -> FieldSpan:
     """Return a field whose bits are of one kind."""
-    return Field(part, kind, name, first, nbits, value, meaning, number, split={kind: nbits})
+    return FieldSpan(kind, name, first, nbits, {kind: nbits}, value, meaning, number, part=part)
 
 
-def _gap(first: int, end: int, part: str = "payload", name: str = "payload") -> Iterator[Field]:
+def _gap(
+    first: int, end: int, part: str = "payload", name: str = "payload"
+) -> Iterator[FieldSpan]:
     """Yield the field of bits that no codec describes, if there are any."""
     if first < end:
         yield _field(part, name, first, end - first, None, UNDECODED, kind="undecoded")
 
 
-def _skipped(first: int, end: int) -> Iterator[Field]:
+def _skipped(first: int, end: int) -> Iterator[FieldSpan]:
     """Yield one field for all entries of a seek table between two bits, if there are any."""
     if first < end:
         yield _field("header", "seek table", first, end - first, None)._replace(symbols=2)
 
 
-def _joined(one: Field, other: Field) -> Field:
+def _joined(one: FieldSpan, other: FieldSpan) -> FieldSpan:
     """Return one field for the symbols of two."""
     split = Counter(one.split)
     split.update(other.split)

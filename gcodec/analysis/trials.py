@@ -101,12 +101,12 @@ def attempt(
             bits = least_bits(bound, values.size)
             if not is_wanted(least_error(bound, tensor.values), bits):
                 return _UNWANTED
-            flat, sized = bound._try(tensor.values, sample.seed)
+            flat, symbols = bound._try(tensor.values, sample.seed)
             decoded = outlet(flat, tensor.dtype).reshape(tensor.shape)
             rms, rms_error = stats.rms_error(values), stats.rms_error(values, decoded)
             if not is_wanted(squared_ratio(rms_error, rms), bits):
                 return _UNWANTED
-            payload = sized().resolved()
+            payload = bound._sized(symbols).resolved()
     except ParameterError as error:
         return str(error)
     nbytes = Frame(payload.codec, tensor.dtype, tensor.shape, payload, sample.name).nbytes

@@ -16,16 +16,9 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
+from gcodec.arrays import source as sources
 from gcodec.arrays.nonfinite import check_top
-from gcodec.arrays.source import (
-    NUMPY_DTYPES,
-    Tensor,
-    dimensions,
-    inspect,
-    is_flat,
-    shares_memory,
-    size_of,
-)
+from gcodec.arrays.source import NUMPY_DTYPES, Tensor, inspect, size_of
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.dequantize import LevelString
@@ -111,6 +104,9 @@ class Codec(Parameters):
     # Whether the codec depends on the shape of a tensor, and the shape that `_with_shape` binds.
     uses_shape: ClassVar[bool] = False
     _shape: ClassVar[tuple[int, ...] | None] = None
+    # Whether only the size of a payload matters, so that `_pack` need not write its bytes; see
+    # `_sized`.
+    _is_sizing: ClassVar[bool] = False
     # Whether the codec also accepts integers and booleans; see `_with_dtype`.
     accepts_integers: ClassVar[bool] = False
     # Methods and formats of other systems by their usual names, and the spec that stands for each.
@@ -199,7 +195,7 @@ class Codec(Parameters):
             kept = inspect(residual, "residual").target("float32", shape)
             if kept.size != values.size:
                 raise ParameterError.of("residual.shape", shape, f"of {values.size} elements")
-            if not is_flat(kept):
+            if not sources.is_flat(kept):
                 raise ParameterError("residual is strided: must be C-contiguous")
             device = source.device
             if device_of(kept) is not device:
@@ -262,7 +258,8 @@ class Codec(Parameters):
             tensor = source.read(integers=self.accepts_integers, segments=self.reads_segments)
             codec = self._bound_to(tensor)
             payload = codec._encode(tensor.values, check_seed(seed), prior).resolved()
-        if shares_memory(payload.data, tensor.values):  # the payload outlives the caller's array
+        # The payload outlives the caller's array.
+        if sources.shares_memory(payload.data, tensor.values):
             payload = payload._replace(data=payload.data.copy())
         return payload
 
@@ -402,7 +399,7 @@ class Codec(Parameters):
         """Return the codec bound to a shape, given as a tuple or an integer."""
         if not self.uses_shape or (type(shape) is tuple and shape == self._shape):
             return self
-        return self._bound(_shape=dimensions(shape))
+        return self._bound(_shape=sources.dimensions(shape))
 
     def _bound(self: _Self, **attributes: Any) -> _Self:
         """Return a copy with other attributes that are not parameters."""
@@ -490,22 +487,20 @@ class Codec(Parameters):
         """
         return False
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
-        """Return the decoded values of a tensor on the host, and `_sized` of its symbols."""
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Symbols]:
+        """Return the decoded values of a tensor on the host, and symbols for `_sized`."""
         symbols = self._quantize(values, seed, None)
         decoded = empty_beside(values.size, self._values_dtype, None)
         self._dequantize(symbols, decoded)
-        return decoded, functools.partial(self._sized, symbols)
+        return decoded, symbols
 
     def _sized(self, symbols: Symbols) -> Payload | Selection[Payload]:
         """Return the payload of symbols on the host, possibly with zeros in place of its bytes.
 
-        Its codec, scalars and size are those of `_pack`. An override writes nothing if it knows
-        the size without writing, and so needs fewer kernels.
+        Its codec, scalars and size are those of `_pack`, which needs fewer kernels if it knows the
+        size without writing.
         """
-        return self._pack(symbols)
+        return self._bound(_is_sizing=True)._pack(symbols)
 
     def _decode(self, payload: Payload, n: int, out: Array | None = None) -> np.ndarray:
         """Return the values, or write them to `out`; an error may leave `out` half written."""

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_top, nonfinite_error
 from gcodec.codec import Codec, register
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import FieldLayout, check_length, pack_fields
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.ranges import (
@@ -118,9 +118,7 @@ class MinMax(Codec):
         """Return the bits of ranges and codes."""
         return 8 * self._ranges_nbytes(n) + n * self.bits
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: MinMaxSymbols | None
-    ) -> MinMaxSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MinMaxSymbols:
         return self._quantized(values, ranges(values, self._bucket(values.size)), seed)
 
     def _range_bucket(self, n: int) -> int:
@@ -175,16 +173,13 @@ class MinMax(Codec):
         """Return the seed if rounding is stochastic, else None."""
         return seed if self.rounding == "stochastic" else None
 
-    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, Callable[[], Payload]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MinMaxSymbols]:
         bucket = self._bucket(values.size)
         bucket_ranges, finite = ranges(values, bucket)
         require(finite, lambda: nonfinite_error(values))
-        nbytes = -(-self.max_payload_nbits(values.size) // 8)
-
-        def sized() -> Payload:
-            return self._pack(MinMaxSymbols(np.zeros(nbytes, np.uint8), values.size))
-
-        return uniform.rounded(values, bucket_ranges, bucket, self.bits, self._key(seed)), sized
+        rounded = uniform.rounded(values, bucket_ranges, bucket, self.bits, self._key(seed))
+        zeros = np.zeros_like(self._room(values))  # only their number matters
+        return rounded, MinMaxSymbols(zeros, values.size)
 
     def _dequantize_into(
         self, symbols: MinMaxSymbols, dtype: str, out: np.ndarray, add: np.float32 | None
@@ -239,16 +234,16 @@ class MinMax(Codec):
         bucket = self._bucket(n)
         count = self._ranges_nbytes(n) // RANGE_NBYTES
 
-        def ends(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-            for number, value in enumerate(numbers(bits).tolist(), at):
-                name = "high" if number % 2 else "low"
-                yield FieldValue(value, f"of bucket {number // 2}", name=name, number=number // 2)
+        def end(value: float, number: int) -> FieldValue:
+            name = "high" if number % 2 else "low"
+            return FieldValue(value, f"of bucket {number // 2}", name=name, number=number // 2)
 
         def checked() -> np.ndarray:
             data = payload.data[: RANGE_NBYTES * count]
             check_ranges(data, data.size, 8 * data.size)
             return read_ranges(data)
 
+        ends = describe_each(end, "float32")
         bucket_ranges = yield from walk.checked("scale", "low, high", 32, 2 * count, ends, checked)
 
         def describe(at: int, codes: np.ndarray) -> Iterator[FieldValue]:

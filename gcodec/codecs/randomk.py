@@ -217,9 +217,9 @@ class RandomK(SparseCodec):
 
         for piece in values_in(walk, k, self.value, scaled):
             element = None
-            if piece.field_value.decoded and piece.number is not None:
+            if piece.decoded and piece.number is not None:
                 element = int(positions[piece.number])
-            yield piece._replace(field_value=piece.field_value._replace(element=element))
+            yield piece._replace(element=element)
         walk.finish()
 
 

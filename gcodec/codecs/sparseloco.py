@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ from gcodec.entropy.positions import IndexString
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.fields import ranged as ranged_fields
 from gcodec.fields.positions import positions as position_fields
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, unpack_fields
@@ -320,9 +321,7 @@ class SparseLoCo(SparseCodec):
 
     # --- quantize and dequantize
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: SparseLoCoSymbols | None
-    ) -> SparseLoCoSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> SparseLoCoSymbols:
         n = values.size
         if not n:
             return _no_symbols(self._bound_shape(n))
@@ -382,8 +381,7 @@ class SparseLoCo(SparseCodec):
 
     def _of_message(self, index: str, code: str) -> SparseLoCo:
         """Return the codec as messages state it: without `sigmas`."""
-        codec: SparseLoCo = self.replaced(index=index, code=code, sigmas=_SIGMAS)
-        return codec
+        return self.replaced(index=index, code=code, sigmas=_SIGMAS)
 
     def _bins_after(self, data: np.ndarray, bins: np.ndarray) -> tuple[str, position_coding.Front]:
         """Return the code of the bins, and the bits up to them, given the bytes before them."""
@@ -454,45 +452,36 @@ class SparseLoCo(SparseCodec):
             walk.finish()
             return
         names = ("shift", "scale", *(f"mean of bin {bin}" for bin in range(self.bins)))
-
-        def describe_numbers(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-            for number, name in zip(numbers(bits).tolist(), names[at:], strict=False):
-                yield FieldValue(number, name)
-
-        def read_numbers() -> np.ndarray:
-            return self._numbers(walk.data)
-
+        describe = describe_each(lambda number, index: FieldValue(number, names[index]), "float32")
+        read_numbers = partial(self._numbers, walk.data)
         parameters = yield from walk.checked(
-            "scale", "number", 32, len(names), describe_numbers, read_numbers
+            "scale", "number", 32, len(names), describe, read_numbers
         )
         values = (parameters[_NUMBERS:] + parameters[0]).tolist()
         k, width, tiles = self._sent(n), self._layout.width, self._tiles(n)
 
-        def describe_bins(at: int, bins: np.ndarray) -> Iterator[FieldValue]:
-            for bin in bins.tolist():
-                if bin >= self.bins:
-                    raise self._bin_error(bin)
-                yield FieldValue(bin, decoded=(values[bin],))
+        def describe_bin(bin: int, index: int) -> FieldValue:
+            if bin >= self.bins:
+                raise self._bin_error(bin)
+            return FieldValue(bin, decoded=(values[bin],))
 
-        def describe_bytes(at: int, grouped: np.ndarray) -> Iterator[FieldValue]:
-            each = 8 // width
-            for number in range(at * each, (at + grouped.size) * each, each):
-                byte = int(grouped[number // each - at])
-                bins = [byte >> 8 - width - width * i & (1 << width) - 1 for i in range(each)]
-                own, fill = bins[: k - number], bins[k - number :]
-                if max(own) >= self.bins:
-                    raise self._bin_error(max(own))
-                if any(fill):
-                    raise _fill_error()
-                decoded = tuple(values[bin] for bin in own)
-                yield FieldValue(byte, ", ".join(map(str, own)), decoded=decoded, number=number)
+        def describe_byte(byte: int, index: int) -> FieldValue:
+            each, number = 8 // width, index * (8 // width)
+            bins = [byte >> 8 - width - width * i & (1 << width) - 1 for i in range(each)]
+            own, fill = bins[: k - number], bins[k - number :]
+            if max(own) >= self.bins:
+                raise self._bin_error(max(own))
+            if any(fill):
+                raise _fill_error()
+            decoded = tuple(values[bin] for bin in own)
+            return FieldValue(byte, ", ".join(map(str, own)), decoded=decoded, number=number)
 
         if self.code == "none":
-            yield from walk.fields("level", "bin", self._width, k, describe_bins)
+            yield from walk.fields("level", "bin", self._width, k, describe_each(describe_bin))
         else:
-            count = self._layout.nbytes(k)
-            yield from ranged_fields.inner_string(
-                walk, "huffman", "level", "bins", count, describe_bytes
+            count, describe = self._layout.nbytes(k), describe_each(describe_byte)
+            yield from ranged_fields.string(
+                walk, "huffman", "level", "bins", count, describe, bits_follow=True
             )
         for piece in position_fields(walk, self.index, k, n):
             yield _in_tensor(piece, tiles, tiles.sent(self.k))
@@ -511,14 +500,11 @@ def _no_symbols(shape: tuple[int, ...]) -> SparseLoCoSymbols:
 
 def _in_tensor(piece: FieldSpan, tiles: Tiles, each: int) -> FieldSpan:
     """Convert a description from a position in the order of the tiles to the element."""
-    value = piece.field_value
-    if value.element is None:
+    if piece.element is None:
         return piece
-    number = piece.number if value.number is None else value.number
-    if number is not None and value.element // tiles.size != number // each:
+    if piece.number is not None and piece.element // tiles.size != piece.number // each:
         raise _count_error(each)
-    element = int(tiles.elements(np.array([value.element]))[0])
-    return piece._replace(field_value=value._replace(element=element))
+    return piece._replace(element=int(tiles.elements(np.array([piece.element]))[0]))
 
 
 def _count_error(each: int) -> Corrupt:

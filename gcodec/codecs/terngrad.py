@@ -46,9 +46,9 @@ from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields import tabled as tabled_fields
-from gcodec.fields.contexts import context_string, describe_each
+from gcodec.fields.contexts import context_string
 from gcodec.fields.packed import lookup, packed
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.dequantize import LEVELS_LOW_FIRST, LevelString
@@ -350,16 +350,16 @@ class TernGrad(Codec):
         scale, nbytes = float(np.float32(payload.scalars["scale"])), self.seek_count(n)
         values = 0.0, scale, -scale  # of the digits of base3
 
-        def five(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-            for number, byte in enumerate(codes.tolist(), at):
-                digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
-                length = n - ternary.TRITS * number
-                if byte >= FIVES.size or any(digits[length:]):
-                    raise Corrupt(f"the byte {byte} does not contain five codes of {n}")
-                decoded = tuple(values[digit] for digit in digits[:length])
-                text = " ".join("0+-"[digit] for digit in digits[:length])
-                yield FieldValue(byte, text, element=ternary.TRITS * number, decoded=decoded)
+        def describe(byte: int, number: int) -> FieldValue:
+            digits = [byte // 3**k % 3 for k in range(ternary.TRITS)]
+            length = n - ternary.TRITS * number
+            if byte >= FIVES.size or any(digits[length:]):
+                raise Corrupt(f"the byte {byte} does not contain five codes of {n}")
+            decoded = tuple(values[digit] for digit in digits[:length])
+            text = " ".join("0+-"[digit] for digit in digits[:length])
+            return FieldValue(byte, text, element=ternary.TRITS * number, decoded=decoded)
 
+        five = describe_each(describe)
         if self.packing == "chapter":
             level = lookup("0+- ", scale)
             yield from packed(walk, ternary.CHAPTER, n, "level", "code", level)

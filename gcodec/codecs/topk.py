@@ -139,14 +139,14 @@ class TopK(SparseCodec):
             return n
         return position_coding.sent(n, self.k, self.ratio)
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: TopKSymbols | None) -> TopKSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> TopKSymbols:
         return self._selected(values)
 
     def _needs_histogram(self, n: int) -> bool:
         return not self.threshold
 
     def _quantize_below(
-        self, values: np.ndarray, extremes: Extremes, seed: int, prior: TopKSymbols | None
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
     ) -> TopKSymbols:
         return self._selected(values, extremes.counts)
 

@@ -59,18 +59,8 @@ from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.payload import Payload
 from gcodec.runtime.deferred import Deferred, map_deferred, when_known
 from gcodec.runtime.device import device_of, host
-from gcodec.wire.seek import (
-    LOG2_BLOCK,
-    LOG2_RANS,
-    LOG2_STATES,
-    MIN_ELEMENTS,
-    SeekTable,
-    first_worthwhile,
-    most_nbytes,
-    refuse_table,
-    states_nbytes,
-    worthwhile,
-)
+from gcodec.wire import seek as seek_tables
+from gcodec.wire.seek import LOG2_BLOCK, LOG2_STATES, MIN_ELEMENTS, SeekTable
 
 Take = Callable[[int, np.ndarray], None]
 """Receives the index of the first symbol of a range, and the symbols, which later calls reuse.
@@ -221,7 +211,7 @@ class EmptyString(NamedTuple):
         if not bits_follow:
             span.refuse_bits()
         if not self.has_blocks:
-            refuse_table(span.seek)
+            seek_tables.refuse_table(span.seek)
         elif span.seek is not None:
             span.seek.must_cover(0)
         return span.first
@@ -458,7 +448,7 @@ def seek_of_blocks(n: int, nbits: int, *sums: np.ndarray) -> SeekTable | None:
     """
 
     def table(nbits: int, *sums: np.ndarray) -> SeekTable | None:
-        return first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
+        return seek_tables.first_worthwhile(n, nbits, SeekTable.of(LOG2_BLOCK, *sums))
 
     if n < MIN_ELEMENTS:
         return None
@@ -473,12 +463,13 @@ def seek_of_runs(n: int, nbits: int, runs: Runs) -> SeekTable | None:
     """
 
     def table(runs: Runs, nbits: int) -> SeekTable | None:
-        for log2_block in (LOG2_STATES, LOG2_RANS):
+        for log2_block in (LOG2_STATES, seek_tables.LOG2_RANS):
             count = -(-len(runs.states) >> log2_block - runs.log2_run)
-            most = 0 if count < 2 else most_nbytes(n, -(-nbits // 8))  # n may be on a device
-            if states_nbytes(count, log2_block) < most:
+            # The number n may be on a device.
+            most = 0 if count < 2 else seek_tables.most_nbytes(n, -(-nbits // 8))
+            if seek_tables.states_nbytes(count, log2_block) < most:
                 table = _joined_runs(runs, log2_block)
-                if worthwhile(table, n, nbits):
+                if seek_tables.worthwhile(table, n, nbits):
                     return table
         return None
 

@@ -39,6 +39,7 @@ import dataclasses
 
 import numpy as np
 
+from gcodec.entropy.bit_reader import BitReader
 from gcodec.entropy.code import Code
 from gcodec.errors import Corrupt, ParameterError, Truncated
 from gcodec.kernels.bits.bit_string import BitString
@@ -86,7 +87,9 @@ class Huffman(Code):
     ) -> tuple[np.ndarray, int]:
         if count == 0:
             return np.empty(0, np.uint64), start
-        top = int(_fields(data, start, nbits, _TOP_NBITS, 1)[0])
+        if start + _TOP_NBITS > nbits:
+            raise _truncated(start, nbits)
+        top = BitReader(data, start, nbits, _TOP_NBITS, "a table").take(_TOP_NBITS)
         lengths, first = read_lengths(data, start + _TOP_NBITS, nbits, np.arange(top + 1))
         if lengths[top] == 0:
             raise Corrupt(
@@ -204,15 +207,6 @@ def read_lengths(
     if not is_complete:
         check_lengths(lengths)
     return lengths, after
-
-
-def _fields(data: np.ndarray, start: int, end: int, width: int, count: int) -> np.ndarray:
-    """Return `count` fields of `width` bits, up to 8, as uint8; raise `Truncated` at the end."""
-    stop = start + width * count
-    if stop > end:
-        raise _truncated(start, end)
-    bits = np.unpackbits(host(data[start // 8 : -(-stop // 8)]))[start % 8 :][: width * count]
-    return np.packbits(bits.reshape(count, width), axis=1)[:, 0] >> np.uint8(8 - width)
 
 
 def _truncated(start: int, end: int) -> Truncated:

@@ -27,15 +27,9 @@ from gcodec.kernels.numeric.byte_counts import byte_counts, least_nbits
 from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
 from gcodec.runtime import pool
+from gcodec.wire import seek as seek_tables
 from gcodec.wire.kinds import Float64, Integer
-from gcodec.wire.seek import (
-    LOG2_BLOCK,
-    MIN_ELEMENTS,
-    Blocks,
-    SeekTable,
-    first_worthwhile,
-    refuse_table,
-)
+from gcodec.wire.seek import LOG2_BLOCK, MIN_ELEMENTS, Blocks, SeekTable
 
 MOST = 2**62
 """Largest number of elements of a tensor whose positions can be coded."""
@@ -117,7 +111,7 @@ class IndexString(NamedTuple):
         """
         self.check()
         if not self.k:
-            refuse_table(self.span.seek)
+            seek_tables.refuse_table(self.span.seek)
             return np.empty(0, np.int64)
         if self.code == "bitmap":
             return bitmap.read(self.span.data, self.span.first, self.n, self.k)
@@ -319,18 +313,13 @@ def _written(plan: _Plan, n: int, front: Front) -> Written:
     string.extend(*front)
     data, nbits, seek = plan.write(string)
     tables = () if seek is None else (seek,)
-    return Written(data, nbits, first_worthwhile(n, nbits, *tables))
+    return Written(data, nbits, seek_tables.first_worthwhile(n, nbits, *tables))
 
 
 def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
     """Return a plan for each candidate code, except for one that is too long in any case."""
-    plans = []
-    if code in ("rice", "auto"):
-        plans.append(_rice(positions, n))
-    if code in ("eliasfano", "auto"):
-        plans.append(_elias_fano(positions, n))
-    if code in ("bitmap", "auto"):
-        plans.append(_bitmap(positions, n))
+    planners = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
+    plans = [plan(positions, n) for name, plan in planners.items() if code in (name, "auto")]
     if kinds := [kind for kind in TABLED if code in (kind, "auto")]:
         classes = gap_classes.classes(positions)
         counts = byte_counts(classes)

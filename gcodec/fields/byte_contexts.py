@@ -36,9 +36,9 @@ def context_string(
     """
     first = walk.at
     lanes = walk.field("table", "states", 8)
-    if lanes.field_value.value not in STATES:
+    if lanes.value not in STATES:
         walk.at = first
-        raise Corrupt(f"a string has {lanes.field_value.value} states, not 2, 8 or 32")
+        raise Corrupt(f"a string has {lanes.value} states, not 2, 8 or 32")
     yield lanes
     yield from scales(walk, n)
     _, end = byte_coder.read_models(walk.data, walk.at, walk.end)

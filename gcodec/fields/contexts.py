@@ -16,7 +16,6 @@ from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.entropy.context.trellis_tables import TrellisTable
 from gcodec.entropy.universal import Rice
 from gcodec.errors import Corrupt
-from gcodec.fields.packed import DescribeCode
 from gcodec.fields.rans import states
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.context import lane_order
@@ -88,16 +87,6 @@ def context_string(
     yield from states(walk, kind, name, string.symbols, describe_restored)
 
 
-def describe_each(describe: DescribeCode) -> DescribeSymbols:
-    """Turn a describer of one element into a describer of a run of symbols."""
-
-    def describe_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        for element, symbol in enumerate(symbols.tolist(), at):
-            yield describe(symbol, element)
-
-    return describe_run
-
-
 def _numbers(walk: FieldWalker) -> Generator[FieldSpan, None, list[int]]:
     """Describe the numbers that precede the scales, and return them."""
     reader = Reader(walk.data[: walk.end // 8].data, walk.at // 8)
@@ -123,7 +112,7 @@ def _list(walk: FieldWalker, line: str, count: int) -> Iterator[FieldSpan]:
     _, end = scale_lists.read(walk.data, walk.at, walk.end, count)
     code = walk.field("scale", f"code of {line}s", 2)
     yield code
-    rice_fields = [("centre", 7), ("k", 3)] if not code.field_value.value else []
+    rice_fields = [("centre", 7), ("k", 3)] if not code.value else []
     for name, nbits in [("shift", 2), ("least", 7), *rice_fields]:
         yield walk.field("scale", name, nbits)
     nbits = end - walk.at
@@ -139,6 +128,6 @@ def _outliers(walk: FieldWalker, count: int, n: int) -> Iterator[FieldSpan]:
     for kind, name, numbers in lists:
         parameter = walk.field("table", f"k of {name}s", RICE_NBITS)
         yield parameter
-        for at, nbits in enumerate(Rice(parameter.field_value.value).lengths(numbers).tolist()):
+        for at, nbits in enumerate(Rice(parameter.value).lengths(numbers).tolist()):
             outlier = FieldValue(int(numbers[at]), f"element {places[at]}")
             yield walk.span(kind, name, nbits, outlier, at)

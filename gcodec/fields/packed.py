@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from gcodec.errors import Corrupt
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Kind
+from gcodec.fields import walker
+from gcodec.fields.walker import DescribeSymbol, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.bits.pack import FieldLayout
 
-DescribeCode = Callable[[int, int], FieldValue]
-"""Describes a code, given the code and its element; raises `Corrupt` for an invalid code."""
 
-
-def lookup(texts: str, size: float) -> DescribeCode:
+def lookup(texts: str, size: float) -> DescribeSymbol:
     """Return a describer of codes for −size, 0 and size.
 
     Parameters
@@ -57,16 +55,15 @@ def signs(
     Truncated
     """
 
-    def describe(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for number, bit in enumerate(bits.tolist(), at):
-            element = number if of_all else None
-            yield FieldValue("-" if bit else "+", "", element, (-size if bit else size,))
+    def describe(bit: int, number: int) -> FieldValue:
+        element = number if of_all else None
+        return FieldValue("-" if bit else "+", "", element, (-size if bit else size,))
 
-    yield from walk.fields("sign", "sign", 1, count, describe)
+    yield from walk.fields("sign", "sign", 1, count, walker.describe_each(describe))
 
 
 def packed(
-    walk: FieldWalker, layout: FieldLayout, n: int, kind: Kind, name: str, describe: DescribeCode
+    walk: FieldWalker, layout: FieldLayout, n: int, kind: Kind, name: str, describe: DescribeSymbol
 ) -> Iterator[FieldSpan]:
     """Describe n codes and their padding, up to the end of the payload.
 
@@ -81,7 +78,7 @@ def packed(
     kind, name : str
         Kind and name of a code.
     describe : callable
-        Describes a code; see `DescribeCode`.
+        Describes a code; see `DescribeSymbol`.
 
     Raises
     ------

@@ -11,7 +11,7 @@ from gcodec.entropy.coder import BitSpan, into
 from gcodec.entropy.positions import TABLED, IndexString, alphabet
 from gcodec.errors import Corrupt, FormatError
 from gcodec.fields import tabled, words
-from gcodec.fields.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, Window
+from gcodec.fields.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
@@ -49,12 +49,12 @@ def positions(walk: FieldWalker, code: str, k: int, n: int) -> Iterator[FieldSpa
 
 
 def _rice(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
-    window, number, last, rice = Window(walk), 0, 0, 0
+    window, number, last, rice = walk.window(), 0, 0, 0
     while number < string.k and not window.closed:
         size = min(gap_rice.BLOCK, string.k - number)
         first = walk.at
         head = _parameter(walk, number, rice)
-        rice = head.field_value.value
+        rice = head.value
         code = PrefixCode(RICE, rice, 0)
         gaps, error = words.readable(walk, code, size)
         ends, error = words.positions_of(gaps + np.uint64(1), last, string.n, error)
@@ -80,7 +80,7 @@ def _parameter(walk: FieldWalker, number: int, preceding: int) -> FieldSpan:
     """Describe the Rice parameter before gap `number`, given the preceding parameter."""
     if number % (1 << gap_rice.LOG2_GROUP) == 0:
         head = walk.field("index", "Rice parameter", _PARAMETER_NBITS)
-        rice = head.field_value.value
+        rice = head.value
     else:
         (zeros,), end = words.read(walk, words.UNARY, 1)
         change = (int(zeros) + 1) // 2 if zeros % 2 else -(int(zeros) // 2)
@@ -97,10 +97,6 @@ def _elias_fano(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     width, first = elias_fano.low_width(string.n, string.k), walk.at
     high, last = 0, -1
 
-    def describe_low(at: int, values: np.ndarray) -> Iterator[FieldValue]:
-        for value in values.tolist():
-            yield FieldValue(value)
-
     def skip(steps: np.ndarray) -> None:
         nonlocal high
         high += int(steps.sum())
@@ -116,7 +112,8 @@ def _elias_fano(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
             last = position
             yield FieldValue(step, element=position)
 
-    yield from walk.fields("index", "low bits", width, string.k, describe_low)
+    low_bits = describe_each(lambda value, index: FieldValue(value))
+    yield from walk.fields("index", "low bits", width, string.k, low_bits)
     yield from words.words(walk, "index", "upper bits", words.UNARY, string.k, describe, skip)
 
 
@@ -164,7 +161,7 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
     with walk.within(end):
         yield from tabled.string(walk, table, "index", "class", string.k, describe)
-    window = Window(walk)
+    window = walk.window()
     low, high = window.cut(nbits[: places.size])
     yield from walk.summary("bits within a class", low, {"index": int(nbits[:low].sum())})
     for k in range(low, high):
@@ -177,14 +174,12 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
     yield from walk.remainder("index", "bits within a class", string.k - high)
 
 
-def _describe_classes(at: int, classes: np.ndarray) -> Iterator[FieldValue]:
-    for symbol in classes.tolist():
-        yield FieldValue(symbol, _meaning(symbol))
-
-
 def _meaning(symbol: int) -> str:
     """Return the smallest and the largest distance of a class as text."""
     raw = int(_RAW_NBITS[symbol])
     smallest = symbol + 1 - 4 * raw << raw
     largest = smallest + (1 << raw) - 1
     return f"distance {smallest}" if raw == 0 else f"distance {smallest} to {largest}"
+
+
+_describe_classes = describe_each(lambda symbol, index: FieldValue(symbol, _meaning(symbol)))

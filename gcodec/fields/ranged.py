@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from gcodec.entropy import ranged
@@ -20,8 +21,10 @@ def string(
     name: str,
     count: int,
     describe: DescribeSymbols,
+    *,
+    bits_follow: bool = False,
 ) -> Iterator[FieldSpan]:
-    """Describe a string of `count` > 0 bytes up to the end of the payload, with range and table.
+    """Describe a string of `count` > 0 bytes, with range and table.
 
     Parameters
     ----------
@@ -33,35 +36,25 @@ def string(
     count : int
     describe : callable
         Describes symbols; see `DescribeSymbols`.
+    bits_follow : bool
+        Whether other bits follow the string. Otherwise it extends to the end of the payload.
 
     Raises
     ------
     FormatError
     """
-    ranged.open_range(BitSpan(walk.data, walk.at, walk.end))
-    low = walk.field("table", "least byte", 8)
-    yield low
-    high = walk.field("table", "largest byte", 8)
-    yield high
-    numbers = ranged.alphabet(low.field_value.value, high.field_value.value)
-    coded = CodedMask.all(count)
-    table = yield from tabled.table(walk, coder, numbers, coded, lambda symbol: "")
-    yield from tabled.string(walk, table, kind, name, count, describe)
-
-
-def inner_string(
-    walk: FieldWalker,
-    coder: Coder,
-    kind: Kind,
-    name: str,
-    count: int,
-    describe: DescribeSymbols,
-) -> Iterator[FieldSpan]:
-    """Describe a string that other bits follow, up to its end; see `string`."""
     span = BitSpan(walk.data, walk.at, walk.end)
-    try:
-        end = ranged.open_string(coder, span, count).read(ignore, bits_follow=True)
-    except FormatError:
-        end = span.end  # `string` raises the error at its place
+    end = span.end
+    if bits_follow:
+        with contextlib.suppress(FormatError):  # the fields raise the error at its place
+            end = ranged.open_string(coder, span, count).read(ignore, bits_follow=True)
     with walk.within(end):
-        yield from string(walk, coder, kind, name, count, describe)
+        ranged.open_range(span)
+        low = walk.field("table", "least byte", 8)
+        yield low
+        high = walk.field("table", "largest byte", 8)
+        yield high
+        numbers = ranged.alphabet(low.value, high.value)
+        coded = CodedMask.all(count)
+        table = yield from tabled.table(walk, coder, numbers, coded, lambda symbol: "")
+        yield from tabled.string(walk, table, kind, name, count, describe)

@@ -10,7 +10,8 @@ import numpy as np
 
 from gcodec.entropy.coder import RansString
 from gcodec.errors import Corrupt, FormatError
-from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind, Window
+from gcodec.fields import walker
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.fields.words import most_that_read
 from gcodec.kernels.quantize.trellis import add_quantizers
 from gcodec.kernels.rans.rans_read import Reader
@@ -44,7 +45,7 @@ def states(
     ------
     FormatError
     """
-    window, lanes, tables = Window(walk), string.lanes, string.tables
+    window, lanes, tables = walk.window(), string.lanes, string.tables
     described = 0  # number of symbols
     while described < string.n and not window.closed:
         first, start = described, walk.at
@@ -94,9 +95,9 @@ def states(
     yield from walk.remainder(kind, "states and words", string.n - described)
 
 
-def _describe_states(at: int, values: np.ndarray) -> Iterator[FieldValue]:
-    for lane, state in enumerate(values.tolist(), at):
-        yield FieldValue(state, f"of lane {lane}, where the block begins")
+_describe_states = walker.describe_each(
+    lambda state, lane: FieldValue(state, f"of lane {lane}, where the block begins")
+)
 
 
 def _heads(walk: FieldWalker, lanes: int) -> np.ndarray:

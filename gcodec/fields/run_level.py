@@ -9,14 +9,7 @@ import numpy as np
 
 from gcodec.entropy.coder import unpacked
 from gcodec.errors import FormatError
-from gcodec.fields.walker import (
-    CHUNK,
-    DescribeElements,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Window,
-)
+from gcodec.fields.walker import CHUNK, DescribeElements, FieldSpan, FieldValue, FieldWalker
 from gcodec.fields.words import lengths, most_that_read, positions_of, read, split_of, word
 from gcodec.kernels.prefix.prefix_table import WIDE
 from gcodec.kernels.prefix.run_level import RunLevelCode, RunLevelPairs
@@ -47,7 +40,7 @@ def run_level_pairs(
     ------
     FormatError
     """
-    window, number, last = Window(walk), 0, 0
+    window, number, last = walk.window(), 0, 0
     error: FormatError | None = None
     while walk.at < walk.end and error is None:
         is_open = not window.closed

@@ -11,6 +11,7 @@ from gcodec.entropy.coder import BitSpan, WordString
 from gcodec.entropy.tabled import Kind as Coder
 from gcodec.entropy.tabled import Table
 from gcodec.errors import FormatError
+from gcodec.fields import walker
 from gcodec.fields.rans import states
 from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.fields.words import words
@@ -47,12 +48,12 @@ def table(
     first = walk.at
     if coder == "huffman":
 
-        def describe(at: int, lengths: np.ndarray) -> Iterator[FieldValue]:
-            for symbol, nbits in zip(alphabet[at:].tolist(), lengths.tolist(), strict=False):
-                note = "" if nbits else ": has no word"
-                yield FieldValue(nbits, f"{meaning(symbol)}{note}", name=f"length of {symbol}")
+        def describe(nbits: int, number: int) -> FieldValue:
+            symbol, note = int(alphabet[number]), "" if nbits else ": has no word"
+            return FieldValue(nbits, f"{meaning(symbol)}{note}", name=f"length of {symbol}")
 
-        yield from walk.fields("table", "length", huffman.LENGTH_NBITS, alphabet.size, describe)
+        count, lengths = alphabet.size, walker.describe_each(describe)
+        yield from walk.fields("table", "length", huffman.LENGTH_NBITS, count, lengths)
     else:
         yield from _frequencies(walk, alphabet, meaning)
     try:

@@ -9,15 +9,12 @@ import numpy as np
 
 from gcodec.entropy import values as value_coding
 from gcodec.entropy.values import SparseValues
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Kind, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Kind, describe_each
 from gcodec.kernels.bits import byte_blocks
 
 
 def values(
-    walk: FieldWalker,
-    k: int,
-    value: str,
-    scaled: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    walk: FieldWalker, k: int, value: str, scaled: Callable[[np.ndarray], np.ndarray] = np.asarray
 ) -> Iterator[FieldSpan]:
     """Describe k values.
 
@@ -39,7 +36,8 @@ def values(
     name = {"int8": "step", "sign": "size"}.get(value, "")
     count, width = value_coding.scales_of(k, value), value_coding.width_of(value)
     read_scales = partial(value_coding.read_scales, walk.data, k, value)
-    scales = yield from walk.checked("scale", name, 32, count, _describe_scales, read_scales)
+    describe_scales = describe_each(lambda scale, index: FieldValue(scale), "float32")
+    scales = yield from walk.checked("scale", name, 32, count, describe_scales, read_scales)
 
     def describe(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
         decoded = scaled(_dequantized(scales, at, codes, value))
@@ -50,11 +48,6 @@ def values(
     kind: Kind = "sign" if value == "sign" else "value"
     read_codes = partial(value_coding.read_codes, walk.data, k, value)
     yield from walk.checked(kind, kind, width, k, describe, read_codes)
-
-
-def _describe_scales(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-    for number in numbers(bits).tolist():
-        yield FieldValue(number)
 
 
 def _dequantized(scales: np.ndarray, at: int, codes: np.ndarray, value: str) -> np.ndarray:

@@ -27,24 +27,16 @@ _T = TypeVar("_T")
 
 
 class FieldValue(NamedTuple):
-    """The value of a field.
+    """What a describer states about a field, of which a `FieldWalker` knows the bits.
 
     Attributes
     ----------
-    value : int, float, str or None
-        The stored value; None for a summary of several fields.
-    meaning : str
-        Explanation for the reader.
-    element : int or None
-        First element of the tensor that the field encodes.
-    decoded : tuple of float
-        Decoded float32 values of that element and of those after it, if the field determines them.
+    value, meaning, element, decoded, groups
+        See `FieldSpan`.
     name, kind : str or None
         Name and kind of this field, if they differ from those of its string.
     number : int or None
         Index of this field, if it differs from the index in its string.
-    groups : tuple of int
-        Widths in bits of the parts of the codeword.
     """
 
     value: Any
@@ -68,28 +60,46 @@ class FieldSpan(NamedTuple):
         Name of the field.
     first, nbits : int
         First bit, and number of bits; 0 bits for a symbol that has no bits of its own.
-    field_value : FieldValue
-        Value of the field.
-    number : int or None
-        Index of the field among those of its name, from 0 on.
-    symbols : int
-        Number of fields; more than 1 in a summary.
     split : dict of str to int
         Number of bits of each kind.
+    value : int, float, str or None
+        The stored value; None for a summary of several fields.
+    meaning : str
+        Explanation for the reader.
+    number : int or None
+        Index of the field among those of its name, from 0 on.
+    element : int or None
+        First element of the tensor that the field encodes.
+    decoded : tuple of float
+        Decoded float32 values of that element and of those after it, if the field determines them.
+    groups : tuple of int
+        Widths in bits of the parts of the codeword.
+    symbols : int
+        Number of fields; more than 1 in a summary.
+    part : {"payload", "header", "behind"}
+        Part of the frame that contains the field.
     """
 
     kind: str
     name: str
     first: int
     nbits: int
-    field_value: FieldValue
-    number: int | None
-    symbols: int
     split: Mapping[str, int]
+    value: Any = None
+    meaning: str = ""
+    number: int | None = None
+    element: int | None = None
+    decoded: tuple[float, ...] = ()
+    groups: tuple[int, ...] = ()
+    symbols: int = 1
+    part: str = "payload"
 
 
 DescribeSymbols = Callable[[int, np.ndarray], Iterable[FieldValue]]
 """Describes consecutive symbols, given the index of the first one and their values."""
+
+DescribeSymbol = Callable[[Any, int], FieldValue]
+"""Describes a symbol, given its value and its index; raises `Corrupt` for an invalid symbol."""
 
 DescribeElements = Callable[[np.ndarray, np.ndarray], Iterable[FieldValue]]
 """Describes symbols, given their elements and their values."""
@@ -128,9 +138,10 @@ class FieldWalker:
         """Return the span of the next field, whose value the caller has read."""
         kind, name = value.kind or kind, value.name or name
         number = number if value.number is None else value.number
+        described = value.value, value.meaning, number, value.element, value.decoded, value.groups
         first = self.at
         self.at += nbits
-        return FieldSpan(kind, name, first, nbits, value, number, 1, {kind: nbits})
+        return FieldSpan(kind, name, first, nbits, {kind: nbits}, *described)
 
     def summary(
         self, name: str, count: int, split: Mapping[str, int], checked: bool = False
@@ -146,7 +157,7 @@ class FieldWalker:
         nbits = sum(split.values())
         kinds = [kind for kind, part in split.items() if part] or [*split][:1]
         kind = kinds[0] if len(kinds) == 1 else "several"
-        yield FieldSpan(kind, name, self.at, nbits, FieldValue(None), None, count, dict(split))
+        yield FieldSpan(kind, name, self.at, nbits, dict(split), symbols=count)
         self.at += nbits
 
     def field(self, kind: Kind, name: str, nbits: int, groups: tuple[int, ...] = ()) -> FieldSpan:
@@ -192,7 +203,7 @@ class FieldWalker:
         assert width <= (64 if little else MOST_NBITS)
         first = self.at
         fit = min(count, (self.end - first) // width if width else 0)
-        low, high = Window(self).cut_even(first, width, fit)
+        low, high = self.window().cut_even(first, width, fit)
         part = split or (lambda i, j: {kind: (j - i) * width})
         yield from self.summary(name, low, part(0, low))
         for at in range(low, high, CHUNK):
@@ -266,6 +277,10 @@ class FieldWalker:
         split = {"sign": min(signs, left)} if signs else {}
         yield from self.summary(name, count, {**split, kind: max(left - signs, 0)})
 
+    def window(self) -> Window:
+        """Return the range of the symbols of a string, from here on, to describe one by one."""
+        return Window(self)
+
     @contextlib.contextmanager
     def within(self, end: int) -> Iterator[None]:
         """Treat bit `end` as the end of the payload, for a part that has an end of its own."""
@@ -326,7 +341,22 @@ class Window:
         return low, high
 
 
-def numbers(values: np.ndarray, dtype: str = "float32") -> np.ndarray:
-    """Return the float32 or float64 numbers of bit patterns."""
-    kind = np.dtype(dtype)
-    return values.astype(f"u{kind.itemsize}").view(kind)
+def describe_each(describe: DescribeSymbol, floats: str | None = None) -> DescribeSymbols:
+    """Turn a describer of one symbol into a describer of a run of symbols.
+
+    Parameters
+    ----------
+    describe : callable
+        Describes a symbol; see `DescribeSymbol`.
+    floats : str, optional
+        Dtype of the numbers to describe, if the symbols are their bit patterns.
+    """
+
+    def describe_run(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
+        if floats is not None:
+            kind = np.dtype(floats)
+            symbols = symbols.astype(f"u{kind.itemsize}").view(kind)
+        for index, symbol in enumerate(symbols.tolist(), at):
+            yield describe(symbol, index)
+
+    return describe_run

@@ -8,15 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from gcodec.errors import Corrupt, FormatError
-from gcodec.fields.walker import (
-    CHUNK,
-    DescribeSymbols,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Kind,
-    Window,
-)
+from gcodec.fields.walker import CHUNK, DescribeSymbols, FieldSpan, FieldValue, FieldWalker, Kind
 from gcodec.kernels.prefix import prefix
 from gcodec.kernels.prefix.codewords import OMEGA, RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
@@ -57,7 +49,7 @@ def words(
     ------
     FormatError
     """
-    window, signed = Window(walk), is_signed(code)
+    window, signed = walk.window(), is_signed(code)
     at = 0
     while at < count and not window.closed:
         size = min(CHUNK, count - at, window.left if walk.start <= walk.at else CHUNK)

@@ -25,16 +25,9 @@ from gcodec.arrays.source import inspect, is_flat, outlet
 from gcodec.codec import Codec
 from gcodec.codecs import by_id
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.frame import header
+from gcodec.frame import header, integrity
 from gcodec.frame.header import Header
-from gcodec.frame.integrity import (
-    CHECKSUM_NBYTES,
-    RunningChecksum,
-    check_key,
-    check_tag,
-    crc32c,
-    tag_of,
-)
+from gcodec.frame.integrity import CHECKSUM_NBYTES, crc32c
 from gcodec.kernels.numeric import convert
 from gcodec.limits import Limits
 from gcodec.payload import Payload
@@ -213,7 +206,7 @@ class Frame(_Secret):
                 return b"".join(parts)
             parts[1] = payload  # whose memory may be released while it is copied
             return joined(parts)
-        checksum = RunningChecksum()
+        checksum = integrity.RunningChecksum()
 
         def observe(chunk: np.ndarray) -> None:
             check(chunk)
@@ -228,7 +221,7 @@ class Frame(_Secret):
     def _parts_of(self, payload: np.ndarray) -> list[Any]:
         parts = [self.header(), payload.data, crc32c(payload)]
         if self.key is not None:
-            parts.append(tag_of(self.key, parts))
+            parts.append(integrity.tag_of(self.key, parts))
         return parts
 
     def with_seek(self, log2_block: int | None = None) -> Frame:
@@ -331,8 +324,8 @@ class Frame(_Secret):
         _check_crc(reader, payload_data, "payload")
         signed = reader.data[start : reader.at]
         tag = bytes(reader.take(primitives.TAG_NBYTES)) if head.has_tag else None
-        key = check_key(key)
-        check_tag(tag, key, signed)
+        key = integrity.check_key(key)
+        integrity.check_tag(tag, key, signed)
         limits.check("the frame", n, n * primitives.ITEMSIZE[dtype], reader.at - start)
         header.check_shape(head.shape, start + 8)
         name = head.decoded_name()

@@ -184,11 +184,7 @@ class OneBitAdam:
             momenta = dict(zip(small, means, strict=True))
         if large:  # last, because it changes the feedback
             momenta |= two_phase_mean(
-                self.communicator,
-                large,
-                self._worker,
-                self._server,
-                whole=self._has_whole_scale,
+                self.communicator, large, self._worker, self._server, whole=self._has_whole_scale
             )
         return momenta
 

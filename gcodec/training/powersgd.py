@@ -68,12 +68,7 @@ class PowerSGD:
     """
 
     def __init__(
-        self,
-        communicator: Communicator,
-        rank: int = 4,
-        *,
-        momentum: float = 0.9,
-        seed: int = 0,
+        self, communicator: Communicator, rank: int = 4, *, momentum: float = 0.9, seed: int = 0
     ) -> None:
         self.communicator = communicator
         allowed = f"an integer from 1 to {_MAX_RANK}"
@@ -214,11 +209,8 @@ class PowerSGD:
 
     def restore(self, memory: Mapping[str, np.ndarray]) -> None:
         """Return to the state of a `memory`, to undo steps whose means were not used."""
-        groups: dict[str, dict[str, np.ndarray]] = {"residual": {}, "start": {}, "momentum": {}}
-        for key, array in memory.items():
-            group, _, name = key.partition(":")
-            groups[group][name] = array
-        self._residual, self._start, self._momentum = groups.values()
+        groups = state.unpack(memory, "residual", "start", "momentum")
+        self._residual, self._start, self._momentum = groups
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of all state as float32 arrays; the residuals differ between ranks.

@@ -229,11 +229,7 @@ class _Meeting:
             condition.notify_all()
 
     def _wait(
-        self,
-        collective: str,
-        rank: int,
-        is_done: Callable[[], bool],
-        changed: threading.Condition,
+        self, collective: str, rank: int, is_done: Callable[[], bool], changed: threading.Condition
     ) -> None:
         if is_done():
             return

@@ -45,6 +45,12 @@ def bits() -> Any:
     return param(kind, 0.0, "target for the bits per value, instead of an error; 0: none")
 
 
+def transform(doc: str) -> Any:
+    """Declare the transform of convolution filters."""
+    kind = Choice("none", "dct", unsent=("auto",))
+    return param(kind, "auto", doc, in_message=True, left_out="none")
+
+
 def of_message(codec: _P, values: Mapping[str, Any], **untargeted: Any) -> _P:
     """Return the codec of a message: with its step and transform, and without targets.
 

@@ -82,8 +82,8 @@ def test_quantization_without_kernels(spec: str, x: np.ndarray) -> None:
     """NumPy computes the bytes and values of the kernels."""
     codec: Any = gcodec.parse(spec)
     payload = codec.encode(x)
-    decoded, sized = codec._try(x, 0)
-    assert sized().resolved().tobytes() == payload.tobytes()
+    decoded, symbols = codec._try(x, 0)
+    assert codec._sized(symbols).resolved().tobytes() == payload.tobytes()
     assert decoded.tobytes() == codec.decode(payload, x.size).tobytes()
 
 
@@ -92,9 +92,9 @@ def test_tables_without_kernels(kind: str) -> None:
     """NumPy finds the quantiles of chunks, and sums the elements of parts, as the kernels do."""
     x = normal(150_001, seed=4)
     codec: Any = gcodec.parse(f"blockwise:kind={kind}")
-    decoded, sized = codec._try(x, 0)
+    decoded, symbols = codec._try(x, 0)
     payload = codec.encode(x)
-    assert sized().resolved().tobytes() == payload.tobytes()
+    assert codec._sized(symbols).resolved().tobytes() == payload.tobytes()
     assert decoded.tobytes() == codec.decode(payload, x.size).tobytes()
 
 

@@ -10,8 +10,9 @@ from safetensors.numpy import load_file
 from sweeps import thinned
 
 import gcodec
+from bench.low_rank import shannon_bound
 from gcodec.codecs.lowrank import factorize
-from gcodec.codecs.lowrank.allocation import allocate, nbits, shannon_bound
+from gcodec.codecs.lowrank.allocation import allocate, nbits
 from gcodec.codecs.lowrank.factorize import Factorizer, quantized
 from gcodec.codecs.lowrank.message import exponents_of, scales
 from gcodec.codecs.lowrank.subspace import Matrix, Subspace, gram_of

@@ -16,7 +16,7 @@ from sweeps import thinned
 
 import gcodec
 from gcodec import Codec, Payload, register
-from gcodec.analysis.dissect import UNDECODED, Dissection, Field
+from gcodec.analysis.dissect import UNDECODED, Dissection
 from gcodec.arrays.source import outlet
 from gcodec.codec import registry
 from gcodec.codecs.dct8 import levels
@@ -36,7 +36,7 @@ def read_vector(path: Path) -> tuple[bytes, bytes | None]:
     return vector.data(fields["frame"]), fields["key"].encode() if "key" in fields else None
 
 
-def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
+def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[FieldSpan]]:
     """Dissect a frame, and check that its fields cover each bit once, from the first bit on."""
     actual = Dissection(frame, limits=LIMITS, **options)
     at, fields = 0, []
@@ -52,7 +52,7 @@ def dissected(frame: bytes, **options: Any) -> tuple[Dissection, list[Field]]:
     return actual, fields
 
 
-def decoded(fields: list[Field], n: int, dtype: str) -> np.ndarray:
+def decoded(fields: list[FieldSpan], n: int, dtype: str) -> np.ndarray:
     """Return the tensor that the fields describe, by elements or by numbered positions."""
     places = {f.number: f.element for f in fields if f.kind == "index" and f.element is not None}
     kind = dtype if dtype in primitives.INTEGERS else "float32"

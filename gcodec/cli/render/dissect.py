@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from gcodec.analysis.dissect import Dissection, Field
+from gcodec.analysis.dissect import Dissection
 from gcodec.arrays.source import outlet
 from gcodec.cli.render import text
 from gcodec.cli.render.output import note, print_line
+from gcodec.fields.walker import FieldSpan
 from gcodec.tensorfiles.frame_file import message_of
 from gcodec.wire import primitives
 
@@ -39,14 +40,14 @@ def offset_text(bit: int) -> str:
     return f"{byte:#06x}.{within}" if within else f"{byte:#06x}"
 
 
-def raw_text(data: Any, field: Field, digits: str | None = None) -> str:
+def raw_text(data: Any, field: FieldSpan, digits: str | None = None) -> str:
     """Format the bits of a field: whole bytes in hexadecimal, other fields in groups of bits.
 
     Parameters
     ----------
     data : bytes-like
         The file.
-    field : Field
+    field : FieldSpan
         The field.
     digits : {"bits", "hex"}, optional
         The notation of all fields.
@@ -67,7 +68,7 @@ def raw_text(data: Any, field: Field, digits: str | None = None) -> str:
     return raw + (text.either(" …", " ...") if shown < field.nbits else "")
 
 
-def _grouped(bits: str, field: Field) -> str:
+def _grouped(bits: str, field: FieldSpan) -> str:
     """Insert spaces between the parts of a word, or else between bytes."""
     if sum(field.groups) == len(bits):
         widths = [width for width in field.groups if width]
@@ -78,7 +79,7 @@ def _grouped(bits: str, field: Field) -> str:
     return " ".join(bits[end - width : end] for width, end in zip(widths, ends, strict=True))
 
 
-def value_text(field: Field) -> str:
+def value_text(field: FieldSpan) -> str:
     """Format the value of a field."""
     if field.symbols > 1:
         return "" if field.part == "header" else f"{field.symbols:,} more"
@@ -89,7 +90,7 @@ def value_text(field: Field) -> str:
     return "" if field.value is None else str(field.value)
 
 
-def meaning_text(field: Field, dtype: str | None) -> str:
+def meaning_text(field: FieldSpan, dtype: str | None) -> str:
     """Format the meaning of a field, and the decoded values."""
     arrow = text.either("→", "->")
     parts = [field.meaning] if field.meaning else []
@@ -103,7 +104,7 @@ def meaning_text(field: Field, dtype: str | None) -> str:
     return " ".join(parts)
 
 
-def decoded(field: Field, dtype: str | None) -> list[float]:
+def decoded(field: FieldSpan, dtype: str | None) -> list[float]:
     """Return the decoded values of a field in the dtype of the frame."""
     if dtype in primitives.INTEGERS:
         return list(field.decoded)
@@ -112,7 +113,7 @@ def decoded(field: Field, dtype: str | None) -> list[float]:
         return [float(x) for x in values.astype(np.float64)]
 
 
-def _fields_after(dissection: Dissection, first: int) -> Iterator[Field]:
+def _fields_after(dissection: Dissection, first: int) -> Iterator[FieldSpan]:
     """Yield the fields that end after a bit."""
     for field in dissection:
         if field.first + field.nbits > first or (not field.nbits and field.first >= first):
@@ -225,7 +226,7 @@ def document(dissection: Dissection, number: int, data: Any, first: int) -> dict
     }
 
 
-def _field_document(field: Field, data: Any, dtype: str | None) -> dict[str, Any]:
+def _field_document(field: FieldSpan, data: Any, dtype: str | None) -> dict[str, Any]:
     body: dict[str, Any] = {
         "name": field.name,
         "part": field.part,

@@ -28,10 +28,9 @@ torchft 0.2.0 (BSD-3-Clause), for scales, tables and rounding.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -120,9 +119,7 @@ class Blockwise(Codec):
     block: int = param(Integer(0, 2**32 - 1), _BLOCK, "elements of a block; 0: a row")
     nested: str = param(Choice("no", "yes"), "no", "whether scales are quantized, too")
     code: str = param(
-        Choice(*CODES, unsent=("auto",)),
-        "none",
-        "code of the codes' bytes; auto: the shortest",
+        Choice(*CODES, unsent=("auto",)), "none", "code of the codes' bytes; auto: the shortest"
     )
 
     def check(self) -> None:
@@ -173,9 +170,7 @@ class Blockwise(Codec):
 
     # --- quantize
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: BlockwiseSymbols | None
-    ) -> BlockwiseSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> BlockwiseSymbols:
         return self._quantized(values)
 
     def _adds_residual(self, n: int) -> bool:
@@ -190,11 +185,7 @@ class Blockwise(Codec):
         return self.kind == "uniform8"
 
     def _quantize_below(
-        self,
-        values: np.ndarray,
-        extremes: Extremes,
-        seed: int,
-        prior: BlockwiseSymbols | None,
+        self, values: np.ndarray, extremes: Extremes, seed: int, prior: Any
     ) -> BlockwiseSymbols:
         return self._quantized(values, extremes=extremes)
 
@@ -211,9 +202,7 @@ class Blockwise(Codec):
         quantizer.quantize(values, layout, data, update=update, known=moments)
         return BlockwiseSymbols(data, layout.n, layout.block)
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, BlockwiseSymbols]:
         layout = self._layout(values.size)
         if layout.has_means:
             return super()._try(values, seed)
@@ -223,8 +212,7 @@ class Blockwise(Codec):
         codes = data[layout.front_nbytes :]
         table, scales, _ = layout.scales(data[: layout.front_nbytes], blockwise.look_up)
         blockwise.look_up(codes, layout.block, scales, table, layout.is_multiplier, decoded)
-        symbols = BlockwiseSymbols(data, layout.n, layout.block)
-        return decoded, functools.partial(self._sized, symbols)
+        return decoded, BlockwiseSymbols(data, layout.n, layout.block)
 
     # --- dequantize
 
@@ -270,14 +258,9 @@ class Blockwise(Codec):
 
     # --- pack
 
-    def _sized(self, symbols: BlockwiseSymbols) -> Payload | Selection[Payload]:
-        return self._pack(symbols, sized=True)
-
-    def _pack(
-        self, symbols: BlockwiseSymbols, *, sized: bool = False
-    ) -> Payload | Selection[Payload]:
+    def _pack(self, symbols: BlockwiseSymbols) -> Selection[Payload]:
         layout = self._checked_layout(symbols, symbols.n)
-        written = payload_coding.write(symbols.data, layout, self.code, sized=sized)
+        written = payload_coding.write(symbols.data, layout, self.code, sized=self._is_sizing)
         return written.map(self._message)
 
     def _message(self, written_code: CodedBytes) -> Payload:

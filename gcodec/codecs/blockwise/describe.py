@@ -11,7 +11,7 @@ from gcodec.codecs.blockwise.payload import check_codes, half_error
 from gcodec.entropy.ranged import KINDS
 from gcodec.errors import Corrupt
 from gcodec.fields import ranged
-from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, describe_each
 
 
 def fields(walk: FieldWalker, layout: Layout, code: str) -> Iterator[FieldSpan]:
@@ -28,32 +28,28 @@ def fields(walk: FieldWalker, layout: Layout, code: str) -> Iterator[FieldSpan]:
         with np.errstate(all="ignore"):
             return float(value / scale if layout.is_multiplier else value * scale)
 
-    def describe_codes(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-        for element, one in enumerate(codes.tolist(), at):
-            number = decoded(element, one)
-            yield FieldValue(one, f"{scales.values[one]:g}", element=element, decoded=(number,))
+    def describe_code(code: int, element: int) -> FieldValue:
+        return FieldValue(code, f"{scales.values[code]:g}", element, (decoded(element, code),))
 
-    def describe_pairs(at: int, pairs: np.ndarray) -> Iterator[FieldValue]:
-        for number, pair in enumerate(pairs.tolist(), at):
-            codes = (pair >> 4, pair & 15)[: n - 2 * number]
-            if len(codes) == 1 and pair & 15 != layout.table().zero:
-                raise half_error(layout.nbytes - 1)
-            values = tuple(decoded(2 * number + k, one) for k, one in enumerate(codes))
-            meaning = ", ".join(f"{scales.values[one]:g}" for one in codes)
-            yield FieldValue(pair, meaning, element=2 * number, decoded=values)
+    def describe_pair(pair: int, number: int) -> FieldValue:
+        codes = (pair >> 4, pair & 15)[: n - 2 * number]
+        if len(codes) == 1 and pair & 15 != layout.table().zero:
+            raise half_error(layout.nbytes - 1)
+        values = tuple(decoded(2 * number + k, code) for k, code in enumerate(codes))
+        meaning = ", ".join(f"{scales.values[code]:g}" for code in codes)
+        return FieldValue(pair, meaning, 2 * number, values)
 
-    def describe_halves(at: int, halves: np.ndarray) -> Iterator[FieldValue]:
+    def describe_half(half: float, element: int) -> FieldValue:
         assert scales.means is not None
-        for element, half in enumerate(numbers(halves, "float16"), at):
-            block = element // layout.block
-            with np.errstate(all="ignore"):
-                number = np.float32(half) * scales.scales[block] + scales.means[block]
-            yield FieldValue(float(half), element=element, decoded=(float(number),))
+        block = element // layout.block
+        with np.errstate(all="ignore"):
+            number = np.float32(half) * scales.scales[block] + scales.means[block]
+        return FieldValue(half, element=element, decoded=(float(number),))
 
     describers: dict[int, tuple[DescribeSymbols, str]] = {
-        4: (describe_pairs, "pair"),
-        8: (describe_codes, "code"),
-        16: (describe_halves, "number"),
+        4: (describe_each(describe_pair), "pair"),
+        8: (describe_each(describe_code), "code"),
+        16: (describe_each(describe_half, "float16"), "number"),
     }
     describe, name = describers[layout.width]
     if code == "none":
@@ -75,22 +71,21 @@ def _front(walk: FieldWalker, layout: Layout) -> Generator[FieldSpan, None, Scal
     def read() -> Scales:
         return layout.scales(walk.data[: layout.front_nbytes])
 
-    def describe(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for number, value in enumerate(numbers(bits).tolist(), at):
-            if layout.kind in TABLE_SENT:
-                yield FieldValue(value, f"of code {number}")
-            elif layout.has_means:
-                is_deviation, block = divmod(number, layout.blocks)
-                name = "deviation" if is_deviation else "mean"
-                yield FieldValue(value, f"of block {block}", name=name, number=block)
-            elif not layout.nested:
-                yield FieldValue(value, f"of block {number}")
-            elif not number:
-                yield FieldValue(value, "added to all scales", name="offset")
-            else:
-                group = f"of scales from {(number - 1) * layout.nested_block} on"
-                yield FieldValue(value, group, name="scale of scales", number=number - 1)
+    def describe_number(value: float, number: int) -> FieldValue:
+        if layout.kind in TABLE_SENT:
+            return FieldValue(value, f"of code {number}")
+        if layout.has_means:
+            is_deviation, block = divmod(number, layout.blocks)
+            name = "deviation" if is_deviation else "mean"
+            return FieldValue(value, f"of block {block}", name=name, number=block)
+        if not layout.nested:
+            return FieldValue(value, f"of block {number}")
+        if not number:
+            return FieldValue(value, "added to all scales", name="offset")
+        group = f"of scales from {(number - 1) * layout.nested_block} on"
+        return FieldValue(value, group, name="scale of scales", number=number - 1)
 
+    describe = describe_each(describe_number, "float32")
     if layout.kind in TABLE_SENT:
         return (yield from walk.checked("table", "number", 32, 256, describe, read, little=True))
     if not layout.nested:
@@ -107,9 +102,6 @@ def _front(walk: FieldWalker, layout: Layout) -> Generator[FieldSpan, None, Scal
             if error.offset is None or error.offset < 4 * count:
                 raise
 
-    def describe_codes(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-        for number, code in enumerate(codes.tolist(), at):
-            yield FieldValue(code, f"of block {number}")
-
+    describe_codes = describe_each(lambda code, block: FieldValue(code, f"of block {block}"))
     yield from walk.checked("scale", "scale", 32, count, describe, check, little=True)
     return (yield from walk.checked("scale", "scale", 8, layout.blocks, describe_codes, read))

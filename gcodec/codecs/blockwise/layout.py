@@ -11,10 +11,7 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.quantize import blockwise
 from gcodec.kernels.quantize.value_table import ValueTable
 
-KINDS = (
-    *("nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8"),
-    "meanstd16",
-)
+KINDS = (*("nf4", "fp4", "dynamic8", "int8", "int4", "fp8", "uniform8", "quantile8"), "meanstd16")
 ABSMAX = ("nf4", "fp4", "dynamic8")  # the scale of a block is its largest magnitude
 TABLE_SENT = ("uniform8", "quantile8")
 NESTED_BLOCK = 256  # of the scales of 4-bit blocks; those of dynamic8 have its own block size
@@ -166,8 +163,7 @@ class Layout(NamedTuple):
 
 
 def _numbers(data: np.ndarray) -> np.ndarray:
-    numbers: np.ndarray = data.copy().view("<f4").astype(np.float32, copy=False)
-    return numbers
+    return data.copy().view("<f4").astype(np.float32, copy=False)
 
 
 def _require(is_valid: np.ndarray, name: str, first: int) -> None:

@@ -15,15 +15,9 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_corrected, nonfinite_error
 from gcodec.codecs.blockwise.layout import ABSMAX, TABLE_SENT, Layout
 from gcodec.errors import ParameterError
-from gcodec.kernels.numeric import arithmetic
+from gcodec.kernels.numeric import arithmetic, reduce
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
-from gcodec.kernels.numeric.reduce import (
-    INFINITY_BITS,
-    Moments,
-    float_of_bits,
-    max_abs_bits,
-    moments,
-)
+from gcodec.kernels.numeric.reduce import Moments, float_of_bits, max_abs_bits, moments
 from gcodec.kernels.quantize import blockwise, quantiles, standard_scores
 from gcodec.kernels.quantize.value_table import ValueTable
 from gcodec.runtime import pool
@@ -177,7 +171,7 @@ def _absmax(
 def _uniform(x: np.ndarray, codes: np.ndarray, loops: Loops, known: Moments | None) -> np.ndarray:
     """Write 256 equal steps over six standard deviations, and return the mean of each step."""
     of: Moments = known or moments(x)
-    _check_largest(x, float_of_bits(of.largest) if of.largest < INFINITY_BITS else math.inf)
+    _check_largest(x, float_of_bits(of.largest) if of.largest < reduce.INFINITY_BITS else math.inf)
     n = x.size
     mean = np.float32(of.total / n)
     squares = max(0.0, of.squares - of.total * of.total / n)

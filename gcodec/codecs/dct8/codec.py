@@ -48,6 +48,7 @@ from gcodec.wire.params import param
 __all__ = ["DCT8", "DCT8Symbols"]
 
 _MOST = 2**16  # elements of a chunk
+_SAFE = 2.0**125  # a sum that is safely below the end of binary32
 
 
 class DCT8Symbols(NamedTuple):
@@ -183,8 +184,7 @@ class DCT8(Codec):
         return symbols
 
     def _decodes_finite(self, symbols: DCT8Symbols) -> bool:
-        k = symbols.codes.shape[1]
-        if levels.surely_finite(symbols.levels, k, self.values):
+        if self._decoded_bound(symbols, math.inf) < _SAFE:
             return True
         decoded = empty_beside(symbols.n, np.float32, None)
         self._dequantize(symbols, decoded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import numpy as np
 
@@ -10,14 +10,7 @@ from gcodec.codecs.dct8 import levels, payload
 from gcodec.codecs.dct8.levels import SIGN, Levels
 from gcodec.errors import Corrupt, FormatError, Truncated
 from gcodec.fields.positions import positions
-from gcodec.fields.walker import (
-    DescribeSymbols,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Window,
-    numbers,
-)
+from gcodec.fields.walker import DescribeSymbols, FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.fields.words import lengths, readable
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.prefix import dct_words
@@ -41,11 +34,12 @@ def payload_fields(
     total = len(scales) * k
     if values == "affine8":
 
-        def level(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-            for number, code in enumerate((codes * 255 if k <= 2 else codes).tolist(), at):
-                yield FieldValue(code, _coefficient(scales[number // k], code, values))
+        def level(code: int, number: int) -> FieldValue:
+            code = code * 255 if k <= 2 else code
+            return FieldValue(code, _coefficient(scales[number // k], code, values))
 
-        yield from walk.fields("level", "level", payload.level_nbits(k), total, level)
+        width = payload.level_nbits(k)
+        yield from walk.fields("level", "level", width, total, describe_each(level))
     else:
         yield from _sign7(walk, scales, k)
     yield from _places(walk, len(scales), size, k, index)
@@ -64,43 +58,42 @@ def _places(walk: FieldWalker, coded: int, size: int, k: int, index: str) -> Ite
 
 
 def _scales(walk: FieldWalker, count: int, values: str) -> Generator[FieldSpan, None, np.ndarray]:
-    def sizes(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for chunk, size in enumerate(numbers(bits << _HALF).tolist(), at):
-            yield FieldValue(size, f"largest magnitude of chunk {chunk}")
+    describe_sizes = describe_each(
+        lambda size, chunk: FieldValue(size, f"largest magnitude of chunk {chunk}"), "float32"
+    )
 
-    def ranges(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for i, value in enumerate(numbers(bits).tolist(), at):
-            chunk, is_least = divmod(i, 2)
-            name = "least" if is_least else "step"
-            yield FieldValue(value, f"of chunk {chunk}", name=name, number=chunk)
+    def describe_end(value: float, number: int) -> FieldValue:
+        chunk, is_least = divmod(number, 2)
+        name = "least" if is_least else "step"
+        return FieldValue(value, f"of chunk {chunk}", name=name, number=chunk)
 
     def read() -> np.ndarray:
         return levels.read_scales(walk.data, count, values)
 
+    def sizes(at: int, halves: np.ndarray) -> Iterable[FieldValue]:
+        return describe_sizes(at, halves << _HALF)
+
     if values == "affine8":
-        return (yield from walk.checked("scale", "step, least", 32, 2 * count, ranges, read))
+        ends = describe_each(describe_end, "float32")
+        return (yield from walk.checked("scale", "step, least", 32, 2 * count, ends, read))
     return (yield from walk.checked("scale", "scale", 16, count, sizes, read))
 
 
 def _coefficients(walk: FieldWalker, total: int) -> Iterator[FieldSpan]:
-    def describe(at: int, patterns: np.ndarray) -> Iterator[FieldValue]:
-        for value in numbers(patterns).tolist():
-            yield FieldValue(value)
-
     def check() -> None:
         payload.check_finite(walk.data[: 4 * total].view(">u4").astype(np.uint32))
 
+    describe = describe_each(lambda value, number: FieldValue(value), "float32")
     yield from walk.checked("level", "coefficient", 32, total, describe, check)
 
 
 def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]:
     first, total = walk.at, len(scales) * k
 
-    def sign(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-        for number, bit in enumerate(bits.tolist(), at):
-            code = dct_words.MOST | SIGN * bit
-            meaning = _coefficient(scales[number // k], code, "sign7") if k == 1 else ""
-            yield FieldValue("-" if bit else "+", meaning)
+    def sign(bit: int, number: int) -> FieldValue:
+        code = dct_words.MOST | SIGN * bit
+        meaning = _coefficient(scales[number // k], code, "sign7") if k == 1 else ""
+        return FieldValue("-" if bit else "+", meaning)
 
     def magnitude(at: int, sizes: np.ndarray) -> Iterator[FieldValue]:
         bits = read_fields(walk.data, first + at, 1, sizes.size)
@@ -111,7 +104,7 @@ def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]
             code = size | SIGN * negative
             yield FieldValue(size, _coefficient(scales[number // k], code, "sign7"))
 
-    yield from walk.fields("sign", "sign", 1, total, sign)
+    yield from walk.fields("sign", "sign", 1, total, describe_each(sign))
     if 1 < k < payload.FEW:
         yield from walk.fields("level", "magnitude", dct_words.NBITS, total, magnitude)
     elif k > 1:
@@ -120,7 +113,7 @@ def _sign7(walk: FieldWalker, scales: np.ndarray, k: int) -> Iterator[FieldSpan]
 
 def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Iterator[FieldSpan]:
     """Describe the codewords of the magnitudes of m chunks."""
-    window = Window(walk)
+    window = walk.window()
     for chunk in range(m):
         first = walk.at
         if window.closed:
@@ -128,7 +121,7 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Ite
             yield from walk.summary("magnitude", (m - chunk) * k, {"level": end - first})
             return
         head = walk.field("level", "least and code", dct_words.HEAD_NBITS, (dct_words.NBITS, 3))
-        least, code = divmod(head.field_value.value, 8)
+        least, code = divmod(head.value, 8)
         above, nbits, error = _above(walk, least, code, k)
         try:
             dct_words.read(walk.data, first, walk.end, 1, k)
@@ -141,7 +134,7 @@ def _words(walk: FieldWalker, m: int, k: int, magnitude: DescribeSymbols) -> Ite
             continue
         name = "in equal widths" if code == _EQUAL else f"in Rice codewords of {code}"
         text = f"chunk {chunk}: least {least}, the others {name}"
-        yield head._replace(field_value=head.field_value._replace(meaning=text))
+        yield head._replace(meaning=text)
         yield from walk.summary("magnitude", low, {"level": int(nbits[:low].sum())})
         sizes = np.minimum(above[low:high], np.uint64(dct_words.MOST)).astype(np.int64) + least
         first = chunk * k
@@ -189,14 +182,12 @@ def _positions(walk: FieldWalker, total: int, k: int, size: int) -> Iterator[Fie
 
 def _in_chunk(piece: FieldSpan, k: int, size: int) -> FieldSpan:
     """Convert a description from a position among all chunks to the position in one chunk."""
-    if piece.field_value.element is None or piece.number is None:
+    if piece.element is None or piece.number is None:
         return piece
-    chunk, position = divmod(piece.field_value.element, size)
+    chunk, position = divmod(piece.element, size)
     if chunk != piece.number // k:
         raise payload.count_error(k)
-    return piece._replace(
-        field_value=piece.field_value._replace(element=None, meaning=f"position {position}")
-    )
+    return piece._replace(element=None, meaning=f"position {position}")
 
 
 def _coefficient(scale: np.ndarray, code: int, values: str) -> str:

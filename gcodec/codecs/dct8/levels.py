@@ -31,7 +31,6 @@ VALUES = ("sign7", "affine8", "float32")
 SIGN = 0x80  # sign bit of a level of sign7
 
 _HALF_NBITS = 15  # low bits of a binary32 that M lacks
-_SAFE = 2.0**125  # a sum that is safely below the end of binary32
 _NORMAL_BITS = np.uint32(0x00800000)  # bits of 2**-126, the smallest normal number
 
 
@@ -83,11 +82,6 @@ def dequantize(levels: Levels, values: str) -> np.ndarray:
             sizes = (levels.codes & 0x7F) * scales.astype(np.float64) / 127
             coefficients = np.where(levels.codes & SIGN, -sizes, sizes)
     return np.asarray(coefficients, np.float32)
-
-
-def surely_finite(levels: Levels, k: int, values: str) -> bool:
-    """Return whether the inverse transform of k coefficients is certain to fit in float32."""
-    return most(levels, k, values) < _SAFE
 
 
 def most(levels: Levels, k: int, values: str) -> float:

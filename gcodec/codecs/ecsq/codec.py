@@ -127,13 +127,7 @@ class ECSQ(Codec):
     step: float | str = targets.step()
     nmse: float = targets.nmse(_NMSE)
     bits: float = targets.bits()
-    transform: str = param(
-        Choice("none", "dct", unsent=("auto",)),
-        "auto",
-        "of the taps of convolutions; auto: where that saves bits",
-        in_message=True,
-        left_out="none",
-    )
+    transform: str = targets.transform("of the taps of convolutions; auto: where that saves bits")
     strict: str = param(
         Choice("no", "yes"),
         "no",
@@ -497,9 +491,6 @@ class ECSQ(Codec):
             describe = self._reconstruction_of(payload).describe
             yield from context_string(walk, "level", "level", n, describe, self._has_trellis)
         walk.finish()
-
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        return 8 * data.size
 
     def _index(self, payload: Payload, n: int, log2_block: int) -> SeekTable:
         string = self._string(payload, n)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gcodec.codecs.ecsq.quantizer import CachedQuantizer, SearchHints
+from gcodec.codecs.ecsq.quantizer import CachedQuantizer
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, default_centroids
 from gcodec.entropy.context.scale_model import ONES, RowLayout, Scales
 from gcodec.kernels.context.escapes import elements_from
@@ -40,10 +40,6 @@ class DeadZoneQuantizer(CachedQuantizer[Scales]):
     def __init__(self, plain: np.ndarray | None = None) -> None:
         super().__init__()
         self._plain = plain
-
-    def hints(self) -> SearchHints:
-        """Return what helps rate control to find a step."""
-        return SearchHints(self)
 
     def prepare(self, x: np.ndarray, step: float, layout: RowLayout) -> Scales:
         """Return the scales of plainly rounded levels."""

@@ -10,21 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gcodec.arrays.nonfinite import nonfinite_error
+from gcodec.codecs.ecsq import reconstruction
 from gcodec.codecs.ecsq.deadzone import DeadZoneQuantizer
-from gcodec.codecs.ecsq.quantizer import (
-    COARSE,
-    CachedQuantizer,
-    Quantizer,
-    SearchHints,
-    with_outliers,
-)
+from gcodec.codecs.ecsq.quantizer import COARSE, CachedQuantizer, Quantizer, with_outliers
 from gcodec.codecs.ecsq.rate_control import check_step
-from gcodec.codecs.ecsq.reconstruction import (
-    QuantizedLevels,
-    centroids_of,
-    default_centroids,
-    squares_of,
-)
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 from gcodec.codecs.ecsq.stochastic import StochasticQuantizer
 from gcodec.codecs.ecsq.trellis import TrellisQuantizer
 from gcodec.entropy.coder import Written
@@ -113,10 +103,6 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
 
     _fine = False  # whether the error of the last step was computed from all values
 
-    def hints(self) -> SearchHints:
-        """Return the hints for the search of a step."""
-        return SearchHints(self)
-
     def hold_scales(self, x: Array, step: float, layout: RowLayout) -> None:
         """Use the scales of this step for other steps too."""
         if self._held is not None or self._last is None or self._last[0] != (x.size, step, layout):
@@ -137,7 +123,7 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
         sums = rated_by(x, np.float32(step), context_plan_cuda.classes(setting, x.size), symbols)
         errors = Deferred(device_with(x), sums, lambda words: Errors.of(words.view(np.int64)))
         return QuantizedLevels(
-            step, default_centroids(), symbols, np.empty(0, np.int64), None
+            step, reconstruction.default_centroids(), symbols, np.empty(0, np.int64), None
         ), errors
 
     def quantize(self, x: Array, step: float, layout: RowLayout) -> QuantizedLevels:
@@ -156,7 +142,7 @@ class _DeviceDeadZoneQuantizer(CachedQuantizer[Any]):
         errors: Any = self._quantized(x, step, layout)[1]
         prefetch(errors)
         exact = self.exact_error(x, step, layout) if self._fine else None
-        squares = squares_of(errors.value)
+        squares = reconstruction.squares_of(errors.value)
         self._fine = squares < COARSE * x.size
         if not self._fine:
             return squares
@@ -274,7 +260,7 @@ class _DeviceLevels(Transient):
         centroids: Any = Deferred(
             device_with(self.sums),
             self.sums,
-            lambda sums: centroids_of(Errors.of(sums.view(np.int64))),
+            lambda sums: reconstruction.centroids_of(Errors.of(sums.view(np.int64))),
         )
         scales: Any = self._deferred_scales()
         if self.top is None:  # the search for a step keeps all numbers for the next tensor

@@ -7,12 +7,8 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from gcodec.codecs.ecsq.reconstruction import (
-    QuantizedLevels,
-    centroids_of,
-    reconstruct,
-    squares_of,
-)
+from gcodec.codecs.ecsq import reconstruction
+from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 from gcodec.entropy.context import coder, table_choice
 from gcodec.entropy.context.class_tables import OUTLIER_NBITS
 from gcodec.entropy.context.outliers import Outliers
@@ -102,6 +98,10 @@ class CachedQuantizer(Generic[_S]):
         self._last: tuple[object, _S, QuantizedLevels, Errors] | None = None
         self._held: tuple[object, _S] | None = None
 
+    def hints(self) -> SearchHints:
+        """Return what helps rate control to find a step."""
+        return SearchHints(self)
+
     def hold_scales(self, x: np.ndarray, step: float, layout: RowLayout) -> None:
         """Use the setting of this step for all steps from now on."""
         key = x.size, step, layout
@@ -118,18 +118,18 @@ class CachedQuantizer(Generic[_S]):
     def quantize(self, x: np.ndarray, step: float, layout: RowLayout) -> QuantizedLevels:
         """Quantize the values."""
         levels, errors = self._quantized(x, step, layout)
-        return levels._replace(centroids=centroids_of(errors))
+        return levels._replace(centroids=reconstruction.centroids_of(errors))
 
     def squared_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
         """Return ‖x − x̂‖² in squared steps."""
         _, errors = self._quantized(x, step, layout)
-        squares = squares_of(errors) / self.parts**2
+        squares = reconstruction.squares_of(errors) / self.parts**2
         return squares if squares >= COARSE * x.size else self.exact_error(x, step, layout)
 
     def exact_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
         """Return ‖x − x̂‖² in squared steps, by reconstructing all values."""
         residual = empty_beside(x.size, np.float32, x)
-        reconstruct(self.quantize(x, step, layout), step / self.parts, residual)
+        reconstruction.reconstruct(self.quantize(x, step, layout), step / self.parts, residual)
         add_scaled(x, np.float32(-1), residual)
         return float(sum_squares(residual)) / step**2
 

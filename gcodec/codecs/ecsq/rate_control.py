@@ -19,14 +19,8 @@ import numpy as np
 from gcodec.codecs.ecsq.quantizer import Quantizer
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels, largest, point_table
 from gcodec.codecs.ecsq.root_finding import Root, search
-from gcodec.entropy.context import models, table_choice
-from gcodec.entropy.context.scale_model import (
-    RowLayout,
-    coprime_stride,
-    row_layouts,
-    sampled_matrix,
-    sampled_rows,
-)
+from gcodec.entropy.context import models, scale_model, table_choice
+from gcodec.entropy.context.scale_model import RowLayout, row_layouts
 from gcodec.entropy.context.table_choice import best_layout
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.byte_counts import byte_counts
@@ -108,9 +102,8 @@ class Spread(NamedTuple):
     @classmethod
     def of(cls, x: np.ndarray, top: float, width: int, period: int = 1) -> Spread:
         """Measure a sample of (n,) values up to `top` that covers all positions of a row."""
-        sample = host(
-            flattened(x[:: coprime_stride(max(x.size // _EXPONENTS, 1), width * period)])
-        )
+        stride = scale_model.coprime_stride(max(x.size // _EXPONENTS, 1), width * period)
+        sample = host(flattened(x[::stride]))
         _, exponents = np.frexp(sample[sample != 0])
         if not exponents.size:
             return cls(math.log2(top), 1.0)
@@ -130,7 +123,7 @@ class Spread(NamedTuple):
 def layout_for(x: np.ndarray, step: float, shape: tuple[int, ...]) -> RowLayout:
     """Return the row layout with which levels of (n,) values probably take the fewest bits."""
     layouts = row_layouts(shape)
-    sample = sampled_rows(x, layouts[0].width, table_choice.SAMPLE)
+    sample = scale_model.sampled_rows(x, layouts[0].width, table_choice.SAMPLE)
     symbols = empty_beside(sample.size, np.uint8, sample)
     scalar_quantize.plain_levels(sample, np.float32(step), symbols)
     return best_layout(symbols, layouts, x.size // sample.size)
@@ -415,7 +408,7 @@ class Target:
         """Return the approximate root, and the slope there, from a sample of rows."""
         layout = row_layouts(self.shape)[0]
         most = max(_SAMPLE, _SAMPLE_ROWS * layout.width)
-        sample, width = sampled_matrix(self.x, layout.width, most, self.period)
+        sample, width = scale_model.sampled_matrix(self.x, layout.width, most, self.period)
         if sample is not self.x and not largest(sample):
             return first, goal.slope
         guess = self._search_sample(goal, sample, layout._replace(width=width), first)

@@ -49,53 +49,44 @@ class StochasticQuantizer(NamedTuple):
 
     def quantize(self, x: np.ndarray, step: float, layout: RowLayout) -> QuantizedLevels:
         """Quantize the values."""
-        return _levels(x, step, layout, self.seed)
+        size = np.float32(step)
+        # The number of levels is a power of two above the largest level: the norm is exact.
+        s = 1 << int(largest(x) / float(size) + 1).bit_length()
+        with np.errstate(over="ignore"):
+            norm = np.float32(s) * size
+        if not np.isfinite(norm):
+            allowed = "less for values near the end of float32"
+            raise ParameterError.of("step", binary32(step), allowed)
+        scale, symbols = Scale(np.array([norm]), x.size, s), empty_beside(x.size, np.uint8, x)
+        chunk = x.size if device_of(x) is not None else _CHUNK  # a device has room for all
+
+        def task(start: int, stop: int) -> np.ndarray:
+            outliers = [np.empty(0, np.int64)]
+            for at in range(start, stop, chunk):
+                part = x[at : min(at + chunk, stop)]
+                wide = empty_beside(part.size, levels.symbol_dtype(s), x)
+                levels.quantize(part, scale, self.seed, at, wide)
+                cut_off(wide, symbols[at : at + part.size])
+                outliers.append(symbols_from(wide, ESCAPE)[1])
+            return np.concatenate(outliers)
+
+        outliers = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
+        return QuantizedLevels(
+            step, default_centroids(), symbols, outliers, Scales.of(symbols, layout)
+        )
 
     def squared_error(self, x: np.ndarray, step: float, layout: RowLayout) -> float:
         """Return the expectation of ‖x − x̂‖² in squared steps."""
-        return _expected_squares(x, step)
+        squares = scalar_quantize.random_squares(x, np.float32(step)) / FINE**2
+        if squares >= _COARSE * x.size:
+            return squares
+        return scalar_quantize.exact_random_squares(x, step)
 
     def nbits(self, x: np.ndarray, step: float, layout: RowLayout) -> int:
         """Return the approximate number of bits of the string."""
-        return nbits_of(_levels(x, step, layout, 0))
+        return nbits_of(StochasticQuantizer(0).quantize(x, step, layout))
 
     def diverges(self, x: np.ndarray, step: float, layout: RowLayout) -> bool:
         """Tell whether the expected error reaches or exceeds 0.9 of the energy of the values."""
-        return _expected_squares(x, step) * step**2 > _DIVERGES * float(sum_squares(x))
-
-
-def _levels(x: np.ndarray, step: float, layout: RowLayout, seed: int) -> QuantizedLevels:
-    """Quantize (n,) float32 values, n > 0, in the rows of a layout; the step is above 0."""
-    size = np.float32(step)
-    # The number of levels is a power of two above the largest level, so that the norm is exact.
-    s = 1 << int(largest(x) / float(size) + 1).bit_length()
-    with np.errstate(over="ignore"):
-        norm = np.float32(s) * size
-    if not np.isfinite(norm):
-        raise ParameterError.of("step", binary32(step), "less for values near the end of float32")
-    scale, symbols = Scale(np.array([norm]), x.size, s), empty_beside(x.size, np.uint8, x)
-
-    chunk = x.size if device_of(x) is not None else _CHUNK  # a device has room for all
-
-    def task(start: int, stop: int) -> np.ndarray:
-        outliers = [np.empty(0, np.int64)]
-        for at in range(start, stop, chunk):
-            part = x[at : min(at + chunk, stop)]
-            wide = empty_beside(part.size, levels.symbol_dtype(s), x)
-            levels.quantize(part, scale, seed, at, wide)
-            cut_off(wide, symbols[at : at + part.size])
-            outliers.append(symbols_from(wide, ESCAPE)[1])
-        return np.concatenate(outliers)
-
-    outliers = np.concatenate(pool.run(task, x.size, _CHUNK, beside=x))
-    return QuantizedLevels(
-        step, default_centroids(), symbols, outliers, Scales.of(symbols, layout)
-    )
-
-
-def _expected_squares(x: np.ndarray, step: float) -> float:
-    """Return the expectation of ‖x − x̂‖² in squared steps."""
-    squares = scalar_quantize.random_squares(x, np.float32(step)) / FINE**2
-    if squares >= _COARSE * x.size:
-        return squares
-    return scalar_quantize.exact_random_squares(x, step)
+        squares = self.squared_error(x, step, layout) * step**2
+        return squares > _DIVERGES * float(sum_squares(x))

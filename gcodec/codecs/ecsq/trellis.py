@@ -218,5 +218,4 @@ def _factor(step: float) -> np.float32:
 def _offsets(errors: Errors) -> np.ndarray:
     """Return the offsets of the best reconstruction points, in halves of a step."""
     centroids = reconstruction.centroids_of(errors).astype(np.int64)
-    offsets: np.ndarray = ((centroids - scalar_quantize.CENTER) / 256).astype(np.float32)
-    return offsets
+    return ((centroids - scalar_quantize.CENTER) / 256).astype(np.float32)

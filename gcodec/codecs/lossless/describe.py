@@ -67,7 +67,9 @@ def _other_plane(walk: FieldWalker, head: Head, k: int, n: int) -> Iterator[Fiel
         with walk.within(end):
             if count:
                 coder = KINDS[plane.method]
-                yield from ranged.inner_string(walk, coder, "level", name, count, describe)
+                yield from ranged.string(
+                    walk, coder, "level", name, count, describe, bits_follow=True
+                )
             yield from walk.pad(-walk.at % 8)
             walk.finish()
 

@@ -21,7 +21,7 @@ import numpy as np
 
 _HALVINGS = 30  # of the interval of the logarithm of D
 _OCTAVES = 60  # initial length of this interval
-_OVERHEAD = 0.25  # bits of a coded value beyond the Gaussian rate
+OVERHEAD = 0.25  # bits of a coded value beyond the Gaussian rate
 
 
 class Allocation(NamedTuple):
@@ -90,18 +90,8 @@ def nbits(allocation: Allocation, energies: np.ndarray, sizes: tuple[float, floa
     for energy in energies[: allocation.rank].tolist():
         for size in sizes:
             ratio = energy / (size * allocation.distortion)
-            total += size * (max(math.log2(ratio) / 2, 0.0) + _OVERHEAD)
+            total += size * (max(math.log2(ratio) / 2, 0.0) + OVERHEAD)
     return total
-
-
-def shannon_bound(energies: np.ndarray, sizes: tuple[float, float], target: float) -> float:
-    """Return the bits of Gaussian factors with these energies at a squared error.
-
-    This is a bound for codes that treat the values of factors as independent.
-    """
-    allocation = allocate(energies, math.fsum(energies), sizes, target)
-    bits = nbits(allocation, energies, sizes)
-    return bits - _OVERHEAD * sum(sizes) * allocation.rank
 
 
 def beside_residual(

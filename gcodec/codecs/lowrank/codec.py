@@ -47,7 +47,7 @@ from gcodec.runtime.device import beside
 from gcodec.runtime.memory import empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire import targets
-from gcodec.wire.kinds import Choice, Integer
+from gcodec.wire.kinds import Integer
 from gcodec.wire.params import Field, param
 from gcodec.wire.seek import Blocks, SeekTable
 
@@ -94,12 +94,8 @@ class LowRank(Codec):
     step: float | str = targets.step()
     nmse: float = targets.nmse(_NMSE)
     bits: float = targets.bits()
-    transform: str = param(
-        Choice("none", "dct", unsent=("auto",)),
-        "auto",
-        "transform of convolution filters, where ecsq codes the tensor alone",
-        in_message=True,
-        left_out="none",
+    transform: str = targets.transform(
+        "transform of convolution filters, where ecsq codes the tensor alone"
     )
 
     def check(self) -> None:
@@ -296,7 +292,7 @@ class LowRank(Codec):
             plain = self._plain(payload, n)
             yield from plain.codec._describe(plain, n, walk)
         else:
-            yield from describe.message(payload, self._bound_shape(n), walk)
+            yield from describe.fields(payload, self._bound_shape(n), walk)
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
         return 8 * data.size

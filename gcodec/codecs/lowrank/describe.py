@@ -7,30 +7,24 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from gcodec.codecs.lowrank.message import (
-    CENTROIDS,
-    GAMMA,
-    MOST_EXPONENT,
-    Parts,
-    ecsq,
-    factor_sizes,
-)
+from gcodec.codecs.lowrank import message
+from gcodec.codecs.lowrank.message import CENTROIDS, GAMMA, MOST_EXPONENT, Parts
 from gcodec.errors import Corrupt
 from gcodec.fields import words
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.payload import Payload
 from gcodec.wire.primitives import Reader
 
 _FLAGS = {1: "no residual", 2: "a residual follows the factors"}
 
 
-def message(payload: Payload, shape: tuple[int, ...], walk: FieldWalker) -> Iterator[FieldSpan]:
+def fields(payload: Payload, shape: tuple[int, ...], walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the payload of a tensor of `shape` with factors; raise `FormatError` at damage."""
     if walk.end % 8:
         raise Corrupt("the payload is not whole bytes")
     rank = payload.codec.rank
     split = int(words.read(walk, GAMMA, 1)[0][0])
-    factor_sizes(split, rank, shape)
+    message.factor_sizes(split, rank, shape)
     yield from words.word(
         walk, "header", "dimensions of the rows", GAMMA, split, FieldValue(split), 0
     )
@@ -62,10 +56,9 @@ def _components(rank: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         symbols = symbols[: invalid[0]]
         error = Corrupt("an exponent is below 0, or too large")
 
-    def describe(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        for number, symbol in enumerate(symbols.tolist(), at):
-            yield FieldValue(symbol, f"exponent {exponents[number]}")
-
+    describe = describe_each(
+        lambda symbol, index: FieldValue(symbol, f"exponent {exponents[index]}")
+    )
     with walk.within(walk.at + int(words.lengths(GAMMA, symbols).sum())):
         yield from words.words(walk, "scale", "component", GAMMA, symbols.size, describe)
     if error is not None:
@@ -74,11 +67,7 @@ def _components(rank: int, walk: FieldWalker) -> Iterator[FieldSpan]:
 
 def _centroids(name: str, walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the centroids of a factor."""
-
-    def describe(at: int, values: np.ndarray) -> Iterator[FieldValue]:
-        for number, value in enumerate(values.tolist(), at):
-            yield FieldValue(value, CENTROIDS[number])
-
+    describe = describe_each(lambda value, index: FieldValue(value, CENTROIDS[index]))
     count = len(CENTROIDS)
     yield from walk.fields("table", f"centroid of the {name} factor", 8, count, describe)
 
@@ -94,7 +83,7 @@ def _length(name: str, walk: FieldWalker) -> Generator[FieldSpan, None, int]:
 def _scalars(count: int, walk: FieldWalker) -> Iterator[FieldSpan]:
     """Describe the scalars of a residual, which have `count` bytes."""
     fields = Reader(walk.data[: walk.end // 8].data, walk.at // 8).take(count)
-    for item in ecsq().scalars_in(fields):
+    for item in message.ecsq().scalars_in(fields):
         nbits, name = 8 * (item.end - item.start), f"{item.field.name} of the residual"
         yield walk.span("scale", name, nbits, FieldValue(item.value, item.field.doc))
 
@@ -111,6 +100,5 @@ def _strings(parts: Parts, shape: tuple[int, ...], walk: FieldWalker) -> Iterato
 
 def _renamed(span: FieldSpan, name: str) -> FieldSpan:
     """Return the span of a part of the message: no field of a part determines an element alone."""
-    element = span.field_value.element if name == "residual" else None
-    value = span.field_value._replace(decoded=(), element=element)
-    return span._replace(name=f"{span.name} of the {name}", field_value=value)
+    element = span.element if name == "residual" else None
+    return span._replace(name=f"{span.name} of the {name}", decoded=(), element=element)

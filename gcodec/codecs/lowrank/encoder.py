@@ -17,14 +17,7 @@ import numpy as np
 from gcodec.codec import Codec
 from gcodec.codecs.lowrank import message
 from gcodec.codecs.lowrank.factorize import LEAST_NBITS, Factorizer, Factors, PriorFactors
-from gcodec.codecs.lowrank.message import (
-    LowRankSymbols,
-    Parts,
-    Product,
-    ecsq,
-    factor_codec,
-    matrix_sizes,
-)
+from gcodec.codecs.lowrank.message import LowRankSymbols, Parts, Product, ecsq, matrix_sizes
 from gcodec.codecs.lowrank.subspace import Matrix
 from gcodec.kernels.numeric import arithmetic
 from gcodec.kernels.numeric.reduce import Moments, sum_squares
@@ -84,7 +77,7 @@ class Candidate(NamedTuple):
         if not symbols.rank:
             assert whole is not None
             return cls.of_plain(symbols.residual, whole)
-        inner = factor_codec(trellis, (symbols.rank, 1))
+        inner = message.factor_codec(trellis, (symbols.rank, 1))
         right, left = (inner._pack(part).resolved() for part in (symbols.right, symbols.left))
         parts = Parts(symbols.split, symbols.exponents, right, left, whole)
         return cls(symbols, parts, None, parts.nbits)

@@ -53,8 +53,7 @@ CENTROIDS = tuple(field.name for field in targets.CENTROIDS)
 @functools.lru_cache(maxsize=64)
 def ecsq(**parameters: Any) -> Codec:
     """Return the codec of factors and residuals, which is ecsq."""
-    codec: Codec = registered()["ecsq"](**parameters)
-    return codec
+    return registered()["ecsq"](**parameters)
 
 
 @functools.lru_cache(maxsize=256)
@@ -68,17 +67,12 @@ def matrix_sizes(shape: tuple[int, ...], split: int) -> tuple[int, int]:
     return math.prod(shape[:split]), math.prod(shape[split:])
 
 
-def fits(rank: int, sizes: tuple[int, int]) -> bool:
-    """Return whether factors have fewer values than a matrix."""
-    return rank * sum(sizes) < math.prod(sizes)
-
-
 def factor_sizes(split: int, rank: int, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return k and m; raise `Corrupt` unless a tensor of `shape` has such factors."""
     if split >= len(shape):
         raise Corrupt(f"{split} of {len(shape)} dimensions form the rows")
     m, k = matrix_sizes(shape, split)
-    if not fits(rank, (m, k)):
+    if rank * (m + k) >= m * k:
         raise Corrupt(f"factors of rank {rank} have no fewer values than {m} x {k}")
     return k, m
 

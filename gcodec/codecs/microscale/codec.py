@@ -28,8 +28,8 @@ Sources: OCP Microscaling Formats (MX) Specification 1.0; pytorch/ao 0.18,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import ClassVar, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,31 +37,15 @@ from gcodec.arrays.nonfinite import check_top
 from gcodec.codec import Codec, register
 from gcodec.codecs.microscale import describe
 from gcodec.codecs.microscale import payload as payload_coding
-from gcodec.codecs.microscale.payload import (
-    CODES,
-    Message,
-    check_elements,
-    check_scales,
-    longest_nbits,
-    plain_nbits,
-)
+from gcodec.codecs.microscale.payload import CODES, Message, plain_nbits
 from gcodec.entropy.ranged import CodedBytes
 from gcodec.errors import ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
-from gcodec.kernels.numeric.reduce import (
-    INFINITY_BITS,
-    float_of_bits,
-    max_abs_bits,
-)
+from gcodec.kernels.numeric.reduce import INFINITY_BITS, float_of_bits, max_abs_bits
 from gcodec.kernels.quantize import microscale
-from gcodec.kernels.quantize.block_format import (
-    FORMATS,
-    LEAST_TENSOR_SCALE,
-    RULES,
-    BlockFormat,
-)
+from gcodec.kernels.quantize.block_format import FORMATS, LEAST_TENSOR_SCALE, RULES, BlockFormat
 from gcodec.kernels.quantize.microscale import Quantization
 from gcodec.payload import Payload, Selection
 from gcodec.runtime.lanes import BLOCK
@@ -137,9 +121,7 @@ class Microscale(Codec):
     format: str = param(Choice(*FORMATS), "mxfp8e4m3", "format of elements and scales")
     scale: str = param(Choice(*RULES), "floor", "rule for the scales of an MX format")
     code: str = param(
-        Choice(*CODES, unsent=("auto",)),
-        "none",
-        "code of the bytes; auto: the shortest",
+        Choice(*CODES, unsent=("auto",)), "none", "code of the bytes; auto: the shortest"
     )
     rounding: str = param(
         Choice("nearest", "stochastic"),
@@ -192,7 +174,7 @@ class Microscale(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of scales and elements, or an upper bound for an entropy code."""
-        return longest_nbits(n, self._format, self.code)
+        return payload_coding.longest_nbits(n, self._format, self.code)
 
     @property
     def seek_blocks(self) -> Blocks | None:
@@ -210,9 +192,7 @@ class Microscale(Codec):
 
     # --- quantize
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: MicroscaleSymbols | None
-    ) -> MicroscaleSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MicroscaleSymbols:
         return self._quantized(values, self._scale_of(values), seed)[0]
 
     def _quantize_in_place(
@@ -252,19 +232,15 @@ class Microscale(Codec):
             check_top(top, values)
         return MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n)), top
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MicroscaleSymbols]:
         if max_abs_bits(values) >= INFINITY_BITS:
             return super()._try(values, seed)
         tensor_scale = self._scale_of(values)
         quantization = Quantization(self._format, self.scale, np.float32(tensor_scale))
         key = seed if self.rounding == "stochastic" else None
         data, decoded = microscale.rounded(values, quantization, key)
-        symbols = MicroscaleSymbols(
-            data, values.size, tensor_scale, self._bound_shape(values.size)
-        )
-        return decoded, functools.partial(self._sized, symbols)
+        n = values.size
+        return decoded, MicroscaleSymbols(data, n, tensor_scale, self._bound_shape(n))
 
     def _scale_of(self, values: np.ndarray, top_bits: int | None = None) -> float:
         """Return the scale of a tensor: the parameter, or the largest magnitude over 2688.
@@ -302,16 +278,11 @@ class Microscale(Codec):
 
     # --- pack
 
-    def _sized(self, symbols: MicroscaleSymbols) -> Payload | Selection[Payload]:
-        return self._pack(symbols, sized=True)
-
-    def _pack(
-        self, symbols: MicroscaleSymbols, *, sized: bool = False
-    ) -> Payload | Selection[Payload]:
+    def _pack(self, symbols: MicroscaleSymbols) -> Selection[Payload]:
         data, n, _, shape = symbols
         self._require(8 * data.size == plain_nbits(n, self._format), n, shape)
         strings = payload_coding.write(
-            data, n, self._format, self.code, shape or (n,), sized=sized
+            data, n, self._format, self.code, shape or (n,), sized=self._is_sizing
         )
         return strings.map(functools.partial(self._message, symbols))
 
@@ -326,8 +297,8 @@ class Microscale(Codec):
             check_length(payload.nbits, plain_nbits(n, fmt))
             refuse_table(payload.seek)
             count = fmt.blocks(n)
-            check_scales(data[:count], fmt)
-            check_elements(data[count:], n, fmt, count)
+            payload_coding.check_scales(data[:count], fmt)
+            payload_coding.check_elements(data[count:], n, fmt, count)
         else:
             data = self._string(payload, n).read()
         return MicroscaleSymbols(data, n, self._tensor_scale, self._bound_shape(n))

@@ -6,17 +6,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gcodec.codecs.microscale.payload import (
-    STORED,
-    WORDS,
-    check_elements,
-    check_scales,
-    codes_of,
-)
+from gcodec.codecs.microscale.payload import STORED, WORDS, check_elements, check_scales, codes_of
 from gcodec.entropy.ranged import KINDS
 from gcodec.errors import Corrupt
 from gcodec.fields import byte_contexts, ranged
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.quantize.block_format import BlockFormat
 
 Scales = Callable[[], np.ndarray]
@@ -38,12 +32,12 @@ def fields(
         walk.finish()
         return
 
-    def describe_scales(at: int, scales: np.ndarray) -> Iterator[FieldValue]:
-        for number, scale in enumerate(scales.tolist(), at):
-            if fmt.is_two_level and scale > fmt.nan_scale:
-                raise Corrupt(f"the scale of block {number} is negative", number)
-            yield FieldValue(scale, f"of block {number}: {factors[scale]:.9g}")
+    def describe_scale(scale: int, number: int) -> FieldValue:
+        if fmt.is_two_level and scale > fmt.nan_scale:
+            raise Corrupt(f"the scale of block {number} is negative", number)
+        return FieldValue(scale, f"of block {number}: {factors[scale]:.9g}")
 
+    describe_scales = describe_each(describe_scale)
     if code == "none":
 
         def read() -> np.ndarray:
@@ -54,49 +48,45 @@ def fields(
         scales = yield from walk.checked("scale", "scale", 8, count, describe_scales, read)
     else:
         method = walk.field("table", "scales", 8)
-        if method.field_value.value not in (STORED, WORDS):
+        if method.value not in (STORED, WORDS):
             walk.at -= 8
-            raise Corrupt(f"scales are written by method {method.field_value.value}", 0)
-        note = "in words" if method.field_value.value == WORDS else "as they are"
-        yield method._replace(field_value=method.field_value._replace(meaning=note))
-        if method.field_value.value == STORED:
+            raise Corrupt(f"scales are written by method {method.value}", 0)
+        note = "in words" if method.value == WORDS else "as they are"
+        yield method._replace(meaning=note)
+        if method.value == STORED:
             yield from walk.fields("scale", "scale", 8, count, describe_scales)
         else:
-            yield from ranged.inner_string(
-                walk, "huffman", "scale", "scale", count, describe_scales
+            yield from ranged.string(
+                walk, "huffman", "scale", "scale", count, describe_scales, bits_follow=True
             )
             yield from walk.pad(-walk.at % 8)
         scales = read_scales()
 
     def decoded(element: int, code: int) -> float:
-        return float(values[code] * factors[scales[element // fmt.block]])
+        with np.errstate(all="ignore"):
+            return float(values[code] * factors[scales[element // fmt.block]])
 
-    def describe_codes(at: int, codes: np.ndarray) -> Iterator[FieldValue]:
-        for element, one in enumerate(codes.tolist(), at):
-            if one >> fmt.width:
-                raise Corrupt(f"element {element} has the code {one:#x}")
-            with np.errstate(all="ignore"):
-                yield FieldValue(
-                    one, f"{values[one]:g}", element=element, decoded=(decoded(element, one),)
-                )
+    def describe_code(code: int, element: int) -> FieldValue:
+        if code >> fmt.width:
+            raise Corrupt(f"element {element} has the code {code:#x}")
+        return FieldValue(code, f"{values[code]:g}", element, (decoded(element, code),))
 
-    def describe_pairs(at: int, pairs: np.ndarray) -> Iterator[FieldValue]:
-        for number, pair in enumerate(pairs.tolist(), at):
-            codes = (pair & 15, pair >> 4)[: n - 2 * number]
-            if len(codes) == 1 and pair >> 4:
-                raise Corrupt("the half of a byte after the last element is not zero")
-            with np.errstate(all="ignore"):
-                numbers = tuple(decoded(2 * number + k, one) for k, one in enumerate(codes))
-            meaning = ", ".join(f"{values[one]:g}" for one in codes)
-            yield FieldValue(pair, meaning, element=2 * number, decoded=numbers)
+    def describe_pair(pair: int, number: int) -> FieldValue:
+        codes = (pair & 15, pair >> 4)[: n - 2 * number]
+        if len(codes) == 1 and pair >> 4:
+            raise Corrupt("the half of a byte after the last element is not zero")
+        numbers = tuple(decoded(2 * number + k, code) for k, code in enumerate(codes))
+        meaning = ", ".join(f"{values[code]:g}" for code in codes)
+        return FieldValue(pair, meaning, 2 * number, numbers)
 
     def describe_symbols(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-        codes = codes_of(symbols, fmt)
-        described = describe_codes(at, codes)
+        described = describe_each(describe_code)(at, codes_of(symbols, fmt))
         for symbol, value in zip(symbols.tolist(), described, strict=True):
-            yield value._replace(value=symbol, meaning=f"{value.meaning}")
+            yield value._replace(value=symbol)
 
-    describe, name = (describe_pairs, "pair") if fmt.per_byte == 2 else (describe_codes, "element")
+    describe, name = describe_each(describe_code), "element"
+    if fmt.per_byte == 2:
+        describe, name = describe_each(describe_pair), "pair"
     elements = fmt.data_nbytes(n)
     if code == "none":
 

@@ -16,19 +16,13 @@ and then the string of the elements:
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.entropy import ranged
-from gcodec.entropy.coder import (
-    BitSpan,
-    CodedString,
-    EmptyString,
-    Take,
-    Written,
-    into,
-)
+from gcodec.entropy.coder import BitSpan, CodedString, EmptyString, Take, Written, into
 from gcodec.entropy.context import byte_coder
 from gcodec.entropy.context.byte_scales import Sample
 from gcodec.entropy.context.scale_model import row_layouts, sampled_rows
@@ -92,62 +86,55 @@ def write(
     if code == "none" or not n:
         return Selection([("none" if code == "auto" else code, plain)])
     scales, elements = data[: fmt.blocks(n)], data[fmt.blocks(n) :]
-    front_nbits = _front(scales).nbits
-    if code == "context":
-        symbols = symbols_of(elements, n, fmt)
-        context_plan = _context_plan(symbols, shape, fmt)
-        return Selection([(code, _write_context(context_plan, symbols, _front(scales)))])
+    front = _front(scales)
 
-    def write_context_below(nbits: int) -> ranged.CodedBytes | None:
+    def write_context_below(nbits: float) -> ranged.CodedBytes | None:
         symbols = symbols_of(elements, n, fmt)
-        plan = _context_plan(symbols, shape, fmt)
-        if front_nbits + plan.nbits >= nbits:
+        sample = sampled_rows(symbols, row_layouts(shape)[0].width, _SAMPLE)
+        unit = _LINEAR_UNIT if fmt.is_integer else 2 << fmt.mantissa
+        plan = byte_coder.plan(symbols, shape, Sample(sample, n / sample.size, unit))
+        if 8 * front.size + plan.nbits >= nbits:
             return None
-        written = _write_context(plan, symbols, _front(scales))
+
+        def symbols_in(start: int, stop: int, room: np.ndarray) -> np.ndarray:
+            return symbols[start:stop]
+
+        written = byte_coder.write(plan, symbols_in, n, _after(front))
         return ("context", written) if written.nbits < nbits else None
 
+    if code == "context":
+        string = write_context_below(math.inf)
+        assert string is not None
+        return Selection([string])
+
     def write_ranged(plan: ranged.Plan) -> Written:
-        return plan.write(elements, elements.size, _front(scales), n)
+        return plan.write(elements, elements.size, _after(front), n)
 
     counts = byte_counts(elements)
-    candidates = ranged.candidates(code, plain, counts, front_nbits, n, write_ranged)
+    candidates = ranged.candidates(code, plain, counts, 8 * front.size, n, write_ranged)
     if code != "auto":
         return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(write_context_below, _no_plan, 0, 0)
     return write_shortest(candidates, context, sized=sized)
 
 
-def _context_plan(
-    symbols: np.ndarray, shape: tuple[int, ...], fmt: BlockFormat
-) -> byte_coder.Plan:
-    sample = sampled_rows(symbols, row_layouts(shape)[0].width, _SAMPLE)
-    unit = _LINEAR_UNIT if fmt.is_integer else 2 << fmt.mantissa
-    return byte_coder.plan(symbols, shape, Sample(sample, symbols.size / sample.size, unit))
-
-
-def _write_context(plan: byte_coder.Plan, symbols: np.ndarray, front: BitString) -> Written:
-    def symbols_in(start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        return symbols[start:stop]
-
-    return byte_coder.write(plan, symbols_in, symbols.size, front)
-
-
 def _no_plan() -> Candidate[ranged.CodedBytes]:
     raise AssertionError("no payload is written on a device")
 
 
-def _front(scales: np.ndarray) -> BitString:
-    """Return the bits before the string of the elements."""
-    front, plan = BitString(), ranged.Plan.of("huffman", byte_counts(scales))
+def _front(scales: np.ndarray) -> np.ndarray:
+    """Return the bytes before the string of the elements."""
+    plan = ranged.Plan.of("huffman", byte_counts(scales))
     if plan.nbits >= 8 * scales.size:
-        front.extend(np.append(np.uint8(STORED), scales), 8 + 8 * scales.size)
-        return front
-    front.extend(np.array([WORDS], np.uint8), 8)
-    data, nbits, _ = plan.write(scales, scales.size, front, 0)
-    front = BitString()
-    front.extend(data, nbits)
-    front.align()
-    return front
+        return np.append(np.uint8(STORED), scales)
+    return plan.write(scales, scales.size, _after(np.array([WORDS], np.uint8)), 0).data
+
+
+def _after(front: np.ndarray) -> BitString:
+    """Return the bit string that begins with these bytes."""
+    string = BitString(0, front.size)
+    string.extend(front, 8 * front.size)
+    return string
 
 
 # --- symbols of the context code -----------------------------------------------------------------

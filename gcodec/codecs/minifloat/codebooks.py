@@ -25,6 +25,7 @@ def number_of(fmt: MiniFloat) -> int:
     return len(_books(fmt))
 
 
+@functools.cache
 def counts(fmt: MiniFloat, number: int) -> np.ndarray:
     """Return a codebook.
 
@@ -41,11 +42,6 @@ def counts(fmt: MiniFloat, number: int) -> np.ndarray:
     """
     if not 0 <= number < number_of(fmt):
         raise Corrupt(f"codebook {number} of {fmt.format} {fmt.style} is unknown")
-    return _counts(fmt, number)
-
-
-@functools.cache
-def _counts(fmt: MiniFloat, number: int) -> np.ndarray:
     # Half the count of code 0, and the counts of the other magnitudes with one sign.
     half = np.array(_books(fmt)[number].split()[2:], np.int64)
     book = np.zeros(1 << fmt.width, np.int64)

@@ -35,7 +35,7 @@ Sources: OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -44,19 +44,11 @@ import numpy as np
 from gcodec.arrays.nonfinite import check_corrected, check_finite, nonfinite_error
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
-from gcodec.codecs.minifloat import codebooks, coding_choice, describe
+from gcodec.codecs.minifloat import codebooks, coding_choice, describe, scale_search
 from gcodec.codecs.minifloat import payload as payload_coding
 from gcodec.codecs.minifloat.gennorm import RULES, Rule
 from gcodec.codecs.minifloat.payload import CodeString
-from gcodec.codecs.minifloat.scale_search import (
-    NO_FACTORS,
-    Scales,
-    blocks,
-    read_factors,
-    scaled_exactly,
-    search_block_factors,
-    search_scale,
-)
+from gcodec.codecs.minifloat.scale_search import NO_FACTORS, Scales, blocks
 from gcodec.entropy.coder import BitSpan
 from gcodec.errors import Corrupt, ParameterError
 from gcodec.fields.walker import FieldSpan, FieldWalker
@@ -142,9 +134,7 @@ class MiniFloatCodec(Codec):
 
     format: str = param(Choice(*FORMATS), "e2m1", "bits of exponent and mantissa")
     style: str = param(
-        Choice(*STYLES),
-        "full",
-        "omitted codes: none, those of the largest exponent, or the last",
+        Choice(*STYLES), "full", "omitted codes: none, those of the largest exponent, or the last"
     )
     scale: float | str = param(
         Float32("a number from 0 on, finite", lambda s: 0 <= s < math.inf, words=RULES),
@@ -213,9 +203,7 @@ class MiniFloatCodec(Codec):
 
     # --- quantize
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
-    ) -> MiniFloatSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> MiniFloatSymbols:
         scale, factors = self._scales_of(values)
         codes, finite = Scales.of(scale, self.block, factors).quantize_all(values, self._format)
         require(finite, lambda: nonfinite_error(values))
@@ -241,26 +229,23 @@ class MiniFloatCodec(Codec):
             check_corrected(values, update.former, decay)  # which raises the error
         return MiniFloatSymbols(codes, scale, n, NO_FACTORS, self._bound_shape(n))
 
-    def _try(
-        self, values: np.ndarray, seed: int
-    ) -> tuple[np.ndarray, Callable[[], Payload | Selection[Payload]]]:
+    def _try(self, values: np.ndarray, seed: int) -> tuple[np.ndarray, MiniFloatSymbols]:
         check_finite(values)
         n, (scale, factors) = values.size, self._scales_of(values)
         codes, decoded = Scales.of(scale, self.block, factors).rounded(values, self._format)
-        symbols = MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
-        return decoded, partial(self._sized, symbols)
+        return decoded, MiniFloatSymbols(codes, scale, n, factors, self._bound_shape(n))
 
     def _scales_of(self, values: np.ndarray) -> tuple[Any, np.ndarray]:
         """Return the scale, see `_scale_of`, and the factors of blocks."""
         if self.block:
-            return search_block_factors(values, self.block, self._format, self.scale)
+            return scale_search.search_block_factors(values, self.block, self._format, self.scale)
         return self._scale_of(values), NO_FACTORS
 
     def _scale_of(self, values: np.ndarray, *residual: Any) -> Any:
         """Return the scale, a number or a `Deferred`: the parameter, or the result of its rule."""
         if not isinstance(self.scale, str):
             return self.scale
-        return search_scale(values, self._format, cast(Rule, self.scale), *residual)
+        return scale_search.search_scale(values, self._format, cast(Rule, self.scale), *residual)
 
     # --- dequantize
 
@@ -274,7 +259,7 @@ class MiniFloatCodec(Codec):
     def _dequantize_scaled(
         self, symbols: MiniFloatSymbols, dtype: str, scale: np.float32, out: np.ndarray
     ) -> None:
-        one = scaled_exactly(symbols.scale, scale, self._format)
+        one = scale_search.scaled_exactly(symbols.scale, scale, self._format)
         if one is None or self.block or dtype not in self.fused_dtypes:
             super()._dequantize_scaled(symbols, dtype, scale, out)
         else:
@@ -294,9 +279,7 @@ class MiniFloatCodec(Codec):
 
     # --- pack
 
-    def _encode(
-        self, values: np.ndarray, seed: int, prior: MiniFloatSymbols | None
-    ) -> Payload | Selection[Payload]:
+    def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload | Selection[Payload]:
         symbols = self._quantize(values, seed, prior)
 
         def refill(nbytes: int) -> None:
@@ -307,23 +290,18 @@ class MiniFloatCodec(Codec):
         # Only the coder reads the codes, so it may release their memory.
         return self._pack(symbols, drainable(symbols.codes, refill))
 
-    def _sized(self, symbols: MiniFloatSymbols) -> Payload | Selection[Payload]:
-        return self._pack(symbols, sized=True)
-
     def _pack(
-        self, symbols: MiniFloatSymbols, held: Drainable | None = None, *, sized: bool = False
-    ) -> Payload | Selection[Payload]:
-        """Return the payload of symbols, whose codes are released if a `Drainable` has them.
-
-        With `sized`, zeros may take the place of its string.
-        """
+        self, symbols: MiniFloatSymbols, held: Drainable | None = None
+    ) -> Selection[Payload]:
+        """Return the payload of symbols, whose codes are released if a `Drainable` has them."""
         _, _, n, factors, shape = symbols
         self._check_size(symbols, n)
         # `_message` copies factors that lie on a device into the payload.
         lead = factors if device_of(factors) is None else np.zeros(factors.size, np.uint8)
         codes = symbols.codes if held is None else held
+        fmt, sized = self._format, self._is_sizing
         strings = payload_coding.write(
-            codes, n, self._format, self.code, self.table, shape or (n,), lead, sized=sized
+            codes, n, fmt, self.code, self.table, shape or (n,), lead, sized=sized
         )
         return strings.map(partial(self._message, symbols))
 
@@ -363,7 +341,9 @@ class MiniFloatCodec(Codec):
         return MiniFloatSymbols(codes, float(self.scale), n, factors, self._bound_shape(n))
 
     def _factors(self, payload: Payload, n: int) -> np.ndarray:
-        return read_factors(payload, n, cast(float, self.scale), self.block, self._format)
+        return scale_search.read_factors(
+            payload, n, cast(float, self.scale), self.block, self._format
+        )
 
     def _decode(self, payload: Payload, n: int, out: np.ndarray | None = None) -> np.ndarray:
         if self.code == "none" or device_of(payload.data) is not None:

@@ -12,14 +12,7 @@ from gcodec.codecs.minifloat.scale_search import Scales
 from gcodec.errors import Corrupt
 from gcodec.fields import tabled
 from gcodec.fields.contexts import context_string
-from gcodec.fields.walker import (
-    CHUNK,
-    DescribeSymbols,
-    FieldSpan,
-    FieldValue,
-    FieldWalker,
-    Window,
-)
+from gcodec.fields.walker import CHUNK, DescribeSymbols, FieldSpan, FieldValue, FieldWalker
 from gcodec.kernels.bits.fields import read_fields
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields
 from gcodec.kernels.quantize.float_format import MiniFloat
@@ -86,7 +79,7 @@ def _planes(walk: FieldWalker, n: int, fmt: MiniFloat) -> Iterator[FieldSpan]:
     """Describe the plane of signs and mantissas."""
     first, width = walk.at, 1 + fmt.mantissa
     fit = min(n, (walk.end - first) // width)
-    low, high = Window(walk).cut_even(first, width, fit)
+    low, high = walk.window().cut_even(first, width, fit)
     yield from walk.summary("sign and mantissa", low, {"sign": low, "level": low * fmt.mantissa})
     for at in range(low, high, CHUNK):
         plane = read_fields(walk.data, first + at * width, width, min(CHUNK, high - at))

@@ -29,18 +29,9 @@ from gcodec.arrays.sampling import sample
 from gcodec.errors import ParameterError
 from gcodec.kernels.numeric.log_histogram import FINITE, SHIFT, log_histogram
 from gcodec.kernels.numeric.select import take_at_least
+from gcodec.kernels.quantize import scale_errors
 from gcodec.kernels.quantize.float_format import MiniFloat
-from gcodec.kernels.quantize.scale_errors import (
-    LOCAL,
-    TOLERANCE,
-    Binned,
-    Grid,
-    Ladder,
-    Overview,
-    Rounding,
-    bin_edges,
-    squared_errors,
-)
+from gcodec.kernels.quantize.scale_errors import Binned, Grid, Ladder, Overview, Rounding
 
 Rule = Literal["histogram", "gennorm", "co3"]
 RULES = ("histogram", "gennorm", "co3")
@@ -179,7 +170,7 @@ def _grid(ladder: Ladder, mean: float, overview: Overview) -> Grid:
     least the mean. Beyond the Δ whose smallest level covers the largest magnitude, the error only
     grows.
     """
-    largest = float(bin_edges()[overview.last + 1])
+    largest = float(scale_errors.bin_edges()[overview.last + 1])
     low = math.frexp(mean / ladder.levels[-1])[1] - 1
     high = math.frexp(largest / ladder.levels[1])[1]
     return Grid(math.ldexp(1.0, low), max(high + 1 - low, 0), fractions())
@@ -191,7 +182,7 @@ def _measured(
     """Return the best candidates for a small tensor, and the one to choose, with exact errors."""
     best = np.argsort(errors, kind="stable")[: max(_FEW // values.size, 1)]
     tried = np.concatenate([[tried[0], _largest(tried, errors)], tried[best]])
-    return tried, squared_errors(values, tried, ladder)
+    return tried, scale_errors.squared_errors(values, tried, ladder)
 
 
 def _with_largest(
@@ -205,18 +196,18 @@ def _with_largest(
     """Return candidates and others near the best, with errors exact for the largest elements."""
     above = np.cumsum(counts[::-1])[::-1]
     first = int(np.argmax(above <= _TOP))
-    selected = take_at_least(values, np.float32(bin_edges()[first]))
+    selected = take_at_least(values, np.float32(scale_errors.bin_edges()[first]))
     assert selected is not None, "values must be finite"
     _, top = selected
     below = Binned(counts, top[:0], overview, first)
 
     def errors_of(scales: np.ndarray) -> np.ndarray:
-        exact = squared_errors(top, scales, ladder)
+        exact = scale_errors.squared_errors(top, scales, ladder)
         errors: np.ndarray = below.sums(scales, ladder).errors + exact
         return errors
 
     errors = errors_of(tried)
-    best = tried[np.argsort(errors, kind="stable")[: LOCAL // 2]]
+    best = tried[np.argsort(errors, kind="stable")[: scale_errors.LOCAL // 2]]
     nearby = rounding.rounded(np.outer(best, steps_near_one()).ravel())
     return np.append(tried, nearby), np.append(errors, errors_of(nearby))
 
@@ -224,7 +215,7 @@ def _with_largest(
 def _largest(scales: np.ndarray, errors: np.ndarray) -> float:
     """Return the largest scale within the tolerance and the first scale's error."""
     least = float(errors.min())
-    limit = min(least + TOLERANCE * abs(least), max(float(errors[0]), least))
+    limit = min(least + scale_errors.TOLERANCE * abs(least), max(float(errors[0]), least))
     return float(scales[errors <= limit].max())
 
 

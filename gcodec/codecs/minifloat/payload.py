@@ -11,31 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.minifloat.coding_choice import (
-    KINDS,
-    Histogram,
-    Plan,
-    alphabet,
-    coded_bytes,
-    coded_nbytes,
-    is_paired,
-    plane_nbits,
-    plans,
-    static,
-)
+from gcodec.codecs.minifloat import coding_choice
+from gcodec.codecs.minifloat.coding_choice import Plan, coded_nbytes, is_paired, plane_nbits
 from gcodec.entropy import tabled
 from gcodec.entropy.coder import BitSpan, CodedString, Take, Written, blank
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.table_choice import Plan as ContextPlan
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.code_parts import (
-    changed,
-    joined,
-    pack_signs_first,
-    parts_of,
-    take_parts,
-)
+from gcodec.kernels.bits.code_parts import changed, joined, pack_signs_first, parts_of, take_parts
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import FieldLayout, pack_fields, packer, unpacker
 from gcodec.kernels.prefix.dense_string import SymbolsOf
@@ -146,7 +130,7 @@ def write(
         return Selection([("context", None, string)])
     candidates: list[Candidate[WrittenCodes] | BoundedCandidate[WrittenCodes]]
     if code == "auto" and n and device_of(held) is None:
-        histogram = Histogram.of(held, n, fmt)
+        histogram = coding_choice.Histogram.of(held, n, fmt)
 
         def priced(code: str) -> Candidate[WrittenCodes]:
             return candidate(histogram.plan(code, book))
@@ -155,7 +139,7 @@ def write(
         for name, floor in histogram.floors().items():
             candidates.append(BoundedCandidate(floor, functools.partial(priced, name)))
     else:
-        candidates = [candidate(plan) for plan in plans(held, n, fmt, code, book)]
+        candidates = [candidate(plan) for plan in coding_choice.plans(held, n, fmt, code, book)]
     if code != "auto" or book not in ("auto", "empirical") or not n:
         return write_shortest(candidates, sized=sized)
     context = EstimatedCandidate(
@@ -230,7 +214,7 @@ def _symbols(
     if plan.symbols is not None:
         symbols = plan.symbols
     elif device_of(codes) is not None:  # a device has memory for all symbols at once
-        symbols = coded_bytes(codes, n, fmt, plan.code)
+        symbols = coding_choice.coded_bytes(codes, n, fmt, plan.code)
     elif plan.code == "planes":
         symbols = exponents_of
     elif per_byte(fmt) == 2 and not is_paired(fmt, plan.code):
@@ -303,9 +287,10 @@ class CodeString(NamedTuple):
         if code == "context":
             string = symbol_coder.open(after, n, 2 * fmt.top + 1)
         elif book is None:
-            string = tabled.open(KINDS[code], after, alphabet(fmt, code), coded(n, fmt, code))
+            kind, alphabet = coding_choice.KINDS[code], coding_choice.alphabet(fmt, code)
+            string = tabled.open(kind, after, alphabet, coded(n, fmt, code))
         else:
-            string = static(fmt, code, book).open(after, coded(n, fmt, code))
+            string = coding_choice.static(fmt, code, book).open(after, coded(n, fmt, code))
         return cls(string, span, n, fmt, code)
 
     def read(self, take: Take, *, bits_follow: bool = False) -> int:

@@ -70,9 +70,7 @@ class MXNet1Bit(Codec):
         """Return the bits of n codes in whole 4-byte words."""
         return 8 * ONE_BIT.nbytes(n)
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: OneBitSymbols | None
-    ) -> OneBitSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> OneBitSymbols:
         return OneBitSymbols(threshold.quantize(values, ONE_BIT, np.float32(self.threshold)))
 
     def _quantize_residual(

@@ -22,43 +22,40 @@ Source: apache/mxnet, src/kvstore/gradient_compression-inl.h, release 1.9.1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from gcodec.arrays.source import Tensor
 from gcodec.codec import Codec, register
-from gcodec.codecs.mxnet import forms
 from gcodec.entropy import positions as position_coding
-from gcodec.entropy.coder import BitSpan
+from gcodec.entropy.coder import BitSpan, Written
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.positions import IndexString
 from gcodec.errors import ParameterError, Truncated
-from gcodec.fields.contexts import context_string, describe_each
+from gcodec.fields.contexts import context_string
 from gcodec.fields.packed import lookup, packed, signs
 from gcodec.fields.positions import positions as positions_in
-from gcodec.fields.walker import FieldSpan, FieldWalker
+from gcodec.fields.walker import FieldSpan, FieldWalker, describe_each
 from gcodec.kernels.bits import sent_codes
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.dequantize import LEVELS_2BIT, LevelString, dequantize
-from gcodec.kernels.bits.pack import check_length, pack_fields, packer
+from gcodec.kernels.bits.pack import check_length, pack_fields, packer, unpack_fields
 from gcodec.kernels.bits.sent_codes import turned
 from gcodec.kernels.numeric import arithmetic, convert, scatter
 from gcodec.kernels.numeric.arithmetic import ResidualUpdate
 from gcodec.kernels.numeric.reduce import sum_squares
 from gcodec.kernels.numeric.scalar_rules import bounded_rms
-from gcodec.kernels.quantize.threshold import (
-    TWO_BIT,
-    check_codes_2bit,
-    quantize,
-)
+from gcodec.kernels.quantize.threshold import TWO_BIT, check_codes_2bit, quantize
 from gcodec.payload import Payload, Selection
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred, as_float32, when_known
 from gcodec.runtime.device import beside, device_of
 from gcodec.runtime.lanes import BLOCK
-from gcodec.runtime.memory import empty_beside
+from gcodec.runtime.memory import drainable, empty_beside
 from gcodec.wire.kinds import Choice, Float32, Integer
 from gcodec.wire.params import Field, param
 from gcodec.wire.primitives import FLOATS
@@ -69,6 +66,7 @@ _SMALLEST_TEXT = 1e-6  # the smallest number above zero with six decimals
 # Multiple of the tensor's root mean square for threshold=auto. On gradients of real training it
 # has the least error under feedback, and an error within 5 % of the least without.
 _AUTO_RMS = 1.25
+_NBITS = attrgetter("nbits")
 _COUNT = Field("count", Integer(0, position_coding.MOST), "number of sent elements")
 
 
@@ -196,9 +194,7 @@ class MXNet2Bit(Codec):
         smallest = _SMALLEST_TEXT if self.server == "yes" else _SMALLEST
         return bounded_rms(squares, values.size, _AUTO_RMS, smallest, _LARGEST)
 
-    def _quantize(
-        self, values: np.ndarray, seed: int, prior: TwoBitSymbols | None
-    ) -> TwoBitSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> TwoBitSymbols:
         threshold = self._threshold_of(values)
         codes = quantize(values, TWO_BIT, as_float32(threshold))
         return self._symbols(codes, threshold, values.size)
@@ -254,14 +250,14 @@ class MXNet2Bit(Codec):
             codec = codec._with_threshold(symbols)
         dense = Payload(codec, {"threshold": symbols.threshold}, codes, 8 * codes.size)
         if self.form == "sparse":
-            return forms.sparse_payload(dense, sent_codes.sent(codes), n, self.index)
+            return _sparse_payload(dense, sent_codes.sent(codes), n, self.index)
         if self.form != "dense":
             self._check_size(symbols, n)
         if self.form == "context":
-            string = symbol_coder.write(forms.symbols_of(codes, n), shape, BitString())
-            return forms.context_payload(dense, string)
+            string = symbol_coder.write(_symbols_of(codes, n), shape, BitString())
+            return _context_payload(dense, string)
         if self.form == "auto":
-            return forms.shortest(codes, dense, n, shape, self.index)
+            return _shortest(codes, dense, n, shape, self.index)
         return dense
 
     def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
@@ -342,3 +338,56 @@ class MXNet2Bit(Codec):
 def _check_finite(squares: float) -> None:
     if not math.isfinite(squares):
         raise ParameterError("x: threshold=auto needs finite values, but x contains NaN or Inf")
+
+
+def _sparse_payload(
+    dense: Payload, sent: tuple[np.ndarray, np.ndarray], n: int, index: str
+) -> Payload:
+    """Return the sparse form of a dense payload, given what `sent_codes.sent` returns."""
+    positions, signs = sent
+    index, written = position_coding.write(positions, n, index, (signs, positions.size))
+    codec = dense.codec.replaced(form="sparse", index=index)
+    return Payload(codec, {**dense.scalars, "count": positions.size}, *written)
+
+
+def _context_payload(dense: Payload, string: Written) -> Payload:
+    """Return the context form of a dense payload, given its string."""
+    return Payload(dense.codec.replaced(form="context"), dense.scalars, *string)
+
+
+def _symbols_of(codes: Array, n: int) -> Any:
+    """Return the symbols of a context string: a `Drainable`, or an array on a device."""
+    return drainable(sent_codes.turned(unpack_fields(codes, n, TWO_BIT)))
+
+
+def _shortest(
+    codes: Array, dense: Payload, n: int, shape: tuple[int, ...], index: str
+) -> Payload | Selection[Payload]:
+    """Return the payload of the shortest form; among equals, dense precedes sparse.
+
+    A context string must be shorter than both. A device writes it in any case, since the host
+    writes the sparse form, and can compare the three only when the device is done.
+    """
+    if device_of(codes) is None:
+        sparse = _sparse_payload(dense, sent_codes.sent(codes), n, index)
+        exact = min(dense, sparse, key=_NBITS)
+        string = symbol_coder.write_shorter(_symbols_of(codes, n), shape, BitString(), exact.nbits)
+        return exact if string is None else _context_payload(dense, string)
+    if not n:
+        return dense
+    from gcodec.kernels.bits.sent_codes_cuda import listed
+
+    symbols = _symbols_of(codes, n)
+    planned = symbol_coder.plan(symbols, shape)
+    context = _context_payload(dense, symbol_coder.write_planned(planned, symbols, BitString(), n))
+    estimate: Any = planned.nbits
+    sent = listed(codes)
+
+    def select(payload: Callable[[int], Payload]) -> Payload:
+        sparse = _sparse_payload(payload(0), sent(), n, index)
+        exact = min(payload(0), sparse, key=_NBITS)
+        if exact.nbits <= symbol_coder.SHORTEST or int(estimate) >= exact.nbits:
+            return exact
+        return min(exact, payload(1), key=_NBITS)
+
+    return Selection([dense, context], select, (estimate,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from gcodec.entropy.coder import BitSpan
 from gcodec.errors import FormatError
 from gcodec.fields import tabled
 from gcodec.fields.positions import positions
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, Window
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.prefix import value_classes
 from gcodec.wire.primitives import ITEMSIZE, Reader
@@ -35,9 +35,10 @@ def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
     """Describe the message of n elements of a dtype."""
     reader, spans = Reader(walk.data[: walk.end // 8].data), list[FieldSpan]()
 
-    def note(name: str, value: int, meaning: str) -> None:
+    def note(name: str, value: int, meaning: str) -> int:
         nbits = 8 * reader.at - walk.at
         spans.append(walk.span("header", name, nbits, FieldValue(value, meaning)))
+        return value
 
     walk.require(8 * DIGEST_NBYTES)
     digest = bytes(walk.data[:DIGEST_NBYTES]).hex()
@@ -57,27 +58,24 @@ def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
     walk.finish()
 
 
-def _patterns(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-    for element, pattern in enumerate(bits.tolist(), at):
-        yield FieldValue(pattern, "bit pattern", element=element)
+_patterns = describe_each(
+    lambda pattern, element: FieldValue(pattern, "bit pattern", element=element)
+)
 
 
 def _class(walk: FieldWalker, kind: int, head: ClassHead) -> Iterator[FieldSpan]:
     """Describe the positions and values of a class."""
     walk.require(head.index_nbits)
+    spans: Iterable[FieldSpan] = ()
+    if head.has_index:
+        spans = positions(walk, METHODS[head.method], head.changes, head.size)
     with walk.within(walk.at + head.index_nbits):
-        for span in (
-            positions(walk, METHODS[head.method], head.changes, head.size)
-            if (head.has_index)
-            else ()
-        ):
-            # Positions count the elements of a class, which only the base locates.
-            place = span.field_value.element
-            meaning = "" if place is None else f"element {place} of class {kind}"
-            field_value = span.field_value._replace(element=None)
-            if meaning:
-                field_value = field_value._replace(meaning=meaning)
-            yield span._replace(field_value=field_value)
+        for span in spans:
+            if span.element is not None:
+                # Positions count the elements of a class, which only the base locates.
+                meaning = f"element {span.element} of class {kind}"
+                span = span._replace(element=None, meaning=meaning)
+            yield span
     yield from walk.pad(-walk.at % 8)
     walk.require(head.values_nbits)
     with walk.within(walk.at + head.values_nbits):
@@ -99,7 +97,7 @@ def _values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
             yield from tabled.string(walk, table, "level", "symbol", head.symbols, _describe)
     symbols = symbols[symbols != 0]
     nbits = _RAW_NBITS[symbols]
-    low, high = Window(walk).cut(nbits)
+    low, high = walk.window().cut(nbits)
     value_classes.read(walk.data, end, walk.end, symbols)
     yield from walk.summary("bits within a class", low, {"level": int(nbits[:low].sum())})
     for k in range(low, high):
@@ -108,11 +106,6 @@ def _values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
     yield from walk.summary(
         "bits within a class", symbols.size - high, {"level": int(nbits[high:].sum())}
     )
-
-
-def _describe(at: int, symbols: np.ndarray) -> Iterator[FieldValue]:
-    for symbol in symbols.tolist():
-        yield FieldValue(symbol, _meaning(symbol))
 
 
 def _meaning(symbol: int) -> str:
@@ -124,3 +117,6 @@ def _meaning(symbol: int) -> str:
     if raw:
         return f"{smallest} to {smallest + (1 << raw) - 1}"
     return f"{-(smallest + 1) // 2 if smallest % 2 else smallest // 2:+d} units"
+
+
+_describe = describe_each(lambda symbol, index: FieldValue(symbol, _meaning(symbol)))

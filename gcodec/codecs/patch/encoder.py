@@ -6,21 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcodec.codecs.patch import message
 from gcodec.codecs.patch.digest import digest_of
-from gcodec.codecs.patch.message import (
-    ALL,
-    CHANGES,
-    CONSTANT,
-    KINDS,
-    METHODS,
-    STORED,
-    UNCHANGED,
-    Changes,
-    ClassHead,
-    Head,
-    PatchSymbols,
-    contexts_of,
-)
+from gcodec.codecs.patch.message import Changes, ClassHead, Head, PatchSymbols
 from gcodec.entropy import positions as position_coding
 from gcodec.entropy import rans, tabled
 from gcodec.entropy.coder import Written
@@ -64,7 +52,7 @@ _NO_BYTES = np.empty(0, np.uint8)
 
 def symbols_of(new: np.ndarray, old: np.ndarray, dtype: str) -> PatchSymbols:
     """Return the symbols that turn (n,) old bit patterns into new ones."""
-    digest, contexts = digest_of(old), contexts_of(dtype)
+    digest, contexts = digest_of(old), message.contexts_of(dtype)
     known = class_changes.tally(old, new, contexts) if old.size else None
     if known is None or not known.changed.any():
         return PatchSymbols(digest)
@@ -83,13 +71,13 @@ def symbols_of(new: np.ndarray, old: np.ndarray, dtype: str) -> PatchSymbols:
 def write(symbols: PatchSymbols) -> Written:
     """Write the message of symbols."""
     if symbols.stored is not None:
-        return _joined([symbols.digest, bytes([STORED]), symbols.stored])
+        return _joined([symbols.digest, bytes([message.STORED]), symbols.stored])
     if not symbols.changes:
-        return _joined([symbols.digest, bytes([UNCHANGED])])
+        return _joined([symbols.digest, bytes([message.UNCHANGED])])
     pairs = zip(symbols.changes, symbols.sizes, strict=True)
     classes = [_class(*changes, size) for changes, size in pairs]
     head = Head(symbols.bounds, tuple(each.head for each in classes)).to_bytes()
-    parts: list[bytes | np.ndarray] = [symbols.digest, bytes([CHANGES]), head]
+    parts: list[bytes | np.ndarray] = [symbols.digest, bytes([message.CHANGES]), head]
     for each in classes:
         parts += [each.places, each.values]
     return _joined(parts)
@@ -153,13 +141,15 @@ def _class(places: np.ndarray, differences: np.ndarray, size: int) -> _Class:
     if places.size < size:
         front = np.empty(0, np.uint8), 0
         code, written = position_coding.write(places, size, "auto", front)
-        head = ClassHead(size, METHODS.index(code), changes=places.size, index_nbits=written.nbits)
+        head = ClassHead(
+            size, message.METHODS.index(code), changes=places.size, index_nbits=written.nbits
+        )
         candidates.append(_with_values(head, written.data, symbols, counts, differences, raw))
     if 2 * places.size >= size:
         listed = np.zeros(size, np.uint8)
         listed[places] = symbols
         counts[0] = size - places.size
-        head = ClassHead(size, ALL)
+        head = ClassHead(size, message.ALL)
         candidates.append(_with_values(head, _NO_BYTES, listed, counts, differences, raw))
     return min(candidates, key=lambda each: each.nbytes)
 
@@ -177,10 +167,10 @@ def _with_values(
     low, high = int(used[0]), int(used[-1])
     head = head._replace(low=low, high=high)
     if low == high:
-        written, kind = Written(_NO_BYTES, 0), CONSTANT
+        written, kind = Written(_NO_BYTES, 0), message.CONSTANT
     else:
         alphabet, coded = head.alphabet, CodedMask.all(symbols.size)
-        tables = [tabled.Table.own(each, counts, alphabet) for each in KINDS]
+        tables = [tabled.Table.own(each, counts, alphabet) for each in message.KINDS]
         prices = [table.nbits(counts) for table in tables]
         kind = 1 + int(prices[1] < prices[0])
         written = tabled.write(tables[kind - 1], symbols, coded, BitString(), 0)

@@ -50,8 +50,8 @@ CONSTANT = 0
 
 _CONTEXT_SHIFTS = {"float32": 23, "float16": 7, "bfloat16": 7, "float64": 52}
 
-Note = Callable[[str, int, str], None]
-"""Receives the name, the value and the meaning of each field of a head."""
+Note = Callable[[str, int, str], int]
+"""Receives the name, the value and the meaning of each field of a head; returns the value."""
 
 
 def contexts_of(dtype: str) -> Contexts:
@@ -174,8 +174,7 @@ def read_head(reader: Reader, n: int, dtype: str, note: Note) -> Head:
 
 def _read_class(reader: Reader, kind: int, dtype: str, note: Note) -> ClassHead:
     start, of = reader.at, f"of class {kind}"
-    size = reader.leb128()
-    note(f"size {of}", size, "")
+    size = note(f"size {of}", reader.leb128(), "")
     method = reader.byte()
     if method >= len(METHODS):
         raise Corrupt(f"method {method}, known are 0 to {len(METHODS) - 1}", reader.at - 1)
@@ -187,22 +186,17 @@ def _read_class(reader: Reader, kind: int, dtype: str, note: Note) -> ClassHead:
     if coder >= len(KIND_NAMES):
         raise Corrupt(f"kind {coder}, known are 0 to {len(KIND_NAMES) - 1}", reader.at - 1)
     note(f"kind {of}", coder, KIND_NAMES[coder])
-    low = high = reader.byte()
-    note(f"least symbol {of}", low, "")
+    low = high = note(f"least symbol {of}", reader.byte(), "")
     if coder != CONSTANT:
-        high = reader.byte()
-        note(f"largest symbol {of}", high, "")
+        high = note(f"largest symbol {of}", reader.byte(), "")
     largest = value_classes.most_symbol(8 * ITEMSIZE[dtype])
     if not (method != ALL or coder == CONSTANT) <= low <= high <= largest:
         raise Corrupt(f"symbols {low} to {high}", reader.at - 1)
-    values_nbits = reader.leb128()
-    note(f"bits of the values {of}", values_nbits, "")
+    values_nbits = note(f"bits of the values {of}", reader.leb128(), "")
     changes = index_nbits = 0
     if head.has_index:
-        changes = reader.leb128()
-        note(f"changes {of}", changes, "")
-        index_nbits = reader.leb128()
-        note(f"bits of the positions {of}", index_nbits, "")
+        changes = note(f"changes {of}", reader.leb128(), "")
+        index_nbits = note(f"bits of the positions {of}", reader.leb128(), "")
     if head.has_index and not 1 <= changes <= size:
         raise Corrupt(f"{changes} of {size} elements of a class change", start)
     if not size:
@@ -350,5 +344,6 @@ def read_symbols(head: ClassHead, span: BitSpan) -> tuple[np.ndarray, int]:
     return symbols, end
 
 
-def _ignore(name: str, value: int, meaning: str) -> None:
-    """Ignore a field of a head."""
+def _ignore(name: str, value: int, meaning: str) -> int:
+    """Return the value of a field of a head, and ignore the others."""
+    return value

@@ -23,14 +23,15 @@ optimization", NeurIPS 2019.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gcodec.arrays.nonfinite import check_finite
 from gcodec.codec import Codec, register
 from gcodec.errors import Corrupt, ParameterError
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.pack import check_length
 from gcodec.kernels.numeric import low_rank
 from gcodec.kernels.numeric.products import put_product
@@ -173,9 +174,6 @@ class PowerSGD(Codec):
             put_product(p[:, rows], q, out)
         return out[start - first : stop - first].copy()
 
-    def _bare_nbits(self, n: int, data: np.ndarray, scalars: dict[str, Any]) -> int:
-        return 8 * data.size
-
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
         sizes = self._sizes(n)
         if sizes is None:
@@ -188,14 +186,13 @@ class PowerSGD(Codec):
     def _described(
         self, walk: FieldWalker, payload: Payload, n: int, name: str, count: int
     ) -> Iterator[FieldSpan]:
-        def describe(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-            for element, value in enumerate(numbers(bits).tolist(), at):
-                if name == "value":
-                    yield FieldValue(value, element=element, decoded=(value,))
-                else:  # a value of a factor affects many elements
-                    yield FieldValue(value)
+        def describe_number(value: float, element: int) -> FieldValue:
+            if name != "value":  # a value of a factor affects many elements
+                return FieldValue(value)
+            return FieldValue(value, element=element, decoded=(value,))
 
-        check = lambda: self._unpack(payload, n)  # noqa: E731
+        describe = describe_each(describe_number, "float32")
+        check = partial(self._unpack, payload, n)
         yield from walk.checked("value", name, 32, count, describe, check, little=True)
 
 

@@ -38,21 +38,14 @@ from typing import Any, ClassVar, NamedTuple, cast
 import numpy as np
 
 from gcodec.codec import Codec, register
-from gcodec.codecs.qsgd import coding_choice
+from gcodec.codecs.qsgd import bucket_norms
 from gcodec.codecs.qsgd import payload as payload_coding
-from gcodec.codecs.qsgd.bucket_norms import (
-    NORM_NBITS,
-    BucketQuantizer,
-    coded_mask_of,
-    fuses,
-    read_scale,
-)
-from gcodec.codecs.qsgd.coding_choice import BYTE_CODES, LARGEST_BYTE_LEVEL, Plan
+from gcodec.codecs.qsgd.bucket_norms import NORM_NBITS, BucketQuantizer, coded_mask_of
 from gcodec.codecs.qsgd.describe import level_fields
-from gcodec.codecs.qsgd.payload import DenseString, PlannedString
+from gcodec.codecs.qsgd.payload import BYTE_CODES, DenseString, Plan, PlannedString
 from gcodec.entropy.coder import BitSpan, RunLevelString, ignore, into
 from gcodec.errors import ParameterError
-from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, numbers
+from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import refuse_nonzero
 from gcodec.kernels.numeric.arithmetic import Extremes, ResidualUpdate
 from gcodec.kernels.numeric.norms import Norm, read_norms, write_norms
@@ -63,7 +56,7 @@ from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Payload, Selection, array_of
 from gcodec.runtime import pool
 from gcodec.runtime.device import device_of, host
-from gcodec.runtime.memory import Drainable, clear, contents, drainable, empty_beside
+from gcodec.runtime.memory import Drainable, clear, drainable, empty_beside
 from gcodec.runtime.reuse import result_beside
 from gcodec.wire.kinds import Choice, Integer
 from gcodec.wire.params import Field, param
@@ -128,7 +121,7 @@ class QSGD(Codec):
     bucket: int = param(Integer(0, 2**62), 0, "elements that share a norm; 0: all elements")
     norm: str = param(Choice("l2", "max"), "l2", "Euclidean norm, or the largest magnitude")
     code: str = param(
-        Choice(*coding_choice.CODES, unsent=("auto",)),
+        Choice(*payload_coding.CODES, unsent=("auto",)),
         "omega",
         "code of levels; auto: the shortest",
     )
@@ -137,8 +130,8 @@ class QSGD(Codec):
         """Raise `ParameterError` if the code has no such form or cannot code levels up to s."""
         if self.form == "sparse" and self.code in ("packed", *BYTE_CODES):
             raise ParameterError.of("form", self.form, f"dense with code={self.code}")
-        if self.code in BYTE_CODES and self.s > LARGEST_BYTE_LEVEL:
-            allowed = f"at most {LARGEST_BYTE_LEVEL} with code={self.code}"
+        if self.code in BYTE_CODES and self.s > payload_coding.LARGEST_BYTE_LEVEL:
+            allowed = f"at most {payload_coding.LARGEST_BYTE_LEVEL} with code={self.code}"
             raise ParameterError.of("s", self.s, allowed)
 
     def scalar_fields(self) -> tuple[Field, ...]:
@@ -158,7 +151,7 @@ class QSGD(Codec):
 
     def max_payload_nbits(self, n: int) -> int:
         """Return the bits of the norms and an upper bound of the bits of the levels."""
-        longest = coding_choice.longest_nbits(n, self.form, self.code, self.s)
+        longest = payload_coding.longest_nbits(n, self.form, self.code, self.s)
         return NORM_NBITS * self._buckets(n) + longest
 
     @property
@@ -190,7 +183,7 @@ class QSGD(Codec):
     def _needs_moments(self, n: int) -> bool:
         return self._bucket(n) >= n
 
-    def _quantize(self, values: np.ndarray, seed: int, prior: QSGDSymbols | None) -> QSGDSymbols:
+    def _quantize(self, values: np.ndarray, seed: int, prior: Any) -> QSGDSymbols:
         return self._quantized(values, self._quantizer(values, seed))
 
     def _quantize_in_place(
@@ -201,7 +194,7 @@ class QSGD(Codec):
         return self._quantized(values, self._quantizer(values, seed, extremes), leave=True)
 
     def _adds_residual(self, n: int) -> bool:
-        return n > 0 and fuses(self._bucket(n), cast(Norm, self.norm), self.s)
+        return n > 0 and bucket_norms.fuses(self._bucket(n), cast(Norm, self.norm), self.s)
 
     def _quantize_sum(
         self, x: np.ndarray, update: ResidualUpdate, seed: int
@@ -220,16 +213,13 @@ class QSGD(Codec):
         quantize.first(values.size, out, leave)
         return QSGDSymbols(quantize.scale.norms, out, self._bound_shape(values.size))
 
-    def _encode(
-        self, values: np.ndarray, seed: int, prior: QSGDSymbols | None
-    ) -> Payload | Selection[Payload]:
+    def _encode(self, values: np.ndarray, seed: int, prior: Any) -> Payload | Selection[Payload]:
         quantize = self._quantizer(values, seed)
         if self.form != "dense" or self.code not in ("omega", "packed") or device_of(values):
-            out = empty_beside(values.size, levels.symbol_dtype(self.s), values)
-            quantize.first(values.size, out)
-            # Only the coder reads the symbols, so it may release their memory.
-            symbols = drainable(out, lambda n: quantize.first(n, out))
-            return self._packed(quantize.scale.norms, symbols, self._bound_shape(values.size))
+            symbols = self._quantized(values, quantize)
+            # Only the coder reads the levels, so it may release their memory.
+            held = drainable(symbols.levels, lambda n: quantize.first(n, symbols.levels))
+            return self._pack(symbols, held)
         # Each range is quantized where it is written, so no array of symbols is needed.
         plan, lead = Plan("dense", self.code, {}), 4 * quantize.scale.norms.size
         string = payload_coding.write_plan(plan, self.s, quantize, quantize.coded, lead)
@@ -289,29 +279,14 @@ class QSGD(Codec):
         levels.check_dtype(symbols.levels, self.s)
         levels.check(symbols.levels, self.s)
 
-    def _pack(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
-        return self._packed(*symbols)
-
-    def _sized(self, symbols: QSGDSymbols) -> Payload | Selection[Payload]:
-        return self._packed(*symbols, sized=True)
-
-    def _packed(
-        self,
-        norms: np.ndarray,
-        symbols: np.ndarray | Drainable,
-        shape: tuple[int, ...] | None,
-        *,
-        sized: bool = False,
-    ) -> Payload | Selection[Payload]:
-        """Return the payload of norms and symbols; a `Drainable` of symbols is released.
-
-        With `sized`, zeros may take the place of its string.
-        """
-        n = contents(symbols).size
-        scale = self._checked_scale(QSGDSymbols(norms, contents(symbols), shape), n)
-        coded, lead = coded_mask_of(scale, n), 4 * norms.size
+    def _pack(self, symbols: QSGDSymbols, held: Drainable | None = None) -> Selection[Payload]:
+        """Return the payload of symbols, whose levels are released if a `Drainable` has them."""
+        n, shape = symbols.levels.size, symbols.shape
+        scale = self._checked_scale(symbols, n)
+        coded, lead = coded_mask_of(scale, n), 4 * symbols.norms.size
+        coded_symbols, sized = symbols.levels if held is None else held, self._is_sizing
         strings = payload_coding.write(
-            symbols, self.s, coded, self.form, self.code, shape or (n,), lead, sized=sized
+            coded_symbols, self.s, coded, self.form, self.code, shape or (n,), lead, sized=sized
         )
         return self._message(scale, strings)
 
@@ -346,7 +321,9 @@ class QSGD(Codec):
 
     def _read_scale(self, payload: Payload, n: int) -> Scale:
         """Read the norms of all buckets."""
-        return read_scale(payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s)
+        return bucket_norms.read_scale(
+            payload.data, payload.nbits, self._buckets(n), self._bucket(n), self.s
+        )
 
     def _plan(self, payload: Payload) -> Plan:
         return Plan(self.form, self.code, payload.scalars)
@@ -379,14 +356,13 @@ class QSGD(Codec):
         return string.blocks(partial(place, out=out), log2_block)
 
     def _describe(self, payload: Payload, n: int, walk: FieldWalker) -> Iterator[FieldSpan]:
-        def norm_fields(at: int, bits: np.ndarray) -> Iterator[FieldValue]:
-            for bucket, norm in enumerate(numbers(bits).tolist(), at):
-                yield FieldValue(norm, f"of bucket {bucket}" + ("" if norm else ", not coded"))
+        def describe(norm: float, bucket: int) -> FieldValue:
+            return FieldValue(norm, f"of bucket {bucket}" + ("" if norm else ", not coded"))
 
         def read() -> np.ndarray:
             return read_norms(payload.data[: NORM_NBITS // 8 * count])
 
-        count = self._buckets(n)
-        norms = yield from walk.checked("norm", "norm", NORM_NBITS, count, norm_fields, read)
+        count, describe_norms = self._buckets(n), describe_each(describe, "float32")
+        norms = yield from walk.checked("norm", "norm", NORM_NBITS, count, describe_norms, read)
         scale = Scale(norms, self._bucket(n), self.s)
         yield from level_fields(walk, self._plan(payload), scale, coded_mask_of(scale, n))

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.codecs.qsgd.coding_choice import TABLED, Plan, alphabet
-from gcodec.codecs.qsgd.payload import dequantized
+from gcodec.codecs.qsgd.payload import TABLED, Plan, alphabet, dequantized
 from gcodec.errors import Corrupt, Truncated
 from gcodec.fields import tabled
 from gcodec.fields.contexts import context_string

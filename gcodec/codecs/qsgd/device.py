@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.codecs.qsgd.coding_choice import Plan
-from gcodec.codecs.qsgd.payload import PlannedString
+from gcodec.codecs.qsgd.payload import Plan, PlannedString
 from gcodec.entropy.coder import Written, seek_of_blocks
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.scan_cuda import sums_before

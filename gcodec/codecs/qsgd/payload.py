@@ -1,45 +1,28 @@
-"""Strings of levels and their signs: writing the shortest one, and reading any of them."""
+"""Strings of levels and their signs: writing the shortest one, and reading any of them.
+
+Universal codes (`gcodec.kernels.prefix.level_codes`) assign a fixed codeword to each symbol. The
+other codes adapt to the tensor: `huffman` and `rans` to the counts of symbols, `context` to the
+scales of rows and columns. They are dense, have tables, and require symbols that fit in a byte.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gcodec.codecs.qsgd.coding_choice import (
-    LARGEST_BYTE_LEVEL,
-    TABLED,
-    Plan,
-    alphabet,
-    tabled_plans,
-)
-from gcodec.entropy import tabled
-from gcodec.entropy.coder import (
-    BitSpan,
-    CodedString,
-    RunLevelString,
-    Take,
-    WordString,
-    Written,
-    blank,
-    into,
-    no_blocks,
-    seek_of_blocks,
-    unpacked,
-)
+from gcodec.entropy import coder, tabled
+from gcodec.entropy.coder import BitSpan, CodedString, Take, WordString, Written, blank, into
 from gcodec.entropy.context import symbol_coder
 from gcodec.entropy.context.coder import ContextString
+from gcodec.entropy.tabled import Table
 from gcodec.errors import Corrupt
+from gcodec.kernels.bits import coded_mask
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.bits.coded_mask import (
-    CodedMask,
-    gathered,
-    nonzero_error,
-    refuse_nonzero,
-    spread,
-)
+from gcodec.kernels.bits.coded_mask import CodedMask, nonzero_error
+from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.prefix import (
     dense_string,
     level_codes,
@@ -52,6 +35,7 @@ from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.kernels.quantize import levels
 from gcodec.kernels.quantize.levels import Scale
 from gcodec.payload import Candidate, EstimatedCandidate, Selection, write_shortest
+from gcodec.runtime import Array
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import device_of, dispatched
 from gcodec.runtime.memory import Drainable, contents, empty_beside, limited, restored
@@ -59,6 +43,50 @@ from gcodec.wire.seek import LOG2_BLOCK, MIN_ELEMENTS, SeekTable
 
 if TYPE_CHECKING:
     from gcodec.kernels.prefix.table_choice_cuda import Gate
+
+TABLED: tuple[tabled.Kind, ...] = ("huffman", "rans")
+BYTE_CODES = (*TABLED, "context")  # codes of symbols that fit in a byte
+CODES = ("omega", "rice", "packed", *BYTE_CODES)
+LARGEST_BYTE_LEVEL = 127  # largest s for which symbols fit in a byte
+
+
+class Plan(NamedTuple):
+    """One way to write the levels of a tensor.
+
+    Attributes
+    ----------
+    form : "dense" or "sparse"
+    code : str
+        One of `CODES`.
+    scalars : dict of str to int
+        Parameters of Rice codes; see `level_codes.Plan`.
+    table : Table or None
+        Table of "huffman" and "rans"; None if no symbol is coded.
+    nbits : int or Deferred
+        Bits of the string and its table; for rANS an estimate. 0 for "context", and if there is no
+        other plan.
+    """
+
+    form: str
+    code: str
+    scalars: Mapping[str, Any]
+    table: Table | None = None
+    nbits: int | Deferred = 0
+
+
+def alphabet(s: int) -> np.ndarray:
+    """Return all symbols of levels up to s, in ascending order; −0 has no symbol."""
+    return np.delete(np.arange(2 * s + 2), 1).astype(np.uint8)
+
+
+def longest_nbits(n: int, form: str, code: str, s: int) -> int:
+    """Return an upper bound on the bits of the string of n elements, and of its table."""
+    if code in TABLED:
+        return tabled.longest_nbits(code, n, 2 * s + 1)
+    if code == "context":
+        return symbol_coder.longest_nbits(n)
+    return n * level_codes.longest_nbits(form, code, s)
+
 
 CONTEXT_PLAN = Plan("dense", "context", {})
 
@@ -115,7 +143,7 @@ def write(
         The elements that have a codeword in a dense form; all others are 0.
     form : "dense", "sparse" or "auto"
     code : str
-        One of `coding_choice.CODES`, or "auto".
+        One of `CODES`, or "auto".
     shape : tuple of int
         Shape of the tensor.
     lead : int
@@ -167,13 +195,35 @@ def write(
     return write_shortest(candidates, context, sized=sized)
 
 
+def tabled_plans(symbols: Array, s: int, coded: CodedMask, code: str) -> list[Plan]:
+    """Return the plans of dense strings with a table.
+
+    Parameters
+    ----------
+    symbols : (n,) uint8 array
+    s : int
+        The largest level.
+    coded : CodedMask
+        The elements that have a codeword; all others are 0.
+    code : str
+        One of `TABLED`, or "auto" for both. With "auto" there is no plan if no symbol is coded.
+    """
+    counts = byte_counts(symbols)
+    coded_mask.subtract_uncoded(counts, coded)
+    is_empty = device_of(counts) is None and not counts.any()
+    if is_empty:
+        return [] if code == "auto" else [Plan("dense", code, {})]
+    plans = []
+    for kind in TABLED:
+        if code in ("auto", kind):
+            own = Table.own(kind, counts, alphabet(s))
+            table, nbits = tabled.best_table(counts, own, kind, alphabet(s))
+            plans.append(Plan("dense", kind, {}, table, nbits))
+    return plans
+
+
 def write_plan(
-    plan: Plan,
-    s: int,
-    symbols: Any,
-    coded: CodedMask,
-    lead: int,
-    gate: Gate | None = None,
+    plan: Plan, s: int, symbols: Any, coded: CodedMask, lead: int, gate: Gate | None = None
 ) -> PlannedString:
     """Write the string of a plan, except for that of "context".
 
@@ -192,7 +242,7 @@ def write_plan(
     n, blocks = coded.n, (1 << LOG2_BLOCK, lead)
     if plan.code in TABLED:
         if plan.code == "rans":  # the string contains only the symbols of coded elements
-            symbols, coded = gathered(symbols, coded)
+            symbols, coded = coded_mask.gathered(symbols, coded)
         if gate is None:
             n = coded.n
         else:
@@ -208,7 +258,7 @@ def write_plan(
         data, nbits, *sums = dense_string.write(
             words, symbols, levels.symbol_dtype(s), coded, *blocks
         )
-    return plan, Written(data, nbits, seek_of_blocks(n, nbits, *sums))
+    return plan, Written(data, nbits, coder.seek_of_blocks(n, nbits, *sums))
 
 
 class FieldString(NamedTuple):
@@ -248,7 +298,7 @@ class FieldString(NamedTuple):
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Return an empty seek table, because any field is found without a table."""
-        return no_blocks(log2_block)
+        return coder.no_blocks(log2_block)
 
 
 class DenseString(NamedTuple):
@@ -308,7 +358,7 @@ class DenseString(NamedTuple):
             room = empty_beside(coded.words, np.uint8, string.span.data)
         symbols = room[: coded.words]
         end = string.read(into(symbols), bits_follow=bits_follow)
-        spread(symbols, coded, take)
+        coded_mask.spread(symbols, coded, take)
         return end
 
     def _checked(self, take: Take) -> Take:
@@ -316,7 +366,7 @@ class DenseString(NamedTuple):
 
         def checked(at: int, symbols: np.ndarray) -> None:
             if device_of(symbols) is not None:  # a device decodes all symbols at once
-                refuse_nonzero(symbols, self.coded)
+                coded_mask.refuse_nonzero(symbols, self.coded)
             else:
                 _, mask = self.coded.part(at, at + symbols.size, symbols.size)
                 if mask is not None and symbols[~mask].any():
@@ -356,7 +406,9 @@ class DenseString(NamedTuple):
         return self.string.blocks(log2_block)
 
 
-def sparse_elements(string: RunLevelString, n: int, scale: Scale) -> tuple[np.ndarray, np.ndarray]:
+def sparse_elements(
+    string: coder.RunLevelString, n: int, scale: Scale
+) -> tuple[np.ndarray, np.ndarray]:
     """Decode the sent elements of n in a sparse form; the memory does not depend on n.
 
     Returns
@@ -393,7 +445,7 @@ def _ends(
 
     See `run_level_place.place_values` for the parameters.
     """
-    gaps, symbols = unpacked(pairs, int(bounds[-1]))
+    gaps, symbols = coder.unpacked(pairs, int(bounds[-1]))
     # As no gap exceeds n < 2^63, the first sum that exceeds n has not wrapped.
     ends = np.concatenate([[np.uint64(before)], gaps]).cumsum(dtype=np.uint64)
     if (gaps > np.uint64(n)).any() or (ends > np.uint64(n)).any():

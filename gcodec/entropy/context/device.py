@@ -205,8 +205,7 @@ def write_planned(
         is_empty = coded is not None and not coded.words
         if is_empty or runs.states.shape[1] != LANES:
             return None
-        seek: SeekTable | None = seek_of_runs(n, nbits_of(bits), runs)
-        return seek
+        return seek_of_runs(n, nbits_of(bits), runs)
 
     unfinished: Any = HeaderlessBytes(data, lead.size, header, bits)
     return Written(unfinished, map_deferred(nbits_of, bits), map_deferred(seek_of, bits, runs))

@@ -114,8 +114,7 @@ class Scales(NamedTuple):
         """Return the classes of a few elements, as int64."""
         row, column = np.divmod(positions, self.layout.width)
         column_scale = self.columns[column].astype(np.int64) if self.columns.size else CENTER
-        classes: np.ndarray = np.clip(self.rows[row] + (column_scale - CENTER), 0, CLASSES - 1)
-        return classes
+        return np.clip(self.rows[row] + (column_scale - CENTER), 0, CLASSES - 1)
 
     @property
     def possible_classes(self) -> slice:
@@ -279,8 +278,7 @@ def _moved(scales: np.ndarray, costs: np.ndarray, quantum: int) -> np.ndarray:
     total = costs + _list_costs(scales)[neighbors]
     order = np.argsort(np.abs(shifts), kind="stable")  # of equal costs, the nearest neighbor wins
     best = neighbors[np.arange(scales.size), order[total[:, order].argmin(axis=1)]]
-    moved: np.ndarray = np.where(scales > 0, best, 0).astype(np.uint8)
-    return moved
+    return np.where(scales > 0, best, 0).astype(np.uint8)
 
 
 def _list_costs(scales: np.ndarray) -> np.ndarray:
