@@ -323,7 +323,7 @@ def _raised(byte, by):
     return moved if byte > 0 else np.uint8(0)
 
 
-@subroutine(variant="")
+@subroutine
 def _lower_part(part, rows, columns, width, start, unit, classes):
     """Lower up to TILE bytes from element `start` on; see `lower`."""
     # classes.size == TILE; the scales cover all elements.
@@ -372,7 +372,7 @@ def _taking(itemsize: int) -> Kernel:
     return take_runs
 
 
-@subroutine(variant="")
+@subroutine
 def _raise_part(part, rows, columns, width, start, unit, raised):
     """Write up to TILE lowered bytes from element `start` on to `raised`; see `lower`."""
     # raised.size == part.size; the scales cover all elements.

@@ -280,7 +280,7 @@ def fill_classes(rows, columns, width, start, out):
     _fill_wide(whole[count:], columns, width, 0, body[count * width :])
 
 
-@subroutine(variant="")
+@subroutine
 def _shift(scale):
     """Return by how much a row lowers the scales of columns, and by how much it raises them.
 
@@ -290,7 +290,7 @@ def _shift(scale):
     return lower, np.uint8(max(scale, _CENTRE) - _CENTRE)
 
 
-@subroutine(variant="")
+@subroutine
 def _fill_wide(rows, columns, width, column, out):
     """Write classes from a column of the first row on."""
     row, at = 0, 0
@@ -336,7 +336,7 @@ def _join_symbols(symbols, rows, columns, width, start, unknown, classes, out):
 # --- counts --------------------------------------------------------------------------------------
 
 
-@subroutine(variant="")
+@subroutine
 def tally(symbols, rows, columns, width, start, step, classes, joined, tables):
     """Count symbols by class in `tables`; return the least and largest class, and the top symbol.
 
@@ -370,7 +370,7 @@ def tally(symbols, rows, columns, width, start, step, classes, joined, tables):
     return np.int64(low), np.int64(high), np.int64(top)
 
 
-@subroutine(variant="")
+@subroutine
 def take_counts(tables, model, top, counts):
     """Move the counts of the symbols up to `top` of a class from `tables` to `counts`.
 

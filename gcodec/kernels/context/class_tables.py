@@ -278,7 +278,7 @@ def add_symbols(
             reach[row] = np.uint8((last + 2) >> 1)
 
 
-@subroutine(variant="")
+@subroutine
 def add_of_class(counts, row, costs, sums):
     """Add the costs of the first symbols of a class, given their counts, in halves."""
     tables = sums.size // 2

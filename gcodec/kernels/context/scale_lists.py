@@ -237,7 +237,7 @@ def list_nbits(scales, logs, scratch):
 # --- encoder -------------------------------------------------------------------------------------
 
 
-@subroutine(variant="")
+@subroutine
 def _put_rice_words(scales, least, shift, center, k, out, at, acc, have):
     for i in range(scales.size):
         number = _zigzag(_u_of(np.int64(scales[i]), least, shift) - center)
@@ -245,7 +245,7 @@ def _put_rice_words(scales, least, shift, center, k, out, at, acc, have):
     return acc, have, at
 
 
-@subroutine(variant="")
+@subroutine
 def _put_huffman_words(scales, least, shift, lengths, codes, out, at, acc, have):
     # codes.size >= lengths.size, which exceeds the largest u.
     acc, have, at = put(out, at, acc, have, np.uint64(lengths.size - 1), np.uint64(TOP))
@@ -296,7 +296,7 @@ def _put_list(scales, scratch, out, state):
 # --- decoder -------------------------------------------------------------------------------------
 
 
-@subroutine(variant="")
+@subroutine
 def _read_rice_words(data, at, end, least, shift, out):
     """Read Rice words; return the fault, if any, and the position of the next bit."""
     if end - at < SCALE + RICE:
@@ -315,7 +315,7 @@ def _read_rice_words(data, at, end, least, shift, out):
     return fault, at
 
 
-@subroutine(variant="")
+@subroutine
 def _fill_windows(lengths, windows):
     """Write, for all next bits, the symbol and above it the bits of its word; 0 for no word.
 
@@ -342,7 +342,7 @@ def _fill_windows(lengths, windows):
     return True
 
 
-@subroutine(variant="")
+@subroutine
 def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
     """Read Huffman words; return the fault, if any, and the position of the next bit."""
     if end - at < TOP:

@@ -158,7 +158,7 @@ def orthonormalize(basis: np.ndarray, kept: int = 0) -> None:
     _orthonormalize(basis.reshape(-1), len(basis), kept, np.empty(LANES), sums)
 
 
-@subroutine(variant="")
+@subroutine
 def _dot(a, b, lanes, sums):
     """Return the sum of products in the order of `fold`."""
     # sums.size == max(ceil(a.size / TILE), 1); lanes.size == LANES

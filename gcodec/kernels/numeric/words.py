@@ -127,7 +127,7 @@ count_ones = _bit_operation("count_ones", "ctpop")
 """Return the number of one bits."""
 
 
-@subroutine(variant="peek")
+@subroutine
 def peek(data, at):
     """Return the 64 bits from bit `at` >= 0 on, the first highest; zeros follow the last byte."""
     byte = at >> 3

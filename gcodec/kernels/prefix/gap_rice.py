@@ -122,7 +122,7 @@ def _put_zeros(out, at, acc, have, count):
     return acc, have, at
 
 
-@subroutine(variant="gap")
+@subroutine
 def _put_word(out, at, acc, have, word, nbits, rice):
     """Put a word of any length; `word` lacks its leading zeros."""
     if nbits > np.uint64(_PUT):

@@ -44,7 +44,7 @@ def scratch_size(size: int, limit: int) -> int:
     return (6 + 2 * limit) * size
 
 
-@subroutine(variant="")
+@subroutine
 def word_lengths(counts, limit, scratch, lengths):
     """Write the word lengths of counts, at most 2^limit of them above 0; see `package_merge`."""
     # counts.size == lengths.size, and scratch.size >= scratch_size(counts.size, limit). Of the n

@@ -116,7 +116,7 @@ def spelling(family: Family) -> Any:
     """
     word_of = family.word
 
-    @subroutine(variant=family.name)
+    @subroutine
     def spell(code, symbol, out, acc, have, at):
         before, sign, value = split(code, symbol)
         zeros, high, low, nbits = word_of(code[RULE], value, code[PARAMETER])
@@ -391,7 +391,7 @@ def _find_pairs(e: Emitter) -> None:
     e.store(places, e.address("places", "first"), 2)
 
 
-@subroutine(variant="")
+@subroutine
 def _join_pairs(small, i, whole, base, span, pairs, places, out, state, kept):
     """Put the words of `whole` symbols from i on, by their pairs; return how many are put.
 
