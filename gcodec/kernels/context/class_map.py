@@ -65,11 +65,6 @@ def map_classes(
     fill_classes(rows, columns, width, start, out)
 
 
-def join_classes(symbols: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
-    """Write uint16 words, the class in the high byte, the symbol in the low byte."""
-    _join_classes(symbols, classes, out)
-
-
 @dispatched("gcodec.kernels.context.class_map_cuda")
 def join_symbols(
     symbols: np.ndarray,
@@ -314,7 +309,8 @@ def _fill_wide(rows, columns, width, column, out):
 
 
 @kernel("in uint8[], in uint8[], out uint16[]")
-def _join_classes(symbols, classes, out):
+def join_classes(symbols, classes, out):
+    """Write uint16 words, the class in the high byte, the symbol in the low byte."""
     # All three have the same size.
     for i in range(out.size):
         out[i] = np.uint16(classes[i]) << _CLASS | np.uint16(symbols[i])

@@ -201,16 +201,11 @@ def _low(word, zeros, rice):
     return (word << np.uint64(zeros) << np.uint64(1)) >> np.uint64(63 - rice) >> np.uint64(1)
 
 
-def read_blocks(
-    data: np.ndarray,
-    end: int,
-    n: int,
-    block_size: int,
-    chained: bool,
-    starts: np.ndarray,
-    lasts: np.ndarray,
-    positions: np.ndarray,
-) -> None:
+@kernel(
+    "in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]",
+    vectorized=False,
+)
+def read_blocks(data, end, n, block_size, chained, starts, lasts, positions):
     """Read blocks of positions.
 
     Parameters
@@ -231,14 +226,6 @@ def read_blocks(
     positions : int64 array
         Receives the positions.
     """
-    _read_gaps(data, end, n, block_size, chained, starts, lasts, positions)
-
-
-@kernel(
-    "in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]",
-    vectorized=False,
-)
-def _read_gaps(data, end, n, block_size, chained, starts, lasts, positions):
     blocks = starts.size - 1
     for b in range(blocks):
         at, last = starts[b], np.uint64(lasts[b])

@@ -49,7 +49,6 @@ from gcodec.kernels.rans.rans_vector import (
     LAST_PLACE,
     ORDERS,
     PLACE,
-    joined,
     load_states,
     members_of,
     no_groups,
@@ -489,7 +488,7 @@ def _refill(
     *members, twice = members_of(e, needs)
     middle = builder.add(at, builder.shl(builder.ctpop(members[0]), at.type(1)))
     eight = vector(8, HALF)
-    words = joined(e, *(e.load(builder.gep(data, [byte]), eight, 1) for byte in (at, middle)))
+    words = e.joined([e.load(builder.gep(data, [byte]), eight, 1) for byte in (at, middle)])
     words = builder.bitcast(shuffled(e, words, expand, members), halves)
     then = []
     for k, first in enumerate((0, 4)):

@@ -116,10 +116,5 @@ def shuffled(e: Emitter, words: Any, table: Any, members: list[Any]) -> Any:
     """Emit 32 bytes of words, each half reordered by the row of `table` for its set of lanes."""
     builder = e.builder
     rows = (builder.gep(table, [builder.shl(lane_set, lane_set.type(4))]) for lane_set in members)
-    order = joined(e, *(e.load(row, lanes(8, HALF), 16) for row in rows))
+    order = e.joined([e.load(row, lanes(8, HALF), 16) for row in rows])
     return e.x86("avx2.pshuf.b", lanes(8, 2 * HALF), [words, order])
-
-
-def joined(e: Emitter, low: Any, high: Any) -> Any:
-    """Emit the 32 bytes of two halves."""
-    return e.builder.shuffle_vector(low, high, lanes(32, 2 * HALF)(list(range(2 * HALF))))
