@@ -226,10 +226,10 @@ class IndexString(NamedTuple):
         *,
         known: bool,
     ) -> None:
-        """Read blocks from the position of index `at` on; see `gap_rice.read_blocks`."""
+        """Read blocks from the position of index `at` on; see `gap_rice.read_gap_blocks`."""
         data, first, end, _ = self.span
         if self.code == "rice":
-            gap_rice.read_blocks(data, end, self.n, block, known, starts, lasts, out)
+            gap_rice.read_gap_blocks(data, end, self.n, block, known, starts, lasts, out)
         else:
             width = self._low_width
             low = first + at * width

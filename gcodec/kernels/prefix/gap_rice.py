@@ -205,7 +205,7 @@ def _low(word, zeros, rice):
     "in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]",
     vectorized=False,
 )
-def read_blocks(data, end, n, block_size, chained, starts, lasts, positions):
+def read_gap_blocks(data, end, n, block_size, chained, starts, lasts, positions):
     """Read blocks of positions.
 
     Parameters
