@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.runtime.jit import intrinsic, named_intrinsic, subroutine
+from gcodec.runtime.jit import inline, intrinsic, named_intrinsic, subroutine
 from gcodec.runtime.lanes import compiles_for
+
+MOST_PUT = 56  # bits of one `put`
 
 
 @intrinsic
@@ -267,6 +269,25 @@ put = _putting("put", _merge_low)
 """Append the low `nbits` bits of a word whose other bits are 0."""
 put_high = _putting("put_high", _merge_high)
 """Append the high `nbits` bits of a word whose other bits are 0."""
+
+
+@inline
+def put_long(out, at, acc, have, bits, nbits):
+    """Append the low `nbits` bits, at most 64, of a word whose other bits are 0."""
+    if nbits > np.uint64(MOST_PUT):
+        upper = nbits - np.uint64(MOST_PUT)
+        acc, have, at = put(out, at, acc, have, bits >> np.uint64(MOST_PUT), upper)
+        bits, nbits = bits & np.uint64((1 << MOST_PUT) - 1), np.uint64(MOST_PUT)
+    return put(out, at, acc, have, bits, nbits)
+
+
+@inline
+def put_zeros(out, at, acc, have, count):
+    """Append zeros; none if their number is negative."""
+    while count > 0:
+        acc, have, at = put(out, at, acc, have, np.uint64(0), np.uint64(min(count, MOST_PUT)))
+        count -= MOST_PUT
+    return acc, have, at
 
 
 @intrinsic

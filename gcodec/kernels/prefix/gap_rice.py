@@ -12,7 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.bits.bit_string import BitString, written
-from gcodec.kernels.numeric.words import leading_zeros, peek, put
+from gcodec.kernels.numeric.words import (
+    MOST_PUT,
+    leading_zeros,
+    peek,
+    put,
+    put_long,
+    put_zeros,
+)
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
@@ -23,7 +30,6 @@ BLOCK = 32
 _FIRST_NBITS = 6  # bits of the parameter that begins a group
 _MOST_RICE = 61  # largest parameter: gaps are below 2^62
 MOST_HEADER_NBITS = 2 * _MOST_RICE + 1
-_PUT = 56  # most bits of one `put`
 
 
 def plan(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -114,26 +120,13 @@ def _choose_parameters(positions, before, parameters, nbits):
         nbits[b * BLOCK // _GROUP] = total
 
 
-@inline
-def _put_zeros(out, at, acc, have, count):
-    while count > 0:
-        acc, have, at = put(out, at, acc, have, np.uint64(0), np.uint64(min(count, _PUT)))
-        count -= _PUT
-    return acc, have, at
-
-
 @subroutine
 def _put_word(out, at, acc, have, word, nbits, rice):
     """Put a word of any length; `word` lacks its leading zeros."""
-    if nbits > np.uint64(_PUT):
-        acc, have, at = _put_zeros(out, at, acc, have, np.int64(nbits) - rice - 1)
+    if nbits > np.uint64(MOST_PUT):
+        acc, have, at = put_zeros(out, at, acc, have, np.int64(nbits) - rice - 1)
         nbits = np.uint64(rice + 1)
-        if nbits > np.uint64(_PUT):
-            nbits -= np.uint64(_PUT)
-            acc, have, at = put(out, at, acc, have, word >> np.uint64(_PUT), nbits)
-            nbits = np.uint64(_PUT)
-            word &= np.uint64((1 << _PUT) - 1)
-    return put(out, at, acc, have, word, nbits)
+    return put_long(out, at, acc, have, word, nbits)
 
 
 @kernel("in int64[], int64, in uint8[], out uint64[], out uint64[], out uint8[], out uint64[]")
@@ -147,8 +140,8 @@ def _write_gaps(positions, before, parameters, words, lengths, out, state):
             acc, have, at = put(out, at, acc, have, np.uint64(rice), np.uint64(_FIRST_NBITS))
         else:
             nbits = _header_nbits(rice, last)
-            acc, have, at = _put_zeros(out, at, acc, have, nbits - _PUT)
-            nbits = min(nbits, _PUT)
+            acc, have, at = put_zeros(out, at, acc, have, nbits - MOST_PUT)
+            nbits = min(nbits, MOST_PUT)
             acc, have, at = put(out, at, acc, have, np.uint64(1), np.uint64(nbits))
         last = rice
         one = np.uint64(1) << np.uint64(rice)
@@ -164,7 +157,7 @@ def _write_gaps(positions, before, parameters, words, lengths, out, state):
         while i + 4 <= part.size:  # four words at once
             lower_nbits = lengths[i + 2] + lengths[i + 3]
             together = lengths[i] + lengths[i + 1] + lower_nbits
-            if together <= np.uint64(_PUT):
+            if together <= np.uint64(MOST_PUT):
                 upper = words[i] << lengths[i + 1] | words[i + 1]
                 lower = words[i + 2] << lengths[i + 3] | words[i + 3]
                 word = upper << lower_nbits | lower

@@ -15,11 +15,10 @@ import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.words import leading_zeros, peek, put
+from gcodec.kernels.numeric.words import leading_zeros, peek, put_long
 from gcodec.runtime import pool
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
 
-_PUT = 56  # most bits of one `put`
 _RAW_NBITS = [np.maximum((np.arange(least, least + 256) - 4) >> 2, 0) for least in (0, 1)]
 _TABLES = [nbits.astype(np.uint8) for nbits in _RAW_NBITS]
 
@@ -157,11 +156,7 @@ def _writer(least: int) -> Kernel:
             raw = np.int64(raws[classes[i]])
             bits = values[i] - before - _least_value(np.int64(classes[i]) + least, raw)
             before = values[i] if least else np.uint64(0)
-            upper = max(raw - _PUT, 0)
-            if upper:
-                acc, have, at = put(out, at, acc, have, bits >> np.uint64(_PUT), np.uint64(upper))
-                bits &= np.uint64((1 << _PUT) - 1)
-            acc, have, at = put(out, at, acc, have, bits, np.uint64(raw - upper))
+            acc, have, at = put_long(out, at, acc, have, bits, np.uint64(raw))
         state[0], state[1], state[2] = np.uint64(at), acc, have
 
     return write_raw
