@@ -99,14 +99,13 @@ def _choose_parameters(positions, before, parameters, nbits):
         first = min(max(middle - 1, 0), _MOST_RICE - 2)
         # Unsigned, since vectors of 64-bit lanes have only logical shifts.
         right = np.uint64(first)
-        quotient = np.uint64(part[0] - before - 1) >> right
-        sums, halves, quarters = quotient, quotient >> np.uint64(1), quotient >> np.uint64(2)
-        for i in range(1, part.size):
-            quotient = np.uint64(part[i] - part[i - 1] - 1) >> right
+        sums = halves = quarters = np.uint64(0)
+        for i in range(part.size):
+            quotient = np.uint64(part[i] - before - 1) >> right
+            before = part[i]
             sums += quotient
             halves += quotient >> np.uint64(1)
             quarters += quotient >> np.uint64(2)
-        before = part[part.size - 1]
         best = first
         least = np.int64(sums) + _header_nbits(first, last)
         for k in range(1, 3):
@@ -147,12 +146,10 @@ def _write_gaps(positions, before, parameters, words, lengths, out, state):
         one = np.uint64(1) << np.uint64(rice)
         low, right, least = one - np.uint64(1), np.uint64(rice), np.uint64(rice + 1)
         part = positions[b * BLOCK : min((b + 1) * BLOCK, positions.size)]
-        gap = np.uint64(part[0] - before - 1)
-        words[0], lengths[0] = one | (gap & low), (gap >> right) + least
-        for i in range(1, part.size):  # part.size <= BLOCK == words.size == lengths.size
-            gap = np.uint64(part[i] - part[i - 1] - 1)
+        for i in range(part.size):  # part.size <= BLOCK == words.size == lengths.size
+            gap = np.uint64(part[i] - before - 1)
+            before = part[i]
             words[i], lengths[i] = one | (gap & low), (gap >> right) + least
-        before = part[part.size - 1]
         i = 0
         while i + 4 <= part.size:  # four words at once
             lower_nbits = lengths[i + 2] + lengths[i + 3]
