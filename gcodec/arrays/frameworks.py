@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from gcodec.runtime import Array
-from gcodec.runtime.foreign import adopted, on_stream
+from gcodec.runtime.device import adopted, on_stream
 
 FAILURES = (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 

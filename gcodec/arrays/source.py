@@ -18,8 +18,7 @@ from gcodec.kernels.numeric import convert
 from gcodec.kernels.numeric.convert import ConvertedArray
 from gcodec.runtime import Array
 from gcodec.runtime.deferred import one_wait
-from gcodec.runtime.device import Device, device_of, host
-from gcodec.runtime.foreign import adopted
+from gcodec.runtime.device import Device, adopted, device_of, host
 from gcodec.wire.primitives import DTYPE_CODES, FLOATS, INTEGERS, MAX_NDIM
 
 NUMPY_DTYPES = {

@@ -309,7 +309,7 @@ class RansString(NamedTuple):
     tables : ReadTables
         The frequency tables.
     classes_of : callable or None
-        Returns the classes of a range, in coding order; see `rans_string.read`.
+        Returns the classes of a range, in coding order; see `rans_string.Layout`.
     lanes : int
         Number of interleaved states.
     with_trellis : bool
@@ -330,7 +330,7 @@ class RansString(NamedTuple):
     def read(self, take: Take, *, bits_follow: bool = False) -> int:
         """Decode all symbols; see `CodedString.read`."""
         runs = self._runs(bits_follow)
-        return rans_string.read(*self._string(), take, runs, bits_follow, *self._models())
+        return rans_string.read(*self._string(), take, runs, bits_follow)
 
     def read_range(self, start: int, stop: int, take: Take) -> None:
         """Decode symbols start to stop - 1, and the other symbols of their blocks.
@@ -338,11 +338,11 @@ class RansString(NamedTuple):
         Without a seek table, the first block begins with the string.
         """
         runs = self._runs()
-        rans_string.read_range(*self._string(), start, stop, take, runs, *self._models())
+        rans_string.read_range(*self._string(), start, stop, take, runs)
 
     def blocks(self, log2_block: int) -> SeekTable:
         """Return a seek table of the string."""
-        runs = rans_string.index(*self._string(), log2_block, *self._models())
+        runs = rans_string.index(*self._string(), log2_block)
         if self.lanes < LANES:
             return no_blocks(log2_block)
         return SeekTable.of(log2_block, runs.offsets, None, runs.states)
@@ -355,12 +355,10 @@ class RansString(NamedTuple):
         self.span.must_cover(bits_follow=bits_follow)
         return Runs(seek.log2_block, seek.offsets, seek.states)
 
-    def _string(self) -> tuple[ReadTables, np.ndarray, int, int, int]:
+    def _string(self) -> tuple[np.ndarray, rans_string.Layout]:
         data, first, end, _ = self.span
-        return self.tables, data, first, end, self.n
-
-    def _models(self) -> tuple[ClassesOf | None, int, bool]:
-        return self.classes_of, self.lanes, self.with_trellis
+        models = self.classes_of, self.lanes, self.with_trellis
+        return data, rans_string.Layout(self.tables, first, end, self.n, *models)
 
 
 class RunLevelString(NamedTuple):

@@ -3,8 +3,8 @@
 - ``rice``: gaps as Rice codewords with an adaptive parameter (`kernels.prefix.gap_rice`).
 - ``eliasfano``: low bits as they are, high bits in unary (`kernels.prefix.elias_fano`).
 - ``bitmap``: a bit for each element (`kernels.bits.bitmap`).
-- ``rans``, ``huffman``: a table, the classes of gaps (`kernels.prefix.gap_classes`), and then the
-  bits within classes.
+- ``rans``, ``huffman``: a table, the classes of gaps (`kernels.prefix.value_classes`), and then
+  the bits within classes.
 
 A string ends with the payload. A string of no positions has no bits.
 """
@@ -24,8 +24,9 @@ from gcodec.kernels.bits import bitmap
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric.byte_counts import byte_counts, least_nbits
-from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
+from gcodec.kernels.prefix import elias_fano, gap_rice
 from gcodec.kernels.prefix.codewords import TRUNCATED
+from gcodec.kernels.prefix.value_classes import GAPS
 from gcodec.runtime import pool
 from gcodec.wire import seek as seek_tables
 from gcodec.wire.kinds import Float64, Integer
@@ -51,7 +52,7 @@ CODES = ("rice", "eliasfano", "bitmap", *TABLED)
 
 def alphabet(n: int) -> np.ndarray:
     """Return the classes of the gaps that n elements can have."""
-    return np.arange(gap_classes.class_of(n) + 1, dtype=np.uint8)
+    return np.arange(GAPS.class_of(n) + 1, dtype=np.uint8)
 
 
 def lasts_of(positions: np.ndarray, block: int) -> np.ndarray:
@@ -219,10 +220,10 @@ class IndexString(NamedTuple):
         *,
         known: bool,
     ) -> None:
-        """Read blocks from the position of index `at` on; see `gap_rice.read_blocks`."""
+        """Read blocks from the position of index `at` on; see `gap_rice.read_gap_blocks`."""
         data, first, end, _ = self.span
         if self.code == "rice":
-            gap_rice.read_blocks(data, end, self.n, block, known, starts, lasts, out)
+            gap_rice.read_gap_blocks(data, end, self.n, block, known, starts, lasts, out)
         else:
             width = self._low_width
             low = first + at * width
@@ -242,7 +243,7 @@ class IndexString(NamedTuple):
             span = span._replace(seek=SeekTable(seek.log2_block, seek.lengths))
         classes = np.empty(self.k, np.uint8)
         end = self._classes(span).read(into(classes), bits_follow=True)
-        positions = gap_classes.read(span.data, end, span.end, self.n, classes)
+        positions = GAPS.read(span.data, end, span.end, classes, self.n)
         block = 0 if seek is None else 1 << seek.log2_block
         if lasts is not None and not np.array_equal(lasts_of(positions, block), lasts):
             raise Corrupt("the seek table is wrong: a block begins at another position")
@@ -321,7 +322,7 @@ def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
     planners = {"rice": _rice, "eliasfano": _elias_fano, "bitmap": _bitmap}
     plans = [plan(positions, n) for name, plan in planners.items() if code in (name, "auto")]
     if kinds := [kind for kind in TABLED if code in (kind, "auto")]:
-        classes = gap_classes.classes(positions)
+        classes = GAPS.classes(positions)
         counts = byte_counts(classes)
         for kind in reversed(kinds):  # the price of Huffman words may rule out rANS
             if kind != "rans" or not plans or _may_be_shortest(counts, plans):
@@ -332,7 +333,7 @@ def _plans(positions: np.ndarray, n: int, code: str) -> list[_Plan]:
 def _may_be_shortest(counts: np.ndarray, plans: list[_Plan]) -> bool:
     """Return whether rANS of classes with these counts may be as short as the best plan."""
     least = least_nbits(counts, rans.log2_table()) + rans.least_overhead(int(counts.sum()))
-    return least + gap_classes.raw_nbits(counts) <= min(plan.nbits for plan in plans)
+    return least + GAPS.raw_nbits(counts) <= min(plan.nbits for plan in plans)
 
 
 def _rice(positions: np.ndarray, n: int) -> _Plan:
@@ -373,13 +374,13 @@ def _classes(
     positions: np.ndarray, n: int, classes: np.ndarray, counts: np.ndarray, kind: tabled.Kind
 ) -> _Plan:
     table = Table.own(kind, counts, alphabet(n))
-    raw = gap_classes.raw_nbits(counts)
+    raw = GAPS.raw_nbits(counts)
 
     def write(string: BitString) -> Written:
         data, nbits, seek = tabled.write(table, classes, CodedMask.all(classes.size), string, n)
         whole = BitString(0, data.size + raw // 8)
         whole.extend(data, nbits)
-        gap_classes.write_raw(positions, classes, raw, whole)
+        GAPS.write_raw(positions, classes, raw, whole)
         if seek is not None and kind == "huffman":
             lasts = lasts_of(positions, 1 << seek.log2_block)
             seek = SeekTable.of(seek.log2_block, seek.offsets, lasts)

@@ -249,8 +249,9 @@ class RANS(Code):
         def take(at: int, symbols: np.ndarray) -> None:
             values[at : at + symbols.size] = symbols
 
-        tables, end = read_tables(table, log2_total), 8 * string.size
-        end = rans_string.read(tables, string, 0, end, count, take, bits_follow=True)
+        tables = read_tables(table, log2_total)
+        layout = rans_string.Layout(tables, 0, 8 * string.size, count)
+        end = rans_string.read(string, layout, take, bits_follow=True)
         return values, first + end
 
     def _lengths(self, numbers: np.ndarray) -> np.ndarray:

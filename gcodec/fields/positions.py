@@ -14,13 +14,14 @@ from gcodec.fields import tabled, words
 from gcodec.fields.walker import CHUNK, FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.fields import read_fields
-from gcodec.kernels.prefix import elias_fano, gap_classes, gap_rice
+from gcodec.kernels.prefix import elias_fano, gap_rice
 from gcodec.kernels.prefix.codewords import RICE
 from gcodec.kernels.prefix.prefix_table import PrefixCode
+from gcodec.kernels.prefix.value_classes import GAPS
 
 _MAX_PARAMETER = gap_rice.MOST_HEADER_NBITS // 2
 _PARAMETER_NBITS = _MAX_PARAMETER.bit_length()  # at the start of a group
-_RAW_NBITS = np.array([gap_classes.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
+_RAW_NBITS = np.array([GAPS.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
 
 
 def positions(walk: FieldWalker, code: str, k: int, n: int) -> Iterator[FieldSpan]:
@@ -151,7 +152,7 @@ def _classes(walk: FieldWalker, string: IndexString) -> Iterator[FieldSpan]:
 
     def read_raw(k: int) -> np.ndarray:
         last = int(ends[k - 1]) if k else end
-        return gap_classes.read(walk.data, end, last, string.n, classes[:k])
+        return GAPS.read(walk.data, end, last, classes[:k], string.n)
 
     places, error = words.most_that_read(read_raw, whole)
 

@@ -42,13 +42,10 @@ class _Lazy:
     ----------
     function : function
         The function as written.
-    variant : str
-        See `kernel`.
     """
 
-    def __init__(self, function: Callable[..., Any], variant: str = "") -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.variant = variant
         self.__doc__ = function.__doc__
 
     @functools.cached_property
@@ -126,10 +123,11 @@ class Kernel(_Lazy):
     def __init__(
         self, function: Callable[..., Any], signature: str, variant: str, vectorized: bool = True
     ) -> None:
-        super().__init__(function, variant)
+        super().__init__(function)
         assert variant or not function.__closure__, "kernels of a factory need a variant"
         assert signature.count(" ") < 64, "an array takes two of the 64 slots"
         self.signature = signature
+        self.variant = variant
         self.vectorized = vectorized
         self._run: Callable[..., Any] | None = None
 
@@ -249,12 +247,9 @@ def inline(function: Callable[..., Any]) -> Any:
     return Inline(function)
 
 
-def subroutine(variant: str) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a helper with loops of its own, whose inlining would make compilation slow.
-
-    For `variant`, see `kernel`.
-    """
-    return lambda function: Subroutine(function, variant)
+def subroutine(function: Callable[..., Any]) -> Any:
+    """Declare a helper with loops of its own, whose inlining would make compilation slow."""
+    return Subroutine(function)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from gcodec.runtime import Array
 from gcodec.runtime.device import device_of
-from gcodec.runtime.jit import intrinsic
+from gcodec.runtime.jit import inline, intrinsic
 
 _LINE = 64  # bytes in a cache line
 _SMALL = 1 << 16  # elements of the largest array whose alignment does not pay
@@ -232,14 +232,7 @@ double_bits = _bit_cast("double_bits", "float64", "uint64")
 bits_float = _bit_cast("bits_float", "uint32", "float32")
 
 
-@intrinsic
-def magnitude_bits(typing_context: Any, value: Any) -> Any:
+@inline
+def magnitude_bits(value):
     """Return the bit pattern of the absolute value of a float32 as uint32."""
-    from llvmlite import ir
-    from numba.core import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(32)
-        return builder.and_(builder.bitcast(args[0], word), word(0x7FFFFFFF))
-
-    return types.uint32(types.float32), generate
+    return np.uint32(float_bits(value) & np.uint32(0x7FFFFFFF))

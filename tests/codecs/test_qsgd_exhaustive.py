@@ -250,7 +250,7 @@ def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
     @kernel(
         "in uint64[], in uint32[], in uint32[], in uint64[], in uint64[], out int64[], "
         f"out uint8[], out uint8[], out uint64[], out uint64[], out {dtype}[], "
-        "out uint8[], out int64[], out int64[], out int64[], in int64[], "
+        "out uint8[], out int64[], out int64[], out int64[], in int64[], in float32[], "
         "out int64[], out uint32[]",
         variant=place.variant,
     )
@@ -271,6 +271,7 @@ def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
         starts,
         bounds,
         nowhere,
+        norms,
         statuses,
         symbols,
     ):
@@ -311,7 +312,20 @@ def sparse_loop(dtype: np.dtype[Any]) -> Kernel:
                 for n in range(1, most + 1):
                     status[0] = 0
                     out[:] = 0
-                    place(gaps, codes, far, wide, bounds, nowhere, 0, out[:n], status)
+                    place(
+                        gaps,
+                        codes,
+                        far,
+                        wide,
+                        bounds,
+                        nowhere,
+                        0,
+                        norms,
+                        1,
+                        np.uint32(1),
+                        out[:n],
+                        status,
+                    )
                     case = most * string + n - 1
                     statuses[case] = status[0]
                     for i in range(n):
@@ -381,10 +395,11 @@ def read_sparse(setting: Setting, rices: tuple[int, ...]) -> Results:
     symbols = np.zeros((SIZE, max(N), max(N)), np.uint32)
     string = np.concatenate([NORM, np.empty(12, np.uint8)]), np.empty(3, np.int64)
     blocks = np.empty(1, np.int64), np.empty(1, np.int64), np.empty(0, np.int64)
+    no_norms = np.empty(0, np.float32)
     sparse_loop(out.dtype)(
         *(*tables, read_singles(code.symbol), gap.numbers, code.symbol.numbers),
         *(state, *room, wide, out),
-        *(*string, *blocks, status.reshape(-1), symbols.reshape(-1)),
+        *(*string, *blocks, no_norms, status.reshape(-1), symbols.reshape(-1)),
     )
     for n in N:
         yield n, status[:, n - 1], symbols[:, n - 1, :n]

@@ -11,6 +11,7 @@ import gcodec
 from gcodec.entropy.rans import best_frequencies
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_runs import Runs
+from gcodec.kernels.rans.rans_string import Layout
 from gcodec.kernels.rans.rans_table import ReadTables, read_tables, write_tables
 from gcodec.runtime.device import Device
 
@@ -44,7 +45,7 @@ def read(device, tables: ReadTables, data, first, nbits, n, runs) -> np.ndarray:
         out[at : at + part.size] = part if device is None else device.to_host(part)
 
     on_device = data if device is None else device.to_device(data)
-    rans_string.read(tables, on_device, first, nbits, n, take, runs)
+    rans_string.read(on_device, Layout(tables, first, nbits, n), take, runs)
     return out
 
 
@@ -57,7 +58,8 @@ def test_strings(gpu: Device, n: int, spread: float, log2_run: int) -> None:
         tables = read_tables(*model)
         for known in (runs, None):
             assert same(read(gpu, tables, data, 8 * lead, nbits, n, known), inputs)
-        actual = rans_string.index(tables, gpu.to_device(data), 8 * lead, nbits, n, log2_run)
+        layout = Layout(tables, 8 * lead, nbits, n)
+        actual = rans_string.index(gpu.to_device(data), layout, log2_run)
         assert np.array_equal(actual.offsets, runs.offsets)
         assert np.array_equal(actual.states, runs.states)
 
@@ -141,11 +143,12 @@ def test_classes(gpu: Device, n: int, lanes: int) -> None:
 
     model, taken = read_tables(frequencies, 12), []
     for known in (runs, None):
-        options = lambda _, part: taken.append(gpu.to_host(part)), known, False, classes_of, lanes
-        end = rans_string.read(model, on_device[0], 24, nbits, n, *options)
+        options = lambda _, part: taken.append(gpu.to_host(part)), known
+        layout = Layout(model, 24, nbits, n, classes_of, lanes)
+        end = rans_string.read(on_device[0], layout, *options)
         assert end == nbits
         assert same(taken.pop(), inputs)
-    actual = rans_string.index(model, on_device[0], 24, nbits, n, log2_run, classes_of, lanes)
+    actual = rans_string.index(on_device[0], layout, log2_run)
     assert np.array_equal(actual.states, runs.states)
     with pytest.raises(gcodec.Truncated):
-        rans_string.read(model, on_device[0], 24, nbits - 16, n, *options)
+        rans_string.read(on_device[0], layout._replace(end=nbits - 16), *options)

@@ -35,12 +35,12 @@ def test_sizes_equal_those_of_counts(shape: tuple[int, ...], step: int) -> None:
         scales = Scales.of(symbols, matrix)
         counts = class_map.class_counts(symbols, [scales.arrays], step).ravel()
         exact = [sum(map(int.__mul__, counts.tolist(), row)) >> 28 for row in costs.T.tolist()]
-        assert class_tables.counts_nbits(counts, costs, 28).tolist() == exact
+        assert class_tables.counts_nbits(counts, costs).tolist() == exact
         assert class_map.sampled_count(symbols.size, step) == counts.sum()
         columns = scales.columns[:: max(matrix.group, 1)].copy()
         lists = [scale_lists.nbits(part) if part.size else 0 for part in (scales.rows, columns)]
         expected.append((min(exact), *lists))
-    prices = Prices(ONES, costs, rans.log2_table(), 28)
+    prices = Prices(ONES, costs, rans.log2_table())
     assert matrix_sizes(symbols, layouts, step, prices) == expected
 
 
@@ -48,7 +48,7 @@ def test_costs_of_many_symbols_do_not_overflow() -> None:
     counts = np.array([2**40 - 1, 0, 5])
     costs = np.array([[2**32 + 1], [7], [2**33]])
     exact = (2**32 + 1) * (2**40 - 1) + 5 * 2**33
-    assert class_tables.counts_nbits(counts, costs, 28).tolist() == [exact >> 28]
+    assert class_tables.counts_nbits(counts, costs).tolist() == [exact >> 28]
 
 
 @pytest.mark.parametrize(("n", "step"), [(1, 3), (4096, 2), (4097, 2), (9001, 2), (50_001, 5)])

@@ -105,8 +105,8 @@ def read(
 
     padded = np.concatenate([np.zeros(5, np.uint8), data, np.full(99, 255, np.uint8)])
     stop = 40 + 8 * data.size
-    tables = read_tables(frequencies, log2_total)
-    end = rans_string.read(tables, padded, 40, stop, n, take, runs, **options)
+    layout = rans_string.Layout(read_tables(frequencies, log2_total), 40, stop, n)
+    end = rans_string.read(padded, layout, take, runs, **options)
     assert end == stop or (end < stop and options["bits_follow"])
     ends = [0, *np.cumsum([size for _, size in sorted(seen)]).tolist()]
     assert [at for at, _ in sorted(seen)] == ends[:-1]
@@ -210,8 +210,8 @@ def test_vectors_and_threads_write_the_same_strings(
         data, runs = write(symbols, frequencies, log2_total, log2_run)
         for index in (None, runs):
             np.testing.assert_array_equal(read(data, n, frequencies, log2_total, index), symbols)
-        model_of = read_tables(frequencies, log2_total), data, 0, 8 * data.size, n
-        strings += [(data, runs), (data, rans_string.index(*model_of, log2_run))]
+        layout = rans_string.Layout(read_tables(frequencies, log2_total), 0, 8 * data.size, n)
+        strings += [(data, runs), (data, rans_string.index(data, layout, log2_run))]
     for data, runs in strings[1:]:
         assert data.tobytes() == strings[0][0].tobytes()
         for one, other in zip(runs, strings[0][1], strict=True):
@@ -453,8 +453,9 @@ def test_short_data_is_refused_before_allocation() -> None:
     for n in (8 * BLOCK, 2**60):
         with pytest.raises(Truncated):
             rans_string.refuse_short(n, 8 * data.size)
+        layout = rans_string.Layout(tables, 0, 8 * data.size, n)
         with pytest.raises(Truncated):
-            rans_string.read(tables, data, 0, 8 * data.size, n, lambda at, symbols: None)
+            rans_string.read(data, layout, lambda at, symbols: None)
         with pytest.raises(Truncated):
-            rans_string.index(tables, data, 0, 8 * data.size, n, 5)
+            rans_string.index(data, layout, 5)
     rans_string.refuse_short(7 * BLOCK, 8 * data.size)

@@ -10,10 +10,10 @@ import numpy as np
 from gcodec.codecs.ecsq import reconstruction
 from gcodec.codecs.ecsq.reconstruction import QuantizedLevels
 from gcodec.entropy.context import coder, table_choice
-from gcodec.entropy.context.class_tables import OUTLIER_NBITS
 from gcodec.entropy.context.outliers import Outliers
 from gcodec.entropy.context.scale_model import RowLayout
 from gcodec.kernels.bits.bit_string import BitString
+from gcodec.kernels.context.class_tables import OUTLIER_NBITS
 from gcodec.kernels.context.escapes import symbols_from
 from gcodec.kernels.numeric.arithmetic import add_scaled
 from gcodec.kernels.numeric.byte_counts import byte_counts

@@ -25,10 +25,10 @@ from gcodec.fields import tabled
 from gcodec.fields.positions import positions
 from gcodec.fields.walker import FieldSpan, FieldValue, FieldWalker, describe_each
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.prefix import value_classes
+from gcodec.kernels.prefix.value_classes import VALUES
 from gcodec.wire.primitives import ITEMSIZE, Reader
 
-_RAW_NBITS = np.array([value_classes.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
+_RAW_NBITS = np.array([VALUES.raw_nbits(count) for count in np.eye(256, dtype=np.int64)])
 
 
 def fields(walk: FieldWalker, n: int, dtype: str) -> Iterator[FieldSpan]:
@@ -98,7 +98,7 @@ def _values(walk: FieldWalker, head: ClassHead) -> Iterator[FieldSpan]:
     symbols = symbols[symbols != 0]
     nbits = _RAW_NBITS[symbols]
     low, high = walk.window().cut(nbits)
-    value_classes.read(walk.data, end, walk.end, symbols)
+    VALUES.read(walk.data, end, walk.end, symbols)
     yield from walk.summary("bits within a class", low, {"level": int(nbits[:low].sum())})
     for k in range(low, high):
         if nbits[k]:

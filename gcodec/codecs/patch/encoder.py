@@ -17,7 +17,7 @@ from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.numeric import class_changes
 from gcodec.kernels.numeric.byte_counts import byte_counts
 from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Tally
-from gcodec.kernels.prefix import value_classes
+from gcodec.kernels.prefix.value_classes import VALUES
 
 _CLASS_NBITS = 320  # approximate bits of the head and the tables of a class
 _EMPTY_NBITS = 32  # bits of the head of a class that does not change
@@ -134,9 +134,9 @@ def _class(places: np.ndarray, differences: np.ndarray, size: int) -> _Class:
     """Write the changes of a class of `size` elements."""
     if not places.size:
         return _Class(ClassHead(size), _NO_BYTES, _NO_BYTES)
-    symbols = value_classes.symbols_of(differences)
+    symbols = VALUES.classes(differences)
     counts = byte_counts(symbols)
-    raw = value_classes.raw_nbits(counts)
+    raw = VALUES.raw_nbits(counts)
     candidates = list[_Class]()
     if places.size < size:
         front = np.empty(0, np.uint8), 0
@@ -179,6 +179,6 @@ def _with_values(
             written = tabled.write(tables[0], symbols, coded, BitString(), 0)
     string = BitString(0, written.data.size + raw // 8)
     string.extend(written.data, written.nbits)
-    value_classes.write_raw(differences, symbols[symbols != 0], raw, string)
+    VALUES.write_raw(differences, symbols[symbols != 0], raw, string)
     head = head._replace(kind=kind, values_nbits=string.nbits)
     return _Class(head, index, string.trimmed())

@@ -33,7 +33,7 @@ from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.bits.pack import check_padding
 from gcodec.kernels.numeric.class_changes import MOST_CLASSES, Contexts
-from gcodec.kernels.prefix import value_classes
+from gcodec.kernels.prefix.value_classes import VALUES
 from gcodec.payload import Payload
 from gcodec.wire.primitives import FLOATS, ITEMSIZE, Reader, leb128
 from gcodec.wire.seek import refuse_table
@@ -189,7 +189,7 @@ def _read_class(reader: Reader, kind: int, dtype: str, note: Note) -> ClassHead:
     low = high = note(f"least symbol {of}", reader.byte(), "")
     if coder != CONSTANT:
         high = note(f"largest symbol {of}", reader.byte(), "")
-    largest = value_classes.most_symbol(8 * ITEMSIZE[dtype])
+    largest = VALUES.class_of((1 << 8 * ITEMSIZE[dtype]) - 1)
     if not (method != ALL or coder == CONSTANT) <= low <= high <= largest:
         raise Corrupt(f"symbols {low} to {high}", reader.at - 1)
     values_nbits = note(f"bits of the values {of}", reader.leb128(), "")
@@ -326,7 +326,7 @@ def _read_changes(head: ClassHead, index: BitSpan, values: BitSpan) -> Changes:
     if places is None:
         places = np.flatnonzero(symbols)
         symbols = symbols[places]
-    return Changes(places, value_classes.read(values.data, end, values.end, symbols))
+    return Changes(places, VALUES.read(values.data, end, values.end, symbols))
 
 
 def read_symbols(head: ClassHead, span: BitSpan) -> tuple[np.ndarray, int]:

@@ -45,7 +45,7 @@ from gcodec.kernels.context import class_map
 from gcodec.kernels.context.byte_scales import LineSums
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.prefix.dense_string import SymbolsOf
-from gcodec.kernels.rans.rans_table import LEAST_LOG2, read_tables, write_model_tables
+from gcodec.kernels.rans.rans_table import LEAST_LOG2, read_tables, write_tables
 from gcodec.kernels.rans.rans_vector import CLASSED_LANES as STATES
 from gcodec.wire.primitives import Reader
 
@@ -236,7 +236,7 @@ def write(
         class_map.join_symbols(part, *scales.arrays, start, nothing, room)
         return room
 
-    tables = write_model_tables(plan.models, LEAST_LOG2, [scales.possible_classes])
+    tables = write_tables(plan.models, LEAST_LOG2, [scales.possible_classes])
     return write_classed(tables, joined, n, lead(front.trimmed()), lanes)
 
 

@@ -33,6 +33,8 @@ from gcodec.errors import Corrupt
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.context.class_map import CLASSES
 from gcodec.kernels.context.class_tables import (
+    LOG2_TOTAL,
+    OUTLIER_NBITS,
     counts_nbits,
     largest_magnitudes,
     nbits_by,
@@ -45,12 +47,10 @@ from gcodec.kernels.quantize.scalar_quantize import ESCAPE, MOST
 from gcodec.kernels.rans import rans_table
 from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
 
-LOG2_TOTAL = 12
 TOTAL = 1 << LOG2_TOTAL
 SENT = 255  # the number of a table that the payload contains
 _ALPHABET = 256
-OUTLIER_NBITS = 20  # approximate bits of an entry in the list of outliers
-_CLASS, _TOP, _LENGTH = 6, 7, 4  # bits of the fields of a table
+_CLASS = 6  # bits of the number of a class
 _TABLE = "a class table"  # in error messages
 
 
@@ -91,7 +91,7 @@ class Models:
         if self.number != SENT:  # the tables serve many strings
             return self._all_write_tables
         models = self._models_of(scales)
-        return rans_table.write_model_tables(self.frequencies, LOG2_TOTAL, models)
+        return rans_table.write_tables(self.frequencies, LOG2_TOTAL, models)
 
     def read_tables(self, scales: Scales) -> ReadTables:
         """Return the lookup tables of the reader, at least for elements with these scales."""
@@ -138,7 +138,7 @@ class ClassTable(Models):
     @classmethod
     def own(cls, counts: np.ndarray, limits: TableLimits = ALL) -> ClassTable:
         """Fit a table for a payload to (64, 256) counts of symbols, not all 0."""
-        return cls(SENT, *own_frequencies(counts, *limits, LOG2_TOTAL))
+        return cls(SENT, *own_frequencies(counts, *limits))
 
     @functools.cached_property
     def tops(self) -> np.ndarray:
@@ -147,11 +147,11 @@ class ClassTable(Models):
 
     def nbits(self, counts: np.ndarray) -> int:
         """Return the approximate bits of symbols with (64, 256) counts, below 2^40 in all."""
-        return nbits_by(counts, self.frequencies, LOG2_TOTAL, rans.log2_table(), OUTLIER_NBITS)
+        return nbits_by(counts, self.frequencies, rans.log2_table())
 
     def sent_nbits(self) -> int:
         """Return the number of bits that the table takes in a payload."""
-        return 2 * _CLASS + sent_nbits(self._sent, _TOP, _LENGTH)
+        return 2 * _CLASS + sent_nbits(self._sent)
 
     @property
     def _sent(self) -> np.ndarray:
@@ -164,7 +164,7 @@ class ClassTable(Models):
             return
         ends = self.first << _CLASS | self.last
         string.extend(np.frombuffer((ends << 4).to_bytes(2, "big"), np.uint8), 2 * _CLASS)
-        put_models(self._sent, _TOP, _LENGTH, string)
+        put_models(self._sent, string)
 
     @classmethod
     def read(
@@ -192,8 +192,7 @@ class ClassTable(Models):
         first, last = reader.take(_CLASS), reader.take(_CLASS)
         if last < first:
             raise Corrupt(f"a class table contains the classes {first} to {last}")
-        sizes = _TOP, _LENGTH, *limits, LOG2_TOTAL
-        rows, at = read_models(data, reader.at, end, last - first + 1, *sizes, _TABLE)
+        rows, at = read_models(data, reader.at, end, last - first + 1, *limits)
         nearest = np.clip(np.arange(CLASSES), first, last) - first
         return cls(SENT, rows[nearest], first, last), at
 
@@ -278,4 +277,4 @@ def nbits(counts: np.ndarray, joined: np.ndarray) -> np.ndarray:
     -------
     (tables,) int64 array
     """
-    return counts_nbits(counts.reshape(-1), joined, rans.POINT)
+    return counts_nbits(counts.reshape(-1), joined)

@@ -23,9 +23,10 @@ from gcodec.entropy.context.table_choice import SAMPLE
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.bits.coded_mask import CodedMask
 from gcodec.kernels.context import class_map, context_plan_cuda
+from gcodec.kernels.context.class_tables import LOG2_TOTAL
 from gcodec.kernels.rans import rans_string
 from gcodec.kernels.rans.rans_runs import Runs
-from gcodec.kernels.rans.rans_table_cuda import write_model_tables
+from gcodec.kernels.rans.rans_table import write_tables
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.payload import HeaderlessBytes
 from gcodec.runtime import Array
@@ -173,7 +174,7 @@ def write_planned(
     scales, table, layouts = planned
     room = min(n, _LEAST_ROOM + n // _ELEMENTS_PER_OUTLIER)
     merged, outliers = context_plan_cuda.joined(symbols, scales, table.tops, room, wide)
-    tables = write_model_tables(table.frequencies, class_tables.LOG2_TOTAL)
+    tables = write_tables(table.frequencies, LOG2_TOTAL)
     deferred_count: Any = count
     log2_run: Any = Deferred(device, table.decision[2:3])
     lanes: Any = Deferred(device, table.decision[1:2])

@@ -12,7 +12,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gcodec.entropy import rans
 from gcodec.entropy.context import class_tables, trellis_tables
 from gcodec.entropy.context.class_tables import ClassTable
 from gcodec.entropy.context.outliers import Outliers
@@ -87,7 +86,7 @@ class ClassSymbols:
         examined = class_map.sampled_count(n, step)
         if n < _FEW and device_of(self.symbols) is None:
             arrays = self.scales.arrays
-            nbits, reach = symbols_nbits(self.symbols, arrays, step, statics_costs, rans.POINT)
+            nbits, reach = symbols_nbits(self.symbols, arrays, step, statics_costs)
             return Statistics(nbits, reach, examined, None)
         counts = self.counts(sample)
         return Statistics.of(counts, examined, class_tables.nbits(counts, statics_costs))

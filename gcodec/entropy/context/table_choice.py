@@ -117,7 +117,7 @@ def best_layout(symbols: np.ndarray, layouts: Sequence[RowLayout], times: int = 
         return layouts[0]
     step = models.sampling_stride(symbols.size, SAMPLE)
     count = class_map.sampled_count(symbols.size, step)
-    prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table(), rans.POINT)
+    prices = Prices(ONES, class_tables.statics_costs(), rans.log2_table())
     sizes = [
         nbits.symbols * symbols.size * times // count + nbits.rows * times + nbits.columns
         for nbits in matrix_sizes(symbols, layouts, step, prices)

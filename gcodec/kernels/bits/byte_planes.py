@@ -106,7 +106,7 @@ def taking_first(itemsize: int) -> Any:
     """Make the subroutine (bits, escape, out) of `take_first`."""
     word, shift = np.dtype(f"uint{8 * itemsize}").type, SHIFTS[itemsize]
 
-    @subroutine(variant=str(itemsize))
+    @subroutine
     def split_first(bits, escape, out):
         if escape == 0:
             for i in range(out.size):  # bits.size == out.size
@@ -149,7 +149,7 @@ def taking_others(itemsize: int) -> Any:
             e.store(builder.trunc(moved, lanes(8)), target, 1)
             target = builder.gep(target, [e.args["stride"]])
 
-    @subroutine(variant=str(itemsize))
+    @subroutine
     def split_others(bits, stride, out):
         # out.size >= (planes - 1) * stride + bits.size
         whole = bits.size // BLOCK * BLOCK
@@ -228,7 +228,7 @@ def joining(itemsize: int) -> Any:
     def stream_block(e: Emitter) -> None:
         emit(e, streaming=True)
 
-    @subroutine(variant=str(itemsize))
+    @subroutine
     def join_part(first, others, stride, out, streaming):
         # first.size == out.size; others.size >= (planes - 1) * stride + out.size
         whole = out.size // BLOCK * BLOCK

@@ -31,6 +31,13 @@ def silent_of(device: Device, coded: CodedMask) -> Array:
     return device.to_device(silent.view(np.uint8))
 
 
+def buckets_of(device: Device, coded: CodedMask) -> tuple[Array, int]:
+    """Return flags of the silent buckets, and the size of a bucket; 0 if none is silent."""
+    if coded.silent is None:
+        return device.empty(0, np.uint8), 0
+    return silent_of(device, coded), coded.bucket
+
+
 def gathered(symbols: Array, coded: CodedMask) -> tuple[Array, CodedMask]:
     """Return the symbols of the coded elements, followed by undefined ones, and their number."""
     if coded.silent is None:

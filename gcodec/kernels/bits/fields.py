@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.words import peek, put
+from gcodec.kernels.numeric.words import peek, put_long
 from gcodec.runtime.jit import kernel
 
 MOST_NBITS = 62
-_PUT = 56  # bits of a single `put`
 
 
 def write_fields(values: np.ndarray, width: int, string: BitString) -> None:
@@ -32,14 +31,9 @@ def _write_fields(values, width, out, state):
     # out has room for all bits, and the slack that `put` needs.
     at, acc, have = np.int64(state[0]), state[1], state[2]
     mask = (np.uint64(1) << np.uint64(width)) - np.uint64(1)
-    upper = max(width - _PUT, 0)
-    low = np.uint64(width - upper)
     for i in range(values.size):
         value = np.uint64(values[i]) & mask
-        if upper:
-            acc, have, at = put(out, at, acc, have, value >> low, np.uint64(upper))
-            value &= np.uint64((1 << _PUT) - 1)
-        acc, have, at = put(out, at, acc, have, value, low)
+        acc, have, at = put_long(out, at, acc, have, value, np.uint64(width))
     state[0], state[1], state[2] = np.uint64(at), acc, have
 
 

@@ -247,7 +247,7 @@ def packer(width: int, msb: bool) -> Kernel:
     return pack
 
 
-@subroutine(variant="pack_last")
+@subroutine
 def _pack_last(codes, out, width, msb, count):
     """Pack fewer than eight codes, and the pad codes after them, into at most `width` bytes."""
     x, last, lowest = np.uint64(0), 7 if msb else 0, np.uint64((1 << width) - 1)
@@ -283,7 +283,7 @@ def unpacker(width: int, msb: bool) -> Kernel:
     return unpack
 
 
-@subroutine(variant="unpack_last")
+@subroutine
 def _unpack_last(data, codes, width, msb):
     """Unpack fewer than eight codes."""
     x, last, lowest = np.uint64(0), width - 1 if msb else 0, np.uint64((1 << width) - 1)

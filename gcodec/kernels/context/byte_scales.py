@@ -361,7 +361,7 @@ def _raised(byte, by):
     return moved if byte > 0 else np.uint8(0)
 
 
-@subroutine(variant="")
+@subroutine
 def lower_part(part, rows, columns, width, start, unit, classes):
     """Lower up to TILE bytes from element `start` on."""
     # classes.size == TILE; the scales cover all elements.
@@ -503,7 +503,7 @@ def _counted(itemsize: int) -> Kernel:
     return count_runs
 
 
-@subroutine(variant="")
+@subroutine
 def _raise_part(part, rows, columns, width, start, unit, raised):
     """Raise up to TILE lowered bytes from element `start` on, to `raised`."""
     # raised.size == part.size; the scales cover all elements.

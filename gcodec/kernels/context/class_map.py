@@ -65,11 +65,6 @@ def map_classes(
     fill_classes(rows, columns, width, start, out)
 
 
-def join_classes(symbols: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
-    """Write uint16 words, the class in the high byte, the symbol in the low byte."""
-    _join_classes(symbols, classes, out)
-
-
 @dispatched("gcodec.kernels.context.class_map_cuda")
 def join_symbols(
     symbols: np.ndarray,
@@ -280,7 +275,7 @@ def fill_classes(rows, columns, width, start, out):
     _fill_wide(whole[count:], columns, width, 0, body[count * width :])
 
 
-@subroutine(variant="")
+@subroutine
 def _shift(scale):
     """Return by how much a row lowers the scales of columns, and by how much it raises them.
 
@@ -290,7 +285,7 @@ def _shift(scale):
     return lower, np.uint8(max(scale, _CENTRE) - _CENTRE)
 
 
-@subroutine(variant="")
+@subroutine
 def _fill_wide(rows, columns, width, column, out):
     """Write classes from a column of the first row on."""
     row, at = 0, 0
@@ -314,7 +309,8 @@ def _fill_wide(rows, columns, width, column, out):
 
 
 @kernel("in uint8[], in uint8[], out uint16[]")
-def _join_classes(symbols, classes, out):
+def join_classes(symbols, classes, out):
+    """Write uint16 words, the class in the high byte, the symbol in the low byte."""
     # All three have the same size.
     for i in range(out.size):
         out[i] = np.uint16(classes[i]) << _CLASS | np.uint16(symbols[i])
@@ -336,7 +332,7 @@ def _join_symbols(symbols, rows, columns, width, start, unknown, classes, out):
 # --- counts --------------------------------------------------------------------------------------
 
 
-@subroutine(variant="")
+@subroutine
 def tally(symbols, rows, columns, width, start, step, classes, joined, tables):
     """Count symbols by class in `tables`; return the least and largest class, and the top symbol.
 
@@ -370,7 +366,7 @@ def tally(symbols, rows, columns, width, start, step, classes, joined, tables):
     return np.int64(low), np.int64(high), np.int64(top)
 
 
-@subroutine(variant="")
+@subroutine
 def take_counts(tables, model, top, counts):
     """Move the counts of the symbols up to `top` of a class from `tables` to `counts`.
 

@@ -24,11 +24,16 @@ from gcodec.runtime.jit import inline, kernel, subroutine
 
 _ALPHABET = 256
 _PART = 32  # counts that are usually all 0
-_POINT = 28  # fractional bits of logarithms
+LOG2_TOTAL = 12
+_TOTAL = 1 << LOG2_TOTAL  # sum of the frequencies of a class
+POINT = 28  # fractional bits of logarithms and costs
+OUTLIER_NBITS = 20  # approximate bits of an entry in the list of outliers
+_TOP, _LENGTH = 7, 4  # bits of the largest magnitude of a class, and of the length of a frequency
+_WHOLE, _OUTLIER = LOG2_TOTAL << POINT, OUTLIER_NBITS << POINT
 _ENDS, _INVALID = -1, -2  # errors that the reader of a table reports
 
 
-def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarray:
+def counts_nbits(counts: np.ndarray, costs: np.ndarray) -> np.ndarray:
     """Return the bits that symbols take with each table, given the counts of the symbols.
 
     Parameters
@@ -36,9 +41,7 @@ def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarra
     counts : (k,) int64 array
         Not negative.
     costs : (k, tables) int64 array
-        Cost of each symbol in units of 2^-point bits, below 2^33.
-    point : int
-        At least 16.
+        Cost of each symbol in units of 2^-28 bits, below 2^33.
 
     Returns
     -------
@@ -47,11 +50,11 @@ def counts_nbits(counts: np.ndarray, costs: np.ndarray, point: int) -> np.ndarra
     """
     sums = np.zeros(2 * costs.shape[1], np.int64)
     _add_counts(counts, costs.reshape(-1), sums)
-    return np.array(_joined_halves(sums, point))
+    return np.array(_joined_halves(sums))
 
 
 def symbols_nbits(
-    symbols: np.ndarray, of: ScaleArrays, step: int, costs: np.ndarray, point: int
+    symbols: np.ndarray, of: ScaleArrays, step: int, costs: np.ndarray
 ) -> tuple[list[int], np.ndarray]:
     """Return the bits that (n,) uint8 symbols take with each table, and the reach of each class.
 
@@ -62,7 +65,7 @@ def symbols_nbits(
     symbols, of, step
         Symbols, their scales, and the distance of the tiles that are counted; see
         `class_map.class_counts`.
-    costs, point
+    costs
         See `counts_nbits`.
 
     Returns
@@ -76,20 +79,11 @@ def symbols_nbits(
     counts, tables = np.empty(_ALPHABET, np.int32), count_tables()
     flat, total = costs.reshape(-1), counts[:0]
     add_symbols(symbols, *of, 0, step, classes, joined, tables, counts, total, flat, sums, reach)
-    return _joined_halves(sums, point), reach
+    return _joined_halves(sums), reach
 
 
 def read_models(
-    data: np.ndarray,
-    at: int,
-    end: int,
-    count: int,
-    top_nbits: int,
-    length_nbits: int,
-    most: int,
-    least_escape: int,
-    log2_total: int,
-    what: str,
+    data: np.ndarray, at: int, end: int, count: int, most: int, least_escape: int
 ) -> tuple[np.ndarray, int]:
     """Read the frequencies of consecutive classes; see `gcodec.entropy.context.class_tables`.
 
@@ -100,12 +94,8 @@ def read_models(
         The first bit, and the end of the bits.
     count : int
         Number of classes.
-    top_nbits, length_nbits : int
-        Bits of the largest magnitude of a class, and of the length of a frequency, below 5.
-    most, least_escape, log2_total : int
+    most, least_escape : int
         See `own_frequencies`.
-    what : str
-        Name of the table, for an error message.
 
     Returns
     -------
@@ -118,18 +108,17 @@ def read_models(
     FormatError
         If the bits end within the table, or the frequencies are invalid.
     """
-    frequencies, total = np.zeros((count, _ALPHABET), np.int64), 1 << log2_total
-    fields = top_nbits, length_nbits, most, least_escape, total
-    following = int(_read_models(data, at, end, *fields, frequencies.reshape(-1)))
+    frequencies = np.zeros((count, _ALPHABET), np.int64)
+    following = int(_read_models(data, at, end, most, least_escape, frequencies.reshape(-1)))
     if following == _ENDS:
-        raise Truncated(f"the bits end within {what}, at bit {end}")
+        raise Truncated(f"the bits end within a class table, at bit {end}")
     if following == _INVALID:
-        raise Corrupt(f"frequencies of a class do not add up to {total}")
+        raise Corrupt(f"frequencies of a class do not add up to {_TOTAL}")
     return frequencies, following
 
 
 def own_frequencies(
-    counts: np.ndarray, most: int, least_escape: int, log2_total: int
+    counts: np.ndarray, most: int, least_escape: int
 ) -> tuple[np.ndarray, int, int]:
     """Compute the frequencies that suit counts best.
 
@@ -141,8 +130,6 @@ def own_frequencies(
         Largest magnitude that may have symbols of its own.
     least_escape : int
         Least frequency of the escape symbol.
-    log2_total : int
-        log2 of the sum of the frequencies of a class.
 
     Returns
     -------
@@ -152,8 +139,8 @@ def own_frequencies(
         First and last class with symbols.
     """
     frequencies, ends = np.zeros(CLASSES * _ALPHABET, np.int64), np.empty(2, np.int64)
-    sizes, total = np.empty(MOST + 1, np.int64), 1 << log2_total
-    _find_own(counts.reshape(-1), min(most, MOST), least_escape, total, sizes, frequencies, ends)
+    sizes = np.empty(MOST + 1, np.int64)
+    _find_own(counts.reshape(-1), min(most, MOST), least_escape, sizes, frequencies, ends)
     first, last = ends.tolist()
     return frequencies.reshape(CLASSES, _ALPHABET), first, last
 
@@ -168,44 +155,34 @@ def largest_magnitudes(frequencies: np.ndarray) -> np.ndarray:
     return tops
 
 
-def nbits_by(
-    counts: np.ndarray, frequencies: np.ndarray, log2_total: int, logs: np.ndarray, escaped: int
-) -> int:
+def nbits_by(counts: np.ndarray, frequencies: np.ndarray, logs: np.ndarray) -> int:
     """Return about how many bits symbols take; a symbol without frequency is escaped.
 
     Parameters
     ----------
     counts, frequencies : (64, 256) int64 array
-    log2_total : int
     logs : int64 array
         log2 of frequencies in units of 2^-28.
-    escaped : int
-        Bits, about, of an entry in the list of outliers.
     """
-    whole, flat = log2_total << _POINT, frequencies.reshape(-1)
-    return int(_nbits_by(counts.reshape(-1), flat, whole, logs, escaped << _POINT))
+    return int(_nbits_by(counts.reshape(-1), frequencies.reshape(-1), logs))
 
 
-def sent_nbits(frequencies: np.ndarray, of_top: int, of_length: int) -> int:
-    """Return the bits that (classes, 256) frequencies take in a message.
-
-    A class takes `of_top` bits for its largest magnitude. A frequency takes its bits except the
-    highest, and `of_length` bits for their number.
-    """
+def sent_nbits(frequencies: np.ndarray) -> int:
+    """Return the bits that (classes, 256) frequencies take in a message."""
     nothing = np.empty(0, np.uint8), np.empty(0, np.uint64)
-    return int(_put_models(frequencies.reshape(-1), of_top, of_length, *nothing))
+    return int(_put_models(frequencies.reshape(-1), *nothing))
 
 
-def put_models(frequencies: np.ndarray, of_top: int, of_length: int, string: BitString) -> None:
-    """Append the frequencies of consecutive classes to a string; see `sent_nbits`."""
-    string.reserve(sent_nbits(frequencies, of_top, of_length) // 8 + 1)
-    _put_models(frequencies.reshape(-1), of_top, of_length, string.data, string.state)
+def put_models(frequencies: np.ndarray, string: BitString) -> None:
+    """Append the frequencies of consecutive classes to a string."""
+    string.reserve(sent_nbits(frequencies) // 8 + 1)
+    _put_models(frequencies.reshape(-1), string.data, string.state)
 
 
-def _joined_halves(sums: np.ndarray, point: int) -> list[int]:
+def _joined_halves(sums: np.ndarray) -> list[int]:
     """Return the integral parts of sums whose high and low halves were added up separately."""
     highs, lows = sums.reshape(2, -1).tolist()
-    return [high + (low >> 16) >> point - 16 for high, low in zip(highs, lows, strict=True)]
+    return [high + (low >> 16) >> POINT - 16 for high, low in zip(highs, lows, strict=True)]
 
 
 # --- costs with several tables -------------------------------------------------------------------
@@ -278,7 +255,7 @@ def add_symbols(
             reach[row] = np.uint8((last + 2) >> 1)
 
 
-@subroutine(variant="")
+@subroutine
 def add_of_class(counts, row, costs, sums):
     """Add the costs of the first symbols of a class, given their counts, in halves."""
     tables = sums.size // 2
@@ -290,10 +267,11 @@ def add_of_class(counts, row, costs, sums):
 # --- the best table ------------------------------------------------------------------------------
 
 
-@kernel("in int64[], int64, int64, int64, out int64[], out int64[], out int64[]", vectorized=False)
-def _find_own(counts, most, least_escape, total, sizes, frequencies, ends):
+@kernel("in int64[], int64, int64, out int64[], out int64[], out int64[]", vectorized=False)
+def _find_own(counts, most, least_escape, sizes, frequencies, ends):
     # counts.size == frequencies.size == CLASSES * _ALPHABET; frequencies are 0; sizes.size == MOST
     # + 1 > most.
+    total = np.int64(_TOTAL)
     ends[0], ends[1] = -1, -1
     for model in range(CLASSES):
         row = counts[model * _ALPHABET : (model + 1) * _ALPHABET]
@@ -351,28 +329,28 @@ def _find_tops(frequencies, tops):
         tops[k] = np.uint8(top)
 
 
-@kernel("in int64[], in int64[], int64, in int64[], int64", vectorized=False)
-def _nbits_by(counts, frequencies, whole, logs, escaped):
+@kernel("in int64[], in int64[], in int64[]", vectorized=False)
+def _nbits_by(counts, frequencies, logs):
     # counts.size == frequencies.size, a multiple of _ALPHABET; frequencies are below logs.size.
     high, low = np.int64(0), np.int64(0)
     for start in range(0, counts.size, _ALPHABET):
         row, model = counts[start : start + _ALPHABET], frequencies[start : start + _ALPHABET]
-        escape_cost = whole - logs[model[ESCAPE]] + escaped
+        escape_cost = _WHOLE - logs[model[ESCAPE]] + _OUTLIER
         bits = np.int64(0)
         for symbol in range(row.size):
             bits |= row[symbol]
         for symbol in range(row.size if bits else 0):
             if row[symbol] > 0:
                 has_slots = model[symbol] > 0 and symbol != ESCAPE
-                cost = whole - logs[model[symbol]] if has_slots else escape_cost
+                cost = _WHOLE - logs[model[symbol]] if has_slots else escape_cost
                 # In halves, as the products would exceed 64 bits.
                 high += cost * (row[symbol] >> 16)
                 low += cost * (row[symbol] & 0xFFFF)
-    return high + (low >> 16) >> (_POINT - 16)
+    return high + (low >> 16) >> (POINT - 16)
 
 
-@kernel("in int64[], int64, int64, out uint8[], out uint64[]", vectorized=False)
-def _put_models(frequencies, of_top, of_length, out, state):
+@kernel("in int64[], out uint8[], out uint64[]", vectorized=False)
+def _put_models(frequencies, out, state):
     # frequencies.size is a multiple of _ALPHABET; of a model, the escape and the magnitudes up to
     # the largest one have frequencies above 0. `state` is that of a BitString, and out has room
     # for the bits and the slack of `put`; or both are empty, and the bits are only counted.
@@ -384,42 +362,40 @@ def _put_models(frequencies, of_top, of_length, out, state):
         model, top = frequencies[first : first + _ALPHABET], 0
         while top < MOST and model[2 * top + 2] > 0:
             top += 1
-        nbits += of_top
+        nbits += _TOP
         if state.size > 0:
-            acc, have, at = put(out, at, acc, have, np.uint64(top), np.uint64(of_top))
+            acc, have, at = put(out, at, acc, have, np.uint64(top), np.uint64(_TOP))
         for magnitude in range(top + 1):  # in place of magnitude 0, the escape
             frequency = np.uint64(model[2 * magnitude] if magnitude > 0 else model[ESCAPE])
             length = np.uint64(64) - np.uint64(leading_zeros(frequency))
             stored = max(length, np.uint64(1)) - np.uint64(1)  # the highest bit is 1
-            nbits += of_length + np.int64(stored)
+            nbits += _LENGTH + np.int64(stored)
             if state.size > 0:
                 rest = frequency & ((np.uint64(1) << stored) - np.uint64(1))
-                acc, have, at = put(out, at, acc, have, length, np.uint64(of_length))
+                acc, have, at = put(out, at, acc, have, length, np.uint64(_LENGTH))
                 acc, have, at = put(out, at, acc, have, rest, stored)
     if state.size > 0:
         state[0], state[1], state[2] = np.uint64(at), acc, have
     return nbits
 
 
-@kernel(
-    "in uint8[], int64, int64, int64, int64, int64, int64, int64, out int64[]", vectorized=False
-)
-def _read_models(data, at, end, top_nbits, length_nbits, most, least_escape, total, frequencies):
+@kernel("in uint8[], int64, int64, int64, int64, out int64[]", vectorized=False)
+def _read_models(data, at, end, most, least_escape, frequencies):
     # 0 <= at, end <= 8 * data.size. frequencies holds _ALPHABET zeros for each model; most is at
     # most MOST, so that the symbols of a magnitude precede ESCAPE < _ALPHABET. Returns the bit
     # after the table, or an error.
     for first in range(0, frequencies.size, _ALPHABET):
         model = frequencies[first : first + _ALPHABET]
-        if end - at < top_nbits:
+        if end - at < _TOP:
             return _ENDS
-        top = np.int64(peek(data, at) >> np.uint64(64 - top_nbits))
-        at += top_nbits
-        is_valid, rest = top <= most, total
+        top = np.int64(peek(data, at) >> np.uint64(64 - _TOP))
+        at += _TOP
+        is_valid, rest = top <= most, np.int64(_TOTAL)
         for magnitude in range(top + 1):  # in place of magnitude 0, the escape
-            if end - at < length_nbits:
+            if end - at < _LENGTH:
                 return _ENDS
-            length = np.int64(peek(data, at) >> np.uint64(64 - length_nbits))
-            at += length_nbits
+            length = np.int64(peek(data, at) >> np.uint64(64 - _LENGTH))
+            at += _LENGTH
             if end - at < length - 1:
                 return _ENDS
             frequency = np.int64(0)
@@ -434,7 +410,7 @@ def _read_models(data, at, end, top_nbits, length_nbits, most, least_escape, tot
                 model[ESCAPE] = frequency
             elif magnitude <= most:
                 model[2 * magnitude] = model[2 * magnitude + 1] = frequency
-        if not is_valid or not 0 < rest < total:
+        if not is_valid or not 0 < rest < _TOTAL:
             return _INVALID
         model[0] = rest
     return at

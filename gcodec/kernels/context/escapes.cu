@@ -1,15 +1,9 @@
 // Lists and checks of symbols such as escapes; see escapes.py.
 #include "kernels/bits/listed.cuh"
+#include "kernels/bits/widths.cuh"
 
 static const u32 ESCAPE = 254;
 static const int THREADS = 256;
-
-// Symbol i, where a symbol has one, two or four bytes.
-__device__ __forceinline__ u32 symbol_at(const u8* symbols, i32 width, i64 i) {
-    if (width == 1) return symbols[i];
-    if (width == 2) return ((const u16*)symbols)[i];
-    return ((const u32*)symbols)[i];
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     list_from(const u8* __restrict__ symbols, i32 width, i64 n, u32 least, u64* __restrict__ out,

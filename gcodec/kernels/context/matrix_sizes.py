@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels.context.class_map import CLASSES, TILE, count_tables
-from gcodec.kernels.context.class_tables import add_of_class, add_symbols
+from gcodec.kernels.context.class_tables import POINT, add_of_class, add_symbols
 from gcodec.kernels.context.scale_lists import SCRATCH, list_nbits
 from gcodec.kernels.context.scale_logs import find_scales
 from gcodec.kernels.numeric.magnitudes import add_magnitudes
@@ -26,17 +26,14 @@ class Prices(NamedTuple):
     ones : (int, int)
         See `scale_logs.scales_of_sums`.
     costs : (CLASSES · 256, tables) int64 array
-        Cost of each symbol with each table.
+        Cost of each symbol with each table; see `class_tables.counts_nbits`.
     logs : (m,) int64 array
         See `scale_lists.nbits`.
-    point : int
-        Costs are in units of 2^-point bits, below 2^33; at least 16.
     """
 
     ones: tuple[int, int]
     costs: np.ndarray
     logs: np.ndarray
-    point: int
 
 
 class Sizes(NamedTuple):
@@ -70,10 +67,10 @@ def matrix_sizes(
     """
     order, table, columns, narrowest = _in_order(tuple(matrices))
     rows = -(-symbols.size // narrowest)
-    (row_one, column_one), costs, logs, point = prices
+    (row_one, column_one), costs, logs = prices
     out = np.empty((len(order), 3), np.int64)
     _find_sizes(
-        *(symbols, table, row_one, column_one, step, costs.reshape(-1), logs, point),
+        *(symbols, table, row_one, column_one, step, costs.reshape(-1), logs),
         *(np.empty(TILE + 2 * (rows + columns), np.uint8), np.empty(TILE, np.uint16)),
         *(np.zeros(columns + 512, np.int32), count_tables(), np.empty(rows + columns, np.int64)),
         *(np.empty(SCRATCH + 2 * costs.shape[1], np.int64), out.reshape(-1)),
@@ -107,7 +104,7 @@ def _in_order(
 
 
 @kernel(
-    "in uint8[], in int64[], int64, int64, int64, in int64[], in int64[], int64, out uint8[], "
+    "in uint8[], in int64[], int64, int64, int64, in int64[], in int64[], out uint8[], "
     "out uint16[], out int32[], out int32[], out int64[], out int64[], out int64[]",
     vectorized=False,
 )
@@ -119,7 +116,6 @@ def _find_sizes(
     step,
     costs,
     logs,
-    point,
     bytes_,
     joined,
     narrow,
@@ -158,7 +154,7 @@ def _find_sizes(
         size, least = halves.size // 2, np.int64(0)
         for t in range(size):
             # The low halves have 16 bits.
-            nbits = (halves[t] + (halves[size + t] >> 16)) >> (point - 16)
+            nbits = (halves[t] + (halves[size + t] >> 16)) >> (POINT - 16)
             least = nbits if t == 0 else min(least, nbits)
         out[at], out[at + 1], out[at + 2] = least, list_nbits(down, logs, list_scratch), 0
         if height > 0:

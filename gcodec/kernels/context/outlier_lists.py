@@ -86,7 +86,7 @@ def _put_lists(places, symbols, gap_k, symbol_k, out, state):
     state[0], state[1], state[2] = np.uint64(at), acc, have
 
 
-@subroutine(variant="")
+@subroutine
 def _read_numbers(data, at, end, out, fault):
     """Read a parameter and out.size numbers; return the position of the next bit, or MISSING."""
     if end - at < RICE_NBITS:

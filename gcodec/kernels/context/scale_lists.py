@@ -14,7 +14,7 @@ import numpy as np
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
 from gcodec.kernels.numeric.words import peek, put
-from gcodec.kernels.prefix.package_merge import merge
+from gcodec.kernels.prefix.package_merge import scratch_size, word_lengths
 from gcodec.kernels.prefix.rice_words import put_rice, read_rice
 from gcodec.runtime.jit import inline, kernel, subroutine
 
@@ -26,10 +26,10 @@ MANY = 1 << 11  # scales from which on rANS may pay
 _RANS_ENTRY, _RANS_STATE = 6, 860  # bits, about: of each scale in a table of rANS; of its states
 _POINT = 28  # fractional bits of logarithms
 _KINDS = MOST + 2  # values that u may have
-_PACKAGES = 2 * _KINDS  # coins and packages of a level of package-merge
 _FIELDS = 6  # of `ListParameters`
-SCRATCH = 5 * _PACKAGES + _FIELDS  # int64 elements that `find_parameters` needs
-_LIST = 4 * _KINDS  # elements of both lists of package-merge
+_LENGTHS, _COUNTS = _FIELDS + _KINDS, _FIELDS + 2 * _KINDS  # ends of parts of a scratch array
+_OFTEN = _COUNTS + _KINDS
+SCRATCH = _OFTEN + scratch_size(_KINDS, LONGEST)  # int64 elements; see `find_parameters`
 _WORST, _SLACK = 10, 16  # bits of the longest Rice word; bytes that writing needs in addition
 _SYMBOLS, _WINDOWS = 1 << TOP, 1 << LONGEST
 _HEAD = CODE + SHIFT + SCALE
@@ -85,9 +85,9 @@ class DecodedList(NamedTuple):
 
 def list_parameters(scales: np.ndarray) -> ListParameters:
     """Find the parameters of the codes of (k,) uint8 scales."""
-    out, scratch = np.empty(_FIELDS, np.int64), np.empty(SCRATCH, np.int64)
-    find_parameters(scales, scratch, out)
-    return ListParameters(*out.tolist())
+    scratch = np.empty(SCRATCH, np.int64)
+    find_parameters(scales, scratch)
+    return ListParameters(*scratch[:_FIELDS].tolist())
 
 
 def nbits(scales: np.ndarray, logs: np.ndarray) -> int:
@@ -105,9 +105,7 @@ def nbits(scales: np.ndarray, logs: np.ndarray) -> int:
 def put_list(scales: np.ndarray, string: BitString) -> None:
     """Append (k,) uint8 scales, k > 0, to a string, in Rice or Huffman words, the shorter ones."""
     string.reserve(scales.size * _WORST // 8 + _SLACK)
-    scratch, words = np.empty(SCRATCH, np.int64), np.empty(2 * _LIST + 2 * _KINDS, np.uint64)
-    bytes_ = np.empty((2 * LONGEST + 2) * _KINDS, np.uint8)
-    _put_list(scales, scratch, words, bytes_, string.data, string.state)
+    _put_list(scales, np.empty(SCRATCH, np.int64), string.data, string.state)
 
 
 def read_list(data: np.ndarray, at: int, end: int, count: int) -> DecodedList:
@@ -154,62 +152,30 @@ def _scale_of(u, least, shift):
 # --- sizes ---------------------------------------------------------------------------------------
 
 
-@subroutine(variant="")
-def _huffman_nbits(counts, most, scratch):
-    """Return the bits of Huffman words for the first `most` + 1 counts.
+@inline
+def _longest(total):
+    """Return the bits of the longest Huffman word of counts with a total, up to LONGEST.
 
-    By package-merge, the bits are the sum of the cheapest 2n − 2 elements of the last list.
-    scratch.size == 3 * _PACKAGES: the coins and two lists.
+    A word of l bits needs counts that grow like Fibonacci numbers, with the (l + 2)th as their
+    sum. A larger limit would not change the lengths of words.
     """
-    coins, low = scratch[:_PACKAGES], scratch[_PACKAGES : 2 * _PACKAGES]
-    high = scratch[2 * _PACKAGES :]
-    n, total = 0, np.int64(0)
-    for symbol in range(most + 1):
-        if counts[symbol] > 0:
-            place = n
-            while place > 0 and coins[place - 1] > counts[symbol]:
-                coins[place] = coins[place - 1]
-                place -= 1
-            coins[place] = counts[symbol]
-            total += counts[symbol]
-            n += 1
-    if n < 2:
-        return coins[0] if n else 0
-    # A word of l bits needs counts that grow like Fibonacci numbers, with the (l + 2)th as their
-    # sum.
     longest, needed, following = 1, np.int64(3), np.int64(5)
     while longest < LONGEST and needed <= total:
         longest, needed, following = longest + 1, following, needed + following
-    size = 0
-    for _ in range(longest):
-        coin, package, place = 0, 0, 0
-        while place < 2 * n - 2 and (coin < n or 2 * package + 1 < size):
-            pair = low[2 * package] + low[2 * package + 1] if 2 * package + 1 < size else 0
-            if pair == 0 or (coin < n and coins[coin] <= pair):
-                high[place] = coins[coin]
-                coin += 1
-            else:
-                high[place] = pair
-                package += 1
-            place += 1
-        size = place
-        low, high = high, low
-    nbits = np.int64(0)
-    for place in range(size):
-        nbits += low[place]
-    return nbits
+    return longest
 
 
-@kernel("in uint8[], out int64[], out int64[]", vectorized=False)
-def find_parameters(scales, scratch, out):
-    """Write the fields of `ListParameters`; scratch.size == SCRATCH, out.size >= _FIELDS.
+@kernel("in uint8[], out int64[]", vectorized=False)
+def find_parameters(scales, scratch):
+    """Write the fields of `ListParameters` to the begin of `scratch`; scratch.size == SCRATCH.
 
-    The first _KINDS elements of `scratch` become the counts of each u, and those from 4 *
-    _PACKAGES on the counts of each scale.
+    After the fields follow the lengths of the Huffman words of each u up to the largest, the
+    counts of each u, and the counts of each scale.
     """
-    counts, often = scratch[:_PACKAGES], scratch[4 * _PACKAGES : 5 * _PACKAGES]
-    often[: MOST + 1] = 0
-    counts[:_KINDS] = 0
+    out, lengths = scratch[:_FIELDS], scratch[_FIELDS:_LENGTHS]
+    counts, often = scratch[_LENGTHS:_COUNTS], scratch[_COUNTS:_OFTEN]
+    often[:] = 0
+    counts[:] = 0
     for i in range(scales.size):
         often[scales[i]] += 1
     least, bits = np.int64(MOST), np.int64(8)
@@ -241,7 +207,10 @@ def find_parameters(scales, scratch, out):
             total += (_zigzag(np.int64(u) - center) >> parameter) * counts[u]
         if parameter == 0 or total < fewest:
             k, fewest = parameter, total
-    words = _huffman_nbits(counts, top, scratch[_PACKAGES : 4 * _PACKAGES])
+    word_lengths(counts[: top + 1], _longest(scales.size), scratch[_OFTEN:], lengths[: top + 1])
+    words = np.int64(0)
+    for u in range(top + 1):
+        words += counts[u] * lengths[u]
     out[0], out[1], out[2], out[3] = least, shift, center, k
     out[4], out[5] = SCALE + RICE + fewest, TOP + LENGTH * (top + 1) + words
 
@@ -249,9 +218,8 @@ def find_parameters(scales, scratch, out):
 @kernel("in uint8[], in int64[], out int64[]", vectorized=False)
 def list_nbits(scales, logs, scratch):
     """Return the bits of a list; see `nbits`. scratch.size == SCRATCH."""
-    fields = scratch[5 * _PACKAGES :]
-    find_parameters(scales, scratch, fields)
-    fewest = _HEAD + min(fields[4], fields[5])
+    find_parameters(scales, scratch)
+    fewest = _HEAD + min(scratch[4], scratch[5])
     if scales.size < MANY:
         return fewest
     drop = 0
@@ -259,7 +227,7 @@ def list_nbits(scales, logs, scratch):
         drop += 1
     total, kinds = np.int64(0), np.int64(0)
     for scale in range(MOST + 1):
-        count = scratch[4 * _PACKAGES + scale]
+        count = scratch[_COUNTS + scale]
         if count > 0:
             total += count * (logs[scales.size >> drop] - logs[max(count >> drop, 1)])
             kinds += 1
@@ -269,7 +237,7 @@ def list_nbits(scales, logs, scratch):
 # --- encoder -------------------------------------------------------------------------------------
 
 
-@subroutine(variant="")
+@subroutine
 def _put_rice_words(scales, least, shift, center, k, out, at, acc, have):
     for i in range(scales.size):
         number = _zigzag(_u_of(np.int64(scales[i]), least, shift) - center)
@@ -277,75 +245,44 @@ def _put_rice_words(scales, least, shift, center, k, out, at, acc, have):
     return acc, have, at
 
 
-@subroutine(variant="")
-def _find_lengths(counts, top, words, bytes_):
-    """Write the lengths of the Huffman words of each u up to `top` to the first bytes.
-
-    `put_list` defines the sizes of `words` and `bytes_`.
-    """
-    lengths, sorted_, order = bytes_[:_KINDS], words[:_KINDS], words[_KINDS : 2 * _KINDS]
-    n = 0
-    for u in range(top + 1):
-        lengths[u] = 0
-        if counts[u] > 0:
-            place = n
-            while place > 0 and sorted_[place - 1] > np.uint64(counts[u]):
-                sorted_[place], order[place] = sorted_[place - 1], order[place - 1]
-                place -= 1
-            sorted_[place], order[place] = np.uint64(counts[u]), np.uint64(u)
-            n += 1
-    in_order, coins = bytes_[_KINDS : _KINDS + n], bytes_[2 * _KINDS :]
-    in_order[:] = np.uint8(n < 2)
-    low, high = words[2 * _KINDS : 2 * _KINDS + _LIST], words[2 * _KINDS + _LIST :]
-    if n > 1:
-        merge(sorted_[:n], LONGEST, low, high, coins, in_order)
-    for i in range(n):
-        lengths[order[i]] = in_order[i]
-
-
-@subroutine(variant="")
+@subroutine
 def _put_huffman_words(scales, least, shift, lengths, codes, out, at, acc, have):
-    # codes.size == lengths.size, which exceeds the largest u.
+    # codes.size >= lengths.size, which exceeds the largest u.
     acc, have, at = put(out, at, acc, have, np.uint64(lengths.size - 1), np.uint64(TOP))
     longest = np.int64(0)
     for u in range(lengths.size):
         acc, have, at = put(out, at, acc, have, np.uint64(lengths[u]), np.uint64(LENGTH))
-        longest = max(longest, np.int64(lengths[u]))
+        longest = max(longest, lengths[u])
     # Canonical words: consecutive numbers, shifted wherever words become longer.
-    code = np.uint64(0)
+    code = 0
     for length in range(1, longest + 1):
-        code <<= np.uint64(1)
+        code <<= 1
         for u in range(lengths.size):
             if lengths[u] == length:
                 codes[u] = code
-                code += np.uint64(1)
+                code += 1
     for i in range(scales.size):
         u = _u_of(np.int64(scales[i]), least, shift)
-        acc, have, at = put(out, at, acc, have, codes[u], np.uint64(lengths[u]))
+        acc, have, at = put(out, at, acc, have, np.uint64(codes[u]), np.uint64(lengths[u]))
     return acc, have, at
 
 
-@kernel(
-    "in uint8[], out int64[], out uint64[], out uint8[], out uint8[], out uint64[]",
-    vectorized=False,
-)
-def _put_list(scales, scratch, words, bytes_, out, state):
+@kernel("in uint8[], out int64[], out uint8[], out uint64[]", vectorized=False)
+def _put_list(scales, scratch, out, state):
     # scratch.size == SCRATCH; `out` has room for Rice words of the largest parameter, at most
     # _WORST bits each, and for the slack of `put`. The shortest words are no longer.
-    fields = scratch[5 * _PACKAGES :]
-    find_parameters(scales, scratch, fields)
-    least, shift, center, k = fields[0], fields[1], fields[2], fields[3]
+    find_parameters(scales, scratch)
+    least, shift, center, k = scratch[0], scratch[1], scratch[2], scratch[3]
     largest = np.int64(0)
     for i in range(scales.size):
         largest = max(largest, np.int64(scales[i]))
     top = _u_of(largest, least, shift)
-    by_huffman = fields[5] < fields[4]
+    by_huffman = scratch[5] < scratch[4]
     at, acc, have = np.int64(state[0]), state[1], state[2]
     head, nbits = (np.int64(by_huffman) << SHIFT | shift) << SCALE | least, _HEAD
     if by_huffman:
         acc, have, at = put(out, at, acc, have, np.uint64(head), np.uint64(nbits))
-        _find_lengths(scratch, top, words, bytes_)
-        lengths, codes = bytes_[: top + 1], words[: top + 1]
+        lengths, codes = scratch[_FIELDS : _FIELDS + top + 1], scratch[_OFTEN:]
         acc, have, at = _put_huffman_words(
             scales, least, shift, lengths, codes, out, at, acc, have
         )
@@ -359,7 +296,7 @@ def _put_list(scales, scratch, words, bytes_, out, state):
 # --- decoder -------------------------------------------------------------------------------------
 
 
-@subroutine(variant="")
+@subroutine
 def _read_rice_words(data, at, end, least, shift, out):
     """Read Rice words; return the fault, if any, and the position of the next bit."""
     if end - at < SCALE + RICE:
@@ -378,7 +315,7 @@ def _read_rice_words(data, at, end, least, shift, out):
     return fault, at
 
 
-@subroutine(variant="")
+@subroutine
 def _fill_windows(lengths, windows):
     """Write, for all next bits, the symbol and above it the bits of its word; 0 for no word.
 
@@ -405,7 +342,7 @@ def _fill_windows(lengths, windows):
     return True
 
 
-@subroutine(variant="")
+@subroutine
 def _read_huffman_words(data, at, end, least, shift, lengths, windows, out):
     """Read Huffman words; return the fault, if any, and the position of the next bit."""
     if end - at < TOP:

@@ -23,7 +23,7 @@ from gcodec.runtime import pool
 from gcodec.runtime.cover import streams
 from gcodec.runtime.deferred import Deferred
 from gcodec.runtime.device import dispatched
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import BLOCK, Emitter, block, fence, floats, lanes
 from gcodec.runtime.memory import emit_prefetch, empty_beside, float_bits, magnitude_bits
 from gcodec.runtime.reuse import scratch
@@ -180,13 +180,12 @@ def add_residual_with_moments(x: np.ndarray, update: ResidualUpdate) -> Extremes
     if not _bypasses_cache(update, _LINE):
         return add_residual(x, update)
     sums, squares = np.empty((2, -(-x.size // TILE)), np.float64)
-    loop = _correct_with_moments(update.saves)
 
     def task(i: int, j: int) -> int:
         part, own = slice(i // TILE, -(-j // TILE)), update.part(i, j)
         scratch = np.empty(2 * LANES), np.zeros(COLUMN, np.uint32)
         terms = x[i:j], own.residual, own.decay, own.left, own.backup
-        top = int(loop(*terms, *scratch, sums[part], squares[part]))
+        top = int(_correct_with_moments(*terms, *scratch, sums[part], squares[part]))
         own.mark_saved()
         return top
 
@@ -205,12 +204,12 @@ def _past_cache(x: np.ndarray, update: ResidualUpdate, bucket: int) -> np.ndarra
     `bucket` is a multiple of BLOCK; see `gcodec.kernels.numeric.ranges` for keys.
     """
     keys = np.empty((-(-x.size // bucket), 2), np.int32)
-    loop = _correct_past_cache(update.saves)
 
     def task(i: int, j: int) -> None:
         own = update.part(i, j)
         own_keys = keys[i // bucket : -(-j // bucket)].reshape(-1)
-        loop(x[i:j], own.residual, own.decay, own.left, own.backup, bucket, own_keys)
+        terms = x[i:j], own.residual, own.decay, own.left, own.backup
+        _correct_past_cache(*terms, bucket, own_keys)
         own.mark_saved()
 
     pool.run(task, x.size, bucket)
@@ -235,14 +234,15 @@ def _correct(x, residual, decay, out):
     return top
 
 
-# The following kernels write the sum to `left`, past the cache. With `saves`, that may be the
-# residual, which goes to `backup` past the cache.
+# The following kernels write the sum to `left`, past the cache. With a `backup`, `left` may be the
+# residual, which goes to the backup past the cache.
 
 
-def _sums_block(saves: bool, streaming: bool = True) -> Any:
+def _sums_block(streaming: bool) -> Any:
     """Make the block of `_correct_past_cache`, or one whose sums stay in the cache."""
+    saves = ("saves",) if streaming else ()
 
-    @block("x", "residual", "i", "stop", "decay", "left", "backup", "keys", "at")
+    @block("x", "residual", "i", "stop", "decay", "left", "backup", *saves, "keys", "at")
     def add_range(e: Emitter) -> None:
         """Add the residual to the elements from i to stop, whose number is a multiple of BLOCK.
 
@@ -262,12 +262,10 @@ def _sums_block(saves: bool, streaming: bool = True) -> Any:
             former = e.load(place, floats())
             total = builder.fadd(e.load(source, floats()), builder.fmul(decay, former))
             target = builder.gep(e.args["left"], [i])
-            if saves:
-                e.store(former, builder.gep(e.args["backup"], [i]), align=32, streaming=True)
-            if saves or not streaming:
-                e.store(total, target)
+            if streaming:
+                _emit_stores(e, total, target, former, builder.gep(e.args["backup"], [i]), 32)
             else:
-                e.store(total, target, align=32, streaming=True)
+                e.store(total, target)
             bits = builder.bitcast(total, kind)
             negative = builder.ashr(bits, kind([31] * BLOCK))
             keys = builder.xor(bits, builder.and_(negative, kind([0x7FFFFFFF] * BLOCK)))
@@ -282,36 +280,46 @@ def _sums_block(saves: bool, streaming: bool = True) -> Any:
     return add_range
 
 
-add_range = _sums_block(saves=False, streaming=False)
+def _emit_stores(
+    e: Emitter, total: Any, target: Any, former: Any, backup: Any, align: int
+) -> None:
+    """Emit the stores of a sum and, if the argument "saves" is true, of the former residual.
+
+    One of the two goes past the cache, to a multiple of `align` bytes.
+    """
+    with e.builder.if_else(e.args["saves"]) as (saving, replacing):
+        with saving:
+            e.store(former, backup, align, True)
+            e.store(total, target)
+        with replacing:
+            e.store(total, target, align, True)
 
 
-@factory(lambda: ((False,), (True,)))
-def _correct_past_cache(saves: bool) -> Kernel:
-    stream_range = _sums_block(saves)
+add_range, _stream_range = _sums_block(False), _sums_block(True)
 
-    @kernel(
-        "in float32[], in float32[], float32, out float32[], out float32[], int64, out int32[]",
-        variant=f"stream {saves}",
-    )
-    def correct_past_cache(x, residual, decay, left, backup, bucket, keys):
-        # bucket is a multiple of BLOCK; keys.size == 2 * ceil(left.size / bucket)
-        for b in range(keys.size // 2):
-            start = b * bucket
-            stop = min(start + bucket, left.size)
-            whole = stop - (stop - start) % BLOCK
-            stream_range(x, residual, start, whole, decay, left, backup, keys, 2 * b)
-            low, high = keys[2 * b], keys[2 * b + 1]
-            for i in range(whole, stop):
-                total = x[i] + decay * residual[i]
-                if saves:
-                    backup[i] = residual[i]
-                left[i] = total
-                key = key_of(np.int32(float_bits(total)))
-                low, high = min(low, key), max(high, key)
-            keys[2 * b], keys[2 * b + 1] = low, high
-        fence()
 
-    return correct_past_cache
+@kernel(
+    "in float32[], in float32[], float32, out float32[], out float32[], int64, out int32[]",
+    variant="stream",
+)
+def _correct_past_cache(x, residual, decay, left, backup, bucket, keys):
+    # bucket is a multiple of BLOCK; keys.size == 2 * ceil(left.size / bucket)
+    saves = backup.size > 0
+    for b in range(keys.size // 2):
+        start = b * bucket
+        stop = min(start + bucket, left.size)
+        whole = stop - (stop - start) % BLOCK
+        _stream_range(x, residual, start, whole, decay, left, backup, saves, keys, 2 * b)
+        low, high = keys[2 * b], keys[2 * b + 1]
+        for i in range(whole, stop):
+            total = x[i] + decay * residual[i]
+            if saves:
+                backup[i] = residual[i]
+            left[i] = total
+            key = key_of(np.int32(float_bits(total)))
+            low, high = min(low, key), max(high, key)
+        keys[2 * b], keys[2 * b + 1] = low, high
+    fence()
 
 
 # Kernels that quantize a sum add the residual to a bucket, a block or a tile while it is in the
@@ -398,62 +406,49 @@ def fetch_block(e: Emitter) -> None:
     e.fetch(e.address("x", "i"), 0)
 
 
-def _column_sums(saves: bool) -> Any:
-    """Make the block of `_correct_with_moments`."""
-    terms = "x", "residual", "i", "next", "decay", "left", "backup"
-
-    @block(*terms, "sums", "squares", "t", "largest", "zero")
-    def column_sums(e: Emitter) -> None:
-        """Add the residual to a column; `emit_moments` sums it."""
-        builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
-        names = "residual", "left", "backup"
-        source, target, kept = (e.address(name, "i") for name in names)
-        ahead = e.address("residual", "next")
-
-        def total(x: Any, row: int) -> Any:
-            emit_prefetch(builder, e.element(ahead, row * COLUMN))
-            former = e.load(e.element(source, row * LANES), floats(COLUMN))
-            total = builder.fadd(x, builder.fmul(decay, former))
-            place = e.element(target, row * LANES)
-            if saves:
-                e.store(former, e.element(kept, row * LANES), align=_LINE, streaming=True)
-                e.store(total, place)
-            else:
-                e.store(total, place, align=_LINE, streaming=True)
-            return total
-
-        emit_moments(e, total)
-
-    return column_sums
+_COLUMN_TERMS = "x", "residual", "i", "next", "decay", "left", "backup", "saves"
 
 
-@factory(lambda: ((False,), (True,)))
-def _correct_with_moments(saves: bool) -> Kernel:
-    column_sums = _column_sums(saves)
+@block(*_COLUMN_TERMS, "sums", "squares", "t", "largest", "zero")
+def _column_sums(e: Emitter) -> None:
+    """Add the residual to a column; `emit_moments` sums it."""
+    builder, decay = e.builder, e.splat(e.args["decay"], COLUMN)
+    source, target, kept = (e.address(name, "i") for name in ("residual", "left", "backup"))
+    ahead = e.address("residual", "next")
 
-    @kernel(
-        "in float32[], in float32[], float32, out float32[], out float32[], out float64[], "
-        "out uint32[], out float64[], out float64[]",
-        variant=f"stream {saves}",
-    )
-    def correct_with_moments(x, residual, decay, left, backup, scratch, top, sums, squares):
-        # See reduce._tile_moments for the arguments after `backup`.
-        lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
-        for i in range(x.size - x.size % TILE, x.size):
-            total = x[i] + decay * residual[i]
-            if saves:
-                backup[i] = residual[i]
-            left[i] = total
-        for tile in range(x.size // TILE):
-            for t in range(0, LANES, COLUMN):  # a column ends inside its tile
-                at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
-                terms = x, residual, at, ahead, decay, left, backup
-                column_sums(*terms, lanes_1, lanes_2, t, top, 0)
-            sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
-        fence()
-        return finish_moments(left, scratch, top, sums, squares)
+    def total(x: Any, row: int) -> Any:
+        emit_prefetch(builder, e.element(ahead, row * COLUMN))
+        former = e.load(e.element(source, row * LANES), floats(COLUMN))
+        total = builder.fadd(x, builder.fmul(decay, former))
+        place, backup = (e.element(array, row * LANES) for array in (target, kept))
+        _emit_stores(e, total, place, former, backup, _LINE)
+        return total
 
-    return correct_with_moments
+    emit_moments(e, total)
+
+
+@kernel(
+    "in float32[], in float32[], float32, out float32[], out float32[], out float64[], "
+    "out uint32[], out float64[], out float64[]",
+    variant="stream",
+)
+def _correct_with_moments(x, residual, decay, left, backup, scratch, top, sums, squares):
+    # See reduce._tile_moments for the arguments after `backup`.
+    saves = backup.size > 0
+    lanes_1, lanes_2 = scratch[:LANES], scratch[LANES:]
+    for i in range(x.size - x.size % TILE, x.size):
+        total = x[i] + decay * residual[i]
+        if saves:
+            backup[i] = residual[i]
+        left[i] = total
+    for tile in range(x.size // TILE):
+        for t in range(0, LANES, COLUMN):  # a column ends inside its tile
+            at, ahead = tile * TILE + t, (tile + 1) * TILE + t * (LANES // COLUMN)
+            terms = x, residual, at, ahead, decay, left, backup, saves
+            _column_sums(*terms, lanes_1, lanes_2, t, top, 0)
+        sums[tile], squares[tile] = add_lanes(lanes_1), add_lanes(lanes_2)
+    fence()
+    return finish_moments(left, scratch, top, sums, squares)
 
 
 @kernel("in float32[], float32, out float32[]")

@@ -123,7 +123,7 @@ def _log2_limits(x, logs):
     return logs[top] + (shift << _POINT), logs[above] + 1 + (shift << _POINT)
 
 
-@subroutine(variant="")
+@subroutine
 def count_part(codes, tables):
     """Count bytes in tables, which are 0 before the first call; see `add_tables`."""
     # tables.size == _TABLES * _APART.
@@ -141,7 +141,7 @@ def count_part(codes, tables):
         tables[codes[i]] += 1
 
 
-@subroutine(variant="")
+@subroutine
 def add_tables(tables, counts):
     """Add the counts of tables to (256,) counts."""
     for table in range(_TABLES):

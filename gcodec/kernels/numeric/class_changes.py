@@ -289,7 +289,7 @@ def _count(itemsize: int) -> Kernel:
 def _split(itemsize: int) -> Kernel:
     word, sign = f"uint{8 * itemsize}", np.uint64(1 << 8 * itemsize - 1)
 
-    @subroutine(variant=str(itemsize))
+    @subroutine
     def split_members(old, new, at, members, changed, kind, is_float, state, places, differences):
         """Write the changes of a class among the elements from `at` on that a mask selects."""
         top, rest = sign | (sign - np.uint64(1)), members & changed
@@ -337,7 +337,7 @@ def _apply(itemsize: int) -> Kernel:
     store = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[itemsize]
     end, waits = MOST_CLASSES, 2 * MOST_CLASSES
 
-    @subroutine(variant=str(itemsize))
+    @subroutine
     def apply_to_members(bits, at, members, kind, is_float, places, differences, state):
         """Apply the changes of a class among the elements from `at` on that a mask selects."""
         count, wait = np.int64(count_ones(members)), state[waits + kind]

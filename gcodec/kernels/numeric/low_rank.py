@@ -141,24 +141,26 @@ def times(matrix: np.ndarray, p: Fixed, top: int | None = None) -> np.ndarray:
     return _scaled(products.along_columns, matrix, p, top)
 
 
-def orthonormal(rows: np.ndarray, kept: int = 0) -> np.ndarray:
+def orthonormal(rows: np.ndarray) -> np.ndarray:
     """Orthonormalize (r, m) float64 rows by the Gram–Schmidt process.
 
-    A row becomes 0 if less than 2^-20 of its norm is independent of the preceding rows. The first
-    `kept` rows are orthonormal already, or 0.
+    A row becomes 0 if less than 2^-20 of its norm is independent of the preceding rows.
     """
     basis = np.array(rows, np.float64, order="C")
-    orthonormalize(basis, kept)
+    orthonormalize(basis)
     return basis
 
 
 def orthonormalize(basis: np.ndarray, kept: int = 0) -> None:
-    """Orthonormalize (r, m) contiguous float64 rows in place; see `orthonormal`."""
+    """Orthonormalize (r, m) contiguous float64 rows in place; see `orthonormal`.
+
+    The first `kept` rows are orthonormal already, or 0.
+    """
     sums = np.empty(max(-(-basis.shape[1] // TILE), 1))
     _orthonormalize(basis.reshape(-1), len(basis), kept, np.empty(LANES), sums)
 
 
-@subroutine(variant="")
+@subroutine
 def _dot(a, b, lanes, sums):
     """Return the sum of products in the order of `fold`."""
     # sums.size == max(ceil(a.size / TILE), 1); lanes.size == LANES

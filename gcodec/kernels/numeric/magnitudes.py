@@ -19,7 +19,7 @@ _SIZES, _EACH = np.uint64(0x007F007F007F007F), np.uint64(0x0001000100010001)
 _ONE, _NINE, _TOP = np.uint64(1), np.uint64(9), np.uint64(48)
 
 
-@subroutine(variant="")
+@subroutine
 def _add_narrow(symbols, width, rows, columns):
     """Set the sums of at most _FITTING rows, and add to the sums of columns.
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gcodec.runtime.jit import intrinsic, subroutine
+from gcodec.runtime.jit import inline, intrinsic, named_intrinsic, subroutine
 from gcodec.runtime.lanes import compiles_for
+
+MOST_PUT = 56  # bits of one `put`
 
 
 @intrinsic
@@ -127,7 +129,7 @@ count_ones = _bit_operation("count_ones", "ctpop")
 """Return the number of one bits."""
 
 
-@subroutine(variant="peek")
+@subroutine
 def peek(data, at):
     """Return the 64 bits from bit `at` >= 0 on, the first highest; zeros follow the last byte."""
     byte = at >> 3
@@ -155,92 +157,71 @@ def high_product(typing_context: Any, a: Any, b: Any) -> Any:
     return types.uint64(a, b), generate
 
 
-def _mask_of(name: str, compare: Callable[[Any, Any, Any], Any]) -> Any:
-    """Make an intrinsic (array, at, bound) that compares 64 elements from `at` on with a bound.
+def _mask_of(name: str, names: tuple[str, ...], compare: Callable[..., Any]) -> Any:
+    """Make an intrinsic (*arrays, at, *numbers) that compares 64 elements from `at` on.
 
-    `compare` gets the builder, the vector of elements and the vector of the bound, and returns a
-    vector of booleans. Bit k of the resulting uint64 belongs to element `at` + k.
+    `compare` gets the builder, a vector of integers for the elements of each array, and one for
+    each number, and returns a vector of booleans. Bit k of the resulting uint64 belongs to the
+    elements `at` + k.
     """
+    count = names.index("at")  # of arrays
 
-    def mask_of(typing_context: Any, array: Any, at: Any, bound: Any) -> Any:
+    def mask_of(typing_context: Any, *kinds: Any) -> Any:
         from llvmlite import ir
         from numba.core import types
 
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            kind, number = ir.VectorType(args[2].type, 64), ir.IntType(32)
-            pointer = builder.bitcast(
-                _word_at(context, builder, signature, args), kind.as_pointer()
-            )
-            elements = builder.load(pointer, align=kind.element.width // 8)
-            first = builder.insert_element(kind(ir.Undefined), args[2], number(0))
-            bounds = builder.shuffle_vector(first, first, ir.VectorType(number, 64)([0] * 64))
-            return builder.bitcast(compare(builder, elements, bounds), ir.IntType(64))
+        lane = ir.IntType(32)
 
-        return types.uint64(array, at, bound), generate
+        def elements(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+            nbytes = kind.dtype.bitwidth // 8
+            vector = ir.VectorType(ir.IntType(8 * nbytes), 64)
+            pointer = builder.gep(context.make_array(kind)(context, builder, array).data, [at])
+            return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=nbytes)
+
+        def splat(builder: Any, number: Any) -> Any:
+            kind = ir.VectorType(number.type, 64)
+            first = builder.insert_element(kind(ir.Undefined), number, lane(0))
+            return builder.shuffle_vector(first, first, ir.VectorType(lane, 64)([0] * 64))
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            arrays = zip(signature.args[:count], args, strict=False)
+            vectors = [elements(context, builder, *pair, args[count]) for pair in arrays]
+            numbers = [splat(builder, number) for number in args[count + 1 :]]
+            return builder.bitcast(compare(builder, *vectors, *numbers), ir.IntType(64))
+
+        return types.uint64(*kinds), generate
 
     mask_of.__name__ = name
-    return intrinsic(mask_of)
+    return named_intrinsic(mask_of, names)
 
 
 bytes_at_least = _mask_of(
-    "bytes_at_least", lambda builder, x, least: builder.icmp_unsigned(">=", x, least)
+    "bytes_at_least",
+    ("array", "at", "bound"),
+    lambda builder, x, least: builder.icmp_unsigned(">=", x, least),
 )
 """Return a uint64 whose bit k is 1 if byte `at` + k of a uint8 array is at least a bound."""
 magnitudes_above = _mask_of(
     "magnitudes_above",
+    ("values", "at", "bound"),
     lambda builder, x, level: builder.icmp_signed(
         ">", builder.and_(x, x.type([0x7FFFFFFF] * 64)), level
     ),
 )
 """Return a uint64 whose bit k is 1 if the bits of abs(values[at + k]) exceed an int32 bound."""
+unequal = _mask_of(
+    "unequal", ("a", "b", "at"), lambda builder, a, b: builder.icmp_unsigned("!=", a, b)
+)
+"""Return a uint64 whose bit k is 1 if ``a[at + k]`` differs from ``b[at + k]``, both integers."""
+masked_above = _mask_of(
+    "masked_above",
+    ("array", "at", "mask", "level"),
+    lambda builder, x, mask, level: builder.icmp_signed(">", builder.and_(x, mask), level),
+)
+"""Return a uint64 whose bit k is 1 if ``array[at + k] & mask`` exceeds a level, both signed.
 
-
-@intrinsic
-def unequal(typing_context: Any, a: Any, b: Any, at: Any) -> Any:
-    """Return a uint64 whose bit k is 1 if ``a[at + k]`` differs from ``b[at + k]``.
-
-    Both arrays have the same integer type.
-    """
-    from llvmlite import ir
-    from numba.core import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        vectors = []
-        for kind, array in zip(signature.args, args[:2], strict=False):
-            data = context.make_array(kind)(context, builder, array).data
-            vector = ir.VectorType(data.type.pointee, 64)
-            pointer = builder.bitcast(builder.gep(data, [args[2]]), vector.as_pointer())
-            vectors.append(builder.load(pointer, align=vector.element.width // 8))
-        return builder.bitcast(builder.icmp_unsigned("!=", *vectors), ir.IntType(64))
-
-    return types.uint64(a, b, at), generate
-
-
-@intrinsic
-def masked_above(typing_context: Any, array: Any, at: Any, mask: Any, level: Any) -> Any:
-    """Return a uint64 whose bit k is 1 if ``array[at + k] & mask`` exceeds a level, both signed.
-
-    The array, the mask and the level have the same unsigned type.
-    """
-    from llvmlite import ir
-    from numba.core import types
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind, number = ir.VectorType(args[2].type, 64), ir.IntType(32)
-        pointer = builder.bitcast(_word_at(context, builder, signature, args), kind.as_pointer())
-        elements = builder.load(pointer, align=kind.element.width // 8)
-        masks, levels = (
-            builder.shuffle_vector(
-                builder.insert_element(kind(ir.Undefined), each, number(0)),
-                kind(ir.Undefined),
-                ir.VectorType(number, 64)([0] * 64),
-            )
-            for each in args[2:]
-        )
-        above = builder.icmp_signed(">", builder.and_(elements, masks), levels)
-        return builder.bitcast(above, ir.IntType(64))
-
-    return types.uint64(array, at, mask, level), generate
+The array, the mask and the level have the same unsigned type.
+"""
 
 
 def _putting(name: str, merge: Callable[[Any, Any, Any, Any, Any], Any]) -> Any:
@@ -288,6 +269,25 @@ put = _putting("put", _merge_low)
 """Append the low `nbits` bits of a word whose other bits are 0."""
 put_high = _putting("put_high", _merge_high)
 """Append the high `nbits` bits of a word whose other bits are 0."""
+
+
+@inline
+def put_long(out, at, acc, have, bits, nbits):
+    """Append the low `nbits` bits, at most 64, of a word whose other bits are 0."""
+    if nbits > np.uint64(MOST_PUT):
+        upper = nbits - np.uint64(MOST_PUT)
+        acc, have, at = put(out, at, acc, have, bits >> np.uint64(MOST_PUT), upper)
+        bits, nbits = bits & np.uint64((1 << MOST_PUT) - 1), np.uint64(MOST_PUT)
+    return put(out, at, acc, have, bits, nbits)
+
+
+@inline
+def put_zeros(out, at, acc, have, count):
+    """Append zeros; none if their number is negative."""
+    while count > 0:
+        acc, have, at = put(out, at, acc, have, np.uint64(0), np.uint64(min(count, MOST_PUT)))
+        count -= MOST_PUT
+    return acc, have, at
 
 
 @intrinsic

@@ -61,7 +61,7 @@ def _power(exponent):
     return _ONE << np.uint64(exponent)
 
 
-@subroutine(variant="take")
+@subroutine
 def _take(data, at, count, end):
     """Return 0 to 64 bits from `at` on; bits from `end` on are 0."""
     have = end - at
@@ -73,7 +73,7 @@ def _take(data, at, count, end):
     return bits >> np.uint64(64 - count)
 
 
-@subroutine(variant="run")
+@subroutine
 def _run(data, at, end):
     """Count the zeros from `at` on, up to a one or the end."""
     first = at
@@ -85,7 +85,7 @@ def _run(data, at, end):
     return min(at, end) - first
 
 
-@subroutine(variant="omega")
+@subroutine
 def _omega_word(value, parameter):
     """Encode a value >= 1 as groups, each the bit length less 1 of the next, then a zero."""
     high, low, nbits = _ZERO, _ZERO, np.int64(1)
@@ -99,7 +99,7 @@ def _omega_word(value, parameter):
     return _ZERO, high, low, nbits
 
 
-@subroutine(variant="omega")
+@subroutine
 def _omega_value(data, at, end, parameter):
     bits = peek(data, at)  # contains most words whole
     have = min(end - at, 64)
@@ -125,14 +125,14 @@ def _omega_value(data, at, end, parameter):
     return _ZERO, np.int64(TRUNCATED)
 
 
-@subroutine(variant="gamma")
+@subroutine
 def _gamma_word(value, parameter):
     """Encode a value >= 1 as its bit length less 1 in zeros, then the value."""
     length = _bit_length(value)
     return np.uint64(length - 1), _ZERO, value, length
 
 
-@subroutine(variant="gamma")
+@subroutine
 def _gamma_value(data, at, end, parameter):
     zeros = _run(data, at, end)
     if zeros > 63:
@@ -143,7 +143,7 @@ def _gamma_value(data, at, end, parameter):
     return _take(data, at + zeros, zeros + 1, end), after
 
 
-@subroutine(variant="delta")
+@subroutine
 def _delta_word(value, parameter):
     """Encode a value >= 1 as the gamma word of its bit length, then its bits after the first."""
     length = _bit_length(value)
@@ -159,7 +159,7 @@ def _delta_word(value, parameter):
     return np.uint64(prefix - 1), high, low, prefix + count
 
 
-@subroutine(variant="delta")
+@subroutine
 def _delta_value(data, at, end, parameter):
     zeros = _run(data, at, end)
     if zeros > 6:
@@ -173,7 +173,7 @@ def _delta_value(data, at, end, parameter):
     return _power(length - 1) | _take(data, at, length - 1, end), at + length - 1
 
 
-@subroutine(variant="expgolomb")
+@subroutine
 def _expgolomb_word(value, parameter):
     """Encode value + 2^k, of up to 65 bits, after a zero for each bit beyond k + 1."""
     k = np.int64(parameter)
@@ -183,7 +183,7 @@ def _expgolomb_word(value, parameter):
     return np.uint64(length - 1 - k), high, low, np.int64(length)
 
 
-@subroutine(variant="expgolomb")
+@subroutine
 def _expgolomb_value(data, at, end, parameter):
     k = np.int64(parameter)
     zeros = _run(data, at, end)
@@ -210,7 +210,7 @@ def _remainders(divisor):
     return bits, short
 
 
-@subroutine(variant="golomb")
+@subroutine
 def _golomb_word(value, parameter):
     """Encode value div b as zeros, then a one and the truncated binary remainder."""
     bits, short = _remainders(parameter)
@@ -224,7 +224,7 @@ def _golomb_word(value, parameter):
     return quotient, _ZERO, _power(bits) | remainder, bits + 1
 
 
-@subroutine(variant="golomb")
+@subroutine
 def _golomb_value(data, at, end, parameter):
     bits, short = _remainders(parameter)
     zeros = _run(data, at, end)
@@ -246,14 +246,14 @@ def _golomb_value(data, at, end, parameter):
     return value + remainder, after
 
 
-@subroutine(variant="rice")
+@subroutine
 def _rice_word(value, parameter):
     """Encode value >> k as zeros, then a one and the k lowest bits."""
     first = _power(parameter)
     return value >> parameter, _ZERO, first | (value & (first - _ONE)), np.int64(parameter) + 1
 
 
-@subroutine(variant="rice")
+@subroutine
 def _rice_value(data, at, end, parameter):
     zeros = _run(data, at, end)
     if np.uint64(zeros) > _MAX >> parameter:

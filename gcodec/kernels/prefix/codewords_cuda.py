@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gcodec.kernels.prefix.prefix_table import (
 )
 from gcodec.kernels.prefix.table_code import LONGEST, LOOKS, SYMBOLS, TABLE, TableCode
 from gcodec.runtime import Array
-from gcodec.runtime.cuda_grid import THREADS
+from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.deferred import fetch_later
 from gcodec.runtime.device import Device
 
@@ -84,9 +84,29 @@ def read_tables(device: Device, code: PrefixCode | TableCode) -> tuple[Array, Ar
     return device.to_device(runs), device.to_device(singles)
 
 
-def has_room(nbits: int, n: int) -> bool:
-    """Return whether n symbols may get room for `nbits` bits before the length is known."""
-    return nbits <= _ROOMY * n + _SMALL
+def written(string: Any, n: int, lead: int, front: Array) -> tuple[Any, ...]:
+    """Write the string of n symbols, which has been measured, after a lead of bytes and `front`.
+
+    Returns
+    -------
+    data : uint8 array on the device
+    nbits, *marks
+        Results of ``string.deferred_marks()``. They are `Deferred` if the device has room for the
+        longest string.
+    """
+    device, (nbits, *marks) = device_with(front), string.deferred_marks()
+    most = None if string.most is None else string.most + 8 * (lead + front.size)
+    if most is None or most > _ROOMY * n + _SMALL:
+        words = device.to_host(nbits.words)
+        most, *marks = (number.resolve(words) for number in (nbits, *marks))
+    out = device.zeros(-(-most // 32), np.uint32)
+    data = out.view(np.uint8)
+    if front.size:
+        data[lead : lead + front.size] = front
+    string.put(out)
+    if nbits.is_known:
+        return data[: -(-most // 8)], most, *marks
+    return data, nbits, *marks
 
 
 def reader_grid(blocks: int, chained: bool) -> tuple[int, int]:

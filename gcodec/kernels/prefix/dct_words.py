@@ -49,7 +49,7 @@ def read(data: np.ndarray, first: int, end: int, m: int, k: int) -> tuple[np.nda
     return magnitudes.reshape(m, k), after
 
 
-@subroutine(variant="best_code")
+@subroutine
 def _best_code(magnitudes, at, k):
     """Return the least of k > 0 magnitudes from `at` on, and their shortest code."""
     least = np.int64(MOST)
@@ -68,7 +68,7 @@ def _best_code(magnitudes, at, k):
     return least, best
 
 
-@subroutine(variant="width")
+@subroutine
 def _width(least):
     """Return the bit length of the largest distance from the least magnitude."""
     return 64 - np.int64(leading_zeros(np.uint64(MOST - least)))

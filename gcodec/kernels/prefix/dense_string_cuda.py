@@ -9,24 +9,23 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.coded_mask_cuda import silent_of
+from gcodec.kernels.bits.coded_mask_cuda import buckets_of
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix.codewords_cuda import (
     NO_ERROR,
     TILE,
     Words,
-    has_room,
     note_status,
     read_tables,
     reader_grid,
     rule_of,
+    written,
 )
 from gcodec.kernels.prefix.prefix_table import PrefixCode
 from gcodec.kernels.prefix.table_code import TableCode
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import THREADS, device_with
 from gcodec.runtime.deferred import Deferred, LeadingBytes, fetch_later
-from gcodec.runtime.device import Device
 
 _NONE = np.empty(0, np.uint64)
 
@@ -71,7 +70,7 @@ class Measured(NamedTuple):
         device, n, tiles = device_with(symbols), coded.n, -(-coded.n // TILE)
         words = Words.of(device, code)
         part = symbols.view(np.uint8), dtype.itemsize, n
-        arguments = *part, *_silence(device, coded), *words[:-1]
+        arguments = *part, *buckets_of(device, coded), *words[:-1]
         lengths = device.empty(2 + tiles, np.int64)
         lengths[:1], lengths[1:2] = 8 * lead, head.words if isinstance(head, Deferred) else head
         sums = device.empty(2 + tiles + 2, np.int64)
@@ -129,21 +128,9 @@ def write(
     front, front_nbits = head or (_NONE.view(np.uint8), 0)
     front = front.array if isinstance(front, LeadingBytes) else device.to_device(front)
     string = Measured.of(code, symbols, dtype, coded, block_size, lead, front_nbits)
-    nbits, starts = string.deferred_marks()
-    most = None if string.most is None else string.most + 8 * (lead + front.size)
-    if most is None or not has_room(most, coded.n):
-        sums = device.to_host(string.sums)
-        starts.resolve(sums)
-        most = nbits.resolve(sums)
+    data, nbits, starts = written(string, coded.n, lead, front)
     if isinstance(code, TableCode):
         fetch_later(device, string.sums[-1:], _refuse_missing)
-    out = device.zeros(-(-most // 32), np.uint32)
-    if front.size:
-        out.view(np.uint8)[lead : lead + front.size] = front
-    string.put(out)
-    data = out.view(np.uint8)
-    if nbits.is_known:
-        return data[: -(-most // 8)], most, starts.value
     return data, nbits, starts
 
 
@@ -179,17 +166,10 @@ def read(
     symbols = device.empty(coded.n, dtype)
     end = min(end, 8 * data.size)
     string = data, data.size, end, starts[:-1], first, coded.n, block_size, chained
-    words = *_silence(device, coded), *read_tables(device, code), *rule_of(code), code.top
+    words = *buckets_of(device, coded), *read_tables(device, code), *rule_of(code), code.top
     results = dtype.itemsize, symbols.view(np.uint8), starts[-1:]
     grid = reader_grid(blocks, chained)
     device.launch("prefix_read", "read_words", *grid, *string, *words, *results)
     note_status(device, starts[-1:], chained)
     take(0, symbols, _NONE)
     return offsets if chained else starts[:-1]
-
-
-def _silence(device: Device, coded: CodedMask) -> tuple[Array, int]:
-    """Return flags of the silent buckets, and the size of a bucket; 0 if none is silent."""
-    if coded.silent is None:
-        return device.empty(0, np.uint8), 0
-    return silent_of(device, coded), coded.bucket

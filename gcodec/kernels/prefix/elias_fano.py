@@ -71,7 +71,7 @@ def read_blocks(
     lasts: np.ndarray,
     positions: np.ndarray,
 ) -> None:
-    """Read blocks of positions; see `gap_rice.read_blocks`.
+    """Read blocks of positions; see `gap_rice.read_gap_blocks`.
 
     Parameters
     ----------

@@ -12,7 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from gcodec.kernels.bits.bit_string import BitString, written
-from gcodec.kernels.numeric.words import leading_zeros, peek, put
+from gcodec.kernels.numeric.words import (
+    MOST_PUT,
+    leading_zeros,
+    peek,
+    put,
+    put_long,
+    put_zeros,
+)
 from gcodec.kernels.prefix.codewords import CORRUPT, TRUNCATED
 from gcodec.runtime import pool
 from gcodec.runtime.jit import inline, kernel, subroutine
@@ -23,7 +30,6 @@ BLOCK = 32
 _FIRST_NBITS = 6  # bits of the parameter that begins a group
 _MOST_RICE = 61  # largest parameter: gaps are below 2^62
 MOST_HEADER_NBITS = 2 * _MOST_RICE + 1
-_PUT = 56  # most bits of one `put`
 
 
 def plan(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -93,14 +99,13 @@ def _choose_parameters(positions, before, parameters, nbits):
         first = min(max(middle - 1, 0), _MOST_RICE - 2)
         # Unsigned, since vectors of 64-bit lanes have only logical shifts.
         right = np.uint64(first)
-        quotient = np.uint64(part[0] - before - 1) >> right
-        sums, halves, quarters = quotient, quotient >> np.uint64(1), quotient >> np.uint64(2)
-        for i in range(1, part.size):
-            quotient = np.uint64(part[i] - part[i - 1] - 1) >> right
+        sums = halves = quarters = np.uint64(0)
+        for i in range(part.size):
+            quotient = np.uint64(part[i] - before - 1) >> right
+            before = part[i]
             sums += quotient
             halves += quotient >> np.uint64(1)
             quarters += quotient >> np.uint64(2)
-        before = part[part.size - 1]
         best = first
         least = np.int64(sums) + _header_nbits(first, last)
         for k in range(1, 3):
@@ -114,26 +119,13 @@ def _choose_parameters(positions, before, parameters, nbits):
         nbits[b * BLOCK // _GROUP] = total
 
 
-@inline
-def _put_zeros(out, at, acc, have, count):
-    while count > 0:
-        acc, have, at = put(out, at, acc, have, np.uint64(0), np.uint64(min(count, _PUT)))
-        count -= _PUT
-    return acc, have, at
-
-
-@subroutine(variant="gap")
+@subroutine
 def _put_word(out, at, acc, have, word, nbits, rice):
     """Put a word of any length; `word` lacks its leading zeros."""
-    if nbits > np.uint64(_PUT):
-        acc, have, at = _put_zeros(out, at, acc, have, np.int64(nbits) - rice - 1)
+    if nbits > np.uint64(MOST_PUT):
+        acc, have, at = put_zeros(out, at, acc, have, np.int64(nbits) - rice - 1)
         nbits = np.uint64(rice + 1)
-        if nbits > np.uint64(_PUT):
-            nbits -= np.uint64(_PUT)
-            acc, have, at = put(out, at, acc, have, word >> np.uint64(_PUT), nbits)
-            nbits = np.uint64(_PUT)
-            word &= np.uint64((1 << _PUT) - 1)
-    return put(out, at, acc, have, word, nbits)
+    return put_long(out, at, acc, have, word, nbits)
 
 
 @kernel("in int64[], int64, in uint8[], out uint64[], out uint64[], out uint8[], out uint64[]")
@@ -147,24 +139,22 @@ def _write_gaps(positions, before, parameters, words, lengths, out, state):
             acc, have, at = put(out, at, acc, have, np.uint64(rice), np.uint64(_FIRST_NBITS))
         else:
             nbits = _header_nbits(rice, last)
-            acc, have, at = _put_zeros(out, at, acc, have, nbits - _PUT)
-            nbits = min(nbits, _PUT)
+            acc, have, at = put_zeros(out, at, acc, have, nbits - MOST_PUT)
+            nbits = min(nbits, MOST_PUT)
             acc, have, at = put(out, at, acc, have, np.uint64(1), np.uint64(nbits))
         last = rice
         one = np.uint64(1) << np.uint64(rice)
         low, right, least = one - np.uint64(1), np.uint64(rice), np.uint64(rice + 1)
         part = positions[b * BLOCK : min((b + 1) * BLOCK, positions.size)]
-        gap = np.uint64(part[0] - before - 1)
-        words[0], lengths[0] = one | (gap & low), (gap >> right) + least
-        for i in range(1, part.size):  # part.size <= BLOCK == words.size == lengths.size
-            gap = np.uint64(part[i] - part[i - 1] - 1)
+        for i in range(part.size):  # part.size <= BLOCK == words.size == lengths.size
+            gap = np.uint64(part[i] - before - 1)
+            before = part[i]
             words[i], lengths[i] = one | (gap & low), (gap >> right) + least
-        before = part[part.size - 1]
         i = 0
         while i + 4 <= part.size:  # four words at once
             lower_nbits = lengths[i + 2] + lengths[i + 3]
             together = lengths[i] + lengths[i + 1] + lower_nbits
-            if together <= np.uint64(_PUT):
+            if together <= np.uint64(MOST_PUT):
                 upper = words[i] << lengths[i + 1] | words[i + 1]
                 lower = words[i + 2] << lengths[i + 3] | words[i + 3]
                 word = upper << lower_nbits | lower
@@ -201,16 +191,11 @@ def _low(word, zeros, rice):
     return (word << np.uint64(zeros) << np.uint64(1)) >> np.uint64(63 - rice) >> np.uint64(1)
 
 
-def read_blocks(
-    data: np.ndarray,
-    end: int,
-    n: int,
-    block_size: int,
-    chained: bool,
-    starts: np.ndarray,
-    lasts: np.ndarray,
-    positions: np.ndarray,
-) -> None:
+@kernel(
+    "in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]",
+    vectorized=False,
+)
+def read_gap_blocks(data, end, n, block_size, chained, starts, lasts, positions):
     """Read blocks of positions.
 
     Parameters
@@ -231,14 +216,6 @@ def read_blocks(
     positions : int64 array
         Receives the positions.
     """
-    _read_gaps(data, end, n, block_size, chained, starts, lasts, positions)
-
-
-@kernel(
-    "in uint8[], int64, int64, int64, boolean, out int64[], out int64[], out int64[]",
-    vectorized=False,
-)
-def _read_gaps(data, end, n, block_size, chained, starts, lasts, positions):
     blocks = starts.size - 1
     for b in range(blocks):
         at, last = starts[b], np.uint64(lasts[b])

@@ -2,6 +2,7 @@
 // entry for each bucket of n elements: whether its elements have no fields, and the number of fields
 // that precede it. All elements have fields if `bucket` is 0.
 #include "kernels/bits/bits.cuh"
+#include "kernels/bits/widths.cuh"
 #include "runtime/report.cuh"
 
 static const int EACH = 16;  // elements for each thread
@@ -49,8 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) write_levels(
     Fields fields(silent, bucket, starts, start);
     BitWriter<true> bits(out, size, first + fields.before(start) * width);
     for (i64 i = start; i < start + EACH && i < n; ++i) {
-        u32 symbol = nbytes == 1 ? symbols[i]
-            : nbytes == 2 ? ((const u16*)symbols)[i] : ((const u32*)symbols)[i];
+        u32 symbol = symbol_at(symbols, nbytes, i);
         if (fields.next()) bits.put(symbol - 2 * (symbol & 1), width);
     }
     bits.finish();
@@ -75,8 +75,6 @@ extern "C" __global__ void __launch_bounds__(256) read_levels(
             bits.skip(width);
             symbol = field + 2 * (field & 1);
         }
-        if (nbytes == 1) symbols[i] = (u8)symbol;
-        else if (nbytes == 2) ((u16*)symbols)[i] = (u16)symbol;
-        else ((u32*)symbols)[i] = symbol;
+        put_symbol(symbols, nbytes, i, symbol);
     }
 }

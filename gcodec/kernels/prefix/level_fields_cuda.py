@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gcodec.kernels.bits.coded_mask import CodedMask
-from gcodec.kernels.bits.coded_mask_cuda import coded_before, silent_of, words_in
+from gcodec.kernels.bits.coded_mask_cuda import buckets_of, coded_before, words_in
 from gcodec.kernels.prefix.level_fields import field_error, width_of
 from gcodec.kernels.quantize.levels import symbol_dtype
 from gcodec.runtime import Array
@@ -72,10 +72,7 @@ def read(
 
 
 def _buckets(device: Device, coded: CodedMask) -> tuple[Array, int, Array]:
-    """Return flags of the silent buckets, the size of a bucket, and the fields before each.
-
-    The size is 0 if no bucket is silent.
-    """
-    if coded.silent is None:
-        return device.empty(0, np.uint8), 0, device.empty(0, np.int64)
-    return silent_of(device, coded), coded.bucket, coded_before(device, coded)
+    """Return the results of `buckets_of`, and the number of fields before each bucket."""
+    none = coded.silent is None
+    starts = device.empty(0, np.int64) if none else coded_before(device, coded)
+    return *buckets_of(device, coded), starts

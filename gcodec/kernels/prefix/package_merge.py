@@ -7,6 +7,7 @@ import numpy as np
 from gcodec.runtime.jit import kernel, subroutine
 
 _MAX_COUNT = 2**62
+_HEAVY = _MAX_COUNT + 1  # count of all packages that must come after all coins
 
 
 def package_merge(counts: np.ndarray, limit: int) -> tuple[np.ndarray, int]:
@@ -33,80 +34,73 @@ def package_merge(counts: np.ndarray, limit: int) -> tuple[np.ndarray, int]:
         Number of symbols that occur; the lengths are not computed if there are more than 2^limit.
         −1 if a count is out of range.
     """
-    words = np.empty(10 * counts.size, np.uint64)
-    flags = np.empty((2 * limit + 1) * counts.size, np.uint8)
     lengths = np.zeros(counts.size, np.uint8)
-    return lengths, int(_package_lengths(counts, limit, words, flags, lengths))
+    scratch = np.empty(scratch_size(counts.size, limit), np.int64)
+    return lengths, int(_package_lengths(counts, limit, scratch, lengths))
 
 
-@subroutine(variant="")
-def merge(counts, limit, low, high, coins, lengths):
-    """Add the word lengths to `lengths`, which must be zeros; see `package_merge`."""
-    # With size = 2 * counts.size: `high` and `low` hold two lists of `size` counts high·2^64+low.
-    # A level reads one list and writes the other. `coins` holds a list of flags for each level:
-    # whether an element is a coin. Places in a list are below `most`.
-    size = 2 * counts.size
-    most = size - 2
-    have, source = 0, 0  # length and begin of the list that is read
+def scratch_size(size: int, limit: int) -> int:
+    """Return how many int64 `word_lengths` needs for `size` counts."""
+    return (6 + 2 * limit) * size
+
+
+@subroutine
+def word_lengths(counts, limit, scratch, lengths):
+    """Write the word lengths of counts, at most 2^limit of them above 0; see `package_merge`."""
+    # counts.size == lengths.size, and scratch.size >= scratch_size(counts.size, limit). Of the n
+    # symbols that occur, `coins` are the counts, rising, and `order` the symbols. Each level reads
+    # a list of up to 2n elements and writes another one; `coins_upto` holds, for each level and
+    # place, the number of coins up to there.
+    coins, order = scratch[: counts.size], scratch[counts.size : 2 * counts.size]
+    n = 0
+    for symbol in range(counts.size):
+        lengths[symbol] = 0
+        if counts[symbol] > 0:
+            place = n
+            while place > 0 and coins[place - 1] > counts[symbol]:
+                coins[place], order[place] = coins[place - 1], order[place - 1]
+                place -= 1
+            coins[place], order[place] = counts[symbol], symbol
+            n += 1
+    if n == 1:
+        lengths[order[0]] = 1
+    if n < 2:
+        return
+    lists, coins_upto = scratch[2 * counts.size :], scratch[6 * counts.size :]
+    most, have, source = 2 * n - 2, 0, 0  # places of a list; length and begin of the list to read
     for level in range(limit):
-        target = size - source
+        target = 2 * n - source
         packages, coin, package, place = have // 2, 0, 0, 0
-        sum_low, sum_high = np.uint64(0), np.uint64(0)
-        while place < most and (coin < counts.size or package < packages):
-            first = source + 2 * package
+        while place < most and (coin < n or package < packages):
+            count = np.int64(_HEAVY)
             if package < packages:
-                sum_low = low[first] + low[first + 1]
-                sum_high = high[first] + high[first + 1] + np.uint64(sum_low < low[first])
-            is_coin = package == packages or (
-                coin < counts.size and (sum_high > 0 or counts[coin] <= sum_low)
-            )
-            if is_coin:
-                low[target + place], high[target + place] = counts[coin], 0
+                first = lists[source + 2 * package]
+                count = first + min(lists[source + 2 * package + 1], count - first)
+            if coin < n and coins[coin] <= count:
+                lists[target + place] = coins[coin]
                 coin += 1
             else:
-                low[target + place], high[target + place] = sum_low, sum_high
+                lists[target + place] = count
                 package += 1
-            coins[level * size + place] = is_coin
+            coins_upto[level * most + place] = coin
             place += 1
         have, source = place, target
     wanted = most
     for level in range(limit - 1, -1, -1):
-        used = 0
-        for place in range(wanted):
-            used += coins[level * size + place]
-        for coin in range(used):  # coins are in the order of symbols
-            lengths[coin] += 1
+        used = coins_upto[level * most + wanted - 1] if wanted > 0 else np.int64(0)
+        for coin in range(used):
+            lengths[order[coin]] += 1
         wanted = 2 * (wanted - used)
 
 
-@kernel("in int64[], int64, out uint64[], out uint8[], out uint8[]")
-def _package_lengths(counts, limit, words, flags, lengths):
-    # words.size == 10 * counts.size, flags.size == (2 * limit + 1) * counts.size, and
-    # lengths.size == counts.size. Lengths are 0 before the call. n <= counts.size.
-    ordered, order = words[: counts.size], words[counts.size : 2 * counts.size]
+@kernel("in int64[], int64, out int64[], out uint8[]")
+def _package_lengths(counts, limit, scratch, lengths):
+    # See `word_lengths`.
     used = np.int64(0)
     for symbol in range(counts.size):
         if counts[symbol] < 0 or counts[symbol] > _MAX_COUNT:
             return np.int64(-1)
         used += counts[symbol] > 0
-    if used > 1 << limit:
-        return used
-    n = 0
-    for symbol in range(counts.size):
-        if counts[symbol] > 0:
-            count, place = np.uint64(counts[symbol]), n
-            while place > 0 and ordered[place - 1] > count:
-                ordered[place], order[place] = ordered[place - 1], order[place - 1]
-                place -= 1
-            ordered[place], order[place] = count, np.uint64(symbol)
-            n += 1
-    if n == 1:
-        lengths[order[0]] = 1
-    if n < 2:
-        return used
-    lists, own = words[2 * counts.size :], flags[:n]
-    own[:] = 0
-    merge(ordered[:n], limit, lists[: 4 * n], lists[4 * n : 8 * n], flags[n:], own)
-    for k in range(n):
-        lengths[order[k]] = own[k]
+    if used <= 1 << limit:
+        word_lengths(counts, limit, scratch, lengths)
     return used

@@ -1,5 +1,6 @@
 // The reader of prefix codes: up to six symbols by one lookup of the next twelve bits. Each thread reads
 // a block of symbols from its offset in the seek table; without a table, one thread reads all blocks.
+#include "kernels/bits/widths.cuh"
 #include "kernels/prefix/codewords.cuh"
 
 static const int WINDOW = 12;
@@ -24,8 +25,7 @@ struct Sink {
         else put_wide(symbol);
     }
     __device__ __forceinline__ void put_wide(u64 symbol) {
-        if (width == 2) ((u16*)out)[place++] = (u16)symbol;
-        else ((u32*)out)[place++] = (u32)symbol;
+        put_symbol(out, width, place++, (u32)symbol);
     }
     // Up to 8 symbols, with zeros after them.
     __device__ __forceinline__ void put_bytes(u64 symbols, int size) {

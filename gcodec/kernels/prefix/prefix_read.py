@@ -135,7 +135,7 @@ def between_looks(family: Family, look: Look, signed: bool = False) -> tuple[Any
     window = np.uint64(64 - look.window)
     bits_at, count_at = np.uint64(8 * look.most), np.uint64(8 * look.most + 8)  # of an entry
 
-    @subroutine(variant=f"{family.name} {look.window} {look.most} {signed}")
+    @subroutine
     def read_long(code, data, at, end, out, wide, i):
         """Read a symbol by its rule to place i; return the bit after `at`, or an error."""
         symbol, after = read_symbol(code, data, at, end)

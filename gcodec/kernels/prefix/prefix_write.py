@@ -18,7 +18,7 @@ import numpy as np
 
 from gcodec.errors import ParameterError
 from gcodec.kernels.bits.bit_string import SLACK, BitString
-from gcodec.kernels.numeric.words import load_word, put, put_high, store_word
+from gcodec.kernels.numeric.words import MOST_PUT, load_word, put, put_high, put_zeros, store_word
 from gcodec.kernels.prefix.codewords import FAMILIES, Family
 from gcodec.kernels.prefix.prefix_table import (
     FOURS,
@@ -43,7 +43,7 @@ from gcodec.runtime.lanes import BLOCK, Emitter, block, lanes
 
 _TWO, _FOUR, _SIX, _EIGHT, _SIXTEEN, _HALF = (np.uint64(k) for k in (2, 4, 6, 8, 16, 32))
 _LENGTH = np.uint64(63)  # mask of the number of bits in an entry of a table
-_MOST = np.uint64(56)  # most bits of one `put`
+_MOST = np.uint64(MOST_PUT)
 _TILE = 4096  # symbols whose digits are joined at a time
 _UNIT = 16  # symbols that fill whole groups of four bytes, for any width of their digits
 _LOW_BYTE = np.uint64(255)
@@ -117,7 +117,7 @@ def spelling(family: Family) -> Any:
     """
     word_of = family.word
 
-    @subroutine(variant=family.name)
+    @subroutine
     def spell(code, symbol, out, acc, have, at):
         before, sign, value = split(code, symbol)
         zeros, high, low, nbits = word_of(code[RULE], value, code[PARAMETER])
@@ -132,10 +132,7 @@ def spelling(family: Family) -> Any:
             return acc, have, at, min(zeros // _EIGHT, np.uint64(1 << 62)) + np.uint64(32)
         if before:
             acc, have, at = put(out, at, acc, have, sign, np.uint64(1))
-        while zeros:
-            count = min(zeros, np.uint64(56))
-            acc, have, at = put(out, at, acc, have, np.uint64(0), count)
-            zeros -= count
+        acc, have, at = put_zeros(out, at, acc, have, np.int64(zeros))
         while nbits > 0:  # at most the upper 32 of the remaining bits
             start = np.uint64((nbits - 1) // 32 * 32)  # 96, 64, 32 or 0
             count = np.uint64(nbits) - start
@@ -390,7 +387,7 @@ def _find_pairs(e: Emitter) -> None:
     e.store(places, e.address("places", "first"), 2)
 
 
-@subroutine(variant="")
+@subroutine
 def _join_pairs(small, i, whole, base, span, pairs, places, out, state, kept):
     """Put the words of `whole` symbols from i on, by their pairs; return how many are put.
 

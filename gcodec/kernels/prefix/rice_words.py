@@ -14,7 +14,7 @@ _MOST_ZEROS = 1 << 31  # words with more zeros are read as 2^62
 _ONE, _WORD = np.uint64(1), 64
 
 
-@subroutine(variant="")
+@subroutine
 def read_rice(data, at, end, k):
     """Read the word at bit `at`; return the number and the next bit, at most `end`.
 
@@ -34,7 +34,7 @@ def read_rice(data, at, end, k):
     return number, place + k
 
 
-@subroutine(variant="")
+@subroutine
 def put_rice(out, at, acc, have, number, k):
     """Put the word of a number >= 0; see `words.put` for the other arguments."""
     zeros, low = number >> k, np.int64((1 << k) - 1)

@@ -1,4 +1,5 @@
 // Run–level pairs to a tensor: symbols, or the values of levels, at their positions, counted from 1.
+#include "kernels/bits/widths.cuh"
 #include "kernels/numeric/floats.cuh"
 
 static const f64 TINY = 0x1p-100;  // least norm whose factors are normal float32 numbers
@@ -12,12 +13,6 @@ __device__ __forceinline__ bool inside(i64 position, i64 n, i64 pair, i64* statu
     return false;
 }
 
-__device__ __forceinline__ u32 symbol_at(const u8* symbols, i32 width, i64 i) {
-    if (width == 1) return symbols[i];
-    if (width == 2) return ((const u16*)symbols)[i];
-    return ((const u32*)symbols)[i];
-}
-
 // Writes `*count` symbols of `width` bytes to n elements of the same type.
 extern "C" __global__ void __launch_bounds__(256) place_units(
     const u8* symbols, i32 width, const i64* positions, const i64* count, i64 room, u8* out, i64 n, i64* status
@@ -26,10 +21,7 @@ extern "C" __global__ void __launch_bounds__(256) place_units(
     for (i64 i = GCODEC_FIRST; i < all; i += GCODEC_STEP) {
         i64 at = positions[i] - 1;
         if (!inside(at + 1, n, i, status)) continue;
-        u32 symbol = symbol_at(symbols, width, i);
-        if (width == 1) out[at] = (u8)symbol;
-        else if (width == 2) ((u16*)out)[at] = (u16)symbol;
-        else ((u32*)out)[at] = symbol;
+        put_symbol(out, width, at, symbol_at(symbols, width, i));
     }
 }
 

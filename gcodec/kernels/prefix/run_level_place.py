@@ -17,6 +17,7 @@ from gcodec.runtime.jit import Kernel, factory, kernel
 
 _CLOSE = 32  # elements per pair up to which it pays to dequantize all elements
 _SILENT = -4  # error: a value in a bucket whose norm is 0
+_NO_SCALE = np.empty(0, np.float32), 1, 1  # of symbols
 
 
 @dispatched("gcodec.kernels.prefix.run_level_place_cuda", by="out")
@@ -47,7 +48,7 @@ def place(
     Corrupt
     """
     status = np.zeros(2, np.int64)
-    last = _placer(out.dtype)(*pairs, bounds, positions, before, out, status)
+    last = _placer(out.dtype)(*pairs, bounds, positions, before, *_NO_SCALE, out, status)
     return _checked(last, status, positions, out.size)
 
 
@@ -64,10 +65,8 @@ def place_values(
     status = np.zeros(2, np.int64)
     if positions.size and (last := _placed_closely(pairs, bounds, positions, before, scale, out)):
         return last
-    last = _place_values(
-        *(*pairs, bounds, positions, before),
-        *(scale.norms, scale.bucket, np.uint32(scale.s), out, status),
-    )
+    quantizer = scale.norms, scale.bucket, np.uint32(scale.s)
+    last = _placer(out.dtype)(*pairs, bounds, positions, before, *quantizer, out, status)
     if status[0] == _SILENT:
         raise Corrupt("a value lies in a bucket whose norm is 0")
     return _checked(last, status, positions, out.size)
@@ -95,7 +94,8 @@ def _placed_closely(
     if not scale.norms[before // scale.bucket : -(-last // scale.bucket)].all():
         return 0
     symbols = np.zeros(last - before, symbol_dtype(scale.s))
-    _placer(symbols.dtype)(*pairs, bounds, positions - before, 0, symbols, status)
+    moved = positions - before
+    _placer(symbols.dtype)(*pairs, bounds, moved, 0, *_NO_SCALE, symbols, status)
     if status[0] < 0:
         return 0
     dequantize(symbols, scale, before, out[before:last], stream=streams(out))
@@ -109,19 +109,24 @@ def _checked(last: Any, status: np.ndarray, positions: np.ndarray, n: int) -> in
     return int(last)
 
 
-@factory(lambda: ((kind,) for kind in KINDS))
+@factory(lambda: ((kind,) for kind in (*KINDS, np.dtype(np.float32))))
 def _placer(kind: np.dtype[np.generic]) -> Kernel:
-    dtype = kind.name
+    """Make the kernel that places symbols, or the values of their levels as float32."""
+    dtype, is_value = kind.name, kind.kind == "f"
     cast = getattr(np, dtype)
 
     @kernel(
         "in uint8[], in uint8[], in uint64[], in uint64[], in int64[], in int64[], int64, "
-        f"out {dtype}[], out int64[]",
+        f"in float32[], int64, uint32, out {dtype}[], out int64[]",
         variant=dtype,
     )
-    def place_units(gaps, symbols, far, wide, bounds, positions, before, out, status):
-        # far and wide have as many elements as gaps, unless no gap is FAR, no symbol WIDE.
-        last, i = before, 0
+    def place_units(
+        gaps, symbols, far, wide, bounds, positions, before, norms, bucket, s, out, status
+    ):
+        # far and wide have as many elements as gaps, unless no gap is FAR, no symbol WIDE. For
+        # values, norms.size == ceil(out.size / bucket), and bucket <= out.size.
+        last, i, bucket_end = before, 0, np.int64(0)
+        step, factor, tiny = np.float64(0), np.float32(0), False
         for b in range(bounds.size):
             while i < bounds[b]:  # at most gaps.size
                 gap = far[i] if gaps[i] == FAR else np.uint64(gaps[i])
@@ -129,52 +134,29 @@ def _placer(kind: np.dtype[np.generic]) -> Kernel:
                     status[0], status[1] = CORRUPT, i
                     return last
                 last += np.int64(gap)
-                symbol = symbols[i]
-                out[last - 1] = cast(wide[i]) if symbol == WIDE and wide.size else cast(symbol)
+                symbol = wide[i] if symbols[i] == WIDE and wide.size else np.uint64(symbols[i])
                 i += 1
+                if not is_value:
+                    out[last - 1] = cast(symbol)
+                    continue
+                if last > bucket_end:
+                    k = (last - 1) // bucket  # so below norms.size
+                    bucket_end = (k + 1) * bucket
+                    norm = np.float64(norms[k])
+                    if norm == 0:
+                        status[0], status[1] = _SILENT, i - 1
+                        return last
+                    step = norm / np.float64(s)
+                    factor, tiny = np.float32(step), norm < TINY
+                level = np.int64(symbol >> np.uint64(1))
+                value = np.float32(level) * factor
+                if tiny:
+                    value = np.float32(np.float64(level) * step)
+                # Signs are random, so that a branch would be mispredicted half of the time.
+                out[last - 1] = value * np.float32(1 - 2 * np.int64(symbol & np.uint64(1)))
             if positions.size and positions[b] != last:
                 status[0], status[1] = BROKEN, b
                 return last
         return last
 
     return place_units
-
-
-@kernel(
-    "in uint8[], in uint8[], in uint64[], in uint64[], in int64[], in int64[], int64, "
-    "in float32[], int64, uint32, out float32[], out int64[]"
-)
-def _place_values(
-    gaps, symbols, far, wide, bounds, positions, before, norms, bucket, s, out, status
-):
-    # norms.size == ceil(out.size / bucket), bucket <= out.size. See place_units too.
-    last, i, bucket_end = before, 0, np.int64(0)
-    step, factor, tiny = np.float64(0), np.float32(0), False
-    for b in range(bounds.size):
-        while i < bounds[b]:  # at most gaps.size
-            gap = far[i] if gaps[i] == FAR else np.uint64(gaps[i])
-            if gap > np.uint64(out.size - last):
-                status[0], status[1] = CORRUPT, i
-                return last
-            last += np.int64(gap)
-            if last > bucket_end:
-                k = (last - 1) // bucket  # so below norms.size
-                bucket_end = (k + 1) * bucket
-                norm = np.float64(norms[k])
-                if norm == 0:
-                    status[0], status[1] = _SILENT, i
-                    return last
-                step = norm / np.float64(s)
-                factor, tiny = np.float32(step), norm < TINY
-            symbol = wide[i] if symbols[i] == WIDE and wide.size else np.uint64(symbols[i])
-            level = np.int64(symbol >> np.uint64(1))
-            value = np.float32(level) * factor
-            if tiny:
-                value = np.float32(np.float64(level) * step)
-            # Signs are random, so that a branch would be mispredicted half of the time.
-            out[last - 1] = value * np.float32(1 - 2 * np.int64(symbol & np.uint64(1)))
-            i += 1
-        if positions.size and positions[b] != last:
-            status[0], status[1] = BROKEN, b
-            return last
-    return last

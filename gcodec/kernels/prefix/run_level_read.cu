@@ -1,6 +1,7 @@
 // The reader of run–level pairs: each thread reads a block from its offset in the seek table; without a
 // table, one thread reads all blocks. A pair yields its symbol and its position, counted from 1;
 // `run_level_place.cu` writes these to a tensor.
+#include "kernels/bits/widths.cuh"
 #include "kernels/prefix/codewords.cuh"
 
 static const int WINDOW = 12;
@@ -54,9 +55,7 @@ __device__ __forceinline__ i64 read_pairs(
         }
         at = after;
         *last += (i64)distance;
-        if (width == 1) symbols[i] = (u8)value;
-        else if (width == 2) ((u16*)symbols)[i] = (u16)value;
-        else ((u32*)symbols)[i] = (u32)value;
+        put_symbol(symbols, width, i, (u32)value);
         positions[i] = *last;
     }
     *count = i;

@@ -76,12 +76,12 @@ _look_one, _look_all = (
 _read_symbol = reading(LEVELS)
 
 
-@subroutine(variant="gap")
+@subroutine
 def _read_gap(code, data, at, end):
     return _read_symbol(code, data, at, end)
 
 
-@subroutine(variant="unit")
+@subroutine
 def _read_unit(data, at, end, near, singles, gap_code, code, gaps, levels, far, wide, i):
     """Read the pair at bit `at` to place i; return the next bit, or an error."""
     entry = np.int64(near[peek(data, at) >> _GAP_LOOK])

@@ -31,7 +31,7 @@ from gcodec.kernels.prefix.table_code import Look
 from gcodec.kernels.quantize.levels import Scale, factoring, streams
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import device_of
-from gcodec.runtime.jit import Kernel, factory, inline, kernel
+from gcodec.runtime.jit import inline, kernel
 from gcodec.runtime.lanes import Emitter, block, fence, floats, lanes
 
 LINE = 16  # elements of a cache line of values
@@ -41,7 +41,7 @@ _STEPS = 4  # lines that are written in a round of lookups
 _SPARE = 64  # bytes before the symbols of a group, for the partial line of the preceding group
 _KINDS: tuple[Kind, ...] = ((OMEGA, "signed", 1), (RICE, "zigzag", 0))
 _NONE = np.empty(0, np.uint64)
-_NAMES = ("symbols", "source", "places", "factors", "values", "target")
+_NAMES = ("symbols", "source", "places", "factors", "values", "target", "streaming")
 
 
 def reads(
@@ -91,8 +91,7 @@ def read(
     FormatError
         The contents of `out` are then undefined.
     """
-    store = "stream" if streams(out) else "write"
-    loop, tables, numbers = _reader(store), read_levels(code), code.numbers
+    tables, numbers, streaming = read_levels(code), code.numbers, streams(out)
     block_size = min(block_size, out.size)
 
     def task(start: int, stop: int) -> None:
@@ -104,29 +103,30 @@ def read(
         buf = np.empty((2, _SPARE + group), np.uint8)
         places = np.empty((group + LINE) // LINE, np.int32)
         factors = np.empty(LINE * ((group + LINE) // bucket + 2), np.float32)
-        loop(
+        _read_values(
             *(data, starts, block_size, end, numbers, *tables, state(), buf.ravel(), _NONE),
-            *(norms, phase, bucket, s, head, places, factors, part, status),
+            *(norms, phase, bucket, s, head, places, factors, streaming, part, status),
         )
         check(status, True)
 
     pool.run(task, out.size, block_size)
 
 
-def _line(store: str) -> Any:
-    """Return a function that emits the step that writes a line of values."""
-
-    def emit(e: Emitter, step: Any) -> None:
-        builder, whole = e.builder, step.type
-        first = builder.mul(step, whole(LINE))
-        levels = e.load(builder.gep(e.address("symbols", "source"), [first]), lanes(8, LINE), 1)
-        wide = builder.sitofp(builder.sext(levels, lanes(32, LINE)), floats(LINE))
-        place = builder.zext(builder.load(builder.gep(e.args["places"], [step])), whole)
-        factors = e.load(builder.gep(e.args["factors"], [place]), floats(LINE))
-        target = builder.gep(e.address("values", "target"), [first])
-        e.store(builder.fmul(wide, factors), target, *((64, True) if store == "stream" else ()))
-
-    return emit
+def _emit_line(e: Emitter, step: Any) -> None:
+    """Emit the step that writes a line of values."""
+    builder, whole = e.builder, step.type
+    first = builder.mul(step, whole(LINE))
+    levels = e.load(builder.gep(e.address("symbols", "source"), [first]), lanes(8, LINE), 1)
+    wide = builder.sitofp(builder.sext(levels, lanes(32, LINE)), floats(LINE))
+    place = builder.zext(builder.load(builder.gep(e.args["places"], [step])), whole)
+    factors = e.load(builder.gep(e.args["factors"], [place]), floats(LINE))
+    values = builder.fmul(wide, factors)
+    target = builder.gep(e.address("values", "target"), [first])
+    with builder.if_else(e.args["streaming"]) as (past_cache, cached):
+        with past_cache:
+            e.store(values, target, 64, True)
+        with cached:
+            e.store(values, target)
 
 
 _scale_by = factoring(False)
@@ -171,114 +171,109 @@ def _place_lines(bucket, before, lines, places):
             left += bucket
 
 
-@factory(lambda: (("stream",), ("write",)))
-def _reader(store: str) -> Kernel:
-    look, emit_line, steps = Look(WINDOW, 6), _line(store), _STEPS
-    margin, streaming = look.margin, store == "stream"
-    look_all = looking(ENTRIES, look, {"out": 0})
-    look_beside = looking(ENTRIES, look, {"out": 0}, SideWork(steps, _NAMES, emit_line))
-    pass_words, read_rest = between_looks(LEVELS, look, signed=True)
+_LOOK = Look(WINDOW, 6)
+_MARGIN = _LOOK.margin
+_look_all = looking(ENTRIES, _LOOK, {"out": 0})
+_look_beside = looking(ENTRIES, _LOOK, {"out": 0}, SideWork(_STEPS, _NAMES, _emit_line))
+_pass_words, _read_rest = between_looks(LEVELS, _LOOK, signed=True)
 
-    @block("step", *_NAMES)
-    def write_line(e: Emitter) -> None:
-        emit_line(e, e.args["step"])
 
-    @kernel(
-        "in uint8[], in int64[], int64, int64, in uint64[], "
-        f"in uint{8 * look.nbytes}[], in uint32[], out int64[], out uint8[], "
-        "out uint64[], in float32[], int64, int64, uint32, int64, out int32[], out float32[], "
-        "out float32[], out int64[]",
-        variant=store,
-        vectorized=False,
-    )
-    def read_values(
-        data,
-        starts,
-        block_size,
-        end,
-        code,
-        runs,
-        singles,
-        heads,
-        buf,
-        wide,
-        norms,
-        phase,
-        bucket,
-        s,
-        head,
-        places,
-        factors,
-        out,
-        status,
-    ):
-        # Blocks of `block_size` elements cover out, and starts has one more element; the first
-        # bucket begins `phase` elements before out, and none has fewer than LINE elements. buf
-        # has two halves, each of _SPARE bytes and those of a group; places and factors suffice for
-        # a group. Lines begin at `head`, which is below LINE, and so in the first group: out and a
-        # group have at least LINE elements. status[0] == 0.
-        n, half, group = out.size, buf.size >> 1, ENTRIES * block_size
-        last_at = min(end - TAKEN, 8 * (data.size - 8))
-        # Of the preceding group: its lines, the symbol and the element where they begin, and the
-        # number of elements after them. `places` holds the places of `placed` lines, of which the
-        # first begins `before` elements in a bucket.
-        lines, source, target, over = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-        placed, before = np.int64(0), np.int64(0)
-        base = np.int64(_SPARE)
-        for first in range(0, n, group):
-            size = min(group, n - first)
-            number, blocks = first // block_size, -(-size // block_size)
-            for j in range(blocks):
-                heads[AT + j] = starts[number + j]
-                heads[PLACE + j] = base + j * block_size
-                heads[LAST_PLACE + j] = base + min((j + 1) * block_size, size) - margin
-                heads[LAST_AT + j] = last_at
-                if heads[AT + j] < 0 or heads[AT + j] > end:
-                    status[0], status[1] = BROKEN, heads[AT + j]
-                    return
-            heads[STEP], heads[LAST_STEP] = 0, lines - steps
-            together = blocks == ENTRIES
-            while together:
-                if heads[STEP] <= heads[LAST_STEP]:
-                    look_beside(
-                        data, runs, heads, 0, 0, buf, buf, source, places, factors, out, target
-                    )
-                    if heads[STEP] > heads[LAST_STEP]:
-                        continue
-                else:
-                    look_all(data, runs, heads, 0, 0, buf)
-                together = pass_words(code, data, heads, end, singles, buf, wide, status)
-            for j in range(blocks):
-                if status[0] == 0:
-                    stop = base + min((j + 1) * block_size, size)
-                    read_rest(code, data, heads, j, stop, end, runs, singles, buf, wide, status)
-                if status[0] == 0 and heads[AT + j] != starts[number + j + 1]:
-                    status[0], status[1] = BROKEN, starts[number + j + 1]
-                if status[0] < 0:
-                    return
-            for step in range(heads[STEP], lines):
-                write_line(step, buf, source, places, factors, out, target)
-            if first == 0:
-                _write_few(buf, base, norms, phase, bucket, s, out, 0, head)
-                source, target = base + head, head
+@block("step", *_NAMES)
+def _write_line(e: Emitter) -> None:
+    _emit_line(e, e.args["step"])
+
+
+@kernel(
+    "in uint8[], in int64[], int64, int64, in uint64[], in uint64[], in uint32[], out int64[], "
+    "out uint8[], out uint64[], in float32[], int64, int64, uint32, int64, out int32[], "
+    "out float32[], boolean, out float32[], out int64[]",
+    vectorized=False,
+)
+def _read_values(
+    data,
+    starts,
+    block_size,
+    end,
+    code,
+    runs,
+    singles,
+    heads,
+    buf,
+    wide,
+    norms,
+    phase,
+    bucket,
+    s,
+    head,
+    places,
+    factors,
+    streaming,
+    out,
+    status,
+):
+    # Blocks of `block_size` elements cover out, and starts has one more element; the first
+    # bucket begins `phase` elements before out, and none has fewer than LINE elements. buf
+    # has two halves, each of _SPARE bytes and those of a group; places and factors suffice for
+    # a group. Lines begin at `head`, which is below LINE, and so in the first group: out and a
+    # group have at least LINE elements. status[0] == 0.
+    n, half, group = out.size, buf.size >> 1, ENTRIES * block_size
+    last_at = min(end - TAKEN, 8 * (data.size - 8))
+    # Of the preceding group: its lines, the symbol and the element where they begin, and the
+    # number of elements after them. `places` holds the places of `placed` lines, of which the
+    # first begins `before` elements in a bucket.
+    lines, source, target, over = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    placed, before = np.int64(0), np.int64(0)
+    base = np.int64(_SPARE)
+    for first in range(0, n, group):
+        size = min(group, n - first)
+        number, blocks = first // block_size, -(-size // block_size)
+        for j in range(blocks):
+            heads[AT + j] = starts[number + j]
+            heads[PLACE + j] = base + j * block_size
+            heads[LAST_PLACE + j] = base + min((j + 1) * block_size, size) - _MARGIN
+            heads[LAST_AT + j] = last_at
+            if heads[AT + j] < 0 or heads[AT + j] > end:
+                status[0], status[1] = BROKEN, heads[AT + j]
+                return
+        heads[STEP], heads[LAST_STEP] = 0, lines - _STEPS
+        together, line = blocks == ENTRIES, (buf, source, places, factors, out, target, streaming)
+        while together:
+            if heads[STEP] <= heads[LAST_STEP]:
+                _look_beside(data, runs, heads, 0, 0, buf, *line)
+                if heads[STEP] > heads[LAST_STEP]:
+                    continue
             else:
-                source, target = base - over, first - over
-            left = first + size - target
-            lines, over = left // LINE, left % LINE
-            base = half + _SPARE if base == _SPARE else np.int64(_SPARE)
-            for k in range(over):
-                buf[base - over + k] = buf[source + LINE * lines + k]
-            b = _fill_factors(norms, s, bucket, target + phase, target + phase + left, factors)
-            begun = target + phase - b * bucket
-            if begun + left <= bucket:
-                begun = np.int64(0)  # any place serves, as all lines are in this bucket
-            if begun != before or lines > placed:
-                _place_lines(bucket, begun, lines, places)
-                placed, before = lines, begun
-        for step in range(lines):
-            write_line(step, buf, source, places, factors, out, target)
-        _write_few(buf, base - over, norms, phase, bucket, s, out, n - over, n)
-        if streaming:
-            fence()
-
-    return read_values
+                _look_all(data, runs, heads, 0, 0, buf)
+            together = _pass_words(code, data, heads, end, singles, buf, wide, status)
+        for j in range(blocks):
+            if status[0] == 0:
+                stop = base + min((j + 1) * block_size, size)
+                _read_rest(code, data, heads, j, stop, end, runs, singles, buf, wide, status)
+            if status[0] == 0 and heads[AT + j] != starts[number + j + 1]:
+                status[0], status[1] = BROKEN, starts[number + j + 1]
+            if status[0] < 0:
+                return
+        for step in range(heads[STEP], lines):
+            _write_line(step, *line)
+        if first == 0:
+            _write_few(buf, base, norms, phase, bucket, s, out, 0, head)
+            source, target = base + head, head
+        else:
+            source, target = base - over, first - over
+        left = first + size - target
+        lines, over = left // LINE, left % LINE
+        base = half + _SPARE if base == _SPARE else np.int64(_SPARE)
+        for k in range(over):
+            buf[base - over + k] = buf[source + LINE * lines + k]
+        b = _fill_factors(norms, s, bucket, target + phase, target + phase + left, factors)
+        begun = target + phase - b * bucket
+        if begun + left <= bucket:
+            begun = np.int64(0)  # any place serves, as all lines are in this bucket
+        if begun != before or lines > placed:
+            _place_lines(bucket, begun, lines, places)
+            placed, before = lines, begun
+    for step in range(lines):
+        _write_line(step, buf, source, places, factors, out, target, streaming)
+    _write_few(buf, base - over, norms, phase, bucket, s, out, n - over, n)
+    if streaming:
+        fence()

@@ -16,10 +16,10 @@ from gcodec.kernels.prefix.codewords_cuda import (
     NO_ERROR,
     TILE,
     Words,
-    has_room,
     note_status,
     reader_grid,
     rule_of,
+    written,
 )
 from gcodec.kernels.prefix.prefix_table import PrefixCode, least_nbits, read_singles
 from gcodec.kernels.prefix.run_level import NEAR, RunLevelCode
@@ -145,20 +145,8 @@ def write(
 
     The results stay on the device as in `gcodec.kernels.prefix.dense_string_cuda.write`.
     """
-    device = device_with(symbols)
     string = Measured.of(code.gap, code.symbol, symbols, block_size, lead)
-    nbits, starts, ends = string.deferred_marks()
-    most = None if string.most is None else string.most + 8 * lead
-    if most is None or not has_room(most, symbols.size):
-        marks = device.to_host(nbits.words)
-        starts.resolve(marks)
-        ends.resolve(marks)
-        most = nbits.resolve(marks)
-    out = device.zeros(-(-most // 32), np.uint32)
-    string.put(out)
-    data = out.view(np.uint8)
-    if nbits.is_known:
-        return data[: -(-most // 8)], most, starts.value, ends.value
+    data, nbits, starts, ends = written(string, symbols.size, lead, symbols[:0])
     return data, nbits, starts, ends
 
 

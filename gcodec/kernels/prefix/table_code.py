@@ -26,7 +26,7 @@ _TAKEN = np.array([0, *((1 << LONGEST) >> length for length in range(1, 256))])
 _MEAN = 4.5  # mean bits of a word up to which eight words nearly always fit into one store
 
 
-@subroutine(variant="table")
+@subroutine
 def _no_value(rule, data, at, end, incomplete):
     """Return the error for bits from `at` to `end` that begin with no word of a table."""
     # Any bits begin a word of a complete code; otherwise further bits cannot complete a word.

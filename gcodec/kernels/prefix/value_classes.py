@@ -1,108 +1,195 @@
 """Values as classes, bytes for an entropy coder, and raw bits within the classes.
 
-The symbol of 0 is 0. The symbol of a value v > 0 is 1 more than the class of the distance v; see
-`gap_classes`, which also defines the raw bits.
+A value from 0 to 3 is its own class. A larger value of b + 3 bits has the class 4·b + 4 + the two
+bits after its leading one; the b bits after these are stored verbatim.
+
+Rising positions have the classes of their gaps: of the differences from the preceding position, or
+from −1 for the first. No gap is 0, so that the class of a gap is 1 less.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
 from gcodec.kernels.bits.bit_string import BitString
-from gcodec.kernels.numeric.words import leading_zeros, peek, put
-from gcodec.kernels.prefix.gap_classes import class_of, least_distance
+from gcodec.kernels.numeric.words import leading_zeros, peek, put_long
 from gcodec.runtime import pool
-from gcodec.runtime.jit import kernel
+from gcodec.runtime.jit import Kernel, factory, inline, kernel
 
-_PUT = 56  # most bits of one `put`
-_SYMBOLS = np.arange(256)
-_RAW_NBITS = np.maximum((_SYMBOLS - 4) >> 2, 0)
-_TABLE = _RAW_NBITS.astype(np.uint8)
+_RAW_NBITS = [np.maximum((np.arange(least, least + 256) - 4) >> 2, 0) for least in (0, 1)]
+_TABLES = [nbits.astype(np.uint8) for nbits in _RAW_NBITS]
 
 
-def most_symbol(nbits: int) -> int:
-    """Return the symbol of the largest value of `nbits` bits."""
-    return 1 + class_of((1 << nbits) - 1)
+class Classes(NamedTuple):
+    """The classes of values, or of the gaps of positions.
 
-
-def symbols_of(values: np.ndarray) -> np.ndarray:
-    """Return the (k,) uint8 symbols of (k,) uint64 values."""
-    out = np.empty(values.size, np.uint8)
-    pool.run(lambda a, b: _classify_values(values[a:b], out[a:b]), values.size)
-    return out
-
-
-def raw_nbits(counts: np.ndarray) -> int:
-    """Return the number of raw bits, by the (256,) counts of the symbols."""
-    return int(counts @ _RAW_NBITS)
-
-
-def write_raw(values: np.ndarray, symbols: np.ndarray, nbits: int, string: BitString) -> None:
-    """Append the `nbits` raw bits of values above 0 to a string."""
-    string.reserve(nbits // 8 + 1)
-    _write_raw_values(values, symbols, _TABLE, string.data, string.state)
-
-
-def read(data: np.ndarray, first: int, end: int, symbols: np.ndarray) -> np.ndarray:
-    """Return the (k,) uint64 values of symbols above 0, whose raw bits are from `first` to `end`.
-
-    Raises
-    ------
-    Truncated
-        If the symbols have more raw bits.
-    Corrupt
-        If they have fewer.
+    Attributes
+    ----------
+    least : int
+        The value of class 0: 0 for values, 1 for gaps.
     """
-    values = np.empty(symbols.size, np.uint64)
-    sums = pool.run(
-        lambda start, stop: (start, int(_TABLE[symbols[start:stop]].sum(dtype=np.int64))),
-        symbols.size,
+
+    least: int
+
+    def class_of(self, value: int) -> int:
+        """Return the class of a value or gap."""
+        raw = max(value.bit_length() - 3, 0)
+        return 4 * raw + (value >> raw) - self.least
+
+    def classes(self, values: np.ndarray) -> np.ndarray:
+        """Return the (k,) uint8 classes of (k,) uint64 values or int64 positions below 2^62."""
+        out, run = np.empty(values.size, np.uint8), _classifier(self.least)
+
+        def task(start: int, stop: int) -> None:
+            before = self._before(values, start)
+            run(values[start:stop].view(np.uint64), before, out[start:stop])
+
+        pool.run(task, values.size)
+        return out
+
+    def raw_nbits(self, counts: np.ndarray) -> int:
+        """Return the number of raw bits, by the (256,) counts of the classes."""
+        return int(counts @ _RAW_NBITS[self.least])
+
+    def write_raw(
+        self, values: np.ndarray, classes: np.ndarray, nbits: int, string: BitString
+    ) -> None:
+        """Append the `nbits` raw bits within classes to a string."""
+        string.reserve(nbits // 8 + 1)
+        words, table = values.view(np.uint64), _TABLES[self.least]
+        before = self._before(values, 0)
+        _writer(self.least)(words, before, classes, table, string.data, string.state)
+
+    def read(
+        self, data: np.ndarray, first: int, end: int, classes: np.ndarray, n: int = 2**64 - 1
+    ) -> np.ndarray:
+        """Return the values of (k,) classes whose raw bits are those from `first` to `end`.
+
+        Returns
+        -------
+        (k,) uint64 array of values, or (k,) int64 array of positions below n
+
+        Raises
+        ------
+        Truncated
+            If the classes have more raw bits.
+        Corrupt
+            If they have fewer, or if a position is not below n.
+        """
+        table, run = _TABLES[self.least], _reader(self.least)
+        sums = pool.run(
+            lambda start, stop: (start, int(_raw_nbits(classes[start:stop], table))), classes.size
+        )
+        begins, at = {}, first
+        for start, nbits in sums:
+            begins[start] = at
+            at += nbits
+        if at != end:
+            error, what = Truncated if at > end else Corrupt, "gaps" if self.least else "values"
+            nbits = at - first
+            raise error(f"the {what} have {nbits} bits within classes, the payload {end - first}")
+        values = np.empty(classes.size, np.uint64)
+
+        def task(start: int, stop: int) -> tuple[int, int, bool, int]:
+            part, room = classes[start:stop], values[start:stop]
+            return start, stop, *run(data, begins[start], np.uint64(n), part, table, room)
+
+        segments = pool.run(task, classes.size)
+        if not self.least:
+            return values
+        # Each segment is read as if it were the first, then moved by the end of the preceding one.
+        base, positions = 0, values.view(np.int64)
+        for start, stop, fits, last in segments:
+            if not fits or base + last > n:
+                raise Corrupt(f"a position passes the {n} elements")
+            if base:
+                positions[start:stop] += base
+            base += last
+        return positions
+
+    def _before(self, values: np.ndarray, start: int) -> np.uint64:
+        """Return what precedes a value, from which a gap is counted."""
+        before = int(values[start - 1]) if start else -1
+        return np.uint64(before % 2**64 if self.least else 0)
+
+
+VALUES, GAPS = Classes(0), Classes(1)
+
+
+@inline
+def _least_value(number, raw):
+    """Return the least value with the class `number` of values, which has `raw` raw bits."""
+    return np.uint64(number - 4 * raw) << np.uint64(raw)
+
+
+# In the following kernels, raws.size == 256; classes and values have the same size. A value counts
+# from 0 if `least` is 0, and otherwise from the preceding one, which is `before` at first.
+
+
+@factory(lambda: ((0,), (1,)))
+def _classifier(least: int) -> Kernel:
+    @kernel("in uint64[], uint64, out uint8[]", variant=str(least))
+    def classify(values, before, classes):
+        for i in range(values.size):
+            value = values[i] - before
+            before = values[i] if least else np.uint64(0)
+            raw = np.uint64(61) - min(leading_zeros(value), np.uint64(61))
+            upper = np.uint64(value >> raw)  # from 4 to 7, or the value itself
+            classes[i] = np.uint8(np.uint64(4) * raw + upper - np.uint64(least))
+
+    return classify
+
+
+@factory(lambda: ((0,), (1,)))
+def _writer(least: int) -> Kernel:
+    @kernel(
+        "in uint64[], uint64, in uint8[], in uint8[], out uint8[], out uint64[]",
+        variant=str(least),
     )
-    begins, at = {}, first
-    for start, nbits in sums:
-        begins[start] = at
-        at += nbits
-    if at != end:
-        error = Truncated if at > end else Corrupt
-        raise error(f"the values have {at - first} bits within classes, the payload {end - first}")
+    def write_raw(values, before, classes, raws, out, state):
+        # out has room for all bits, and for the slack of `put`.
+        at, acc, have = np.int64(state[0]), state[1], state[2]
+        for i in range(values.size):
+            raw = np.int64(raws[classes[i]])
+            bits = values[i] - before - _least_value(np.int64(classes[i]) + least, raw)
+            before = values[i] if least else np.uint64(0)
+            acc, have, at = put_long(out, at, acc, have, bits, np.uint64(raw))
+        state[0], state[1], state[2] = np.uint64(at), acc, have
 
-    def task(start: int, stop: int) -> None:
-        _read_raw_values(data, begins[start], symbols[start:stop], _TABLE, values[start:stop])
-
-    pool.run(task, symbols.size)
-    return values
+    return write_raw
 
 
-@kernel("in uint64[], out uint8[]")
-def _classify_values(values, symbols):
-    for i in range(values.size):  # symbols.size == values.size
-        value = values[i]
-        raw = np.uint64(61) - min(leading_zeros(value), np.uint64(61))
-        upper = np.uint64(value >> raw)  # from 4 to 7, or the value itself
-        symbols[i] = np.uint8(np.uint64(4) * raw + upper)
+@kernel("in uint8[], in uint8[]")
+def _raw_nbits(classes, raws):
+    total = 0
+    for i in range(classes.size):
+        total += np.int64(raws[classes[i]])
+    return total
 
 
-@kernel("in uint64[], in uint8[], in uint8[], out uint8[], out uint64[]")
-def _write_raw_values(values, symbols, raws, out, state):
-    # symbols.size == values.size; out has room for all bits, and for the slack of `put`.
-    at, acc, have = np.int64(state[0]), state[1], state[2]
-    for i in range(values.size):
-        raw = np.int64(raws[symbols[i]])
-        bits = values[i] - least_distance(np.int64(symbols[i]) - 1, raw)
-        upper = max(raw - _PUT, 0)
-        if upper:
-            acc, have, at = put(out, at, acc, have, bits >> np.uint64(_PUT), np.uint64(upper))
-            bits &= np.uint64((1 << _PUT) - 1)
-        acc, have, at = put(out, at, acc, have, bits, np.uint64(raw - upper))
-    state[0], state[1], state[2] = np.uint64(at), acc, have
+@factory(lambda: ((0,), (1,)))
+def _reader(least: int) -> Kernel:
+    @kernel(
+        "in uint8[], int64, uint64, in uint8[], in uint8[], out uint64[]",
+        variant=str(least),
+        vectorized=False,
+    )
+    def read_raw(data, at, n, classes, raws, values):
+        # Returns whether all are up to n, and the last one. The gaps have classes of those up to
+        # n <= 2^62, so that no sum passes 64 bits.
+        last = np.uint64(0)
+        for i in range(classes.size):
+            raw = np.int64(raws[classes[i]])
+            bits = peek(data, at) >> np.uint64(63 - raw) >> np.uint64(1)
+            value = _least_value(np.int64(classes[i]) + least, raw) + bits
+            last = last + value if least else value
+            at += raw
+            if last > n:
+                return False, last
+            values[i] = last - np.uint64(least)
+        return True, last
 
-
-@kernel("in uint8[], int64, in uint8[], in uint8[], out uint64[]")
-def _read_raw_values(data, at, symbols, raws, values):
-    # raws.size == 256; values.size == symbols.size; a symbol has at most 62 raw bits.
-    for i in range(symbols.size):
-        raw = np.int64(raws[symbols[i]])
-        bits = peek(data, at) >> np.uint64(63 - raw) >> np.uint64(1)
-        values[i] = least_distance(np.int64(symbols[i]) - 1, raw) + bits
-        at += raw
+    return read_raw

@@ -1,4 +1,5 @@
 // Stochastic levels of a norm, and back; see levels.py.
+#include "kernels/bits/widths.cuh"
 #include "kernels/numeric/floats.cuh"
 #include "kernels/numeric/philox.cuh"
 #include "runtime/report.cuh"
@@ -53,11 +54,6 @@ extern "C" __global__ void quantize_part(
     if (width == 1) quantize_four(x, n, seed, first, norms, phase, bucket, s, out);
     else if (width == 2) quantize_four(x, n, seed, first, norms, phase, bucket, s, (u16*)out);
     else quantize_four(x, n, seed, first, norms, phase, bucket, s, (u32*)out);
-}
-
-// Symbol i of `width` bytes.
-__device__ __forceinline__ u32 symbol_at(const u8* symbols, i32 width, i64 i) {
-    return width == 1 ? symbols[i] : width == 2 ? ((const u16*)symbols)[i] : ((const u32*)symbols)[i];
 }
 
 extern "C" __global__ void dequantize_part(

@@ -308,7 +308,7 @@ def _bin_arrays(bins):
     return bins[:size], bins[size : 2 * size], bins[2 * size : 3 * size], bins[3 * size :]
 
 
-@subroutine(variant="")
+@subroutine
 def _measured(bins, first, squares_of_all, middles, rises, squares, scale):
     """Return the squared error of a scale, and the best scale for the levels that it gives.
 

@@ -395,7 +395,7 @@ def _residue(y, h):
     return np.int32(np.rint(np.float32(np.float32(y - np.float32(h)) * _PARTS)))
 
 
-@subroutine("")
+@subroutine
 def _sum_escaping(x, factor, symbols, sums):
     # As above, for elements some of which escape.
     for i in range(x.size):

@@ -49,8 +49,6 @@ from gcodec.kernels.rans.rans_vector import (
     LAST_PLACE,
     ORDERS,
     PLACE,
-    instruction,
-    joined,
     load_states,
     members_of,
     no_groups,
@@ -186,9 +184,8 @@ def _models() -> Iterator[tuple[bool, bool, int, int, bool, int]]:
 def _scalar_loops(classed: bool, lanes: int, trellis: bool) -> tuple[Any, Any, Any]:
     """Make the loops that read states and symbols without vectors."""
     above_symbol, group_nbytes = np.uint64(LOG2_ALPHABET), 2 * lanes
-    variant = f"{classed} {lanes} {trellis}"
 
-    @subroutine(variant)
+    @subroutine
     def read_head(data, at, states):
         """Read the states of a block from byte `at` on; return whether all are valid."""
         for lane in range(lanes):
@@ -219,7 +216,7 @@ def _scalar_loops(classed: bool, lanes: int, trellis: bool) -> tuple[Any, Any, A
         states[lane] = np.uint32(x << (need << _FOUR) | word & (np.uint64(0) - need))
         return need
 
-    @subroutine(variant)
+    @subroutine
     def read_whole(data, end, at, shift, slots, pairs, states, paths, classes, out):
         """Read groups of a symbol for each lane; return their symbols, and the next byte."""
         place, i = np.uint64(at), 0
@@ -233,7 +230,7 @@ def _scalar_loops(classed: bool, lanes: int, trellis: bool) -> tuple[Any, Any, A
             i += lanes
         return i, np.int64(place)
 
-    @subroutine(variant)
+    @subroutine
     def read_singles(data, end, at, shift, slots, pairs, states, paths, classes, out):
         """Read symbols, the first of lane 0; return the next byte, or -1 if a word is missing."""
         place, stop, last = np.uint64(at), np.uint64(end), np.uint64(end - 2)
@@ -483,7 +480,7 @@ def _refill(
     if len(states) == 1:
         words, need = e.load(builder.gep(data, [at]), halves, 1), needs[0]
         zeros = halves([0] * HALF)
-        words = instruction(e, "avx512.mask.expand.v16i16", halves, words, zeros, need)
+        words = e.x86("avx512.mask.expand.v16i16", halves, [words, zeros, need])
         full = builder.or_(moved[0], builder.zext(words, states[0].type))
         count = builder.ctpop(builder.zext(builder.bitcast(need, ir.IntType(HALF)), at.type))
         after = builder.add(at, builder.shl(count, at.type(1)))
@@ -491,7 +488,7 @@ def _refill(
     *members, twice = members_of(e, needs)
     middle = builder.add(at, builder.shl(builder.ctpop(members[0]), at.type(1)))
     eight = vector(8, HALF)
-    words = joined(e, *(e.load(builder.gep(data, [byte]), eight, 1) for byte in (at, middle)))
+    words = e.joined([e.load(builder.gep(data, [byte]), eight, 1) for byte in (at, middle)])
     words = builder.bitcast(shuffled(e, words, expand, members), halves)
     then = []
     for k, first in enumerate((0, 4)):

@@ -33,6 +33,7 @@ from gcodec.runtime.memory import Drainable, release
 _SPARE = 1.01  # factor by which the estimated size of a string is raised
 
 ClassesOf = Callable[[int, int, np.ndarray], np.ndarray]
+Take = Callable[[int, np.ndarray], None]
 
 
 @dispatched("gcodec.kernels.rans.rans_string_cuda", by="symbols")
@@ -134,37 +135,16 @@ def refuse_short(n: int, nbits: int, lanes: int = LANES) -> None:
         raise Truncated(f"the payload has {nbits} bits for {n} symbols, which take {least}")
 
 
-@dispatched("gcodec.kernels.rans.rans_string_cuda", by="data")
-def read(
-    tables: ReadTables,
-    data: np.ndarray,
-    first: int,
-    end: int,
-    n: int,
-    take: Callable[[int, np.ndarray], None],
-    runs: Runs | None = None,
-    bits_follow: bool = False,
-    classes_of: ClassesOf | None = None,
-    lanes: int = LANES,
-    trellis: bool = False,
-) -> int:
-    """Read the string of n symbols.
+class Layout(NamedTuple):
+    """Where a string lies in its data, and how its symbols are coded.
 
-    Parameters
+    Attributes
     ----------
     tables : ReadTables
-    data : uint8 array
     first, end : int
         Bits where the string begins, a multiple of 8, and where it ends.
     n : int
         Number of symbols.
-    take : callable
-        Receives the first index of a range, and its symbols as a uint8 array that is overwritten
-        later. Called on the threads of the pool, for all ranges in any order.
-    runs : Runs, optional
-        Index of the string. Blocks are then read in parallel, and the reader verifies the index.
-    bits_follow : bool
-        Whether the string may end before `end`.
     classes_of : callable, optional
         Returns the classes of a range as a uint8 array; it may fill the array that it gets for
         them. Required if the tables have classes; called on the threads of the pool.
@@ -173,6 +153,48 @@ def read(
     trellis : bool
         Whether the current quantizer of a trellis is a part of the model. The tables must then
         have classes.
+    """
+
+    tables: ReadTables
+    first: int
+    end: int
+    n: int
+    classes_of: ClassesOf | None = None
+    lanes: int = LANES
+    trellis: bool = False
+
+    def refuse_short(self) -> None:
+        """Raise `Truncated` if the bits cannot hold all symbols."""
+        refuse_short(self.n, self.end - self.first, self.lanes)
+
+    def classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
+        """Return the classes of a range, if there are any; they may be in `room`."""
+        if self.classes_of is None:
+            return room[:0]
+        return self.classes_of(start, stop, room[: stop - start])
+
+
+@dispatched("gcodec.kernels.rans.rans_string_cuda")
+def read(
+    data: np.ndarray,
+    layout: Layout,
+    take: Take,
+    runs: Runs | None = None,
+    bits_follow: bool = False,
+) -> int:
+    """Read the string of n symbols.
+
+    Parameters
+    ----------
+    data : uint8 array
+    layout : Layout
+    take : callable
+        Receives the first index of a range, and its symbols as a uint8 array that is overwritten
+        later. Called on the threads of the pool, for all ranges in any order.
+    runs : Runs, optional
+        Index of the string. Blocks are then read in parallel, and the reader verifies the index.
+    bits_follow : bool
+        Whether the string may end before the end of the layout.
 
     Returns
     -------
@@ -183,68 +205,43 @@ def read(
     ------
     FormatError
     """
-    refuse_short(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
+    layout.refuse_short()
     if runs is None:
-        after = string.read_in_order(Runs.empty(LOG2_BLOCK, n, lanes))
+        after = _read_in_order(data, layout, take, Runs.empty(LOG2_BLOCK, layout.n, layout.lanes))
     else:
-        after = string.read_in_parallel(runs, 0, n)
+        after = _read_in_parallel(data, layout, take, runs, 0, layout.n)
     if not bits_follow:
-        refuse_more(after, end)
+        refuse_more(after, layout.end)
     return after
 
 
 def read_range(
-    tables: ReadTables,
-    data: np.ndarray,
-    first: int,
-    end: int,
-    n: int,
-    start: int,
-    stop: int,
-    take: Callable[[int, np.ndarray], None],
-    runs: Runs | None = None,
-    classes_of: ClassesOf | None = None,
-    lanes: int = LANES,
-    trellis: bool = False,
+    data: np.ndarray, layout: Layout, start: int, stop: int, take: Take, runs: Runs | None = None
 ) -> None:
-    """Read whole runs that contain symbols `start` to `stop` - 1 of a string of n; see `read`.
+    """Read whole runs that contain symbols `start` to `stop` - 1 of a string; see `read`.
 
     With `runs`, the preceding run is read too, and each run must end as the next one begins;
     without, all blocks up to symbol `stop` are read. `take` receives all symbols that are read. A
     device reads the whole string.
     """
     if device_of(data) is not None:
-        read(tables, data, first, end, n, take, runs, False, classes_of, lanes, trellis)
-        return
-    if runs is None:
+        read(data, layout, take, runs)
+    elif runs is None:
         # The first blocks of a string are a string too.
-        upto = min(-(-stop >> LOG2_BLOCK) << LOG2_BLOCK, n)
-        read(tables, data, first, end, upto, take, None, upto < n, classes_of, lanes, trellis)
-        return
-    refuse_short(n, end - first, lanes)
-    string = _String(tables, data, first, end, n, take, classes_of, lanes, trellis)
-    string.read_in_parallel(runs, start, stop)
+        upto = min(-(-stop >> LOG2_BLOCK) << LOG2_BLOCK, layout.n)
+        read(data, layout._replace(n=upto), take, None, upto < layout.n)
+    else:
+        layout.refuse_short()
+        _read_in_parallel(data, layout, take, runs, start, stop)
 
 
-@dispatched("gcodec.kernels.rans.rans_string_cuda", by="data")
-def index(
-    tables: ReadTables,
-    data: np.ndarray,
-    first: int,
-    end: int,
-    n: int,
-    log2_run: int,
-    classes_of: ClassesOf | None = None,
-    lanes: int = LANES,
-    trellis: bool = False,
-) -> Runs:
+@dispatched("gcodec.kernels.rans.rans_string_cuda")
+def index(data: np.ndarray, layout: Layout, log2_run: int) -> Runs:
     """Index the runs of a string by reading it; see `read`."""
-    refuse_short(n, end - first, lanes)
-    runs = Runs.empty(log2_run, n, lanes)
-    string = _String(tables, data, first, end, n, _ignore, classes_of, lanes, trellis)
-    refuse_more(string.read_in_order(runs), end)
-    runs.offsets[1:] = 8 * runs.offsets[1:] - first
+    layout.refuse_short()
+    runs = Runs.empty(log2_run, layout.n, layout.lanes)
+    refuse_more(_read_in_order(data, layout, _ignore, runs), layout.end)
+    runs.offsets[1:] = 8 * runs.offsets[1:] - layout.first
     runs.states[1:] = runs.states[:-1]
     runs.states[:: 1 << LOG2_BLOCK - log2_run] = 0
     return runs
@@ -256,101 +253,91 @@ def refuse_more(after: int, end: int) -> None:
         raise Corrupt(f"the payload has {end - after} bits after its last codeword")
 
 
-class _String(NamedTuple):
-    """Reader of the blocks of a string; see `read`."""
+def _read_in_order(data: np.ndarray, layout: Layout, take: Take, runs: Runs) -> int:
+    """Read all blocks one after the other; return the bit after the string.
 
-    tables: ReadTables
-    data: np.ndarray
-    first: int
-    end: int
-    n: int
-    take: Callable[[int, np.ndarray], None]
-    classes_of: ClassesOf | None
-    lanes: int
-    trellis: bool
+    `runs` receives the byte after each run, as the offset of the next one, and the states after
+    each run.
+    """
+    n, ends = layout.n, runs.offsets[1:]
+    read_block = _reader(data, layout, 1)
+    room, models = np.empty((2, min(BLOCK, n)), np.uint8)
+    place, per_block = np.array([layout.first // 8]), 1 << LOG2_BLOCK - runs.log2_run
+    for at in range(0, n, BLOCK):
+        symbols = room[: min(BLOCK, n - at)]
+        row, classes = at >> runs.log2_run, layout.classes(at, at + symbols.size, models)
+        read_block(place, classes, symbols, 1 << runs.log2_run, row, ends, runs.states)
+        take(at, symbols)
+        place[0] = ends[min(row + per_block, ends.size) - 1]
+    return 8 * int(place[0])
 
-    def read_in_order(self, runs: Runs) -> int:
-        """Read all blocks one after the other; return the bit after the string.
 
-        `runs` receives the byte after each run, as the offset of the next one, and the states
-        after each run.
-        """
-        size, ends = min(BLOCK, self.n), runs.offsets[1:]
-        read_block = self._reader(1)
-        room, models = np.empty(size, np.uint8), np.empty(size, np.uint8)
-        place, per_block = np.array([self.first // 8]), 1 << LOG2_BLOCK - runs.log2_run
-        for at in range(0, self.n, BLOCK):
-            symbols = room[: min(BLOCK, self.n - at)]
-            row, classes = at >> runs.log2_run, self._classes(at, at + symbols.size, models)
-            read_block(place, classes, symbols, 1 << runs.log2_run, row, ends, runs.states)
-            self.take(at, symbols)
-            place[0] = ends[min(row + per_block, ends.size) - 1]
-        return 8 * int(place[0])
+def _read_in_parallel(
+    data: np.ndarray, layout: Layout, take: Take, runs: Runs, start: int, stop: int
+) -> int:
+    """Read the runs that cover a range in parallel; return the bit after the string."""
+    first, n = layout.first, layout.n
+    runs.check(n, layout.end - first, layout.lanes)
+    run_size, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
+    start, stop = runs.covering(start, stop, n)
+    origin = start >> LOG2_BLOCK << LOG2_BLOCK
 
-    def read_in_parallel(self, runs: Runs, start: int, stop: int) -> int:
-        """Read the runs that cover a range in parallel; return the bit after the string."""
-        runs.check(self.n, self.end - self.first, self.lanes)
-        run_size, per_block = 1 << runs.log2_run, 1 << LOG2_BLOCK - runs.log2_run
-        start, stop = runs.covering(start, stop, self.n)
-        origin = start >> LOG2_BLOCK << LOG2_BLOCK
+    def task(at: int, end: int) -> None:
+        at, end = max(origin + at, start), min(origin + end, stop)
+        # The tables of several models leave no room for two blocks in the caches.
+        ways = 1 if layout.tables.classed else 2
+        read_one, read_two = _reader(data, layout, 1), _reader(data, layout, ways)
+        room = np.empty(min(2 * BLOCK, end - at), np.uint8)
+        models = np.empty_like(room)
+        read_runs = Runs.empty(runs.log2_run, room.size, layout.lanes)
+        while at < end:
+            # Two whole blocks, if another one follows: no word is then near the end of data.
+            two = ways == 2 and at % BLOCK == 0 and at + 2 * BLOCK <= min(end, n - 1)
+            upto = min((at >> LOG2_BLOCK) + (2 if two else 1) << LOG2_BLOCK, end)
+            rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
+            places, moved = (first + runs.offsets[rows][::per_block]) >> 3, 0
+            symbols, classes = room[: upto - at], layout.classes(at, upto, models)
+            read_blocks = read_two if two else read_one
+            if at % BLOCK:
+                read_blocks, places, moved = _resumed(data, layout, runs, rows)
+            whole = upto % BLOCK == 0 or upto == n
+            try:
+                read_blocks(
+                    *(places, classes, symbols, run_size, 0),
+                    *(read_runs.offsets, read_runs.states, whole),
+                )
+            except Truncated as error:
+                raise Corrupt(f"the seek table or the payload is wrong: {error}") from None
+            if not runs.same(rows, read_runs, first - 8 * moved):
+                raise Corrupt("the seek table or the payload is wrong: a run begins elsewhere")
+            for k in range(0, symbols.size, BLOCK):
+                take(at + k, symbols[k : k + BLOCK])
+            at = upto
 
-        def task(at: int, end: int) -> None:
-            at, end = max(origin + at, start), min(origin + end, stop)
-            # The tables of several models leave no room for two blocks in the caches.
-            ways = 1 if self.tables.classed else 2
-            read_one, read_two = self._reader(1), self._reader(ways)
-            room = np.empty(min(2 * BLOCK, end - at), np.uint8)
-            models = np.empty_like(room)
-            read_runs = Runs.empty(runs.log2_run, room.size, self.lanes)
-            while at < end:
-                # Two whole blocks, if another one follows: no word is then near the end of data.
-                two = ways == 2 and at % BLOCK == 0 and at + 2 * BLOCK <= min(end, self.n - 1)
-                upto = min((at >> LOG2_BLOCK) + (2 if two else 1) << LOG2_BLOCK, end)
-                rows = slice(at >> runs.log2_run, -(-upto >> runs.log2_run))
-                places, moved = (self.first + runs.offsets[rows][::per_block]) >> 3, 0
-                symbols, classes = room[: upto - at], self._classes(at, upto, models)
-                read_blocks = read_two if two else read_one
-                if at % BLOCK:
-                    read_blocks, places, moved = self._resumed(runs, rows)
-                whole = upto % BLOCK == 0 or upto == self.n
-                try:
-                    read_blocks(
-                        *(places, classes, symbols, run_size, 0),
-                        *(read_runs.offsets, read_runs.states, whole),
-                    )
-                except Truncated as error:
-                    raise Corrupt(f"the seek table or the payload is wrong: {error}") from None
-                if not runs.same(rows, read_runs, self.first - 8 * moved):
-                    raise Corrupt("the seek table or the payload is wrong: a run begins elsewhere")
-                for k in range(0, symbols.size, BLOCK):
-                    self.take(at + k, symbols[k : k + BLOCK])
-                at = upto
+    pool.run(task, stop - origin, BLOCK)
+    return first + int(runs.offsets[-1])
 
-        pool.run(task, stop - origin, BLOCK)
-        return self.first + int(runs.offsets[-1])
 
-    def _resumed(self, runs: Runs, rows: slice) -> tuple[Reader, np.ndarray, int]:
-        """Copy runs from within a block to a block of its own: their states, then their words.
+def _resumed(
+    data: np.ndarray, layout: Layout, runs: Runs, rows: slice
+) -> tuple[Reader, np.ndarray, int]:
+    """Copy runs from within a block to a block of its own: their states, then their words.
 
-        Return the reader of the copy, where its block begins, and how many bytes further on the
-        block would begin in `self.data`.
-        """
-        at, stop = ((self.first + runs.offsets[[rows.start, rows.stop]]) >> 3).tolist()
-        head = runs.states[rows.start].astype("<u4").view(np.uint8)
-        # With the further words that the last group of symbols may consume.
-        end = min(self.end // 8, self.data.size, stop + 2 * self.lanes)
-        data = np.concatenate((head, self.data[at:end]))
-        reader = Reader(self.tables, data, data.size, 1, self.lanes, self.trellis, vector_width())
-        return reader, np.zeros(1, np.int64), at - head.size
+    Return the reader of the copy, where its block begins, and how many bytes further on the block
+    would begin in `data`.
+    """
+    at, stop = ((layout.first + runs.offsets[[rows.start, rows.stop]]) >> 3).tolist()
+    head = runs.states[rows.start].astype("<u4").view(np.uint8)
+    # With the further words that the last group of symbols may consume.
+    end = min(layout.end // 8, data.size, stop + 2 * layout.lanes)
+    copy = np.concatenate((head, data[at:end]))
+    reader = _reader(copy, layout._replace(end=8 * copy.size), 1)
+    return reader, np.zeros(1, np.int64), at - head.size
 
-    def _reader(self, ways: int) -> Reader:
-        end = min(self.end // 8, self.data.size)
-        return Reader(self.tables, self.data, end, ways, self.lanes, self.trellis, vector_width())
 
-    def _classes(self, start: int, stop: int, room: np.ndarray) -> np.ndarray:
-        if self.classes_of is None:
-            return room[:0]
-        return self.classes_of(start, stop, room[: stop - start])
+def _reader(data: np.ndarray, layout: Layout, ways: int) -> Reader:
+    end, lanes = min(layout.end // 8, data.size), layout.lanes
+    return Reader(layout.tables, data, end, ways, lanes, layout.trellis, vector_width())
 
 
 def _ignore(at: int, symbols: np.ndarray) -> None:

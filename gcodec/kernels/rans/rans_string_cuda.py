@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from gcodec.errors import Corrupt, Truncated
@@ -11,8 +9,8 @@ from gcodec.kernels.context.lane_order import RUN
 from gcodec.kernels.numeric.scan_cuda import sums_before
 from gcodec.kernels.prefix.codewords_cuda import NO_ERROR, check_status
 from gcodec.kernels.rans.rans_runs import BLOCK, LOG2_BLOCK, Runs
-from gcodec.kernels.rans.rans_string import ClassesOf, refuse_more, refuse_short
-from gcodec.kernels.rans.rans_table import ReadTables, WriteTables
+from gcodec.kernels.rans.rans_string import Layout, Take, refuse_more
+from gcodec.kernels.rans.rans_table import WriteTables
 from gcodec.kernels.rans.rans_vector import LANES
 from gcodec.runtime import Array
 from gcodec.runtime.cuda_grid import device_with
@@ -82,25 +80,19 @@ def write(
 
 
 def read(
-    tables: ReadTables,
     data: Array,
-    first: int,
-    end: int,
-    n: int,
-    take: Callable[[int, Array], None],
+    layout: Layout,
+    take: Take,
     runs: Runs | None = None,
     bits_follow: bool = False,
-    classes_of: ClassesOf | None = None,
-    lanes: int = LANES,
-    trellis: bool = False,
 ) -> int:
     """Read the string of n symbols; `take` receives all at once. Without runs, one warp reads."""
-    refuse_short(n, end - first, lanes)
+    layout.refuse_short()
+    _, first, end, n, *_ = layout
     if runs is not None:
-        runs.check(n, end - first, lanes)
-    run_index = runs or Runs.empty(LOG2_BLOCK, n, lanes)
-    string = tables, data, first, end, n, classes_of, lanes, trellis
-    symbols, marks = _read_runs(run_index, runs is not None, *string)
+        runs.check(n, end - first, layout.lanes)
+    run_index = runs or Runs.empty(LOG2_BLOCK, n, layout.lanes)
+    symbols, marks = _read_runs(data, layout, run_index, runs is not None)
     after = first + int(run_index.offsets[-1])
     if n:
         take(0, symbols)
@@ -117,47 +109,26 @@ def read(
     return after
 
 
-def index(
-    tables: ReadTables,
-    data: Array,
-    first: int,
-    end: int,
-    n: int,
-    log2_run: int,
-    classes_of: ClassesOf | None = None,
-    lanes: int = LANES,
-    trellis: bool = False,
-) -> Runs:
+def index(data: Array, layout: Layout, log2_run: int) -> Runs:
     """Index the runs of a string by reading it; see `read`."""
-    refuse_short(n, end - first, lanes)
-    runs = Runs.empty(log2_run, n, lanes)
-    string = tables, data, first, end, n, classes_of, lanes, trellis
-    _, marks = _read_runs(runs, False, *string)
-    if n:
+    layout.refuse_short()
+    runs = Runs.empty(log2_run, layout.n, layout.lanes)
+    _, marks = _read_runs(data, layout, runs, False)
+    if layout.n:
         count, marks = runs.states.shape[0], device_with(data).to_host(marks)
-        states = marks[count + 2 :].view(np.uint32).reshape(-1, lanes)
+        states = marks[count + 2 :].view(np.uint32).reshape(-1, layout.lanes)
         runs = Runs(log2_run, marks[: count + 1].copy(), states.copy())
-    refuse_more(first + int(runs.offsets[-1]), end)
+    refuse_more(layout.first + int(runs.offsets[-1]), layout.end)
     return runs
 
 
-def _read_runs(
-    runs: Runs,
-    chained: bool,
-    tables: ReadTables,
-    data: Array,
-    first: int,
-    end: int,
-    n: int,
-    classes_of: ClassesOf | None,
-    lanes: int,
-    trellis: bool,
-) -> tuple[Array, Array]:
+def _read_runs(data: Array, layout: Layout, runs: Runs, chained: bool) -> tuple[Array, Array]:
     """Return the symbols and, as one array, the offsets of runs, a status and the states.
 
     The offsets and states are those of `runs` if `chained`, and the kernel verifies them;
     otherwise the kernel writes them. An error is raised when the host next waits.
     """
+    tables, first, end, n, classes_of, lanes, trellis = layout
     device, count = device_with(data), runs.states.shape[0]
     symbols = device.empty(n, np.uint8)
     if not n:
@@ -175,9 +146,9 @@ def _read_runs(
         kernel = "read_classed"
         classes = classes_of(0, n, device.empty(n, np.uint8)), lanes, together, trellis
     string = data, end, offsets, first, states.view(np.uint32), n
-    layout = LOG2_BLOCK, runs.log2_run, chained, tables.log2_total
+    run_layout = LOG2_BLOCK, runs.log2_run, chained, tables.log2_total
     model = device.to_device(tables.slots), device.to_device(tables.pairs), *classes
-    arguments = *string, *layout, *model, symbols, status
+    arguments = *string, *run_layout, *model, symbols, status
     device.launch("rans_read", kernel, blocks, _WARPS * LANES, *arguments)
 
     def raise_error(run: int, error: int) -> None:

@@ -98,17 +98,12 @@ def check_frequencies(frequencies: np.ndarray, log2_total: int) -> None:
 
 
 @dispatched("gcodec.kernels.rans.rans_table_cuda")
-def write_tables(frequencies: np.ndarray, log2_total: int) -> WriteTables:
-    """Return the tables of an encoder; see `check_frequencies`. A device takes one model only."""
-    return write_model_tables(frequencies, log2_total, [slice(None)])
-
-
-def write_model_tables(
-    frequencies: np.ndarray, log2_total: int, models: Sequence[slice]
+def write_tables(
+    frequencies: np.ndarray, log2_total: int, models: Sequence[slice] = (slice(None),)
 ) -> WriteTables:
-    """Return the tables of an encoder on the host, which are undefined beyond some models.
+    """Return the tables of an encoder; see `check_frequencies`.
 
-    `models` has the ranges of the models whose tables are defined.
+    The tables of models that are not in one of the ranges `models` are undefined.
     """
     size = frequencies.size
     pairs, entries = aligned_empty(size, np.uint32), aligned_empty(size, np.uint64)

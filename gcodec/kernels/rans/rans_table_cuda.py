@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,16 @@ from gcodec.runtime.cuda_grid import device_with
 _SYMBOLS = 256
 
 
-def write_tables(frequencies: Array, log2_total: Any) -> WriteTables:
-    """Return the tables of an encoder for one model, whose total is a `Deferred`."""
-    return _write("write_tables", frequencies, log2_total, classed=False)
+def write_tables(
+    frequencies: Array, log2_total: Any, models: Sequence[slice] = (slice(None),)
+) -> WriteTables:
+    """Return the tables of an encoder: of one model, whose total is a `Deferred`, or of several.
 
-
-def write_model_tables(frequencies: Array, log2_total: int) -> WriteTables:
-    """Return the tables of several models with (256 · models,) uint16 frequencies."""
-    return _write("write_model_tables", frequencies, log2_total, classed=True)
-
-
-def _write(name: str, frequencies: Array, log2_total: Any, *, classed: bool) -> WriteTables:
-    device, size = device_with(frequencies), frequencies.size
+    Several models have (256 · models,) uint16 frequencies, and all their tables are defined.
+    """
+    device, size, classed = device_with(frequencies), frequencies.size, frequencies.itemsize == 2
     reciprocals, pairs = device.empty(size, np.uint64), device.empty(size, np.uint32)
+    name = "write_model_tables" if classed else "write_tables"
     arguments = frequencies, log2_total, reciprocals, pairs
     device.launch("rans_table", name, size // _SYMBOLS, _SYMBOLS, *arguments)
     return WriteTables(log2_total, classed, reciprocals[:0], reciprocals, pairs)

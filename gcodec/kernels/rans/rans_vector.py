@@ -97,18 +97,7 @@ def packed(e: Emitter, vectors: list[Any]) -> Any:
     """Emit the lower halves of 16 lanes of numbers below 2^16, in order."""
     if len(vectors) == 1:
         return e.builder.trunc(vectors[0], lanes(16, HALF))
-    return instruction(e, "avx2.packusdw", lanes(16, HALF), *vectors)
-
-
-def instruction(e: Emitter, name: str, kind: Any, *values: Any) -> Any:
-    """Emit an AVX2 or AVX-512 instruction whose result has the type `kind`."""
-    from llvmlite import ir
-
-    module, full = e.builder.module, f"llvm.x86.{name}"
-    function = module.globals.get(full)
-    if function is None:
-        function = ir.Function(module, ir.FunctionType(kind, [v.type for v in values]), full)
-    return e.builder.call(function, values)
+    return e.x86("avx2.packusdw", lanes(16, HALF), vectors)
 
 
 def members_of(e: Emitter, masks: list[Any]) -> tuple[Any, Any, Any]:
@@ -117,9 +106,9 @@ def members_of(e: Emitter, masks: list[Any]) -> tuple[Any, Any, Any]:
 
     builder, word = e.builder, ir.IntType(64)
     wide = [builder.sext(mask, lanes(32, 8)) for mask in masks]
-    both = instruction(e, "avx2.packssdw", lanes(16, HALF), *wide)
-    twice = instruction(e, "avx2.packsswb", lanes(8, 2 * HALF), both, both)
-    bits = builder.zext(instruction(e, "avx2.pmovmskb", ir.IntType(32), twice), word)
+    both = e.x86("avx2.packssdw", lanes(16, HALF), wide)
+    twice = e.x86("avx2.packsswb", lanes(8, 2 * HALF), [both, both])
+    bits = builder.zext(e.x86("avx2.pmovmskb", ir.IntType(32), [twice]), word)
     return builder.and_(bits, word(0xFF)), builder.lshr(bits, word(24)), bits
 
 
@@ -127,10 +116,5 @@ def shuffled(e: Emitter, words: Any, table: Any, members: list[Any]) -> Any:
     """Emit 32 bytes of words, each half reordered by the row of `table` for its set of lanes."""
     builder = e.builder
     rows = (builder.gep(table, [builder.shl(lane_set, lane_set.type(4))]) for lane_set in members)
-    order = joined(e, *(e.load(row, lanes(8, HALF), 16) for row in rows))
-    return instruction(e, "avx2.pshuf.b", lanes(8, 2 * HALF), words, order)
-
-
-def joined(e: Emitter, low: Any, high: Any) -> Any:
-    """Emit the 32 bytes of two halves."""
-    return e.builder.shuffle_vector(low, high, lanes(32, 2 * HALF)(list(range(2 * HALF))))
+    order = e.joined([e.load(row, lanes(8, HALF), 16) for row in rows])
+    return e.x86("avx2.pshuf.b", lanes(8, 2 * HALF), [words, order])

@@ -28,7 +28,6 @@ from gcodec.kernels.rans.rans_vector import (
     LAST_PLACE,
     ORDERS,
     PLACE,
-    instruction,
     load_states,
     members_of,
     no_groups,
@@ -123,7 +122,7 @@ def _writer(classed: bool, lanes: int, width: int) -> Kernel:
     variant, kind = f"{classed} {lanes} {width}", "uint16" if classed else "uint8"
     write_groups = _writing_groups(width) if width else no_groups
 
-    @subroutine(variant=variant)
+    @subroutine
     def stepped(symbol, state, shift, reciprocals, pairs):
         """Return the state after coding a symbol, and 1 if `state` emitted its lower 16 bits."""
         x, pair = np.uint64(state), np.uint64(pairs[symbol])
@@ -133,7 +132,7 @@ def _writer(classed: bool, lanes: int, width: int) -> Kernel:
         times = (x * reciprocals[symbol]) >> (_NBITS + shift)
         return np.uint32(x + times * ((_ONE << shift) - frequency) + (pair >> _SIXTEEN)), drop
 
-    @subroutine(variant=variant)
+    @subroutine
     def write_singles(symbols, shift, reciprocals, pairs, states, out, at):
         """Write symbols, the first of lane 0, before the words from `at`; return their begin."""
         place, whole = np.uint64(at), symbols.size - symbols.size % lanes
@@ -299,11 +298,11 @@ def _store_words(e: Emitter, words: Any, keep: Any, out: Any, at: Any) -> Any:
 
     builder, kind = e.builder, words.type
     drop = builder.not_(keep)
-    first = instruction(e, "avx512.mask.compress.v16i16", kind, words, kind([0] * HALF), drop)
+    first = e.x86("avx512.mask.compress.v16i16", kind, [words, kind([0] * HALF), drop])
     count = builder.ctpop(builder.bitcast(drop, ir.IntType(HALF)))
     # All 16 words are stored, of which the last ones remain.
     top = builder.lshr(ir.IntType(2 * HALF)(0xFFFF), builder.zext(count, ir.IntType(2 * HALF)))
     mask = builder.bitcast(builder.not_(builder.trunc(top, ir.IntType(HALF))), keep.type)
-    last = instruction(e, "avx512.mask.expand.v16i16", kind, first, kind([0] * HALF), mask)
+    last = e.x86("avx512.mask.expand.v16i16", kind, [first, kind([0] * HALF), mask])
     e.store(last, builder.gep(out, [builder.sub(at, at.type(HALF))]), 2)
     return builder.sub(at, builder.zext(count, at.type))

@@ -124,7 +124,7 @@ def _add_waves(e: Emitter) -> None:
         e.store(total, e.element(e.address("out", "at"), k * BLOCK))
 
 
-@subroutine(variant="entry")
+@subroutine
 def _entry(products, n, u, i):
     """Return entry (u, i) of the basis of n > TABLED points."""
     longs = (n + SHORT - 1) // SHORT
@@ -134,14 +134,14 @@ def _entry(products, n, u, i):
     return np.float32(cosines - np.float32(products[far + longs] * products[near + SHORT]))
 
 
-@subroutine(variant="add_row")
+@subroutine
 def _add_row(entries, value, row):
     """Add a multiple of a row of a basis to a row."""
     for j in range(row.size):  # row.size == entries.size
         row[j] += value * entries[j]
 
 
-@subroutine(variant="set_long_row")
+@subroutine
 def _set_long_row(products, n, places, values, k, stop, u, rows, to):
     """Set n > TABLED elements from `to` on to the sum of the coefficients k to `stop` of row u."""
     longs, whole = (n + SHORT - 1) // SHORT, n - n % SHORT
@@ -156,7 +156,7 @@ def _set_long_row(products, n, places, values, k, stop, u, rows, to):
             rows[to + i] += np.float32(values[t] * entry)
 
 
-@subroutine(variant="sum_rows")
+@subroutine
 def _sum_rows(rows, length, used, count, basis, n, factors, out, to):
     """Set n rows of `out` from `to` on to the sums of `count` rows times entries of the basis.
 

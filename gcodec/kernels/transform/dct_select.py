@@ -114,7 +114,7 @@ def _find_mask(e: Emitter) -> None:
     e.builder.store(e.builder.bitcast(above, ir.IntType(BLOCK)), e.address("mask", "zero"))
 
 
-@subroutine(variant="count_from")
+@subroutine
 def _count_from(keys, size, bound):
     """Count the first `size` keys that are not below a bound."""
     count = np.int32(0)
@@ -123,7 +123,7 @@ def _count_from(keys, size, bound):
     return np.int64(count)
 
 
-@subroutine(variant="bound_of")
+@subroutine
 def _bound_of(keys, size, k, more, low, high):
     """Return a lower bound of k to k + `more` of the first keys; or the k-th largest key.
 

@@ -95,7 +95,7 @@ def _add_up(e: Emitter) -> None:
     e.store(added, e.address("out", "to"))
 
 
-@subroutine(variant="along")
+@subroutine
 def _along(x, stride, n, size, weights, row, count, out):
     """Transform `count` values along an axis; `size` zeros precede them, and `size` follow.
 

@@ -1,0 +1,15 @@
+// Symbols of one, two or four bytes.
+#pragma once
+#include "runtime/types.cuh"
+
+__device__ __forceinline__ u32 symbol_at(const u8* symbols, i32 width, i64 i) {
+    if (width == 1) return symbols[i];
+    if (width == 2) return ((const u16*)symbols)[i];
+    return ((const u32*)symbols)[i];
+}
+
+__device__ __forceinline__ void put_symbol(u8* symbols, i32 width, i64 i, u32 symbol) {
+    if (width == 1) symbols[i] = (u8)symbol;
+    else if (width == 2) ((u16*)symbols)[i] = (u16)symbol;
+    else ((u32*)symbols)[i] = symbol;
+}
