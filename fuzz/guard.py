@@ -25,6 +25,7 @@ import numpy as np
 from fuzz.calls import argument_types, redirected
 from fuzz.fork import fork
 from gcodec.runtime.jit import Kernel
+from gcodec.runtime.lanes import STREAM
 
 _PAGE = mmap.PAGESIZE
 _NOBODY = 0  # PROT_NONE
@@ -86,7 +87,7 @@ class Guard:
         held: dict[tuple[int, int], np.ndarray] = {}
         taken: list[Region] = []
         guarded, back = [], []
-        aligned = "stream" in kernel.variant
+        aligned = _streams(kernel, args)
         for value, word in zip(args, argument_types(kernel), strict=True):
             if isinstance(value, np.ndarray) and not _overlaps(value, args):
                 place = value.ctypes.data, value.nbytes
@@ -110,6 +111,17 @@ class Guard:
         nbytes = max(_PAGE, 1 << (nbytes + _LINE - 1).bit_length())
         free = self._free.setdefault(nbytes, [])
         return free.pop() if free else Region(nbytes)
+
+
+def _streams(kernel: Kernel, args: tuple[Any, ...]) -> bool:
+    """Test whether a kernel stores past the cache, which its variant or an argument decides."""
+    names = kernel.function.__code__.co_varnames
+    values = dict(zip(names, args, strict=False))
+    return (
+        "stream" in kernel.variant
+        or values.get("store") == STREAM
+        or bool(values.get("streaming"))
+    )
 
 
 def _overlaps(array: np.ndarray, args: tuple[Any, ...]) -> bool:

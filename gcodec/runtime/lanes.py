@@ -9,17 +9,17 @@ one step. A block checks no index; the surrounding loop keeps it inside its arra
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from gcodec.runtime import processor
 from gcodec.runtime.jit import intrinsic, named_intrinsic
 from gcodec.runtime.memory import emit_prefetch
 
-Store = Literal["write", "stream", "add"]  # what becomes of decoded values; see `store_as`
-
 BLOCK = 32  # elements
 SIGN = 0x80000000  # sign bit of a float32
 AHEAD = 256  # elements between a block and the block that it prefetches
+WRITE, ADD, STREAM = 0, 1, 2
+"""What becomes of decoded values; see `Emitter.store_as`. `store & ADD` needs no alignment."""
 _PERMUTE = "llvm.x86.avx512.permvar.qi.512"
 _ONE_TABLE = "llvm.x86.avx2.permps"
 _TWO_TABLES = "llvm.x86.avx512.vpermi2var.ps.512"
@@ -120,19 +120,28 @@ class Emitter:
             one = builder.module.add_metadata([ir.IntType(32)(1)])
             instruction.set_metadata("nontemporal", one)
 
-    def store_as(self, store: Store, values: Any, pointer: Any) -> None:
-        """Emit the store of decoded values: "write", "stream", or "add" their scaled products.
+    def store_as(self, values: Any, pointer: Any) -> None:
+        """Emit the store of decoded values, for which a kernel has the arguments "store", "scale".
 
-        The argument "scale" is the factor. Each product is rounded before it is added.
+        `WRITE` stores them, `STREAM` stores them past the cache, to a multiple of 32 bytes, and
+        `ADD` adds their products with the scale; each product is rounded before it is added.
         """
-        if store == "stream":
-            self.store(values, pointer, align=32, streaming=True)
-            return
-        self.fetch(pointer)
-        if store == "add":
-            scaled = self.builder.fmul(self.splat(self.args["scale"]), values)
-            values = self.builder.fadd(self.load(pointer, values.type), scaled)
-        self.store(values, pointer)
+        builder, store = self.builder, self.args["store"]
+        streams, adds = (
+            builder.icmp_signed("==", store, store.type(kind)) for kind in (STREAM, ADD)
+        )
+        with builder.if_else(streams) as (past_cache, cached):
+            with past_cache:
+                self.store(values, pointer, align=32, streaming=True)
+            with cached:
+                self.fetch(pointer)
+                with builder.if_else(adds) as (adding, writing):
+                    with adding:
+                        scaled = builder.fmul(self.splat(self.args["scale"]), values)
+                        total = builder.fadd(self.load(pointer, values.type), scaled)
+                        self.store(total, pointer)
+                    with writing:
+                        self.store(values, pointer)
 
     def magnitude_bits(self, x: Any) -> Any:
         """Emit the bit patterns of the absolute values of float32 lanes."""

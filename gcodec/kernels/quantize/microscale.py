@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,13 +33,14 @@ from gcodec.kernels.quantize.byte_lanes import (
 )
 from gcodec.kernels.quantize.float_format import nearest_codes
 from gcodec.runtime import pool
-from gcodec.runtime.cover import streams
+from gcodec.runtime.cover import store_of, streams
 from gcodec.runtime.jit import Kernel, calling, factory, kernel
 from gcodec.runtime.lanes import (
+    ADD,
     BLOCK,
     SIGN,
+    STREAM,
     Emitter,
-    Store,
     block,
     compiles_for,
     fence,
@@ -176,11 +177,8 @@ def dequantize(
     add : float32, optional
         Factor of the values that are added; each product is rounded first.
     """
-    store: Store = "add" if add is not None else "stream" if streams(out) else "write"
-    factors, times = fmt.scales(tensor_scale), np.float32(1 if add is None else add)
-    loop = _dequantizer(fmt.name, store)
-    ends = _dequantizer(fmt.name, "write" if store == "stream" else store)
-    per_byte = fmt.per_byte
+    store, times = store_of(add, streams(out))
+    loop, factors, per_byte = _dequantizer(fmt.name), fmt.scales(tensor_scale), fmt.per_byte
 
     def task(start: int, stop: int) -> None:
         part = out[start:stop]
@@ -188,14 +186,14 @@ def dequantize(
         codes = data[start // per_byte : fmt.data_nbytes(stop)]
         whole = part.size - part.size % BLOCK
         count = whole // fmt.block
-        loop(own[:count], codes[: whole // per_byte], factors, times, part[:whole])
+        loop(own[:count], codes[: whole // per_byte], factors, store, times, part[:whole])
         if whole < part.size:
             padded, last = np.zeros(BLOCK, np.float32), np.zeros(BLOCK // per_byte, np.uint8)
             padded[: part.size - whole] = part[whole:]
             last[: codes.size - whole // per_byte] = codes[whole // per_byte :]
             scale = np.zeros(BLOCK // fmt.block, np.uint8)
             scale[: own.size - count] = own[count:]
-            ends(scale, last, factors, times, padded)
+            loop(scale, last, factors, store & ADD, times, padded)
             part[whole:] = padded[: part.size - whole]
 
     pool.run(task, out.size, BLOCK)
@@ -674,10 +672,10 @@ def emit_codes(e: Emitter, fmt: BlockFormat, r: Any, random: Any, *, limited: bo
 # --- blocks from codes to values -----------------------------------------------------------------
 
 
-def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
+def _dequantize_block(fmt: BlockFormat) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
-    @block("scales", "b", "codes", "at", "factors", "times", "out", "i")
+    @block("scales", "b", "codes", "at", "factors", "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
         builder, source = e.builder, e.address("codes", "at")
         if fmt.per_byte == 1:
@@ -695,8 +693,7 @@ def _dequantize_block(fmt: BlockFormat, store: Store) -> Any:
         for k in range(BLOCK // fmt.block):
             scale = builder.zext(builder.load(e.element(place, k)), ir.IntType(32))
             firsts.append(e.splat(_entry(e, "factors", scale), fmt.block))
-        e.args["scale"] = e.args["times"]
-        e.store_as(store, builder.fmul(numbers, e.joined(firsts)), e.address("out", "i"))
+        e.store_as(builder.fmul(numbers, e.joined(firsts)), e.address("out", "i"))
 
     return values
 
@@ -866,24 +863,23 @@ def _quantizer(name: str, stochastic: bool, leave: bool) -> Kernel:
     return microscale_codes
 
 
-@factory(lambda: itertools.product(FORMATS, get_args(Store)))
-def _dequantizer(name: str, store: Store) -> Kernel:
+@factory(lambda: ((name,) for name in FORMATS))
+def _dequantizer(name: str) -> Kernel:
     fmt = BlockFormat.of(name)
-    one_block = _dequantize_block(fmt, store)
+    one_block = _dequantize_block(fmt)
     per_byte, per_scale = fmt.per_byte, fmt.block
-    streaming = store == "stream"
 
     @kernel(
-        "in uint8[], in uint8[], in float32[], float32, out float32[]",
-        variant=f"{name} {store}",
+        "in uint8[], in uint8[], in float32[], int64, float32, out float32[]",
+        variant=name,
         vectorized=False,
     )
-    def microscale_values(scales, codes, factors, times, out):
+    def microscale_values(scales, codes, factors, store, times, out):
         # out.size is a multiple of BLOCK, scales.size == out.size // per_scale, codes.size ==
         # out.size // per_byte; factors has 256 elements.
         for i in range(0, out.size, BLOCK):
-            one_block(scales, i // per_scale, codes, i // per_byte, factors, times, out, i)
-        if streaming:
+            one_block(scales, i // per_scale, codes, i // per_byte, factors, store, times, out, i)
+        if store == STREAM:
             fence()
 
     return microscale_values

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from gcodec.kernels.quantize.float_format import FORMATS, STYLES, MiniFloat, nea
 from gcodec.runtime import cover, pool
 from gcodec.runtime.device import dispatched
 from gcodec.runtime.jit import Kernel, factory, inline, kernel
-from gcodec.runtime.lanes import BLOCK, SIGN, Emitter, Store, block, fence, floats, lanes
+from gcodec.runtime.lanes import ADD, BLOCK, SIGN, STREAM, Emitter, block, fence, floats, lanes
 from gcodec.runtime.memory import aligned_empty
 
 MOST_STEPS = 7  # codes that comparisons find; for more, a division takes less time
@@ -242,17 +242,14 @@ def dequantize(
         dequantize(codes[: head // pair], scale, fmt, out[:head], add)
         codes, out = codes[head // pair :], out[head:]
     aligned = out.ctypes.data % 32 == 0  # required for streaming
-    store: Store = "add" if add is not None else "stream" if stream and aligned else "write"
-    times = np.float32(1) if add is None else add
-    whole = out.size - out.size % BLOCK
-    loop = _dequantizer(fmt.format, store)
-    loop(codes[: codes_nbytes(whole, fmt)], scale, times, out[:whole])
+    store, times = cover.store_of(add, stream and aligned)
+    whole, loop = out.size - out.size % BLOCK, _dequantizer(fmt.format)
+    loop(codes[: codes_nbytes(whole, fmt)], scale, store, times, out[:whole])
     if whole < out.size:
         last, padded = np.zeros(codes_nbytes(BLOCK, fmt), np.uint8), np.zeros(BLOCK, np.float32)
         tail = codes[codes_nbytes(whole, fmt) :]
         last[: tail.size], padded[: out.size - whole] = tail, out[whole:]
-        loop = _dequantizer(fmt.format, "write" if store == "stream" else store)
-        loop(last, scale, times, padded)
+        loop(last, scale, store & ADD, times, padded)
         out[whole:] = padded[: out.size - whole]
 
 
@@ -499,10 +496,10 @@ def _store_codes(e: Emitter, fmt: MiniFloat, codes: Any) -> None:
 # --- blocks from codes to values -----------------------------------------------------------------
 
 
-def _dequantize_block(fmt: MiniFloat, store: Store) -> Any:
+def _dequantize_block(fmt: MiniFloat) -> Any:
     """Make the block that decodes the codes from byte `at` to 32 elements of `out` from i on."""
 
-    @block("codes", "at", "delta", "scale", "out", "i")
+    @block("codes", "at", "delta", "store", "scale", "out", "i")
     def values(e: Emitter) -> None:
         builder = e.builder
         word = lanes(32)
@@ -511,7 +508,7 @@ def _dequantize_block(fmt: MiniFloat, store: Store) -> Any:
         sign = builder.and_(top, word([SIGN] * BLOCK))
         code = builder.and_(top, word([SIGN - 1] * BLOCK))
         code = builder.lshr(code, word([8 - fmt.exponent] * BLOCK))
-        e.store_as(store, _emit_values(e, code, sign), e.address("out", "i"))
+        e.store_as(_emit_values(e, code, sign), e.address("out", "i"))
 
     return values
 
@@ -630,19 +627,18 @@ def _residual_quantizer(fmt: MiniFloat) -> Kernel:
     return minifloat_residual
 
 
-@factory(lambda: itertools.product(FORMATS, get_args(Store)))
-def _dequantizer(format: str, store: Store) -> Kernel:
+@factory(lambda: ((format,) for format in FORMATS))
+def _dequantizer(format: str) -> Kernel:
     fmt = MiniFloat(format)
-    one_block = _dequantize_block(fmt, store)
+    one_block = _dequantize_block(fmt)
     pair = per_byte(fmt)
-    streaming = store == "stream"
 
-    @kernel("in uint8[], float32, float32, out float32[]", f"{format} {store}", vectorized=False)
-    def minifloat_values(codes, delta, scale, out):
+    @kernel("in uint8[], float32, int64, float32, out float32[]", format, vectorized=False)
+    def minifloat_values(codes, delta, store, scale, out):
         # out.size is a multiple of BLOCK, codes.size == out.size // pair
         for i in range(0, out.size, BLOCK):
-            one_block(codes, i // pair, delta, scale, out, i)
-        if streaming:
+            one_block(codes, i // pair, delta, store, scale, out, i)
+        if store == STREAM:
             fence()
 
     return minifloat_values
